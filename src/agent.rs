@@ -1,17 +1,18 @@
-//! The agent: it dials the hub, takes the accounts that its zone is granted, and reaches their clusters.
+//! The agent: dials the hub, takes the accounts granted to its zone, and reaches their clusters.
 //!
 //! | module | owns |
 //! |---|---|
 //! | [`link`] | the one stream to the hub: dialling, hello, heartbeats, reconnecting |
 //! | [`reactions`] | what a command does to the table of accounts (pure) |
-//! | [`accounts`] | carrying the effects out, and the answers |
+//! | [`accounts`] | executing the effects, and sending the reports |
 //! | [`activation`] | from an account's definition to the identity of its cluster |
-//! | [`cluster`] | the one way to a cluster: TLS, requests, failures |
-//! | [`static_accounts`] | the accounts of the agent's own file, and whether it is good |
+//! | [`cluster`] | the only way to a cluster: TLS, requests, failures |
+//! | [`static_accounts`] | the accounts of the agent's own file, and whether the file is valid |
 //! | [`watched_files`] | files that take effect when they change |
-//! | [`health`], [`metrics`] | what probes, people and Prometheus ask the agent, over [`http`] |
+//! | [`health`], [`metrics`] | answers to probes, people and Prometheus, over [`http`] |
 //!
-//! Nothing runs for an account that is merely held: its definition and its cluster's identity stay in memory.
+//! Nothing runs for an account that is merely held: only its definition and the identity of its cluster stay
+//! in memory.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -50,48 +51,48 @@ use metrics::AgentMetrics;
 use reactions::AccountTable;
 use watched_files::{AccountFiles, ReadFile};
 
-/// Maximum number of file changes not yet taken; at the bound no file is checked.
+/// Maximum number of batches of file changes that wait to be processed; at the limit, no files are checked.
 const MAX_WAITING_CHANGES: usize = 16;
 
-/// Why an agent could not start. A running one ends for no reason but being told to.
+/// Reason why an agent could not start, or ended before it was told to.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The health port is taken, or the address is not one of this machine.
+    /// The health port is in use, or the address is not one of this machine.
     #[error("cannot listen on {address} for health checks: {source}; free it, or set another server.port")]
     HealthPort {
-        /// The address and port.
+        /// Address and port.
         address: String,
-        /// What the system says.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// The metrics port is taken, or the address is not one of this machine.
+    /// The metrics port is in use, or the address is not one of this machine.
     #[error("cannot listen on {address} for metrics: {source}; free it, or set another prometheus.port")]
     MetricsPort {
-        /// The address and port.
+        /// Address and port.
         address: String,
-        /// What the system says.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// The hub's address is none.
+    /// The hub's address is invalid.
     #[error("{hub:?} is no address of a hub; use HOST:PORT")]
     HubAddress {
-        /// What was given.
+        /// The configured address.
         hub: String,
     },
-    /// A part of the running agent has ended that must go on.
+    /// An essential task of the running agent has ended.
     #[error("a task that must go on has ended: {0}")]
     Ended(String),
-    /// An option is out of its bounds.
+    /// An option is out of bounds.
     #[error("{option} {problem}")]
     Option {
-        /// Which one.
+        /// Name of the option.
         option: &'static str,
         /// What is wrong with it.
         problem: &'static str,
     },
 }
 
-/// An agent that holds its ports and has not dialled yet.
+/// An agent that has bound its ports and has not dialled yet.
 #[derive(Debug)]
 pub struct Agent {
     health: Server,
@@ -101,7 +102,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Checks the options and takes the ports.
+    /// Checks the options and binds the ports.
     ///
     /// # Errors
     ///
@@ -134,18 +135,18 @@ impl Agent {
         Ok(Self { health, metrics, link, files })
     }
 
-    /// Where health is served.
+    /// Address on which health is served.
     pub fn health_address(&self) -> SocketAddr {
         self.health.address()
     }
 
-    /// Where metrics are served, if they are.
+    /// Address on which metrics are served, if they are.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().map(Server::address)
     }
 
-    /// Runs until `stop`, then says goodbye to the hub. It does so too if one of its parts ends: an agent that answers no
-    /// probe, or sees no file change, is better started anew.
+    /// Runs until `stop` is cancelled, then says goodbye to the hub. Ends in the same way if an essential
+    /// task ends: an agent that answers no probes, or notices no file changes, is better restarted.
     ///
     /// # Errors
     ///
@@ -167,7 +168,8 @@ impl Agent {
     }
 }
 
-/// Runs the link to its end, which is the end of what goes on beside it. If that ends first, the link is told to leave.
+/// Runs the link to its end, then ends the tasks next to it. If one of those ends first, the link is told to
+/// leave.
 async fn accompanied(link: impl Future<Output = ()>, leave: &CancellationToken, ends: &CancellationToken) {
     let mut link = std::pin::pin!(link);
     tokio::select! {
@@ -203,7 +205,7 @@ async fn bind_metrics(
     Server::bind("metrics", host, port, routes, metrics.http.clone()).await.map(Some).map_err(failed)
 }
 
-/// Looks at the files of accounts that are held.
+/// Watches the files of the accounts that are held.
 #[derive(Debug)]
 struct FileWatch {
     pace: Duration,
@@ -217,7 +219,7 @@ impl FileWatch {
         loop {
             tokio::time::sleep(self.pace).await;
             let in_use = self.table.lock().files();
-            // Files block, and a mount may hang.
+            // File operations block, and a mount may hang.
             let looked = tokio::task::spawn_blocking(move || {
                 let changed = files.poll(&in_use);
                 (files, changed)
@@ -225,18 +227,19 @@ impl FileWatch {
             let Ok((back, changed)) = looked.await else { return };
             files = back;
             if !changed.is_empty() && self.changes.send(changed).await.is_err() {
-                // Nobody uses them any more: the agent ends, and this with it.
+                // The receiver is gone: the agent is stopping, and this task with it.
                 return std::future::pending().await;
             }
         }
     }
 }
 
-/// Runs an agent until `stop`.
+/// Runs an agent until `stop` is cancelled.
 ///
 /// # Errors
 ///
-/// An [`AgentError`] if it cannot start. Once started, it tries for ever.
+/// An [`AgentError`] if the agent cannot start or an essential task ends. A lost connection to the hub is
+/// retried forever.
 pub async fn run(options: AgentOptions, stop: CancellationToken) -> Result<(), AgentError> {
     Agent::bind(options).await?.run(stop).await
 }

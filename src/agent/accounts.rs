@@ -1,4 +1,4 @@
-//! The accounts of this agent at work: commands in, attempts run, answers out.
+//! Executes commands for the agent's accounts: runs the attempts to start them, and queues the reports.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -25,24 +25,24 @@ use crate::wire::ops::{
 
 type Outcomes = (Attempt, Result<ActivatedAccount, Failure>);
 
-/// What the accounts of an agent share with its other parts.
+/// State of the accounts that other parts of the agent share.
 #[derive(Debug)]
 pub struct SharedParts {
-    /// The accounts themselves.
+    /// The accounts.
     pub table: Arc<Mutex<AccountTable>>,
-    /// What starts them.
+    /// Starts accounts.
     pub activator: Activator,
-    /// Those of the agent's own file.
+    /// The accounts of the agent's own file.
     pub own: StaticAccountFile,
-    /// Whether others are taken too.
+    /// Whether other accounts are accepted too.
     pub dynamic_accounts: bool,
-    /// What is counted.
+    /// The agent's metrics.
     pub metrics: AgentMetrics,
     /// Files that have changed. They wait here while the hub is not connected.
     pub changed_files: mpsc::Receiver<Vec<ReadFile>>,
 }
 
-/// The table of accounts, the attempts under way, and the answers that wait to be sent.
+/// The table of accounts, the running attempts, and the reports that wait to be sent.
 #[derive(Debug)]
 pub struct Accounts {
     parts: SharedParts,
@@ -50,7 +50,7 @@ pub struct Accounts {
     of_task: HashMap<Id, RunningAttempt>,
     handles: HashMap<Attempt, AbortHandle>,
     answers: Answers,
-    /// The attempts that were under way at the last look, so that quick ones are not reported as slow.
+    /// Attempts that were running at the last check, so that quick ones are not reported as slow.
     seen: HashSet<Attempt>,
 }
 
@@ -61,7 +61,7 @@ struct RunningAttempt {
 }
 
 impl Accounts {
-    /// No accounts yet.
+    /// Creates an empty set of accounts.
     pub fn new(parts: SharedParts) -> Self {
         Self {
             parts,
@@ -73,12 +73,12 @@ impl Accounts {
         }
     }
 
-    /// Which cluster the agent runs in, as it may read that.
+    /// Identity of the cluster that the agent runs in, if it may read it.
     pub async fn own_cluster(&self) -> Option<String> {
         self.parts.activator.own_cluster().await
     }
 
-    /// Takes accounts.
+    /// Processes an `AddAccounts`.
     pub fn add(&mut self, command: AddAccounts) {
         for spec in command.accounts {
             match Definition::split(spec) {
@@ -106,7 +106,7 @@ impl Accounts {
         self.carry_out(effects);
     }
 
-    /// Whose word an account is.
+    /// Origin of an account's definition.
     pub fn word(&self, name: &str, credential: Option<&Credential>) -> DefinitionOrigin {
         if self.parts.own.current().gives(name, credential) {
             DefinitionOrigin::OwnFile
@@ -115,7 +115,7 @@ impl Accounts {
         }
     }
 
-    /// Why this agent does not take an account at all.
+    /// Reason why this agent does not accept an account at all, if there is one.
     pub fn objection(&self, name: &str, credential: Option<&Credential>) -> Option<Failure> {
         let is_taken =
             self.parts.dynamic_accounts || self.word(name, credential) == DefinitionOrigin::OwnFile;
@@ -127,12 +127,12 @@ impl Accounts {
         })
     }
 
-    /// The agent's own accounts.
+    /// The accounts of the agent's own file.
     pub fn own(&self) -> &StaticAccountFile {
         &self.parts.own
     }
 
-    /// What starts or probes an account, under the policy for it.
+    /// The activator for an account, with the policy that applies to it.
     pub fn activator(&self, name: &str, word: DefinitionOrigin) -> Activator {
         let all = &self.parts.activator;
         let policy = match word {
@@ -142,12 +142,12 @@ impl Accounts {
         Activator { policy, ..all.clone() }
     }
 
-    /// What is counted.
+    /// The agent's metrics.
     pub fn metrics(&self) -> &AgentMetrics {
         &self.parts.metrics
     }
 
-    /// Drops accounts.
+    /// Processes a `DeleteAccounts`.
     pub fn delete(&mut self, command: DeleteAccounts) {
         for account in command.accounts {
             tracing::info!(account = %account.name, uid = %account.uid, epoch = account.epoch, "dropping the account");
@@ -156,7 +156,7 @@ impl Accounts {
         }
     }
 
-    /// Takes what the hub says about streaming the objects of an account.
+    /// Processes an assignment to stream, or to stop streaming, the objects of an account.
     pub fn cache(&mut self, assignment: &CachingAssignment) {
         let (Some(fence), Some(account)) = (&assignment.fence, &assignment.account) else {
             tracing::warn!("the hub sent an assignment of caching without an account, ignored");
@@ -171,14 +171,15 @@ impl Accounts {
             AssignmentOutcome::Late => {
                 tracing::debug!(account = %account.name, epoch, on, "a late assignment of caching");
             }
-            // It was dropped meanwhile, and the hub will see.
+            // The account was dropped meanwhile; the hub learns that from the report.
             AssignmentOutcome::Unknown => {
                 tracing::debug!(account = %account.name, epoch, on, "an assignment of caching for what is not held");
             }
         }
     }
 
-    /// Waits for the end of an attempt and takes it, and every other that has ended too; or for a change of files.
+    /// Waits until an attempt ends or files have changed, and processes that. Also processes all other
+    /// attempts that have ended by then.
     pub async fn progress(&mut self) {
         let mut ended = tokio::select! {
             Some(ended) = self.running.join_next_with_id() => ended,
@@ -200,7 +201,7 @@ impl Accounts {
         }
     }
 
-    /// Forgets what belongs to a stream that is gone. What is held stays held.
+    /// Discards what belongs to a lost stream. Accounts that are held stay held.
     pub fn stream_lost(&mut self) {
         let effects = self.parts.table.lock().stream_lost();
         self.carry_out(effects);
@@ -208,18 +209,18 @@ impl Accounts {
         self.seen.clear();
     }
 
-    /// The next frame of answers: as many as fit into so many bytes, at least one. `None` when there is none.
+    /// The next frame of reports: as many as fit into `max_bytes`, at least one; `None` if there are none.
     pub fn next_answers(&mut self, max_bytes: usize) -> Option<AccountResults> {
         let results = self.answers.take(max_bytes);
         (!results.is_empty()).then_some(AccountResults { results })
     }
 
-    /// How many answers wait to be sent.
+    /// Number of reports that wait to be sent.
     pub fn waiting_answers(&self) -> usize {
         self.answers.len()
     }
 
-    /// The accounts that were already starting when this was last asked: they take long.
+    /// Accounts that were already starting at the previous call, so that they count as slow.
     pub fn slow(&mut self) -> Vec<AccountRef> {
         let mut now = HashSet::new();
         let mut slow = Vec::new();
@@ -233,17 +234,17 @@ impl Accounts {
         slow
     }
 
-    /// What is held, for a hello.
+    /// The accounts that are held, for a hello.
     pub fn held(&self) -> Vec<HeldAccount> {
         self.parts.table.lock().held().collect()
     }
 
-    /// How many accounts are held.
+    /// Number of accounts that are held.
     pub fn held_count(&self) -> usize {
         self.parts.table.lock().held_count()
     }
 
-    /// How many accounts are being started.
+    /// Number of accounts that are being started.
     pub fn starting_count(&self) -> usize {
         self.handles.len()
     }
@@ -293,7 +294,7 @@ impl Accounts {
         self.carry_out(effects);
     }
 
-    /// An attempt that was cancelled, or that is our own fault.
+    /// Handles an attempt that was cancelled or panicked.
     fn broke(&mut self, error: &tokio::task::JoinError) {
         if error.is_cancelled() {
             self.of_task.remove(&error.id());

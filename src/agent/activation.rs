@@ -1,4 +1,4 @@
-//! Starting an account: from its definition to the identity of the cluster that it reaches.
+//! Starts accounts: from a definition to the identity of the cluster that it reaches.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,54 +35,54 @@ pub use files::MAX_FILE_BYTES;
 
 use credential::ResolvedSource;
 
-/// Time limit for reading the identity of the agent's own cluster.
+/// Timeout for reading the identity of the agent's own cluster.
 const OWN_CLUSTER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Starts accounts, so many at a time.
+/// Starts accounts, with a limit on concurrency.
 #[derive(Clone, Debug)]
 pub struct Activator {
-    /// The folders under which an account may name a kubeconfig file.
+    /// Folders below which an account may name a kubeconfig file.
     pub kubeconfig_folders: Arc<[PathBuf]>,
-    /// Where the agent's own service account is.
+    /// Location of the agent's own service account.
     pub service_account: Arc<ServiceAccountFiles>,
-    /// What the agent's owner lets it do.
+    /// What the agent's owner allows it to do.
     pub policy: AgentPolicy,
-    /// Programs that log in for kubeconfigs of its owner.
+    /// Exec programs that log in for the owner's kubeconfigs.
     pub programs: Programs,
-    /// Which certificates are trusted.
+    /// Trusted certificates.
     pub trust: Trust,
-    /// How long a cluster may take, and how much it may say.
+    /// Time and size limits for a cluster's answers.
     pub limits: Limits,
-    /// How long one account may take from its turn on.
+    /// Timeout for starting one account, not counting the wait for its turn.
     pub deadline: Duration,
-    /// How many accounts have their turn at once.
+    /// Bounds the number of accounts that are started at once.
     pub turns: Arc<Semaphore>,
-    /// Where requests to clusters are counted.
+    /// Counts requests to clusters.
     pub requests: Requests,
 }
 
-/// Whose word a definition is.
+/// Origin of a definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DefinitionOrigin {
-    /// Somebody's, over the wire: only what is vetted holds.
+    /// The hub, over the wire: only vetted content is used.
     Hub,
-    /// The owner's, in the agent's own file: paths may lead anywhere, and kubeconfigs may name files.
+    /// The owner, through the agent's own file: paths may lead anywhere, and kubeconfigs may name files.
     OwnFile,
 }
 
 /// An account that was started.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ActivatedAccount {
-    /// What its cluster says of itself.
+    /// Identity that the cluster reports.
     pub identity: ClusterIdentity,
-    /// The files that its credential was read from.
+    /// Files from which the credential was read.
     pub files: Vec<ReadFile>,
-    /// When.
+    /// Time of the start.
     pub at: Timestamp,
 }
 
 impl Activator {
-    /// An activator as the agent runs it.
+    /// Creates an activator with default limits.
     pub fn new(kubeconfig_folders: Vec<PathBuf>, concurrency: usize) -> Self {
         Self {
             kubeconfig_folders: kubeconfig_folders.into(),
@@ -97,12 +97,12 @@ impl Activator {
         }
     }
 
-    /// Starts a stranger's account, and says what it found.
+    /// Starts an account that came from the hub, and returns the identity of its cluster.
     pub async fn activate(&self, definition: &Definition) -> Result<ClusterIdentity, Failure> {
         self.start(definition, DefinitionOrigin::Hub).await.map(|reached| reached.identity)
     }
 
-    /// Starts an account: waits for its turn, reaches its cluster, and says what it found there.
+    /// Starts an account: waits for its turn, reaches its cluster, and returns what it found there.
     pub async fn start(
         &self,
         definition: &Definition,
@@ -120,8 +120,9 @@ impl Activator {
         }
     }
 
-    /// The uid of kube-system of the cluster that the agent runs in; absent where it has no service account, may not read
-    /// it, or gets no answer within [`OWN_CLUSTER_TIMEOUT`].
+    /// The uid of the kube-system namespace of the cluster that the agent runs in. `None` if the agent has no
+    /// service account or may not use it, may not read the namespace, or gets no answer within
+    /// [`OWN_CLUSTER_TIMEOUT`].
     pub async fn own_cluster(&self) -> Option<String> {
         let read = async {
             self.permits_service_account().ok()?;
@@ -132,7 +133,8 @@ impl Activator {
         timeout(OWN_CLUSTER_TIMEOUT, read).await.ok().flatten().filter(|uid| !uid.is_empty())
     }
 
-    /// Reaches a cluster. Where it refuses what a program gave for an earlier account, the program is run once more.
+    /// Reaches a cluster. If the cluster rejects a cached credential from a program, the program is run once
+    /// more.
     async fn reach(&self, spec: &AccountSpec, word: DefinitionOrigin) -> Result<ActivatedAccount, Failure> {
         let source = self.source(spec, word).await?;
         let login = source.login.clone();

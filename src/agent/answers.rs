@@ -1,4 +1,5 @@
-//! Answers that wait to be sent, bounded in number and in bytes.
+//! Queue of reports that wait to be sent. Beyond a size limit, reports are queued without namespaces; the link
+//! session bounds their number.
 
 use std::collections::VecDeque;
 
@@ -8,19 +9,19 @@ use crate::wire::MAX_ACCOUNTS_IN_BATCH;
 use crate::wire::ops::AccountResult;
 use crate::wire::ops::account_result::Outcome;
 
-/// Bound on what waits, in bytes; answers beyond it go without the namespaces that the agent saw.
+/// Limit, in bytes, on waiting reports; beyond it, reports are queued without the list of namespaces.
 const MAX_WAITING_BYTES: usize = 32 * 1024 * 1024;
 
-/// Answers in the order in which they are sent.
+/// Reports in the order in which they are sent.
 #[derive(Debug, Default)]
 pub struct Answers {
-    /// Each with its size in bytes.
+    /// Each report with its size in bytes.
     waiting: VecDeque<(AccountResult, usize)>,
     bytes: usize,
 }
 
 impl Answers {
-    /// One more answer.
+    /// Appends a report.
     pub fn push(&mut self, mut answer: AccountResult) {
         let mut bytes = size(&answer);
         if self.bytes + bytes > MAX_WAITING_BYTES {
@@ -31,8 +32,8 @@ impl Answers {
         self.waiting.push_back((answer, bytes));
     }
 
-    /// The next answers: as many as fit into so many bytes and a frame, at least one. One that does not fit alone goes
-    /// without its namespaces.
+    /// Removes the next reports: as many as fit into `max_bytes` and into one frame, at least one. A report
+    /// that is too large by itself is sent without its namespaces.
     pub fn take(&mut self, max_bytes: usize) -> Vec<AccountResult> {
         let (mut results, mut bytes) = (Vec::new(), 0);
         while let Some((_, next)) = self.waiting.front() {
@@ -50,23 +51,23 @@ impl Answers {
         results
     }
 
-    /// How many wait.
+    /// Number of waiting reports.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Forgets them all.
+    /// Discards all reports.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 }
 
-/// What an answer takes in a frame.
+/// Size of a report within a frame, in bytes.
 fn size(answer: &AccountResult) -> usize {
     answer.encoded_len() + 8
 }
 
-/// How many there are is still said.
+/// Removes the list of namespaces; their count stays.
 fn without_namespaces(answer: &mut AccountResult) {
     if let Some(Outcome::Identity(identity)) = &mut answer.outcome {
         identity.namespaces = Vec::new();

@@ -1,9 +1,9 @@
-//! The one way to a cluster: raw HTTP/1.1 over TLS, on one connection.
+//! The only way to a cluster: raw HTTP/1.1 over TLS, on one connection.
 //!
-//! Requests follow one another on the connection, and it ends with the [`ClusterAccess`]: an account that is merely
-//! held costs no socket. No redirect is followed, nothing is repeated, nothing is decompressed, and proxy variables of
-//! the environment are not looked at (yet). What goes wrong is a [`Failure`] that names the host and the step and
-//! holds no credential.
+//! Requests use the connection one after another, and it closes with the [`ClusterAccess`]: an account that
+//! is merely held costs no socket. Redirects are not followed, requests are not retried, responses are not
+//! decompressed, and proxy environment variables are not (yet) used. Errors are [`Failure`]s that name the
+//! host and the step, without any credential.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -41,14 +41,14 @@ pub use tls::Trust;
 
 use redact::Redactor;
 
-/// How long a cluster may take, and how much it may say.
+/// Time and size limits for a cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// From looking the name up to the end of the TLS handshake.
+    /// Timeout from name resolution to the end of the TLS handshake.
     pub connect: Duration,
-    /// From one request to the end of its answer.
+    /// Timeout from sending a request to the end of its response.
     pub answer: Duration,
-    /// The largest answer, in bytes.
+    /// Maximum size of a response body, in bytes.
     pub body: usize,
 }
 
@@ -58,21 +58,21 @@ impl Default for Limits {
     }
 }
 
-/// Where a cluster is and how to be let in.
+/// Address of a cluster, and the credential for it.
 #[derive(Clone)]
 pub struct ClusterEndpoint {
     server: Url,
     certificate_authority: Option<Vec<u8>>,
     insecure: bool,
     tls_server_name: Option<String>,
-    /// What the agent's owner lets it dial.
+    /// Limits what the agent may dial.
     policy: AgentPolicy,
-    /// None: every request is anonymous.
+    /// `None` for anonymous requests.
     authentication: Option<Authentication>,
 }
 
 impl ClusterEndpoint {
-    /// The cluster of a vetted kubeconfig, dialled as far as the policy goes.
+    /// The cluster of a vetted kubeconfig, subject to the policy.
     pub fn new(kubeconfig: VettedKubeconfig, policy: &AgentPolicy) -> Self {
         Self {
             server: kubeconfig.server,
@@ -84,12 +84,12 @@ impl ClusterEndpoint {
         }
     }
 
-    /// The same cluster, asked without a credential.
+    /// The same cluster, without a credential.
     pub fn anonymous(self) -> Self {
         Self { authentication: None, ..self }
     }
 
-    /// The URL of the API server, without a slash at its end.
+    /// URL of the API server, without a trailing slash.
     pub fn url(&self) -> &str {
         self.server.as_str().trim_end_matches('/')
     }
@@ -125,17 +125,18 @@ impl fmt::Debug for ClusterAccess {
     }
 }
 
-/// A good answer.
+/// A response with status 200.
 #[derive(Debug)]
 pub struct ClusterResponse {
-    /// The media type that the server names.
+    /// Media type from the `Content-Type` header.
     pub content_type: String,
-    /// The body, as it came.
+    /// The body, as received.
     pub body: Bytes,
 }
 
 impl ClusterAccess {
-    /// Connects: looks the name up, refuses addresses that no API server may have, and shakes hands.
+    /// Connects: resolves the name, rejects addresses that no API server may have, and completes the TLS
+    /// handshake.
     pub async fn connect(cluster: &ClusterEndpoint, trust: &Trust, limits: Limits) -> Result<Self, Failure> {
         let deadline = Instant::now() + limits.connect;
         let stream = dial::tls(cluster, trust, deadline).await?;
@@ -150,7 +151,7 @@ impl ClusterAccess {
             Err(_) => return Err(dial::too_slow(cluster)),
         };
         let connection = AbortOnDropHandle::new(tokio::spawn(async move {
-            // Its error reaches the request that was under way.
+            // The pending request receives the connection's error.
             let _ = connection.await;
         }));
         Ok(Self {
@@ -171,31 +172,31 @@ impl ClusterAccess {
         })
     }
 
-    /// Counts its requests here.
+    /// Sets where requests are counted.
     #[must_use]
     pub fn counted_in(self, requests: &Requests) -> Self {
         Self { requests: requests.clone(), ..self }
     }
 
-    /// SHA-256 of the DER of the certificate that the server showed: upper-case pairs joined by colons.
+    /// SHA-256 of the server certificate in DER: upper-case hexadecimal pairs, joined by colons.
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
-    /// SHA-256 of the public key of the cluster's own authority that verified the server, in hexadecimal; empty where
-    /// authorities of the machine did, or none.
+    /// SHA-256 of the public key of the cluster's own authority that verified the server, in hexadecimal.
+    /// Empty if the system's authorities verified it, or nothing did.
     pub fn authority_key_digest(&self) -> &str {
         &self.authority_key_digest
     }
 
-    /// The URL of the API server, without a slash at its end.
+    /// URL of the API server, without a trailing slash.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Gets one answer. Any other status than 200 is a failure; its `http_status` tells which.
+    /// Sends a GET request. Any status other than 200 is a failure, whose `http_status` holds it.
     ///
-    /// `path` begins with a slash and may have a query; it follows the path of the server's URL.
+    /// `path` begins with a slash and may have a query; it is appended to the path of the server's URL.
     pub async fn get(&mut self, path: &str, accept: &'static str) -> Result<ClusterResponse, Failure> {
         let step = format!("GET {path} of {}", self.url);
         let request = self
@@ -252,8 +253,9 @@ impl ClusterAccess {
         Ok(ClusterResponse { content_type, body })
     }
 
-    /// The failure behind an answer that is not 200, with what the server says about it if it is an API server. Of any
-    /// other answer only its code and length are told: whoever may name an address shall not read what is there.
+    /// Converts a response other than 200 into a failure. It includes the message of a Kubernetes Status; of
+    /// any other body only the length is revealed, because a user who can name an address must not be able to
+    /// read what is there.
     async fn refused(&self, step: &str, response: Response<Incoming>) -> Failure {
         const READ_BUFFER_BYTES: usize = 64 * 1024;
         let status = response.status();
@@ -281,7 +283,7 @@ fn header_text<B>(response: &Response<B>, name: &http::HeaderName) -> String {
     value.unwrap_or_default()
 }
 
-/// An address and what it is for, so that a failure can say which one failed.
+/// Formats addresses for a failure message.
 fn addresses_shown(addresses: &[SocketAddr]) -> String {
     addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

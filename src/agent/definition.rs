@@ -1,4 +1,4 @@
-//! What an account is started with.
+//! The definition that an account is started with.
 
 use std::fmt;
 
@@ -7,23 +7,24 @@ use secrecy::zeroize::Zeroize;
 use crate::wire::ops::AccountSpec;
 use crate::wire::ops::account_spec::Credential;
 
-/// An account's definition: everything of an [`AccountSpec`] but which account it is. A kubeconfig in it is wiped from
-/// memory when the last user of it lets go.
+/// An account's definition: an [`AccountSpec`] without the account's reference. A kubeconfig in it is wiped
+/// from memory on drop.
 #[derive(PartialEq)]
 pub struct Definition(AccountSpec);
 
 impl Definition {
-    /// Splits a specification into the account that it names, if it names one, and the rest.
+    /// Splits a specification into the account reference, if it has one, and the rest.
     pub fn split(mut spec: AccountSpec) -> (Option<crate::wire::common::AccountRef>, Self) {
         (spec.account.take(), Self(spec))
     }
 
-    /// The specification. It names no account.
+    /// The specification, without an account reference.
     pub fn spec(&self) -> &AccountSpec {
         &self.0
     }
 
-    /// Whether the same definition may lead to another credential later: a file or a mounted token changes in place.
+    /// Whether the same definition may later lead to another credential: a file or a mounted token can change
+    /// in place.
     pub fn may_change_unseen(&self) -> bool {
         matches!(self.0.credential, Some(Credential::File(_) | Credential::ServiceAccount(_)))
     }

@@ -1,4 +1,4 @@
-//! Failures as the wire carries them.
+//! Failures in their wire form.
 
 use crate::account::failure::truncate;
 use crate::account::kubeconfig::KubeconfigError;
@@ -6,7 +6,7 @@ use crate::account::status::MAX_ERROR_MESSAGE_BYTES;
 use crate::wire::common::Failure;
 use crate::wire::common::failure::Class;
 
-/// A failure before anything was sent to the cluster. Whether it may pass by itself goes by its class.
+/// A failure before anything was sent to the cluster. Its class decides whether it can be retried.
 pub(super) fn before_send(class: Class, message: impl Into<String>) -> Failure {
     Failure { before_send: true, ..after_send(class, message) }
 }
@@ -18,7 +18,7 @@ pub(super) fn after_send(class: Class, message: impl Into<String>) -> Failure {
     Failure { class: class.into(), retryable: may_pass(class), message, http_status: 0, before_send: false }
 }
 
-/// A refused kubeconfig.
+/// The failure of a refused kubeconfig.
 pub(super) fn refused(refusal: &KubeconfigError) -> Failure {
     let class = if refusal.is_exec() { Class::ExecForbidden } else { Class::BadKubeconfig };
     before_send(class, format!("the kubeconfig is refused: {refusal}"))

@@ -1,4 +1,4 @@
-//! What probes and people ask the agent over HTTP.
+//! Health and status of the agent over HTTP, for probes and people.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +18,7 @@ mod accounts;
 
 use accounts::AccountsReport;
 
-/// How the agent is. Written by the link, read by health checks.
+/// Status of the agent: written by the link, read by health checks.
 #[derive(Debug)]
 pub struct AgentStatus {
     agent_id: String,
@@ -37,19 +37,19 @@ struct CurrentStatus {
     problem: Option<String>,
 }
 
-/// The stream in force.
+/// The current session.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StreamStatus {
-    /// Its id.
+    /// Id of the session.
     pub session_id: String,
-    /// The replica of the operator that holds it.
+    /// The operator replica that has the session.
     pub replica_id: String,
-    /// Whether the agent is approved; one that is not is sent no accounts.
+    /// Whether the agent is approved. An agent that is not approved is sent no accounts.
     pub approved: bool,
 }
 
-/// What the agent answers to whoever asks how it is.
+/// Response of `/health`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
@@ -67,12 +67,12 @@ struct Report {
     accounts_failed: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
-    /// Why the settings files as they are now are not in force.
+    /// Reason why the current settings files are not in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     config_problem: Option<String>,
 }
 
-/// Whether the agent is ready, and what is missing if it is not.
+/// Response of the liveness and readiness probes: the status, and what is missing for it.
 #[derive(Debug, Serialize)]
 struct AgentReadiness {
     status: &'static str,
@@ -81,7 +81,7 @@ struct AgentReadiness {
 }
 
 impl AgentStatus {
-    /// An agent that has not connected yet.
+    /// Creates the status of an agent that has not connected yet.
     pub fn new(options: &AgentOptions, table: Arc<Mutex<AccountTable>>) -> Self {
         Self {
             agent_id: options.agent_id.clone(),
@@ -95,21 +95,21 @@ impl AgentStatus {
         }
     }
 
-    /// The hub has accepted the agent.
+    /// Records that the hub has accepted the agent.
     pub fn connected(&self, session: StreamStatus) {
         let mut now = self.now.lock();
         now.session = Some(session);
         now.problem = None;
     }
 
-    /// The hub sends accounts, so the agent is approved, whatever was said first.
+    /// Records that the agent is approved, because the hub sends accounts, whatever it said at first.
     pub fn approved(&self) {
         if let Some(session) = &mut self.now.lock().session {
             session.approved = true;
         }
     }
 
-    /// There is no stream, and why.
+    /// Records that there is no stream, and why.
     pub fn disconnected(&self, problem: impl Into<String>) {
         let mut now = self.now.lock();
         now.session = None;
@@ -156,7 +156,7 @@ impl AgentStatus {
     }
 }
 
-/// What is served.
+/// The HTTP routes.
 pub(super) fn routes(status: Arc<AgentStatus>) -> Router {
     Router::new()
         .route("/health", get(async |State(status): State<Arc<AgentStatus>>| Json(status.report())))

@@ -1,4 +1,4 @@
-//! The agent's own small HTTP servers.
+//! Small HTTP servers of the agent.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use crate::listen::addresses::AddressLimits;
 use crate::listen::http::{HttpLimits, HttpMetrics, HttpServer};
 use crate::listen::listen;
 
-/// A port that is taken and not served yet.
+/// A bound port that is not served yet.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
@@ -22,11 +22,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Takes a port. An empty host, or `*`, is every address of the machine. `name` is what metrics and log call it.
+    /// Binds a port. An empty host or `*` means all addresses of the machine. `name` identifies the server in
+    /// metrics and logs.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The operating system's error.
     pub async fn bind(
         name: &'static str,
         host: &str,
@@ -39,18 +40,18 @@ impl Server {
         Ok(Self { listener, address, router, server: HttpServer::new(name, limits(), metrics) })
     }
 
-    /// Where it serves.
+    /// Address of the server.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves until `stop`.
+    /// Serves until `stop` is cancelled.
     pub async fn serve(self, stop: CancellationToken) {
         self.server.serve(self.listener, self.router, stop).await;
     }
 }
 
-/// Probes, a scraper and a few people: whoever is silent makes room for them.
+/// Limits for probes, a scraper and a few people: silent connections make room for them.
 fn limits() -> HttpLimits {
     HttpLimits {
         connections: 64,
@@ -62,7 +63,7 @@ fn limits() -> HttpLimits {
     }
 }
 
-/// An address as messages show it.
+/// An address as shown in messages.
 pub(super) fn shown(host: &str, port: u16) -> String {
     let host = if host.is_empty() { "*" } else { host };
     format!("{host}:{port}")

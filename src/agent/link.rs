@@ -1,7 +1,7 @@
-//! The one stream to the hub: it is dialled for as long as the agent runs.
+//! The one stream to the hub, which the agent dials for as long as it runs.
 //!
-//! A lost stream, a hub that says nothing, a refusal: all end in dialling again, slower and slower and each agent at
-//! its own pace. What is held stays held meanwhile.
+//! After a lost stream, a silent hub or a refusal, the agent dials again, with increasing and randomized
+//! delays. Accounts that are held stay held meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,47 +30,48 @@ use backoff::DialBackoff;
 use handshake::AcceptedStream;
 use session::LinkSession;
 
-/// Lifetime of a stream after which the next dial begins with the shortest delay again.
+/// Minimum lifetime of a stream that resets the delay before the next dial.
 const MIN_GOOD_STREAM_LIFETIME: Duration = Duration::from_secs(30);
-/// Maximum delay that a hub may ask for.
+/// Maximum delay that a hub may request.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 
-/// The link to the hub, and the accounts that came over it.
+/// The link to the hub, and the accounts received over it.
 #[derive(Debug)]
 pub struct Link {
     options: AgentOptions,
     endpoint: Endpoint,
     accounts: Accounts,
     status: Arc<AgentStatus>,
-    /// Names this process; the hub tells a reconnecting agent from a second one by it.
+    /// Identifies this process; the hub uses it to tell a reconnecting agent from a second one.
     boot_id: String,
     connect_seq: u64,
-    /// The largest message that the hub takes, in bytes, as far as it has said.
+    /// Maximum message size that the hub accepts, in bytes, as far as it is known.
     max_message_bytes: usize,
     pace: DialBackoff,
-    /// uid of kube-system of the cluster that it runs in, once it was read. It stays the same for as long as the agent runs.
+    /// The uid of kube-system in the cluster that the agent runs in, once read. It does not change while the
+    /// agent runs.
     own_cluster: Option<String>,
 }
 
-/// Why there is no stream any more.
+/// Reason why a stream has ended.
 #[derive(Debug)]
 enum StreamEnd {
     /// The agent was told to stop.
     Stopped,
-    /// The hub does not want the agent now.
+    /// The hub refused the agent.
     Refused(Refused),
-    /// The replica is stopping, and asked to be dialled again at this time.
+    /// The replica is stopping, and asked the agent to dial again at this time.
     Drained(Instant),
-    /// Anything else.
+    /// Any other reason.
     Broken(String),
 }
 
 impl Link {
-    /// A link that has not dialled yet.
+    /// Creates a link that has not dialled yet.
     ///
     /// # Errors
     ///
-    /// [`AgentError::HubAddress`] if the hub's address is none.
+    /// [`AgentError::HubAddress`] if the hub's address is invalid.
     pub fn new(
         options: AgentOptions,
         parts: SharedParts,
@@ -89,7 +90,7 @@ impl Link {
         })
     }
 
-    /// Dials and serves until `stop`.
+    /// Dials and serves until `stop` is cancelled.
     pub async fn run(self, stop: CancellationToken) {
         let AgentOptions { agent_id, zone_id, .. } = &self.options;
         let span = tracing::info_span!("agent", agentId = %agent_id, zoneId = %zone_id);
@@ -115,7 +116,7 @@ impl Link {
         tracing::info!("the agent has stopped");
     }
 
-    /// One stream, from the first packet to the last.
+    /// Runs one stream from beginning to end.
     async fn connect_and_serve(&mut self, stop: &CancellationToken) -> StreamEnd {
         let greeted = tokio::select! {
             () = stop.cancelled() => return StreamEnd::Stopped,
@@ -182,7 +183,7 @@ impl Link {
         handshake::greet(channel, hello).await
     }
 
-    /// Tells people why there is no stream, and says when to dial again.
+    /// Logs why the stream has ended, and returns the time of the next dial.
     fn note(&mut self, ended: StreamEnd) -> Instant {
         let (problem, wait) = match ended {
             StreamEnd::Stopped => {

@@ -1,4 +1,4 @@
-//! What the agent counts, in the documented names where there are such.
+//! Metrics of the agent, under their documented names where there are any.
 
 use std::sync::Arc;
 
@@ -38,8 +38,8 @@ struct ClassLabel {
     class: &'static str,
 }
 
-/// A count under exactly the name it is registered with. An OpenMetrics counter always ends in `_total`, and the documented
-/// name of this one does not.
+/// A counter with exactly the name under which it is registered. OpenMetrics counters always end in `_total`,
+/// but the documented name of this one does not.
 #[derive(Clone, Debug, Default)]
 struct PlainCounter(Gauge);
 
@@ -57,29 +57,30 @@ impl EncodeMetric for PlainCounter {
     }
 }
 
-/// Requests to API servers, by the status of their answers; clones count together.
+/// Requests to API servers, by response status. Clones share the counts.
 #[derive(Clone, Debug, Default)]
 pub struct Requests(Family<CodeLabel, PlainCounter>);
 
 impl Requests {
-    /// Counts one. 0 stands for no answer.
+    /// Counts one request; status 0 means no response.
     pub fn count(&self, status: i32) {
         self.0.get_or_create(&CodeLabel { code: status }).0.inc();
     }
 }
 
-/// The agent's counters; clones count together.
+/// The agent's counters. Clones share the counts.
 #[derive(Clone, Debug, Default)]
 pub struct AgentMetrics {
-    /// Streams that the hub accepted. The documented name ends in `_count`, so it is no OpenMetrics counter.
+    /// Streams that the hub accepted. The documented name ends in `_count`, so it cannot be an OpenMetrics
+    /// counter.
     pub connections: Gauge,
     /// Accepted streams that ended.
     pub disconnections: Counter,
     /// Requests to API servers.
     pub requests: Requests,
-    /// Changed kubeconfigs with which an account could not be started anew.
+    /// Changed kubeconfigs with which an account could not be restarted.
     pub kept: Counter,
-    /// Connections of probes and scrapers that were closed for a bound.
+    /// Connections of probes and scrapers that were closed because of a limit.
     pub http: HttpMetrics,
     accounts: Family<StateLabel, Gauge>,
     cached: Gauge,
@@ -88,12 +89,12 @@ pub struct AgentMetrics {
 }
 
 impl AgentMetrics {
-    /// An account could not be started.
+    /// Counts an account that could not be started.
     pub fn failed(&self, failure: &Failure) {
         self.failures.get_or_create(&ClassLabel { class: failure.class().as_str_name() }).inc();
     }
 
-    /// A probe was answered.
+    /// Counts an answered probe.
     pub fn probed(&self, result: &Result<(), Failure>) {
         let outcome = if result.is_ok() { "reachable" } else { "failed" };
         self.probes.get_or_create(&OutcomeLabel { outcome }).inc();
@@ -104,7 +105,7 @@ impl AgentMetrics {
         let registry = metrics.registry.sub_registry_with_prefix("kubesvc");
         registry.register("connection_count", "Streams that the hub accepted", self.connections.clone());
         registry.register("disconnection", "Accepted streams that ended", self.disconnections.clone());
-        // As documented, and as Prometheus calls a counter.
+        // The documented name, and the name that Prometheus conventions require.
         for name in ["kubernetes_requests", "kubernetes_requests_total"] {
             let help = "Requests to API servers, by status; 0: no answer";
             registry.register(name, help, self.requests.0.clone());
@@ -155,7 +156,7 @@ impl AgentMetrics {
         }
     }
 
-    /// `/metrics`, and the same under the documented `/prometheus_metrics`.
+    /// The routes `/metrics` and, with the same content, the documented `/prometheus_metrics`.
     pub fn routes(&self, own: &StaticAccountFile, table: Arc<Mutex<AccountTable>>) -> Router {
         let (counters, registered) = (self.clone(), Arc::new(self.register(own)));
         let answer = move || {

@@ -1,4 +1,4 @@
-//! What an agent needs to know to run.
+//! Options of an agent.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,62 +6,63 @@ use std::time::Duration;
 use crate::account::policy::AgentPolicy;
 use crate::agent::static_accounts::StaticAccountFile;
 
-/// What an agent needs to know to run.
+/// Options of an agent.
 #[derive(Clone, Debug)]
 pub struct AgentOptions {
-    /// Who it is; unique among the agents of the hub.
+    /// Id of the agent; unique among the agents of the hub.
     pub agent_id: String,
     /// The zone whose accounts it takes.
     pub zone_id: String,
-    /// The program's version.
+    /// Version of the program.
     pub version: String,
-    /// The hub, as `host:port`.
+    /// Address of the hub, as `host:port`.
     pub hub: String,
-    /// Whether the hub is spoken to in plain text. Otherwise it is TLS, with the authorities that the machine trusts.
+    /// Whether the connection to the hub is plain text. Otherwise it is TLS, with the authorities that the
+    /// machine trusts.
     pub insecure: bool,
-    /// The folders under which an account may name a kubeconfig file.
+    /// Folders below which an account may name a kubeconfig file.
     pub kubeconfig_folders: Vec<PathBuf>,
-    /// What its owner lets it do for accounts.
+    /// What the agent's owner allows it to do for accounts.
     pub policy: AgentPolicy,
-    /// Programs that may log in for kubeconfigs of its own accounts; found in PATH.
+    /// Programs that may log in for kubeconfigs of the agent's own accounts; found in PATH.
     pub exec_commands: Vec<String>,
-    /// The accounts of its own file.
+    /// The accounts of the agent's own file.
     pub own: StaticAccountFile,
-    /// Whether it takes accounts other than its own.
+    /// Whether the agent takes accounts other than its own.
     pub dynamic_accounts: bool,
-    /// The address that health is served on; empty or `*`: all.
+    /// Address for health; empty or `*` for all addresses.
     pub health_address: String,
-    /// The port that health is served on; 0 lets the system choose.
+    /// Port for health; 0 lets the system choose.
     pub health_port: u16,
-    /// The address that metrics are served on; empty or `*`: all.
+    /// Address for metrics; empty or `*` for all addresses.
     pub metrics_address: String,
-    /// The port that metrics are served on; 0 lets the system choose, and without one they are not served.
+    /// Port for metrics; 0 lets the system choose, `None` turns metrics off.
     pub metrics_port: Option<u16>,
-    /// Namespace and pod, if it runs in Kubernetes.
+    /// Namespace and pod, if the agent runs in Kubernetes.
     pub place: Option<(String, String)>,
-    /// How long it waits before it dials the hub again.
+    /// Delays before the agent dials the hub again.
     pub backoff: Backoff,
-    /// How it finds out that the hub is gone.
+    /// Detection of a lost hub.
     pub keep_alive: KeepAlive,
-    /// How many accounts are started at once.
+    /// Maximum number of accounts that are started at once.
     pub activation_concurrency: usize,
-    /// How often the files of accounts are looked at.
+    /// Interval between checks of the accounts' files.
     pub file_pace: Duration,
 }
 
-/// How long to wait after each failure in a row: `base`, then `multiplier` times as long each time, up to `max`; each
-/// made longer or shorter by up to the share `jitter`.
+/// Back-off after consecutive failures: `base`, then `multiplier` times as long each time, up to `max`. Each
+/// delay is varied up or down by up to the fraction `jitter`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Backoff {
-    /// After the first failure.
+    /// Delay after the first failure.
     pub base: Duration,
-    /// How much longer each time.
+    /// Factor between consecutive delays.
     pub multiplier: f64,
-    /// The share, 0 to 1, by which a wait varies.
+    /// Fraction, 0 to 1, by which a delay varies.
     pub jitter: f64,
-    /// The longest wait, before it is varied.
+    /// Maximum delay, before jitter.
     pub max: Duration,
-    /// The shortest wait after a stream that the hub had accepted, before it is varied.
+    /// Minimum delay after a stream that the hub had accepted, before jitter.
     pub reconnect: Duration,
 }
 
@@ -77,14 +78,15 @@ impl Default for Backoff {
     }
 }
 
-/// How an agent finds out that the hub is gone.
+/// Detection of a lost hub.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KeepAlive {
-    /// Pace of HTTP/2 pings; zero: none.
+    /// Interval between HTTP/2 pings; zero turns them off.
     pub ping_every: Duration,
-    /// Longest wait for the answer to a ping.
+    /// Timeout for the answer to a ping.
     pub ping_timeout: Duration,
-    /// Without any frame for so long, it dials anew; zero: never for that reason. Heartbeats are frames too.
+    /// Time without any frame, heartbeats included, after which the agent dials again; zero leaves that to
+    /// the heartbeats alone.
     pub idle_timeout: Duration,
 }
 
@@ -100,7 +102,7 @@ impl Default for KeepAlive {
 
 #[cfg(test)]
 impl AgentOptions {
-    /// An agent in plain text on ports of the system's choice, which does everything quickly.
+    /// Options for tests: plain text, ports chosen by the system, short delays.
     pub(super) fn of_test(hub: String) -> Self {
         let backoff = Backoff {
             base: Duration::from_millis(20),

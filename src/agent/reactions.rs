@@ -1,21 +1,24 @@
 //! What the agent does with a command: pure, without tokio, a clock or a network.
 //!
-//! [`AccountTable`] knows which accounts are held and which are being started, and answers every command and every finished
-//! attempt with [`Effect`]s, to be carried out in their order. The rules:
+//! [`AccountTable`] knows which accounts are held and which are being started. It answers every command and
+//! every finished attempt with [`Effect`]s, which the caller executes in order. The rules:
 //!
-//! * One name has one uid. An `Add` of another uid stops the first before it starts the second.
-//! * An `Add` of what is held with this very definition takes over its epoch and generation, and is answered at once.
-//! * An `Add` that is older than what is held is answered with what is held.
-//! * Any other `Add` starts; what is held serves until the new one stands.
-//! * A `Drop` stops what is held or starting at its epoch or an older one. What is unknown counts as dropped. A `Drop`
-//!   older than what is held is a late one: it stops nothing, and is answered with what is held.
-//! * An assignment of caching says under which epoch the objects of a held account are streamed. It stands until a later
-//!   one, or until the account is dropped; a new definition and a lost stream do not touch it.
-//! * A lost stream cancels what is starting and touches nothing that is held.
-//! * A changed file starts what is held with it anew, at the same epoch. That goes on over a lost stream; if it fails,
-//!   what is held stays, and the hub is not told.
+//! * One name has one uid. An `Add` with another uid stops the first account before it starts the second.
+//! * An `Add` with the same definition as the held account takes over the new epoch and generation, and is
+//!   answered at once.
+//! * An `Add` that is older than the held account is answered with the held account.
+//! * Any other `Add` starts an attempt; the held account stays in service until the attempt succeeds.
+//! * A `Drop` stops what is held or starting at its epoch or an older one. An unknown account counts as
+//!   dropped. A `Drop` older than the held account is late: it stops nothing and is answered with the held
+//!   account.
+//! * A caching assignment says under which epoch the objects of a held account are streamed. It remains in
+//!   force until a later one, or until the account is dropped; a new definition or a lost stream does not
+//!   affect it.
+//! * A lost stream cancels what is starting and does not touch what is held.
+//! * A changed file restarts the accounts held with it, at the same epoch. Such a restart survives a lost
+//!   stream. If it fails, the account stays as it is, and the hub is not told.
 //!
-//! So a frame that comes twice, or late, does no harm.
+//! Duplicate or late frames are therefore harmless.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -39,37 +42,37 @@ mod tests;
 pub use caching::AssignmentOutcome;
 pub use listing::{Counts, ListedAccount, ListedState};
 
-/// How many accounts one agent takes; as many as a `Hello` may name.
+/// Maximum number of accounts of one agent; a `Hello` may name as many.
 pub const MAX_ACCOUNTS: usize = 100_000;
 
-/// One attempt to start an account. Its number is not used again.
+/// An attempt to start an account. Its number is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Attempt(u64);
 
-/// Something to do, in the order in which it is given.
+/// An action for the caller; actions are executed in the order given.
 #[derive(Debug, PartialEq)]
 pub enum Effect {
-    /// Start an account; the end is reported to [`AccountTable::finished`].
+    /// Start an account; the caller reports the end to [`AccountTable::finished`].
     Start {
-        /// The number to report the end under.
+        /// Identifies the attempt in that report.
         attempt: Attempt,
-        /// Which account, for logs.
+        /// The account, for logs.
         account: AccountRef,
-        /// What to start it with.
+        /// The definition to start it with.
         definition: Arc<Definition>,
     },
-    /// End an attempt; its end need not be reported.
+    /// Cancel an attempt; its end need not be reported.
     Cancel {
         /// The attempt.
         attempt: Attempt,
     },
-    /// Send an answer.
+    /// Send a report to the hub.
     Answer(Box<AccountResult>),
-    /// Say that a changed file could not be used, so that what is held stays as it is.
+    /// Log that a changed file could not be used, so that the held account stays as it is.
     Kept {
-        /// Which account.
+        /// The account.
         account: AccountRef,
-        /// Why.
+        /// Reason of the failure.
         failure: Failure,
     },
 }
@@ -79,7 +82,7 @@ pub enum Effect {
 pub struct AccountTable {
     by_uid: HashMap<String, Account>,
     uid_of_name: HashMap<String, String>,
-    /// Why accounts that are neither held nor starting are not, by name.
+    /// Failures of accounts that are neither held nor starting, by name.
     failed: HashMap<String, Failure>,
     held_count: usize,
     attempts: u64,
@@ -107,7 +110,7 @@ struct StartingAccount {
     attempt: Attempt,
     account: AccountRef,
     definition: Arc<Definition>,
-    /// The hub did not ask for it: a file has changed.
+    /// Whether a changed file, rather than the hub, caused the attempt.
     by_itself: bool,
 }
 
@@ -136,7 +139,7 @@ impl Account {
 }
 
 impl AccountTable {
-    /// Takes one account of an `AddAccounts`.
+    /// Processes one account of an `AddAccounts`.
     pub fn add(&mut self, account: AccountRef, definition: Definition) -> Vec<Effect> {
         let mut effects = Vec::new();
         self.failed.remove(&account.name);
@@ -153,7 +156,7 @@ impl AccountTable {
         effects
     }
 
-    /// Takes one account of a `DeleteAccounts`.
+    /// Processes one account of a `DeleteAccounts`.
     pub fn drop_account(&mut self, account: AccountRef) -> Vec<Effect> {
         let mut effects = Vec::new();
         self.failed.remove(&account.name);
@@ -181,7 +184,7 @@ impl AccountTable {
         effects
     }
 
-    /// Takes the end of an attempt. That of one which is no longer wanted is ignored.
+    /// Processes the end of an attempt. Attempts that are no longer wanted are ignored.
     pub fn finished(
         &mut self,
         uid: &str,
@@ -219,7 +222,7 @@ impl AccountTable {
         }
     }
 
-    /// Takes the loss of the stream: nothing that is starting may be answered on another one.
+    /// Processes a lost stream: what is starting must not be answered on another stream.
     pub fn stream_lost(&mut self) -> Vec<Effect> {
         let mut effects = Vec::new();
         self.failed.clear();
@@ -234,7 +237,7 @@ impl AccountTable {
         effects
     }
 
-    /// What is held, as a `Hello` says it.
+    /// The accounts that are held, in the form of a `Hello`.
     pub fn held(&self) -> impl Iterator<Item = HeldAccount> + '_ {
         let held = self.by_uid.values().filter_map(|known| Some((known.held.as_ref()?, known.cached)));
         held.map(|(held, cached)| HeldAccount {
@@ -243,7 +246,7 @@ impl AccountTable {
         })
     }
 
-    /// Takes a change of files: starts anew what was started with another content of one of them.
+    /// Processes changed files: restarts the accounts that were started with other content of one of them.
     pub fn files_changed(&mut self, changed: &[ReadFile]) -> Vec<Effect> {
         let mut effects = Vec::new();
         let differs =
@@ -262,31 +265,31 @@ impl AccountTable {
         effects
     }
 
-    /// The files with which accounts that are held were started.
+    /// The files with which the held accounts were started.
     pub fn files(&self) -> HashSet<ReadFile> {
         let held = self.by_uid.values().filter_map(|known| known.held.as_ref());
         held.flat_map(|held| held.reached.files.iter().cloned()).collect()
     }
 
-    /// What is starting because the hub asked for it.
+    /// The attempts that the hub asked for.
     pub fn owed(&self) -> impl Iterator<Item = (Attempt, &AccountRef)> {
         let starting = self.by_uid.values().filter_map(|known| known.starting.as_ref());
         let owed = starting.filter(|starting| !starting.by_itself);
         owed.map(|starting| (starting.attempt, &starting.account))
     }
 
-    /// What is starting, with the number of its attempt.
+    /// All running attempts.
     pub fn starting(&self) -> impl Iterator<Item = (Attempt, &AccountRef)> {
         let starting = self.by_uid.values().filter_map(|known| known.starting.as_ref());
         starting.map(|starting| (starting.attempt, &starting.account))
     }
 
-    /// How many accounts are held.
+    /// Number of accounts that are held.
     pub fn held_count(&self) -> usize {
         self.held_count
     }
 
-    /// Stops whatever else has this name, and this uid under another name.
+    /// Stops any other account with this name, and this uid under another name.
     fn stop_namesakes(&mut self, account: &AccountRef, effects: &mut Vec<Effect>) {
         let namesake = self.uid_of_name.get(&account.name).filter(|uid| **uid != account.uid).cloned();
         let renamed = self.by_uid.get(&account.uid).and_then(Account::name) != Some(&account.name);
@@ -318,7 +321,7 @@ impl Account {
                 effects.push(held.answer());
                 return;
             }
-            // A file may hold something else than it did, so a new epoch reads it again.
+            // The content of a file may have changed, so a new epoch reads it again.
             let same = *held.definition == definition;
             if same && (account.epoch == held.account.epoch || !definition.may_change_unseen()) {
                 if self.starting.as_ref().is_none_or(|starting| starting.account.epoch <= account.epoch) {
@@ -361,7 +364,7 @@ impl Account {
     }
 }
 
-/// The later of two words on the same account. Within one epoch the generation only grows.
+/// The later of two references to the same account. Within an epoch, the generation only grows.
 fn newer(known: &AccountRef, said: AccountRef) -> AccountRef {
     let generation =
         if said.epoch == known.epoch { said.generation.max(known.generation) } else { said.generation };

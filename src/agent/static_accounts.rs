@@ -1,4 +1,4 @@
-//! The accounts of the agent's own file: what the hub is told of, and what is the owner's word.
+//! The accounts of the agent's own file: what the hub is told about them, and what the owner vouches for.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::wire::common::Failure;
 use crate::wire::ops::account_spec::Credential;
 use crate::wire::ops::{AccountSpec, StaticAccounts};
 
-/// One state of the file. Names are there once.
+/// One state of the file. Each name occurs once.
 #[derive(Debug, Default)]
 pub struct StaticAccountList {
     accounts: Vec<AccountSpec>,
@@ -29,17 +29,18 @@ impl StaticAccountList {
         Self { accounts, by_name }
     }
 
-    /// The account of this name.
+    /// The account with this name.
     pub fn find(&self, name: &str) -> Option<&AccountSpec> {
         self.accounts.get(*self.by_name.get(name)?)
     }
 
-    /// Whether the file gives the account of this name this very credential. Then no rule for strangers holds for it.
+    /// Whether the file gives the account of this name exactly this credential. If so, the restrictions on
+    /// accounts from the hub do not apply to it.
     pub fn gives(&self, name: &str, credential: Option<&Credential>) -> bool {
         credential.is_some() && self.find(name).is_some_and(|own| own.credential.as_ref() == credential)
     }
 
-    /// The list as frames, at least one; the last one says that it is complete.
+    /// The list as frames, at least one. The last frame marks the list as complete.
     pub fn frames(&self, max_bytes: usize) -> Vec<StaticAccounts> {
         let (mut frames, mut frame, mut bytes) = (Vec::new(), StaticAccounts::default(), 0);
         for spec in &self.accounts {
@@ -58,23 +59,23 @@ impl StaticAccountList {
     }
 }
 
-/// The agent's own accounts as they are now, and whether the file is good; clones share it.
+/// The agent's own accounts as they are now, and whether the file is valid. Clones share the state.
 #[derive(Clone, Debug)]
 pub struct StaticAccountFile {
     list: watch::Sender<Arc<StaticAccountList>>,
-    /// What the file lets the agent do for each account, by name.
+    /// What the file allows the agent to do for each account, by name.
     policies: Arc<Mutex<HashMap<String, AccountPolicy>>>,
-    /// Accounts that the hub did not take, and why.
+    /// Accounts that the hub refused, and why.
     refused: Arc<Mutex<BTreeMap<String, Failure>>>,
-    /// Why the files as they are now are not in force.
+    /// Reason why the current files are not in force.
     problem: Arc<Mutex<Option<String>>>,
     /// Changed files that were refused.
     pub reload_failures: Counter,
-    /// 1 while the files are good as they are, else 0.
+    /// 1 while the current files are valid, otherwise 0.
     pub valid: Gauge,
-    /// How many accounts there are.
+    /// Number of accounts.
     pub count: Gauge,
-    /// Answers of the hub that it does not take an account.
+    /// Refusals of accounts by the hub.
     pub refusals: Counter,
 }
 
@@ -85,7 +86,7 @@ impl Default for StaticAccountFile {
 }
 
 impl StaticAccountFile {
-    /// The accounts of a good file. Each names itself in `account.name`.
+    /// Creates the state of a valid file. Each account has its name in `account.name`.
     pub fn new(accounts: Vec<AccountSpec>) -> Self {
         let own = Self {
             list: watch::Sender::new(Arc::default()),
@@ -101,7 +102,7 @@ impl StaticAccountFile {
         own
     }
 
-    /// The file is another and good. Says whether the accounts are others; only then whoever waits for a change is woken.
+    /// Applies a changed, valid file. Returns whether the accounts differ; only then are subscribers woken.
     pub fn replace(&self, accounts: Vec<AccountSpec>) -> bool {
         *self.problem.lock() = None;
         self.valid.set(1);
@@ -115,26 +116,26 @@ impl StaticAccountFile {
         })
     }
 
-    /// Sets what the file lets the agent do for each account, by name. An attempt that is under way goes on under the
-    /// former one.
+    /// Sets what the file allows the agent to do for each account, by name. Running attempts keep the former
+    /// policy.
     pub fn set_policies(&self, policies: HashMap<String, AccountPolicy>) {
         *self.policies.lock() = policies;
     }
 
-    /// The policy for an account of the file, made of that for all accounts.
+    /// The policy for an account of the file, derived from the policy for all accounts.
     pub(super) fn policy(&self, name: &str, all: &AgentPolicy) -> AgentPolicy {
         let policies = self.policies.lock();
         all.of_own_account(policies.get(name).unwrap_or(&AccountPolicy::default()))
     }
 
-    /// The file is another and bad; what was in force stays.
+    /// Records a changed, invalid file; the former state stays in force.
     pub fn reload_failed(&self, problem: String) {
         self.reload_failures.inc();
         self.valid.set(0);
         *self.problem.lock() = Some(problem);
     }
 
-    /// Why the files as they are now are not in force; `None` if they are.
+    /// Reason why the current files are not in force; `None` if they are.
     pub fn problem(&self) -> Option<String> {
         self.problem.lock().clone()
     }
@@ -144,12 +145,12 @@ impl StaticAccountFile {
         self.list.borrow().clone()
     }
 
-    /// The list in force and every later one.
+    /// Subscribes to the list in force and all later ones.
     pub(super) fn subscribe(&self) -> watch::Receiver<Arc<StaticAccountList>> {
         self.list.subscribe()
     }
 
-    /// The hub does not take an account. One that is no longer in the file is not remembered.
+    /// Records that the hub refused an account. An account that is no longer in the file is not remembered.
     pub(super) fn refuse(&self, name: String, failure: Failure) {
         self.refusals.inc();
         if self.current().find(&name).is_some() {
@@ -157,17 +158,17 @@ impl StaticAccountFile {
         }
     }
 
-    /// The hub is about to be told everything again, so what it said before is void.
+    /// Forgets all refusals, because the hub is about to receive the whole list again.
     pub(super) fn forget_refusals(&self) {
         self.refused.lock().clear();
     }
 
-    /// The hub took this account after all.
+    /// Forgets the refusal of an account that the hub has accepted after all.
     pub(super) fn taken(&self, name: &str) {
         self.refused.lock().remove(name);
     }
 
-    /// The accounts that the hub did not take, and why.
+    /// Accounts that the hub refused, and why.
     pub fn refused(&self) -> BTreeMap<String, Failure> {
         self.refused.lock().clone()
     }

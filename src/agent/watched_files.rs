@@ -1,8 +1,8 @@
 //! Files that take effect when they change.
 //!
-//! They are looked at again and again: a mount need not send events. What is looked at is what a path leads to, so a
-//! file that is written in place, replaced by renaming, deleted and made again, or swapped behind the links of a
-//! mounted ConfigMap or Secret is all the same.
+//! The files are polled, because a mount may not deliver events. Each check looks at the target of the path.
+//! It therefore makes no difference whether a file is written in place, replaced by renaming, deleted and
+//! created again, or swapped behind the symbolic links of a mounted ConfigMap or Secret.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
@@ -16,7 +16,8 @@ use sha2::{Digest as _, Sha256};
 /// SHA-256 of a file's content.
 pub type FileDigest = [u8; 32];
 
-/// A file whose times are younger than this may change again without showing it, so its content is looked at.
+/// Minimum age of a file's timestamps at which they are trusted. A younger file may change again without new
+/// timestamps, so its content is read.
 const MIN_SETTLED_AGE: Duration = Duration::from_secs(3);
 
 /// What a path leads to.
@@ -30,16 +31,16 @@ pub enum Content {
     Unreadable(String),
 }
 
-/// A file that was read, and what was in it.
+/// A file that was read, and its content.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ReadFile {
     /// The path under which it was opened.
     pub path: PathBuf,
-    /// What was read.
+    /// Digest of the content.
     pub digest: FileDigest,
 }
 
-/// What tells a file that may have changed.
+/// Metadata that changes when the file may have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileStamp {
     device: u64,
@@ -51,12 +52,12 @@ struct FileStamp {
 
 #[derive(Debug)]
 struct KnownFile {
-    /// `None` if the content must be looked at the next time.
+    /// `None` if the content must be read at the next check.
     stamp: Option<FileStamp>,
     content: Content,
 }
 
-/// Looks at files, and reads only those that may have changed. Its calls block.
+/// Checks files, and reads only those that may have changed. Its calls block.
 #[derive(Debug)]
 pub struct WatchedFiles {
     max: u64,
@@ -64,7 +65,7 @@ pub struct WatchedFiles {
 }
 
 impl WatchedFiles {
-    /// Larger files than this, in bytes, cannot be read.
+    /// Creates a watcher. Files larger than `max` bytes count as unreadable.
     pub fn new(max: u64) -> Self {
         Self { max, known: HashMap::new() }
     }
@@ -84,7 +85,7 @@ impl WatchedFiles {
         content
     }
 
-    /// Forgets all files but these.
+    /// Forgets all files except these.
     fn keep(&mut self, paths: &HashSet<&Path>) {
         self.known.retain(|path, _| paths.contains(path.as_path()));
     }
@@ -99,7 +100,7 @@ impl WatchedFiles {
             return Ok((known, None));
         }
         let mut file = File::open(path)?;
-        // Of what was opened: the path may lead elsewhere by now.
+        // Metadata of the opened file: the path may lead elsewhere by now.
         let metadata = file.metadata()?;
         let content = digest(&mut file, self.max)?;
         let stamp = is_settled(&metadata).then(|| stamp(&metadata));
@@ -146,23 +147,24 @@ fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// The files with which accounts were started.
+/// Watches the files with which accounts were started.
 #[derive(Debug)]
 pub struct AccountFiles {
     files: WatchedFiles,
-    /// What was said of a file that is no longer what some account was started with.
+    /// The last result that was reported or logged, for each file that differs from what some account was
+    /// started with.
     said: HashMap<PathBuf, Content>,
 }
 
 impl AccountFiles {
-    /// Nothing is known yet. Larger files than `max` bytes cannot be read.
+    /// Creates an empty watcher. Files larger than `max` bytes count as unreadable.
     pub fn new(max: u64) -> Self {
         Self { files: WatchedFiles::new(max), said: HashMap::new() }
     }
 
-    /// Looks at every file in use. Those whose content is another than the one with which some account was started
-    /// are given back, each content once. A file that is gone or cannot be read is only logged: accounts keep what
-    /// they were started with.
+    /// Checks all files in use. Returns those whose content differs from what some account was started with,
+    /// each content once. A file that is gone or unreadable is only logged: accounts keep what they were
+    /// started with.
     pub fn poll(&mut self, in_use: &HashSet<ReadFile>) -> Vec<ReadFile> {
         let mut digests: HashMap<&Path, Vec<FileDigest>> = HashMap::new();
         for file in in_use {

@@ -1,4 +1,4 @@
-//! From what an account says about its credential to a cluster that can be dialled.
+//! Resolves an account's credential to a cluster that can be dialled.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -17,19 +17,19 @@ use crate::wire::common::failure::Class;
 use crate::wire::ops::AccountSpec;
 use crate::wire::ops::account_spec::Credential;
 
-/// Where the agent's own service account is.
+/// Location of the agent's own service account.
 #[derive(Clone, Debug, Default)]
 pub struct ServiceAccountFiles {
-    /// The folder with `token` and `ca.crt`.
+    /// Folder with `token` and `ca.crt`.
     pub folder: PathBuf,
-    /// The host of the API server, if the agent runs in Kubernetes.
+    /// Host of the API server, if the agent runs in Kubernetes.
     pub host: Option<String>,
-    /// Its port.
+    /// Port of the API server.
     pub port: Option<String>,
 }
 
 impl ServiceAccountFiles {
-    /// Where Kubernetes puts it.
+    /// The location that Kubernetes uses.
     pub fn from_environment() -> Self {
         Self {
             folder: PathBuf::from("/var/run/secrets/kubernetes.io/serviceaccount"),
@@ -39,35 +39,35 @@ impl ServiceAccountFiles {
     }
 }
 
-/// A cluster, and the files that say how to be let in.
+/// A cluster, and the files from which its credential was read.
 pub(super) struct ResolvedSource {
     pub(super) cluster: ClusterEndpoint,
     pub(super) files: Vec<ReadFile>,
-    /// What a program has given for it.
+    /// Credential that a program printed for it.
     pub(super) login: Option<Login>,
 }
 
 /// A kubeconfig that was read from a file.
 pub(super) struct FileKubeconfig {
-    /// What became of it.
+    /// Result of vetting it.
     pub(super) vetted: Result<VettedKubeconfig, KubeconfigError>,
-    /// The file, and those that it names.
+    /// The file itself, and the files that it names.
     pub(super) files: Vec<ReadFile>,
-    /// What a program has given for it.
+    /// Credential that a program printed for it.
     pub(super) login: Option<Login>,
 }
 
-/// Whether a kubeconfig is read to be used.
+/// Purpose of reading a kubeconfig.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// Its program is run, if it has one.
     Use,
-    /// Its program may be run, and is not.
+    /// Its program is only checked, not run.
     Check,
 }
 
 impl Activator {
-    /// The cluster of an account.
+    /// Resolves the cluster of an account.
     pub(super) async fn source(
         &self,
         spec: &AccountSpec,
@@ -103,7 +103,7 @@ impl Activator {
         Ok(ResolvedSource { cluster: ClusterEndpoint::new(kubeconfig, &self.policy), files, login })
     }
 
-    /// Refuses kubeconfigs on the agent where its policy does.
+    /// Fails if the policy forbids kubeconfigs on the agent.
     pub(super) fn permits_files(&self) -> Result<(), Failure> {
         if self.policy.files {
             return Ok(());
@@ -111,7 +111,7 @@ impl Activator {
         Err(forbidden("kubeconfigs on the agent are not used: kubernetes.policy.files is false"))
     }
 
-    /// Refuses the agent's own service account where its policy does.
+    /// Fails if the policy forbids the agent's own service account.
     pub(super) fn permits_service_account(&self) -> Result<(), Failure> {
         if self.policy.service_account {
             return Ok(());
@@ -167,7 +167,7 @@ impl Activator {
         Ok(FileKubeconfig { vetted: vet(&bytes, context), files, login })
     }
 
-    /// The cluster that the agent runs in.
+    /// The cluster that the agent runs in, with its service account.
     pub(super) async fn own_account(&self) -> Result<VettedKubeconfig, Failure> {
         let place = self.service_account.clone();
         blocking(move || {
@@ -199,14 +199,14 @@ impl Activator {
     }
 }
 
-/// A kubeconfig of a file that is refused.
+/// The failure of a refused kubeconfig in a file.
 fn in_file(path: &str, refusal: &KubeconfigError) -> Failure {
     about(path, refused(refusal))
 }
 
-/// A failure of a kubeconfig in a file.
+/// Adds the path of a kubeconfig to a failure.
 fn about(path: &str, failure: Failure) -> Failure {
-    // One that names the file already says which.
+    // The message names a file already.
     if failure.message.starts_with('/') {
         return failure;
     }
@@ -216,7 +216,7 @@ fn about(path: &str, failure: Failure) -> Failure {
     }
 }
 
-/// The agent's own service account always comes with the authority of its cluster.
+/// The failure of a refused service account; it always comes with the authority of its cluster.
 fn in_service_account(refusal: &KubeconfigError) -> Failure {
     let failure = refused(refusal);
     before_send(failure.class(), format!("the agent's own service account: {}", failure.message))

@@ -1,7 +1,7 @@
-//! Which kinds a cluster serves.
+//! Discovers the kinds that a cluster serves.
 //!
-//! Aggregated discovery takes two requests. Servers that do not know it (before 1.26) answer the same two with the
-//! lists of old, and then each group is asked for its resources.
+//! Aggregated discovery takes two requests. Servers without it (before 1.26) answer the same two requests
+//! with the legacy lists; then each group is asked for its resources.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -18,12 +18,12 @@ const DISCOVERY: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroup
 const JSON: &str = "application/json";
 /// Maximum number of API groups read from a server without aggregated discovery.
 const MAX_GROUPS: usize = 500;
-/// Maximum number of kinds kept of one cluster.
+/// Maximum number of kinds kept for one cluster.
 const MAX_KINDS: usize = 20_000;
-/// What a group's name and version have, and a path may have.
+/// Characters of a group's name or version that need no escaping in a path.
 const PATH_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');
 
-/// A kind that a cluster serves, in one version: the one that the server prefers, if that serves it.
+/// A kind that a cluster serves, in one version: the preferred version, if it serves the kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ServedKind {
     pub(super) group: String,
@@ -35,7 +35,7 @@ pub(super) struct ServedKind {
     pub(super) watch: bool,
 }
 
-/// All kinds, in the order in which the server names their groups.
+/// Returns all kinds, in the order in which the server lists their groups.
 pub(super) async fn served_kinds(access: &mut ClusterAccess) -> Result<Vec<ServedKind>, Failure> {
     let mut found = KindSet::default();
     for root in ["/api", "/apis"] {
@@ -136,7 +136,7 @@ struct KindSet {
 }
 
 impl KindSet {
-    /// Adds a kind, unless a version that the server names earlier serves it too.
+    /// Adds a kind, unless a version that the server lists earlier serves it too.
     fn add(&mut self, kind: ServedKind) {
         let is_new = self.seen.insert((kind.group.clone(), kind.plural.clone()));
         if is_new && self.kinds.len() < MAX_KINDS {
@@ -206,7 +206,8 @@ async fn legacy_group(
     Ok(())
 }
 
-/// Reads one version of one group. One that cannot be served (its own server is down) leaves the others usable.
+/// Reads one version of one group. A version that cannot be served (an aggregated API server is down) leaves
+/// the others usable.
 async fn legacy_resources(
     access: &mut ClusterAccess,
     group: &str,
@@ -228,7 +229,7 @@ async fn legacy_resources(
     };
     let list: LegacyResources<'_> = parse(&answer.body, &path, access)?;
     for resource in list.resources {
-        // Those with a slash are parts of others, such as pods/log.
+        // Names with a slash are subresources, such as pods/log.
         if resource.name.contains('/') {
             continue;
         }

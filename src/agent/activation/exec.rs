@@ -1,9 +1,10 @@
-//! Programs that log in for a kubeconfig of the agent's owner, by client-go's rules for `ExecCredential`.
+//! Programs that log in for the owner's kubeconfigs, following client-go's rules for `ExecCredential`.
 //!
-//! A program is one of `kubernetes.execCommands`, found by its bare name in the agent's PATH, and run without a shell,
-//! without input, and in a process group that is killed at the end. What it prints is kept until it expires, or until an
-//! API server answers 401. Nothing it prints is ever logged or told but what it says on its standard error, which goes to
-//! the agent's log as client-go sends it to kubectl's own.
+//! A program must be listed in `kubernetes.execCommands`. It is found by its bare name in the agent's PATH,
+//! and runs without a shell and without input, in a process group that is killed at the end. The credential
+//! that it prints is cached until it expires or until an API server answers 401. Its standard output is never
+//! logged or revealed. Its standard error goes to the agent's log, as client-go sends it to kubectl's own
+//! standard error.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -32,7 +33,7 @@ use crate::agent::failure::before_send;
 use crate::wire::common::Failure;
 use crate::wire::common::failure::Class;
 
-/// Time limit for one run of a program.
+/// Timeout for one run of a program.
 const RUN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of a program's standard output, in bytes.
 const MAX_OUTPUT_BYTES: u64 = 256 * 1024;
@@ -40,13 +41,13 @@ const MAX_OUTPUT_BYTES: u64 = 256 * 1024;
 const MAX_ERROR_OUTPUT_BYTES: u64 = 4096;
 /// Maximum number of cached credentials.
 const MAX_CACHED_CREDENTIALS: u64 = 1000;
-/// The group of `ExecCredential`.
+/// API group of `ExecCredential`.
 const API_GROUP: &str = "client.authentication.k8s.io/";
 
-/// The credential of one program, while it is good. Those who need the same one wait for one run of it.
+/// Cached credential of one program, while it is valid. Concurrent users wait for a single run.
 type CredentialSlot = Arc<Mutex<Option<Arc<ExecCredential>>>>;
 
-/// The programs that may be run, and the credentials they have given.
+/// The allowed programs, and the credentials they have printed.
 #[derive(Clone)]
 pub struct Programs {
     commands: Arc<[String]>,
@@ -55,7 +56,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Programs of these names in the folders of a PATH.
+    /// Allows the programs with these names in the folders of a PATH.
     pub fn new(commands: Vec<String>, path: Option<OsString>) -> Self {
         Self { commands: commands.into(), path, kept: Cache::new(MAX_CACHED_CREDENTIALS) }
     }
@@ -73,18 +74,19 @@ impl fmt::Debug for Programs {
     }
 }
 
-/// How a user of a kubeconfig logs in. It has no `Debug`: the environment may hold secrets.
+/// The `exec` section of a kubeconfig user. Deliberately without `Debug`: the environment may contain
+/// secrets.
 pub(super) struct Exec {
     command: String,
     args: Vec<String>,
     env: Vec<(String, String)>,
     /// `client.authentication.k8s.io/v1` or `…/v1beta1`.
     api_version: String,
-    /// The cluster as the program is told of it, where the kubeconfig asks for that.
+    /// The cluster as passed to the program, if the kubeconfig asks for that.
     cluster: Option<Value>,
 }
 
-/// What a program has printed. It has no `Debug`.
+/// A credential that a program printed. Deliberately without `Debug`.
 pub(super) struct ExecCredential {
     pub(super) token: Option<Zeroizing<String>>,
     /// Certificate and key, PEM.
@@ -92,7 +94,7 @@ pub(super) struct ExecCredential {
     expires: Option<Timestamp>,
 }
 
-/// A credential of a program, and whether it was run for it just now.
+/// A program's credential, and whether the program was run for it just now.
 #[derive(Clone)]
 pub(super) struct Login {
     key: [u8; 32],
@@ -119,10 +121,10 @@ struct ExecVariable {
 }
 
 impl Exec {
-    /// Reads `exec` of a user and, for programs that are told of it, the cluster; both as YAML.
+    /// Parses the `exec` section of a user and, for programs that receive it, the cluster; both as YAML.
     ///
     /// # Errors
-    /// It is not written by the rules. The message holds no value.
+    /// The section is invalid. The message contains no value from it.
     pub(super) fn read(exec: &str, cluster: &str) -> Result<Self, Failure> {
         let refuse = |problem: &str| {
             Err(before_send(Class::BadKubeconfig, format!("exec of the chosen user {problem}")))
@@ -181,7 +183,7 @@ impl Exec {
     }
 }
 
-/// A cluster of a kubeconfig as `ExecCredential` has it.
+/// A kubeconfig's cluster in the form of `ExecCredential`.
 fn told(cluster: &str) -> Value {
     const PASSED_VARIABLES: [&str; 6] = [
         "server",
@@ -206,7 +208,7 @@ fn told(cluster: &str) -> Value {
 }
 
 impl ExecCredential {
-    /// Reads what a program has printed.
+    /// Parses the output of a program.
     fn read(printed: &[u8], api_version: &str) -> Result<Self, &'static str> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -255,13 +257,13 @@ impl ExecCredential {
 }
 
 impl Programs {
-    /// Whether a program may be run and is there. It is not run.
+    /// Checks that a program may be run and exists, without running it.
     pub(super) fn knows(&self, exec: &Exec) -> Result<(), Failure> {
         self.find(exec).map(drop)
     }
 
-    /// The credential of a program: the one that is kept, or that of a new run. Those who need one program at the same
-    /// time wait for one run.
+    /// Returns the credential of a program: the cached one, or that of a new run. Concurrent callers for one
+    /// program wait for a single run.
     pub(super) async fn log_in(&self, exec: &Exec) -> Result<Login, Failure> {
         let program = self.find(exec)?;
         let key = exec.key();
@@ -276,7 +278,7 @@ impl Programs {
         Ok(Login { key, credential, fresh: true })
     }
 
-    /// Forgets a credential that an API server has refused.
+    /// Removes a credential that an API server has rejected from the cache.
     pub(super) async fn forget(&self, login: &Login) {
         let Some(slot) = self.kept.get(&login.key) else { return };
         let mut kept = slot.lock().await;
@@ -310,7 +312,7 @@ impl Programs {
     }
 }
 
-/// The process group of a program. It is killed when this is dropped: nothing of it outlives its run.
+/// Process group of a program. Killed on drop: nothing of it outlives the run.
 struct ProcessGroup(Option<Pid>);
 
 impl ProcessGroup {
@@ -320,7 +322,7 @@ impl ProcessGroup {
 
     fn kill(&mut self) {
         if let Some(group) = self.0.take() {
-            // It may be gone, which is what is wanted.
+            // The group may already be gone, which is fine.
             let _ = killpg(group, Signal::SIGKILL);
         }
     }
@@ -351,7 +353,7 @@ async fn run(program: PathBuf, exec: &Exec) -> Result<ExecCredential, Failure> {
     let mut group = ProcessGroup::of(&child);
     let (output, errors) = (child.stdout.take(), child.stderr.take());
     let finished = async {
-        // What it leaves behind would hold its output open.
+        // Child processes that the program leaves behind would keep its output open.
         let ended = async {
             let status = child.wait().await;
             group.kill();
@@ -388,7 +390,7 @@ fn ended(status: ExitStatus) -> String {
     }
 }
 
-/// Reads up to one byte more than `most`; then the program finds its output closed.
+/// Reads at most one byte more than `most`; then the program finds its output closed.
 async fn read(from: Option<impl AsyncRead + Unpin>, most: u64) -> Zeroizing<Vec<u8>> {
     let mut bytes = Zeroizing::new(Vec::new());
     if let Some(from) = from {
@@ -398,7 +400,7 @@ async fn read(from: Option<impl AsyncRead + Unpin>, most: u64) -> Zeroizing<Vec<
     bytes
 }
 
-/// Reads the beginning of what a program complains about, and lets it go on.
+/// Reads the beginning of a program's standard error, and discards the rest so that the program can continue.
 async fn read_and_drain(from: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Some(mut from) = from {

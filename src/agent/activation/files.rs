@@ -1,4 +1,4 @@
-//! Reading the files that hold credentials.
+//! Reads the files that contain credentials.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -13,10 +13,10 @@ use crate::agent::watched_files::ReadFile;
 use crate::wire::common::Failure;
 use crate::wire::common::failure::Class;
 
-/// The largest kubeconfig, certificate, key or token, in bytes.
+/// Maximum size of a kubeconfig, certificate, key or token, in bytes.
 pub const MAX_FILE_BYTES: u64 = 256 * 1024;
 
-/// Runs work that blocks.
+/// Runs blocking work on a thread for it.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
@@ -25,12 +25,12 @@ pub(super) async fn blocking<T: Send + 'static>(
         .unwrap_or_else(|error| Err(before_send(Class::Internal, format!("reading a file failed: {error}"))))
 }
 
-/// What a stranger's path leads to, if that is under one of the folders, links followed.
+/// Resolves a path from the hub, following symbolic links, if the target is below one of the folders.
 pub(super) fn below(path: &str, folders: &[PathBuf]) -> Result<PathBuf, Failure> {
     let refuse = |refusal: KubeconfigError| before_send(Class::BadReference, refusal.to_string());
     let asked = vet_file_path(path, folders).map_err(refuse)?;
     let real = fs::canonicalize(asked).map_err(|error| unreadable(asked, &error))?;
-    // Links may be followed, but not out of the folders; which may be links themselves.
+    // Symbolic links may be followed, but not out of the folders, which may be links themselves.
     let real_folders: Vec<_> = folders.iter().filter_map(|folder| fs::canonicalize(folder).ok()).collect();
     let leads_out = || {
         before_send(
@@ -43,10 +43,10 @@ pub(super) fn below(path: &str, folders: &[PathBuf]) -> Result<PathBuf, Failure>
     Ok(real)
 }
 
-/// Reads a regular file of a sensible size. `shown` is the name that messages give it.
+/// Reads a regular file of limited size. `shown` is the path that messages contain.
 pub(super) fn read(path: &Path, shown: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
     let irregular = || before_send(Class::BadReference, format!("{} is no regular file", shown.display()));
-    // Opening a pipe would wait for its other end, so this is asked first, and again of what was opened.
+    // Opening a named pipe would block, so check first, and check the opened file again.
     if !fs::metadata(path).map_err(|error| unreadable(shown, &error))?.is_file() {
         return Err(irregular());
     }
@@ -65,12 +65,12 @@ pub(super) fn read(path: &Path, shown: &Path) -> Result<Zeroizing<Vec<u8>>, Fail
     Ok(bytes)
 }
 
-/// What was read, to be watched.
+/// The path and digest of a file, for watching it.
 pub(super) fn read_file(path: &Path, bytes: &[u8]) -> ReadFile {
     ReadFile { path: path.to_owned(), digest: Sha256::digest(bytes).into() }
 }
 
-/// A file that is not there may come yet, so this is tried again.
+/// The failure of an unreadable file. Retryable, because a missing file may be created later.
 fn unreadable(path: &Path, error: &io::Error) -> Failure {
     let message = format!("{} cannot be read on the agent: {error}", path.display());
     Failure { retryable: true, ..before_send(Class::BadReference, message) }

@@ -1,4 +1,4 @@
-//! What a cluster says about itself: its version, its identity, its namespaces.
+//! What a cluster reports about itself: its version, its identity, its namespaces.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -15,21 +15,21 @@ use crate::wire::ops::AccountSpec;
 
 mod token_keys;
 
-/// How many names of namespaces are sent.
+/// Maximum number of namespace names sent.
 const MAX_NAMESPACES: usize = 10_000;
-/// How many pages are read for them at most.
+/// Maximum number of pages read for them.
 const MAX_PAGES: usize = 100;
 const JSON: &str = "application/json";
 const NAMES_ONLY: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
-/// Reads an answer. `what` names the step in a failure.
+/// Parses a response. `what` names the step in a failure.
 pub(super) fn parse<'b, T: Deserialize<'b>>(
     body: &'b [u8],
     what: &str,
     access: &ClusterAccess,
 ) -> Result<T, Failure> {
     serde_json::from_slice(body).map_err(|error| {
-        // The kind and the place only: serde quotes values of the answer.
+        // Only category and position: serde's message quotes values of the response.
         let (category, line, column) = (error.classify(), error.line(), error.column());
         after_send(
             Class::Discovery,
@@ -70,7 +70,7 @@ struct Metadata<'b> {
     uid: Cow<'b, str>,
 }
 
-/// The uid of the namespace kube-system, which tells clusters apart; empty if it may not be read.
+/// The uid of the kube-system namespace, which identifies the cluster; empty if it may not be read.
 pub(super) async fn kube_system_uid(access: &mut ClusterAccess) -> Result<String, Failure> {
     let answer = match access.get("/api/v1/namespaces/kube-system", JSON).await {
         Ok(answer) => answer,
@@ -83,9 +83,9 @@ pub(super) async fn kube_system_uid(access: &mut ClusterAccess) -> Result<String
     Ok(uid)
 }
 
-/// A digest over the keys with which the API server signs tokens of service accounts; empty if they may not be read.
+/// Digest of the keys with which the API server signs service account tokens; empty if they may not be read.
 pub(super) async fn token_keys_digest(access: &mut ClusterAccess) -> Result<String, Failure> {
-    // Every service account may read it by default. The server answers nothing but this media type.
+    // By default, every service account may read this path. The server accepts only this media type.
     match access.get("/openid/v1/jwks", "application/jwk-set+json").await {
         Ok(answer) => Ok(token_keys::digest(&answer.body)),
         Err(failure) if failure.http_status != 0 => Ok(String::new()),
@@ -96,9 +96,9 @@ pub(super) async fn token_keys_digest(access: &mut ClusterAccess) -> Result<Stri
 /// The namespaces that an account covers.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct CoveredNamespaces {
-    /// How many there are.
+    /// Number of namespaces.
     pub(super) count: u32,
-    /// The first of them.
+    /// The first of their names.
     pub(super) names: Vec<String>,
 }
 
@@ -116,7 +116,8 @@ struct ListMetadata<'b> {
     more: Cow<'b, str>,
 }
 
-/// Lists the namespaces that an account covers. Where it may not list them, they are those that it names.
+/// Lists the namespaces that an account covers. If the account may not list namespaces, they are the ones
+/// that its spec names.
 pub(super) async fn namespaces(
     access: &mut ClusterAccess,
     spec: &AccountSpec,
@@ -146,14 +147,14 @@ pub(super) async fn namespaces(
     Ok(chosen.found)
 }
 
-/// The namespaces that an account names itself.
+/// The namespaces that an account's spec names.
 fn as_named(spec: &AccountSpec) -> CoveredNamespaces {
     let mut chosen = NamespaceFilter::new(spec);
     spec.namespaces.iter().for_each(|name| chosen.take(name.clone()));
     chosen.found
 }
 
-/// Keeps the names that an account covers, each once.
+/// Collects the namespaces that an account covers, each once.
 struct NamespaceFilter<'s> {
     only: HashSet<&'s str>,
     omitted: HashSet<&'s str>,
@@ -170,7 +171,7 @@ impl<'s> NamespaceFilter<'s> {
 
     fn take(&mut self, name: String) {
         let covered = self.only.is_empty() || self.only.contains(name.as_str());
-        // A name longer than Kubernetes allows would be a hostile server's.
+        // Only a hostile server sends names longer than Kubernetes allows.
         if !covered || self.omitted.contains(name.as_str()) || name.is_empty() || name.len() > 63 {
             return;
         }

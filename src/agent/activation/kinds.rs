@@ -1,10 +1,10 @@
-//! Which kinds of an account are to be cached, and why one is left out. Pure.
+//! Which kinds of an account are cached, and why a kind is left out. Pure.
 
 use crate::agent::activation::discovery::ServedKind;
 use crate::wire::common::Scope;
 use crate::wire::ops::{AccountSpec, DiscoveredKind};
 
-/// The kinds that are cached unless an account says otherwise, with their groups.
+/// The kinds, with their groups, that are cached unless an account says otherwise.
 const DEFAULTS: [(&str, &str); 12] = [
     ("ReplicaSet", "apps"),
     ("Service", ""),
@@ -19,10 +19,11 @@ const DEFAULTS: [(&str, &str); 12] = [
     ("Namespace", ""),
     ("CustomResourceDefinition", "apiextensions.k8s.io"),
 ];
-/// How many kinds an account may name; further ones are left out.
+/// Maximum number of kinds that an account may name; further ones are ignored.
 const MAX_KINDS: usize = 500;
 
-/// The kinds of an account: those that it names, or else the default ones; each with the reason if it is left out.
+/// Returns the kinds of an account: those that it names, otherwise the default ones; each with the reason if
+/// it is left out.
 pub(super) fn chosen(served: &[ServedKind], spec: &AccountSpec) -> Vec<DiscoveredKind> {
     let mut found = Vec::new();
     if spec.kinds.is_empty() {
@@ -40,14 +41,14 @@ pub(super) fn chosen(served: &[ServedKind], spec: &AccountSpec) -> Vec<Discovere
     found
 }
 
-/// Two names may mean one kind.
+/// Adds a kind unless it is there already: two names may mean one kind.
 fn push(found: &mut Vec<DiscoveredKind>, kind: DiscoveredKind) {
     if !found.iter().any(|known| known.scope == kind.scope) {
         found.push(kind);
     }
 }
 
-/// `Kind.group` as kind and group.
+/// Splits `Kind.group` into kind and group.
 fn split(name: &str) -> (&str, Option<&str>) {
     match name.split_once('.') {
         Some((kind, group)) => (kind, Some(group)),
@@ -55,7 +56,8 @@ fn split(name: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The kind that a name means. Without a group it means the default kind of that name, or else the first one.
+/// Finds the kind that a name means. Without a group, that is the default kind of this name, otherwise the
+/// first one found.
 fn named<'a>(served: &'a [ServedKind], name: &str) -> Option<&'a ServedKind> {
     let (kind, group) = split(name);
     let mut fitting = served.iter().filter(|known| known.kind.eq_ignore_ascii_case(kind));
@@ -107,7 +109,7 @@ fn discovered(serving: Option<&ServedKind>, kind: &str, group: &str, spec: &Acco
     }
 }
 
-/// Names are at most as long as Kubernetes allows; what is longer is a hostile server's.
+/// Truncates a name to the maximum length in Kubernetes; only a hostile server sends longer ones.
 fn shortened(name: &str) -> String {
     let mut name = name.to_owned();
     crate::account::failure::truncate(&mut name, 253);

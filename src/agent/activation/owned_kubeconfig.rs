@@ -1,5 +1,5 @@
-//! A kubeconfig that the agent's owner names may itself name files, and a program that logs in. What they hold is put in
-//! their places, so that what is vetted afterwards is like any other kubeconfig.
+//! A kubeconfig named by the agent's owner may refer to files and to a program that logs in. Their contents
+//! replace the references, so that the result can be vetted like any other kubeconfig.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ mod tree;
 
 use tree::TreeNode;
 
-/// A kubeconfig with the contents of the files that it named, and the way to log in where that is a program.
+/// A kubeconfig with the contents of the files that it named, and its program, if it logs in with one.
 pub(super) struct OwnedKubeconfig {
     root: TreeNode,
     user: String,
@@ -27,12 +27,13 @@ pub(super) struct OwnedKubeconfig {
 }
 
 impl OwnedKubeconfig {
-    /// The kubeconfig as it is vetted; what a program has printed stands in its place.
+    /// The kubeconfig for vetting, with the credential that its program printed.
     pub(super) fn with_credential(mut self, credential: &ExecCredential) -> Zeroizing<Vec<u8>> {
         self.replace_exec(credential.token.as_deref().map(String::as_str), credential.pair.as_ref())
     }
 
-    /// As [`OwnedKubeconfig::with_credential`], for who only wants to know whether all else is good.
+    /// Like [`OwnedKubeconfig::with_credential`], with a placeholder for the credential, to check everything
+    /// else.
     pub(super) fn without_credential(mut self) -> Zeroizing<Vec<u8>> {
         if self.exec.is_some() { self.replace_exec(Some("none"), None) } else { self.root.to_json() }
     }
@@ -47,7 +48,7 @@ impl OwnedKubeconfig {
             if let Some(token) = token {
                 user.set("token", token.to_owned());
             }
-            // A pair of the kubeconfig's own stands over that of the program.
+            // A certificate and key in the kubeconfig itself override those of the program.
             if let Some((certificate, key)) = pair.filter(|_| user.text("client-certificate-data").is_none())
             {
                 user.set("client-certificate-data", STANDARD.encode(certificate));
@@ -58,11 +59,11 @@ impl OwnedKubeconfig {
     }
 }
 
-/// Fills the chosen context in. `None` if it names no files and no program, or if there is no telling: then vetting says
-/// why.
+/// Resolves the files and the program of the chosen context. Returns `None` if it names neither, or if the
+/// context cannot be found; vetting then reports why.
 ///
-/// Relative paths count from the folder of `path`. As for kubectl, a `…-data` key stands over the path beside it,
-/// `tokenFile` over `token`, and a token over a program.
+/// Relative paths start at the folder of `path`. As in kubectl, a `…-data` key overrides the path next to it,
+/// `tokenFile` overrides `token`, and a token overrides a program.
 pub(super) fn with_files(
     bytes: &[u8],
     context: Option<&str>,
@@ -88,7 +89,7 @@ pub(super) fn with_files(
     }
     let mut exec = None;
     if let Some(user) = root.named_mut("users", &user, "user") {
-        // A plugin is refused as it is; nothing is read on the way to that.
+        // Vetting refuses an auth provider, so no file is read for it.
         if !user.has("auth-provider") {
             filler.data(user, "client-certificate")?;
             filler.data(user, "client-key")?;
@@ -120,7 +121,7 @@ struct FileInliner<'p> {
 }
 
 impl FileInliner<'_> {
-    /// Puts the content of the file under `key` under `key-data`.
+    /// Replaces the path in `key` by the file's content in `key-data`.
     fn data(&mut self, of: &mut TreeNode, key: &str) -> Result<(), Failure> {
         let Some(path) = of.text(key).map(str::to_owned) else { return Ok(()) };
         self.changed = true;
@@ -133,7 +134,7 @@ impl FileInliner<'_> {
         Ok(())
     }
 
-    /// Puts the content of `tokenFile` under `token`.
+    /// Replaces the path in `tokenFile` by the file's content in `token`.
     fn token(&mut self, user: &mut TreeNode) -> Result<(), Failure> {
         let Some(path) = user.text("tokenFile").map(str::to_owned) else { return Ok(()) };
         let content = self.read(&path)?;

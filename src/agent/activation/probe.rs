@@ -1,4 +1,4 @@
-//! Whether an account could be reached from here. No credential is needed and none is sent.
+//! Probes whether an account's cluster can be reached from here. No credential is needed and none is sent.
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ use crate::wire::common::failure::Class;
 use crate::wire::ops::ProbedCluster;
 use crate::wire::ops::probe::Target;
 
-/// Time limit for one probe, without the wait for its turn.
+/// Timeout for one probe, not counting the wait for its turn.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Activator {
-    /// Whether this can be reached. `context` is that of the account, where it is known.
+    /// Returns `Ok` if the target can be reached. `context` is that of the account, if known.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why the target cannot be reached.
     pub async fn probe(
         &self,
         target: &Target,
@@ -53,7 +53,7 @@ impl Activator {
         timeout(PROBE_TIMEOUT, probing).await.unwrap_or_else(|_| too_slow())
     }
 
-    /// Whether an API server answers. Any answer over its TLS will do: who is asking comes later.
+    /// Whether an API server answers. Any HTTP response over TLS is enough: authentication comes later.
     async fn answers(&self, cluster: &ClusterEndpoint) -> Result<(), Failure> {
         let access = ClusterAccess::connect(cluster, &self.trust, self.limits).await?;
         match access.counted_in(&self.requests).get("/version", "application/json").await {
@@ -62,7 +62,7 @@ impl Activator {
         }
     }
 
-    /// Whether a kubeconfig is there, and is one that an account may have.
+    /// Whether a kubeconfig exists, and is one that an account may have.
     async fn is_usable(
         &self,
         path: &str,
@@ -78,7 +78,7 @@ impl Activator {
         }
     }
 
-    /// The cluster to ask, vetted like that of any kubeconfig.
+    /// The cluster to probe, vetted like that of any kubeconfig.
     fn probed(&self, cluster: &ProbedCluster) -> Result<ClusterEndpoint, Failure> {
         let mut body = json!({"server": cluster.server, "insecure-skip-tls-verify": cluster.insecure});
         if !cluster.certificate_authority.is_empty() {
@@ -91,7 +91,7 @@ impl Activator {
             "current-context": "probe",
             "contexts": [{"name": "probe", "context": {"cluster": "probe", "user": "nobody"}}],
             "clusters": [{"name": "probe", "cluster": body}],
-            // Vetting wants a credential. It is taken away again.
+            // Vetting requires a credential; it is removed afterwards.
             "users": [{"name": "nobody", "user": {"token": "none"}}],
         });
         let vetted = vet(config.to_string().as_bytes(), None).map_err(|refusal| refused(&refusal))?;

@@ -1,4 +1,4 @@
-//! Against a TLS server that answers as API servers do.
+//! Activation against a TLS server that answers like an API server.
 
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ async fn activate(activator: &Activator, spec: AccountSpec) -> Result<ClusterIde
     activator.activate(&Definition::split(spec).1).await
 }
 
-/// Activates an account at a server that answers so.
+/// Activates an account at a server with these responses.
 async fn at_server(
     change: impl FnOnce(&mut AccountSpec),
     reply: impl Fn(&str) -> Reply + Send + Sync + 'static,
@@ -134,7 +134,7 @@ async fn what_may_not_be_read_is_left_open() {
     assert_eq!((identity.namespaces, identity.namespaces_count), (vec!["mine".to_owned()], 1));
 }
 
-/// The API server answers 406 to any other media type.
+/// The API server answers any other media type with 406.
 #[tokio::test]
 async fn token_keys_are_read_as_a_jwk_set_and_may_be_missing() {
     const KEYS: &str = r#"{"keys":[{"kty":"RSA","n":"AQ","e":"AQAB","kid":"a"}]}"#;
@@ -195,7 +195,8 @@ async fn a_cluster_that_drags_on_is_given_up() {
     assert_eq!(failure.class(), Class::Timeout);
 }
 
-/// Else a stranger who lists a file of the agent with `insecure: true` is sent the token in it, past the authority it pins.
+/// Otherwise a user who names a file of the agent and sets `insecure: true` would be sent the token in it,
+/// despite the authority that the file pins.
 #[tokio::test]
 async fn insecure_beside_a_certificate_authority_is_refused_before_anything_is_sent() {
     let folder = TempDir::new().expect("a folder");
@@ -302,7 +303,7 @@ async fn the_own_service_account_is_used() {
     assert_eq!(failure.class(), Class::BadReference);
 }
 
-/// Users of other agents could never use a kind again whose first discovery had failed, until a restart.
+/// With other agents, a kind whose first discovery failed could not be used again until a restart.
 #[tokio::test]
 async fn kinds_that_could_not_be_read_at_first_are_there_at_the_next_try() {
     let broken = Arc::new(AtomicBool::new(true));

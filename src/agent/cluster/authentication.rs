@@ -1,4 +1,4 @@
-//! The headers that say where a request goes and who makes it.
+//! Request headers with the recipient and the credential.
 
 use http::HeaderValue;
 use secrecy::ExposeSecret;
@@ -10,13 +10,13 @@ use crate::agent::failure::before_send;
 use crate::wire::common::Failure;
 use crate::wire::common::failure::Class;
 
-/// The `Host` of a server's URL.
+/// The `Host` header for a server's URL.
 pub(super) fn host(server: &Url) -> Result<HeaderValue, Failure> {
     HeaderValue::from_str(&server[Position::BeforeHost..Position::AfterPort])
         .map_err(|_| before_send(Class::BadKubeconfig, "the server's host cannot be sent in a header"))
 }
 
-/// The `Authorization`, where there is one.
+/// The `Authorization` header, if there is one.
 pub(super) fn header(authentication: &Authentication) -> Result<Option<HeaderValue>, Failure> {
     let text = match authentication {
         Authentication::Token(token) | Authentication::TokenAndClientCertificate { token, .. } => {

@@ -19,7 +19,7 @@ use crate::wire::common::failure::Class;
 /// Maximum number of addresses tried for one name.
 const MAX_ADDRESSES_TRIED: usize = 8;
 
-/// Connects to the API server and shakes hands.
+/// Connects to the API server and completes the TLS handshake.
 pub(super) async fn tls(
     cluster: &ClusterEndpoint,
     trust: &Trust,
@@ -41,7 +41,7 @@ pub(super) async fn tls(
     }
 }
 
-/// The failure of not having a connection in time.
+/// The failure of a connection that was not established in time.
 pub(super) fn too_slow(cluster: &ClusterEndpoint) -> Failure {
     before_send(
         Class::Timeout,
@@ -61,7 +61,7 @@ fn server_name(cluster: &ClusterEndpoint) -> Result<ServerName<'static>, Failure
         .map_err(|_| before_send(Class::BadKubeconfig, "the server's host is no name that TLS knows"))
 }
 
-/// The host without the brackets that a URL puts around IPv6 addresses.
+/// The host, without the brackets around IPv6 addresses in URLs.
 fn host(cluster: &ClusterEndpoint) -> String {
     match cluster.server.host() {
         Some(Host::Domain(name)) => name.to_owned(),
@@ -71,7 +71,7 @@ fn host(cluster: &ClusterEndpoint) -> String {
     }
 }
 
-/// Holds a cluster to the agent's policy, as far as that is possible before its name is looked up.
+/// Applies the agent's policy, as far as possible before name resolution.
 fn permitted(cluster: &ClusterEndpoint) -> Result<(), Failure> {
     if cluster.insecure && !cluster.policy.insecure {
         return Err(forbidden(&format!(
@@ -83,7 +83,7 @@ fn permitted(cluster: &ClusterEndpoint) -> Result<(), Failure> {
     refused.map_or(Ok(()), |why| Err(forbidden(&why)))
 }
 
-/// The failure of what the agent's policy forbids.
+/// The failure of something that the agent's policy forbids.
 pub(in crate::agent) fn forbidden(why: &str) -> Failure {
     before_send(Class::Forbidden, format!("policy: {why}"))
 }
@@ -92,8 +92,8 @@ fn port(cluster: &ClusterEndpoint) -> u16 {
     cluster.server.port_or_known_default().unwrap_or(443)
 }
 
-/// What the name stands for, as far as the policy lets it be dialled. One address that no API server may have condemns
-/// them all: who controls the name chooses which one is tried.
+/// Resolves the name, and applies the policy to its addresses. A single address that no API server may have
+/// rejects all of them: whoever controls the name chooses which address is tried.
 async fn resolve(cluster: &ClusterEndpoint) -> Result<Vec<SocketAddr>, Failure> {
     let host = host(cluster);
     let found = tokio::net::lookup_host((host.as_str(), port(cluster))).await.map_err(|error| {
@@ -117,7 +117,7 @@ async fn resolve(cluster: &ClusterEndpoint) -> Result<Vec<SocketAddr>, Failure> 
     Ok(addresses)
 }
 
-/// Connects to the first address that answers; each has its share of the time that is left.
+/// Connects to the first address that answers; each gets an equal share of the remaining time.
 async fn tcp(
     cluster: &ClusterEndpoint,
     addresses: &[SocketAddr],
@@ -129,7 +129,7 @@ async fn tcp(
         let until = Instant::now() + deadline.saturating_duration_since(Instant::now()) / left;
         match timeout_at(until, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => {
-                // Requests are small and wait for their answers.
+                // Requests are small, and each waits for its response.
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);
             }

@@ -1,4 +1,4 @@
-//! What an answer, or the lack of one, means: failures with their class and a remedy.
+//! Converts responses and errors into failures with a class and a remedy.
 
 use std::error::Error;
 use std::io;
@@ -12,7 +12,7 @@ use crate::agent::failure::after_send;
 use crate::wire::common::Failure;
 use crate::wire::common::failure::Class;
 
-/// The message of a Kubernetes `StatusResponse`; absent where the body is none.
+/// The message of a Kubernetes Status; `None` if the body is not one.
 pub(super) fn message_in(body: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -26,7 +26,7 @@ pub(super) fn message_in(body: &[u8]) -> Option<String> {
     (status.kind == "Status" && status.api_version == "v1").then_some(status.message)
 }
 
-/// The failure of a step that was answered with something else than 200. `said` is fit to be shown.
+/// The failure of a step that was answered with a status other than 200. `said` is safe to show.
 pub(super) fn refused(step: &str, status: StatusCode, said: &str) -> Failure {
     let (class, meaning) = match status.as_u16() {
         401 => (Class::Auth, "the credential is refused"),
@@ -72,7 +72,7 @@ pub(super) fn broken(step: &str, error: &(dyn Error + 'static)) -> Failure {
     after_send(class, format!("{step}: {meaning}"))
 }
 
-/// What a TLS error means and what to do about it.
+/// Describes a TLS error and how to fix it.
 pub(super) fn tls_meaning(error: &TlsError) -> String {
     match error {
         TlsError::InvalidCertificate(error) => certificate_meaning(error),
@@ -116,7 +116,8 @@ fn certificate_meaning(error: &CertificateError) -> String {
     format!("the server's certificate {problem}; {remedy}")
 }
 
-/// The error of this type in a chain. An `io::Error` hides what it wraps from `source`, so it is asked.
+/// Finds an error of this type in a chain. The error inside an `io::Error` does not appear in `source`, so it
+/// is looked at separately.
 pub(super) fn find<'e, E: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e E> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -139,7 +140,7 @@ fn root<'e>(error: &'e (dyn Error + 'static)) -> &'e (dyn Error + 'static) {
     error
 }
 
-/// A duration for people.
+/// A duration for messages.
 pub(super) fn shown(duration: Duration) -> String {
     if duration.as_secs() > 0 {
         format!("{} s", duration.as_secs())

@@ -1,7 +1,7 @@
-//! What a server says, made fit to be shown.
+//! Makes text from a server safe to show.
 //!
-//! A hostile or broken server may echo what it was sent. So its text loses its control characters, then every stretch
-//! that also occurs in the credential, and only then is it cut short.
+//! A hostile or broken server may echo what it was sent. Control characters are removed first, then every
+//! substring that also occurs in the credential, and only then is the text truncated.
 
 use std::collections::HashSet;
 
@@ -13,20 +13,21 @@ use crate::account::kubeconfig::Authentication;
 
 /// Maximum size of a server's text in a message, in bytes.
 const MAX_SHOWN_BYTES: usize = 400;
-/// Maximum size of a server's text that is searched for credentials, in bytes.
+/// Maximum length of a server's text that is searched for credentials, in characters.
 const MAX_SCANNED_BYTES: usize = 4096;
-/// Minimum length, in bytes, of a text shared with a credential that is redacted; shorter ones are chance.
+/// Minimum length, in bytes, of a substring shared with a credential that is redacted; shorter ones are
+/// coincidence.
 const MIN_MATCH_BYTES: usize = 8;
 const MASK: &str = "[redacted]";
 
-/// Knows a credential, in order to take it out of texts.
+/// Removes a credential from texts.
 #[derive(Default)]
 pub(super) struct Redactor {
     secrets: Vec<Zeroizing<String>>,
 }
 
 impl Redactor {
-    /// Takes out what of this credential is secret.
+    /// Creates a redactor for the secret parts of a credential.
     pub(super) fn of(authentication: &Authentication) -> Self {
         let mut secrets = Vec::new();
         let mut add = |secret: &str| secrets.push(Zeroizing::new(secret.to_owned()));
@@ -41,9 +42,9 @@ impl Redactor {
         Self { secrets }
     }
 
-    /// A server's text without control characters, without the credential, and cut short.
+    /// Returns a server's text without control characters and without the credential, truncated.
     pub(super) fn clean(&self, text: &str) -> String {
-        // Characters that show nothing go as well: they could be woven into an echoed token.
+        // Invisible characters are removed too: they could be interleaved with an echoed token.
         let mut text: String =
             text.chars().filter(|letter| !is_invisible(*letter)).take(MAX_SCANNED_BYTES).collect();
         for secret in &self.secrets {
@@ -61,7 +62,7 @@ fn key_lines(pem: &[u8], add: &mut impl FnMut(&str)) {
     add(&Zeroizing::new(body));
 }
 
-/// Control characters, soft hyphens, and those that set direction or have no width.
+/// Control characters, soft hyphens, and characters that set the text direction or have no width.
 fn is_invisible(letter: char) -> bool {
     letter.is_control()
         || matches!(letter, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
@@ -69,7 +70,7 @@ fn is_invisible(letter: char) -> bool {
 
 fn without(text: &str, secret: &str) -> String {
     if secret.len() < MIN_MATCH_BYTES {
-        // Too short to tell an echo from chance.
+        // Too short to tell an echo from coincidence.
         return if !secret.is_empty() && text.contains(secret) { String::new() } else { text.to_owned() };
     }
     let stretches: HashSet<&[u8]> = secret.as_bytes().windows(MIN_MATCH_BYTES).collect();

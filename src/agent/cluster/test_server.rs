@@ -1,4 +1,4 @@
-//! An API server for tests: TLS, and answers from a table of paths.
+//! An API server for tests: TLS, and responses by path.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::AbortOnDropHandle;
 
-/// What the server is asked.
+/// A request that the server received.
 pub(in crate::agent) struct RecordedRequest {
     pub(in crate::agent) path: String,
     pub(in crate::agent) authorization: String,
@@ -26,7 +26,7 @@ pub(in crate::agent) struct RecordedRequest {
     pub(in crate::agent) accept: String,
 }
 
-/// What the server answers.
+/// A response of the server.
 pub(in crate::agent) struct Reply {
     pub(in crate::agent) status: u16,
     pub(in crate::agent) body: Vec<u8>,
@@ -34,7 +34,7 @@ pub(in crate::agent) struct Reply {
     pub(in crate::agent) after: Duration,
 }
 
-/// An answer in JSON.
+/// A JSON response.
 pub(in crate::agent) fn json(status: u16, body: impl Into<Vec<u8>>) -> Reply {
     Reply { status, body: body.into(), location: None, after: Duration::ZERO }
 }
@@ -69,7 +69,7 @@ impl Authority {
     }
 }
 
-/// A running server; it ends when dropped.
+/// A running server, which stops on drop.
 pub(in crate::agent) struct TestServer {
     pub(in crate::agent) address: SocketAddr,
     pub(in crate::agent) leaf: CertificateDer<'static>,
@@ -78,7 +78,7 @@ pub(in crate::agent) struct TestServer {
 }
 
 impl TestServer {
-    /// Serves what `reply` says for a path and query, with a certificate for 127.0.0.1.
+    /// Serves the response that `reply` returns for a path and query, with a certificate for 127.0.0.1.
     pub(in crate::agent) async fn start(
         authority: &Authority,
         reply: impl Fn(&str) -> Reply + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! Against a real TLS server in the process.
+//! Requests against a real TLS server in the process.
 
 use std::fmt::Write;
 
@@ -196,13 +196,13 @@ async fn what_a_server_says_is_cut_and_cleaned() {
     assert!(failure.message.contains("a[31mbxx") && failure.message.len() < 700, "{}", failure.message);
 }
 
-/// What a Kubernetes API server says.
+/// A Kubernetes Status as an API server sends it.
 fn status(message: &str) -> String {
     serde_json::json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message})
         .to_string()
 }
 
-/// Whoever may write a kubeconfig may name any server that the agent reaches, and read the status.
+/// A user who can write a kubeconfig can name any server that the agent reaches, and read the status.
 #[tokio::test]
 async fn of_an_answer_that_is_no_status_only_code_and_length_are_told() {
     for body in [

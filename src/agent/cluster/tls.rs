@@ -1,4 +1,4 @@
-//! Which certificates are trusted, and the one that a server showed.
+//! Trusted certificate authorities, and the certificate of a server.
 
 use std::sync::{Arc, OnceLock};
 
@@ -20,11 +20,11 @@ use crate::agent::failure::before_send;
 use crate::wire::common::Failure;
 use crate::wire::common::failure::Class;
 
-/// Maximum number of parsed authorities kept.
+/// Maximum number of cached verifiers.
 const MAX_CACHED_AUTHORITIES: u64 = 256;
 
-/// What verifies the certificates of servers. Accounts with the same authority share it; that of the machine is read
-/// once, when it is first needed.
+/// Verifiers of server certificates. Accounts with the same authority share one; the system's authorities are
+/// read once, when first needed.
 #[derive(Clone)]
 pub struct Trust {
     provider: Arc<CryptoProvider>,
@@ -49,7 +49,7 @@ impl std::fmt::Debug for Trust {
 }
 
 impl Trust {
-    /// Verifies with the authorities that the machine trusts. Reads files the first time.
+    /// The verifier with the system's authorities. Reads files the first time.
     pub fn system(&self) -> Result<Arc<dyn ServerCertVerifier>, String> {
         self.system.get_or_init(|| self.read_system()).clone()
     }
@@ -80,7 +80,7 @@ impl Trust {
             .map_err(|error| error.to_string())
     }
 
-    /// Verifies with these authorities (PEM).
+    /// The verifier with these authorities (PEM).
     pub(in crate::agent) fn authority(&self, pem: &[u8]) -> Result<Arc<dyn ServerCertVerifier>, String> {
         let key: [u8; 32] = Sha256::digest(pem).into();
         if let Some(verifier) = self.authorities.get(&key) {
@@ -96,9 +96,9 @@ impl Trust {
         Ok(verifier)
     }
 
-    /// The public key of the cluster's own authority that the server's certificate leads to, as
-    /// [`ClusterAccess::authority_key_digest`](super::ClusterAccess::authority_key_digest) tells it. Those of the machine
-    /// sign for all the world, so they tell no clusters apart.
+    /// Digest of the public key of the cluster's own authority that verifies the server, as in
+    /// [`ClusterAccess::authority_key_digest`](super::ClusterAccess::authority_key_digest). The system's
+    /// authorities sign for everyone, so they do not identify a cluster.
     pub(super) fn authority_key_digest(
         &self,
         cluster: &ClusterEndpoint,
@@ -122,7 +122,7 @@ impl Trust {
         Some(spki_digest(path.ok()?.anchor()))
     }
 
-    /// How to shake hands with a cluster.
+    /// The TLS configuration for a cluster.
     pub(super) async fn client_config(&self, cluster: &ClusterEndpoint) -> Result<ClientConfig, Failure> {
         let verifier = self.verifier_of(cluster).await?;
         let builder = ClientConfig::builder_with_provider(self.provider.clone())
@@ -148,7 +148,7 @@ impl Trust {
             Some(Authentication::Token(_)) | None => builder.with_no_client_auth(),
         };
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        // Connections are rare and far between.
+        // Connections are rare.
         config.resumption = Resumption::disabled();
         Ok(config)
     }
@@ -175,7 +175,7 @@ impl Trust {
     }
 }
 
-/// SHA-256 of a SubjectPublicKeyInfo in DER, of which an anchor has the inside.
+/// SHA-256 of a SubjectPublicKeyInfo in DER. The trust anchor has only its content, so the header is added.
 fn spki_digest(anchor: &TrustAnchor<'_>) -> String {
     let content = anchor.subject_public_key_info.as_ref();
     let length = content.len().to_be_bytes();
@@ -193,7 +193,7 @@ fn spki_digest(anchor: &TrustAnchor<'_>) -> String {
     hex::encode(digest.finalize())
 }
 
-/// SHA-256 of the DER of the certificate that the server showed: upper-case pairs joined by colons.
+/// SHA-256 of the server certificate in DER: upper-case hexadecimal pairs, joined by colons.
 pub(super) fn fingerprint(stream: &TlsStream<TcpStream>) -> String {
     let (_, connection) = stream.get_ref();
     let Some(leaf) = connection.peer_certificates().and_then(<[_]>::first) else { return String::new() };
@@ -201,7 +201,7 @@ pub(super) fn fingerprint(stream: &TlsStream<TcpStream>) -> String {
     pairs.join(":")
 }
 
-/// Trusts every certificate, for accounts that ask for it. What the server shows is recorded all the same.
+/// Trusts every certificate, for accounts that ask for it. The server's certificate is recorded all the same.
 #[derive(Debug)]
 struct TrustsAll(Arc<CryptoProvider>);
 

@@ -1,4 +1,4 @@
-//! `/accounts`: which accounts the agent has.
+//! `/accounts`: the accounts of the agent.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use crate::agent::reactions::{AccountTable, Counts, ListedState};
 use crate::agent::static_accounts::StaticAccountFile;
 use crate::wire::common::Failure;
 
-/// Maximum number of accounts in one answer.
+/// Maximum number of accounts in one response.
 const MAX_ACCOUNTS_SHOWN: usize = 10_000;
 
-/// The accounts of an agent, the first 10,000 by name.
+/// The accounts of an agent: the first 10,000 by name.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct AccountsReport {
-    /// How many there are in all.
+    /// Total number of accounts.
     total: usize,
     accounts: Vec<AccountReport>,
 }
@@ -23,12 +23,13 @@ pub(super) struct AccountsReport {
 #[derive(Debug, Serialize)]
 struct AccountReport {
     name: String,
-    /// `HELD`, `STARTING`, `FAILED`, or `REFUSED` for one of the agent's own file that the hub does not take.
+    /// `HELD`, `STARTING`, `FAILED`, or `REFUSED` for an account of the agent's own file that the hub does
+    /// not accept.
     state: &'static str,
     zone: String,
-    /// `static` for one of the agent's own file, else `hub`.
+    /// `static` for an account of the agent's own file, otherwise `hub`.
     source: &'static str,
-    /// Since when it is held.
+    /// Time since which the account is held.
     #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,15 +1,15 @@
-//! How long to wait before dialling again.
+//! Back-off before the agent dials again.
 
 use std::time::Duration;
 
 use crate::agent::Backoff;
 
-/// The waits in a row, each longer than the one before.
+/// Increasing delays between dials.
 #[derive(Debug)]
 pub(super) struct DialBackoff {
     backoff: Backoff,
     next: Duration,
-    /// The last stream was accepted, so what comes next is a reconnection.
+    /// Whether the last stream was accepted, so that the next dial is a reconnection.
     reconnects: bool,
 }
 
@@ -21,7 +21,7 @@ impl DialBackoff {
         Self { next: backoff.base.min(backoff.max), backoff, reconnects: false }
     }
 
-    /// The wait after one more failure.
+    /// Returns the delay after one more failure.
     pub(super) fn next(&mut self) -> Duration {
         let wait = self.next;
         let least =
@@ -31,18 +31,18 @@ impl DialBackoff {
         self.varied(wait.max(least))
     }
 
-    /// The next wait is one after a stream that the hub had accepted.
+    /// Records that the hub accepted the stream: the next delay is one before a reconnection.
     pub(super) fn was_accepted(&mut self) {
         self.reconnects = true;
     }
 
-    /// The longest wait, for what only a person can change.
+    /// The maximum delay, for a problem that only a person can fix.
     fn longest(&self) -> Duration {
         self.varied(self.backoff.max)
     }
 
-    /// The wait after a refusal; `asked` is zero where the hub has named no time. A hub that does is there and has its
-    /// reasons: that is no failure, after which to be slower.
+    /// Returns the delay after a refusal; `asked` is zero if the hub named no time. A hub that names a time
+    /// is reachable, so that is no failure that should increase the back-off.
     pub(super) fn after_refusal(&mut self, asked: Duration, permanent: bool) -> Duration {
         match (asked.is_zero(), permanent) {
             (false, _) => asked + a_little_of(asked),
@@ -51,7 +51,7 @@ impl DialBackoff {
         }
     }
 
-    /// The next failure counts as the first.
+    /// Makes the next failure count as the first one.
     pub(super) fn reset(&mut self) {
         self.next = self.backoff.base.min(self.backoff.max);
     }
@@ -61,13 +61,13 @@ impl DialBackoff {
     }
 }
 
-/// How much later than asked to come: a twentieth and a second at most, since the time that the hub named is this
-/// agent's own.
+/// Random addition to a delay that the hub requested: at most a twentieth of it, and at most one second,
+/// because the hub chose that time for this agent alone.
 fn a_little_of(asked: Duration) -> Duration {
     up_to((asked / 20).min(Duration::from_secs(1)))
 }
 
-/// A random wait up to this one.
+/// A random delay up to `most`.
 pub(super) fn up_to(most: Duration) -> Duration {
     most.mul_f64(fastrand::f64())
 }

@@ -11,10 +11,10 @@ use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 use crate::agent::cluster::Trust;
 use crate::agent::{AgentError, AgentOptions, KeepAlive};
 
-/// Time limit from name resolution to the end of the handshakes.
+/// Timeout from name resolution to the end of the handshakes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How the hub is dialled. Everything that HTTP/2 leaves open is set here.
+/// Configures the connection to the hub, including everything that HTTP/2 leaves open.
 pub(super) fn endpoint(options: &AgentOptions) -> Result<Endpoint, AgentError> {
     let wrong = || AgentError::HubAddress { hub: options.hub.clone() };
     let scheme = if options.insecure { "http" } else { "https" };
@@ -51,12 +51,12 @@ pub(super) fn endpoint(options: &AgentOptions) -> Result<Endpoint, AgentError> {
         .buffer_size(64))
 }
 
-/// Connects. The error is for people.
+/// Connects. The error is meant for people.
 pub(super) async fn channel(endpoint: &Endpoint, options: &AgentOptions) -> Result<Channel, String> {
     if options.insecure {
         return connect(endpoint, &options.hub).await;
     }
-    // Read each time: a mended set of authorities needs no restart.
+    // Read for each connection, so that an updated set of authorities needs no restart.
     let verifier = tokio::task::spawn_blocking(|| Trust::default().system())
         .await
         .unwrap_or_else(|error| Err(error.to_string()))?;
@@ -82,7 +82,7 @@ async fn connect(endpoint: &Endpoint, hub: &str) -> Result<Channel, String> {
     }
 }
 
-/// An error and what is behind it. Links of the chain that repeat the one before are left out.
+/// Formats an error and its sources. Sources whose text is already contained are left out.
 pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

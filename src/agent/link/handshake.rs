@@ -1,4 +1,4 @@
-//! The first frames of a stream: hello, and accepted or refused.
+//! The first frames of a stream: Hello, then Accepted or Refused.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::wire::ops::{
 };
 use crate::wire::{MAX_HELD_BYTES, MAX_MESSAGE_BYTES, MESSAGE_HEAD_BYTES, PROTOCOL_VERSION};
 
-/// Time limit for the hub's answer to the hello.
+/// Timeout for the hub's answer to the hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of frames queued for the network; further ones wait at their source.
 const MAX_QUEUED_FRAMES: usize = 16;
@@ -31,7 +31,8 @@ pub(super) struct AcceptedStream {
     pub(super) inbound: Streaming<HubFrame>,
 }
 
-/// What the agent says of itself, in a message that a hub takes which takes messages of `max_bytes`.
+/// Builds the hello, for a hub that accepts messages of `max_bytes`. Held accounts that do not fit are left
+/// out.
 pub(super) fn hello(
     options: &AgentOptions,
     boot_id: &str,
@@ -64,7 +65,7 @@ pub(super) fn hello(
     }
 }
 
-/// Opens the stream, says hello, and waits for the answer.
+/// Opens the stream, sends the hello, and waits for the answer.
 pub(super) async fn greet(channel: Channel, hello: Hello) -> Result<AcceptedStream, StreamEnd> {
     match timeout(HELLO_TIMEOUT, open(channel, hello)).await {
         Ok(result) => result,
@@ -81,7 +82,7 @@ async fn open(channel: Channel, hello: Hello) -> Result<AcceptedStream, StreamEn
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
     let (outbound, frames) = mpsc::channel(MAX_QUEUED_FRAMES);
     let first = AgentFrame { seq: 1, ack: 0, frame: Some(agent_frame::Frame::Hello(hello)) };
-    // The queue is new, so there is room; the hub may wait for the hello before it answers the call at all.
+    // The queue is new, so there is room. The hub may wait for the hello before it answers the call at all.
     let _ = outbound.try_send(first);
     let response = client.get_ops(ReceiverStream::new(frames)).await.map_err(|status| broken(&status))?;
     let mut inbound = response.into_inner();
@@ -94,7 +95,7 @@ async fn open(channel: Channel, hello: Hello) -> Result<AcceptedStream, StreamEn
     }
 }
 
-/// A stream that ended with an error.
+/// The end of a stream with an error.
 pub(super) fn broken(status: &Status) -> StreamEnd {
     let remedy = match status.code() {
         Code::Unimplemented => " (is this the address of a kubesvc hub?)",
@@ -108,7 +109,7 @@ pub(super) fn broken(status: &Status) -> StreamEnd {
     StreamEnd::Broken(format!("the stream to the hub broke: {:?}: {}{remedy}", status.code(), shown(&text)))
 }
 
-/// A text of the other side, fit for a log line.
+/// A text from the hub, made safe for a log line.
 pub(super) fn shown(text: &str) -> String {
     let mut text: String = text.chars().filter(|letter| !letter.is_control()).collect();
     truncate(&mut text, 512);

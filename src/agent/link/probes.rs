@@ -1,4 +1,4 @@
-//! The probes of one stream: so many at once, so many waiting, and none outlives the stream.
+//! The probes of one stream, with limits on running and waiting ones. No probe outlives its stream.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -17,16 +17,16 @@ use crate::wire::ops::{Probe, ProbeResult};
 
 /// Maximum number of probes that run at once.
 const MAX_CONCURRENT_PROBES: usize = 16;
-/// Maximum number of probes that wait for their turn; one more is refused.
+/// Maximum number of waiting probes; further ones are refused.
 const MAX_WAITING_PROBES: usize = 1000;
 
-/// Probes under way, and answers that wait to be sent.
+/// Running probes, and results that wait to be sent.
 #[derive(Debug)]
 pub(super) struct Probes {
     turns: Arc<Semaphore>,
     running: JoinSet<Result<(), Failure>>,
     of_task: HashMap<Id, Probe>,
-    /// By uid: the newest probe of an account is the one that counts.
+    /// Handles by uid: only the newest probe of an account counts.
     handles: HashMap<String, AbortHandle>,
     answers: VecDeque<ProbeResult>,
 }
@@ -42,7 +42,7 @@ impl Probes {
         }
     }
 
-    /// Takes a probe. The same one again, while it is under way, is answered once.
+    /// Starts a probe. A probe identical to a running one is answered only once.
     pub(super) fn ask(&mut self, probe: Probe, accounts: &Accounts) {
         let Some(account) = &probe.account else {
             return tracing::warn!("the hub sent a probe without an account, ignored");
@@ -73,7 +73,7 @@ impl Probes {
         }
     }
 
-    /// What to ask, and whose word it is; or why nothing is asked.
+    /// Returns the target of a probe and the origin of its definition, or the reason why it is refused.
     fn objection(&self, probe: &Probe, accounts: &Accounts) -> Result<(Target, DefinitionOrigin), Failure> {
         let name = probe.account.as_ref().map(|account| account.name.as_str()).unwrap_or_default();
         let Some(target) = probe.target.clone() else {
@@ -96,7 +96,7 @@ impl Probes {
         Ok((target, word))
     }
 
-    /// Waits for the end of a probe, to be given to [`Probes::take`]. Pending while none runs.
+    /// Waits until a probe ends; the result goes to [`Probes::take`]. Pending while no probe is running.
     pub(super) async fn ended(&mut self) -> (Id, Result<(), Failure>) {
         loop {
             match self.running.join_next_with_id().await {
@@ -113,11 +113,11 @@ impl Probes {
         }
     }
 
-    /// Takes the end of a probe.
+    /// Processes the end of a probe.
     pub(super) fn take(&mut self, task: Id, result: Result<(), Failure>, accounts: &Accounts) {
         let Some(probe) = self.of_task.remove(&task) else { return };
         let uid = probe.account.as_ref().map(|account| account.uid.as_str()).unwrap_or_default();
-        // An older probe of the account, which ended before it could be stopped, has no answer to give.
+        // An older probe of the account that ended before it was cancelled; its result does not count.
         if self.handles.get(uid).is_none_or(|handle| handle.id() != task) {
             return;
         }
@@ -141,12 +141,12 @@ impl Probes {
         self.answers.push_back(ProbeResult { account: probe.account, ok, failure });
     }
 
-    /// How many answers wait to be sent.
+    /// Number of results that wait to be sent.
     pub(super) fn waiting_answers(&self) -> usize {
         self.answers.len()
     }
 
-    /// The next answer to send.
+    /// The next result to send.
     pub(super) fn next_answer(&mut self) -> Option<ProbeResult> {
         self.answers.pop_front()
     }

@@ -1,4 +1,4 @@
-//! One accepted stream: commands in, answers and heartbeats out.
+//! One accepted stream: commands in, reports and heartbeats out.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,43 +22,43 @@ use crate::wire::ops::{
 };
 use crate::wire::{MAX_BATCH_BYTES, MAX_MESSAGE_BYTES};
 
-/// Interval between heartbeats of both sides, unless the hub sets another.
+/// Interval between heartbeats in each direction, unless the hub sets another one.
 const DEFAULT_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
-/// Number of heartbeats missed after which the hub counts as gone.
+/// Number of missed heartbeats after which the hub counts as gone.
 const MAX_MISSED_HEARTBEATS: u32 = 3;
-/// Interval between Working frames for an account that takes long.
+/// Interval between Working frames for accounts that take long to start.
 const WORKING_INTERVAL: Duration = Duration::from_secs(5);
-/// Number of answers waiting for the network at which no more commands are read.
+/// Number of waiting reports at which no more commands are read.
 const MAX_WAITING_ANSWERS: usize = 10_000;
-/// What a frame takes beside the accounts in it, in bytes, with room.
+/// Upper bound on the size of a frame without its accounts, in bytes.
 const FRAME_OVERHEAD_BYTES: usize = 1024;
-/// Time limit for sending the goodbye.
+/// Timeout for sending the goodbye.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// One stream in force.
+/// The session of one stream.
 pub(super) struct LinkSession<'a> {
     outbound: mpsc::Sender<AgentFrame>,
     inbound: Streaming<HubFrame>,
     accounts: &'a mut Accounts,
     status: &'a AgentStatus,
     heartbeat: Duration,
-    /// How many bytes of accounts a frame to this hub may have.
+    /// Maximum size of the accounts in one frame to this hub, in bytes.
     batch_bytes: usize,
-    /// How many frames were sent, the hello among them.
+    /// Number of frames sent, including the hello.
     sent: u64,
-    /// The last frame of the hub that was handled.
+    /// Sequence number of the last frame of the hub that was processed.
     handled: u64,
     last_frame: Instant,
-    /// How long the hub may say nothing, and what is said then.
+    /// Maximum time without a frame from the hub, and the error message for it.
     silence_limit: (Duration, String),
     probes: Probes,
     own: watch::Receiver<Arc<StaticAccountList>>,
-    /// What is left to send of one list of the agent's own accounts.
+    /// Frames of the current list of the agent's own accounts that are still to be sent.
     own_frames: VecDeque<StaticAccounts>,
     heartbeats: u64,
     heartbeat_due: bool,
     working: VecDeque<AccountRef>,
-    /// When to leave, once the hub has asked for it.
+    /// Time to leave, once the hub has asked for it.
     leave_at: Option<Instant>,
 }
 
@@ -87,7 +87,7 @@ impl<'a> LinkSession<'a> {
             ms => Duration::from_millis(ms.clamp(100, 60_000).into()),
         };
         let mut own = accounts.own().subscribe();
-        // The list in force is sent first of all.
+        // Send the current list first.
         own.mark_changed();
         Self {
             silence_limit: silence_limit(heartbeat, idle_timeout),
@@ -110,7 +110,7 @@ impl<'a> LinkSession<'a> {
         }
     }
 
-    /// Serves until the stream ends, for whatever reason.
+    /// Serves until the stream ends, for any reason.
     pub(super) async fn run(mut self, stop: &CancellationToken) -> StreamEnd {
         let mut beat = interval(self.heartbeat);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -159,10 +159,10 @@ impl<'a> LinkSession<'a> {
             () = stop.cancelled() => LinkEvent::Stop,
             () = sleep_until(leave_at), if self.leave_at.is_some() => LinkEvent::Leave,
             frame = self.inbound.message(), if reads => LinkEvent::Frame(frame),
-            // There is one sender, so room stays until it is used.
+            // This is the only sender, so reserved room stays available until it is used.
             _ = self.outbound.reserve(), if has_frame => LinkEvent::RoomToSend,
             event = progress(self.accounts, &mut self.probes) => event,
-            // One list is sent to its end before the next one begins.
+            // Send one list completely before the next one.
             Ok(()) = self.own.changed(), if self.own_frames.is_empty() => LinkEvent::OwnChanged,
             _ = beat.tick() => LinkEvent::HeartbeatDue,
             _ = look.tick() => LinkEvent::LookForSlow,
@@ -211,7 +211,8 @@ impl<'a> LinkSession<'a> {
         }
     }
 
-    /// The replica is stopping: what is under way has until the time to dial again, and nothing else keeps the stream.
+    /// Processes a Drain: attempts in progress may continue until the time to dial again, and nothing else
+    /// keeps the stream open.
     fn drain(&mut self, drain: &Drain) {
         let after = Duration::from_millis(drain.reconnect_after_ms.into()).min(Duration::from_secs(600));
         let jitter = Duration::from_millis(drain.jitter_ms.into()).min(Duration::from_secs(600));
@@ -221,7 +222,7 @@ impl<'a> LinkSession<'a> {
         self.leave_at.get_or_insert_with(|| Instant::now() + after + backoff::up_to(jitter));
     }
 
-    /// The stream is gone. If the hub had asked to be left, that was to be.
+    /// Reason for a closed stream. If the hub asked the agent to leave, that was expected.
     fn gone(&self, problem: &str) -> StreamEnd {
         match self.leave_at {
             Some(at) => StreamEnd::Drained(at),
@@ -249,7 +250,7 @@ impl<'a> LinkSession<'a> {
             return;
         };
         let frame = self.numbered(frame);
-        // If the stream is gone, reading says so.
+        // If the stream is gone, the next read reports it.
         let _ = self.outbound.try_send(frame);
     }
 
@@ -281,7 +282,7 @@ impl<'a> LinkSession<'a> {
     }
 }
 
-/// How many bytes of accounts a frame may have for a hub that takes messages of so many bytes; 0: it did not say.
+/// Maximum size of the accounts in one frame, for a hub with this message limit; 0 if the hub named none.
 fn batch_bytes(max_message_bytes: u32) -> usize {
     let max = match max_message_bytes {
         0 => MAX_MESSAGE_BYTES,
@@ -290,7 +291,7 @@ fn batch_bytes(max_message_bytes: u32) -> usize {
     MAX_BATCH_BYTES.min(max.saturating_sub(FRAME_OVERHEAD_BYTES))
 }
 
-/// How long the hub may say nothing, and what is said then.
+/// Maximum time without a frame from the hub, and the error message for it.
 fn silence_limit(heartbeat: Duration, idle_timeout: Duration) -> (Duration, String) {
     let missed = heartbeat * MAX_MISSED_HEARTBEATS;
     if idle_timeout.is_zero() || idle_timeout >= missed {
@@ -311,7 +312,7 @@ async fn progress(accounts: &mut Accounts, probes: &mut Probes) -> LinkEvent {
     LinkEvent::Progress
 }
 
-/// Ends our side of the stream and waits for the end of the other, so that the last frames arrive.
+/// Closes the outbound side and waits for the hub to close the other, so that the last frames arrive.
 async fn close(outbound: mpsc::Sender<AgentFrame>, mut inbound: Streaming<HubFrame>) -> Option<()> {
     drop(outbound);
     while let Ok(Some(_)) = inbound.message().await {}

@@ -56,12 +56,12 @@ impl RunningAgent {
         (status, answer)
     }
 
-    /// What the agent answers once it answers so.
+    /// Polls a path until the response satisfies `is_so`, and returns it.
     async fn until(&self, path: &str, is_so: impl Fn(&str) -> bool) -> String {
         until(self.health, path, is_so).await
     }
 
-    /// What is counted once it is so.
+    /// Polls the metrics until they satisfy `is_so`, and returns them.
     async fn until_counted(&self, is_so: impl Fn(&str) -> bool) -> String {
         until(self.metrics.expect("an agent that serves metrics"), "/prometheus_metrics", is_so).await
     }
@@ -90,7 +90,7 @@ async fn get(address: std::net::SocketAddr, path: &str) -> String {
     answer
 }
 
-/// An account at a server that only knows its version.
+/// An account at a server that answers only requests for its version.
 async fn account(
     uid: &str,
     reply: impl Fn(&str) -> Reply + Send + Sync + 'static,
@@ -208,7 +208,7 @@ async fn after_a_lost_stream_it_names_what_it_holds() {
     assert_eq!((second.connect_seq, second.boot_id), (2, first.boot_id));
     let held: Vec<_> = second.accounts_held.into_iter().filter_map(|held| held.account).collect();
     assert_eq!(held, [reference("u", 1)]);
-    // What was starting was given up: its late end would not be the answer to a new command.
+    // The attempt that was running is cancelled: its late end must not answer a new command.
     let newer = AccountSpec { account: Some(reference("v", 2)), credential: None, ..slow };
     stream.send(add(&[&newer])).await;
     assert_eq!(result(&mut stream).await.account, Some(reference("v", 2)));

@@ -1,22 +1,22 @@
-//! Which accounts this agent is to stream the objects of, and under which epoch.
+//! The accounts whose objects this agent streams, and the epoch of each.
 
 use super::AccountTable;
 use crate::wire::common::Fence;
 
-/// What became of an assignment.
+/// Result of an assignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AssignmentOutcome {
-    /// It is as it was told.
+    /// The assignment was applied.
     Taken,
-    /// It is older than what is known, or was told before.
+    /// The assignment is older than the current one, or a repetition.
     Late,
     /// The account is not held.
     Unknown,
 }
 
 impl AccountTable {
-    /// Takes an assignment: `on` begins, or goes on under a greater epoch; else what was begun under this epoch or an
-    /// older one ends. It goes with the account.
+    /// Processes an assignment. `on` starts streaming, or continues it under a greater epoch. Otherwise,
+    /// streaming under this epoch or an older one stops. An assignment ends when its account is dropped.
     pub fn cache(&mut self, fence: &Fence, on: bool) -> AssignmentOutcome {
         let Some(known) = self.by_uid.get_mut(&fence.account_uid).filter(|known| known.held.is_some()) else {
             return AssignmentOutcome::Unknown;
@@ -33,7 +33,7 @@ impl AccountTable {
         }
     }
 
-    /// How many accounts this agent streams the objects of.
+    /// Number of accounts whose objects this agent streams.
     pub fn cached_count(&self) -> usize {
         self.by_uid.values().filter(|known| known.cached.is_some()).count()
     }

@@ -1,4 +1,4 @@
-//! What people are told of the accounts.
+//! The accounts in a form for people.
 
 use jiff::Timestamp;
 
@@ -6,7 +6,7 @@ use super::AccountTable;
 use crate::agent::static_accounts::StaticAccountList;
 use crate::wire::common::Failure;
 
-/// How an account is.
+/// State of an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListedState {
     /// It is held.
@@ -17,10 +17,10 @@ pub enum ListedState {
     Failed,
 }
 
-/// How many accounts are in each state.
+/// Number of accounts in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Held, those that are being started anew among them.
+    /// Held, including those that are being restarted.
     pub held: usize,
     /// Being started for the first time.
     pub starting: usize,
@@ -28,29 +28,29 @@ pub struct Counts {
     pub failed: usize,
 }
 
-/// An account as people are told of it.
+/// An account, as shown to people.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListedAccount {
-    /// Its name.
+    /// Name of the account.
     pub name: String,
-    /// How it is.
+    /// State of the account.
     pub state: ListedState,
-    /// Since when it is held.
+    /// Time since which it is held.
     pub since: Option<Timestamp>,
-    /// Why it could not be started.
+    /// Reason why it could not be started.
     pub failure: Option<Failure>,
-    /// Whether it is of the agent's own file.
+    /// Whether it comes from the agent's own file.
     pub is_own: bool,
 }
 
 impl AccountTable {
-    /// How many accounts are in each state.
+    /// Number of accounts in each state.
     pub fn counts(&self) -> Counts {
         let (held, failed) = (self.held_count, self.failed.len());
         Counts { held, starting: self.by_uid.len() - held, failed }
     }
 
-    /// The first accounts by name, at most so many. `own` are those of the agent's own file.
+    /// The first accounts by name, at most `most`. `own` lists the accounts of the agent's own file.
     pub fn listing(&self, most: usize, own: &StaticAccountList) -> Vec<ListedAccount> {
         let mut names: Vec<&str> =
             self.uid_of_name.keys().chain(self.failed.keys()).map(String::as_str).collect();

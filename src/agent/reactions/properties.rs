@@ -1,4 +1,4 @@
-//! What holds whatever comes, in whatever order.
+//! Invariants for arbitrary sequences of events.
 
 use std::collections::{HashMap, HashSet};
 
@@ -29,7 +29,7 @@ fn step() -> impl Strategy<Value = AgentStep> {
     ]
 }
 
-/// A table, and what a driver that carries out its effects would know.
+/// A table, and what a driver knows that executes its effects.
 #[derive(Default)]
 struct AgentWorld {
     table: AccountTable,
@@ -87,7 +87,7 @@ impl AgentWorld {
         effects
     }
 
-    /// What the table says of itself, against what the driver knows.
+    /// Compares the table's view with that of the driver.
     fn check(&self) {
         let mut running: Vec<_> = self.running.iter().map(|(attempt, _)| *attempt).collect();
         let mut starting: Vec<_> = self.table.starting().map(|(attempt, _)| attempt).collect();

@@ -1,4 +1,4 @@
-//! One rule a test.
+//! One test for each rule.
 
 use super::*;
 use crate::wire::common::Fence;
@@ -18,7 +18,7 @@ fn identity(host: &str) -> ActivatedAccount {
     read(host, &[])
 }
 
-/// Reached with these contents of the file `/k`.
+/// An account started with these contents of the file `/k`.
 fn read(host: &str, contents: &[u8]) -> ActivatedAccount {
     ActivatedAccount {
         identity: ClusterIdentity { host: host.to_owned(), ..ClusterIdentity::default() },
@@ -35,7 +35,7 @@ fn failure() -> Failure {
     Failure { class: Class::Unreachable.into(), ..Failure::default() }
 }
 
-/// What the effects are, in words.
+/// The effects, one text each.
 fn said(effects: &[Effect]) -> Vec<String> {
     let word = |effect: &Effect| match effect {
         Effect::Start { attempt, account, .. } => {
@@ -112,7 +112,7 @@ fn a_repeated_add_does_not_start_twice() {
     let mut table = AccountTable::default();
     table.add(account("u", "a", 1), definition("one"));
     assert!(table.add(account("u", "a", 1), definition("one")).is_empty());
-    // A later epoch of the same definition is what the attempt then answers for.
+    // The attempt then answers for the later epoch of the same definition.
     assert!(table.add(account("u", "a", 2), definition("one")).is_empty());
     assert_eq!(said(&table.finished("u", Attempt(1), Ok(identity("h")))), ["u 2 held h"]);
 }
@@ -307,7 +307,7 @@ fn fence(epoch: u64) -> Fence {
     Fence { account_uid: "u".to_owned(), caching_epoch: epoch }
 }
 
-/// The epoch that a hello says.
+/// The caching epochs that a hello contains.
 fn told(table: &AccountTable) -> Vec<u64> {
     table.held().map(|held| held.caching_epoch).collect()
 }

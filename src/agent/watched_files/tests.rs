@@ -20,7 +20,7 @@ fn write(path: &Path, text: &str) {
     fs::write(path, text).expect("written");
 }
 
-/// A folder as the kubelet mounts it: `name` leads through `..data` to a folder of one moment.
+/// A folder as the kubelet mounts it: `name` leads through `..data` to the folder `moment`.
 fn mounted(folder: &Path, moment: &str, name: &str, text: &str) {
     let data = folder.join(moment);
     fs::create_dir(&data).expect("a folder");
@@ -74,7 +74,7 @@ fn a_file_that_has_been_still_is_not_read_again() {
     file.set_modified(long_ago).expect("an old file");
     let mut files = WatchedFiles::new(MAX);
     assert_eq!(files.look(&path), of("one"));
-    // Its change of times is young, so it is not trusted yet; one that is old is.
+    // The file's timestamps are too recent to be trusted; old ones are trusted.
     assert_eq!(files.known[&path].stamp, None);
     let settled =
         KnownFile { stamp: Some(stamp(&fs::metadata(&path).expect("a file"))), content: of("said") };
@@ -99,7 +99,7 @@ fn what_is_no_small_file_is_said_to_be_unreadable() {
     assert!(matches!(files.look(&ring), Content::Unreadable(_)));
 }
 
-/// What one account uses of a file.
+/// One account's use of a file.
 fn in_use(path: &Path, text: &str) -> HashSet<ReadFile> {
     HashSet::from([ReadFile { path: path.to_owned(), digest: Sha256::digest(text).into() }])
 }

@@ -1,5 +1,5 @@
-//! A digest over a JWK set that depends on the public keys alone: not on their order, their spelling, or what else the
-//! document says of them.
+//! Digest of a JWK set that depends only on the public keys, not on their order, their formatting, or other
+//! members of the document.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-/// Upper bound of keys that are looked at; an API server has a few.
+/// Maximum number of keys considered; an API server has a few.
 const MAX_KEYS: usize = 1000;
 
 #[derive(Deserialize)]
@@ -16,7 +16,7 @@ struct JwkSet<'b> {
     keys: Vec<Jwk<'b>>,
 }
 
-/// The members that RFC 7638 makes a thumbprint of.
+/// The members that form an RFC 7638 thumbprint.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Jwk<'b> {
@@ -35,7 +35,7 @@ struct Jwk<'b> {
 }
 
 impl Jwk<'_> {
-    /// SHA-256 as of RFC 7638; absent for a key that is no public key or lacks a member.
+    /// The RFC 7638 SHA-256 thumbprint; `None` for a key that is not a public key or lacks a member.
     fn thumbprint(&self) -> Option<[u8; 32]> {
         let members: &[(&str, &str)] = match &*self.kty {
             "RSA" => &[("e", &self.e), ("kty", "RSA"), ("n", &self.n)],
@@ -54,7 +54,7 @@ impl Jwk<'_> {
     }
 }
 
-/// SHA-256 over the thumbprints in order, in hexadecimal; empty where there is no key, or no JWK set.
+/// SHA-256 of the sorted thumbprints, in hexadecimal; empty without any key, or if the body is not a JWK set.
 pub(super) fn digest(body: &[u8]) -> String {
     let Ok(set) = serde_json::from_slice::<JwkSet<'_>>(body) else { return String::new() };
     let thumbprints: BTreeSet<_> = set.keys.iter().take(MAX_KEYS).filter_map(Jwk::thumbprint).collect();

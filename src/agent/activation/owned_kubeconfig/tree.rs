@@ -1,16 +1,16 @@
-//! A kubeconfig as a tree that can be changed and written again. Texts stay as they were written.
+//! A kubeconfig as a tree that can be modified and written again. Scalars keep their text as written.
 
 use std::fmt::Write;
 
 use granit_parser::{Event, Parser, ScalarStyle, options};
 use secrecy::zeroize::Zeroizing;
 
-/// As deep as vetting goes.
+/// Maximum nesting depth, the same as in vetting.
 const MAX_DEPTH: usize = 32;
 
-/// A part of the file; its texts are wiped when it is dropped.
+/// A node of the document; its texts are wiped on drop.
 pub(super) enum TreeNode {
-    /// A text, and whether it stood without quotes, so that it may be a null, a boolean or a number.
+    /// A text, and whether it was written without quotes, so that it may be a null, a boolean or a number.
     Scalar {
         text: Zeroizing<String>,
         plain: bool,
@@ -19,7 +19,7 @@ pub(super) enum TreeNode {
     Map(Vec<(Zeroizing<String>, TreeNode)>),
 }
 
-/// Reads one document. `None` for whatever vetting refuses anyway: it has the words for it.
+/// Parses one document. Returns `None` for anything that vetting refuses anyway, with a better message.
 pub(super) fn read(bytes: &[u8]) -> Option<TreeNode> {
     let text = std::str::from_utf8(bytes).ok()?;
     let options = options! {
@@ -70,7 +70,7 @@ pub(super) fn read(bytes: &[u8]) -> Option<TreeNode> {
 }
 
 impl TreeNode {
-    /// What is under a key.
+    /// The value of a key.
     pub(super) fn get(&self, key: &str) -> Option<&Self> {
         let Self::Map(entries) = self else { return None };
         entries.iter().find(|(known, _)| known.as_str() == key).map(|(_, node)| node)
@@ -81,7 +81,7 @@ impl TreeNode {
         entries.iter_mut().find(|(known, _)| known.as_str() == key).map(|(_, node)| node)
     }
 
-    /// The text under a key; `None` for an empty one and for null.
+    /// The text of a key; `None` if it is empty or null.
     pub(super) fn text(&self, key: &str) -> Option<&str> {
         match self.get(key)? {
             Self::Scalar { text, plain } if !(text.is_empty() || *plain && is_null(text)) => Some(text),
@@ -89,38 +89,38 @@ impl TreeNode {
         }
     }
 
-    /// Whether there is anything under a key, null aside.
+    /// Whether a key has a value other than null.
     pub(super) fn has(&self, key: &str) -> bool {
         self.get(key).is_some_and(|node| !matches!(node, Self::Scalar { text, plain: true } if is_null(text)))
     }
 
-    /// The body of the entry of this name in a list, such as `users`.
+    /// The body of the named entry in a list such as `users`.
     pub(super) fn named(&self, list: &str, name: &str, body: &str) -> Option<&Self> {
         let Self::List(items) = self.get(list)? else { return None };
         items.iter().find(|item| item.text("name") == Some(name))?.get(body)
     }
 
-    /// As [`TreeNode::named`], to be changed.
+    /// Like [`TreeNode::named`], but mutable.
     pub(super) fn named_mut(&mut self, list: &str, name: &str, body: &str) -> Option<&mut Self> {
         let Self::List(items) = self.get_mut(list)? else { return None };
         items.iter_mut().find(|item| item.text("name") == Some(name))?.get_mut(body)
     }
 
-    /// Leaves only the entries of this name in a list.
+    /// Keeps only the entries with this name in a list.
     pub(super) fn keep(&mut self, list: &str, name: &str) {
         if let Some(Self::List(items)) = self.get_mut(list) {
             items.retain(|item| item.text("name") == Some(name));
         }
     }
 
-    /// Takes a key out.
+    /// Removes a key.
     pub(super) fn remove(&mut self, key: &str) {
         if let Self::Map(entries) = self {
             entries.retain(|(known, _)| known.as_str() != key);
         }
     }
 
-    /// Puts a text under a key.
+    /// Sets the text of a key.
     pub(super) fn set(&mut self, key: &str, text: String) {
         self.remove(key);
         if let Self::Map(entries) = self {
@@ -129,7 +129,7 @@ impl TreeNode {
         }
     }
 
-    /// The tree as JSON, which is YAML. What stood without quotes and may be no text still does.
+    /// The tree as JSON, which is YAML as well. Unquoted scalars that may not be texts stay unquoted.
     pub(super) fn to_json(&self) -> Zeroizing<Vec<u8>> {
         let mut out = String::new();
         self.write(&mut out);
@@ -155,7 +155,7 @@ impl TreeNode {
                     out.push_str(if at == 0 { "" } else { "," });
                     quote(key, out);
                     out.push(':');
-                    // A bare value must not touch the colon.
+                    // An unquoted value must not touch the colon.
                     out.push(' ');
                     node.write(out);
                 }
@@ -169,7 +169,7 @@ fn is_null(text: &str) -> bool {
     matches!(text, "" | "~" | "null" | "Null" | "NULL")
 }
 
-/// What may be null, a boolean or a number consists of these alone, and so do many words.
+/// Whether a text consists only of characters that occur in nulls, booleans and numbers; many words do too.
 fn is_bare(text: &str) -> bool {
     text == "~"
         || (text.starts_with(|first: char| first.is_ascii_alphanumeric() || matches!(first, '.' | '+'))

@@ -1,4 +1,4 @@
-//! Which kinds are chosen.
+//! Selection of kinds.
 
 use crate::agent::activation::discovery::ServedKind;
 use crate::agent::activation::kinds::chosen;
@@ -28,7 +28,7 @@ fn all() -> Vec<ServedKind> {
     ]
 }
 
-/// `kind.group: reason` of what is chosen and served.
+/// `kind.group: reason` of each selected kind that is served.
 fn of(spec: &AccountSpec) -> Vec<String> {
     let kinds = chosen(&all(), spec);
     let told = kinds.into_iter().filter(|kind| kind.reason != "the cluster does not serve it").map(|kind| {
@@ -83,7 +83,7 @@ fn omitted_and_cluster_wide_kinds_are_left_out_with_a_reason() {
     );
 }
 
-/// Users of other agents had one of two API groups shadow the other, where both had a kind of one name.
+/// With other agents, one of two API groups hid the other if both had a kind of the same name.
 #[test]
 fn kinds_of_one_name_in_two_groups_are_two_kinds() {
     let kinds = names(&["Service", "Service.serving.knative.dev"]);

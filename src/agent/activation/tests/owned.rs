@@ -138,14 +138,14 @@ async fn a_file_that_is_not_there_or_holds_nothing_is_said() {
     }
 }
 
-/// The program `aws` is a shell under another name, and this is what it runs.
+/// Script for the program `aws`, which is a shell under another name.
 const LOGIN: &str = r#"
 echo run >> "$COUNT"
 [ "$KUBERNETES_EXEC_INFO" ] || exit 3
 printf '{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1beta1","status":{"token":"k8s-aws-v1.%s","expirationTimestamp":"2099-01-01T00:00:00Z"}}' "$1-$2"
 "#;
 
-/// A folder as of a user of EKS, and an agent with its programs.
+/// A folder like that of an EKS user, and an agent with its programs.
 struct Eks {
     folder: TempDir,
     server: TestServer,
@@ -172,7 +172,7 @@ impl Eks {
         Self { folder, server, stale, activator }
     }
 
-    /// Logs in with these words in `exec`.
+    /// Starts an account with this content of `exec`.
     async fn start_with(&self, exec: &str, word: DefinitionOrigin) -> Result<ActivatedAccount, Failure> {
         let text = config("certificate-authority: pki/ca.crt", &format!("exec: {{{exec}}}"));
         let path = self.folder.path().join("config");
@@ -258,7 +258,7 @@ async fn invalid_output_of_a_program_is_reported_without_its_content() {
     assert!(eks.server.asked.lock().is_empty());
 }
 
-/// Its child holds its output open, and would outlive it.
+/// Its child keeps the output open, and would outlive it.
 #[tokio::test]
 async fn what_a_program_leaves_behind_is_killed() {
     let eks = Eks::start().await;
@@ -269,7 +269,7 @@ async fn what_a_program_leaves_behind_is_killed() {
     let child = std::fs::read_to_string(eks.folder.path().join("count.child")).expect("it was started");
     let stat = format!("/proc/{}/stat", child.trim());
     for _ in 0..500 {
-        // Nobody may have buried it yet.
+        // The process may be a zombie that nobody has reaped yet.
         if std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z ")) {
             return;
         }

@@ -1,4 +1,4 @@
-//! A hub for tests: it hands every stream to the test, which plays the operator.
+//! A hub for tests: it passes each stream to the test, which plays the operator.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(super) struct FakeHub {
     _serving: AbortOnDropHandle<()>,
 }
 
-/// One stream of an agent, as the hub sees it. Dropping it closes it.
+/// One stream of an agent, as the hub sees it. Dropping it closes the stream.
 pub(super) struct Stream {
     frames: Streaming<AgentFrame>,
     answers: mpsc::Sender<Result<HubFrame, Status>>,
@@ -73,7 +73,7 @@ impl FakeHub {
         }
     }
 
-    /// The next stream, accepted with heartbeats at this pace.
+    /// The next stream, accepted with this heartbeat interval.
     pub(super) async fn accepted(&mut self, heartbeat_ms: u32) -> (Stream, Hello) {
         let (mut stream, hello) = self.stream().await;
         stream
@@ -89,7 +89,7 @@ impl FakeHub {
         (stream, hello)
     }
 
-    /// As [`FakeHub::accepted`], and the agent's own accounts have come.
+    /// Like [`FakeHub::accepted`], after the agent has sent its own accounts.
     pub(super) async fn settled(&mut self, heartbeat_ms: u32) -> (Stream, Hello) {
         let (mut stream, hello) = self.accepted(heartbeat_ms).await;
         stream.own_accounts().await;
@@ -110,7 +110,7 @@ impl Stream {
         frame.ok().flatten().and_then(|frame| frame.frame)
     }
 
-    /// The next whole list of the agent's own accounts.
+    /// The next complete list of the agent's own accounts.
     pub(super) async fn own_accounts(&mut self) -> Vec<AccountSpec> {
         let mut accounts = Vec::new();
         loop {
@@ -127,7 +127,7 @@ impl Stream {
         }
     }
 
-    /// The next frame that is no heartbeat.
+    /// The next frame other than a heartbeat.
     pub(super) async fn next_word(&mut self) -> Option<Frame> {
         loop {
             match self.next().await {

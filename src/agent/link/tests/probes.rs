@@ -1,4 +1,4 @@
-//! Probes, as the hub asks them.
+//! Probes, as the hub requests them.
 
 use super::*;
 use crate::agent::static_accounts::StaticAccountFile;
@@ -144,7 +144,7 @@ async fn probes_wait_for_their_turn_and_more_than_a_thousand_are_refused() {
     let failure = refused.failure.expect("a reason");
     assert!(failure.retryable && failure.message.contains("busy"), "{failure:?}");
     drop(stream);
-    // The next stream begins with none of them.
+    // The next stream begins without any of them.
     let (mut stream, _) = hub.settled(60_000).await;
     ask(&mut stream, "u", Some(Target::ServiceAccount(false))).await;
     assert_eq!(answer(&mut stream).await.account, Some(reference("u", 0)));

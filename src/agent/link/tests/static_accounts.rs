@@ -15,7 +15,7 @@ fn own(name: &str, file: &Path) -> AccountSpec {
     }
 }
 
-/// What the hub sends for it.
+/// What the hub sends for it once it is granted.
 fn granted(own: &AccountSpec, uid: &str, epoch: u64) -> AccountSpec {
     let name = own.account.clone().unwrap_or_default().name;
     AccountSpec { account: Some(AccountRef { name, ..reference(uid, epoch) }), ..own.clone() }
@@ -106,7 +106,7 @@ async fn a_definition_of_the_own_file_overrides_one_of_the_hub() {
     })
     .await;
     let (mut stream, _) = hub.settled(60_000).await;
-    // The same file under another name is somebody else's word: no folder is allowed.
+    // The same file under another account name comes from the hub, and no folder is allowed.
     stream.send(add(&[&granted(&own("theirs", &path), "v", 1)])).await;
     let refused = failure_of(result(&mut stream).await);
     assert_eq!(refused.class(), Class::BadReference);
