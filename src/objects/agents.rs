@@ -153,7 +153,7 @@ impl AgentIndex {
             let mut index = self.index.write();
             index.seen = version;
             if index.is_unshown(name, version) {
-                return; // Made anew since, and read.
+                return; // Recreated since then, and found by a read.
             }
             index.remove(name);
             index.malformed.remove(name);
@@ -241,7 +241,7 @@ impl AgentIndex {
         {
             let mut index = self.index.write();
             if index.unshown.get(name) != Some(&version) {
-                return; // The watch has shown it meanwhile, or another reading.
+                return; // The watch or another read has changed it meanwhile.
             }
             match found {
                 None => index.remove(name),
