@@ -1,4 +1,4 @@
-//! The life of an account on real parts, from the first activation to its end.
+//! The life cycle of an account on real parts, from the first activation to its end.
 
 mod agents;
 mod changes;
@@ -12,7 +12,7 @@ use kubesvc::account::State;
 
 use crate::world::{Cluster, World};
 
-/// How many of the operator's writes to an account there were, in all; none of them was refused.
+/// Number of the operator's writes to an account, none of which was refused.
 fn writes(world: &World, account: &str) -> usize {
     let writes = world.writes_to(account);
     let refused: Vec<_> = writes.iter().filter(|write| write.code >= 300).collect();
@@ -20,7 +20,8 @@ fn writes(world: &World, account: &str) -> usize {
     writes.len()
 }
 
-/// Takes a further account through its activation. What was to be written before that has been written then.
+/// Takes another account through its activation. By then, everything that had to be written before has been
+/// written.
 async fn let_others_pass(world: &World, cluster: &Cluster, name: &str, zone: &str) {
     world.account(name).zone(zone).kubeconfig(&cluster.kubeconfig()).create().await;
     world.until(name, State::Active).await;

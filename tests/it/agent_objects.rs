@@ -166,7 +166,7 @@ fn entry(name: &str, path: &str) -> AccountSpec {
     }
 }
 
-/// A world with a simulated agent that holds whatever it is sent.
+/// A world with a simulated agent that holds everything it is sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_account_of_an_agents_own_file_becomes_active_and_the_fleet_shows_it() {
     let world = World::start().await;

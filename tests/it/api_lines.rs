@@ -1,4 +1,4 @@
-//! Replicas whose line to their API server is bad.
+//! Replicas with a bad connection to their API server.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::faults::proxy::{Line, Proxy};
 use crate::harness::{must, wait::eventually};
 use crate::world::{Agent, Database, Operator, PATIENCE, Prepare, World};
 
-/// How long a Lease is valid here, in seconds.
+/// Validity of a Lease, in seconds.
 const LEASE: u64 = 6;
 
 fn prepare(lease: u64) -> Prepare {
@@ -21,14 +21,14 @@ fn prepare(lease: u64) -> Prepare {
         .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 20)
 }
 
-/// A line to the world's API server.
+/// A proxied connection to the world's API server.
 async fn line_to(world: &World) -> Proxy {
     let server = world.control_plane().server_url();
     let port = server.rsplit(':').next().and_then(|port| port.parse().ok());
     Proxy::to(port.expect("the URL ends with a port")).await
 }
 
-/// A replica at the other end of a line.
+/// A replica that reaches the API server through a proxy.
 fn replica_over(world: &World, line: &Proxy, id: &str) -> Operator {
     let there = format!("https://127.0.0.1:{}", line.port());
     world.differing_replica(id, &[], |kubeconfig| {
@@ -40,7 +40,7 @@ async fn inactive(world: &World, name: &str) {
     world.account(name).zone("east").inactive().kubeconfig("apiVersion: v1\nkind: Config\n").create().await;
 }
 
-/// Waits until a replica lists an account, from what its own watch has shown it.
+/// Waits until a replica lists an account, according to its own watch.
 async fn until_listed(replica: &Operator, name: &str) {
     eventually(&format!("{name} is listed"), PATIENCE, async || {
         let answer = replica.get("/armory/accounts").await?;
@@ -50,7 +50,7 @@ async fn until_listed(replica: &Operator, name: &str) {
     .await;
 }
 
-/// What a node of the control plane leaves behind that loses its power: connections on which nothing ever comes, while
+/// The effect of a control plane node that loses power: nothing ever arrives on existing connections, while
 /// new ones reach another node.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_with_silently_dead_connections_reconnects_and_can_lead() {
@@ -72,8 +72,9 @@ async fn a_replica_with_silently_dead_connections_reconnects_and_can_lead() {
     world.until("three", State::Inactive).await;
 }
 
-/// Two replicas that know one another, the second of which follows at the other end of a line, and has the only agent. The
-/// agent reaches the hubs as through a Service: what it dials anew ends at the first.
+/// Two replicas that know each other. The second one follows, reaches the API server through a proxy, and has
+/// the only agent. The agent reaches the hubs as through a Service: a new connection ends at the first
+/// replica.
 struct Pair {
     second: Operator,
     line: Proxy,
@@ -83,7 +84,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// With an account that is ACTIVE at the agent.
+    /// Starts the pair with an account that is ACTIVE at the agent.
     async fn start(prepare: Prepare) -> Self {
         let world = prepare.start().await;
         let line = line_to(&world).await;
@@ -162,7 +163,7 @@ async fn no_replica_drains_when_the_api_server_is_away_for_all() {
     let pair = Pair::start(prepare(LEASE).own_control_plane()).await;
     let before = pair.session().await;
     pair.world.control_plane().stop_apiserver();
-    // The fault itself: long enough for a Lease to run out more than twice.
+    // The fault: long enough for a Lease to expire more than twice.
     tokio::time::sleep(Duration::from_secs(LEASE * 3)).await;
     must(pair.world.control_plane().start_apiserver().await);
     pair.world.until_one_leads(&[pair.world.operator(), &pair.second]).await;
@@ -172,7 +173,7 @@ async fn no_replica_drains_when_the_api_server_is_away_for_all() {
     assert!(!pair.world.operator().log_text().contains("its agents are sent"));
 }
 
-/// A leader at the other end of a line, in the middle of a look at an account when the line becomes bad.
+/// A leader behind a proxy, which fails in the middle of its work on an account.
 async fn busy_leader(bad: Line) -> (World, Proxy, Operator) {
     let world = prepare(30).start().await;
     let line = line_to(&world).await;
@@ -180,7 +181,7 @@ async fn busy_leader(bad: Line) -> (World, Proxy, Operator) {
     leader.start().await;
     assert!(world.operator().terminate().await.success());
     world.until_one_leads(&[&leader]).await;
-    // It has begun to lead: the line is bad for its work, not for its preparations.
+    // It has started to lead: the connection fails during its work, not during its preparations.
     inactive(&world, "zero").await;
     world.until("zero", State::Inactive).await;
     line.set(bad);
@@ -204,7 +205,7 @@ async fn a_leader_whose_api_server_is_slow_releases_the_lease_before_it_ends() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_whose_api_server_is_silent_ends_in_time_all_the_same() {
     let (world, _line, leader) = busy_leader(Line::Mute).await;
-    // The watch still shows it; the write that follows is never heard of.
+    // The watch still shows the account; the response to the write that follows never arrives.
     inactive(&world, "one").await;
     eventually("an action under way", PATIENCE, async || {
         let acts = leader.log_text().lines().any(|line| line.contains("acting") && line.contains("one"));

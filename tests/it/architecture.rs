@@ -1,5 +1,5 @@
-//! Imports point down, as the map in `src/lib.rs` says. Read from the sources: from every path that starts with
-//! `crate`, `super` or `self`, in `use` and elsewhere. Code for tests alone is left out.
+//! Imports point down, as the map of layers below says. The test reads the sources: every path that starts
+//! with `crate`, `super` or `self`, in `use` and elsewhere. Test code is left out.
 
 mod source;
 
@@ -7,22 +7,22 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use self::source::{Source, all_sources};
 
-/// The layers, top down.
+/// The layers, from top to bottom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Layer {
-    /// Puts one program together.
+    /// Composes one program.
     Root,
-    /// A large part that knows no other one.
+    /// A large part that does not know its siblings.
     Sibling,
-    /// What siblings meet at, and what the outside is reached through.
+    /// A port that siblings share, or an adapter to the outside.
     Port,
-    /// Something small without I/O of its own.
+    /// A small helper without I/O of its own.
     Part,
     /// No I/O, no clock.
     Core,
 }
 
-/// The map. A module that is not in it fails the tests.
+/// The map of layers. A module that is missing here fails the tests.
 const MAP: &[(&str, Layer)] = &[
     ("operator", Layer::Root),
     ("agent_program", Layer::Root),
@@ -52,7 +52,7 @@ const MAP: &[(&str, Layer)] = &[
     ("account", Layer::Core),
 ];
 
-/// What the agent must never see: it runs near foreign clusters, and needs none of it.
+/// Modules that the agent must never import: it runs near foreign clusters and needs none of them.
 const NOT_FOR_AGENTS: &[&str] =
     &["store", "peers", "leases", "controller", "hub", "rest", "objects", "secrets"];
 
@@ -60,7 +60,7 @@ fn layer(module: &str) -> Option<Layer> {
     MAP.iter().find(|(name, _)| *name == module).map(|(_, layer)| *layer)
 }
 
-/// Why `from` may not import `to`; none if it may.
+/// Reason why `from` may not import `to`; `None` if it may.
 fn objection(from: &str, to: &str) -> Option<&'static str> {
     let (Some(here), Some(there)) = (layer(from), layer(to)) else {
         return Some("one of the two is not in the map of tests/it/architecture.rs");
@@ -81,7 +81,7 @@ fn objection(from: &str, to: &str) -> Option<&'static str> {
     }
 }
 
-/// The first module below the crate's root that a source belongs to; none for the root itself and for programs.
+/// The top-level module that a source belongs to; `None` for the root itself and for programs.
 fn top(source: &Source) -> Option<&str> {
     source.module.first().map(String::as_str).filter(|module| *module != "bin")
 }
@@ -151,7 +151,7 @@ fn wakes_touch_nothing_outside_and_read_no_clock() {
     hold_free_of("wake_set", CLOCKS);
 }
 
-/// The agent's reactions and the hub's duties are decided without I/O, as the lifecycle is.
+/// The agent's reactions and the hub's duties are decided without I/O, like the lifecycle.
 #[test]
 fn what_an_agent_and_a_replica_decide_is_pure() {
     for module in [
@@ -171,7 +171,7 @@ fn what_an_agent_and_a_replica_decide_is_pure() {
 const CLOCKS: &[&[&str]] =
     &[&["Timestamp", "now"], &["Instant", "now"], &["SystemTime", "now"], &["Zoned", "now"]];
 
-/// None of these paths is in the code of a module, tests aside.
+/// Checks that none of these paths occurs in the code of a module, tests aside.
 fn hold_free_of(module: &str, paths: &[&[&str]]) {
     let module: Vec<_> = module.split("::").collect();
     let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();

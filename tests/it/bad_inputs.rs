@@ -1,20 +1,21 @@
-//! The inventory of bad inputs: what is sent, and what must be answered: a clear word that names the thing. One world is
-//! for all that comes by one way; at its end the same processes run, and the account beside it all has been ACTIVE all the
-//! time. What is a parser alone is asked as a function.
+//! The inventory of bad inputs: what is sent, and the expected answer, which must be clear and name the thing
+//! that is wrong. All inputs that arrive in the same way share one world. At its end the same processes still
+//! run, and an unrelated account has been ACTIVE all the time. Pure parsers are called as functions.
 //!
-//! | file | who sends it |
+//! | file | sender |
 //! |---|---|
-//! | `hellos.rs` | programs that say who they are, and are not |
-//! | `words.rs` | agents that speak of accounts which they were never given |
-//! | `liars.rs` | an agent that was given an account and says nonsense about it |
-//! | `own_lists.rs` | agents with a bad list of their own accounts |
+//! | `hellos.rs` | programs with a false identity |
+//! | `words.rs` | agents that report about accounts they were never given |
+//! | `liars.rs` | an agent that was given an account and sends nonsense about it |
+//! | `own_lists.rs` | agents with an invalid list of their own accounts |
 //! | `objects.rs` | people with kubectl: names, statuses edited by hand |
 //! | `credentials.rs` | people with Secrets |
 //! | `rows.rs` | people with SQL |
 //! | `settings.rs`, `parsed.rs` | people with files |
 //!
-//! Elsewhere are the inputs of one part alone: `crd_rules.rs`, `bad_objects.rs` (kubeconfigs), `references.rs`,
-//! `rest_states/malformed.rs`, `wire_frames/` (below gRPC), and the tables beside each parser in `src/`.
+//! Inputs to a single part are tested elsewhere: `crd_rules.rs`, `bad_objects.rs` (kubeconfigs),
+//! `references.rs`, `rest_states/malformed.rs`, `wire_frames/` (below gRPC), and the tables next to each
+//! parser in `src/`.
 
 mod credentials;
 mod hellos;
@@ -34,10 +35,10 @@ use serde_json::json;
 
 use crate::world::{Agent, World};
 
-/// How many bad inputs there are at least.
+/// Minimum number of bad inputs.
 const AT_LEAST: usize = 120;
 
-/// A world with an account that is well, held by a real agent.
+/// A world with a healthy account that a real agent holds.
 struct Calm {
     world: World,
     agent: Agent,
@@ -58,7 +59,7 @@ impl Calm {
         Self { world, agent, kubeconfig, operator, writes }
     }
 
-    /// The process is the same, and the account has not been touched.
+    /// Checks that the process is the same, and that the account has not been touched.
     async fn hold(&self, after: &str) {
         let world = &self.world;
         assert!(world.operator().is_running(), "{after}: the operator has ended");

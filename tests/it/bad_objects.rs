@@ -1,5 +1,5 @@
-//! Kubeconfigs that nobody should write: each is refused with the field at fault, nothing of it is done, and the
-//! accounts beside it do not notice.
+//! Invalid and hostile kubeconfigs: each is refused with the field at fault, nothing of it is executed, and
+//! other accounts do not notice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use crate::world::{World, condition};
 
 const CANARY: &str = "CANARY-5f1d";
 
-/// A kubeconfig from the inside of its cluster and its user.
+/// Builds a kubeconfig from the content of its cluster and its user.
 fn kubeconfig(cluster: &str, user: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: dev\n\
@@ -110,7 +110,7 @@ fn hostile(trap: u16, touched: &str) -> Vec<(Vec<u8>, &'static str)> {
     ]
 }
 
-/// A port that counts who connects.
+/// A port that counts connections.
 async fn trap() -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
     let port = listener.local_addr().expect("it is bound").port();

@@ -1,4 +1,5 @@
-//! Which agent caches an account: one of its zone, the same one whatever the operator does, and another one in time.
+//! Which agent caches an account: one of its zone, the same one whatever the operator does, and another one
+//! in time.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use serde_json::json;
 use crate::harness::{must, wait::eventually};
 use crate::world::{Agent, Call, Database, Operator, PATIENCE, Prepare, World};
 
-/// How long a Lease is valid here, in seconds.
+/// Validity of a Lease, in seconds.
 const LEASE: u64 = 6;
 
 fn prepare(database: Database) -> Prepare {
@@ -20,7 +21,7 @@ fn prepare(database: Database) -> Prepare {
         .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 60)
 }
 
-/// An ACTIVE account `prod` that both agents hold.
+/// Creates an ACTIVE account `prod` that both agents hold.
 async fn held_by_both(world: &World, replica: &Operator) {
     let cluster = world.cluster("spinnaker").await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
@@ -45,7 +46,7 @@ fn caching_of(account: Option<KubesvcAccount>) -> Result<CachingAssignment, Stri
     account.status_or_default().caching.clone().ok_or_else(|| "nobody was elected with ACTIVE".to_owned())
 }
 
-/// Waits until the fence in the table is the one that was elected, and what is read says who it is.
+/// Waits until the fence in the table and the readable columns match the elected process.
 async fn until_fenced(world: &World, elected: &CachingAssignment) {
     let wanted = vec![("prod".to_owned(), elected.epoch.0, elected.agent_id.clone())];
     eventually("the fence of who was elected", PATIENCE, async || {
@@ -55,7 +56,7 @@ async fn until_fenced(world: &World, elected: &CachingAssignment) {
     .await;
 }
 
-/// Waits until another process than `before` caches the account; for how long.
+/// Waits until a process other than `before` caches the account, and returns how long that took.
 async fn until_moved(
     world: &World,
     before: &CachingAssignment,
@@ -95,7 +96,7 @@ async fn moves_in_time(database: Database) {
     })
     .await;
 
-    // It says goodbye: another one has it after 2 s.
+    // A goodbye: another agent takes over after 2 s.
     let since = Instant::now();
     assert!(told.terminate().await.success());
     let gone = Instant::now();
@@ -105,12 +106,13 @@ async fn moves_in_time(database: Database) {
     assert_ne!(second.agent_id, first.agent_id);
     until_fenced(&world, &second).await;
 
-    // The one that is back changes nothing.
+    // The agent that comes back changes nothing.
     told.launch();
     held_again(world.operator()).await;
     assert_eq!(caching(&world).await, second);
 
-    // It is killed: another one has it after 10 s. Nobody waits here for the minute after the loss of a replica.
+    // A kill: another agent takes over after 10 s. The minute after the loss of a replica does not apply
+    // here.
     let since = Instant::now();
     of(&agents, &second).kill();
     let (third, took) = until_moved(&world, &second, since).await;
@@ -118,7 +120,7 @@ async fn moves_in_time(database: Database) {
     assert_eq!((third.agent_id.as_deref(), third.epoch.0), (Some(told.id()), 3));
     until_fenced(&world, &third).await;
 
-    // Somebody asks for an election, and there is another one again.
+    // An election on request elects another agent again.
     of(&agents, &second).launch();
     held_again(world.operator()).await;
     let ask = |names| Call::new("POST", "/armory/agent/assignments").json(&names);
@@ -133,7 +135,7 @@ async fn moves_in_time(database: Database) {
         "nothing was done by the call that failed"
     );
 
-    // Made inactive, it is cached by nobody, and the fence says so.
+    // An INACTIVE account is cached by no agent, and the fence says so.
     world.patch("prod", json!({"spec": {"state": "INACTIVE"}})).await;
     world.until("prod", State::Inactive).await;
     let nobody = caching(&world).await;
@@ -154,7 +156,7 @@ async fn the_caching_agent_moves_in_time_and_the_fence_follows_on_mariadb() {
     moves_in_time(Database::MariaDb).await;
 }
 
-/// What a rolling restart and a leader that dies do: nothing.
+/// A rolling restart and the death of the leader do not change the election.
 async fn stays(database: Database) {
     let world = prepare(database).start().await;
     let other = world.replica("operator-1").await;
@@ -184,7 +186,7 @@ async fn stays(database: Database) {
             .await;
         }
     }
-    // Longer than an agent may be away that was cut.
+    // Longer than an agent whose stream was cut may be away.
     let since = Instant::now();
     eventually("the time after a cut is over", PATIENCE, async || {
         if since.elapsed() > Duration::from_secs(13) { Ok(()) } else { Err("not yet".to_owned()) }

@@ -1,4 +1,4 @@
-//! Which cluster an account reaches, told by two real API servers.
+//! Identification of the cluster that an account reaches, with two real API servers.
 
 use kubesvc::account::{KubesvcAccount, RETRY_ANNOTATION, State};
 use kubesvc::wire::ops::ClusterIdentity;
@@ -12,13 +12,13 @@ use crate::harness::simulated_agent::SimulatedAgent;
 use crate::harness::simulated_agent::frames::{Introduction, OnAdd, Policy, identity};
 use crate::world::{Agent, Cluster, World, condition};
 
-/// The world's own control plane, and another one that takes the same tokens.
+/// The world's own control plane, and another one that accepts the same tokens.
 struct Two {
     world: World,
     other: ControlPlane,
-    /// May read everything, in both.
+    /// May read everything in both.
     rich: Cluster,
-    /// Has namespaced rights at most, in both.
+    /// Has at most namespaced permissions in both.
     poor: Cluster,
     _agent: Agent,
 }
@@ -43,7 +43,7 @@ impl Two {
         port(&self.other.server_url())
     }
 
-    /// A kubeconfig for the poor user, with its authority.
+    /// A kubeconfig for the poor user with this authority.
     fn pinned(&self, proxy: &Proxy, authority: &str) -> String {
         kubeconfig::yaml(&url(proxy), authority, Proof::Token(self.poor.token()))
     }
@@ -70,19 +70,19 @@ fn first_of(uid: Option<&String>) -> &str {
     &uid.expect("a uid")[..8]
 }
 
-/// One pair of control planes for all: each costs 300 MB.
+/// One pair of control planes for all cases: each needs 300 MB.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_real_clusters_are_told_apart_by_what_they_are_and_not_by_where_they_are() {
     let two = Two::start().await;
     clusters_that_swap_addresses_are_a_mismatch_that_names_both(&two).await;
     a_cluster_made_anew_behind_one_address_is_another_one_without_kube_system(&two).await;
-    // Last: the other control plane's own clients know the old authority alone.
+    // Runs last: the other control plane's own clients know only the old authority.
     an_authority_that_is_rotated_is_the_same_cluster_at_the_same_and_at_a_new_address(&two).await;
 }
 
 async fn clusters_that_swap_addresses_are_a_mismatch_that_names_both(two: &Two) {
     let (first, second) = (Proxy::to(two.port_here()).await, Proxy::to(two.port_there()).await);
-    // Without an authority, so that no certificate gives the swap away.
+    // Without an authority, so that no certificate reveals the swap.
     let open = |proxy: &Proxy| two.rich.kubeconfig_in_one_line().replace(two.rich.server(), &url(proxy));
     for (name, proxy) in [("one", &first), ("two", &second)] {
         two.world.account(name).zone("east").kubeconfig(&open(proxy)).create().await;
@@ -161,7 +161,7 @@ async fn an_authority_that_is_rotated_is_the_same_cluster_at_the_same_and_at_a_n
     }
 }
 
-/// An agent of zone east that is in a cluster, and holds there what it is sent.
+/// An agent of zone east that runs in a cluster, and holds what it is sent there.
 async fn agent_in(world: &World, agent_id: &str, cluster_uid: &str) -> SimulatedAgent {
     let hub = format!("127.0.0.1:{}", world.operator().hub_port());
     let cluster = ClusterIdentity { kube_system_uid: cluster_uid.to_owned(), ..identity(cluster_uid) };
@@ -193,7 +193,7 @@ async fn an_account_of_its_agents_own_cluster_is_bound_to_none_where_the_zone_sp
     assert_eq!((status.state(), status.cluster_uid.as_deref()), (State::Active, Some(prod)));
     assert!(second.added().is_empty(), "it is in another cluster: {:?}", second.added());
 
-    // One cluster is left.
+    // Only one cluster is left.
     second.goodbye().await;
     let late = world.until("late", State::Active).await;
     assert_eq!(late.status_or_default().cluster_uid.as_deref(), Some(prod));

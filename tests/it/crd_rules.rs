@@ -1,4 +1,5 @@
-//! What the API server takes and refuses by the definitions alone, before any operator sees it.
+//! What the API server accepts and refuses by the custom resource definitions alone, before any operator sees
+//! it.
 
 use futures::{StreamExt as _, stream};
 
@@ -6,7 +7,7 @@ use crate::harness::controlplane::{self, ControlPlane};
 use crate::harness::kubectl::Output;
 use crate::world::install_definitions;
 
-/// Specs that are refused: a name, the spec in YAML, and what the message must name.
+/// Specs that are refused: a name, the spec in YAML, and what the message must contain.
 const BAD: &[(&str, &str, &str)] = &[
     ("no-kubeconfig", "zoneId: east", "spec.kubeconfig"),
     ("empty-kubeconfig", "kubeconfig: {}", "exactly one of secretRef"),
@@ -107,7 +108,7 @@ const BAD: &[(&str, &str, &str)] = &[
     ("unknown-field", "zone: east\nKC", "spec.zone"),
 ];
 
-/// Specs that are taken.
+/// Specs that are accepted.
 const GOOD: &[(&str, &str)] = &[
     ("least", "KC"),
     ("key", "kubeconfig: {secretRef: {name: my.secret-1, key: kube_config.yaml}}"),
@@ -136,7 +137,7 @@ const GOOD: &[(&str, &str)] = &[
     ("context", "context: 'admin@prod'\nkinds: [deployment, Foo.example.com]\nKC"),
 ];
 
-/// The shared control plane with the definitions in force.
+/// The shared control plane with the definitions installed.
 async fn plane() -> &'static ControlPlane {
     let plane = controlplane::shared().await;
     install_definitions(plane).await;

@@ -1,4 +1,4 @@
-//! The database servers that other tests stand on.
+//! The database servers that other tests use.
 
 use std::time::Duration;
 

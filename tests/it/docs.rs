@@ -1,5 +1,5 @@
-//! What the documentation names is there: files behind links, headings behind anchors, targets of `make`, and paths of
-//! the repository inside code. The tables of settings are the code's.
+//! Everything that the documentation names exists: link targets, anchors, `make` targets, and paths of the
+//! repository in code. The tables of settings match the code.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use kubesvc::config::{Program, reference};
 
-/// Folders whose paths, where code in a page names them, have to exist.
+/// Folders whose paths must exist when code in a page names them.
 const FOLDERS: &[&str] = &[
     "benches/",
     "config/",
@@ -71,7 +71,7 @@ fn every_path_in_code_exists() {
     assert!(missing.is_empty(), "no such file or folder:\n{}", missing.join("\n"));
 }
 
-/// With `UPDATE_DOCS` set the tables are written instead: `make docs`.
+/// With `UPDATE_DOCS` set, the tables are written instead (`make docs`).
 #[test]
 fn the_tables_of_settings_are_the_codes() {
     let path = root().join("docs/settings.md");
@@ -120,7 +120,7 @@ fn the_checks_see_what_is_wrong() {
     assert_eq!(targets_of("a-b: c ## d\nX := 1\n\tcommand: x\n").collect::<Vec<_>>(), ["a-b"]);
 }
 
-/// Puts a table between a mark and the next `<!-- end -->`.
+/// Inserts a table between a mark and the next `<!-- end -->`.
 fn fill(page: &str, mark: &str, table: &str) -> String {
     let (before, rest) = page.split_once(mark).expect("the mark of each table is in the page");
     let (_, after) = rest.split_once("<!-- end -->").expect("each table has an end");
@@ -139,7 +139,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|e| unreachable!("{}: {e}", path.display()))
 }
 
-/// The pages at the top of the repository and in `docs/`.
+/// The pages in the root of the repository and in `docs/`.
 fn pages() -> Vec<PathBuf> {
     let in_folder = |folder: PathBuf| {
         let entries = fs::read_dir(&folder).expect("the folder of the pages");
@@ -158,7 +158,7 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
     lines(text).filter(|(fenced, _)| !fenced).map(|(_, line)| line)
 }
 
-/// Each line, and whether it stands in a fenced block.
+/// All lines, each with whether it is part of a fenced block.
 fn lines(text: &str) -> impl Iterator<Item = (bool, &str)> {
     text.lines().scan(false, |fenced, line| {
         let fence = line.trim_start().starts_with("```");
@@ -191,7 +191,7 @@ fn follow(page: &Path, link: &str) -> Result<(), String> {
     Err(format!("no heading #{anchor}"))
 }
 
-/// The anchors of headings: small letters, digits and dashes, as code hosts make them.
+/// The anchors of headings as code hosts generate them: lower-case letters, digits and dashes.
 fn anchors_of(text: &str) -> impl Iterator<Item = String> {
     prose(text).filter(|line| line.starts_with('#')).map(|line| {
         let heading = line.trim_start_matches('#').trim().to_lowercase();
@@ -200,7 +200,7 @@ fn anchors_of(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Lines of fenced blocks, and what stands between backticks.
+/// The lines of fenced blocks, and the text between backticks.
 fn code_of(text: &str) -> Vec<&str> {
     let mut code = Vec::new();
     for (fenced, line) in lines(text) {
@@ -213,7 +213,7 @@ fn code_of(text: &str) -> Vec<&str> {
     code
 }
 
-/// The target of a command that is a call of make.
+/// The target, if the command is a call of `make`.
 fn make_target(code: &str) -> Option<&str> {
     let command = code.trim_start_matches("$ ").strip_prefix("make ")?;
     let target = command.split_whitespace().next()?;
@@ -229,7 +229,7 @@ fn targets_of(makefile: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Words that are paths of this repository.
+/// The words that are paths of this repository.
 fn paths_in(code: &str) -> Vec<&str> {
     code.split_whitespace()
         .map(|word| word.trim_start_matches("./").trim_end_matches([',', ';', ':', '.']))

@@ -1,4 +1,4 @@
-//! What is generated, or said about the programs, is what the programs say themselves.
+//! Generated files and statements about the programs match what the programs say themselves.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -21,7 +21,7 @@ fn in_repository(path: &str) -> String {
     must(std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display())))
 }
 
-/// The documents of a YAML text without comments, sorted.
+/// The sorted documents of a YAML text, without comments.
 fn documents(yaml: &str) -> Vec<String> {
     let code: String =
         yaml.lines().filter(|line| !line.starts_with('#')).map(|line| format!("{line}\n")).collect();

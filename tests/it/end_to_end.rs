@@ -1,13 +1,14 @@
-//! What users count on, in their words: each story is lived through on every database, with the real programs.
+//! What users rely on, from their point of view: each scenario runs on every database, with the real
+//! programs.
 //!
-//! | file | whose stories |
+//! | file | users |
 //! |---|---|
 //! | `accounts.rs` | people who apply, change and delete accounts, and scripts that call REST |
-//! | `credentials.rs` | whoever hands out, rotates and revokes credentials |
-//! | `own_secrets.rs` | whoever backs up and restores, of kubeconfigs that were given to REST |
+//! | `credentials.rs` | people who issue, rotate and revoke credentials |
+//! | `own_secrets.rs` | people who back up and restore accounts with kubeconfigs given through REST |
 //! | `zones.rs` | platform teams whose agents come, go and move |
 //! | `static_accounts.rs` | owners of an agent's own file |
-//! | `tables.rs` | whoever reads the tables, or runs the database |
+//! | `tables.rs` | people who read the tables or run the database |
 
 mod accounts;
 mod credentials;
@@ -16,7 +17,7 @@ mod static_accounts;
 mod tables;
 mod zones;
 
-/// Makes a test of each story on each database.
+/// Generates a test for each scenario on each database.
 macro_rules! on_each_database {
     ($($story:ident),+ $(,)?) => {
         on_each_database! { @on sqlite, Sqlite, $($story),+ }

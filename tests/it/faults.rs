@@ -1,19 +1,19 @@
-//! What may go wrong around an account does go wrong, and then: nothing is lost, nothing comes back from the dead, and
-//! what a person is shown says what is going on.
+//! Everything around an account fails, and still nothing is lost, nothing deleted comes back, and people are
+//! shown what is going on.
 //!
 //! | file | what fails |
 //! |---|---|
 //! | `crash_points.rs`, `crash_points/` | the operator, just before and just after each of its writes |
-//! | `operator.rs` | the operator's time: it sleeps, or is away while things change |
-//! | `agents.rs` | agents, and the connection between them and the hub |
-//! | `frames.rs` | what agents say: late, twice, or about what they were never sent |
+//! | `operator.rs` | the operator's time: it is suspended, or down while things change |
+//! | `agents.rs` | agents, and their connections to the hub |
+//! | `frames.rs` | reports of agents: late, repeated, or about accounts they were never sent |
 //! | `apiserver.rs` | the API server |
-//! | `others.rs` | whoever else writes the same objects |
+//! | `others.rs` | other clients that write the same objects |
 //! | `database.rs` | a database in a file |
-//! | `servers.rs` | a database on a server of its own |
-//! | `full.rs` | the same, without room for another row |
+//! | `servers.rs` | a database on its own server |
+//! | `full.rs` | a database server without room for another row |
 //! | `outage.rs` | a database that is away for ten minutes (`make faults`) |
-//! | `settled.rs` | what holds once the faults are over |
+//! | `settled.rs` | what holds after the faults |
 //! | `proxy.rs` | a connection that can be cut, held and slowed down |
 
 mod agents;
@@ -34,12 +34,12 @@ use std::time::Duration;
 use crate::harness::wait::eventually;
 use crate::world::{PATIENCE, World};
 
-/// Holds a fault for a while. This is the fault itself: nothing is waited for.
+/// Holds a fault for a while. The sleep is the fault itself, not a wait for a condition.
 async fn hold(fault: Duration) {
     tokio::time::sleep(fault).await;
 }
 
-/// Waits until readiness is or is not troubled by the database, and tells why.
+/// Waits until readiness does, or does not, report the database as missing, and returns the reason.
 async fn until_database(world: &World, troubled: bool) -> String {
     eventually(&format!("readiness with a troubled database: {troubled}"), PATIENCE, async || {
         let answer = world.try_get("/health/readiness").await?;

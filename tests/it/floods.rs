@@ -1,14 +1,15 @@
-//! Floods of callers that nobody knows, against the real programs: what a good agent, its account, the Hello of an agent
-//! that has an object and a probe notice of them, and by how much the flooded process grows.
+//! Floods of unknown callers against the real programs. Measures their effect on a good agent, its account,
+//! the Hello of an agent that has an object, and a probe, and the growth of the flooded process.
 //!
-//! | file | what it gives |
+//! | file | provides |
 //! |---|---|
 //! | `crowd.rs` | strangers from any number of addresses: connections, hellos, bodies |
-//! | `beside.rs` | what is measured beside them |
+//! | `beside.rs` | what is measured next to them |
 //!
-//! Each run asserts what no loaded machine misses: every answer comes, the account is ACTIVE all the time, the session of
-//! the good agent stands, the memory is bounded. `make faults` runs larger ones against optimised programs, prints the
-//! figures as a table, and asserts those that `docs/security.md` promises.
+//! Each run asserts only what holds on a busy machine as well: every answer arrives, the account is ACTIVE
+//! all the time, the session of the good agent remains, memory is bounded. `make faults` runs larger floods
+//! against optimised programs, prints the figures as a table, and asserts those that `docs/security.md`
+//! promises.
 
 mod beside;
 mod crowd;
@@ -24,34 +25,34 @@ use self::crowd::Crowd;
 use crate::harness::{must, ports, wait::eventually};
 use crate::world::{Agent, PATIENCE, Prepare, World};
 
-/// What programs that are not optimised keep on a machine that has much to do.
+/// Bounds for unoptimised programs on a busy machine.
 const ANSWERED: Bounds = Bounds {
     heartbeat: Duration::from_secs(30),
     hello: Duration::from_secs(20),
     liveness: Duration::from_secs(30),
     growth_kib: 128 * 1024,
 };
-/// What is promised of those that are shipped.
+/// Bounds promised for the released programs.
 const PROMISED: Bounds = Bounds {
     heartbeat: Duration::from_secs(2),
     hello: Duration::from_secs(1),
     liveness: Duration::from_millis(500),
-    // 64 MiB but for agents that claim 100,000 accounts each: four such hellos are read at once.
+    // 64 MiB, except for agents that claim 100,000 accounts each: four such hellos are read at once.
     growth_kib: 96 * 1024,
 };
 
-/// How large the floods are, and how long.
+/// Size and duration of the floods.
 #[derive(Clone, Copy)]
 struct Size {
-    /// Agents at once that claim 100,000 accounts each, and how often each comes.
+    /// Number of concurrent agents that claim 100,000 accounts each, and how often each of them connects.
     claimants: usize,
     rounds: usize,
-    /// Hellos under names of their own.
+    /// Number of hellos, each with a name of its own.
     hellos: usize,
-    /// HTTP/2 connections without a stream, of one address and of many.
+    /// HTTP/2 connections without a stream, from one address and from many.
     idle_of_one: usize,
     idle_of_many: usize,
-    /// How long what only stands is held.
+    /// How long idle connections are held.
     held: Duration,
 }
 
@@ -72,7 +73,7 @@ const LONG: Size = Size {
     held: Duration::from_secs(12),
 };
 
-/// Connections to REST, as many as it takes and a few more; to health, and to each port of an agent.
+/// Idle connections: to REST, slightly more than its limit; to health, and to each port of an agent.
 const IDLE_CALLERS: usize = 4100;
 const IDLE_PROBES: usize = 200;
 
@@ -108,7 +109,7 @@ fn hold_to(settings: &str, all: &[Noticed], bounds: Bounds) {
     assert!(broken.is_empty(), "{settings}: {broken:#?}\n{all:#?}");
 }
 
-/// All floods, one after the other, and what was noticed beside each.
+/// Runs all floods, one after the other, and returns what was measured during each.
 async fn floods(prepare: Prepare, health: Option<u16>, size: Size) -> Vec<Noticed> {
     must(kubesvc::process::raise_open_files().map_err(|e| e.to_string()));
     let world = match health {
@@ -172,7 +173,7 @@ async fn approve(world: &World, agent_id: &str, zone: &str) {
     .await;
 }
 
-/// A process was started with the usual soft bound of 1,024 open files, and has raised it.
+/// Checks that a process started with the usual soft limit of 1,024 open files has raised it.
 fn opens_all_files(process: u32) {
     let limits = format!("/proc/{process}/limits");
     let limits = must(std::fs::read_to_string(&limits).map_err(|e| format!("{limits}: {e}")));
@@ -193,9 +194,9 @@ impl Flooded<'_> {
         Crowd::of(self.world.operator().hub_port(), first)
     }
 
-    /// D: hellos with 100,000 accounts that never were.
+    /// D: hellos with 100,000 accounts that never existed.
     async fn claims(&self, agents: &[String]) {
-        // The first connection of each may have been the one of its approval.
+        // The first connection of each may have been the one for its approval.
         for connection in 2..2 + self.size.rounds {
             self.hub(1).claim(agents, self.agent.zone(), connection).await;
         }
@@ -208,7 +209,7 @@ impl Flooded<'_> {
         }
     }
 
-    /// E: thousands of hellos, each under a name of its own.
+    /// E: thousands of hellos, each with a name of its own.
     async fn hellos(&self) {
         let names = strangers("crowd", self.size.hellos);
         let streams = self.hub(2).say_hello(&names, self.agent.zone()).await;
@@ -216,7 +217,7 @@ impl Flooded<'_> {
         drop(streams);
     }
 
-    /// F: connections that say nothing.
+    /// F: connections that send nothing.
     async fn idle_callers(&self) {
         let mut idle = Crowd::of(self.world.operator().rest_port(), 3).connect(IDLE_CALLERS, 200, b"").await;
         if let Some(port) = self.health {
@@ -233,7 +234,7 @@ impl Flooded<'_> {
         drop(idle);
     }
 
-    /// L: twelve slow bodies of one address, and one of each of four others.
+    /// L: twelve slow bodies from one address, and one from each of four others.
     async fn slow_bodies(&self) {
         let crowd = Crowd::of(self.world.operator().rest_port(), 6);
         let bodies = async {
@@ -241,7 +242,7 @@ impl Flooded<'_> {
         };
         let calls = async {
             hold(self.size.held).await;
-            // Another caller's body, of a size that needs room.
+            // The body of another caller, large enough to need memory budget.
             let body = format!("[{{\"name\": \"none\", \"state\": \"INACTIVE\"}}]{}", " ".repeat(100_000));
             let answer = self.world.call(
                 crate::world::Call::new("PATCH", "/armory/accounts")
@@ -257,7 +258,7 @@ impl Flooded<'_> {
         }
     }
 
-    /// P: connections to an agent that say nothing, and heads that come byte by byte.
+    /// P: connections to an agent that send nothing, and request heads that arrive byte by byte.
     async fn callers_of_the_agent(&self, port: u16) {
         let crowd = Crowd::of(port, 7);
         let idle = crowd.connect(IDLE_PROBES, IDLE_PROBES, b"").await;
@@ -269,12 +270,12 @@ impl Flooded<'_> {
         drop(idle);
     }
 
-    /// Waits until the hub has none of the strangers any more.
+    /// Waits until the hub has no sessions of the strangers any more.
     async fn over(&self) {
         eventually("the end of the flood", PATIENCE, async || {
             let metrics = self.world.try_get("/metrics").await?.text;
             let sessions = metrics.lines().find_map(|line| line.strip_prefix("kubesvc_hub_sessions "));
-            // The good agent, and the session that heartbeats are measured on; one may be at its Hello.
+            // The good agent, and the session that measures heartbeats; one may be in its Hello.
             match sessions.and_then(|number| number.trim().parse::<usize>().ok()) {
                 Some(0..=3) => Ok(()),
                 sessions => Err(format!("{sessions:?} sessions")),
@@ -284,7 +285,7 @@ impl Flooded<'_> {
     }
 }
 
-/// Holds a flood. This is the flood itself: nothing is waited for.
+/// Holds a flood. The sleep is the flood itself, not a wait for a condition.
 async fn hold(flood: Duration) {
     tokio::time::sleep(flood).await;
 }

@@ -1,4 +1,4 @@
-//! Agents that are connected to a replica which does not lead: what they say reaches the one that does.
+//! Agents connected to a replica that does not lead: their reports reach the leader.
 
 use std::os::unix::process::ExitStatusExt as _;
 
@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::harness::{must, wait::eventually};
 use crate::world::{Agent, Database, Operator, PATIENCE, Prepare, World};
 
-/// How long a Lease is valid here, in seconds.
+/// Validity of a Lease, in seconds.
 const LEASE: u64 = 6;
 
 fn prepare(database: Database) -> Prepare {
@@ -23,7 +23,7 @@ fn prepare(database: Database) -> Prepare {
         .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 5)
 }
 
-/// Two replicas, the first of which leads, and an agent of zone `east` at the second.
+/// Two replicas, of which the first leads, and an agent of zone `east` at the second.
 async fn led_by_the_other(database: Database) -> (World, Operator, Agent) {
     let world = prepare(database).start().await;
     let follower = world.replica("operator-1").await;
@@ -79,7 +79,8 @@ async fn an_account_lives_its_life_with_an_agent_at_a_follower_on_mariadb() {
     live_a_whole_life(Database::MariaDb).await;
 }
 
-/// Only agents at the follower can take what names no zone: one of two zones, and the one zone that has the file.
+/// Only agents at the follower can take accounts without a zone: one account that either of two zones can
+/// take, and one that only the zone with its file can take.
 async fn find_a_zone_at_a_follower(database: Database) {
     let (world, follower, east) = led_by_the_other(database).await;
     let west = world.agent("agent-2").zone("west").hub_port(follower.hub_port()).start().await;
@@ -189,7 +190,7 @@ async fn version_of(world: &World, secret: &str) -> String {
     secret.metadata.resource_version.unwrap_or_default()
 }
 
-/// Waits until the account is ACTIVE under this version of the Secret.
+/// Waits until the account is ACTIVE with this version of the Secret.
 async fn until_active_with(world: &World, name: &str, version: &str) -> KubesvcAccount {
     world
         .until_account(name, &format!("is ACTIVE with version {version}"), |account| {
@@ -200,7 +201,7 @@ async fn until_active_with(world: &World, name: &str, version: &str) -> KubesvcA
         .await
 }
 
-/// Waits until the agent itself says that it holds so many accounts.
+/// Waits until the agent itself reports that it holds `count` accounts.
 async fn until_held(world: &World, agent: &Agent, count: u64) {
     eventually("the agent holds what it is given", PATIENCE, async || {
         let own = world.ask_agent(agent).await?;
@@ -264,7 +265,7 @@ async fn replicas_with_copies_of_a_file_agree_about_it() {
     account.create().await;
     let first = world.agent("agent-1").zone("east").start().await;
     granted(&world, "prod", "east").await;
-    // As another replica has it: the same file, written at another time.
+    // The copy of another replica: the same file, written at another time.
     let copy = must(std::fs::File::options().write(true).open(&path).map_err(|error| error.to_string()));
     must(copy.set_modified(std::time::UNIX_EPOCH).map_err(|error| error.to_string()));
     let follower = world.replica("operator-1").await;

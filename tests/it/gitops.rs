@@ -1,5 +1,5 @@
-//! Accounts that a GitOps tool keeps: REST leaves them alone, the operator writes nothing of what the tool applied, and
-//! Argo CD and Flux understand how an account is.
+//! Accounts managed by a GitOps tool: REST leaves them alone, the operator does not change what the tool
+//! applied, and Argo CD and Flux understand an account's health.
 
 mod fields;
 mod health;

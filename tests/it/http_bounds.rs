@@ -1,4 +1,4 @@
-//! What callers of REST may cost: connections, as the programs are set.
+//! Connection limits of REST with the default settings.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -8,7 +8,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::harness::{ports, wait::eventually};
 use crate::world::{PATIENCE, World};
 
-/// As many connections as one address may have, unless the settings say otherwise.
+/// Maximum number of connections from one address by default.
 const PER_ADDRESS: usize = 256;
 
 async fn connect(from: [u8; 4], port: u16) -> TcpStream {
@@ -17,7 +17,7 @@ async fn connect(from: [u8; 4], port: u16) -> TcpStream {
     socket.connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await.expect("a connection")
 }
 
-/// The first line of the answer, and the whole of it.
+/// Sends a GET request and returns the whole response.
 async fn ask(from: [u8; 4], port: u16, path: &str) -> String {
     let mut stream = connect(from, port).await;
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");

@@ -1,4 +1,4 @@
-//! Several replicas on one namespace and one database: one of them leads, whatever becomes of it.
+//! Several replicas on one namespace and one database: exactly one leads, whatever happens to it.
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -9,9 +9,9 @@ use serde_json::json;
 use crate::harness::{must, wait::eventually};
 use crate::world::{Database, Operator, PATIENCE, Prepare, World, one_leads};
 
-/// How long a Lease is valid here, in seconds.
+/// Validity of a Lease, in seconds.
 const LEASE: u64 = 6;
-/// The leader's Lease.
+/// Name of the leader's Lease.
 const LEADER: &str = "kubesvc-operator";
 
 fn prepare(database: Database, lease: u64) -> Prepare {
@@ -22,7 +22,7 @@ fn prepare(database: Database, lease: u64) -> Prepare {
         .setting("kubesvc.leaderElection.retryPeriodSeconds", 1)
 }
 
-/// Two replicas, the first of which leads.
+/// Two replicas; the first one leads.
 async fn two(prepare: Prepare) -> (World, Operator) {
     let world = prepare.start().await;
     let other = world.unstarted_replica("operator-1");
@@ -31,7 +31,7 @@ async fn two(prepare: Prepare) -> (World, Operator) {
     (world, other)
 }
 
-/// An account goes all the way through whoever leads: finalizer, row, state.
+/// Takes an account through everything a leader does for it: finalizer, row, state.
 async fn somebody_works(world: &World, name: &str) {
     world.account(name).zone("east").inactive().kubeconfig("apiVersion: v1\nkind: Config\n").create().await;
     world.until(name, State::Inactive).await;
@@ -42,7 +42,7 @@ fn holder(lease: Option<&Lease>) -> String {
     lease.and_then(|lease| lease.spec.clone()?.holder_identity).unwrap_or_default()
 }
 
-/// Waits until one that leads says so itself.
+/// Waits until a replica reports that it leads.
 async fn until_leading(replica: &Operator) {
     eventually("it leads", PATIENCE, async || match replica.metric("kubesvc_leader").await? {
         1 => Ok(()),
@@ -51,7 +51,7 @@ async fn until_leading(replica: &Operator) {
     .await;
 }
 
-/// When the leader's Lease was renewed last, and when it was taken.
+/// Times of the last renewal and of the acquisition of the leader's Lease.
 async fn times(world: &World) -> (Timestamp, Timestamp) {
     let spec = world.lease(LEADER).await.and_then(|lease| lease.spec).expect("somebody leads");
     (spec.renew_time.expect("it was renewed").0, spec.acquire_time.expect("it was taken").0)
@@ -73,12 +73,12 @@ async fn exactly_one_of_three_replicas_leads_and_all_of_them_say_who() {
         let annotations = lease.and_then(|lease| lease.metadata.annotations).unwrap_or_default();
         assert_eq!(annotations.get("kubesvc.io/registration-backlog").map(String::as_str), Some("0"));
     }
-    // One write each for finalizer and state: the others wrote nothing.
+    // One write each for finalizer and state: the other replicas wrote nothing.
     let writes = world.writes_to("one");
     assert_eq!(writes.len(), 2, "{writes:#?}");
     assert!(must(second.metric("kubesvc_leader_terms_total").await) == 0);
 
-    // A follower that ends takes nothing with it.
+    // A follower that stops affects nothing else.
     let terms = must(world.operator().metric("kubesvc_leader_terms_total").await);
     second.kill_and_start().await;
     assert!(third.terminate().await.success());
@@ -92,13 +92,13 @@ async fn exactly_one_of_three_replicas_leads_and_all_of_them_say_who() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_is_asked_to_end_hands_over_at_once() {
-    // Nobody would wait here for the end of such a Lease.
+    // The test would time out if it had to wait for such a Lease to expire.
     let (world, other) = two(prepare(Database::MariaDb, 600)).await;
     somebody_works(&world, "one").await;
     assert!(world.operator().terminate().await.success());
     until_leading(&other).await;
     somebody_works(&world, "two").await;
-    // The one that comes back follows, and the rest is as before.
+    // The one that comes back follows; everything else is as before.
     world.operator().start().await;
     assert_eq!(world.until_one_leads(&[world.operator(), &other]).await, 1);
     assert_eq!(world.rows().await.len(), 2);
@@ -121,7 +121,8 @@ async fn a_leader_that_dies_is_followed_when_its_lease_has_run_out_and_no_accoun
     agent.set("clouddriver.grpc", json!(format!("127.0.0.1:{}", other.hub_port())));
     agent.launch();
     until_leading(&other).await;
-    // By the Lease itself, so that only a machine that stood still for two more of them could be at fault.
+    // Measured by the Lease itself, so that only a machine that stalled for two more Lease durations can fail
+    // here.
     let (_, taken) = times(&world).await;
     let after = taken.duration_since(renewed).as_secs_f64();
     assert!(after >= LEASE as f64, "{after} s after a renewal: nobody may take it that early");
@@ -136,7 +137,7 @@ async fn a_leader_that_dies_is_followed_when_its_lease_has_run_out_and_no_accoun
     assert_eq!(world.state("held").await, Some(State::Active));
     let account = world.object("held").await.expect("it is there");
     assert_eq!(account.status_or_default().epoch, epoch, "it was not given anew");
-    // The rows of the dead replica go; those of the living one stay.
+    // The rows of the dead replica are removed; those of the live one stay.
     eventually("one row, of the living replica", PATIENCE, async || {
         let rows = world.try_assigned_replicas().await?;
         if rows == ["operator-1"] { Ok(()) } else { Err(format!("{rows:?}")) }
@@ -170,7 +171,7 @@ async fn rows_that_a_leader_writes_too_late_are_refused_counted_and_logged() {
     for database in [Database::Postgres, Database::MariaDb] {
         let (world, other) = two(prepare(database, LEASE)).await;
         somebody_works(&world, "one").await;
-        // What another replica does that takes over while this one sleeps.
+        // What another replica does when it takes over while this one is suspended.
         world
             .execute("UPDATE kubesvc_locks SET token = token + 1, owner = 'somebody' WHERE name = 'leader'")
             .await;
@@ -184,7 +185,7 @@ async fn rows_that_a_leader_writes_too_late_are_refused_counted_and_logged() {
         })
         .await;
         assert!(world.operator().log_text().contains("a late write was refused"));
-        // It lets go, and whoever leads then has a term of its own and writes what was refused.
+        // It gives up leadership; the next leader has its own term and writes what was rejected.
         world.until_one_leads(&[world.operator(), &other]).await;
         world.until_row("late", "INACTIVE").await;
         world.until_row("one", "INACTIVE").await;
@@ -215,7 +216,7 @@ async fn a_lease_that_is_deleted_or_edited_by_hand_leaves_one_that_leads() {
     world.until_one_leads(&both).await;
     somebody_works(&world, "edited").await;
 
-    // A Lease of a replica that is deleted is made anew.
+    // A replica's Lease that was deleted is created again.
     must(
         leases
             .delete("kubesvc-replica-operator-1", &DeleteParams::default())

@@ -1,5 +1,5 @@
-//! What `kubectl apply -k` is given here is taken by a real API server, as it stands and under overlays, and takes
-//! nothing with it that is not its own when it is deleted.
+//! A real API server accepts everything that `kubectl apply -k` is given here, as is and under overlays;
+//! deleting it removes nothing that belongs to others.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::world::{documents, in_repository};
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_installed_is_taken_by_the_api_server() {
     let plane = shared().await;
-    // An object that is only tried out needs its namespace all the same, and a definition what it defines.
+    // Even a dry run of an object needs its namespace, and a custom object its definition.
     for folder in ["config/namespace", "config/crd"] {
         must(plane.kubectl(["apply", "-k", &in_repository(folder)]).await.ok());
     }
@@ -72,7 +72,7 @@ async fn an_operator_is_asked_each_second_while_it_starts_and_needs_no_storage_c
     let objects = rendered(plane, &in_repository("config/default")).await;
     let pod = only(&objects, "Deployment")["spec"]["template"]["spec"].clone();
     assert_eq!(pod["containers"][0]["startupProbe"]["periodSeconds"], 1);
-    // The wait for a database takes as long as it takes: only liveness may end a start.
+    // Waiting for a database may take any time: only liveness may end a start.
     let asked = pod["containers"][0]["startupProbe"]["httpGet"]["path"].as_str().unwrap_or_default();
     assert_eq!(asked, "/health/liveness");
     assert!(database_of(&pod)["emptyDir"].is_object(), "{pod}");
@@ -117,7 +117,7 @@ async fn only_agents_reach_9091_and_only_labelled_pods_7002() {
                     );
                 }
                 7002 => assert!(!from.is_empty(), "{rule}"),
-                // Health alone.
+                // Health only.
                 7003 => {}
                 other => unreachable!("port {other} is open: {rule}"),
             }
@@ -127,8 +127,8 @@ async fn only_agents_reach_9091_and_only_labelled_pods_7002() {
     assert!(none.is_empty(), "nobody calls an agent: {none:?}");
 }
 
-/// Renders a base under an overlay that gives it another namespace, a prefix and a suffix, and that one under another
-/// one.
+/// Renders a base under an overlay that sets another namespace, a prefix and a suffix, and that overlay under
+/// another one.
 async fn renamed(base: &str) -> Vec<Value> {
     let overlays = Overlays::new();
     let once = format!("namespace: armory\nnamePrefix: eu-\nnameSuffix: -one\nresources: [../{base}]\n");
@@ -183,7 +183,7 @@ async fn bindings_and_names_hold_together_under_an_overlay_with_namespace_prefix
     }
 }
 
-/// What stands in the README between a heading and the next one of its rank.
+/// The README section between a heading and the next one of the same level.
 fn chapter(heading: &str) -> String {
     let text = must(std::fs::read_to_string(in_repository("README.md")).map_err(|e| e.to_string()));
     let rest = text.split_once(&format!("\n## {heading}\n")).expect("the README has this chapter").1;
@@ -217,7 +217,7 @@ async fn what_the_readme_installs_fits_together_and_deleting_a_part_leaves_the_r
         }
     }
     assert!(applied.len() >= 4, "{applied:?}");
-    // The zone of the samples is the one that this agent says it is of.
+    // The zone of the samples is the one that this agent claims.
     let objects = rendered(&plane, &in_repository("config/agent")).await;
     let deployment = only(&objects, "Deployment");
     let name = variable(&deployment["spec"]["template"]["spec"], "DEPLOYMENT_NAME").expect("it is said");
@@ -230,7 +230,7 @@ async fn what_the_readme_installs_fits_together_and_deleting_a_part_leaves_the_r
     let zones: Vec<_> = tour.split("zoneId: ").skip(1).map(|rest| rest.trim_start_matches('"')).collect();
     assert!(!zones.is_empty() && zones.iter().all(|one| one.starts_with(&zone)), "{zone}: {zones:?}");
 
-    // Accounts are there, and stay when the agent, and then the operator, is deleted.
+    // Accounts exist, and stay when the agent and then the operator are deleted.
     let samples = in_repository("config/samples");
     must(plane.kubectl(["apply", "-n", "kubesvc", "-k", &samples]).await.ok());
     let names = async || {
@@ -291,20 +291,20 @@ async fn the_copy_is_made_from_the_volume_of_one_replica_to_the_database_of_seve
     assert!(settings.contains(from["value"].as_str().unwrap_or("nothing")), "{from} is not in {settings}");
 }
 
-/// The volume of a pod in which SQLite's file is.
+/// The volume of a pod with SQLite's file.
 fn database_of(pod: &Value) -> Value {
     let volumes = pod["volumes"].as_array().cloned().unwrap_or_default();
     volumes.into_iter().find(|volume| volume["name"] == "database").unwrap_or_default()
 }
 
-/// A variable of a pod's first container.
+/// An environment variable of a pod's first container.
 fn variable(pod: &Value, name: &str) -> Option<Value> {
     let all = pod["containers"][0]["env"].as_array().cloned().unwrap_or_default();
     all.into_iter().find(|one| one["name"] == name)
 }
 
-/// A copy of `config` and `crds` with room for kustomizations over them: a kustomization names others by relative paths
-/// only.
+/// A copy of `config` and `crds`, with room for overlays: a kustomization can refer to others by relative
+/// paths only.
 struct Overlays(Folder);
 
 impl Overlays {
@@ -318,7 +318,7 @@ impl Overlays {
         Self(folder)
     }
 
-    /// Writes one, and gives its folder.
+    /// Writes an overlay and returns its folder.
     fn write(&self, name: &str, text: &str) -> String {
         let folder = self.0.file(name);
         let written = std::fs::create_dir(&folder)

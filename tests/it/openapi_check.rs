@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::harness::must;
 use crate::world::{World, in_repository};
 
-/// Requests that are made up for each call and check.
+/// Number of generated requests for each call and check.
 const EXAMPLES: &str = "60";
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,20 +1,20 @@
-//! Random faults on real processes: three replicas, six agents, an API server and a database server end, are killed and
-//! stand still in an order that a seed decides, while 200 accounts are activated, moved, changed, deleted and made anew.
-//! What must always hold is watched from outside all the time; after the last fault of each round everything is as
-//! desired within a minute.
+//! Random faults on real processes: three replicas, six agents, an API server and a database server stop, are
+//! killed or are paused in an order that a seed determines, while 200 accounts are activated, moved, changed,
+//! deleted and recreated. A watcher outside of the programs checks the invariants all the time. After the
+//! last fault of each round, everything must be as desired within a minute.
 //!
-//! A minute of it on each server belongs to the tests, an hour is `make random-faults`. `KUBESVC_SEED` repeats the
-//! decisions of a run, `KUBESVC_FAULT_SECONDS` says how long they go on.
+//! The tests run a minute of it on each server; `make random-faults` runs an hour. `KUBESVC_SEED` repeats the
+//! decisions of a run, `KUBESVC_FAULT_SECONDS` sets its duration.
 //!
-//! | file | what |
+//! | file | provides |
 //! |---|---|
-//! | `plan.rs`, `deck.rs` | what is done to whom and when, from the seed alone |
-//! | `scene.rs`, `balancer.rs` | everything that takes part, and the Service that agents dial |
-//! | `processes.rs`, `book.rs` | faults carried out, and noted |
-//! | `changes.rs` | changes carried out, by client and by REST |
-//! | `watcher.rs`, `watcher/`, `rules.rs` | what must always hold |
-//! | `settled.rs` | what must hold in the end |
-//! | `chronicle.rs` | what led to a violation |
+//! | `plan.rs`, `deck.rs` | which fault happens to what and when, from the seed alone |
+//! | `scene.rs`, `balancer.rs` | all participants, and the Service that agents dial |
+//! | `processes.rs`, `book.rs` | executing and recording faults |
+//! | `changes.rs` | executing changes, through the API server and REST |
+//! | `watcher.rs`, `watcher/`, `rules.rs` | the invariants |
+//! | `settled.rs` | the conditions at the end |
+//! | `chronicle.rs` | the events that led to a violation |
 
 mod balancer;
 mod book;
@@ -42,14 +42,14 @@ use self::watcher::Watcher;
 use crate::harness::databases::Kind;
 use crate::harness::must;
 
-/// How long the faults go on in the tests.
+/// Duration of the faults in the tests, in seconds.
 const A_MINUTE: u64 = 60;
-/// And in half of `make random-faults`.
+/// Duration in each half of `make random-faults`, in seconds.
 const HALF_AN_HOUR: u64 = 1800;
-/// How long the accounts may take to be as desired for the first time.
+/// Timeout for the accounts to be as desired for the first time.
 const BEGIN: Duration = Duration::from_secs(120);
 
-/// A number from the environment.
+/// Reads a number from the environment.
 fn from_environment(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| must(Err(format!("{name} is to be a whole number, not {text}")))))
@@ -59,7 +59,7 @@ fn say(what: &str) {
     let _ = writeln!(std::io::stderr(), "{what}");
 }
 
-/// A run from begin to end.
+/// Performs one run from beginning to end.
 async fn run(kind: Kind, seed: u64, seconds: u64) {
     let seed = from_environment("KUBESVC_SEED").unwrap_or(seed);
     let lasts = Duration::from_secs(from_environment("KUBESVC_FAULT_SECONDS").unwrap_or(seconds));
@@ -78,7 +78,7 @@ async fn run(kind: Kind, seed: u64, seconds: u64) {
     must(scene.chronicle.verdict());
 }
 
-/// All rounds; the answer is the summary.
+/// Performs all rounds and returns the summary.
 async fn rounds(scene: &Scene, watcher: &Watcher, leader: &Leader, plan: &Plan) -> String {
     scene.make(&plan.first).await;
     must(scene.settle(&plan.first, BEGIN).await);
@@ -93,7 +93,7 @@ async fn rounds(scene: &Scene, watcher: &Watcher, leader: &Leader, plan: &Plan) 
                 scene
                     .chronicle
                     .violation(None, format!("a minute after the last fault of round {number}: {why}"));
-                // Later rounds begin with what is desired; if that never comes, there is nothing to begin with.
+                // Later rounds start from the desired state; without it there is nothing to continue from.
                 must(scene.settle(&round.wishes, BEGIN).await);
             }
         }
@@ -112,8 +112,8 @@ async fn rounds(scene: &Scene, watcher: &Watcher, leader: &Leader, plan: &Plan) 
     scene.summary(slowest, &begin)
 }
 
-/// Faults and changes of one round; the answer is when the last fault was over. A change that is not taken within the
-/// time that everything has from then on is left to whoever looks at what there has to be.
+/// Performs the faults and changes of one round, and returns the time at which the last fault was over. A
+/// change that is not accepted within the recovery time after that is left to the final checks.
 async fn play(scene: &Scene, watcher: &Watcher, leader: &Leader, round: &Round) -> Instant {
     let begun = Instant::now();
     let mut of_accounts = BTreeMap::<usize, Vec<_>>::new();

@@ -1,4 +1,4 @@
-//! Many agents come at once, and replicas stop or begin anew: no account is orphaned for the wait.
+//! Many agents connect at once, and replicas stop or restart: no account is orphaned because of the wait.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use crate::harness::simulated_agent::frames::{Introduction, NoSession, Policy};
 use crate::harness::{must, wait::eventually};
 use crate::world::{Database, PATIENCE, World};
 
-/// How many agents there are, each with a zone and an account of its own.
+/// Number of agents, each with a zone and an account of its own.
 const AGENTS: usize = 10;
-/// How long an agent may be away, in seconds: far less than it takes to register them all, one a second.
+/// Grace in seconds: far less than registering all agents takes, at one per second.
 const GRACE: u64 = 3;
 
-/// Agents that come back whenever they are told to, until dropped.
+/// Agents that reconnect whenever they are told to, until dropped.
 struct Crowd {
     connected: Arc<Mutex<BTreeMap<usize, u32>>>,
-    /// The most times that one agent was refused between two streams.
+    /// Maximum number of refusals of one agent between two streams.
     refusals: Arc<Mutex<u32>>,
     stop: CancellationToken,
     stops: BTreeMap<usize, CancellationToken>,
@@ -53,7 +53,7 @@ impl Crowd {
         Self { connected, refusals, stop, stops, tasks }
     }
 
-    /// Waits until each agent was accepted so often.
+    /// Waits until each agent was accepted `times` times.
     async fn until_all_were_accepted(&self, times: u32) {
         eventually(&format!("all agents were accepted {times} times"), 2 * PATIENCE, async || {
             let connected = self.connected.lock().clone();
@@ -64,7 +64,7 @@ impl Crowd {
     }
 }
 
-/// One agent: it dials, comes again when it is told to, and dials anew when its stream ends.
+/// One agent: dials, retries when it is told to, and dials again when its stream ends.
 async fn live(agent: usize, hub: u16, connected: &Mutex<BTreeMap<usize, u32>>, refusals: &Mutex<u32>) {
     let hub = format!("127.0.0.1:{hub}");
     let mut introduction = Introduction::new(&format!("agent-{agent}"), &format!("zone-{agent}"));
@@ -96,7 +96,7 @@ async fn live(agent: usize, hub: u16, connected: &Mutex<BTreeMap<usize, u32>>, r
     }
 }
 
-/// From its next start the operator registers one agent a second.
+/// Limits the operator to one registration per second from its next start on.
 fn limit_registrations(world: &World) {
     let file = world.folder().file("kubesvc.yml");
     let text = must(std::fs::read_to_string(&file).map_err(|error| error.to_string()));
@@ -204,7 +204,8 @@ async fn a_replica_that_is_asked_to_stop_sends_its_agents_to_another_one_and_no_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_begins_anew_under_its_old_id_has_none_of_its_former_agents() {
-    // Nobody would wait here for the end of such a Lease: the former process is gone because another one has begun.
+    // The test would time out if it had to wait for such a Lease to expire: the former process is gone
+    // because a new one has started.
     const LEASE: u64 = 600;
     let world = World::prepare()
         .database(Database::Postgres)

@@ -1,5 +1,5 @@
-//! Kubeconfigs by secret reference: read where the reference says, noticed when they change, and refused with what is
-//! wrong where they cannot be.
+//! Kubeconfigs by secret reference: read from where the reference says, noticed when they change, and refused
+//! with the reason if they are invalid.
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::DeleteParams;
@@ -20,7 +20,7 @@ fn is_stalled(account: &KubesvcAccount) -> bool {
     condition(account, "Stalled").is_some_and(|one| one.status == "True")
 }
 
-/// So slow that a try by the clock cannot be what heals.
+/// A world whose retries are so slow that they cannot be what repairs an account.
 async fn world_without_retries() -> World {
     World::prepare()
         .setting("kubesvc.dynamicAccounts.retryFrequencySeconds", 3600)
@@ -59,7 +59,7 @@ async fn a_reference_to_a_secret_is_followed_and_its_change_activates_anew() {
             })
             .await;
     }
-    // It goes, and comes back.
+    // The Secret is deleted, and comes back.
     let secrets = world.api::<Secret>();
     secrets.delete("store", &DeleteParams::default()).await.expect("it is there");
     let failed = world.until_reason("file", State::Failed, "CredentialMissing").await;
@@ -99,7 +99,7 @@ async fn what_a_reference_cannot_be_is_said_and_stalls() {
         assert!(is_stalled(&account), "{name}: {account:#?}");
         assert!(message(&account).contains(said), "{name}: {}", message(&account));
     }
-    // What may come yet is waited for.
+    // Something that may still be created is waited for.
     for (name, reference, said) in [
         ("late", "encrypted:k8s!n:later!k:kubeconfig", "Secret"),
         ("keyless", "encrypted:k8s!n:store!k:other", "has no key \"other\""),
@@ -133,14 +133,14 @@ async fn a_file_of_the_operator_is_read_below_the_folders_of_the_setting() {
     world.until("prod", State::Active).await;
     let out = world.until_reason("out", State::Failed, "ReferenceRefused").await;
     assert!(message(&out).contains("outside of the folders"), "{}", message(&out));
-    // A start finds the same file, and writes nothing.
+    // A restart finds the same file and writes nothing.
     let writes = world.writes_to("prod").len();
     world.operator().kill_and_start().await;
     world.until_connected(&agent, true).await;
     world.account("next").zone("east").kubeconfig(&new.kubeconfig()).create().await;
     world.until("next", State::Active).await;
     assert_eq!(world.writes_to("prod").len(), writes, "{:#?}", world.writes_to("prod"));
-    // Nothing tells of a changed file: an operator that starts looks, and so does the resync.
+    // Nothing reports a changed file: only the start of an operator and the resync notice it.
     std::fs::write(&path, new.kubeconfig()).expect("the folder is there");
     world.operator().kill_and_start().await;
     world

@@ -1,7 +1,9 @@
-//! What went wrong in the Armory Scale Agent with several replicas, by its own release notes: none of it here.
+//! Problems of the Armory Scale Agent with several replicas, according to its release notes, do not occur
+//! here.
 //!
-//! Beside these, by name in other files: a restart of either side (`stories`), a second process under an agent's id
-//! (`replicas`, `followers`), a replica that dies with an answer in its hands (`followers`).
+//! Tests for further ones are in other files: a restart of either side (`end_to_end`), a second process with
+//! the id of an agent (`replicas`, `followers`), a replica that dies before it has forwarded an answer
+//! (`followers`).
 
 use std::time::Duration;
 
@@ -17,9 +19,9 @@ use crate::harness::simulated_agent::{
 use crate::harness::{must, wait::eventually};
 use crate::world::{Database, Operator, PATIENCE, Prepare, World};
 
-/// How long a Lease is valid here unless a test says otherwise, in seconds.
+/// Validity of a Lease unless a test sets another one, in seconds.
 const LEASE: u64 = 6;
-/// Far longer than a test waits: what comes true has not waited for the end of such a Lease.
+/// Far longer than a test waits: a condition that comes true did not wait for the expiry of such a Lease.
 const ENDLESS: u64 = 600;
 
 fn prepare(grace: u64, lease: u64) -> Prepare {
@@ -31,12 +33,12 @@ fn prepare(grace: u64, lease: u64) -> Prepare {
         .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", grace)
 }
 
-/// Two replicas, the first of which leads.
+/// Two replicas; the first one leads.
 async fn two(grace: u64) -> (World, Operator) {
     two_of(prepare(grace, LEASE)).await
 }
 
-/// As [`two`], of what was said before the start.
+/// Like [`two`], with prepared settings.
 async fn two_of(prepare: Prepare) -> (World, Operator) {
     let world = prepare.start().await;
     let follower = world.replica("operator-1").await;
@@ -53,7 +55,7 @@ async fn agent(replica: &Operator, id: &str) -> SimulatedAgent {
     connect(replica, Introduction::new(id, "east"), Policy::default()).await
 }
 
-/// An account of zone east that is ACTIVE, in its row too.
+/// Creates an account in zone east and waits until it is ACTIVE, in its row too.
 async fn active(world: &World, name: &str) -> KubesvcAccount {
     let kubeconfig = world.cluster(&format!("{name}-user")).await.kubeconfig();
     world.account(name).zone("east").kubeconfig(&kubeconfig).create().await;
@@ -62,7 +64,7 @@ async fn active(world: &World, name: &str) -> KubesvcAccount {
     account
 }
 
-/// Waits until a simulated agent holds so many accounts.
+/// Waits until a simulated agent holds `count` accounts.
 async fn holds(agent: &SimulatedAgent, count: usize) {
     eventually(&format!("{agent:?} holds {count}"), PATIENCE, async || match agent.held().len() {
         held if held == count => Ok(()),
@@ -71,7 +73,7 @@ async fn holds(agent: &SimulatedAgent, count: usize) {
     .await;
 }
 
-/// Waits until the object of an agent of zone east says that it is connected, or that it is not.
+/// Waits until the object of an agent in zone east shows the wanted connection state.
 async fn until_connected(world: &World, id: &str, wanted: bool) {
     eventually(&format!("agent {id} with connected: {wanted}"), PATIENCE, async || {
         let object = world.api::<KubesvcAgent>().get(&names::agent_object_name(id, "east")).await;
@@ -81,7 +83,7 @@ async fn until_connected(world: &World, id: &str, wanted: bool) {
     .await;
 }
 
-/// Waits for an account that is made now: by then the leader has had its look at all that happened before.
+/// Waits for a newly created account: by then the leader has processed everything before.
 async fn leader_has_looked(world: &World, name: &str) {
     active(world, name).await;
 }
@@ -95,7 +97,7 @@ async fn a_new_agent_pod_that_connects_before_the_old_one_was_flushed_orphans_no
     let writes = world.writes_to("prod").len();
     let new = agent(world.operator(), "pod-new").await;
     holds(&new, 1).await;
-    // The old pod is gone without a word, and is flushed a while after the new one came.
+    // The old pod is gone without a goodbye, and is flushed a while after the new one connects.
     drop(old);
     until_connected(&world, "pod-old", false).await;
     // The fault: longer than the grace.
@@ -112,13 +114,13 @@ async fn one_late_heartbeat_makes_no_account_unrecoverable() {
     let (world, follower) = two(2).await;
     let agent = agent(&follower, "agent-1").await;
     active(&world, "prod").await;
-    // So late that the agent is cut off, and its account orphaned.
+    // Wait until the agent is cut off and its account is orphaned.
     agent.set_heartbeats(false);
     world.until("prod", State::Orphaned).await;
     let again = agent.again();
     assert_eq!(again.accounts_held.len(), 1, "it has held it all the time");
     drop(agent);
-    // It comes to the other replica.
+    // The agent connects to the other replica.
     let _agent = connect(world.operator(), again, Policy::default()).await;
     let recovered = world.until("prod", State::Active).await;
     assert_eq!(recovered.status_or_default().failed_count, 0);
@@ -146,7 +148,7 @@ async fn no_account_is_deleted_by_a_blip_between_replicas() {
     let writes = || world.writes_to("own").len() + world.writes_to("prod").len();
     let before = writes();
 
-    // The others see no sign of life of it, until its Lease has long run out.
+    // The others see no sign of life from it until long after its Lease has expired.
     line.set(Line::Cut);
     let alive = async |count: usize| {
         eventually(&format!("{count} replicas alive"), PATIENCE, async || {
@@ -174,7 +176,7 @@ async fn no_account_is_deleted_by_a_blip_between_replicas() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_meant_for_a_replica_that_is_gone_reaches_the_one_that_leads_and_is_not_sent_for_ever() {
-    // Long enough for all that happens while nobody leads, on any machine.
+    // Long enough for everything that happens without a leader, on any machine.
     let (world, follower) =
         two_of(prepare(30, 3 * LEASE).setting("kubesvc.cache.operationWaitMs", 120_000)).await;
     let silent = Policy { add: OnAdd::Silent, ..Policy::default() };
@@ -186,7 +188,7 @@ async fn an_answer_meant_for_a_replica_that_is_gone_reaches_the_one_that_leads_a
     })
     .await;
     world.operator().kill();
-    // It answers while nobody leads.
+    // The agent answers while there is no leader.
     agent.say_held(sent, identity("prod"));
     agent.set_policy(Policy::default());
     assert_ne!(world.state("prod").await, Some(State::Active), "nobody has decided so");
@@ -196,7 +198,7 @@ async fn an_answer_meant_for_a_replica_that_is_gone_reaches_the_one_that_leads_a
     world.until_row("prod", "ACTIVE").await;
     leader_has_looked(&world, "after").await;
     let reports = world.operator_writes("kubesvcagents").len();
-    // The fault would go on for ever.
+    // The fault would continue forever.
     tokio::time::sleep(Duration::from_secs(8)).await;
     let since = world.operator_writes("kubesvcagents").len() - reports;
     assert!(since <= 1, "beside how many it holds nothing is written: {since}");
@@ -218,7 +220,7 @@ async fn rows_of_removed_agents_and_dead_replicas_are_pruned() {
     leaves.goodbye().await;
     world.until_assigned(&[("prod", "agent-0"), ("prod", "agent-2")]).await;
     world.until_connections("prod", 2).await;
-    // With its replica: nobody is left there who could remove what it has written.
+    // Kill its replica too: nothing remains there that could remove what it has written.
     follower.kill();
     drop(dies);
     world.until_assigned(&[("prod", "agent-0")]).await;
@@ -239,13 +241,13 @@ async fn after_the_end_of_a_replica_its_agents_are_given_accounts_before_its_lea
     let (world, follower) = two_of(prepare(20, ENDLESS)).await;
     let agent = agent(&follower, "agent-1").await;
     active(&world, "before").await;
-    // Each of these waits ends before the Lease of the dead replica does.
+    // Each of these waits ends before the Lease of the dead replica expires.
     follower.kill();
     let again = agent.again();
     drop(agent);
     let agent = connect(world.operator(), again, Policy::default()).await;
     active(&world, "next").await;
-    // And back to a process that has just begun under the id of the dead one.
+    // Back to a process that has just started with the id of the dead one.
     follower.start().await;
     let again = agent.again();
     drop(agent);

@@ -1,9 +1,10 @@
-//! Several replicas on one API server and one database: how they find one another, and what they ask of one another.
+//! Several replicas on one API server and one database: how they find one another, and the calls between
+//! them.
 //!
 //! | file | what |
 //! |---|---|
-//! | `finding.rs` | Endpoints and EndpointSlices, and the rights to watch them |
-//! | `agents.rs` | agents of all replicas, wherever one asks |
+//! | `finding.rs` | Endpoints and EndpointSlices, and the permissions to watch them |
+//! | `agents.rs` | agents of all replicas, through any replica |
 //! | `signatures.rs` | calls between replicas, and what is refused |
 
 mod agents;
@@ -13,12 +14,12 @@ mod signatures;
 use crate::harness::wait::eventually;
 use crate::world::{Database, Operator, PATIENCE, World};
 
-/// The id of the first operator of each world.
+/// Id of the first operator in each world.
 const FIRST: &str = "operator-0";
-/// The id of the second.
+/// Id of the second operator.
 const SECOND: &str = "operator-1";
 
-/// Two replicas that know one another.
+/// Two replicas that know each other.
 async fn two(database: Database) -> (World, Operator) {
     let world = World::prepare().database(database).setting("server.address", "*").start().await;
     let second = world.replica(SECOND).await;
@@ -30,7 +31,7 @@ async fn two(database: Database) -> (World, Operator) {
     (world, second)
 }
 
-/// Waits until a replica lists these, ready or not.
+/// Waits until a replica lists exactly these replicas with their readiness.
 async fn until_replicas(asked: &Operator, expected: &[(&str, bool)]) {
     eventually(&format!("replicas {expected:?}"), PATIENCE, async || {
         let answer = asked.get("/armory/clouddrivers").await?;

@@ -1,8 +1,8 @@
 //! What each request does in each state: the table of the REST API, cell by cell, on real parts.
 //!
-//! A state is reached as it is in life: DEACTIVATING and DELETING with an agent that was stopped in its tracks,
-//! ORPHANED with one that was killed, TO_MIGRATE while a new leader waits for agents, TO_DEACTIVATE with an operator
-//! that may not write what it decides. Each cell has an account of its own.
+//! Each state is reached as in real life: DEACTIVATING and DELETING with an agent that was paused, ORPHANED
+//! with one that was killed, TO_MIGRATE while a new leader waits for agents, TO_DEACTIVATE with an operator
+//! that lacks permission to write its decision. Each cell has an account of its own.
 
 mod malformed;
 mod shapes;
@@ -18,7 +18,7 @@ use self::table::{
 };
 use crate::world::{Answer, Call, Cluster, World};
 
-/// What is asked.
+/// A request to the REST API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Request {
     Add,
@@ -31,12 +31,12 @@ enum Request {
 const REQUESTS: [Request; 5] =
     [Request::Add, Request::Activate, Request::Deactivate, Request::Put, Request::Delete];
 
-/// The code, and what may be shown right after it: the state of the table, and those that the leader makes of it at
-/// once. `gone` is 404.
+/// Expected status code, and the states that may be shown right after it: that of the table, and those that
+/// the leader turns it into at once. `gone` means 404.
 type Cell = (u16, &'static [&'static str]);
 
-/// One line of the table: as what `docs/rest.md` has it, how accounts of it are called, what they are shown as, and the
-/// five cells.
+/// One row of the table: its label in `docs/rest.md`, the prefix of its accounts' names, the state they show,
+/// and the five cells.
 struct Line {
     row: &'static str,
     name: &'static str,
@@ -53,7 +53,7 @@ impl Line {
         REQUESTS.iter().map(|request| self.account(*request)).collect()
     }
 
-    /// Makes the five accounts; absent a kubeconfig, with one that is refused.
+    /// Creates the five accounts; without a cluster, with a kubeconfig that is refused.
     async fn create(&self, world: &World, zone: &str, cluster: Option<&Cluster>) {
         let kubeconfig = cluster.map_or_else(|| "kind: Nonsense".to_owned(), Cluster::kubeconfig);
         let made = self.accounts().into_iter().map(|name| {
@@ -75,7 +75,7 @@ impl Line {
         join_all(self.accounts().iter().map(|name| world.delete(name))).await;
     }
 
-    /// Holds all five cells.
+    /// Checks all five cells.
     async fn hold(&self, world: &World) {
         for (request, (code, then)) in REQUESTS.into_iter().zip(self.cells) {
             let name = self.account(request);
@@ -109,7 +109,7 @@ impl Line {
     }
 }
 
-/// The entry of a 409 of the two POSTs.
+/// The entry in the 409 response of the two POSTs.
 fn existing(name: &str, state: &str, account: &KubesvcAccount) -> Value {
     json!({"name": name, "zoneId": account.spec.zone_id, "state": state})
 }
@@ -226,7 +226,7 @@ async fn what_is_asked_is_shown_before_it_is_begun() {
 async fn accounts_that_nobody_has_made() {
     let world = World::start().await;
     for (request, (code, then)) in REQUESTS.into_iter().zip(NO_ACCOUNT.cells) {
-        // One name of either length: they are deleted in different ways.
+        // Names of each length: they are deleted in different ways.
         for name in [
             NO_ACCOUNT.account(request),
             format!("{}-2", NO_ACCOUNT.account(request)),

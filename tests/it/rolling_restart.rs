@@ -1,5 +1,5 @@
-//! Three replicas with a thousand accounts on fifty agents, each of them ended and started anew in turn: no account
-//! leaves ACTIVE, and hardly anything is written.
+//! Three replicas with a thousand accounts on fifty agents restart one after the other: no account leaves
+//! ACTIVE, and hardly anything is written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,18 +23,18 @@ use crate::world::{Database, Operator, PATIENCE, World};
 
 const ACCOUNTS: usize = 1000;
 const AGENTS: usize = 50;
-/// In seconds; after it an account whose agent is away is orphaned.
+/// Time in seconds after which an account whose agent is away is orphaned.
 const GRACE: u64 = 8;
-/// Longer than what is told of an agent is put off.
+/// Longer than any delayed write about an agent.
 const QUIET: Duration = Duration::from_secs(7);
-/// How often an agent sees whether its stream has ended, and how soon it dials again.
+/// Interval at which an agent checks whether its stream has ended, and dials again.
 const LOOK: Duration = Duration::from_millis(50);
 
 fn zone(number: usize) -> String {
     format!("zone-{number:02}")
 }
 
-/// An agent that dials one replica after the other whenever its stream has ended.
+/// An agent that dials the next replica whenever its stream has ended.
 struct Roaming {
     connected: Arc<AtomicBool>,
     connects: Arc<AtomicUsize>,
@@ -72,7 +72,7 @@ impl Roaming {
     }
 }
 
-/// Every state in which a watch has shown an account since it began, other than ACTIVE.
+/// Records every state other than ACTIVE in which a watch shows an account.
 fn watch(accounts: Api<KubesvcAccount>) -> (Arc<Mutex<Vec<String>>>, AbortOnDropHandle<()>) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let tell = Arc::clone(&seen);
@@ -88,7 +88,7 @@ fn watch(accounts: Api<KubesvcAccount>) -> (Arc<Mutex<Vec<String>>>, AbortOnDrop
                 }
                 Ok(Event::Delete(account)) => tell.lock().push(format!("{} is gone", account.name_any())),
                 Ok(Event::Init | Event::InitDone) => {}
-                // It begins anew with a list, which shows what was missed.
+                // The watch restarts with a list, which shows what was missed.
                 Err(error) => eprintln!("the watch: {error}"),
             }
         }
@@ -127,7 +127,7 @@ async fn all_active(world: &World, agents: &[Roaming]) {
     .await;
 }
 
-/// All agents are connected, the replicas between them show all of them, and one replica leads.
+/// Waits until all agents are connected, the replicas together list all of them, and one replica leads.
 async fn settled(world: &World, replicas: &[&Operator], agents: &[Roaming]) {
     eventually("all agents connected", PATIENCE, async || {
         let away = agents.iter().filter(|agent| !agent.connected.load(Ordering::SeqCst)).count();
@@ -147,7 +147,7 @@ async fn settled(world: &World, replicas: &[&Operator], agents: &[Roaming]) {
     world.until_one_leads(replicas).await;
 }
 
-/// The operator's writes by what they are, Leases left out.
+/// Counts the operator's writes by kind, without Leases.
 fn writes(world: &World) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for resource in ["kubesvcaccounts", "kubesvcagents", "events", "secrets"] {
@@ -166,7 +166,7 @@ async fn a_rolling_restart_of_three_replicas_keeps_a_thousand_accounts_active() 
     let passed = folder.file("passed");
     let world = World::prepare()
         .database(Database::Postgres)
-        // So that a failure says which write it was.
+        // A failure can then say which write it was.
         .operator_env("KUBESVC_CRASH_LOG", &passed.display().to_string())
         .setting("kubesvc.leaderElection.leaseDurationSeconds", 6)
         .setting("kubesvc.leaderElection.renewDeadlineSeconds", 4)
@@ -184,7 +184,7 @@ async fn a_rolling_restart_of_three_replicas_keeps_a_thousand_accounts_active() 
     let cluster = world.cluster("spinnaker").await;
     create_accounts(&world, &cluster.kubeconfig()).await;
     all_active(&world, &agents).await;
-    // What is told of agents follows a few seconds later; Events too.
+    // Delayed writes about agents follow a few seconds later, and so do Events.
     quiet(&world).await;
 
     let (seen, _watching) = watch(world.api());
@@ -197,7 +197,7 @@ async fn a_rolling_restart_of_three_replicas_keeps_a_thousand_accounts_active() 
         replica.start().await;
         settled(&world, &replicas, &agents).await;
     }
-    // The fault that could show late: who is orphaned, is so after the grace.
+    // The fault that would show late: an account is orphaned only after the grace.
     tokio::time::sleep(Duration::from_secs(GRACE + 3)).await;
     quiet(&world).await;
     all_active(&world, &agents).await;
@@ -224,7 +224,7 @@ async fn a_rolling_restart_of_three_replicas_keeps_a_thousand_accounts_active() 
     );
 }
 
-/// Waits until nothing was written for as long as anything may be put off.
+/// Waits until nothing was written for as long as any write may be delayed.
 async fn quiet(world: &World) {
     let last = Mutex::new((writes(world), Instant::now()));
     eventually("no more writes", 2 * PATIENCE, async || {

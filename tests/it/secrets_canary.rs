@@ -1,5 +1,5 @@
-//! No credential leaves its place. Every kind of credential is planted, a whole life is run at the most talkative log
-//! level, and then everything that anybody can read is searched.
+//! No credential leaves its place. The test plants every kind of credential, runs a full life cycle at the
+//! most verbose log level, and then searches everything that anyone can read.
 
 mod needles;
 
@@ -20,10 +20,11 @@ async fn no_credential_is_found_anywhere_but_in_its_secret() {
     let agent = world.agent("agent-1").log_level("trace").start().await;
     let mut needles = Needles::default();
     needles.add("what the test made up", CANARY);
-    // The message of a refusal must not repeat a part of a value either.
+    // The message of a refusal must not even repeat part of a value.
     needles.add("a part of it", &CANARY[..10]);
 
-    // A reference of the engine `noop` is the secret itself: its token may stand in the spec, and nowhere else.
+    // A reference of the engine `noop` is the secret itself: its token may occur in the spec, and nowhere
+    // else.
     let mut in_spec = Needles::default();
     let mut answers = by_reference(&world, &mut in_spec).await;
     answers.extend(live(&world, &agent, &mut needles).await);
@@ -45,7 +46,8 @@ async fn no_credential_is_found_anywhere_but_in_its_secret() {
     secrets_are_where_they_belong(&world, &needles).await;
 }
 
-/// Plants every kind of credential and leads their accounts through a whole life. The answer is what REST said.
+/// Plants every kind of credential and takes their accounts through a full life cycle. Returns the REST
+/// responses.
 async fn live(world: &World, agent: &Agent, needles: &mut Needles) -> Vec<String> {
     let (token, rotated, rest, file) = tokio::join!(
         world.cluster("token"),
@@ -70,7 +72,8 @@ async fn live(world: &World, agent: &Agent, needles: &mut Needles) -> Vec<String
     for name in ["basic", "wrong", "untrusted", "exec", "no-yaml", "no-base64"] {
         world.until(name, State::Failed).await;
     }
-    // Rotated, spoilt, healed, stopped, begun again; then both programs end and begin again, and some accounts go.
+    // Rotated, corrupted, repaired, stopped, started again; then both programs restart, and some accounts are
+    // deleted.
     world.secret("token", rotated.kubeconfig().as_bytes(), true).await;
     world.until_account("token", "was rotated", |account| account.status_or_default().epoch.0 == 2).await;
     world.secret("token", format!("{{{CANARY}").as_bytes(), true).await;
@@ -109,7 +112,7 @@ async fn certificate(world: &World, cluster: &Cluster, needles: &mut Needles) {
     world.account("certificate").zone("east").kubeconfig(&kubeconfig).create().await;
 }
 
-/// Accounts that fail, each in another place.
+/// Accounts that each fail at a different stage.
 async fn what_fails(world: &World, cluster: &Cluster) {
     let good = cluster.kubeconfig_with(Proof::Token(CANARY));
     let user = |user: &str| good.replace(&format!("{{token: {CANARY:?}}}"), &format!("{{{user}}}"));
@@ -130,7 +133,7 @@ async fn what_fails(world: &World, cluster: &Cluster) {
     }
 }
 
-/// Credentials that come by REST, good and bad.
+/// Credentials that arrive through REST, valid and invalid ones.
 async fn by_rest(world: &World, cluster: &Cluster) -> Vec<String> {
     let contents = cluster.kubeconfig();
     let dynamic = "/armory/accounts/dynamic";
@@ -167,7 +170,8 @@ async fn by_rest(world: &World, cluster: &Cluster) -> Vec<String> {
     answers
 }
 
-/// A credential in a reference, by REST and by kubectl, good and bad. The answer is what REST said.
+/// Credentials in references, through REST and through kubectl, valid and invalid ones. Returns the REST
+/// responses.
 async fn by_reference(world: &World, in_spec: &mut Needles) -> Vec<String> {
     let cluster = world.cluster("noop").await;
     in_spec.add_token("noop", cluster.token());
@@ -190,7 +194,7 @@ async fn by_reference(world: &World, in_spec: &mut Needles) -> Vec<String> {
     world.until("noop", State::Active).await;
     let shown = world.get("/armory/accounts/noop").await;
     assert_eq!(shown.json["definition"]["kubeconfigFile"], "encrypted:noop!v:redacted", "{shown}");
-    // By kubectl, each wrong in another way: what is told of them must not repeat them.
+    // Through kubectl, each invalid in its own way: messages about them must not repeat them.
     let spec = |reference: String| json!({ "reference": reference });
     for (name, reference) in [
         ("cut", format!("encrypted:noop!v:{}!rest", cluster.token())),
@@ -203,7 +207,7 @@ async fn by_reference(world: &World, in_spec: &mut Needles) -> Vec<String> {
     answers
 }
 
-/// Every text that somebody can read without reading Secrets, with what it is.
+/// Every text that can be read without access to Secrets, with its origin.
 async fn everything(world: &World, answers: Vec<String>) -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> =
         answers.into_iter().enumerate().map(|(index, text)| (format!("answer {index}"), text)).collect();
@@ -237,7 +241,8 @@ async fn everything(world: &World, answers: Vec<String>) -> Vec<(String, String)
     all
 }
 
-/// The folder of the world, database and its WAL included; all but the kubeconfigs that the test itself put there.
+/// Checks the folder of the world, including the database and its WAL, except for the kubeconfigs that the
+/// test itself put there.
 fn files_are_clean(world: &World, needles: &Needles) {
     let mut searched = Vec::new();
     let mut folders = vec![world.folder().path().to_path_buf()];
@@ -260,7 +265,7 @@ fn files_are_clean(world: &World, needles: &Needles) {
     }
 }
 
-/// The needles do find what they are for, and only in the Secrets that accounts name.
+/// Checks that the needles find what they are made for, and only in the Secrets that accounts name.
 async fn secrets_are_where_they_belong(world: &World, needles: &Needles) {
     let secrets =
         world.api::<Secret>().list(&kube::api::ListParams::default()).await.expect("they can be listed");

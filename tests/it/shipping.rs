@@ -1,4 +1,4 @@
-//! What is released: the profile it is built with, the image, and what is looked at before.
+//! The release: its build profile, its image, and the checks before it.
 
 use crate::harness::must;
 use crate::world::in_repository;

@@ -1,4 +1,4 @@
-//! What holds of the programs from their first moment, and what a start waits for.
+//! What holds from the first moment of the programs, and what a start waits for.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn neither_program_may_write_a_core_dump() {
     }
 }
 
-/// Waits until an operator that starts says that it waits for its database, and gives the reason.
+/// Waits until a starting operator reports that it waits for its database, and returns the reason.
 async fn until_it_waits(operator: &Operator) -> String {
     eventually("an operator that waits for its database", PATIENCE, async || {
         operator.check_running()?;
@@ -37,14 +37,14 @@ async fn until_it_waits(operator: &Operator) -> String {
     .await
 }
 
-/// Starts an operator whose database is away, and lets the database come.
+/// Starts an operator without its database, then makes the database available.
 async fn is_waited_for(world: &World, part: &str, come: impl AsyncFnOnce()) {
     let operator = world.operator();
     operator.launch_with(&[]);
     let why = until_it_waits(operator).await;
     assert!(why.contains(part), "{why}");
     assert!(!why.contains("p@ss") && !why.contains("p%40ss"), "{why}");
-    // Not ready for agents either, and alive.
+    // Not ready for agents either, but alive.
     for (path, status) in
         [("/health/liveness", 200), ("/health/readiness?exclude=database", 503), ("/armory/accounts", 503)]
     {

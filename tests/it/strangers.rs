@@ -1,4 +1,4 @@
-//! Strangers who know from REST what agents there are.
+//! Strangers who know from REST which agents exist.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::harness::simulated_agent::frames::{Introduction, NoSession, Policy};
 use crate::harness::wait::eventually;
 use crate::world::{Agent, Call, PATIENCE, World};
 
-/// Hellos that a stranger tries after each disconnect.
+/// Number of hellos that a stranger sends after each disconnect.
 const TRIES: usize = 10;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -40,13 +40,14 @@ async fn a_disconnected_agents_place_is_kept(approval: &str) {
     let listed = world.get("/armory/agents").await;
     let (id, zone) = (listed.json[0]["agentId"].as_str().unwrap_or_default(), agent.zone());
     assert_eq!(id, agent.id(), "{listed}");
-    // Once the agent cannot be quicker than the stranger, and once it can.
+    // Once the agent cannot be faster than the stranger, and once it can.
     for is_paused in [true, false] {
         if is_paused {
             agent.pause();
         }
         let path = format!("/armory/agent/{id}/disconnect");
-        // Its object says late that it was gone: the answer itself tells that it is back.
+        // The agent's object shows the disconnect late; the response to the call itself shows that the agent
+        // is back.
         eventually("the agent is disconnected", PATIENCE, async || {
             let answer = world.call(Call::new("POST", &path)).await;
             if answer.status == 200 { Ok(()) } else { Err(answer.to_string()) }

@@ -1,11 +1,11 @@
-//! Replicas that live in the past: one whose API server shows it an old state, and one that slept longer than its Lease.
-//! Nothing is done because of what was so, and what they write too late is refused.
+//! Replicas that live in the past: one whose API server serves an old state, and one that was suspended for
+//! longer than its Lease. Neither acts on outdated state, and their late writes are rejected.
 //!
-//! | file | what |
+//! | file | case |
 //! |---|---|
-//! | `follower.rs` | an old state is shown to a replica that follows |
-//! | `leader.rs` | to one that begins to lead |
-//! | `late.rs` | a leader is stopped in the middle of its work, past its Lease, and goes on |
+//! | `follower.rs` | a follower is served an old state |
+//! | `leader.rs` | a replica that starts to lead is served an old state |
+//! | `late.rs` | a leader is suspended in the middle of its work until its Lease has expired, then continues |
 
 mod follower;
 mod late;
@@ -24,9 +24,10 @@ use crate::harness::simulated_agent::{
 use crate::harness::{must, wait::eventually};
 use crate::world::{Database, Operator, PATIENCE, Prepare, World};
 
-/// How long a Lease is valid here, in seconds.
+/// Validity of a Lease, in seconds.
 const LEASE: u64 = 6;
-/// How long a fault lasts that nothing shows the end of: longer than an answer may take, and than the grace.
+/// Duration of a fault whose end cannot be observed: longer than an answer may take, and longer than the
+/// grace.
 const A_WHILE: Duration = Duration::from_secs(7);
 
 fn prepare(database: Database, grace: u64) -> Prepare {
@@ -38,9 +39,9 @@ fn prepare(database: Database, grace: u64) -> Prepare {
         .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", grace)
 }
 
-/// A world whose first replica leads, and one that follows and reads from a second API server.
+/// A world whose first replica leads, and a follower that reads from a second API server.
 struct Travel {
-    // Dropped in this order: the replica before the API server that it talks to.
+    // Drop order: the replica before the API server that it uses.
     follower: Operator,
     second: SecondServer,
     world: World,
@@ -60,12 +61,12 @@ impl Travel {
         Self { follower, second, world, kubeconfig }
     }
 
-    /// Accounts of zone east, and nobody waits for them.
+    /// Creates accounts in zone east without waiting for them.
     async fn create(&self, names: &[&str]) {
         self.create_in("east", names).await;
     }
 
-    /// Accounts of a zone, and nobody waits for them.
+    /// Creates accounts in a zone without waiting for them.
     async fn create_in(&self, zone: &str, names: &[&str]) {
         for name in names {
             self.world.account(name).zone(zone).kubeconfig(&self.kubeconfig).create().await;
@@ -82,7 +83,7 @@ impl Travel {
             .await
     }
 
-    /// Waits until the replica's REST lists an account in a state, from what its own watch has shown it.
+    /// Waits until the replica's REST API lists an account in a state, according to its own watch.
     async fn listed(&self, replica: &Operator, name: &str, state: &str) {
         eventually(&format!("{} lists {name} as {state}", replica.replica_id()), PATIENCE, async || {
             let answer = replica.get("/armory/accounts").await?;
@@ -97,7 +98,7 @@ impl Travel {
     }
 }
 
-/// A simulated agent at a replica.
+/// Connects a simulated agent to a replica.
 async fn agent(replica: &Operator, id: &str, zone: &str) -> SimulatedAgent {
     join(replica, Introduction::new(id, zone)).await
 }
@@ -108,7 +109,7 @@ async fn join(replica: &Operator, introduction: Introduction) -> SimulatedAgent 
     must(joined.map_err(|reason| reason.to_string()))
 }
 
-/// Waits until an agent holds exactly these, by uid.
+/// Waits until an agent holds exactly these accounts, by uid.
 async fn holds(agent: &SimulatedAgent, wanted: &[&KubesvcAccount]) {
     let mut wanted: Vec<_> = wanted.iter().map(|account| account.uid().to_owned()).collect();
     wanted.sort();
@@ -119,7 +120,7 @@ async fn holds(agent: &SimulatedAgent, wanted: &[&KubesvcAccount]) {
     .await;
 }
 
-/// Those among these references that are of an account.
+/// The references that belong to an account.
 fn of<'r>(account: &KubesvcAccount, among: &'r [AccountRef]) -> Vec<&'r AccountRef> {
     among.iter().filter(|one| one.uid == account.uid()).collect()
 }

@@ -1,5 +1,4 @@
-//! What reaches the hub and should not: every kind of it has its answer, and the agents and accounts beside it do not
-//! notice.
+//! Invalid input to the hub: each kind has a defined answer, and other agents and accounts do not notice.
 
 mod raw;
 mod streams;
@@ -9,8 +8,8 @@ use serde_json::json;
 
 use crate::world::{Agent, World};
 
-/// A world with an agent that holds the account `prod`; a case may do what it likes to the hub, and at the end the
-/// same session must still stand and nothing have been written to the account.
+/// A world with an agent that holds the account `prod`. A test may do anything to the hub; at the end the
+/// same session must still exist, and nothing may have been written to the account.
 struct Calm {
     world: World,
     agent: Agent,
@@ -86,7 +85,7 @@ async fn what_an_agent_says_of_accounts_it_was_never_given_counts_for_nothing() 
     let calm = Calm::start().await;
     let account = calm.world.object("prod").await.expect("it is ACTIVE");
     streams::lies_are_not_believed(calm.world.operator().hub_port(), account.uid()).await;
-    // Whatever was said has been weighed when a further account has come and gone.
+    // By the time that another account has come and gone, the hub has processed everything it was sent.
     calm.world
         .account("next")
         .zone("east")
