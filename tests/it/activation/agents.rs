@@ -9,7 +9,7 @@ use crate::world::{Agent, PATIENCE, World};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_account_whose_agent_is_killed_is_orphaned_and_recovers() {
-    // A machine that is slow for a few seconds orphans nothing, and fails nothing.
+    // A machine that stalls for a few seconds orphans no account and fails none.
     let patient = World::prepare()
         .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 8)
         .setting("kubesvc.cache.operationWaitMs", 120_000);
@@ -103,7 +103,8 @@ async fn a_further_agent_of_the_zone_holds_the_account_too_and_takes_over() {
     .await;
     first.kill();
     world.until_connected(&first, false).await;
-    // Longer than the grace: an account that were orphaned by the loss of one of two would be it by then.
+    // Longer than the grace: if the loss of one of two agents orphaned an account, it would be orphaned by
+    // now.
     world.account("lost").zone("nowhere").kubeconfig(&cluster.kubeconfig()).create().await;
     world.until_reason("lost", State::Failed, "NoAgent").await;
     let_others_pass(&world, &cluster, "next", "east").await;
@@ -170,7 +171,7 @@ async fn an_agent_says_whether_it_is_connected_and_comes_back_to_a_restarted_ope
     ready(200).await;
 }
 
-/// Users of other agents had minutes of timeouts after a restart of either side.
+/// With other agents, a restart of either side caused minutes of timeouts.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_restart_of_either_side_accounts_are_taken_within_seconds() {
     let world = World::start().await;

@@ -1,4 +1,4 @@
-//! What a person changes in a spec or by REST.
+//! Changes of a spec by a person or through REST.
 
 use kubesvc::account::{RETRY_ANNOTATION, State};
 use serde_json::json;
@@ -105,7 +105,7 @@ async fn a_new_value_of_the_retry_annotation_tries_at_once() {
         .await;
     assert_eq!(again.status_or_default().failed_count, 1, "counted anew: {:#?}", again.status);
 
-    // Nobody watches this Secret: only the next try reads it again.
+    // This Secret is not watched: only the next attempt reads it again.
     world.secret("prod", cluster.kubeconfig().as_bytes(), false).await;
     world.annotate("prod", RETRY_ANNOTATION, "second").await;
     let healed = world.until("prod", State::Active).await;

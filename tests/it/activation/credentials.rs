@@ -1,4 +1,4 @@
-//! Secrets come, change and go.
+//! Secrets are created, changed and deleted.
 
 use kubesvc::account::State;
 use serde_json::json;
@@ -55,7 +55,7 @@ async fn a_rotated_secret_activates_anew_and_a_spoilt_one_says_so() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_secret_or_key_is_named_and_its_coming_heals_at_once() {
-    // So slow that a try by the clock cannot be what heals.
+    // So slow that a timed retry cannot be what repairs the account.
     let world = World::prepare()
         .setting("kubesvc.dynamicAccounts.retryFrequencySeconds", 3600)
         .setting("kubesvc.dynamicAccounts.retryMaxDelaySeconds", 3600)
@@ -103,7 +103,7 @@ async fn an_agent_reaches_the_cluster_by_the_kubeconfig_that_is_meant_for_agents
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let _agent = world.agent("agent-1").start().await;
-    // Whoever reads the account's own kubeconfig reaches the cluster by an address that is none for an agent.
+    // The account's own kubeconfig has an address that an agent cannot reach.
     let own = cluster.kubeconfig_at("https://127.0.0.1:1");
     world.secret("for-agents", cluster.kubeconfig().as_bytes(), true).await;
     let source = json!({"secretRef": {"name": "for-agents"}});
@@ -112,13 +112,13 @@ async fn an_agent_reaches_the_cluster_by_the_kubeconfig_that_is_meant_for_agents
     let host = active.status_or_default().kube_host.clone().unwrap_or_default();
     assert_eq!(host, cluster.server(), "the agent says where it connected");
 
-    // Its Secret counts as the account's own one does: what is spoilt there is found at once.
+    // Its Secret is treated like the account's own one: invalid content is noticed at once.
     world.secret("for-agents", b"{", true).await;
     world.until_reason("prod", State::Failed, "KubeconfigRefused").await;
     world.secret("for-agents", cluster.kubeconfig().as_bytes(), true).await;
     world.until("prod", State::Active).await;
 
-    // Without it the agent gets the other one, and cannot connect.
+    // Without it, the agent gets the other kubeconfig and cannot connect.
     world.patch("prod", json!({"spec": {"agentKubeconfig": null}})).await;
     world
         .until_account("prod", "fails at the other address", |account| {

@@ -33,13 +33,13 @@ async fn a_deleted_account_goes_with_its_row_and_leaves_its_agents() {
     let held = writes(&world, "held");
     assert_eq!(held, 3 + 3, "DELETING, None, finalizer: {:#?}", world.writes_to("held"));
 
-    // A name may be used again, under another uid.
+    // A name may be reused with another uid.
     world.account("held").zone("east").create().await;
     let anew = world.until("held", State::Active).await;
     assert_eq!(anew.status_or_default().epoch.0, 1, "epochs start again");
     assert_eq!(world.until_row("held", "ACTIVE").await.uid, anew.metadata.uid);
 
-    // Without any agent nobody is waited for longer than the grace.
+    // Without any agent, the deletion waits no longer than the grace.
     agent.kill();
     world.until("again", State::Orphaned).await;
     for name in ["again", "held"] {

@@ -1,4 +1,4 @@
-//! The first activation, and what keeps one from happening.
+//! The first activation, and what prevents it.
 
 use kubesvc::account::{FINALIZER, KubesvcAccount, ORIGIN_LABEL, State};
 use serde_json::json;
@@ -76,7 +76,7 @@ async fn columns_show_it(world: &World) {
     assert!(fleet.contains("agent-1") && fleet.contains("east"), "{fleet}");
 }
 
-/// Events are written beside the transitions, so they come a moment later.
+/// Events are written separately from the transitions, so they arrive a moment later.
 async fn describe_tells_it(world: &World) {
     eventually("Events in kubectl describe", PATIENCE, async || {
         let text = world.kubectl(&["describe", "ksa", "prod"]).await.ok()?;
@@ -163,7 +163,7 @@ async fn without_an_agent_it_says_so_and_heals_when_one_connects() {
     }
     let_others_pass(&world, &cluster, "next", "east").await;
     for name in ["pinned", "free"] {
-        // One made while the leader still waits for agents is told so first.
+        // An account that is created while the leader still waits for agents first gets a write that says so.
         assert!(
             matches!(writes(&world, name), 4 | 5),
             "finalizer, at most once AwaitingAgents, FAILED, ACTIVATING, ACTIVE: {:#?}",
@@ -197,7 +197,7 @@ async fn a_zone_that_is_named_ends_the_asking_where_two_have_agents() {
     assert_eq!(account.status_or_default().agents, ["agent-2"]);
 }
 
-/// Objects of the same second count as equally old.
+/// Objects created in the same second count as equally old.
 async fn another_second(world: &World, name: &str) {
     let account = world.object(name).await.expect("it was made");
     let made = account.metadata.creation_timestamp.expect("the API server stamps it").0;

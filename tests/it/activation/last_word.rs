@@ -1,4 +1,4 @@
-//! What the agent's own file says, whatever the hub sends.
+//! The agent's own file takes precedence over whatever the hub sends.
 
 use kubesvc::account::State;
 use serde_json::json;

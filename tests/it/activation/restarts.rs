@@ -1,4 +1,4 @@
-//! The operator ends and starts again; accounts do not notice.
+//! The operator restarts; accounts do not notice.
 
 use kubesvc::account::State;
 use serde_json::json;

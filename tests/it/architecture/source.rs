@@ -1,26 +1,26 @@
-//! A source file, read just well enough to know which paths are in its code.
+//! A source file, parsed just well enough to find the paths in its code.
 
 use std::path::{Path, PathBuf};
 
 /// A source file below `src/`.
 pub(super) struct Source {
-    /// Its path in the repository.
+    /// Path in the repository.
     pub(super) file: String,
-    /// Its module path below the crate.
+    /// Module path below the crate.
     pub(super) module: Vec<String>,
-    /// Its text.
+    /// The text.
     pub(super) text: String,
-    /// Its code without comments, literals and inline modules for tests.
+    /// The code without comments, literals and inline test modules.
     tokens: Vec<Token>,
-    /// Its modules for tests in files of their own.
+    /// Names of the test modules in files of their own.
     tests: Vec<String>,
 }
 
 /// A path in the code.
 pub(super) struct Reference {
-    /// From the crate's root.
+    /// The path, from the crate's root.
     pub(super) path: Vec<String>,
-    /// Where.
+    /// Line number.
     pub(super) line: usize,
 }
 
@@ -30,7 +30,7 @@ struct Token {
     line: usize,
 }
 
-/// Every source of the crate but those of modules for tests.
+/// All sources of the crate, except those of test modules.
 pub(super) fn all_sources() -> Vec<Source> {
     let mut files = Vec::new();
     find(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
@@ -85,7 +85,7 @@ impl Source {
         &self.tests
     }
 
-    /// Modules that it declares in files of their own.
+    /// Modules that this file declares and that have files of their own.
     pub(super) fn declared_modules(&self) -> Vec<String> {
         self.tokens
             .windows(3)
@@ -94,7 +94,7 @@ impl Source {
             .collect()
     }
 
-    /// Lines in which these names stand one after the other, as a path or in a `use` with braces.
+    /// Lines in which these names follow one another, as a path or in a `use` with braces.
     pub(super) fn mentions(&self, path: &[&str]) -> Vec<usize> {
         let used = self.trees("use").into_iter();
         let within = |long: &[String]| {
@@ -123,7 +123,7 @@ impl Source {
         found
     }
 
-    /// Every path in the code that starts with `crate`, `super` or `self`, from the crate's root.
+    /// Every path in the code that starts with `crate`, `super` or `self`, resolved from the crate's root.
     pub(super) fn references(&self) -> Vec<Reference> {
         let mut found = Vec::new();
         let mut inline: Vec<(String, usize)> = Vec::new();
@@ -154,8 +154,8 @@ impl Source {
     }
 }
 
-/// Reads a path, or a tree of paths in braces, from `at` on; `base` is the module in which it stands. Answers where it
-/// ends.
+/// Parses a path, or a tree of paths in braces, starting at `at`; `base` is the module that contains it.
+/// Returns the position after it.
 fn tree(
     tokens: &[Token],
     mut at: usize,
@@ -196,7 +196,7 @@ fn is_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// The tokens without inline modules for tests, and the names of modules for tests in files of their own.
+/// Returns the tokens without inline test modules, and the names of test modules in files of their own.
 fn without_tests(tokens: &[Token]) -> (Vec<Token>, Vec<String>) {
     const MARK: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
     let (mut kept, mut tests, mut at) = (Vec::new(), Vec::new(), 0);
@@ -232,7 +232,7 @@ fn without_tests(tokens: &[Token]) -> (Vec<Token>, Vec<String>) {
     (kept, tests)
 }
 
-/// Names, `::`, and single other characters; no comments, no literals, no lifetimes.
+/// Splits code into names, `::` and other single characters; comments, literals and lifetimes are dropped.
 fn tokens(text: &str) -> Vec<Token> {
     let chars: Vec<char> = text.chars().collect();
     let (mut tokens, mut at, mut line) = (Vec::new(), 0, 1);
@@ -291,7 +291,7 @@ fn string(rest: &[char]) -> usize {
     (at + 1).min(rest.len())
 }
 
-/// The length of a raw string that starts here.
+/// Length of a raw string that starts here.
 fn raw_string(rest: &[char]) -> Option<usize> {
     let prefix = if rest.starts_with(&['b', 'r']) { 2 } else { usize::from(rest.first() == Some(&'r')) };
     let hashes = rest.get(prefix..)?.iter().take_while(|c| **c == '#').count();
@@ -304,7 +304,7 @@ fn raw_string(rest: &[char]) -> Option<usize> {
     Some(body + length + end.len())
 }
 
-/// The length of a character, or of the quote before a lifetime.
+/// Length of a character literal, or of the quote before a lifetime.
 fn quote(rest: &[char]) -> usize {
     match rest {
         ['\'', '\\', _, more @ ..] => 3 + more.iter().take_while(|c| **c != '\'').count() + 1,

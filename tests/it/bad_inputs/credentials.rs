@@ -1,5 +1,5 @@
-//! Secrets that are not what an account needs, or are not there at the moment it needs them. Each is said, and each account
-//! is ACTIVE once its Secret is as it should be.
+//! Secrets with unsuitable content, or missing at the moment when an account needs them. Each problem is
+//! reported, and each account is ACTIVE once its Secret is valid.
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -14,7 +14,7 @@ use crate::world::{PATIENCE, World};
 
 type Bytes = fn(&str) -> Vec<u8>;
 
-/// Name, the contents of the Secret, the reason, and what the message must say.
+/// Name of the case, content of the Secret, and what the message must contain.
 const CONTENTS: &[(&str, Bytes, &str)] = &[
     ("an empty Secret", |_| Vec::new(), "kubeconfig"),
     ("a Secret of white space", |_| b" \n\t \n".to_vec(), "kubeconfig"),
@@ -48,7 +48,7 @@ pub(super) fn names() -> Vec<&'static str> {
     contents.chain([MISSING, KEYLESS, WHILE_ACTIVATING, WHILE_ACTIVE, LOST_KEY]).collect()
 }
 
-/// Nine levels of ten aliases each.
+/// Nine levels of aliases, ten in each.
 fn bomb() -> String {
     let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..10 {
@@ -103,7 +103,7 @@ async fn missing(world: &World, kubeconfig: &str) {
     world.until("keyless", State::Active).await;
 }
 
-/// The Secret is labelled to be watched: that it goes is noticed at once, and so is that it comes back.
+/// The Secret has the label for being watched: its deletion and its return are noticed at once.
 async fn gone_while_active(world: &World, kubeconfig: &str) {
     delete_secret(world, "secret-0").await;
     said(world, "secret-0", WHILE_ACTIVE, &["Secret", "secret-0"]).await;
@@ -118,7 +118,7 @@ async fn gone_while_active(world: &World, kubeconfig: &str) {
     }
 }
 
-/// The agent is asked and has not answered.
+/// The agent has been sent the account and has not answered.
 async fn gone_while_activating(world: &World, kubeconfig: &str) {
     let hub = format!("127.0.0.1:{}", world.operator().hub_port());
     let mute = Policy { add: OnAdd::Silent, ..Policy::default() };
@@ -144,7 +144,8 @@ async fn delete_secret(world: &World, name: &str) {
     must(world.api::<Secret>().delete(name, &DeleteParams::default()).await.map_err(|e| e.to_string()));
 }
 
-/// It is FAILED for want of its credential, and the message names what is missing.
+/// Checks that the account is FAILED because of a missing credential, and that the message names what is
+/// missing.
 async fn said(world: &World, name: &str, case: &str, words: &[&str]) {
     let account = world.until_reason(name, State::Failed, "CredentialMissing").await;
     let why = account.status_or_default().error_message.clone().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! First frames that cannot be let in, and odd ones that are.
+//! First frames that must be refused, and odd ones that are accepted.
 
 use kubesvc::wire::common::AccountRef;
 use kubesvc::wire::ops::refused::Reason;
@@ -9,7 +9,7 @@ use crate::world::World;
 
 type Change = fn(&mut ops::Hello);
 
-/// Name, what is wrong, the reason, and what the message must say.
+/// Name of the case, the change that makes the hello invalid, the reason, and what the message must contain.
 const REFUSED: &[(&str, Change, Reason, &str)] = &[
     (
         "an agent id of white space",
@@ -166,7 +166,7 @@ const REFUSED: &[(&str, Change, Reason, &str)] = &[
     ),
 ];
 
-/// Name, and a hello that is odd and does no harm: it is let in.
+/// Name of the case, and a hello that is odd but harmless: it is accepted.
 const ACCEPTED: &[(&str, Change)] = &[
     ("an agent id of SQL, a path, quotes and emoji", |h| {
         h.agent_id = "../x'; DROP TABLE kubesvc_accounts;-- \"🚀\"".into();
@@ -185,7 +185,8 @@ const ACCEPTED: &[(&str, Change)] = &[
     }),
 ];
 
-/// What is too large for one message, or no hello at all: the stream ends with a status or a refusal.
+/// Hellos that are too large for one message, and frames that are not a hello: the stream ends with a status
+/// or a refusal.
 const ENDED: &[&str] = &[
     "a million accounts held",
     "results before the hello",
@@ -267,7 +268,7 @@ fn hold_ended(name: &str, ended: Result<Option<hub_frame::Frame>, tonic::Status>
     }
 }
 
-/// The envelope is there and nothing is in it.
+/// A frame envelope without content.
 async fn ends_at_an_empty_frame(world: &World, name: &str) {
     let mut line = match Line::open_empty(world).await {
         Err(status) => return hold_ended(name, Err(status)),

@@ -1,4 +1,4 @@
-//! An agent that was given an account, beside one that holds it well, and says nonsense about it.
+//! An agent that was given an account and reports nonsense about it, next to one that holds it properly.
 
 use kubesvc::wire::common::{AccountRef, Failure};
 use kubesvc::wire::ops::account_result::Outcome;
@@ -10,7 +10,8 @@ use crate::world::World;
 
 type Say = fn(AccountRef) -> ops::AccountResult;
 
-/// Name, and what it says in answer to AddAccounts; it then has failed, and its word is nobody else's.
+/// Name of the case, and the report in answer to AddAccounts. The agent then counts as failed, and no other
+/// agent is affected.
 const FAILED: &[(&str, Say)] = &[
     ("a cluster of a uid of 2,000 characters", |a| held(a, |i| i.kube_system_uid = "u".repeat(2000))),
     ("a cluster at an address of a mebibyte", |a| held(a, |i| i.host = "h".repeat(1 << 20))),
@@ -22,7 +23,7 @@ const FAILED: &[(&str, Say)] = &[
     ("a failure of three mebibytes", |a| failed(a, 3, &"é".repeat(3 << 19))),
 ];
 
-/// It is told to let go.
+/// Reports after which the agent is told to drop the account.
 const ASTRAY: &[(&str, Say)] = &[
     ("another cluster than the account's", |a| held(a, |i| i.kube_system_uid = "another".into())),
     ("another cluster, without a uid", |a| {
@@ -32,7 +33,7 @@ const ASTRAY: &[(&str, Say)] = &[
     }),
 ];
 
-/// Words that are heard, and change nothing for the account.
+/// Reports that are processed without any effect on the account.
 const IGNORED: &[(&str, Say)] = &[
     ("held under an older epoch", |a| held(AccountRef { epoch: 0, ..a }, |_| {})),
     ("held under a later epoch than was sent", |a| held(AccountRef { epoch: a.epoch + 7, ..a }, |_| {})),
@@ -83,7 +84,7 @@ pub(super) async fn try_all(world: &World) {
     }
 }
 
-/// Waits until it is given the account.
+/// Waits until the agent is sent the account.
 async fn given(line: &mut Line, name: &str) -> AccountRef {
     loop {
         match must(line.next().await.map_err(|status| format!("{name}: {status}"))) {
@@ -106,7 +107,8 @@ async fn told_to_drop(line: &mut Line, name: &str) -> AccountRef {
     }
 }
 
-/// The account is where it was, and only the agent that holds it is said to hold it: by its own name.
+/// Checks that the account is unchanged, and that only the agent that holds it is shown as its holder, under
+/// its own name.
 async fn hold(world: &World, liar: &str, name: &str) {
     let account = world.get("/armory/accounts/good").await;
     assert_eq!(account.json["status"], "ACTIVE", "{name}: {account}");

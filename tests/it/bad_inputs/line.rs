@@ -1,4 +1,4 @@
-//! A stream of an agent that says whatever a test likes.
+//! A stream of an agent on which a test can send anything.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tonic::{Status, Streaming};
 use crate::harness::must;
 use crate::world::World;
 
-/// How long the hub may take to answer.
+/// Timeout for an answer of the hub.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// An open stream.
@@ -29,7 +29,7 @@ impl Line {
         Self::open_with(world, Some(first)).await
     }
 
-    /// Opens a stream to the hub with a first frame that has nothing in it.
+    /// Opens a stream to the hub with an empty first frame.
     pub(super) async fn open_empty(world: &World) -> Result<Self, Status> {
         Self::open_with(world, None).await
     }
@@ -38,7 +38,7 @@ impl Line {
         let hub = format!("http://127.0.0.1:{}", world.operator().hub_port());
         let endpoint = must(Endpoint::from_shared(hub).map_err(|error| error.to_string()));
         let channel = must(endpoint.connect().await.map_err(|error| error.to_string()));
-        // The bound on what may be said is the hub's to hold.
+        // The limit on message sizes is the hub's to enforce.
         let mut client = OperationsClient::new(channel).max_encoding_message_size(8 * MAX_MESSAGE_BYTES);
         let (frames, outgoing) = mpsc::channel(64);
         let first = ops::AgentFrame { frame, seq: 1, ack: 0 };
@@ -48,7 +48,7 @@ impl Line {
         Ok(Self { frames, answers: answer.into_inner(), seq: 1 })
     }
 
-    /// An agent that was accepted.
+    /// Opens a stream of an agent that is accepted.
     pub(super) async fn accepted(world: &World, hello: ops::Hello) -> Self {
         let told = format!("{:.200?}", hello.agent_id);
         let mut line =
@@ -58,7 +58,7 @@ impl Line {
         line
     }
 
-    /// Says this, whatever it is.
+    /// Sends any frame.
     pub(super) async fn say(&mut self, frame: Option<agent_frame::Frame>) {
         self.seq += 1;
         let seq = self.seq;
@@ -66,13 +66,13 @@ impl Line {
         assert!(sent.is_ok(), "the hub has ended the stream: {:?}", self.answers.message().await);
     }
 
-    /// Says this with a number of its own.
+    /// Sends a frame with these sequence numbers.
     pub(super) async fn say_numbered(&mut self, frame: Option<agent_frame::Frame>, seq: u64, ack: u64) {
         let sent = self.frames.send(ops::AgentFrame { frame, seq, ack }).await;
         assert!(sent.is_ok(), "the hub has ended the stream: {:?}", self.answers.message().await);
     }
 
-    /// The next frame but heartbeats; none at the end of the stream.
+    /// The next frame other than a heartbeat; `None` at the end of the stream.
     pub(super) async fn next(&mut self) -> Result<Option<hub_frame::Frame>, Status> {
         let next = async {
             loop {
@@ -86,7 +86,7 @@ impl Line {
         tokio::time::timeout(LIMIT, next).await.map_err(|_| Status::deadline_exceeded("no answer"))?
     }
 
-    /// The next answers about the agent's own accounts: name and message. Other frames are passed over.
+    /// The next answers about the agent's own accounts: name and message. Other frames are skipped.
     pub(super) async fn refusals(&mut self) -> Vec<(String, String)> {
         loop {
             match self.next().await {
@@ -100,8 +100,8 @@ impl Line {
         }
     }
 
-    /// Waits until all that was said before has been heard, and the stream still stands: frames are handled in their
-    /// order, and a list with an entry that has no name is answered.
+    /// Waits until everything sent so far has been processed and the stream is still open: frames are
+    /// processed in order, and a list with an entry without a name gets an answer.
     pub(super) async fn until_heard(&mut self, what: &str) {
         let nameless = ops::StaticAccounts { accounts: vec![ops::AccountSpec::default()], complete: true };
         self.say(Some(agent_frame::Frame::StaticAccounts(nameless))).await;
@@ -110,7 +110,7 @@ impl Line {
     }
 }
 
-/// A sound hello.
+/// A valid hello.
 pub(super) fn hello(agent_id: &str, zone: &str) -> ops::Hello {
     ops::Hello {
         agent_id: agent_id.to_owned(),

@@ -1,12 +1,12 @@
-//! What people do with kubectl: names that are hard on whoever shows or stores them, two objects of one name, and statuses
-//! edited by hand.
+//! What people do with kubectl: names that are hard to display or store, two objects with one name, and
+//! statuses edited by hand.
 
 use kubesvc::account::State;
 use serde_json::json;
 
 use crate::world::World;
 
-/// Name of the case, and an account name that is taken as it is, everywhere.
+/// Name of the case, and an account name that is accepted everywhere as it is.
 const NAMES: &[(&str, &str)] = &[
     ("a name that differs in case alone", "Good"),
     ("a name of quotes", "it's \"good\" `good`"),
@@ -23,7 +23,7 @@ const NAMES: &[(&str, &str)] = &[
     ("a name of a flag", "--all"),
 ];
 
-/// Name of the case, a patch of the status, and what the API server says.
+/// Name of the case, a patch of the status, and what the API server's message must contain.
 const STATUSES: &[(&str, &str, &str)] = &[
     ("a status of the greatest epoch", r#"{"epoch": 9223372036854775807}"#, "status.epoch"),
     ("a status of an epoch past 2^53", r#"{"epoch": 9007199254740993}"#, "status.epoch"),
@@ -110,7 +110,7 @@ async fn edit_statuses(world: &World) {
     assert_eq!(world.object("named-0").await.expect("it is there").status, before);
 }
 
-/// A name as a part of an address.
+/// A name, percent-encoded as part of a URL.
 fn escaped(name: &str) -> String {
     name.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }

@@ -1,5 +1,5 @@
-//! Lists of agents' own accounts: each bad entry is answered by its name and with the field, the good ones beside it are
-//! taken, and a list past its bounds is refused as a whole.
+//! Lists of agents' own accounts: each invalid entry is answered with its name and the field, the valid ones
+//! next to it are accepted, and a list beyond its limits is refused as a whole.
 
 use kube::api::ListParams;
 use kubesvc::account::KubesvcAccount;
@@ -13,7 +13,7 @@ use crate::world::{PATIENCE, World};
 
 type Entries = fn() -> Vec<ops::AccountSpec>;
 
-/// Name, the list, and what the answer must say.
+/// Name of the case, the list, and what the answer must contain.
 const LISTS: &[(&str, Entries, &str)] = &[
     ("an own account without a name", || vec![own("")], "name must have 1 to 255 characters"),
     (
@@ -114,7 +114,7 @@ pub(super) async fn try_all(world: &World) {
         until_said(&mut line, name, said).await;
     }
     for part in 0..20_000_u32 {
-        // A list that is refused is answered once, and read on to its end.
+        // A refused list is answered once, and read to its end.
         line.say(list((0..50).map(|n| own(&format!("a{part}-{n}"))).collect(), part == 19_999)).await;
     }
     until_said(&mut line, MILLION, "more than 1000 accounts").await;
@@ -123,7 +123,7 @@ pub(super) async fn try_all(world: &World) {
     line.say(list(vec![huge], true)).await;
     until_said(&mut line, HUGE, "bytes").await;
     line.until_heard("after bad lists").await;
-    // Nothing was made of any of them but of the first of the twins, and that goes with its list.
+    // None of the lists created an object, except for the first of the twins, which is deleted with its list.
     line.say(list(Vec::new(), true)).await;
     eventually("no object of an agent's own", PATIENCE, async || {
         let all =

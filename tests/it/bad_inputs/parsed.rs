@@ -1,4 +1,4 @@
-//! Texts for which a parser alone answers: references to secrets, kubeconfigs, and accounts as Clouddriver writes them.
+//! Texts that only a parser handles: secret references, kubeconfigs, and accounts as Clouddriver writes them.
 
 use kubesvc::account::KubesvcAccountSpec;
 use kubesvc::account::kubeconfig::vet;
@@ -6,7 +6,7 @@ use kubesvc::account::secret_reference::Reference;
 use kubesvc::account::spinnaker::{AccountInput, validate};
 use serde_json::{Value, json};
 
-/// Name, the reference, and what the message must say. The account is in namespace `own`.
+/// Name of the case, the reference, and what the message must contain. The account is in namespace `own`.
 const REFERENCES: &[(&str, &str, &str)] = &[
     ("a reference with a path upwards", "encrypted:k8s!n:../../other!k:k", "n is no name"),
     ("a reference with an escaped path upwards", "secret://k8s?n=%2e%2e%2Fother&k=k", "n is no name"),
@@ -34,7 +34,7 @@ const REFERENCES: &[(&str, &str, &str)] = &[
 
 type Bytes = fn() -> Vec<u8>;
 
-/// Name, and the kubeconfig; it is refused.
+/// Name of the case, and a kubeconfig that is refused.
 const KUBECONFIGS: &[(&str, Bytes)] = &[
     ("a kubeconfig that swells by aliases", || bomb().into_bytes()),
     ("a kubeconfig that is its own part", || b"a: &a [*a]\n".to_vec()),
@@ -47,7 +47,7 @@ const KUBECONFIGS: &[(&str, Bytes)] = &[
     ("a kubeconfig of merge keys", || b"<<: [{kind: Config}, 5]\n".to_vec()),
 ];
 
-/// Name, an account as Clouddriver writes it, and the field that is named.
+/// Name of the case, an account as Clouddriver writes it, and the field that the error names.
 fn given() -> Vec<(&'static str, Value, &'static str)> {
     vec![
         ("roles that are a word", json!({"name": "a", "permissions": "READ"}), "permissions"),
@@ -80,7 +80,7 @@ pub(super) fn names() -> Vec<&'static str> {
     references.chain(kubeconfigs).chain(given().iter().map(|(name, ..)| *name)).collect()
 }
 
-/// Nine levels of ten aliases each.
+/// Nine levels of aliases, ten in each.
 fn bomb() -> String {
     let level = |n: usize| format!("a{n}: &a{n} [{}]\n", vec![format!("*a{}", n - 1); 10].join(", "));
     (1..10).fold("a0: &a0 [x]\n".to_owned(), |text, n| text + &level(n))

@@ -1,5 +1,5 @@
-//! What people do with SQL, to the row of an account that is well. Rows are a projection: each edit is undone, nothing is
-//! decided from it, and rows of others are left alone.
+//! Edits of the row of a healthy account with SQL. Rows are a projection: each edit is undone, no decision
+//! depends on it, and rows of others are left alone.
 
 use kubesvc::account::State;
 use serde_json::json;
@@ -8,7 +8,7 @@ use crate::harness::wait::eventually;
 use crate::world::row::Row;
 use crate::world::{PATIENCE, World};
 
-/// Name, and a statement. SQLite refuses none of them.
+/// Name of the case, and a statement. SQLite accepts all of them.
 const EDITS: &[(&str, &str)] = &[
     (
         "a row of a status that there is not",
@@ -68,7 +68,7 @@ pub(super) async fn try_all(world: &World) {
         });
         before.push(whole.await);
     }
-    // Rows are read at the start, and once a minute.
+    // Rows are read at startup, and once a minute.
     world.operator().kill();
     for (index, (_, statement)) in EDITS.iter().enumerate() {
         world.execute(&statement.replace("NAME", &account(index))).await;
@@ -114,7 +114,7 @@ pub(super) async fn try_all(world: &World) {
     assert!(!world.operator().log_text().contains("panicked"));
 }
 
-/// A row but for its namespaces, which an agent tells.
+/// A row without its namespaces, which come from an agent.
 fn told(row: &Row) -> String {
     format!("{:?}", Row { namespaces: None, ..row.clone() })
 }

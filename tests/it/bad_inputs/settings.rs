@@ -1,5 +1,5 @@
-//! Files of settings that cannot be meant: the message says file, line, key, what was read and what is allowed. The
-//! programs end with code 2 and say the same.
+//! Invalid settings files: the message names file, line, key, the value that was read and the allowed values.
+//! The programs exit with code 2 and print the same message.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use kubesvc::config::{UnknownKeys, load_agent, load_operator};
 use crate::harness::folder::Folder;
 use crate::harness::must;
 
-/// Name, the file, and what the message must say.
+/// Name of the case, the file, and what the message must contain.
 type Case = (&'static str, &'static str, &'static [&'static str]);
 
 const OPERATOR: &[Case] = &[

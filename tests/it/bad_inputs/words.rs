@@ -1,5 +1,5 @@
-//! What an agent says about accounts that it was never given. None of it is believed, and none of it ends the stream:
-//! it may be a word that crossed with another, or one of a later version.
+//! Reports of an agent about accounts that it was never given. None is believed, and none ends the stream: it
+//! may have crossed with another message, or come from a later version.
 
 use kubesvc::wire::common::{AccountRef, Failure};
 use kubesvc::wire::ops::account_result::Outcome;
@@ -9,7 +9,7 @@ use super::line::{Line, hello};
 use crate::harness::wait::eventually;
 use crate::world::{PATIENCE, World};
 
-/// The reference of the account that another agent holds, at an epoch.
+/// Reference to the account that another agent holds, at a given epoch.
 struct Other<'a>(&'a AccountRef);
 
 impl Other<'_> {
@@ -157,7 +157,7 @@ pub(super) async fn try_all(world: &World) {
     .await;
 }
 
-/// Each kind of word was counted as ignored.
+/// Checks that each kind of report was counted as ignored.
 async fn hold_counted(world: &World) {
     let metrics = world.get("/metrics").await.text;
     for reason in ["no_grant", "never_sent", "malformed_answer", "second_hello", "unknown_frame"] {

@@ -1,4 +1,4 @@
-//! Credentials are handed out, rotated, revoked and mixed up.
+//! Credentials are issued, rotated, revoked and mixed up.
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -106,7 +106,7 @@ async fn a_reference_to_a_secret_is_resolved_and_stays_a_reference(database: Dat
         let definition = row.definition.unwrap_or_default();
         assert!(definition.contains(kept) && !definition.contains(old.token()), "{definition}");
     }
-    // Rotation reaches what refers to it, too.
+    // A rotation also reaches accounts that refer to the Secret.
     let epoch = world.until("applied", State::Active).await.status_or_default().epoch;
     world.secret("kubeconfigs", new.kubeconfig().as_bytes(), true).await;
     world
@@ -153,7 +153,7 @@ async fn a_secret_that_disappears_is_said_at_the_next_change_and_nothing_is_lost
     world.until_row("prod", "ACTIVE").await;
 }
 
-/// Every documented sample of Spinnaker's keeps kubeconfigs in a namespace of their own.
+/// All documented examples of Spinnaker keep kubeconfigs in a separate namespace.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_secret_of_a_listed_namespace_is_resolved_and_its_rotation_reaches_the_agent() {
     let listed = controlplane::shared().await.namespace().await;

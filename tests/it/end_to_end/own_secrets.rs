@@ -1,4 +1,4 @@
-//! The Secret that was made for an account stays with the account: through a backup and its restore, and no longer.
+//! The Secret created for an account stays with the account, through a backup and its restore, and no longer.
 
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -26,7 +26,7 @@ where
     must(world.api::<K>().create(&PostParams::default(), object).await.map_err(|error| error.to_string()))
 }
 
-/// What a backup brings back of an object: all but what the API server gave it.
+/// The metadata that a restore brings back: everything except what the API server set.
 fn restored(metadata: ObjectMeta) -> ObjectMeta {
     ObjectMeta {
         uid: None,
@@ -55,7 +55,7 @@ async fn the_secret_of_a_restored_account_belongs_to_nobody_and_goes_with_the_ac
     post(&world, &cluster.kubeconfig()).await;
     let account = world.until("prod", State::Active).await;
     let backup = secret(&world).await.expect("it was made");
-    // The garbage collector takes what belongs to a uid that is gone.
+    // The garbage collector deletes what belongs to a uid that is gone.
     assert_eq!(backup.metadata.owner_references, None);
     let label = |key: &str| backup.metadata.labels.as_ref().and_then(|all| all.get(key)).map(String::as_str);
     assert_eq!(label("app.kubernetes.io/managed-by"), Some("kubesvc"));
@@ -76,7 +76,7 @@ async fn the_secret_of_an_earlier_version_loses_its_owner_and_one_that_is_not_ou
     let (world, cluster, _agent) = World::with_agent().await;
     post(&world, &cluster.kubeconfig()).await;
     let account = world.until("prod", State::Active).await;
-    // As version 0.1.0 left it, after a restore.
+    // The state that version 0.1.0 left, after a restore.
     let mut earlier = secret(&world).await.expect("it was made");
     earlier.metadata.annotations = None;
     earlier
@@ -102,7 +102,7 @@ async fn the_secret_of_an_earlier_version_loses_its_owner_and_one_that_is_not_ou
     .await;
     assert_eq!(world.until("prod", State::Active).await.uid(), account.uid());
 
-    // It is somebody's own now.
+    // The Secret belongs to someone else now.
     let mut theirs = secret(&world).await.expect("it stays");
     theirs.metadata.labels = None;
     let replaced = world.api::<Secret>().replace(NAME, &PostParams::default(), &theirs).await;

@@ -20,14 +20,15 @@ on_each_database! {
     roles_that_are_numbers_or_have_spaces_are_kept,
 }
 
-/// A kubeconfig in the agent's own folder, and the entry of its file for an account that uses it.
+/// Writes a kubeconfig into the agent's own folder, and returns the entry in the agent's file for an account
+/// that uses it.
 fn entry(agent: &Agent, cluster: &Cluster, name: &str) -> Value {
     let file = agent.kubeconfigs().join(format!("{name}.yaml"));
     must(std::fs::write(&file, cluster.kubeconfig()).map_err(|e| e.to_string()));
     json!({"name": name, "kubeconfigFile": file.display().to_string()})
 }
 
-/// An agent whose file lists these accounts.
+/// Starts an agent whose file lists these accounts.
 async fn agent_with(world: &World, cluster: &Cluster, names: &[&str]) -> Agent {
     let agent = world.agent("agent-1").launch();
     let entries: Vec<_> = names.iter().map(|name| entry(&agent, cluster, name)).collect();
@@ -37,7 +38,7 @@ async fn agent_with(world: &World, cluster: &Cluster, names: &[&str]) -> Agent {
     agent
 }
 
-/// Waits until the object of an account is gone; it goes after its row.
+/// Waits until the object of an account is gone; it is removed after the row.
 async fn until_object_gone(world: &World, name: &str) {
     eventually(&format!("no object of {name}"), PATIENCE, async || {
         match world.try_account_named(name).await? {
@@ -48,7 +49,7 @@ async fn until_object_gone(world: &World, name: &str) {
     .await;
 }
 
-/// Users of other agents could not register any on PostgreSQL.
+/// With other agents, no such account could be registered on PostgreSQL.
 async fn an_account_of_the_agents_file_is_registered_and_listed_beside_the_others(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
@@ -73,7 +74,7 @@ async fn an_account_of_the_agents_file_is_registered_and_listed_beside_the_other
         "{list}"
     );
     world.until_assigned(&[("declared", agent.id()), ("static", agent.id())]).await;
-    // A restart of everything changes nothing.
+    // Restarting everything changes nothing.
     agent.kill();
     world.operator().kill_and_start().await;
     agent.launch();
@@ -122,7 +123,7 @@ async fn a_file_that_changes_takes_effect_without_a_restart(database: Database) 
     .await;
 }
 
-/// Users of other agents had each account watched twice after two reloads in a row.
+/// With other agents, each account was watched twice after two consecutive reloads.
 async fn a_file_that_is_saved_again_and_again_holds_each_account_once(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
@@ -178,7 +179,7 @@ async fn an_account_that_no_agent_lists_any_more_goes_at_once(database: Database
     world.until_assigned(&[("one", agent.id())]).await;
 }
 
-/// Users of other agents had tables that only grew: rows of accounts and agents long gone were never removed.
+/// With other agents, the tables only grew: rows of accounts and agents long gone were never removed.
 async fn accounts_of_a_removed_agent_go_with_their_rows(database: Database) {
     let world = World::prepare()
         .database(database)
@@ -225,7 +226,8 @@ async fn a_declared_account_wins_over_one_of_an_agents_file(database: Database) 
     world.until_account("prod", "says it no more", |one| listed(one).is_none()).await;
 }
 
-/// Waits until the row of `prod` is that of an account of this origin in this state. Two objects have the name.
+/// Waits until the row of `prod` belongs to an account of this origin in this state. Two objects claim the
+/// name.
 async fn until_row_of(world: &World, origin: &str, state: &str) -> Row {
     eventually("the row of prod", PATIENCE, async || match world.row("prod").await {
         Some(row) if row.origin == origin && row.status == state => Ok(row),
@@ -234,7 +236,7 @@ async fn until_row_of(world: &World, origin: &str, state: &str) -> Row {
     .await
 }
 
-/// The agent goes and comes back while its account has the name: nothing changes hands.
+/// The agent goes away and comes back while its account has the name: nothing changes hands.
 #[tokio::test(flavor = "multi_thread")]
 async fn where_the_agent_wins_the_declared_account_gives_way_until_the_agent_lists_the_name_no_more() {
     let world = World::prepare().setting("kubesvc.dynamicAccounts.agentWins", true).start().await;
@@ -269,8 +271,8 @@ async fn where_the_agent_wins_the_declared_account_gives_way_until_the_agent_lis
         .await;
 }
 
-/// Users of other agents lost the permissions of an account because a role was a number, or had a space in it: everybody
-/// could see the account then, or nobody.
+/// With other agents, an account lost its permissions because a role was a number or contained a space: then
+/// either everybody or nobody could see the account.
 async fn roles_that_are_numbers_or_have_spaces_are_kept(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
@@ -290,7 +292,7 @@ async fn roles_that_are_numbers_or_have_spaces_are_kept(database: Database) {
     assert!(condition(&account, "Ready").is_some_and(|ready| ready.status == "True"));
 }
 
-/// Users of other agents lost an account in the second in which its agent crashed.
+/// With other agents, an account was lost in the second in which its agent crashed.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_account_whose_only_agent_that_lists_it_is_killed_stays_while_others_of_the_zone_are_connected() {
     let world = World::start().await;

@@ -1,4 +1,4 @@
-//! The tables: who reads them, what else is in them, and what happens when the database is troubled.
+//! The tables: who reads them, what else is in them, and what happens when the database fails.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -69,7 +69,7 @@ async fn an_account_whose_name_is_taken_in_the_table_says_so(database: Database)
     assert!(row.uid.is_some(), "{row:?}");
 }
 
-/// A world whose operator adopts rows, and has not been started.
+/// A world whose operator adopts rows and has not been started.
 async fn adopting(database: Database) -> World {
     let setting = World::prepare()
         .database(database)
@@ -78,7 +78,7 @@ async fn adopting(database: Database) -> World {
     setting.without_operator().start().await
 }
 
-/// An ACTIVE account of zone east whose kubeconfig stands in the table.
+/// An ACTIVE account of zone east whose kubeconfig is in the table.
 fn with_kubeconfig<'t>(name: &'t str, definition: &'t str) -> Theirs<'t> {
     Theirs { name, status: "ACTIVE", zone: "east", definition }
 }
@@ -88,7 +88,7 @@ async fn rows_without_objects_become_accounts_when_that_is_asked_for(database: D
     world.operator().start().await;
     let cluster = world.cluster("spinnaker").await;
     let _agent = world.agent("agent-1").start().await;
-    // Some versions of Clouddriver store it so.
+    // Some versions of Clouddriver store it in this form.
     let encoded = BASE64_STANDARD.encode(cluster.kubeconfig());
     let definition = json!({"name": "plain", "kubeconfigContents": encoded}).to_string();
     let reference = json!({
@@ -114,7 +114,7 @@ async fn rows_without_objects_become_accounts_when_that_is_asked_for(database: D
     assert!(owned_secret::is_ours(&secret.metadata, (world.namespace(), "plain")), "{:?}", secret.metadata);
     assert_eq!(secret.metadata.owner_references, None);
 
-    // It is an account as any other: what is deleted stays so.
+    // It is an account like any other: a deletion is permanent.
     world.delete("plain").await;
     world.until_gone("plain").await;
     world.operator().kill_and_start().await;
@@ -135,7 +135,7 @@ async fn rows_of_the_vendors_tables_become_accounts_too(database: Database) {
             &[with_kubeconfig("one", &definition), with_kubeconfig("two", &definition), own],
         )
         .await;
-    // An account that is declared already keeps what it says, and the row of its name goes.
+    // An account that is already declared keeps its spec, and the row with its name is removed.
     world.account("two").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     world.operator().start().await;
     let _agent = world.agent("agent-1").start().await;
@@ -149,7 +149,7 @@ async fn rows_of_the_vendors_tables_become_accounts_too(database: Database) {
     let two = world.object("two").await.expect("it was declared");
     assert_eq!((two.label(ORIGIN_LABEL), two.spec.kinds.len()), (None, 0));
 
-    // Those that became accounts left the vendor's table; the other is as it was.
+    // Rows that became accounts have left the vendor's table; the other one is unchanged.
     world.operator().kill_and_start().await;
     world.until_adopted(1).await;
     eventually("one row in the vendor's table", PATIENCE, async || {
@@ -174,7 +174,7 @@ async fn a_row_that_cannot_be_read_is_said_and_left_alone(database: Database) {
     let good = json!({"kubeconfigContents": cluster.kubeconfig()}).to_string();
     let bad = [("broken", "{\"s3cret\": "), ("exec", exec.as_str()), ("bare", "{}"), ("a\tb", good.as_str())];
     let rows: Vec<_> = bad.iter().map(|(name, definition)| with_kubeconfig(name, definition)).collect();
-    // Not while it looks, or each process says it once.
+    // Not while the operator is running, or each process would log it once.
     world.operator().kill();
     world.write_theirs("kubesvc_accounts", &rows).await;
     world.write_theirs("kubesvc_accounts", &[with_kubeconfig("good", &good)]).await;
@@ -196,7 +196,7 @@ async fn a_row_that_cannot_be_read_is_said_and_left_alone(database: Database) {
         assert!(world.account_named(name).await.is_none(), "{name}");
     }
 
-    // Whoever declares such an account has its row.
+    // Declaring such an account takes over its row.
     world.account("broken").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     world.until_own_row("broken", "ACTIVE").await;
     assert!(world.writes_to("broken").len() <= 3, "it was never FAILED: {:?}", world.writes_to("broken"));

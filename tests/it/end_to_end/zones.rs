@@ -1,4 +1,4 @@
-//! Agents come, go and are replaced; accounts find their zone, and change it.
+//! Agents come, go and are replaced; accounts find their zone and change it.
 
 use kube::api::{Patch, PatchParams};
 use kubesvc::account::{GrantPhase, KubesvcAccount, KubesvcAgent, State, names};
@@ -49,7 +49,7 @@ async fn an_account_that_two_zones_could_take_is_given_to_neither(database: Data
         world.agent("agent-e").zone("east").start().await,
         world.agent("agent-w").zone("west").start().await,
     ];
-    // One path, in folders of both.
+    // One path, in folders of both agents.
     let shared = world.folder().file("shared");
     must(std::fs::create_dir_all(&shared).map_err(|e| e.to_string()));
     let file = shared.join("prod.yaml");
@@ -99,7 +99,7 @@ async fn accounts_of_an_absent_zone_move_to_another(database: Database) {
     world.until_row("pinned", "ORPHANED").await;
     world.until_assigned(&[("free", west.id())]).await;
 
-    // The former agent comes back and gives up what is no longer its zone's.
+    // The former agent comes back and drops what no longer belongs to its zone.
     east.launch();
     world.until("pinned", State::Active).await;
     world.until_assigned(&[("free", west.id()), ("pinned", east.id())]).await;
@@ -172,8 +172,8 @@ async fn accounts_wait_for_an_agent_and_are_taken_up_when_it_connects(database: 
     }
 }
 
-/// Users of other agents saw accounts called ORPHANED though a new pod had taken them, because the old pod was forgotten
-/// only after it.
+/// With other agents, accounts became ORPHANED although a new pod had taken them, because the old pod was
+/// forgotten only afterwards.
 async fn a_replacement_agent_that_overlaps_orphans_no_account(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
@@ -198,7 +198,7 @@ async fn a_replacement_agent_that_overlaps_orphans_no_account(database: Database
     assert_eq!(names.map(|name| world.writes_to(name).len()), writes, "none was called an orphan meanwhile");
 }
 
-/// Users of other agents lost accounts for good over one late sign of life.
+/// With other agents, a single late heartbeat lost accounts for good.
 async fn an_agent_that_is_late_for_a_while_loses_no_account(database: Database) {
     let world = World::prepare().database(database).in_no_hurry().start().await;
     let cluster = world.cluster("spinnaker").await;
@@ -207,7 +207,7 @@ async fn an_agent_that_is_late_for_a_while_loses_no_account(database: Database) 
     world.until("prod", State::Active).await;
     world.until_a_second_later("prod").await;
     let writes = world.writes_to("prod").len();
-    // A restart within the grace: the stream is cut and a new process comes.
+    // A restart within the grace: the stream is cut and a new process connects.
     agent.kill();
     world.until_connected(&agent, false).await;
     agent.launch();
@@ -268,7 +268,7 @@ async fn an_agent_that_is_not_approved_is_given_nothing(database: Database) {
     world.until_row("prod", "ACTIVE").await;
 }
 
-/// One address, and two answers to where that is: the agent that ends up elsewhere must not deploy there.
+/// One address that resolves to two clusters: the agent that ends up at the wrong one must not deploy there.
 async fn one_agent_that_reaches_another_cluster_lets_the_account_go(database: Database) {
     let world = World::prepare().database(database).in_no_hurry().start().await;
     let cluster = world.cluster("spinnaker").await;
@@ -299,7 +299,7 @@ async fn one_agent_that_reaches_another_cluster_lets_the_account_go(database: Da
     assert_eq!(row.cluster_uid, bound.status_or_default().cluster_uid, "{row:?}");
     let namespaces = row.namespaces.as_deref().unwrap_or_default();
     assert!(namespaces.contains(world.namespace()), "those of the right cluster: {namespaces}");
-    // Where the address leads to the right cluster again, the agent is given the account again, by itself.
+    // Once the address leads to the right cluster again, the agent is given the account again automatically.
     let mut here = identity("spinnaker");
     here.kube_system_uid = row.cluster_uid.clone().unwrap_or_default();
     astray.set_policy(Policy { add: OnAdd::Hold(here), ..Policy::default() });

@@ -1,4 +1,4 @@
-//! Agents end, stop and lose their connection in the middle of everything.
+//! Agents exit, are paused and lose their connection in the middle of everything.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::settled::settled;
 use crate::harness::wait::eventually;
 use crate::world::{Agent, Cluster, PATIENCE, Prepare, World, condition};
 
-/// Makes accounts in zone east and waits until all are ACTIVE.
+/// Creates accounts in zone east and waits until all are ACTIVE.
 async fn activate(world: &World, cluster: &Cluster, names: &[&str]) {
     for name in names {
         world.account(name).zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
@@ -21,9 +21,9 @@ async fn activate(world: &World, cluster: &Cluster, names: &[&str]) {
     }
 }
 
-/// The accounts that there are before everything changes.
+/// Accounts that exist before everything changes.
 const BEFORE: [&str; 4] = ["changed", "stopped", "deleted", "kept"];
-/// What there has to be afterwards.
+/// Expected states afterwards.
 const EVERYTHING_CHANGED: [(&str, State); 4] = [
     ("changed", State::Active),
     ("stopped", State::Inactive),
@@ -31,7 +31,7 @@ const EVERYTHING_CHANGED: [(&str, State); 4] = [
     ("made", State::Active),
 ];
 
-/// Asks for one change of each kind, and waits for none.
+/// Requests one change of each kind, and waits for none.
 async fn change_everything(world: &World, cluster: &Cluster) {
     world.patch("changed", json!({"spec": {"kinds": ["deployment"]}})).await;
     world.patch("stopped", json!({"spec": {"state": "INACTIVE"}})).await;
@@ -39,7 +39,7 @@ async fn change_everything(world: &World, cluster: &Cluster) {
     world.account("made").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
 }
 
-/// A world whose agent is at the other end of a line. Dropped in this order.
+/// A world whose agent connects through a proxy. Dropped in this order.
 struct Lined {
     agent: Agent,
     proxy: Proxy,
@@ -57,7 +57,7 @@ impl Lined {
     }
 }
 
-/// The operator's writes of the status of accounts.
+/// Number of the operator's writes to the status of accounts.
 fn status_writes(world: &World) -> usize {
     world.operator_writes("kubesvcaccounts").iter().filter(|write| write.subresource == "status").count()
 }
@@ -88,7 +88,7 @@ async fn an_agent_killed_in_the_middle_of_changes_takes_them_up_when_it_is_back(
     change_everything(&world, &cluster).await;
     agent.kill();
 
-    // Nobody is waited for longer than the grace, and each state says what is going on.
+    // Nothing waits longer than the grace, and each state says what is going on.
     world.until_gone("deleted").await;
     world.until("stopped", State::Inactive).await;
     world.until("kept", State::Orphaned).await;
@@ -107,15 +107,14 @@ async fn an_agent_killed_in_the_middle_of_changes_takes_them_up_when_it_is_back(
     settled(&world, &[&agent], &EVERYTHING_CHANGED).await;
 }
 
-/// Users of other agents had accounts that nothing but a restart of everything brought back, after heartbeats had been
-/// late once.
+/// With other agents, a single late heartbeat left accounts that only a restart of everything brought back.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_stands_still_is_named_and_then_lost_and_goes_on_where_it_was() {
     let (world, cluster, agent) = World::with_agent().await;
     activate(&world, &cluster, &["held", "stopped"]).await;
     agent.pause();
 
-    // Past the time for an answer: who was asked is said, and what is held stays.
+    // Past the answer timeout: the message names the agent that was asked, and what is held stays.
     world.account("asked").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     world.patch("stopped", json!({"spec": {"state": "INACTIVE"}})).await;
     for name in ["asked", "stopped"] {
@@ -125,7 +124,7 @@ async fn an_agent_that_stands_still_is_named_and_then_lost_and_goes_on_where_it_
     }
     assert_eq!(world.state("held").await, Some(State::Active), "it is only slow");
 
-    // Past three heartbeats: it counts as gone.
+    // Past three heartbeats: the agent counts as gone.
     world.until("held", State::Orphaned).await;
     world.until_connected(&agent, false).await;
     world.until("stopped", State::Inactive).await;
@@ -141,7 +140,7 @@ async fn a_connection_cut_in_the_middle_of_changes_loses_none_of_them() {
     activate(&world, &cluster, &BEFORE).await;
     change_everything(&world, &cluster).await;
     proxy.set(Line::Cut);
-    // It goes on with what it holds, and the world goes on without it.
+    // The agent keeps what it holds, and the operator continues without the agent.
     world.until("kept", State::Orphaned).await;
     world.until_gone("deleted").await;
     world.until("stopped", State::Inactive).await;
@@ -191,7 +190,7 @@ async fn a_slow_connection_makes_nothing_fail() {
     }
 }
 
-/// Users of other agents had accounts deleted seconds after a short cut between the parts.
+/// With other agents, accounts were deleted seconds after a short network interruption.
 #[tokio::test(flavor = "multi_thread")]
 async fn within_the_grace_a_cut_costs_no_write_of_an_account_and_a_restart_one_that_keeps_it_active() {
     let prepare = World::prepare().setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 60);
@@ -228,7 +227,7 @@ async fn within_the_grace_a_cut_costs_no_write_of_an_account_and_a_restart_one_t
     }
     let wanted = names.map(|name| (name, State::Active));
     settled(&world, &[&agent], &wanted).await;
-    // Which process caches the account is the one thing that is written; nobody was ORPHANED meanwhile.
+    // The only write is the process that caches the account; no account was ORPHANED meanwhile.
     assert_eq!(
         status_writes(&world),
         before + names.len(),
@@ -270,7 +269,7 @@ async fn a_connection_that_comes_and_goes_settles_once_it_stays() {
         world.account(name).zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     }
     for (round, name) in names.iter().take(3).enumerate() {
-        // Each cut comes at another moment of an activation.
+        // Each cut occurs at another moment of an activation.
         hold(Duration::from_millis(70 * (round as u64 + 1))).await;
         proxy.set(Line::Cut);
         world.patch(name, json!({"spec": {"kinds": ["deployment"]}})).await;

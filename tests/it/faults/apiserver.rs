@@ -1,4 +1,4 @@
-//! The API server goes away, or stands still, while accounts change.
+//! The API server goes away or is paused while accounts change.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::harness::must;
 use crate::harness::wait::eventually;
 use crate::world::{Agent, PATIENCE, World};
 
-/// How many accounts change while it is away.
+/// Number of accounts that change while it is away.
 const ACCOUNTS: usize = 20;
 
-/// A world of its own with ACTIVE accounts.
+/// A world with its own control plane and ACTIVE accounts.
 async fn start() -> (World, Agent, Vec<String>) {
     let world = World::prepare().own_control_plane().start().await;
     let cluster = world.cluster("spinnaker").await;
@@ -29,8 +29,8 @@ async fn start() -> (World, Agent, Vec<String>) {
     (world, agent, names)
 }
 
-/// Of each five accounts: two are deactivated, one is changed, one is deleted, one is left alone. All at once, so that
-/// what follows finds them on their way.
+/// Of each five accounts, two are deactivated, one is changed, one is deleted and one is left alone. All at
+/// once, so that the following fault finds them in transition.
 async fn flip(world: &World, names: &[String]) {
     let changes = names.iter().enumerate().map(async |(number, name)| match number % 5 {
         0 | 1 => drop(world.patch(name, json!({"spec": {"state": "INACTIVE"}})).await),
@@ -44,7 +44,7 @@ async fn flip(world: &World, names: &[String]) {
 const AWAY: &str = "the API server does not answer";
 const BACK: &str = "the API server answers again";
 
-/// The operator's warnings and errors after so many lines.
+/// The operator's warnings and errors after the first `lines` lines.
 fn warnings_since(world: &World, lines: usize) -> Vec<String> {
     let log = world.operator().log_text();
     let is_warning = |line: &&str| [" WARN ", "ERROR "].iter().any(|level| line.contains(level));
@@ -71,7 +71,8 @@ async fn an_api_server_that_restarts_while_accounts_change_delays_them_only() {
     hold(Duration::from_secs(3)).await;
     assert!(world.operator().is_running(), "it waits for the API server");
     assert_eq!(world.get("/health/liveness").await.status, 200);
-    // Lists come from what was seen last; one account is asked for, and that says what is missing.
+    // Lists come from the index; a single account is read from the API server, and the error says what is
+    // missing.
     assert_eq!(world.get("/armory/accounts").await.status, 200);
     let one = world.get(&format!("/armory/accounts/{}", names[0])).await;
     assert!(one.status == 503 && one.text.contains("API server"), "{one}");

@@ -1,11 +1,12 @@
-//! The operator ends at once, as at a loss of power, just before and just after each of its writes.
+//! The operator dies at once, as in a power failure, just before and just after each of its writes.
 //!
-//! Each crash point has a world of its own, in which all that an account can live through happens (`life.rs`). The
-//! operator is armed with the point, aborts there, and is started again; whoever was calling it calls again. In the end
-//! everything must be as if nothing had happened. A point that is never passed fails the test.
+//! Each crash point has a world of its own, in which everything happens that an account can go through
+//! (`life.rs`). The operator is armed with the point, aborts there, and is started again; callers repeat
+//! their calls. At the end, everything must be as if nothing had happened. A point that is never reached
+//! fails the test.
 //!
-//! Every run tries each point on one database, and what writes to the database on all of them; `make faults` tries
-//! everything on all.
+//! Every run tries each point on one database, and points of database writes on all of them; `make faults`
+//! tries all points on all databases.
 
 mod life;
 
@@ -22,16 +23,16 @@ use self::life::{Life, leave_rows};
 use crate::harness::wait::eventually;
 use crate::world::{Database, PATIENCE, World};
 
-/// How many worlds there are beside one another.
+/// Number of worlds that run at the same time.
 const BESIDE: usize = 4;
-/// How many accounts are applied at once where the nth write of one kind is the one to crash at.
+/// Number of accounts applied at once for a crash at the nth write of one kind.
 const BATCH: usize = 12;
-/// After how many seconds the object of an agent that is gone is removed, where that is what it is about.
+/// Time in seconds after which the object of a lost agent is removed, for trials about that.
 const AGENTS_GONE: &str = "4";
 
 const DATABASES: [Database; 3] = [Database::Sqlite, Database::MariaDb, Database::Postgres];
 
-/// Writes that there are several of before an account stands, and when there are many accounts.
+/// Later occurrences of writes that happen several times for one account, or with many accounts.
 const LATER_PASSAGES: &[&str] = &[
     "status:before#2",
     "status:after#2",
@@ -49,10 +50,10 @@ const LATER_PASSAGES: &[&str] = &[
     "event:before#4",
 ];
 
-/// Renewals of Leases, while the operator works.
+/// Renewals of Leases while the operator works.
 const LATER_RENEWALS: &[&str] = &["lease:before#5", "lease:after#6", "replica-lease:after#3"];
 
-/// One crash after another: each start is armed with the next point.
+/// Sequences of crashes: each start is armed with the next point.
 const CHAINS: &[&str] = &[
     "accepted:after agent-object:after status:before",
     "add-accounts:after add-accounts:after row-update:before",
@@ -61,7 +62,7 @@ const CHAINS: &[&str] = &[
     "adopt-create:after rest-secret:after secret-delete:before secret-delete:after",
 ];
 
-/// One world: its database, where its operator ends, one point after another, and how many further accounts there are.
+/// One world: its database, its sequence of crash points, and the number of additional accounts.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     database: Database,
@@ -78,20 +79,20 @@ impl Trial {
         Self { batch: BATCH, ..self }
     }
 
-    /// Whether it is about what is written of agents.
+    /// Whether the trial is about writes to agents' objects.
     fn is_about_agents(self) -> bool {
         self.points.contains("agent-")
     }
 }
 
-/// The database on which it is tried every time.
+/// The database on which every run tries this point.
 fn turn(points: &str) -> Database {
     DATABASES[points.bytes().map(usize::from).sum::<usize>() % DATABASES.len()]
 }
 
 /// The points that every run tries on a database.
 fn points_on(database: Database) -> Vec<&'static str> {
-    // There the database decides what is left behind.
+    // For these, the database determines what is left behind.
     let at_the_database =
         |point: &str| ["row-", "assignments:", "fence:"].iter().any(|prefix| point.starts_with(prefix));
     let is_on = |point: &&str| {
@@ -105,13 +106,13 @@ fn points_on(database: Database) -> Vec<&'static str> {
     POINTS.iter().copied().filter(|point| !is_of_followers(point)).filter(is_on).chain(later).collect()
 }
 
-/// Whether only a replica passes it that does not lead: `followers.rs` tries those.
+/// Whether only a replica that does not lead reaches the point; `followers.rs` tries those.
 fn is_of_followers(point: &str) -> bool {
     point.starts_with("agent-report:")
 }
 
-/// Whether a point is passed only where there may be several replicas, which is not on SQLite. The first passage is at
-/// the start, before the operator is ready.
+/// Whether the point is reached only where several replicas are possible, which excludes SQLite. It is first
+/// reached at startup, before the operator is ready.
 fn is_of_replicas(point: &str) -> bool {
     ["term:", "lease:", "replica-lease:"].iter().any(|prefix| point.starts_with(prefix))
 }
@@ -169,7 +170,7 @@ async fn a_crash_at_any_write_on_any_database_loses_nothing_and_brings_nothing_b
     try_all(trials).await;
 }
 
-/// Makes all trials and fails with all that failed.
+/// Runs all trials, and fails with all failures.
 async fn try_all(trials: Vec<Trial>) {
     let (begun, count) = (Instant::now(), trials.len());
     let passages: usize = trials.iter().map(|trial| trial.points.split_whitespace().count()).sum();
@@ -190,13 +191,13 @@ async fn try_all(trials: Vec<Trial>) {
         failed.len(),
         begun.elapsed().as_secs_f64()
     );
-    // Not captured: it is what says what the test has done.
+    // Not captured, because it reports what the test has done.
     let _ = std::io::stderr().write_all(report.as_bytes());
     assert_eq!(made.len(), count);
     assert!(failed.is_empty(), "{} of {count} trials:\n{}", failed.len(), failed.join("\n"));
 }
 
-/// Points by databases, and how many seconds each world took.
+/// Table of points by database, with the seconds that each world took.
 fn table(made: &[(Trial, Duration, Option<String>)]) -> String {
     let mut rows: BTreeMap<&str, BTreeMap<String, String>> = BTreeMap::new();
     for (trial, took, why) in made {
@@ -213,7 +214,7 @@ fn table(made: &[(Trial, Duration, Option<String>)]) -> String {
     head + &rows.into_iter().map(line).collect::<String>()
 }
 
-/// What a task said when it panicked.
+/// The message of a panicked task.
 fn said(panic: Box<dyn std::any::Any + Send>) -> String {
     panic.downcast::<String>().map_or_else(
         |panic| panic.downcast_ref::<&str>().copied().unwrap_or("it panicked").to_owned(),
@@ -236,7 +237,7 @@ async fn try_points(trial: Trial) {
     let first = points.next().expect("there is one");
     world.operator().launch_with(&[("KUBESVC_CRASH_AT", first)]);
     if let Err(why) = world.operator().try_ready().await {
-        // Some points are passed on the way to being ready.
+        // Some points are reached before the operator is ready.
         assert!(world.operator().exited().is_some(), "{why}");
     }
     let mut life = Life::begin(&world, trial.batch, left).await;

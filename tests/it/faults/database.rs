@@ -22,7 +22,7 @@ async fn execute(database: &mut SqliteConnection, statement: &'static str) {
     must(sqlx::query(statement).execute(database).await.map(drop).map_err(|e| format!("{statement}: {e}")));
 }
 
-/// Waits until an account that is being deleted has given back its grant, and only its row is in the way.
+/// Waits until an account in deletion has given up its grant, so that only its row is left.
 async fn until_it_waits_for_its_row(world: &World, name: &str) {
     world
         .until_account(name, "waits for its row", |account| {
@@ -53,7 +53,7 @@ async fn a_locked_database_is_said_and_keeps_back_rows_and_finalizers_only() {
     world.delete("deleted").await;
     until_it_waits_for_its_row(&world, "deleted").await;
     assert_eq!(world.rows().await.len(), 1, "nobody writes but who has the lock");
-    // The rest of the fault: some further tries of the operator, which must not give up.
+    // The rest of the fault: some more attempts of the operator, which must not give up.
     hold(Duration::from_secs(3)).await;
     until_it_waits_for_its_row(&world, "deleted").await;
 
@@ -64,7 +64,7 @@ async fn a_locked_database_is_said_and_keeps_back_rows_and_finalizers_only() {
     settled(&world, &[&agent], &wanted).await;
 }
 
-/// Lets the files that the operator writes grow to this size and no further.
+/// Limits the size of files that the operator writes.
 fn limit_files(world: &World, bytes: &str) {
     let pid = world.operator().id().to_string();
     let status = Command::new("prlimit").args(["--pid", &pid, &format!("--fsize={bytes}:")]).status();
@@ -74,7 +74,7 @@ fn limit_files(world: &World, bytes: &str) {
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_is_said_and_keeps_back_rows_and_finalizers_only() {
-    // The log must stay smaller than the database, which the limit is made for.
+    // The log must stay smaller than the database, for which the limit is meant.
     let world = World::prepare().bearing_file_limits().setting("logging.level", "error").start().await;
     let cluster = world.cluster("spinnaker").await;
     let agent = world.agent("agent-1").start().await;
@@ -122,7 +122,8 @@ async fn rows_edited_deleted_and_added_by_hand_are_set_right_at_start() {
     ] {
         execute(&mut intruder, statement).await;
     }
-    // Of ours by its uid, though no object has it; and one that another program made, which has none.
+    // A row of kubesvc's by its uid, but without an object; and one that another program created, without a
+    // uid.
     for (name, uid) in [("ghost", "'00000000-0000-4000-8000-000000000000'"), ("foreign", "NULL")] {
         let copy = format!(
             "INSERT INTO kubesvc_accounts SELECT * FROM kubesvc_accounts WHERE name = 'edited' LIMIT 0; \

@@ -1,4 +1,4 @@
-//! What agents say late, twice, or about accounts that they were never sent.
+//! Reports of agents that are late, repeated, or about accounts they were never sent.
 
 use kubesvc::account::State;
 use kubesvc::wire::common::{AccountRef, failure::Class};
@@ -10,7 +10,7 @@ use crate::harness::simulated_agent::frames::{Introduction, OnAdd, OnDelete, Pol
 use crate::harness::{must, wait::eventually};
 use crate::world::{PATIENCE, World};
 
-/// A world with a simulated agent that says nothing by itself about `prod`, and an account of that name.
+/// A world with a simulated agent that reports nothing about `prod` by itself, and an account of that name.
 async fn start() -> (World, SimulatedAgent) {
     let world = World::prepare().setting("kubesvc.cache.operationWaitMs", 60_000).start().await;
     let hub = format!("127.0.0.1:{}", world.operator().hub_port());
@@ -23,7 +23,7 @@ async fn start() -> (World, SimulatedAgent) {
     (world, agent)
 }
 
-/// Waits until the agent was sent an account under an epoch, and names it.
+/// Waits until the agent was sent an account under an epoch, and returns its reference.
 async fn sent(agent: &SimulatedAgent, epoch: u64) -> AccountRef {
     eventually(&format!("AddAccounts of epoch {epoch}"), PATIENCE, async || {
         let added = agent.added();
@@ -54,7 +54,8 @@ fn failed() -> Option<Outcome> {
     Some(Outcome::Failure(failure(Class::Unreachable, "said too late")))
 }
 
-/// Frames are handled in their order: once a further account has gone all the way, what was said before was heard.
+/// Waits until another account is ACTIVE: frames are processed in order, so earlier ones have been processed
+/// by then.
 async fn until_heard(world: &World, name: &str) {
     let kubeconfig = world.cluster(&format!("user-{name}")).await.kubeconfig();
     world.account(name).zone("east").kubeconfig(&kubeconfig).create().await;
@@ -122,7 +123,7 @@ async fn what_was_dropped_is_not_brought_back_by_a_late_word() {
     world.until_row("prod", "INACTIVE").await;
     assert_eq!(world.writes_to("prod").len(), writes, "{:#?}", world.writes_to("prod"));
 
-    // And it goes all the way once more, when it is asked for.
+    // It goes through a whole activation again when that is requested.
     world.patch("prod", json!({"spec": {"state": "ACTIVE"}})).await;
     let again = sent(&agent, dropped.epoch + 1).await;
     say(&agent, &again, held());
@@ -164,7 +165,7 @@ async fn an_account_that_its_only_agent_loses_is_asked_for_again_and_says_so() {
         if count > 1 { Ok(()) } else { Err(format!("asked {count} times")) }
     })
     .await;
-    // Nobody holds it, and one was asked: it is ACTIVE while it may come back.
+    // No agent holds it, and one was asked: it becomes ACTIVE, because that agent may come back.
     say(&agent, &account, held());
     until_heard(&world, "after").await;
     let active = world.until("prod", State::Active).await;
@@ -181,7 +182,7 @@ async fn an_agent_that_claims_an_ungranted_account_is_sent_a_drop() {
     world.until("prod", State::Active).await;
     drop(agent);
 
-    // The same process again; it says that it holds an account that is gone, and a later epoch than there is.
+    // The same process again reports a held account that is gone, and an epoch later than the current one.
     let ghost = AccountRef {
         uid: "00000000-0000-4000-8000-000000000000".to_owned(),
         name: "ghost".to_owned(),

@@ -1,4 +1,4 @@
-//! A database on a server of its own has no room for another row.
+//! A database on its own server has no room for another row.
 
 use kubesvc::account::State;
 
@@ -9,7 +9,7 @@ use crate::harness::must;
 use crate::world::World;
 
 const TABLE: &str = "kubesvc_accounts";
-/// More rows than find a place on a page that is there already.
+/// More rows than fit onto existing pages.
 const ACCOUNTS: usize = 24;
 
 async fn is_full_and_gets_room(kind: Kind) {
@@ -21,7 +21,7 @@ async fn is_full_and_gets_room(kind: Kind) {
     let agent = world.agent("agent-1").start().await;
     let filled = must(server.fill(database, TABLE).await);
 
-    // Statuses go on, and what is missing is said.
+    // Statuses are still written, and the missing database is reported.
     let names: Vec<_> = (0..ACCOUNTS).map(|number| format!("new-{number:02}")).collect();
     for name in &names {
         world.account(name).zone("east").kubeconfig(&cluster.kubeconfig()).create().await;

@@ -1,4 +1,4 @@
-//! The operator sleeps, or is away while things change.
+//! The operator is suspended, or down while things change.
 
 use std::time::Duration;
 
@@ -28,7 +28,8 @@ async fn an_operator_that_slept_longer_than_the_grace_orphans_nothing() {
     hold(Duration::from_secs(6)).await;
     world.operator().resume();
 
-    // Whoever really goes is noticed after the grace, and by then all that was slept through has been looked at.
+    // An agent that really goes away is noticed after the grace; by then, everything from the time of the
+    // suspension has been processed.
     west.kill();
     world.until("left", State::Orphaned).await;
     assert_eq!(world.state("kept").await, Some(State::Active));
@@ -93,7 +94,8 @@ async fn a_restart_activates_nothing_anew_that_rest_has_made() {
     let writes = world.operator_writes("kubesvcaccounts").len();
     world.operator().kill_and_start().await;
     settled(&world, &[&agent], &wanted).await;
-    // What begins with the restart has begun: a further account goes all the way after it.
+    // Work that starts with the restart has started: another account goes through its whole activation after
+    // it.
     world.account("next").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     world.until("next", State::Active).await;
     let after = world.operator_writes("kubesvcaccounts");
@@ -109,7 +111,7 @@ async fn an_operator_killed_again_and_again_gets_everything_done_in_the_end() {
         world.account(name).zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     }
     for round in 1..=3_u64 {
-        // Each kill comes at another moment of the work.
+        // Each kill occurs at another moment of the work.
         hold(Duration::from_millis(60 * round)).await;
         world.operator().kill_and_start().await;
         for name in names.iter().skip(4) {

@@ -1,4 +1,4 @@
-//! Somebody else writes the same objects.
+//! Other clients write the same objects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::settled::settled;
 use crate::harness::{must, wait::eventually};
 use crate::world::{PATIENCE, World};
 
-/// Labels and annotates accounts in turn until stopped; tells how often it wrote each of them.
+/// Labels and annotates accounts in turn until stopped. Returns the number of writes to each of them.
 async fn keep_labelling(
     accounts: Api<KubesvcAccount>,
     names: Arc<Vec<String>>,
@@ -45,7 +45,7 @@ async fn objects_that_others_keep_writing_converge_and_lose_nothing_of_theirs() 
     let stop = CancellationToken::new();
     let _stop_on_failure = stop.clone().drop_guard();
     let others = tokio::spawn(keep_labelling(world.api(), Arc::clone(&names), stop.clone()));
-    // Until they have been in each other's way.
+    // Continue until there was a conflict.
     let rounds = AtomicUsize::new(0);
     eventually("a write that was refused because the object had changed", 2 * PATIENCE, async || {
         let round = rounds.fetch_add(1, Ordering::Relaxed);
@@ -65,7 +65,7 @@ async fn objects_that_others_keep_writing_converge_and_lose_nothing_of_theirs() 
     for (name, state) in &wanted {
         world.patch(name, json!({"spec": {"state": state.to_string()}})).await;
     }
-    // They converge though the others go on.
+    // They converge although the other client continues.
     settled(&world, &[&agent], &wanted).await;
     stop.cancel();
     let written = others.await.expect("it writes until it is stopped");
@@ -91,7 +91,7 @@ async fn a_finalizer_removed_by_hand_comes_back_or_lets_everything_go() {
     world.patch("kept", json!({"metadata": {"finalizers": null}})).await;
     world.until_account("kept", "has its finalizer", KubesvcAccount::has_finalizer).await;
 
-    // Whoever takes the finalizer off in the middle of a deletion ends it: row and agent follow.
+    // Removing the finalizer in the middle of a deletion ends it: row and agent follow.
     agent.pause();
     world.delete("deleted").await;
     world.until("deleted", State::DeleteFailed).await;
@@ -141,7 +141,7 @@ async fn a_status_edited_by_hand_is_set_right() {
     for (name, _) in &edits {
         world.until(name, State::Active).await;
     }
-    // So that the epoch which the agent holds is later than the one that a wiped status begins with.
+    // Makes the agent's epoch later than the one with which a wiped status begins.
     for kind in ["deployment", "configMap"] {
         let patched = world.patch("wiped", json!({"spec": {"kinds": [kind]}})).await;
         let generation = patched.metadata.generation.unwrap_or_default();

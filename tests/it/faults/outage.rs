@@ -1,7 +1,8 @@
-//! A database is away for ten minutes of real time, while accounts are added, changed and deleted and agents restart.
+//! A database is away for ten minutes of real time, while accounts are added, changed and deleted and agents
+//! restart.
 //!
-//! The seconds version of it, in `servers.rs` and `database.rs`, runs every time. Here the waiting rows are many, each
-//! pause between two tries has grown to its full length, and what is forgotten after some minutes would be.
+//! Short versions in `servers.rs` and `database.rs` run every time. Here there are many waiting rows, each
+//! retry delay has grown to its maximum, and anything that is forgotten after some minutes would be.
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};
@@ -16,24 +17,24 @@ use crate::harness::databases::Kind;
 use crate::harness::must;
 use crate::world::{Agent, Cluster, Prepare, World, connect};
 
-/// How long it is away.
+/// Duration of the outage.
 const AWAY: Duration = Duration::from_secs(600);
-/// In each round an account is added, one is changed, and each other time one is deleted.
+/// Duration of a round, in which one account is added and one changed; in every other round, one is deleted.
 const ROUND: Duration = Duration::from_secs(5);
-/// An agent restarts once in so many rounds.
+/// Number of rounds between restarts of an agent.
 const RESTART: usize = 12;
-/// Accounts that nobody touches.
+/// Number of accounts that are left alone.
 const KEPT: usize = 20;
-/// By how much the operator's memory may grow, in KiB: some hundred rows wait.
+/// Maximum growth of the operator's memory, in KiB: some hundred rows wait.
 const GROWTH: u64 = 64 * 1024;
-/// After a restart an agent is back within this many seconds.
+/// Time in seconds within which a restarted agent is back.
 const GRACE: u64 = 60;
 
 fn prepare() -> Prepare {
     World::prepare().setting("kubesvc.dynamicAccounts.orphanGraceSeconds", GRACE)
 }
 
-/// A world with accounts that nobody touches.
+/// A world with accounts that are left alone.
 struct Outage<'w> {
     world: &'w World,
     cluster: Cluster,
@@ -58,13 +59,13 @@ impl<'w> Outage<'w> {
         outage
     }
 
-    /// The operator's writes to the accounts that nobody touches.
+    /// Number of the operator's writes to the accounts that are left alone.
     fn writes_to_kept(&self) -> usize {
         let writes = self.world.operator_writes("kubesvcaccounts");
         writes.iter().filter(|write| write.name.starts_with("kept-")).count()
     }
 
-    /// Lives on for the whole time; what there has to be in the end.
+    /// Performs all rounds, and returns the expected states at the end.
     async fn is_lived_through(&self) -> Vec<(String, State)> {
         let begun = Instant::now();
         let mut wanted: Vec<_> = (0..KEPT).map(|number| (kept(number), State::Active)).collect();
@@ -110,7 +111,7 @@ impl<'w> Outage<'w> {
         }
     }
 
-    /// By kubectl and by REST in turn.
+    /// Adds an account, alternating between kubectl and REST.
     async fn add(&self, name: &str, round: usize) {
         let kubeconfig = self.cluster.kubeconfig();
         if round.is_multiple_of(2) {
@@ -124,7 +125,7 @@ impl<'w> Outage<'w> {
         self.world.until(name, State::Active).await;
     }
 
-    /// Each third is deactivated, the others get another definition.
+    /// Deactivates every third account and gives the others a new definition.
     async fn change(&self, name: &str, number: usize) -> State {
         let (spec, state) = if number.is_multiple_of(3) {
             (json!({"state": "INACTIVE"}), State::Inactive)
@@ -140,7 +141,7 @@ impl<'w> Outage<'w> {
         state
     }
 
-    /// It goes as far as it can without its row.
+    /// Deletes an account, which proceeds as far as possible without its row.
     async fn delete(&self, name: &str, number: usize) {
         if number.is_multiple_of(4) {
             self.world.delete(name).await;
@@ -156,7 +157,7 @@ impl<'w> Outage<'w> {
         self.world.until_account(name, "waits for its row", waits).await;
     }
 
-    /// It is back: all that waited is caught up with, by the same process.
+    /// The database is back: the same process catches up with everything that waited.
     async fn is_caught_up_with(&self, database: &str, wanted: &[(String, State)]) {
         let back = Instant::now();
         let grown = memory(self.world).saturating_sub(self.memory);

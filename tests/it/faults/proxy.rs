@@ -1,4 +1,4 @@
-//! A TCP proxy that a test can make a bad connection of.
+//! A TCP proxy that a test can turn into a bad connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
@@ -12,35 +12,35 @@ use tokio::task::JoinHandle;
 
 use crate::harness::ports;
 
-/// What it does with bytes.
+/// What the proxy does with bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Line {
-    /// It passes them on.
+    /// Forwards them.
     Open,
-    /// It passes each piece on after this time.
+    /// Forwards each piece after this delay.
     Slow(Duration),
-    /// It keeps them. Connections stay, and nobody hears anything.
+    /// Keeps them. Connections stay open, and neither side receives anything.
     Held,
-    /// It keeps what the near side sends, which goes on hearing the far one.
+    /// Keeps what the near side sends; the near side still receives what the far side sends.
     Mute,
-    /// It closes all connections, and each new one at once.
+    /// Closes all connections, and each new one at once.
     Cut,
 }
 
-/// The proxy. Dropping it cuts the line for good.
+/// The proxy. Dropping it cuts all connections permanently.
 pub(crate) struct Proxy {
     port: u16,
     target: Arc<AtomicU16>,
     line: watch::Sender<Line>,
-    /// How often those there were stranded.
+    /// Number of times that the existing connections were stranded.
     strandings: watch::Sender<usize>,
-    /// On how many connections bytes are kept.
+    /// Number of connections on which bytes are being kept.
     keeping: Arc<AtomicUsize>,
     accepting: JoinHandle<()>,
 }
 
 impl Proxy {
-    /// An open line to a port of this machine.
+    /// Starts an open proxy to a port of this machine.
     pub(crate) async fn to(target: u16) -> Self {
         let port = ports::free();
         let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("the port is free");
@@ -62,28 +62,28 @@ impl Proxy {
         Self { port, target, line, strandings, keeping, accepting }
     }
 
-    /// Where it listens.
+    /// Port of the proxy.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// New connections go to another port; those there are stay as they are.
+    /// Makes new connections go to another port; existing ones are not affected.
     pub(crate) fn lead_to(&self, target: u16) {
         self.target.store(target, Ordering::Relaxed);
     }
 
-    /// The far end is gone without a word for all connections that there are: they stay, and nobody ever hears anything
-    /// on them. New ones are as the line is.
+    /// Strands all existing connections, as if the far end had disappeared silently: they stay open, and
+    /// nothing ever arrives on them. New connections behave as set.
     pub(crate) fn strand(&self) {
         self.strandings.send_modify(|count| *count += 1);
     }
 
-    /// On how many connections, in how many directions, bytes are kept now.
+    /// Number of connections, counted for each direction, on which bytes are being kept now.
     pub(crate) fn keeping(&self) -> usize {
         self.keeping.load(Ordering::Relaxed)
     }
 
-    /// From now on the line is like this.
+    /// Sets how the proxy behaves from now on.
     pub(crate) fn set(&self, line: Line) {
         self.line.send_replace(line);
     }
@@ -96,7 +96,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Counts itself for as long as it is there.
+/// Counts itself while it exists.
 struct Kept(Arc<AtomicUsize>);
 
 impl Kept {
@@ -112,7 +112,7 @@ impl Drop for Kept {
     }
 }
 
-/// Serves a connection until it is stranded; from then on nothing moves on it until the line is cut.
+/// Serves a connection until it is stranded; after that, nothing moves on it until the proxy cuts it.
 async fn strandable(
     connected: impl Future<Output = ()>,
     born: usize,
@@ -134,7 +134,7 @@ async fn connect(near: TcpStream, target: u16, line: watch::Receiver<Line>, keep
     let outwards = |line| matches!(line, Line::Held | Line::Mute);
     let (near_read, near_write) = near.into_split();
     let (far_read, far_write) = far.into_split();
-    // The end of one direction is the end of both.
+    // The end of one direction ends both.
     tokio::select! {
         () = pass_on(near_read, far_write, line.clone(), &keeping, outwards) => {}
         () = pass_on(far_read, near_write, line.clone(), &keeping, |line| line == Line::Held) => {}
@@ -166,6 +166,6 @@ async fn pass_on(
 }
 
 async fn until(mut line: watch::Receiver<Line>, holds: impl Fn(Line) -> bool) {
-    // An error: the proxy was dropped, and has cut the line before.
+    // On an error, the proxy was dropped, which cuts everything.
     let _ = line.wait_for(|line| holds(*line)).await;
 }

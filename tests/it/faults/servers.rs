@@ -1,4 +1,4 @@
-//! A database on a server of its own ends, stands still, is far away, and comes back without its last commits.
+//! A database on its own server stops, is paused, is slow, and comes back without its last commits.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::harness::databases::{self, Kind, Server};
 use crate::harness::must;
 use crate::world::{Agent, Cluster, PATIENCE, Prepare, World};
 
-/// How long a fault lasts that nothing shows the end of.
+/// Duration of a fault whose end cannot be observed.
 const A_WHILE: Duration = Duration::from_secs(4);
 
-/// A world whose database is on a server of its own, at the other end of a line.
+/// A world whose database runs on its own server, behind a proxy.
 pub(super) struct Far {
     pub(super) world: World,
     line: Proxy,
@@ -27,7 +27,7 @@ impl Far {
         Self::start_as(kind, World::prepare()).await
     }
 
-    /// With what else is said about the world before it starts.
+    /// Starts the world with further preparations.
     pub(super) async fn start_as(kind: Kind, prepare: Prepare) -> Self {
         let server = must(databases::own(kind).await);
         let line = Proxy::to(server.port()).await;
@@ -37,7 +37,7 @@ impl Far {
         Self { world, line, server }
     }
 
-    /// An agent, and accounts of it that are ACTIVE, in their rows too.
+    /// Creates an agent and accounts that are ACTIVE, in their rows too.
     async fn with_accounts(&self, names: &[&str]) -> (Cluster, Agent) {
         let cluster = self.world.cluster("spinnaker").await;
         let agent = self.world.agent("agent-1").start().await;
@@ -51,10 +51,11 @@ impl Far {
     }
 }
 
-/// Changes of each kind while the database cannot be used: all that needs no row goes on, and what needs one waits.
+/// Changes of each kind while the database is not usable: what needs no row continues, and what needs one
+/// waits.
 async fn live_without_a_database(far: &Far, cluster: &Cluster) {
     let world = &far.world;
-    // A server that may only be read is found out by the first row.
+    // The first row reveals that a server is read-only.
     world.patch("stopped", json!({"spec": {"state": "INACTIVE"}})).await;
     until_database(world, true).await;
     world.until("stopped", State::Inactive).await;
@@ -144,12 +145,12 @@ async fn a_postgresql_behind_a_failing_connection_gets_every_row() {
     the_line_is_cut_again_and_again(Kind::PostgreSql).await;
 }
 
-/// How many of the rows are there that were changed or deleted after the standby stopped following, as they were before;
-/// far more if there is one that was made after it.
+/// Counts the rows that still show the state before the standby stopped following, among those changed or
+/// deleted afterwards. The result is far larger if a row exists that was created afterwards.
 const LOST: &str = "SELECT count(*) + 10 * count(*) FILTER (WHERE name = 'made') FROM kubesvc_accounts \
                     WHERE (name = 'stopped' AND status = 'ACTIVE') OR name = 'deleted' OR name = 'made'";
 
-/// Everything changes after the standby has stopped following, then the first server is lost.
+/// Everything changes after the standby has stopped following; then the first server is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standby_that_takes_over_without_the_last_commits_gets_them_again() {
     let far = Far::start(Kind::PostgreSql).await;
@@ -177,7 +178,8 @@ async fn a_standby_that_takes_over_without_the_last_commits_gets_them_again() {
     settled_within(PATIENCE + Duration::from_secs(60), world, &[&agent], &WANTED).await;
 }
 
-/// A server that refuses writes is no server that is away: it is said, and healed when it takes them again.
+/// A server that refuses writes is not an unreachable server: the refusal is reported, and repaired when it
+/// accepts writes again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standby_that_may_only_be_read_is_waited_for_until_it_is_promoted() {
     let far = Far::start(Kind::PostgreSql).await;
@@ -191,7 +193,7 @@ async fn a_standby_that_may_only_be_read_is_waited_for_until_it_is_promoted() {
     settled(&far.world, &[&agent], &WANTED).await;
 }
 
-/// Other sessions hold locks on the rows that the operator writes, in the order that makes deadlocks.
+/// Other sessions lock the rows that the operator writes, in the order that causes deadlocks.
 async fn others_hold_locks(kind: Kind) {
     let far = Far::start(kind).await;
     let (cluster, agent) = far.with_accounts(&["kept", "stopped", "deleted"]).await;
@@ -210,7 +212,7 @@ async fn others_hold_locks(kind: Kind) {
                         format!("UPDATE kubesvc_accounts SET failed_count = 4 WHERE name = '{}'", order[1]),
                         "ROLLBACK".to_owned(),
                     ] {
-                        // A deadlock ends the transaction; the next round begins anew.
+                        // A deadlock ends the transaction; the next round starts again.
                         let _ = database.execute(&statement).await;
                     }
                 }

@@ -1,4 +1,4 @@
-//! What holds once the faults are over, whatever they were.
+//! What holds after the faults, whatever they were.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,13 +10,13 @@ use serde_json::json;
 use crate::harness::wait::eventually;
 use crate::world::{Agent, PATIENCE, World};
 
-/// Waits until there are exactly these accounts, in exactly these states, wherever one looks: the objects, the rows,
+/// Waits until exactly these accounts exist, in exactly these states, in every view: the objects, the rows,
 /// the REST API, and the agents, each of which holds exactly those that are ACTIVE in its zone.
 pub(super) async fn settled(world: &World, agents: &[&Agent], wanted: &[(&str, State)]) {
     settled_within(PATIENCE, world, agents, wanted).await;
 }
 
-/// As [`settled`], for what takes longer than the usual patience.
+/// Like [`settled`], for what takes longer than the usual timeout.
 pub(super) async fn settled_within(
     patience: Duration,
     world: &World,
@@ -34,7 +34,7 @@ pub(super) async fn settled_within(
     .await;
 }
 
-/// The objects, if they are as wanted.
+/// Returns the objects if they are as wanted.
 async fn objects(world: &World, wanted: &BTreeMap<String, State>) -> Result<Vec<KubesvcAccount>, String> {
     let listed = world.api::<KubesvcAccount>().list(&ListParams::default()).await;
     let mut listed = listed.map_err(|error| error.to_string())?.items;
@@ -88,7 +88,7 @@ async fn shown(world: &World, wanted: &BTreeMap<String, State>) -> Result<(), St
     if told.len() == wanted.len() { Ok(()) } else { Err(format!("more than there should be: {list}")) }
 }
 
-/// What the hub says that each agent holds, and how many it says itself.
+/// Compares what the hub says each agent holds, and the number that the agent itself reports.
 async fn held(world: &World, agents: &[&Agent], accounts: &[KubesvcAccount]) -> Result<(), String> {
     let answer = world.try_get("/armory/agents").await?;
     let listed = answer.json.as_array().cloned().unwrap_or_default();

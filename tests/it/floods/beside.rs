@@ -1,4 +1,4 @@
-//! What is measured beside a flood.
+//! Measurements during a flood.
 
 use std::fmt;
 use std::future::Future;
@@ -22,22 +22,22 @@ use crate::harness::simulated_agent::SimulatedAgent;
 use crate::harness::simulated_agent::frames::{Introduction, Policy};
 use crate::world::{Agent, World};
 
-/// The zone of the agents whose hellos are timed; it has no account.
+/// Zone of the agents whose hellos are measured; it has no account.
 pub(super) const ZONE: &str = "west";
-/// Agents that take turns in saying hello: an object is written twice a second at most.
+/// Number of agents that take turns in sending a hello: an object is written at most twice a second.
 const KNOWN: usize = 12;
-/// How often the hub sends a heartbeat.
+/// Interval between heartbeats of the hub.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// The least that is measured beside each flood.
+/// Minimum number of measurements during each flood.
 const LEAST: usize = 3;
-/// How long an answer is waited for.
+/// Timeout for an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The pause between two probes.
+/// Pause between two probes.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The address that probes come from.
+/// Source address of probes.
 const PROBER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 8);
 
-/// What may be taken.
+/// Upper bounds on what is measured.
 #[derive(Clone, Copy)]
 pub(super) struct Bounds {
     pub(super) heartbeat: Duration,
@@ -46,20 +46,20 @@ pub(super) struct Bounds {
     pub(super) growth_kib: u64,
 }
 
-/// What is probed.
+/// The endpoint that is probed.
 #[derive(Clone, Copy)]
 pub(super) struct Probe {
     pub(super) port: u16,
     pub(super) path: &'static str,
 }
 
-/// Everything that stands beside a flood.
+/// Everything that runs next to a flood.
 pub(super) struct Beside<'w> {
     world: &'w World,
     agent: &'w Agent,
     session: SessionId,
     probe: Probe,
-    /// The process whose memory is measured, and what it took before the floods.
+    /// Process whose memory is measured, and its memory before the floods.
     process: u32,
     memory: u64,
     channel: Channel,
@@ -68,20 +68,20 @@ pub(super) struct Beside<'w> {
     hellos: tokio::sync::Mutex<Vec<Introduction>>,
 }
 
-/// What was noticed beside one flood.
+/// Measurements during one flood.
 #[derive(Debug)]
 pub(super) struct Noticed {
     flood: &'static str,
     heartbeat: Vec<Duration>,
     hello: Vec<Duration>,
     liveness: Vec<Duration>,
-    /// In KiB.
+    /// Growth of memory, in KiB.
     growth: u64,
-    /// What is never to happen.
+    /// Events that must never happen.
     trouble: Vec<String>,
 }
 
-/// One thing that is measured again and again.
+/// A series of measurements of one operation.
 #[derive(Default)]
 struct Meter {
     times: Vec<Duration>,
@@ -89,7 +89,7 @@ struct Meter {
 }
 
 impl Meter {
-    /// Takes what `once` takes, again and again until stopped, at least [`LEAST`] times.
+    /// Measures `once` repeatedly until stopped, at least [`LEAST`] times.
     async fn run<A>(
         stop: &CancellationToken,
         what: &str,
@@ -117,7 +117,7 @@ impl Meter {
 }
 
 impl<'w> Beside<'w> {
-    /// Begins with the good agent connected and its account ACTIVE.
+    /// Starts with the good agent connected and its account ACTIVE.
     pub(super) async fn new(world: &'w World, agent: &'w Agent, health: Option<u16>) -> Self {
         let (hub, rest) = (world.operator().hub_port(), world.operator().rest_port());
         let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{hub}")).expect("an address");
@@ -144,17 +144,17 @@ impl<'w> Beside<'w> {
         }
     }
 
-    /// The agents whose hellos are timed.
+    /// Names of the agents whose hellos are measured.
     pub(super) fn known(&self) -> &[String] {
         &self.known
     }
 
-    /// The same, with another process probed and measured.
+    /// Probes and measures another process instead.
     pub(super) fn probing(self, probe: Probe, process: u32) -> Self {
         Self { probe, process, memory: memory(process), ..self }
     }
 
-    /// Runs a flood, and tells what was noticed beside it.
+    /// Runs a flood, and returns the measurements during it.
     pub(super) async fn during(&self, flood: &'static str, run: impl Future<Output = ()>) -> Noticed {
         let (stop, ends) = (CancellationToken::new(), CancellationToken::new());
         let before = self.heartbeats.received().len();
@@ -232,7 +232,7 @@ impl<'w> Beside<'w> {
         meter
     }
 
-    /// By how much heartbeats of the hub were late since frame `before`: on their way, and after the one before.
+    /// Delays of the hub's heartbeats since frame `before`, relative to their interval.
     fn lateness(&self, before: usize) -> Vec<Duration> {
         let beats: Vec<_> = self.heartbeats.received();
         let beats = beats.iter().enumerate().filter(|(_, one)| matches!(one.frame, Frame::Heartbeat(_)));
@@ -243,7 +243,7 @@ impl<'w> Beside<'w> {
 }
 
 impl Noticed {
-    /// What of it is not within bounds.
+    /// Measurements outside of the bounds.
     pub(super) fn broken(&self, bounds: Bounds) -> Vec<String> {
         let flood = self.flood;
         let mut broken: Vec<_> = self.trouble.iter().map(|one| format!("{flood}: {one}")).collect();
@@ -264,7 +264,7 @@ impl Noticed {
     }
 }
 
-/// A row of the table.
+/// Formats a row of the table.
 impl fmt::Display for Noticed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "| {} |", self.flood)?;
@@ -301,13 +301,13 @@ async fn say_hello(hub: u16, introduction: Introduction) -> Result<Introduction,
     Ok(next)
 }
 
-/// The session in force of an agent.
+/// The current session of an agent.
 async fn session(world: &World, agent: &Agent) -> SessionId {
     let status = world.agent_object(agent).await.and_then(|object| object.status).unwrap_or_default();
     status.session.map(|session| session.id).unwrap_or_default()
 }
 
-/// A request over a connection of its own; it must be answered with 200.
+/// Sends a request over a connection of its own; the response must be 200.
 async fn ask(probe: Probe) -> Result<(), String> {
     let asked = async {
         let socket = TcpSocket::new_v4()?;
@@ -325,7 +325,7 @@ async fn ask(probe: Probe) -> Result<(), String> {
     if answer.starts_with("HTTP/1.1 200 ") { Ok(()) } else { Err(format!("{answer:?}")) }
 }
 
-/// The states of the account that are not ACTIVE, as a watch shows them.
+/// Collects the account's states other than ACTIVE, as a watch shows them.
 async fn other_states(accounts: Api<KubesvcAccount>, ends: CancellationToken) -> Vec<String> {
     let config = watcher::Config::default().fields("metadata.name=good");
     let mut events = std::pin::pin!(watcher::watcher(accounts, config));
@@ -341,7 +341,7 @@ async fn other_states(accounts: Api<KubesvcAccount>, ends: CancellationToken) ->
     others
 }
 
-/// The most memory that a process has taken, in KiB.
+/// Maximum memory of a process, in KiB.
 async fn most_memory(process: u32, ends: CancellationToken) -> u64 {
     let mut most = 0;
     while ends.run_until_cancelled(tokio::time::sleep(PAUSE / 2)).await.is_some() {
@@ -350,7 +350,7 @@ async fn most_memory(process: u32, ends: CancellationToken) -> u64 {
     most
 }
 
-/// The memory of a process, in KiB; 0 if it has ended.
+/// Memory of a process, in KiB; 0 if it has ended.
 fn memory(process: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();

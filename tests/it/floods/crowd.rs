@@ -1,4 +1,4 @@
-//! Strangers.
+//! Unknown callers.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -16,48 +16,48 @@ use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
 use ulid::Ulid;
 
-/// What an HTTP/2 connection begins with: the preface, and a SETTINGS frame without settings.
+/// Start of an HTTP/2 connection: the preface, and a SETTINGS frame without settings.
 pub(super) const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-/// Accounts that a Hello claims: as many as it may.
+/// Number of accounts that a Hello claims: the maximum.
 const CLAIMS: usize = 100_000;
-/// Streams of one connection, as many as the hub takes.
+/// Number of streams on one connection: the maximum that the hub accepts.
 const STREAMS: usize = 16;
-/// Connections with streams that an address has at most.
+/// Maximum number of connections with streams from one address.
 const CONNECTIONS: usize = 25;
-/// How long a stranger waits for what the hub says next.
+/// Time that a stranger waits for the next message of the hub.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A session on which nothing comes for so long has heard it all.
+/// Silence after which a session has received everything.
 const SETTLED: Duration = Duration::from_secs(2);
-/// The pace of what comes slowly.
+/// Interval between the pieces of slow requests.
 const PACE: Duration = Duration::from_millis(200);
 
-/// Callers of one port, from addresses of their own.
+/// Callers of one port, with addresses of their own.
 #[derive(Clone, Copy)]
 pub(super) struct Crowd {
     port: u16,
     network: u8,
 }
 
-/// A stream that is open as long as this is there, and what the hub says on it.
+/// A stream, open as long as this value exists, and the hub's messages on it.
 pub(super) struct Stream {
     _frames: tokio::sync::mpsc::Sender<AgentFrame>,
     answers: Streaming<HubFrame>,
 }
 
 impl Crowd {
-    /// From the addresses `127.NETWORK.0.0/16`.
+    /// Creates callers from the addresses `127.NETWORK.0.0/16`.
     pub(super) fn of(port: u16, network: u8) -> Self {
         Self { port, network }
     }
 
-    /// The address of each `per_address` callers.
+    /// Address of a caller; `per_address` callers share one.
     fn address(self, caller: usize, per_address: usize) -> Ipv4Addr {
         let number = u16::try_from(caller / per_address + 1).expect("there are that many");
         let [high, low] = number.to_be_bytes();
         Ipv4Addr::new(127, self.network, high, low)
     }
 
-    /// Opens connections that begin with these bytes and then say nothing. Those that are closed stay closed.
+    /// Opens connections that send these bytes and then nothing. Closed connections stay closed.
     pub(super) async fn connect(self, count: usize, per_address: usize, bytes: &[u8]) -> Vec<TcpStream> {
         let mut open = Vec::new();
         for caller in 0..count {
@@ -76,7 +76,8 @@ impl Crowd {
         endpoint.connect_with_connector(dialled).await.ok()
     }
 
-    /// Each of these agents says hello on a stream of its own, and has an answer. The streams that stand.
+    /// Sends a hello for each agent on its own stream, and waits for the answer. Returns the streams that
+    /// were accepted.
     pub(super) async fn say_hello(self, agents: &[String], zone: &str) -> Vec<Stream> {
         let connections = agents.chunks(STREAMS).enumerate().map(|(number, agents)| async move {
             let Some(channel) = self.channel(self.address(number, CONNECTIONS)).await else {
@@ -88,7 +89,7 @@ impl Crowd {
         streams.into_iter().flatten().flatten().collect()
     }
 
-    /// Each of these agents claims 100,000 accounts that never were, and hears what the hub says to it.
+    /// Claims 100,000 accounts that never existed for each agent, and receives what the hub sends.
     pub(super) async fn claim(self, agents: &[String], zone: &str, connect_seq: usize) {
         let claims = agents.iter().enumerate().map(|(number, agent)| async move {
             let channel = self.channel(self.address(number, 1)).await?;
@@ -107,7 +108,7 @@ impl Crowd {
         join_all(claims).await;
     }
 
-    /// Bodies that come as slowly as they may, for ever: new ones for those that are given up.
+    /// Sends bodies as slowly as allowed, forever; rejected ones are replaced by new ones.
     pub(super) async fn slow_bodies(self, count: usize, per_address: usize) {
         let body = |caller| async move {
             let head = "PATCH /armory/accounts HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
@@ -127,7 +128,7 @@ impl Crowd {
         join_all((0..count).map(body)).await;
     }
 
-    /// Heads of requests that come byte by byte, for ever.
+    /// Sends request heads byte by byte, forever.
     pub(super) async fn slow_heads(self, count: usize) {
         let head = |caller| async move {
             loop {
@@ -146,7 +147,7 @@ impl Crowd {
 pub(super) fn hello(agent_id: &str, zone: &str) -> Hello {
     Hello {
         agent_id: agent_id.into(),
-        // The same for each connection of an agent, as it is for a process.
+        // The same for each connection of an agent, as with a real process.
         boot_id: Ulid::from(u128::from_be_bytes(std::array::from_fn(|at| {
             *agent_id.as_bytes().get(at).unwrap_or(&0) & 0x7f
         })))
@@ -160,7 +161,7 @@ pub(super) fn hello(agent_id: &str, zone: &str) -> Hello {
     }
 }
 
-/// Says hello and waits for the answer, whatever it is.
+/// Sends a hello and waits for any answer.
 async fn greet(channel: Channel, hello: Hello) -> Option<Stream> {
     let (frames, outgoing) = tokio::sync::mpsc::channel(4);
     frames.send(AgentFrame { frame: Some(Frame::Hello(hello)), seq: 1, ack: 0 }).await.ok()?;

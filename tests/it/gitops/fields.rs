@@ -1,5 +1,5 @@
-//! The operator owns status and finalizer of an object that it did not create, and not a field more: a GitOps tool
-//! finds what it applied as it applied it, whatever the account lives through.
+//! The operator owns status and finalizer of an object that it did not create, and no other field: a GitOps
+//! tool finds what it applied unchanged, whatever happens to the account.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kubesvc::account::{FIELD_MANAGER, FINALIZER, KubesvcAccount, State};
@@ -9,7 +9,7 @@ use crate::harness::{must, wait::eventually};
 use crate::world::{PATIENCE, World};
 
 const TOOL: &str = "argocd-controller";
-/// A finalizer of the tool's, as Argo CD puts one on what it prunes in the foreground.
+/// A finalizer of the tool, like the one of Argo CD for foreground pruning.
 const FOREIGN: &str = "example.org/hold";
 
 fn manifest(zone: &str, state: &str) -> Value {
@@ -26,14 +26,14 @@ fn manifest(zone: &str, state: &str) -> Value {
     })
 }
 
-/// As Argo CD and Flux apply: server-side, and never by force, so that a conflict would fail.
+/// Applies like Argo CD and Flux: server-side and never with force, so that a conflict would fail.
 async fn apply(world: &World, manifest: &Value) {
     let manager = format!("--field-manager={TOOL}");
     let arguments = ["apply", "--server-side", manager.as_str(), "-f", "-"];
     must(world.kubectl_with_input(&arguments, &manifest.to_string()).await.ok());
 }
 
-/// Holds what is stored to what was applied, and the fields of each manager to what is its own.
+/// Compares what is stored with what was applied, and the fields of each manager with those it may own.
 fn hold(account: &KubesvcAccount, applied: &Value) {
     let stored = json!(account);
     assert_eq!(stored["spec"], applied["spec"]);
@@ -102,7 +102,7 @@ async fn the_operator_writes_nothing_of_what_a_tool_applied() {
     let stopped = manifest("west", "INACTIVE");
     apply(&world, &stopped).await;
     hold(&world.until("prod", State::Inactive).await, &stopped);
-    // Applied once more as it is: nothing of it differs, so the tool sees no drift.
+    // Applied again without a change: nothing differs, so the tool sees no drift.
     let before = world.object("prod").await.expect("it is there").metadata.resource_version;
     apply(&world, &stopped).await;
     assert_eq!(world.object("prod").await.expect("it is there").metadata.resource_version, before);

@@ -1,4 +1,4 @@
-//! What Argo CD and Flux make of an account in each state.
+//! How Argo CD and Flux judge an account in each state.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kubesvc::account::conditions::{ConditionSummary, tell};
@@ -9,7 +9,7 @@ use super::judge::{SCRIPT, Verdict, judge};
 use crate::harness::must;
 use crate::world::{World, condition};
 
-/// kstatus and Argo CD's health: as desired, under way, someone must act, being deleted.
+/// Result of kstatus and health in Argo CD: as desired, in progress, needs action, being deleted.
 const GOOD: [&str; 2] = ["Current", "Healthy"];
 const UNDER_WAY: [&str; 2] = ["InProgress", "Progressing"];
 const BAD: [&str; 2] = ["Failed", "Degraded"];
@@ -19,7 +19,7 @@ fn hold(name: &str, verdict: &Verdict, expected: [&str; 2]) {
     assert_eq!([verdict.kstatus.as_str(), verdict.argo.as_str()], expected, "{name}: {verdict:?}");
 }
 
-/// An account whose status tells a story, as the lifecycle would write it.
+/// An account with the status that the lifecycle would write for a summary.
 fn told(state: State, desired: DesiredState, story: &ConditionSummary) -> KubesvcAccount {
     let mut account = KubesvcAccount::new("prod", KubesvcAccountSpec::default());
     account.spec.state = Some(desired);
@@ -35,7 +35,7 @@ fn told(state: State, desired: DesiredState, story: &ConditionSummary) -> Kubesv
     account
 }
 
-/// Every state with either wish, and failures of both outlooks.
+/// Every state with either desired state, and failures with and without automatic retry.
 fn stories() -> Vec<(String, KubesvcAccount, [&'static str; 2])> {
     let mut all = Vec::new();
     for state in State::ALL.into_iter().filter(|one| !matches!(one, State::Failed | State::DeleteFailed)) {
@@ -55,7 +55,7 @@ fn stories() -> Vec<(String, KubesvcAccount, [&'static str; 2])> {
     for (state, stalled, expected) in [
         (State::Failed, false, UNDER_WAY),
         (State::Failed, true, BAD),
-        // What is left of it without the deletion, which both tools look at first.
+        // The case without the deletion timestamp, which both tools check first.
         (State::DeleteFailed, true, BAD),
     ] {
         let story = ConditionSummary::failed("Timeout", "agent-1: no answer".to_owned(), stalled);
@@ -97,7 +97,8 @@ async fn a_status_of_an_older_spec_counts_for_nothing() {
     for (name, verdict) in ["edited", "defaulted"].iter().zip(judge(&[json!(edited), json!(defaulted)])) {
         hold(name, &verdict, UNDER_WAY);
     }
-    // An object without any status, as no API server with our definition stores it: Argo CD is not to call it healthy.
+    // An object without any status, which no API server with this definition stores: Argo CD must not call it
+    // healthy.
     let mut bare = json!(good);
     bare["status"] = Value::Null;
     assert_eq!(judge(&[bare])[0].argo, "Progressing");
@@ -180,8 +181,8 @@ async fn what_waits_for_an_agent_is_in_progress() {
     hold("starting", &judged(&world, "starting").await, GOOD);
 }
 
-/// The command of the page, on a ConfigMap as Argo CD has one: the script arrives under the key that it looks for, as it
-/// is, and what was there before stays.
+/// The command from the documentation, on a ConfigMap like Argo CD's: the script arrives unchanged under the
+/// key that Argo CD reads, and existing data stays.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_patch_for_argo_cd_brings_the_script() {
     let world = World::prepare().without_operator().start().await;

@@ -1,5 +1,5 @@
-//! What kstatus (so Flux) and Argo CD's health script say of objects: the real library and a real Lua, in the program
-//! of `tests/gitops/`.
+//! Verdicts of kstatus (and so Flux) and of Argo CD's health script about objects: the real library and a
+//! real Lua, in the program in `tests/gitops/`.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -11,15 +11,15 @@ use crate::harness::{assets, must};
 /// How both tools judge one object.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// kstatus's result: Current, InProgress, Failed, Terminating …
+    /// Result of kstatus: Current, InProgress, Failed, Terminating …
     pub(super) kstatus: String,
-    /// Argo CD's health: Healthy, Progressing, Degraded …
+    /// Health in Argo CD: Healthy, Progressing, Degraded …
     pub(super) argo: String,
-    /// What Argo CD shows beside it.
+    /// Message that Argo CD shows with it.
     pub(super) message: String,
 }
 
-/// The health script, from the root of the repository.
+/// The health script, by its path in the repository.
 pub(super) const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/config/argocd/health.lua");
 
 /// Judges objects, in their order.
@@ -39,7 +39,7 @@ fn ask(objects: &[Value]) -> Result<Vec<Verdict>, String> {
         .map_err(problem)?;
     let lines: String = objects.iter().map(|object| format!("{object}\n")).collect();
     let mut input = child.stdin.take().ok_or("it has no standard input")?;
-    // Beside the reading: an answer comes for each line, and neither pipe may fill up.
+    // Written on another thread while reading: each line gets an answer, and neither pipe may fill up.
     let writing = std::thread::spawn(move || input.write_all(lines.as_bytes()));
     let output = child.wait_with_output().map_err(problem)?;
     let written = writing.join().map_err(|_| "writing broke off".to_owned())?;

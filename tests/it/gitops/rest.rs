@@ -1,4 +1,4 @@
-//! What a GitOps tool keeps is changed there, unless a caller insists.
+//! Accounts managed by a GitOps tool can be changed only there, unless a caller insists.
 
 use kubesvc::account::{FINALIZER, KubesvcAccount, State};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::world::{Answer, Call, World};
 const DYNAMIC: &str = "/armory/accounts/dynamic";
 const ACCOUNTS: &str = "/armory/accounts";
 
-/// The marks of each tool, and how it is named in an answer.
+/// The marks of each tool, and how the message names it.
 fn tools() -> [(&'static str, Value, &'static str); 5] {
     [
         (
@@ -64,7 +64,7 @@ async fn writes(world: &World, name: &str, query: &str) -> Vec<(&'static str, An
     ]
 }
 
-/// What nobody but the tool may have changed.
+/// The parts that only the tool may change.
 fn kept(account: &KubesvcAccount) -> Value {
     let metadata = &account.metadata;
     json!([account.uid(), account.spec, metadata.labels, metadata.annotations, metadata.deletion_timestamp])
@@ -91,13 +91,13 @@ async fn what_a_tool_keeps_is_409_with_the_tools_name_for_every_write() {
                 assert_eq!(answer.status, 400, "{name} {call}{query}: {answer}");
             }
         }
-        // Both POSTs leave what exists alone, and say so in their own way.
+        // Both POSTs leave existing accounts alone, and report that in different ways.
         let body = json!({"name": name, "kubeconfigFile": "/opt/armory/other"});
         let answer = world.rest("POST", DYNAMIC, &body).await;
         assert_eq!((answer.status, &answer.json[0]["name"]), (409, &json!(name)), "{answer}");
         let after = world.object(name).await.expect("it was not deleted");
         assert_eq!(kept(&after), kept(&before), "{name}: a refused request changes nothing");
-        // What would change nothing is not refused.
+        // A request that would change nothing is not refused.
         let same = json!([{"name": name, "state": "INACTIVE"}]);
         assert_eq!(world.rest("PATCH", ACCOUNTS, &same).await.status, 202);
     }

@@ -1,4 +1,4 @@
-//! What is changed, and waited for.
+//! Commands that change accounts and wait for them.
 
 use kubesvc::account::{KubesvcAccount, State};
 use serde_json::json;
@@ -35,7 +35,7 @@ async fn accounts_are_deactivated_activated_tried_again_and_waited_for() {
     drop(agent);
 }
 
-/// The manager must not start with `kubectl`: Flux would drop what it set.
+/// Checks the field manager. It must not start with `kubectl`, or Flux would drop the fields that it set.
 fn written_by_the_plugin(account: &KubesvcAccount) {
     let managers = account.metadata.managed_fields.iter().flatten();
     let managers: Vec<_> = managers.filter_map(|entry| entry.manager.as_deref()).collect();

@@ -1,4 +1,4 @@
-//! The roles for people, as `config/people` has them, on a real API server.
+//! The roles for people in `config/people`, on a real API server.
 
 use std::path::PathBuf;
 
@@ -10,14 +10,15 @@ use crate::harness::must;
 use crate::harness::wait::eventually;
 use crate::world::{PATIENCE, World};
 
-/// A person, by a kubeconfig of their own.
+/// A person with a kubeconfig of their own.
 struct Person<'w> {
     world: &'w World,
     kubeconfig: PathBuf,
 }
 
 impl<'w> Person<'w> {
-    /// Somebody of a group of this world alone, to which a role of `config/people` is bound in its namespace.
+    /// A member of a group that exists only in this world, bound to a role of `config/people` in its
+    /// namespace.
     async fn with(world: &'w World, role: &str) -> Self {
         let group = format!("{role}-of-{}", world.namespace());
         let identity = must(world.control_plane().client_certificate(&format!("one-{group}"), Some(&group)));
@@ -27,7 +28,7 @@ impl<'w> Person<'w> {
         let name = role.replace("--clusterrole=", "people-");
         must(world.kubectl(&["create", "rolebinding", &name, &role, &group]).await.ok());
         let person = Self { world, kubeconfig };
-        // The API server takes a moment to know of a binding.
+        // The API server takes a moment to apply a binding.
         eventually("rights that hold", PATIENCE, async || {
             let answer = person.plugin(&["list"]).await;
             if answer.code == Some(0) { Ok(()) } else { Err(format!("{answer:?}")) }
@@ -53,7 +54,7 @@ impl<'w> Person<'w> {
         assert!(answer.stderr.contains(right), "{arguments:?} does not say {right:?}: {answer:?}");
     }
 
-    /// What the API server itself says of a right.
+    /// Whether the API server itself allows a request.
     async fn is_allowed(&self, verb: &str, resource: &str) -> bool {
         let name = format!("--kubeconfig={}", self.kubeconfig.display());
         let (resource, part) = resource.split_once('/').unwrap_or((resource, ""));
@@ -63,7 +64,7 @@ impl<'w> Person<'w> {
     }
 }
 
-/// A world with an account that is ACTIVE and one that waits for an agent, and the roles applied.
+/// A world with the roles applied, an ACTIVE account, and one that waits for an agent.
 async fn world() -> (World, crate::world::Agent) {
     let world = World::start().await;
     let folder = format!("{}/config/people", env!("CARGO_MANIFEST_DIR"));

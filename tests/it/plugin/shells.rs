@@ -1,4 +1,4 @@
-//! kubectl finds the program, and shells complete it.
+//! kubectl finds the plugin, and shells complete it.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What is shown.
+//! Commands that show accounts and agents.
 
 use kubesvc::account::State;
 use serde_json::Value;
@@ -7,7 +7,8 @@ use super::{EXEC, json, plugin, row, run_with, shown};
 use crate::harness::must;
 use crate::world::World;
 
-/// An operator, an agent in zone east, and three accounts: one that works, one that is refused, one without an agent.
+/// An operator, an agent in zone east, and three accounts: one that works, one that is refused, one without
+/// an agent.
 async fn three() -> (World, crate::world::Agent) {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
@@ -136,7 +137,7 @@ async fn the_reasons(world: &World) {
     assert!(lonely.contains("none of zone esat has ever connected"), "{lonely}");
     let written = json(&shown(world, &["why", "lonely", "-o", "json"]).await);
     assert_eq!((&written["reason"], &written["desired"]), (&"NoAgent".into(), &"ACTIVE".into()), "{written}");
-    // What it says to do is what helps.
+    // Its advice is what helps.
     let pin =
         written["advice"].as_array().into_iter().flatten().filter_map(|advice| advice["command"].as_str());
     let pin = pin.filter(|command| command.contains("zoneId")).collect::<Vec<_>>();
@@ -164,7 +165,7 @@ async fn the_fleet(world: &World, agent: &str) {
     assert!(none.code == Some(0) && none.stderr.contains("No agents found"), "{none:?}");
 }
 
-/// Colours come where they are asked for, and never where `NO_COLOR` is set.
+/// Colours appear when requested, and never when `NO_COLOR` is set.
 async fn the_colours(world: &World) {
     let kubeconfig = world.control_plane().kubeconfig_path();
     let list = ["list", "-n", world.namespace()];

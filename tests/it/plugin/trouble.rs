@@ -1,4 +1,4 @@
-//! What is said when something is wrong, and how much is read at once.
+//! Error messages, and the size of list requests.
 
 use futures::{StreamExt, stream};
 use kube::api::PostParams;

@@ -1,4 +1,4 @@
-//! What a Service is to agents: one address, behind it whichever replica can be reached.
+//! The equivalent of a Service for agents: one address in front of all reachable replicas.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,17 +10,17 @@ use tokio::task::JoinHandle;
 use super::book::{Book, Target};
 use crate::harness::ports;
 
-/// As long as this, one that stands still is dialled all the same: no probe has found out yet.
+/// Time for which a paused replica is still dialled, because no probe has noticed yet.
 const UNNOTICED: Duration = Duration::from_secs(3);
 
-/// A balancer. Dropping it closes the address; connections stay.
+/// A balancer. Dropping it closes the address; connections stay open.
 pub(super) struct Balancer {
     port: u16,
     accepting: JoinHandle<()>,
 }
 
 impl Balancer {
-    /// One before these ports.
+    /// Starts a balancer in front of these ports.
     pub(super) async fn before(targets: Vec<u16>, book: Arc<Book>) -> Self {
         let port = ports::free();
         let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("the port is free");
@@ -33,7 +33,7 @@ impl Balancer {
         Self { port, accepting }
     }
 
-    /// Where it listens.
+    /// Port of the balancer.
     pub(super) fn port(&self) -> u16 {
         self.port
     }
@@ -45,7 +45,7 @@ impl Drop for Balancer {
     }
 }
 
-/// To the next one in turn that takes a connection.
+/// Connects to the next replica in turn that accepts a connection.
 async fn connect(mut near: TcpStream, targets: Arc<Vec<u16>>, next: Arc<AtomicUsize>, book: Arc<Book>) {
     for _ in 0..targets.len() {
         let place = next.fetch_add(1, Ordering::Relaxed) % targets.len();
@@ -53,7 +53,7 @@ async fn connect(mut near: TcpStream, targets: Arc<Vec<u16>>, next: Arc<AtomicUs
             continue;
         }
         if let Ok(mut far) = TcpStream::connect(("127.0.0.1", targets[place])).await {
-            // Whoever closes first ends both; how it ended is told to neither.
+            // Either side may close both; the other side does not learn how it ended.
             let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
             return;
         }

@@ -1,4 +1,4 @@
-//! What was done to whom, and when: by this the watcher judges what may follow.
+//! Which faults happened to what, and when. The watcher uses this to judge what may follow.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ pub(super) enum Target {
     ApiServer,
 }
 
-/// A fault that was carried out.
+/// A fault that was executed.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     target: Target,
@@ -29,24 +29,24 @@ struct Entry {
 pub(super) struct Book(Mutex<Vec<Entry>>);
 
 impl Book {
-    /// A fault begins; the answer is its place, for [`Book::end`].
+    /// Records the start of a fault, and returns its index for [`Book::end`].
     pub(super) fn begin(&self, target: Target, way: Way) -> usize {
         let mut entries = self.0.lock();
         entries.push(Entry { target, way, from: Instant::now(), until: None });
         entries.len() - 1
     }
 
-    /// A fault is over.
+    /// Records the end of a fault.
     pub(super) fn end(&self, place: usize) {
         self.0.lock()[place].until = Some(Instant::now());
     }
 
-    /// Whether it has a fault now.
+    /// Whether the target has a fault now.
     pub(super) fn is_hit(&self, target: Target) -> bool {
         self.was_hit(target, Duration::ZERO)
     }
 
-    /// Whether it had a fault within this time.
+    /// Whether the target had a fault within this time.
     pub(super) fn was_hit(&self, target: Target, within: Duration) -> bool {
         let now = Instant::now();
         self.0.lock().iter().rev().any(|entry| {
@@ -54,7 +54,7 @@ impl Book {
         })
     }
 
-    /// Whether it stands still, and has done so for so long.
+    /// Whether the target is paused, and has been for at least this time.
     pub(super) fn is_halted(&self, target: Target, since: Duration) -> bool {
         let halted =
             |entry: &Entry| entry.target == target && entry.way == Way::Halt && entry.until.is_none();

@@ -1,5 +1,6 @@
-//! Carries the changes out: as kubectl does, and by REST. Each is tried until it is taken; only then comes the next one
-//! of that account. Nothing is given up halfway: a request that nobody waits for might be done late.
+//! Executes the changes, like kubectl and through REST. Each change is retried until it is accepted; only
+//! then does the next one of the same account follow. No request is abandoned halfway, because it might still
+//! be executed later.
 
 use std::time::{Duration, Instant};
 
@@ -13,19 +14,19 @@ use super::scene::{Scene, fields, state};
 use super::watcher::Watcher;
 use crate::world::Call;
 
-/// The pause between two tries.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(300);
-/// After this many tries something is wrong that no fault explains.
+/// Number of attempts after which no fault explains the failure.
 const TRIES: usize = 400;
 
-/// What came of one try.
+/// Result of one attempt.
 enum Try {
     Done,
     Again(String),
 }
 
 impl Scene {
-    /// The changes of one account, one after the other.
+    /// Executes the changes of one account, one after the other.
     pub(super) async fn change_all(&self, watcher: &Watcher, changes: Vec<Change>, begun: Instant) {
         for change in changes {
             tokio::time::sleep_until((begun + change.at).into()).await;
@@ -58,7 +59,7 @@ impl Scene {
         .await
     }
 
-    /// Sets what the change is about.
+    /// Sets the field that the change is about.
     async fn set(&self, name: &str, change: Change, number: usize) -> Try {
         let wish = change.wish.expect("it is not deleted");
         let all = fields(wish);
@@ -93,7 +94,7 @@ impl Scene {
                 let spec = serde_json::from_value(spec).expect("a spec as the type has it");
                 let account = KubesvcAccount::new(name, spec);
                 match self.accounts().create(&PostParams::default(), &account).await {
-                    // An earlier try was taken though its answer was lost.
+                    // An earlier attempt was accepted, but its response was lost.
                     Err(kube::Error::Api(status)) if status.code == 409 && number > 0 => Try::Done,
                     answer => told(answer),
                 }
@@ -110,7 +111,8 @@ impl Scene {
         }
     }
 
-    /// Asks for the deletion until it is taken; the uid of what is deleted, if it is not gone already.
+    /// Requests the deletion until it is accepted. Returns the uid of the deleted object, unless it was gone
+    /// already.
     async fn until_deleted(&self, watcher: &Watcher, name: &str, by: By) -> Result<Option<String>, String> {
         let mut uid = None;
         until_done(async |number| {
@@ -168,7 +170,7 @@ impl Scene {
     }
 }
 
-/// Tries until it is done.
+/// Repeats an attempt until it succeeds.
 async fn until_done(mut attempt: impl AsyncFnMut(usize) -> Try) -> Result<(), String> {
     let mut last = String::new();
     for number in 0..TRIES {
@@ -188,7 +190,8 @@ fn told<T>(answer: Result<T, kube::Error>) -> Try {
     }
 }
 
-/// A replica whose list of accounts is old may not know one yet (400, 404), or think that it is still there (409).
+/// Interprets the response of a replica. If its list of accounts is outdated, it may not know one yet (400,
+/// 404), or still list it (409).
 fn told_by_rest(answer: Result<(StatusCode, String), String>) -> Try {
     match answer {
         Ok((StatusCode::ACCEPTED, _)) => Try::Done,

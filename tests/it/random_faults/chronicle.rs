@@ -1,4 +1,4 @@
-//! What happened, in order, as far as it may be needed to understand a violation; and the violations.
+//! Records events in order, as far as they may be needed to understand a violation, and the violations.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::{self, Write as _};
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// How many lines of each account are kept.
+/// Number of lines kept for each account.
 const LINES: usize = 60;
-/// How many lines of what was done to processes are kept.
+/// Number of lines kept about processes.
 const DONE: usize = 40;
-/// How many violations are told in full; more are counted.
+/// Number of violations reported in full; further ones are counted.
 const TOLD: usize = 5;
 
-/// A line, and when it was written.
+/// A line, and the time at which it was written.
 type Line = (Duration, String);
 
 /// The chronicle of a run.
@@ -34,17 +34,17 @@ struct Pages {
 }
 
 impl Chronicle {
-    /// An empty one. The title says how the run is repeated.
+    /// Creates an empty chronicle. The title says how to repeat the run.
     pub(super) fn new(title: String) -> Self {
         Self { title, begun: Instant::now(), pages: Mutex::default() }
     }
 
-    /// The time since the begin.
+    /// Time since the start.
     pub(super) fn now(&self) -> Duration {
         self.begun.elapsed()
     }
 
-    /// Something of one account.
+    /// Records an event of one account.
     pub(super) fn of_account(&self, account: &str, what: impl fmt::Display) {
         let line = (self.now(), what.to_string());
         let mut pages = self.pages.lock();
@@ -55,7 +55,7 @@ impl Chronicle {
         lines.push_back(line);
     }
 
-    /// Something that was done to a process, or that became of one.
+    /// Records something done to a process, or its end.
     pub(super) fn done(&self, what: impl fmt::Display) {
         let line = (self.now(), what.to_string());
         let done = &mut self.pages.lock().done;
@@ -65,19 +65,19 @@ impl Chronicle {
         done.push_back(line);
     }
 
-    /// Counts something for the summary.
+    /// Counts an event for the summary.
     pub(super) fn count(&self, what: impl fmt::Display) {
         *self.pages.lock().counts.entry(what.to_string()).or_default() += 1;
     }
 
-    /// What was counted under names that start like this, without that start.
+    /// The counts whose names start with `start`, without that prefix.
     pub(super) fn counts(&self, start: &str) -> String {
         let pages = self.pages.lock();
         let counts = pages.counts.iter().filter_map(|(name, count)| Some((name.strip_prefix(start)?, count)));
         counts.map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
     }
 
-    /// Something that must never be. It is told at once, with what led to it.
+    /// Records a violation of an invariant. It is reported at once, with the events that led to it.
     pub(super) fn violation(&self, account: Option<&str>, what: impl fmt::Display) {
         let mut text = format!("{}: after {:.1} s: {what}", self.title, self.now().as_secs_f64());
         let mut pages = self.pages.lock();
@@ -92,12 +92,12 @@ impl Chronicle {
         }
     }
 
-    /// How many violations there are.
+    /// Number of violations.
     pub(super) fn violations(&self) -> usize {
         self.pages.lock().violations.len()
     }
 
-    /// Nothing that must never be has been.
+    /// Returns `Ok` if there was no violation.
     ///
     /// # Errors
     ///

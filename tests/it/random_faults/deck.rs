@@ -1,4 +1,5 @@
-//! Which fault comes next. Each kind is a card; all are drawn before one comes again, so that a minute has seen each.
+//! Chooses the next fault. Each kind is a card; all cards are drawn before one is drawn again, so that a
+//! minute includes each kind.
 
 use std::time::Duration;
 
@@ -6,11 +7,11 @@ use fastrand::Rng;
 
 use super::plan::{AGENTS, Fault, Way, Whom, ZONES};
 
-/// How long agents are waited for, in seconds; a fault of a whole zone lasts longer, one of a replica less long.
+/// Grace for agents, in seconds; a fault of a whole zone lasts longer, one of a replica less long.
 pub(super) const GRACE: u64 = 8;
-/// How long a Lease is valid, in seconds. What stands still does so for longer.
+/// Validity of a Lease, in seconds. A paused replica stays paused for longer.
 pub(super) const LEASE: u64 = 5;
-/// A card of the deck that is not in play.
+/// A kind of fault, as a card of the deck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Leader,
@@ -46,7 +47,8 @@ const CARDS: [(Kind, Way); 17] = [
 #[derive(Debug, Default)]
 pub(super) struct Deck(Vec<(Kind, Way)>);
 
-/// Until when somebody has a fault already. The replicas are one: else none might be left for the agents to dial.
+/// When the current fault of each target ends. The replicas count as one target, so that agents always have
+/// one to dial.
 #[derive(Debug, Default)]
 struct Busy {
     replicas: Duration,
@@ -55,7 +57,7 @@ struct Busy {
     api_server: Duration,
 }
 
-/// The faults of a round; the last one is over when it ends.
+/// The faults of a round; the last one is over when the round ends.
 pub(super) fn faults(random: &mut Rng, deck: &mut Deck, length: Duration) -> Vec<Fault> {
     let (mut all, mut busy) = (Vec::new(), Busy::default());
     let mut at = Duration::from_secs(1);
@@ -69,7 +71,7 @@ pub(super) fn faults(random: &mut Rng, deck: &mut Deck, length: Duration) -> Vec
 }
 
 impl Deck {
-    /// The next card that can be played now.
+    /// Draws the next card that can be played now.
     fn draw(&mut self, random: &mut Rng, busy: &mut Busy, at: Duration, length: Duration) -> Option<Fault> {
         if self.0.is_empty() {
             self.0 = CARDS.to_vec();
@@ -90,7 +92,8 @@ impl Deck {
     }
 }
 
-/// What ends has to start, and is then left alone for a moment; without an API server little happens at all.
+/// Time to leave a target alone after a fault, for its restart. Little happens without an API server, so it
+/// gets more.
 fn afterwards(kind: Kind) -> Duration {
     Duration::from_secs(if kind == Kind::ApiServer { 10 } else { 3 })
 }
@@ -99,7 +102,7 @@ fn lasts(random: &mut Rng, kind: Kind, way: Way) -> Duration {
     let milliseconds = match (kind, way) {
         (Kind::Zone, _) => (GRACE + 3) * 1000..(GRACE + 8) * 1000,
         (Kind::Leader | Kind::Follower, Way::Halt) => (LEASE + 1) * 1000..(LEASE + 4) * 1000,
-        // Past the time without a frame after which a stream is cut, every now and then.
+        // Every now and then, past the time without frames after which a stream is cut.
         (Kind::Agent, Way::Halt) if random.u8(0..4) == 0 => 32_000..40_000,
         (_, Way::Halt) => 2_000..9_000,
         (Kind::Replicas | Kind::Leader | Kind::Follower, _) => 0..2_000,
@@ -108,7 +111,7 @@ fn lasts(random: &mut Rng, kind: Kind, way: Way) -> Duration {
     Duration::from_millis(random.u64(milliseconds))
 }
 
-/// Somebody of that kind who has no fault now.
+/// A target of this kind without a current fault.
 fn free(random: &mut Rng, busy: &Busy, kind: Kind, at: Duration) -> Option<Whom> {
     let agents = |zone: usize| busy.agents[2 * zone..2 * zone + 2].iter().all(|until| *until <= at);
     match kind {

@@ -1,4 +1,4 @@
-//! What a run does, and when: decided before it begins, from a seed and nothing else.
+//! The plan of a run: decided before the start, from a seed alone.
 
 use std::time::Duration;
 
@@ -6,44 +6,44 @@ use fastrand::Rng;
 
 use super::deck::{self, Deck};
 
-/// How many accounts there are, and how many of them nobody touches.
+/// Number of accounts.
 pub(super) const ACCOUNTS: usize = 200;
-/// The first ones are left alone.
+/// Number of accounts, the first ones, that are left alone.
 pub(super) const STEADY: usize = 40;
 /// The zones, with two agents each.
 pub(super) const ZONES: [&str; 3] = ["east", "north", "west"];
-/// How many agents there are.
+/// Number of agents.
 pub(super) const AGENTS: usize = 2 * ZONES.len();
-/// The replicas of the operator.
+/// Number of replicas of the operator.
 pub(super) const REPLICAS: usize = 3;
-/// How long a round of a long run lasts; after it, everything has to be as desired.
+/// Duration of a round in a long run; after it, everything must be as desired.
 const ROUND: Duration = Duration::from_secs(120);
-/// The pause between two changes, in milliseconds: some four in a second.
+/// Range of pauses between two changes, in milliseconds: about four changes per second.
 const CHANGES: std::ops::Range<u64> = 50..450;
 
-/// How a process is treated.
+/// Kind of fault of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Way {
-    /// SIGKILL; it is started again.
+    /// SIGKILL, then a new start.
     Kill,
-    /// It is asked to end, and started again.
+    /// SIGTERM, then a new start.
     End,
     /// SIGSTOP, then SIGCONT.
     Halt,
 }
 
-/// Whose processes they are.
+/// Target of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Whom {
-    /// The replica that leads then.
+    /// The replica that leads at that time.
     Leader,
-    /// One of the others.
+    /// One of the other replicas.
     Follower(usize),
     /// All replicas at once.
     Replicas,
     /// An agent.
     Agent(usize),
-    /// All agents of a zone, for longer than they are waited for.
+    /// All agents of a zone, for longer than the grace.
     Zone(usize),
     /// The database server.
     Database,
@@ -54,46 +54,46 @@ pub(super) enum Whom {
 /// One fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
-    /// When it begins, from the begin of its round.
+    /// Start, relative to the start of the round.
     pub(super) at: Duration,
-    /// How long the process stays away or stands still.
+    /// How long the process is down or paused.
     pub(super) lasts: Duration,
     pub(super) way: Way,
     pub(super) whom: Whom,
 }
 
-/// What there has to be of an account.
+/// Desired state of an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wish {
     pub(super) active: bool,
-    /// The place of its zone in [`ZONES`].
+    /// Index of its zone in [`ZONES`].
     pub(super) zone: usize,
-    /// What stands in `kinds`, which is a part of its definition.
+    /// Number in `kinds`, which is part of the definition.
     pub(super) kinds: u32,
-    /// What stands in `environment`, which is none.
+    /// Number in `environment`, which is not part of the definition.
     pub(super) environment: u32,
 }
 
-/// How a change is brought about.
+/// Way in which a change is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum By {
-    /// By a write to the API server, as kubectl does it.
+    /// A write to the API server, like kubectl.
     Client,
-    /// By REST, at a replica.
+    /// A REST call to a replica.
     Rest(usize),
 }
 
-/// What is changed.
+/// Kind of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum What {
     Activate,
     Deactivate,
     Move,
-    /// A new definition: it is activated anew.
+    /// A new definition, which activates the account again.
     Redefine,
-    /// Something that agents are not told.
+    /// A field that agents are not sent.
     Describe,
-    /// Deleted, and made again under the same name.
+    /// Deletes the account and creates it again under the same name.
     Recreate,
     Delete,
     Create,
@@ -102,21 +102,21 @@ pub(super) enum What {
 /// One change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Change {
-    /// When, from the begin of its round; not before earlier changes of the account.
+    /// Time, relative to the start of the round; not before earlier changes of the account.
     pub(super) at: Duration,
     pub(super) account: usize,
     pub(super) by: By,
     pub(super) what: What,
-    /// What there has to be afterwards; nothing, if it is deleted.
+    /// Desired state afterwards; `None` if the account is deleted.
     pub(super) wish: Option<Wish>,
 }
 
-/// Faults and changes, and then everything as desired.
+/// A round of faults and changes, after which everything must be as desired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Round {
     pub(super) faults: Vec<Fault>,
     pub(super) changes: Vec<Change>,
-    /// What there has to be in the end.
+    /// Desired states at the end of the round.
     pub(super) wishes: Vec<Option<Wish>>,
 }
 
@@ -124,20 +124,20 @@ pub(super) struct Round {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) seed: u64,
-    /// What there is at the begin.
+    /// Desired states at the start.
     pub(super) first: Vec<Option<Wish>>,
     pub(super) rounds: Vec<Round>,
 }
 
 impl Plan {
-    /// The run of this seed, with faults for so long in all.
+    /// Creates the plan for a seed, with faults for this total duration.
     pub(super) fn new(seed: u64, lasts: Duration) -> Self {
         let mut random = Rng::with_seed(seed);
         let first: Vec<_> = (0..ACCOUNTS).map(|account| Some(first(account, &mut random))).collect();
         let (mut wishes, mut rounds, mut left) = (first.clone(), Vec::new(), lasts);
         let mut deck = Deck::default();
         while !left.is_zero() {
-            // A last round that would be very short belongs to the one before it.
+            // A last round that would be very short is merged into the one before it.
             let length = if left < ROUND * 3 / 2 { left } else { ROUND };
             left -= length;
             let faults = deck::faults(&mut random, &mut deck, length);
@@ -148,7 +148,7 @@ impl Plan {
     }
 }
 
-/// What an account is at the begin. Those that nobody touches are ACTIVE.
+/// Desired state of an account at the start. Accounts that are left alone are ACTIVE.
 fn first(account: usize, random: &mut Rng) -> Wish {
     let active = account < STEADY || random.u8(0..4) > 0;
     Wish { active, zone: account % ZONES.len(), kinds: 0, environment: 0 }
@@ -169,7 +169,7 @@ fn changes(random: &mut Rng, wishes: &mut [Option<Wish>], length: Duration) -> V
     }
 }
 
-/// Half of the changes are flips between ACTIVE and INACTIVE.
+/// Chooses a change. Half of the changes switch between ACTIVE and INACTIVE.
 fn change(random: &mut Rng, now: Option<Wish>) -> (What, Option<Wish>) {
     let elsewhere = |random: &mut Rng, zone: usize| (zone + random.usize(1..ZONES.len())) % ZONES.len();
     let Some(now) = now else {

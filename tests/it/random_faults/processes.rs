@@ -1,4 +1,4 @@
-//! Carries the faults out, and does what a kubelet does: what has ended by itself is started again.
+//! Executes the faults, and restarts processes that have exited by themselves, like a kubelet.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,43 +10,43 @@ use super::plan::{AGENTS, Fault, REPLICAS, Way, Whom};
 use super::scene::Scene;
 use crate::harness::must;
 
-/// How often replicas and agents are looked at.
+/// Interval between checks of replicas and agents.
 const LOOK: Duration = Duration::from_millis(500);
-/// How long an API server that is asked to end may take.
+/// Time limit for an API server to stop when asked.
 const END: Duration = Duration::from_secs(5);
-/// A replica that starts without its database or API server may end, and say so. It may have waited for so long.
+/// Time within which a missing database or API server explains the exit of a starting replica.
 const MAY_END: Duration = Duration::from_secs(40);
 
-/// Who leads, as far as is known.
+/// The replica that leads, as far as is known.
 #[derive(Debug, Default)]
 pub(super) struct Leader(AtomicUsize);
 
 impl Leader {
-    /// The replica that led when it was last asked.
+    /// The replica that led at the last check.
     pub(super) fn get(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 impl Scene {
-    /// Carries out one fault, from its begin to its end.
+    /// Executes one fault from start to end.
     pub(super) async fn carry_out(&self, fault: Fault, leader: &Leader) {
         let Fault { lasts, way, whom, .. } = fault;
-        // The one before may take longer than it was meant to: what has ended has to start again.
+        // The previous fault may take longer than planned: what was stopped has to start again.
         let _turn = futures::future::join_all(self.turns(whom).iter().map(Mutex::lock)).await;
         let targets = targets(whom, leader.get());
         self.chronicle.done(format!("{way:?} {whom:?} ({targets:?}) for {:.1} s", lasts.as_secs_f64()));
         self.chronicle.count(format!("fault:{}", kind(fault)));
         let places: Vec<_> = targets.iter().map(|target| self.book.begin(*target, way)).collect();
         futures::future::join_all(targets.iter().map(|target| self.hit(*target, way))).await;
-        // This is the fault itself: nothing is waited for.
+        // The sleep is the fault itself, not a wait for a condition.
         tokio::time::sleep(lasts).await;
         futures::future::join_all(targets.iter().map(|target| self.heal(*target, way))).await;
         places.into_iter().for_each(|place| self.book.end(place));
         self.chronicle.done(format!("{way:?} {whom:?} is over"));
     }
 
-    /// The turns that a fault has to wait for. The replicas have one in common.
+    /// The locks that a fault waits for. All replicas share one.
     fn turns(&self, whom: Whom) -> &[Mutex<()>] {
         match whom {
             Whom::Agent(agent) => &self.turns[agent..=agent],
@@ -83,7 +83,7 @@ impl Scene {
     async fn end_replica(&self, one: usize) {
         let replica = self.replica(one);
         if replica.exited().is_some() {
-            // It had ended by itself, for want of a database; nobody had started it again yet.
+            // It had exited by itself because of the missing database, and had not been restarted yet.
             return;
         }
         let status = replica.terminate().await;
@@ -106,12 +106,12 @@ impl Scene {
         }
     }
 
-    /// Whether a replica may have missed its database or API server within this time.
+    /// Whether a replica may have been without its database or API server within this time.
     fn lacks_something(&self, within: Duration) -> bool {
         [Target::Database, Target::ApiServer].iter().any(|target| self.book.was_hit(*target, within))
     }
 
-    /// Starts again what has ended, and finds out who leads. For as long as the run goes on.
+    /// Restarts exited processes and finds out which replica leads, for as long as the run lasts.
     pub(super) async fn look_after(&self, leader: &Leader) {
         loop {
             for one in 0..REPLICAS {
@@ -120,7 +120,7 @@ impl Scene {
             for one in 0..AGENTS {
                 if !self.book.is_hit(Target::Agent(one))
                     && let Some(status) = self.agents[one].exited()
-                    // It may have been hit meanwhile.
+                    // It may have had a fault meanwhile.
                     && !self.book.was_hit(Target::Agent(one), LOOK)
                 {
                     let what = format!("agent {} has ended by itself: {status}", self.agents[one].id());
@@ -159,7 +159,7 @@ impl Scene {
         }
     }
 
-    /// The memory of each replica, in MiB.
+    /// Memory of each replica, in MiB.
     pub(super) fn memory(&self) -> Vec<u64> {
         let of = |one: usize| {
             let status = std::fs::read_to_string(format!("/proc/{}/status", self.replica(one).id()));
@@ -183,7 +183,7 @@ fn targets(whom: Whom, leader: usize) -> Vec<Target> {
     }
 }
 
-/// The kind of a fault, for the summary.
+/// Kind of a fault, for the summary.
 pub(super) fn kind(fault: Fault) -> String {
     let whom = match fault.whom {
         Whom::Leader => "leader",

@@ -1,5 +1,5 @@
-//! What must hold of an object at all times: alone, from one version to the next, and when it goes. Read from its JSON,
-//! with none of kubesvc's own types.
+//! Invariants of an object: of each version, from one version to the next, and when it goes away. Read from
+//! its JSON, without any of kubesvc's own types.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use Phase::{None as NoGrant, Open, Revoking};
 
-/// The finalizer that keeps an object until nothing is left of it elsewhere.
+/// The finalizer that keeps an object until nothing else is left of it.
 const FINALIZER: &str = "kubesvc.io/account";
 
-/// The phase of a grant.
+/// Phase of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     None,
@@ -18,7 +18,7 @@ pub(super) enum Phase {
     Revoking,
 }
 
-/// An object, as far as the rules speak of it.
+/// An object, as far as the invariants need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) name: String,
@@ -26,16 +26,16 @@ pub(super) struct Seen {
     pub(super) generation: i64,
     pub(super) is_deleted: bool,
     pub(super) has_finalizer: bool,
-    /// What is desired: ACTIVE or INACTIVE.
+    /// Desired state: ACTIVE or INACTIVE.
     pub(super) wish: String,
-    /// The state in the status, INACTIVE if there is none.
+    /// State in the status; INACTIVE if there is none.
     pub(super) state: String,
     pub(super) observed: i64,
     pub(super) epoch: i64,
     pub(super) phase: Phase,
-    /// The zone of a grant that is not None.
+    /// Zone of a grant that is not None.
     pub(super) zone: Option<String>,
-    /// For people: why it failed.
+    /// Reason of a failure, for people.
     pub(super) error: String,
 }
 
@@ -44,7 +44,7 @@ impl Seen {
     ///
     /// # Errors
     ///
-    /// It has no uid, or a phase that nobody knows.
+    /// The object has no uid, or an unknown phase.
     pub(super) fn read(object: &Value) -> Result<Self, String> {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
         let number = |pointer: &str| object.pointer(pointer).and_then(Value::as_i64);
@@ -71,7 +71,8 @@ impl Seen {
         })
     }
 
-    /// What the row may show of this version: its state, or what is desired and was not acted on yet.
+    /// States that the row may show for this version: its state, or a desired state that was not acted on
+    /// yet.
     pub(super) fn shown(&self) -> Vec<String> {
         let mut all = vec![self.state.clone()];
         all.push(if self.wish == "ACTIVE" { "TO_MIGRATE" } else { "TO_DEACTIVATE" }.to_owned());
@@ -84,7 +85,7 @@ impl Seen {
         all
     }
 
-    /// What is wrong with this version, whatever was before.
+    /// What is wrong with this version by itself.
     pub(super) fn faults(&self) -> Vec<String> {
         let Self { state, phase, .. } = self;
         let fits = match state.as_str() {
@@ -112,7 +113,8 @@ impl Seen {
         faults
     }
 
-    /// What is wrong with this version after that one, of the same uid. Between them versions may have been missed.
+    /// What is wrong with this version after `before`, which has the same uid. `missed`: versions in between
+    /// may not have been seen.
     pub(super) fn faults_after(&self, before: &Self, missed: bool) -> Vec<String> {
         let mut faults = Vec::new();
         let mut check = |fault: bool, what: String| {
@@ -126,7 +128,7 @@ impl Seen {
         check(self.observed < before.observed, "its observed generation falls".to_owned());
         let moved = self.zone != before.zone && self.zone.is_some() && before.zone.is_some();
         let change = format!("{before:?} to {self:?}");
-        // Closed and opened again, with an epoch for each that is still to come.
+        // Closed and opened again, with a new epoch for each step still to come.
         let least = if before.phase == Revoking { 1 } else { 2 };
         check(moved && (!missed || grown < least), format!("its zone changes not through None: {change}"));
         if !missed {
@@ -150,7 +152,7 @@ impl Seen {
         faults
     }
 
-    /// What is wrong when this was its last version.
+    /// What is wrong if this was the last version.
     pub(super) fn faults_at_its_end(&self, missed: bool) -> Vec<String> {
         let mut faults = Vec::new();
         if self.phase != NoGrant && !missed {

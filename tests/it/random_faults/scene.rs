@@ -15,10 +15,10 @@ use crate::harness::databases::{self, Kind, Server};
 use crate::harness::must;
 use crate::world::{Agent, Cluster, Operator, World};
 
-/// How many accounts are made at once.
+/// Number of accounts created concurrently.
 const AT_ONCE: usize = 16;
 
-/// Everything that takes part. Dropped in this order.
+/// All participants. Dropped in this order.
 pub(super) struct Scene {
     pub(super) agents: Vec<Agent>,
     others: Vec<Operator>,
@@ -28,7 +28,8 @@ pub(super) struct Scene {
     pub(super) cluster: Cluster,
     pub(super) book: Arc<Book>,
     pub(super) chronicle: Chronicle,
-    /// For faults that wait for one another: of each agent, of the replicas, the database and the API server.
+    /// Locks for faults that exclude each other: one for each agent, one for the replicas, the database and
+    /// the API server each.
     pub(super) turns: Vec<Mutex<()>>,
 }
 
@@ -59,7 +60,7 @@ impl Scene {
         for number in 0..AGENTS {
             let agent = world.agent(&plan::agent(number)).zone(ZONES[zone_of(number)]);
             let agent = agent.hub_port(balancer.port());
-            // As patient as somebody who waits for a test.
+            // The back-off of an agent whose user waits for a test.
             agents.push(agent.setting("clouddriver.backoff.maxDelay", json!(2_000_000_000_u64)).launch());
         }
         let cluster = world.cluster("spinnaker").await;
@@ -75,7 +76,7 @@ impl Scene {
         }
     }
 
-    /// Makes the accounts that there are at the begin.
+    /// Creates the accounts that exist at the start.
     pub(super) async fn make(&self, wishes: &[Option<Wish>]) {
         let all = wishes.iter().enumerate().filter_map(|(account, wish)| Some((account, (*wish)?)));
         let made = futures::stream::iter(all).map(async |(account, wish)| {
@@ -94,7 +95,7 @@ impl Scene {
     }
 }
 
-/// The fields of a spec that this run ever changes. REST knows them under the same names.
+/// The spec fields that this run changes. REST uses the same names.
 pub(super) fn fields(wish: Wish) -> Value {
     json!({
         "state": state(wish),
@@ -104,7 +105,7 @@ pub(super) fn fields(wish: Wish) -> Value {
     })
 }
 
-/// The state that is desired.
+/// The desired state.
 pub(super) fn state(wish: Wish) -> &'static str {
     if wish.active { "ACTIVE" } else { "INACTIVE" }
 }

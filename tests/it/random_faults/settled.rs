@@ -1,4 +1,4 @@
-//! After the faults: everything is as desired, wherever one looks.
+//! After the faults, everything is as desired in every view.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::scene::{Scene, fields, state};
 use crate::harness::wait::try_eventually;
 use crate::world::{connect, one_leads};
 
-/// How long it may take.
+/// Time limit for that.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
 const STATUSES: &str =
@@ -24,7 +24,7 @@ const ZONE_IDS: &str =
 const DEFINITIONS: &str =
     "SELECT name, uid, definition, generation, observed_generation FROM kubesvc_accounts ORDER BY name";
 
-/// What there has to be, by name.
+/// Desired states, by name.
 type Wanted = BTreeMap<String, Wish>;
 
 impl Scene {
@@ -32,7 +32,7 @@ impl Scene {
     ///
     /// # Errors
     ///
-    /// It is not within this time; the text says what is missing.
+    /// Something is missing when the time is over; the text says what.
     pub(super) async fn settle(&self, wishes: &[Option<Wish>], limit: Duration) -> Result<(), String> {
         let all = wishes.iter().enumerate().filter_map(|(account, wish)| Some((account, (*wish)?)));
         let wanted: Wanted = all.map(|(account, wish)| (plan::name(account), wish)).collect();
@@ -47,7 +47,7 @@ impl Scene {
         .await
     }
 
-    /// The objects, and nothing else; the uid and generation of each.
+    /// Checks the objects, and that there are no others. Returns uid and generation of each.
     async fn objects_are(&self, wanted: &Wanted) -> Result<BTreeMap<String, (String, i64)>, String> {
         let kind = kube::api::ApiResource::from_gvk_with_plural(
             &kube::api::GroupVersionKind::gvk("kubesvc.io", "v1alpha1", "KubesvcAccount"),
@@ -86,7 +86,7 @@ impl Scene {
         said(&wrong).map(|()| uids)
     }
 
-    /// The rows, and nothing else: each as its object is.
+    /// Checks that there is exactly one matching row for each object.
     async fn rows_are(&self, wanted: &Wanted, uids: &BTreeMap<String, (String, i64)>) -> Result<(), String> {
         let of = |error: sqlx::Error| format!("the database: {error}");
         let mut database = connect(self.world.database_url()).await.map_err(of)?;
@@ -125,7 +125,7 @@ impl Scene {
         said(&differ)
     }
 
-    /// Each agent has what is ACTIVE in its zone, as it says itself.
+    /// Checks that each agent reports exactly the accounts that are ACTIVE in its zone.
     async fn agents_have(&self, wanted: &Wanted) -> Result<(), String> {
         for agent in &self.agents {
             let of_zone = wanted.iter().filter(|(_, wish)| wish.active && ZONES[wish.zone] == agent.zone());
@@ -141,7 +141,8 @@ impl Scene {
         Ok(())
     }
 
-    /// No Secret of an account that is gone; no Lease but those there are.
+    /// Checks that there are no Secrets of deleted accounts, and no Leases except those of the current
+    /// replicas.
     async fn nothing_is_left(&self, uids: &BTreeMap<String, (String, i64)>) -> Result<(), String> {
         let list = ListParams::default();
         let secrets = self.world.api::<Secret>().list(&list).await.map_err(|error| error.to_string())?;

@@ -1,12 +1,12 @@
-//! Watches from outside, all the time, and says what must never be. It takes nothing from kubesvc but what anybody may
-//! read: objects from the API server, rows by SQL, and of agents what they answer and log.
+//! Watches from outside all the time, and reports violations of invariants. Uses only what anyone can read:
+//! objects from the API server, rows through SQL, and the responses and logs of agents.
 //!
 //! | file | what it reads |
 //! |---|---|
-//! | `objects.rs` | every version of every account, by a watch of its own |
-//! | `rows.rs` | the rows, again and again, on a connection of its own |
-//! | `agents.rs` | whether agents are connected, and to whom |
-//! | `commands.rs` | what agents were told, from their logs |
+//! | `objects.rs` | every version of every account, through a watch of its own |
+//! | `rows.rs` | the rows, repeatedly, on a connection of its own |
+//! | `agents.rs` | whether agents are connected, and to which session |
+//! | `commands.rs` | the commands that agents received, from their logs |
 
 mod agents;
 mod commands;
@@ -22,50 +22,50 @@ use self::agents::Links;
 use super::rules::Seen;
 use super::scene::Scene;
 
-/// How long after versions may have been missed a row may still show one of those.
+/// Time after possibly missed versions in which a row may still show one of them.
 const MISSED: Duration = Duration::from_secs(60);
 
-/// What was seen so far.
+/// Everything observed so far.
 #[derive(Debug, Default)]
 pub(super) struct Watcher {
     objects: Mutex<Objects>,
     links: Mutex<Links>,
-    /// The accounts whose deletion was asked for, by uid.
+    /// Uids of the accounts whose deletion was requested.
     asked_to_go: Mutex<HashSet<String>>,
-    /// Since when nobody touches those that are left alone.
+    /// Time since which the accounts that are left alone must stay ACTIVE.
     settled: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug, Default)]
 struct Objects {
     accounts: HashMap<String, Known>,
-    /// Which zone had which epoch.
+    /// The zone that had each epoch.
     granted: HashMap<(String, i64), String>,
-    /// When versions may have been missed last.
+    /// Last time that versions may have been missed.
     missed: Option<Instant>,
 }
 
-/// What is known of one uid.
+/// What is known about one uid.
 #[derive(Debug)]
 struct Known {
     last: Seen,
-    /// Everything that a row may have shown.
+    /// All states that a row may have shown.
     shown: BTreeSet<String>,
     gone: bool,
 }
 
 impl Watcher {
-    /// Its deletion is about to be asked for.
+    /// Records that the deletion of this uid is about to be requested.
     pub(super) fn asked_to_go(&self, uid: &str) {
         self.asked_to_go.lock().insert(uid.to_owned());
     }
 
-    /// From now on the accounts that nobody touches have no reason to leave ACTIVE.
+    /// Records that the accounts that are left alone have no reason to leave ACTIVE from now on.
     pub(super) fn all_is_settled(&self) {
         *self.settled.lock() = Some(Instant::now());
     }
 
-    /// Watches, for as long as the run goes on.
+    /// Watches for as long as the run lasts.
     pub(super) async fn watch(&self, scene: &Scene) {
         futures::join!(
             self.watch_objects(scene),

@@ -1,4 +1,4 @@
-//! Agents of all replicas, shown and disconnected wherever one asks.
+//! Agents of all replicas can be listed and disconnected through any replica.
 
 use k8s_openapi::api::core::v1::Endpoints;
 use kube::api::PostParams;
@@ -9,7 +9,7 @@ use super::{FIRST, SECOND, two};
 use crate::harness::{must, wait::eventually};
 use crate::world::{Agent, Call, Database, Operator, PATIENCE, SERVICE, World, address};
 
-/// Agents as a replica lists them: id, replica, and whether that one answers.
+/// Agents as a replica lists them: id, replica, and whether that replica answers.
 async fn agents(asked: &Operator) -> Result<Vec<(String, String, bool)>, String> {
     let answer = asked.get("/armory/agents").await?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -29,7 +29,7 @@ async fn until_agents(asked: &Operator, expected: &[(&str, &str, bool)]) {
     .await;
 }
 
-/// The id of the session that stands in an agent's object.
+/// Id of the session in an agent's object.
 async fn session(world: &World, agent: &Agent) -> Option<SessionId> {
     let status = world.agent_object(agent).await?.status?;
     status.session.filter(|_| status.connected).map(|session| session.id)
@@ -106,7 +106,7 @@ async fn the_agents_of_a_replica_that_hangs_are_shown_as_their_objects_tell() {
     until_agents(world.operator(), &[("agent-1", FIRST, true), ("agent-2", SECOND, true)]).await;
 
     second.pause();
-    // A caller gives up after half a minute.
+    // A caller would give up after half a minute.
     let shown = must(agents(world.operator()).await);
     let expected = [("agent-1", FIRST, true), ("agent-2", SECOND, false)];
     let expected = expected.map(|(id, replica, alive)| (id.to_owned(), replica.to_owned(), alive));
@@ -144,7 +144,7 @@ async fn replicas_that_no_object_names_a_pod_for_are_asked_by_their_address() {
     must(created.map_err(|e| e.to_string()));
     let _one = world.agent("agent-1").start().await;
     let two = world.agent("agent-2").hub_port(second.hub_port()).start().await;
-    // Each asks itself too, and knows its own answer.
+    // Each replica lists its own address too, and recognizes its own answer.
     let both = [("agent-1", FIRST, true), ("agent-2", SECOND, true)];
     until_agents(world.operator(), &both).await;
     until_agents(&second, &both).await;

@@ -34,7 +34,7 @@ async fn replicas_are_those_in_slices_and_endpoints_and_always_the_one_that_is_a
     assert!(one.json["lastUpdated"].as_str().is_some_and(|time| time.ends_with('Z')), "{one}");
     assert_eq!(world.get("/armory/clouddrivers/operator-7").await.status, 404);
 
-    // Endpoints tell of one more, of the second once more, and of other Services.
+    // Endpoints list one more replica, the second one again, and addresses of other Services.
     let endpoints: Endpoints = serde_json::from_value(json!({
         "metadata": {"name": format!("{SERVICE}-ro")},
         "subsets": [{
@@ -50,7 +50,7 @@ async fn replicas_are_those_in_slices_and_endpoints_and_always_the_one_that_is_a
     for one in [&other, &endpoints] {
         must(api.create(&PostParams::default(), one).await.map_err(|e| e.to_string()));
     }
-    // What never answered under the key is none.
+    // An address that never answered under the key is not a replica.
     let both = [(FIRST, true), (SECOND, true)];
     until_replicas(world.operator(), &both).await;
     until_replicas(&second, &both).await;
@@ -130,7 +130,7 @@ async fn replicas_may_be_looked_for_with_another_kubeconfig_in_another_service()
     let name = address().to_string().replace('.', "-");
     let expected =
         format!("http://{name}.{}.pod.example.test:{}", world.namespace(), world.operator().rest_port());
-    // It lists itself before it has seen the slice, at another address.
+    // It lists itself under another address before it has seen the slice.
     eventually("its address by the slice", PATIENCE, async || {
         let shown = world.operator().get(&format!("/armory/clouddrivers/{FIRST}")).await?;
         if shown.json["baseUrl"] == json!(expected) { Ok(()) } else { Err(shown.to_string()) }
@@ -138,7 +138,7 @@ async fn replicas_may_be_looked_for_with_another_kubeconfig_in_another_service()
     .await;
 }
 
-/// As Clouddriver's own pods beside a replica, whose Service begins alike.
+/// Like Clouddriver's own pods next to a replica, whose Service has the same prefix.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_address_that_answers_without_the_key_is_no_replica() {
     let (world, second) = two(Database::Postgres).await;

@@ -1,4 +1,4 @@
-//! Calls between replicas, as somebody makes them who has the key, and as somebody who has not.
+//! Calls between replicas, with the key and without it.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::world::{Answer, Call, Database, Operator, PATIENCE, World};
 
 const SECRET: &str = "kubesvc-peer";
 
-/// A call as the documentation says that it is signed.
+/// A call that is signed as documented.
 #[derive(Clone)]
 struct Signed {
     key: Vec<u8>,
@@ -57,7 +57,7 @@ impl Signed {
         ]
     }
 
-    /// The call; another path or body than the signed one may be given.
+    /// The call; path and body may differ from the signed ones.
     fn call(&self, path: &str, body: &str) -> Call {
         let call = Call::new(self.method, path).bytes(body);
         self.headers().into_iter().fold(call, |call, (name, value)| call.header(name, &value))
@@ -74,7 +74,7 @@ fn mac(key: &[u8], text: &str) -> String {
     hex::encode(mac.finalize().into_bytes())
 }
 
-/// What says which key it is.
+/// The id of a key.
 fn key_id(key: &[u8]) -> String {
     mac(key, "kubesvc-key-id-1\n")[..16].to_owned()
 }
@@ -120,7 +120,7 @@ async fn only_signed_calls_of_now_are_taken_and_each_once() {
     let fresh = || Signed::get(&key, AGENTS);
     refused(&Signed { key: vec![7; 32], ..fresh() }.send(here).await, "kubesvc-peer");
     refused(&Signed { to: SECOND.to_owned(), ..fresh() }.send(here).await, SECOND);
-    // Where no object names its pod, a replica is called by its address.
+    // If no object names its pod, a replica is identified by its address.
     let address = |port: u16| Signed { to: format!("127.0.0.1:{port}"), ..fresh() };
     assert_eq!(address(here.rest_port()).send(here).await.status, 200);
     refused(&address(1).send(here).await, "127.0.0.1:1");
@@ -131,7 +131,7 @@ async fn only_signed_calls_of_now_are_taken_and_each_once() {
     let none = Signed::get(&key, "/internal/v1/none").send(here).await;
     assert_eq!((none.status, none.headers.contains_key("x-kubesvc-signature")), (404, true));
 
-    // A call that is refused is not remembered, and one that was taken is, whatever came of it.
+    // A refused call is not remembered; an admitted one is, whatever its result.
     let question = Signed {
         method: "POST",
         body: r#"{"uids":5}"#.to_owned(),
@@ -165,7 +165,8 @@ async fn the_key_is_changed_without_a_restart() {
     let new = vec![9; 40];
     secret.data = Some(BTreeMap::from([("key".to_owned(), ByteString(new.clone()))]));
     must(secrets.replace(SECRET, &PostParams::default(), &secret).await.map_err(|e| e.to_string()));
-    // The second learns of it from a call that does not fit, the first from being refused.
+    // The second replica learns of the change from a call with a wrong signature, the first one from being
+    // refused.
     eventually("a call under the new key", PATIENCE, async || {
         let answer =
             Signed { to: SECOND.to_owned(), ..Signed::get(&new, "/internal/v1/agents") }.send(&second).await;
@@ -178,7 +179,7 @@ async fn the_key_is_changed_without_a_restart() {
     );
     eventually("the agent under the new key", PATIENCE, async || shows(world.operator()).await).await;
 
-    // Deleted, it is made anew once somebody needs it.
+    // A deleted Secret is created again as soon as it is needed.
     must(secrets.delete(SECRET, &DeleteParams::default()).await.map_err(|e| e.to_string()));
     eventually("a new key", PATIENCE, async || {
         let wrong = Signed { key: vec![7; 32], ..Signed::get(&[], "/internal/v1/agents") };

@@ -1,4 +1,4 @@
-//! Requests that nobody should send: each has its answer, and none is 500.
+//! Invalid requests: each has a defined response, and none is 500.
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,7 +22,7 @@ fn deep(depth: usize) -> String {
     "[".repeat(depth) + &"]".repeat(depth)
 }
 
-/// Requests without a sound body.
+/// Requests without a valid body.
 fn bodies() -> Vec<(Call, u16)> {
     let mut all = vec![
         (Call::new("POST", DYNAMIC), 415),
@@ -56,7 +56,7 @@ fn bodies() -> Vec<(Call, u16)> {
     all
 }
 
-/// Requests whose body is JSON and makes no sense.
+/// Requests whose body is JSON but makes no sense.
 fn contents() -> Vec<(Call, u16)> {
     let patch = |body: Value| (Call::new("PATCH", ACCOUNTS).json(&body), 400);
     let put = |body: Value, code: u16| (Call::new("PUT", DYNAMIC).json(&body), code);
@@ -110,7 +110,7 @@ fn contents() -> Vec<(Call, u16)> {
     ]
 }
 
-/// Requests whose address is not one.
+/// Requests with an invalid path.
 fn addresses() -> Vec<(Call, &'static [u16])> {
     vec![
         (Call::get("/"), &[404]),
@@ -178,7 +178,7 @@ fn told(call: &Call) -> String {
     text
 }
 
-/// What no client library sends. An answer is 4xx or 505, or there is none.
+/// Requests that no client library sends. The response is 4xx or 505, or there is none.
 async fn raw_requests(world: &World) {
     let long = format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "a".repeat(1 << 20));
     let many = format!("GET / HTTP/1.1\r\nhost: x\r\n{}\r\n", "x-h: y\r\n".repeat(5000));
@@ -195,7 +195,7 @@ async fn raw_requests(world: &World) {
     ] {
         let mut stream =
             TcpStream::connect(("127.0.0.1", world.operator().rest_port())).await.expect("it listens");
-        // A server may close before it has read all.
+        // A server may close before it has read everything.
         let _ = stream.write_all(request.as_bytes()).await;
         let _ = stream.shutdown().await;
         let mut answer = Vec::new();

@@ -1,10 +1,10 @@
-//! The shape of errors, and what the calls hold to apart from states.
+//! The shape of errors, and rules of the calls that do not depend on states.
 
 use serde_json::json;
 
 use crate::world::{Answer, Call, World};
 
-/// An error has the shape that Spring services give.
+/// Checks that an error has the shape that Spring services use.
 pub(super) fn hold_error(answer: &Answer, code: u16) {
     assert_eq!(answer.status, code, "{answer}");
     let kind = answer.headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -38,7 +38,7 @@ async fn a_request_that_names_several_is_done_as_a_whole_or_not_at_all() {
     assert!(answer.json["message"].to_string().contains("nobody"), "{answer}");
     assert!(world.object("a").await.is_some());
 
-    // Adding is the exception: what is there is told, and the rest is made.
+    // Adding is the exception: existing accounts are reported, and the others are created.
     let answer = world.rest("POST", "/armory/accounts/dynamic", &json!([file("c"), file("a")])).await;
     assert_eq!(answer.status, 409, "{answer}");
     assert_eq!(answer.json[0]["name"], "a", "{answer}");
@@ -50,7 +50,7 @@ async fn a_request_that_names_several_is_done_as_a_whole_or_not_at_all() {
     assert_eq!((beyond.status, &beyond.json["items"]), (200, &json!([])), "{beyond}");
 }
 
-/// A known gap: what it needs comes with migration. Until then it says what to use.
+/// A known gap that needs migration. Until then, the error says what to use.
 #[tokio::test(flavor = "multi_thread")]
 async fn adding_from_a_credentials_source_says_what_to_use_instead() {
     let world = World::start().await;
@@ -120,7 +120,7 @@ async fn with_the_feature_off_what_writes_is_501_and_lists_work() {
     ] {
         hold_error(&world.rest(method, path, &body).await, 501);
     }
-    // Before the media type, the size and the syntax.
+    // Before the checks of media type, size and syntax.
     hold_error(&world.call(Call::new("POST", "/armory/accounts").bytes("{")).await, 501);
     hold_error(&world.get("/agents/kubernetes/accounts/a").await, 501);
     assert_eq!(world.get("/armory/accounts").await.status, 200);

@@ -1,4 +1,4 @@
-//! The table itself, line by line, and that it is the one of `docs/rest.md`.
+//! The rows of the table, and the check that it equals the one in `docs/rest.md`.
 
 use super::{Line, REQUESTS};
 
@@ -58,7 +58,7 @@ pub(super) const TO_DEACTIVATE: Line = Line {
     shown: "TO_DEACTIVATE",
     cells: [
         (409, &["TO_DEACTIVATE"]),
-        // Nothing has begun, so nothing has to be undone: it is what it was.
+        // Nothing has begun, so nothing has to be undone: the account is as before.
         (202, &["TO_MIGRATE", "ACTIVE"]),
         (202, &["TO_DEACTIVATE"]),
         (202, &["TO_DEACTIVATE"]),
@@ -137,7 +137,7 @@ pub(super) const ORPHANED: Line = Line {
         (202, &["DELETING", "gone"]),
     ],
 };
-/// Every request about an account that nobody has made.
+/// Every request about an account that does not exist.
 pub(super) const NO_ACCOUNT: Line = Line {
     row: "no account",
     name: "nobody",
@@ -145,14 +145,14 @@ pub(super) const NO_ACCOUNT: Line = Line {
     cells: [(202, &["INACTIVE"]), (400, &["gone"]), (400, &["gone"]), (404, &["gone"]), (400, &["gone"])],
 };
 
-/// States that last until somebody acts.
+/// States that last until someone acts.
 pub(super) const LASTING: [Line; 6] = [FAILED_TO_STOP, DELETE_FAILED, INACTIVE, ACTIVE, FAILED, ORPHANED];
-/// States that pass when an agent answers.
+/// States that end when an agent answers.
 pub(super) const PASSING: [Line; 4] = [ACTIVATING, DEACTIVATING, DELETING, TO_MIGRATE];
-/// What is shown before it is begun.
+/// States shown before the work has begun.
 pub(super) const ASKED: [Line; 1] = [TO_DEACTIVATE];
 
-/// The lines of the page: how they begin, and their cells.
+/// The rows of the documented table: their labels and cells.
 fn documented() -> Vec<(String, Vec<String>)> {
     let lines = PAGE.lines().skip_while(|line| !line.starts_with("| state now |")).skip(2);
     lines
@@ -164,7 +164,8 @@ fn documented() -> Vec<(String, Vec<String>)> {
         .collect()
 }
 
-/// Every cell of the page is held by a test of this module: each holds one of these groups of lines.
+/// Every cell of the documentation is checked by a test of this module, each of which checks one of these
+/// groups of rows.
 #[test]
 fn every_cell_of_the_documented_table_is_held() {
     let groups: [&[Line]; 4] = [&LASTING, &PASSING, &ASKED, &[NO_ACCOUNT]];
@@ -179,7 +180,7 @@ fn every_cell_of_the_documented_table_is_held() {
         for ((request, (code, then)), cell) in REQUESTS.iter().zip(line.cells).zip(cells) {
             let mut words = cell.split([' ', ',', ';']);
             assert_eq!(words.next(), Some(code.to_string().as_str()), "{request:?} in {row}: {cell}");
-            // What is shown afterwards, where the page says it.
+            // The state shown afterwards, where the documentation states it.
             let said = match words.next() {
                 Some("same") => Some(line.shown),
                 Some(word) if word == "gone" || word.contains(|letter: char| letter.is_uppercase()) => {

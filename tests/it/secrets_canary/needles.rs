@@ -1,22 +1,23 @@
-//! What is searched for: each secret as it is, and base64-encoded wherever it may stand in what was encoded.
+//! The texts to search for: each secret as it is, and base64-encoded at any offset within the encoded data.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE};
 
-/// How much of a secret is enough to be one: part of a token may open nothing, but it is not ours to show.
+/// Minimum length of a partial secret: part of a token may not open anything, but must not be revealed
+/// either.
 const ENOUGH: usize = 24;
 
-/// Secrets, each under a name that may be shown.
+/// Secrets, each with a name that may be shown.
 #[derive(Default)]
 pub(super) struct Needles(Vec<(String, Vec<u8>)>);
 
 impl Needles {
-    /// A secret.
+    /// Adds a secret.
     pub(super) fn add(&mut self, what: &str, secret: &str) {
         self.0.push((what.to_owned(), secret.as_bytes().to_vec()));
         for shift in 0..3 {
             let shifted = [&b"\0\0"[..shift], secret.as_bytes()].concat();
-            // What stands at the edges depends on the neighbours.
+            // Characters at the edges depend on the neighbouring bytes.
             let inner = |text: &str| {
                 text[usize::from(shift > 0) * 4..text.len() - 4].trim_end_matches('=').to_owned()
             };
@@ -26,36 +27,36 @@ impl Needles {
         }
     }
 
-    /// A JSON Web Token: what it says, and its signature, from the beginning and to the end.
+    /// Adds a JSON Web Token: its payload, and the beginning and end of its signature.
     pub(super) fn add_token(&mut self, what: &str, token: &str) {
         self.add(what, token);
         let parts: Vec<_> = token.split('.').collect();
         assert_eq!(parts.len(), 3, "{what} is no JSON Web Token");
-        // The first part is the same in all of them, and says nothing.
+        // The first part is the same in all tokens, and reveals nothing.
         let (payload, signature) = (parts[1], parts[2]);
         self.add(&format!("{what}: end of the payload"), &payload[payload.len() - ENOUGH..]);
         self.add(&format!("{what}: signature"), &signature[..ENOUGH]);
         self.add(&format!("{what}: end of the signature"), &signature[signature.len() - ENOUGH..]);
     }
 
-    /// A PEM, line by line, and as a whole in base64.
+    /// Adds a PEM, line by line, and as a whole in base64.
     pub(super) fn add_pem(&mut self, what: &str, pem: &str) {
         self.add(what, pem.trim());
         let lines: Vec<_> =
             pem.lines().filter(|line| !line.starts_with("-----") && line.len() >= ENOUGH).collect();
         assert!(!lines.is_empty(), "{what} is no PEM");
         for line in lines {
-            // The beginning of a key says only what kind of key it is.
+            // The beginning of a key only reveals what kind of key it is.
             self.add(&format!("{what}: a line"), &line[line.len() - ENOUGH..]);
         }
     }
 
-    /// The names of those that are found.
+    /// Names of the secrets that are found in a text.
     pub(super) fn in_text(&self, text: &str) -> Vec<&str> {
         self.in_bytes(text.as_bytes())
     }
 
-    /// The names of those that are found.
+    /// Names of the secrets that are found in bytes.
     pub(super) fn in_bytes(&self, bytes: &[u8]) -> Vec<&str> {
         let holds = |needle: &[u8]| {
             let first = needle[0];

@@ -1,4 +1,4 @@
-//! A follower that is shown an old state, with agents of its own.
+//! A follower with agents of its own is served an old state.
 
 use kubesvc::account::{GrantPhase, State};
 use kubesvc::wire::ops::hub_frame::Frame;
@@ -8,7 +8,7 @@ use super::{A_WHILE, Travel, agent, holds, join, of};
 use crate::harness::simulated_agent::frames::Introduction;
 use crate::world::Database;
 
-/// The account moves to another zone, and the follower with its agents does not see it.
+/// An account moves to another zone, and the follower with its agents does not see that.
 async fn an_account_moves(database: Database) {
     let travel = Travel::start(database, 5).await;
     let (world, follower) = (&travel.world, &travel.follower);
@@ -26,7 +26,8 @@ async fn an_account_moves(database: Database) {
         account.status_or_default().phase() == GrantPhase::Revoking
     };
     world.until_account("moves", "is being revoked", revoking).await;
-    // Its object is written; the follower is shown the account as it was, and yet sends it to nobody.
+    // The agent's object is written. The follower is served the old account, but must not send it to the
+    // agent.
     let late = agent(follower, "agent-3", "east").await;
     holds(&late, &[&stays]).await;
     tokio::time::sleep(A_WHILE).await;
@@ -60,7 +61,8 @@ async fn a_zone_that_a_follower_sees_late_is_left_before_the_next_is_entered_on_
     an_account_moves(Database::MariaDb).await;
 }
 
-/// The account is deleted and made anew under its name, and the follower with its agents sees none of it.
+/// An account is deleted and created again under its name, and the follower with its agents does not see
+/// that.
 async fn an_account_is_made_anew(database: Database) {
     let travel = Travel::start(database, 3).await;
     let (world, follower) = (&travel.world, &travel.follower);
@@ -74,7 +76,8 @@ async fn an_account_is_made_anew(database: Database) {
 
     travel.second.hold_watches();
     world.delete("prod").await;
-    // The follower does not know that its agent has to let go; the agent goes away, and is given up after the grace.
+    // The follower does not know that its agent has to drop the account; the agent goes away, and counts as
+    // gone after the grace.
     let again = there.again();
     there.goodbye().await;
     world.until_gone("prod").await;
@@ -83,7 +86,8 @@ async fn an_account_is_made_anew(database: Database) {
     assert_ne!(new.uid(), old.uid());
     holds(&here, &[&new, &stays]).await;
 
-    // Two come to the replica that believes in the old one: one that has it still, and one that has nothing.
+    // Two agents connect to the replica with the old state: one that still has the account, and one that has
+    // nothing.
     let there = join(follower, again).await;
     let fresh = join(follower, Introduction::new("agent-3", "east")).await;
     holds(&fresh, &[&stays]).await;

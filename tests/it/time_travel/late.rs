@@ -1,5 +1,5 @@
-//! A leader is stopped (SIGSTOP) in the middle of its work until another one leads, with writes on their way to objects,
-//! or just before it writes rows. Then it goes on.
+//! A leader is paused (SIGSTOP) in the middle of its work until another one leads: with writes of objects in
+//! flight, or just before it writes rows. Then it continues.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use crate::faults::proxy::{Line, Proxy};
 use crate::harness::{must, wait::eventually};
 use crate::world::{Database, Operator, PATIENCE, Prepare, World};
 
-/// How many accounts are worked on at once.
+/// Number of accounts that are processed at once.
 const ACCOUNTS: usize = 20;
-/// How many writes of objects are on their way at least.
+/// Minimum number of object writes in flight.
 const ON_THEIR_WAY: usize = 12;
 
 fn prepare(database: Database) -> Prepare {
-    // Long enough for a busy machine to begin all the work before it is noticed that nobody answers.
+    // Long enough for a busy machine to start all the work before the missing answers are noticed.
     World::prepare()
         .database(database)
         .setting("kubesvc.leaderElection.leaseDurationSeconds", 20)
@@ -37,7 +37,7 @@ async fn until_leading(replica: &Operator) {
     .await;
 }
 
-/// An account that needs no agent.
+/// Creates an account that needs no agent.
 async fn create(world: &World, name: &str) {
     world.account(name).zone("east").inactive().kubeconfig("apiVersion: v1\nkind: Config\n").create().await;
 }
@@ -51,14 +51,14 @@ async fn objects(world: &World) -> BTreeMap<String, KubesvcAccount> {
     listed.items.into_iter().map(|account| (account.account_name().to_owned(), account)).collect()
 }
 
-/// Changes what needs a write of each object and each row, and no agent.
+/// Makes a change that needs a write of each object and each row, but no agent.
 async fn change(world: &World, environment: &str) {
     for name in objects(world).await.keys() {
         world.patch(name, json!({"spec": {"environment": environment}})).await;
     }
 }
 
-/// Waits until the statuses are of the specs as they are, and the rows of the statuses.
+/// Waits until the statuses match the current specs, and the rows match the statuses.
 async fn until_handled(world: &World) {
     eventually("every account handled", PATIENCE, async || {
         let (objects, written) = (objects(world).await, world.rows().await);
@@ -114,9 +114,9 @@ async fn writes_objects_too_late(database: Database) {
     };
     assert_eq!(refused(), 0, "nothing was late so far");
 
-    // They arrive.
+    // The writes arrive.
     line.set(Line::Open);
-    // Those that went out on connections that stood; the others had only begun to connect.
+    // Only those on established connections; the others had just begun to connect.
     eventually("the late writes are refused", PATIENCE, async || match refused() {
         0 => Err("none is".to_owned()),
         _ => Ok(()),

@@ -1,4 +1,4 @@
-//! A replica begins to lead while its API server shows it an old state.
+//! A replica starts to lead while its API server serves an old state.
 
 use kubesvc::account::{KubesvcAccount, State};
 use serde_json::json;
@@ -7,8 +7,8 @@ use super::{A_WHILE, Travel, agent, holds, join, of};
 use crate::harness::wait::eventually;
 use crate::world::{Database, PATIENCE};
 
-/// While the follower is shown nothing, one account is deactivated, one changed, one deleted, one made anew, one made;
-/// then it leads.
+/// While the follower sees no changes, accounts are deactivated, changed, deleted, recreated and created, one
+/// each; then it starts to lead.
 async fn begins_to_lead(database: Database) {
     let travel = Travel::start(database, 12).await;
     let (world, follower) = (&travel.world, &travel.follower);
@@ -67,7 +67,8 @@ async fn begins_to_lead(database: Database) {
     assert!(since().is_empty(), "all is as it should be: {:#?}", since());
     assert_eq!(follower.metric("kubesvc_controller_conflicts_total").await, Ok(0));
 
-    // What changes now it is not shown. What it decides of the account is in conflict with that, and is not done.
+    // It does not see the next change. Its decisions about the account conflict with that change and are not
+    // applied.
     world.patch("kept", json!({"spec": {"state": "INACTIVE"}})).await;
     north.goodbye().await;
     eventually("a write that is in conflict", PATIENCE, async || {
@@ -111,8 +112,9 @@ async fn a_leader_that_is_shown_an_old_state_decides_nothing_from_it_on_mariadb(
     begins_to_lead(Database::MariaDb).await;
 }
 
-/// Agents of two zones leave, and while the leader is shown nothing of agents, that of one zone comes back to another
-/// replica. That of the other does not: when that zone is called deserted, the first could have been.
+/// Agents of two zones leave. While the leader sees no changes of agents, the agent of one zone comes back to
+/// another replica, and that of the other zone does not: when the latter zone is reported as deserted, the
+/// former could have been too.
 async fn an_agent_comes_back_unseen(database: Database) {
     let travel = Travel::start(database, 12).await;
     let (world, leader) = (&travel.world, &travel.follower);
@@ -132,7 +134,7 @@ async fn an_agent_comes_back_unseen(database: Database) {
     let introduction = east.again();
     east.goodbye().await;
     south.goodbye().await;
-    // The leader sees this one, and so what was before it.
+    // The leader sees this agent, and therefore everything before it.
     let _west = agent(world.operator(), "agent-3", "west").await;
     travel.active_in("marker", "west").await;
     travel.second.hold_watches_of_agents();

@@ -1,4 +1,4 @@
-//! Connections that are no gRPC, byte by byte.
+//! Connections that are not gRPC, byte by byte.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use tokio::net::TcpStream;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// A SETTINGS frame without settings.
 const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
-/// The hub waits 10 s for a beginning; everything is over well before this.
+/// The hub waits 10 s for the start of a connection; everything is over well before this limit.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Sends bytes, and reads what comes until the other side closes.
+/// Sends bytes, and reads until the other side closes.
 async fn exchange(port: u16, what: &str, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.expect("the hub listens");
-    // It may be closed before all of it was taken.
+    // The connection may be closed before everything was sent.
     let _ = stream.write_all(bytes).await;
     let mut answer = Vec::new();
     let ended = tokio::time::timeout(LIMIT, stream.read_to_end(&mut answer)).await;

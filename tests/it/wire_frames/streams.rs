@@ -1,4 +1,4 @@
-//! Streams that are gRPC and break the protocol, frame by frame.
+//! gRPC streams that violate the protocol, frame by frame.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use kubesvc::wire::ops::agent_frame::Frame;
 use kubesvc::wire::ops::hub_frame::Frame as Answer;
 use kubesvc::wire::ops::refused::Reason;
 
-/// The hub waits 10 s for a Hello; everything is over well before this.
+/// The hub waits 10 s for a Hello; everything is over well before this limit.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Bytes as they are.
+/// A codec that passes bytes through unchanged.
 #[derive(Clone, Copy)]
 struct Raw;
 
@@ -63,7 +63,7 @@ async fn channel(port: u16) -> Channel {
     endpoint.connect().await.expect("the hub listens")
 }
 
-/// Opens a stream that sends what comes through the channel, and is open as long as the channel is.
+/// Opens a stream that sends the messages from the channel, and stays open as long as the channel.
 async fn open(port: u16, path: &'static str, messages: Messages) -> Result<Streaming<Vec<u8>>, Status> {
     let mut grpc = Grpc::new(channel(port).await);
     grpc.ready().await.expect("the hub listens");
@@ -73,8 +73,8 @@ async fn open(port: u16, path: &'static str, messages: Messages) -> Result<Strea
 
 type Messages = futures::channel::mpsc::Receiver<Vec<u8>>;
 
-/// Sends the first of these messages, and the others when it was accepted. Answers the frames that come until the
-/// stream ends, and the status it ends with.
+/// Sends the first message, and the others after it was accepted. Returns the frames until the end of the
+/// stream, and its final status.
 async fn talk(port: u16, what: &str, messages: Vec<Vec<u8>>) -> (Vec<Answer>, Option<Status>) {
     let (mut sender, receiver) = futures::channel::mpsc::channel(16);
     let mut messages = messages.into_iter();
@@ -105,7 +105,7 @@ async fn talk(port: u16, what: &str, messages: Vec<Vec<u8>>) -> (Vec<Answer>, Op
     (frames, ended.unwrap_or_default())
 }
 
-/// The status with which a call that is not there ends.
+/// The status of a call to a method that does not exist.
 async fn turned_away(port: u16, path: &'static str) -> Status {
     let (mut sender, receiver) = futures::channel::mpsc::channel(16);
     sender.try_send(Vec::new()).expect("the stream takes messages");
@@ -132,7 +132,7 @@ fn hello() -> ops::Hello {
     }
 }
 
-/// The stream ends with this refusal, whose message says something.
+/// Checks that the stream ends with this refusal and a message.
 async fn hold_refused(port: u16, what: &str, messages: Vec<Vec<u8>>, reason: Reason) {
     let (frames, status) = talk(port, what, messages).await;
     match frames.as_slice() {
@@ -216,7 +216,7 @@ pub(super) async fn an_agent_id_that_is_taken_is_refused(port: u16) {
     hold_refused(port, "a second agent-1", vec![frame(Frame::Hello(double))], Reason::DuplicateAgentId).await;
 }
 
-/// A sound hello of a stranger in another zone, and then results about an account of zone east.
+/// Sends a valid hello of a stranger in another zone, followed by results about an account of zone east.
 pub(super) async fn lies_are_not_believed(port: u16, uid: &str) {
     let account =
         |epoch| common::AccountRef { uid: uid.to_owned(), name: "prod".to_owned(), epoch, generation: 1 };
@@ -249,7 +249,7 @@ pub(super) async fn lies_are_not_believed(port: u16, uid: &str) {
     assert!(!frames.iter().any(|frame| matches!(frame, Answer::AddAccounts(_))), "{frames:?}");
 }
 
-/// A complete list of accounts of an agent's own file.
+/// A complete list of an agent's own accounts.
 fn own_accounts(name: &str, count: usize) -> ops::StaticAccounts {
     let account = Some(common::AccountRef { name: name.to_owned(), ..common::AccountRef::default() });
     let credential = Some(ops::account_spec::Credential::File("/kubeconfigs/one".to_owned()));
@@ -257,7 +257,7 @@ fn own_accounts(name: &str, count: usize) -> ops::StaticAccounts {
     ops::StaticAccounts { accounts: vec![own; count], complete: true }
 }
 
-/// What reflection lists.
+/// The services that reflection lists.
 pub(super) async fn services(port: u16) -> Vec<String> {
     use tonic_reflection::pb::v1::ServerReflectionRequest;
     use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;

@@ -1,4 +1,4 @@
-//! All that an account can live through, while the operator may end at any moment.
+//! Everything that an account can go through, while the operator may die at any moment.
 
 use std::time::{Duration, Instant};
 
@@ -17,11 +17,11 @@ use crate::faults::settled::settled;
 use crate::harness::{must, wait::eventually};
 use crate::world::{Agent, Answer, Database, PATIENCE, Theirs, World};
 
-/// How often a caller whose connection broke calls again.
+/// Interval between repeated calls after a broken connection.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// Accounts that are rows before the operator has ever run: of a table that is as ours, or of one that is not. The
-/// answer is the kubeconfig in them.
+/// Creates rows of accounts before the operator has ever run: in a table like kubesvc's, or in a different
+/// one. Returns the kubeconfig in them.
 pub(super) async fn leave_rows(world: &World, database: Database) -> String {
     match database {
         Database::Sqlite => {
@@ -39,8 +39,8 @@ pub(super) async fn leave_rows(world: &World, database: Database) -> String {
     kubeconfig
 }
 
-/// Secrets that the operator finds at its start: of a POST whose process died before it made the account, and of an
-/// account that an earlier version has made, as a restore left it.
+/// Creates Secrets that the operator finds at startup: one of a POST whose process died before it created the
+/// account, and one of an account created by an earlier version, as a restore left it.
 async fn leave_secrets(world: &World, kubeconfig: &str) {
     let of = |object: &'static str, kubeconfig: &str| {
         let kubeconfig = SecretString::from(kubeconfig.to_owned());
@@ -76,19 +76,19 @@ pub(super) struct Life<'w> {
     world: &'w World,
     east: Agent,
     west: Agent,
-    /// The kubeconfig of every account, and another text of the same.
+    /// The kubeconfig of every account, and a different text with the same meaning.
     good: String,
     other: String,
     /// The kubeconfig of the accounts that were rows.
     left: String,
     batch: Vec<String>,
-    /// What there has to be in the end.
+    /// Expected states at the end.
     wanted: Vec<(String, State)>,
 }
 
 impl<'w> Life<'w> {
-    /// Starts the agents and waits for nothing. `batch`: how many further accounts are applied at once; `left`: what
-    /// [`leave_rows`] answered.
+    /// Starts the agents and waits for nothing. `batch` is the number of additional accounts applied at once,
+    /// `left` the result of [`leave_rows`].
     pub(super) async fn begin(world: &'w World, batch: usize, left: String) -> Self {
         let good = world.cluster("spinnaker").await.kubeconfig();
         Self {
@@ -103,14 +103,14 @@ impl<'w> Life<'w> {
         }
     }
 
-    /// An agent of a third zone connects and goes for good.
+    /// An agent of a third zone connects and then goes away permanently.
     pub(super) async fn loses_an_agent(&self) {
         let north = self.world.agent("agent-3").zone("north").start().await;
         north.kill();
     }
 
-    /// Everything that is done to the accounts. Whether it has come about is for [`Life::settles`], once the last crash is
-    /// over: a patience that counts restarts would measure the machine.
+    /// Performs all changes of the accounts. [`Life::settles`] checks the results after the last crash: a
+    /// timeout that includes restarts would measure the machine.
     pub(super) async fn is_lived(&mut self) {
         self.is_applied().await;
         self.is_brought_along().await;
@@ -133,8 +133,8 @@ impl<'w> Life<'w> {
         self.wanted.extend(self.batch.iter().map(|name| (name.clone(), State::Active)));
     }
 
-    /// After the crash: all is as desired, and what was stopped before it has stopped for good, for a further account
-    /// goes all the way.
+    /// After the crash: everything is as desired. Work that was stopped before the crash has stopped for
+    /// good, because another account goes through its whole activation.
     pub(super) async fn goes_on(&mut self) {
         self.world.account("next").zone("east").kubeconfig(&self.good).create().await;
         self.wanted.push(("next".to_owned(), State::Active));
@@ -146,7 +146,8 @@ impl<'w> Life<'w> {
         self.has_secret("earlier", &self.left).await;
     }
 
-    /// The objects of the agents say how many accounts each holds; the one of the agent that is gone goes.
+    /// Waits until the agents' objects have the right number of accounts, and the object of the lost agent is
+    /// gone.
     pub(super) async fn is_told_of_agents(&self) {
         eventually("objects of agents as they should be", PATIENCE, async || {
             let error = |error: kube::Error| error.to_string();
@@ -173,7 +174,7 @@ impl<'w> Life<'w> {
         .await;
     }
 
-    /// Applied, of each kind one, and made by REST.
+    /// Applies one account of each kind, and creates some through REST.
     async fn is_applied(&self) {
         let world = self.world;
         let names = ["kept", "changed", "moved", "stopped", "deleted"];
@@ -188,12 +189,12 @@ impl<'w> Life<'w> {
         for name in names.into_iter().chain(["rest-kept", "rest-stopped", "rest-gone", "was-a-row"]) {
             self.until_active(name).await;
         }
-        // Agents of two zones are asked about it.
+        // Agents of two zones are probed for it.
         world.until_connected(&self.west, true).await;
         world.account("anywhere").kubeconfig(&self.good).create().await;
     }
 
-    /// Brought along in an agent's own file.
+    /// Adds accounts through an agent's own file.
     async fn is_brought_along(&self) {
         let file = self.east.kubeconfigs().join("own.yaml");
         must(std::fs::write(&file, &self.good).map_err(|error| format!("{}: {error}", file.display())));
@@ -203,7 +204,7 @@ impl<'w> Life<'w> {
         }
     }
 
-    /// Changed, moved, deactivated and deleted, by kubectl, by REST and in the agent's file.
+    /// Changes, moves, deactivates and deletes accounts, through kubectl, REST and the agent's file.
     async fn is_changed(&self) {
         let world = self.world;
         let mut changed = self.own("own-kept");
@@ -217,7 +218,7 @@ impl<'w> Life<'w> {
         self.until_taken("PATCH", "/armory/accounts", &kept, &[202]).await;
         let stopped = json!([{"name": "rest-stopped", "state": "INACTIVE"}]);
         self.until_taken("PATCH", "/armory/accounts/dynamic", &stopped, &[202]).await;
-        // 400: a call whose answer was lost has deleted it.
+        // 400: a call whose response was lost has already deleted it.
         self.until_taken("DELETE", "/armory/accounts", &json!(["rest-gone"]), &[202, 400]).await;
     }
 
@@ -227,14 +228,14 @@ impl<'w> Life<'w> {
         json!({"name": name, "kubeconfigFile": file.display().to_string()})
     }
 
-    /// Until all is as desired.
+    /// Waits until everything is as desired.
     pub(super) async fn settles(&self) {
         let wanted: Vec<_> = self.wanted.iter().map(|(name, state)| (name.as_str(), *state)).collect();
         settled(self.world, &[&self.east, &self.west], &wanted).await;
     }
 
-    /// Calls the REST API until it answers, as a caller does whose connection breaks, and with one of these codes. A
-    /// `409` is one of them only with the list of accounts that are there already.
+    /// Repeats a call to the REST API, as a caller does after a broken connection, until it returns one of
+    /// these codes. A `409` counts only with the list of existing accounts.
     async fn until_taken(&self, method: &str, path: &str, body: &Value, codes: &[u16]) {
         let deadline = Instant::now() + PATIENCE;
         let taken = |answer: &Answer| {
@@ -244,7 +245,8 @@ impl<'w> Life<'w> {
             match self.world.try_rest(method, path, body).await {
                 Ok(answer) if taken(&answer) => return,
                 Ok(answer) => {
-                    // 409 without a list: a change by someone else at the same moment, said to be tried again.
+                    // 409 without a list: another client changed it at the same moment, and the response says
+                    // to retry.
                     let passes = answer.status >= 500 || answer.status == 409;
                     assert!(passes && Instant::now() < deadline, "{method} {path}: {answer}");
                 }
@@ -254,7 +256,7 @@ impl<'w> Life<'w> {
         }
     }
 
-    /// As [`World::until`], with the patience for a crash on the way.
+    /// Like [`World::until`], with time for a crash on the way.
     async fn until_active(&self, name: &str) {
         eventually(&format!("account {name} ACTIVE"), 2 * PATIENCE, async || {
             let account = self.world.try_object(name).await?.ok_or("there is none")?;
@@ -264,7 +266,7 @@ impl<'w> Life<'w> {
         .await;
     }
 
-    /// The Secret of an account holds what was given last, and is labelled as the account's.
+    /// Waits until the Secret of an account contains what was given last and has the account's labels.
     async fn has_secret(&self, account: &str, kubeconfig: &str) {
         eventually(&format!("the Secret of {account} as it should be"), PATIENCE, async || {
             let secret = self.world.api::<Secret>().get(&names::credential_secret_name(account)).await;

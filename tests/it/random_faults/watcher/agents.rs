@@ -1,4 +1,4 @@
-//! Whether agents are connected, as they say themselves, and for how long nothing was wrong on the way to the leader.
+//! Whether agents report that they are connected, and how long nothing has disturbed their way to the leader.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -8,11 +8,11 @@ use crate::random_faults::book::Target;
 use crate::random_faults::plan::{AGENTS, REPLICAS};
 use crate::random_faults::scene::Scene;
 
-/// How often they are asked.
+/// Polling interval.
 const POLL: Duration = Duration::from_millis(500);
-/// How long an answer may take.
+/// Timeout for a response.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// After a fault on the way it takes a moment until all is as before.
+/// Time after a fault on that way until everything works again.
 const AFTER: Duration = Duration::from_secs(2);
 
 /// An agent's link to the hub.
@@ -23,18 +23,18 @@ struct Link {
     since: Instant,
 }
 
-/// The links on which nothing is wrong, by agent.
+/// The undisturbed links, by agent.
 #[derive(Debug, Default)]
 pub(super) struct Links(HashMap<String, Link>);
 
 impl Links {
-    /// The agent of a zone that has been connected for the longest, and for how long, with nothing wrong on the way.
+    /// The agent of a zone that has been connected without disturbance for the longest time, and that time.
     pub(super) fn sound(&self, zone: &str) -> Option<(String, Duration)> {
         let of_zone = self.0.iter().filter(|(_, link)| link.zone == zone);
         of_zone.map(|(agent, link)| (agent.clone(), link.since.elapsed())).max_by_key(|(_, since)| *since)
     }
 
-    /// For how long an agent has been connected, with nothing wrong on the way.
+    /// How long an agent has been connected without disturbance.
     pub(super) fn of(&self, agent: &str) -> Option<Duration> {
         self.0.get(agent).map(|link| link.since.elapsed())
     }

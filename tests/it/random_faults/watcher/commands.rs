@@ -1,4 +1,4 @@
-//! What agents were told, from their logs: no account is given to two zones at once.
+//! The commands that agents received, from their logs: no account is given to two zones at once.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -11,27 +11,28 @@ use super::Watcher;
 use crate::random_faults::plan::{AGENTS, ZONES, agent, zone_of};
 use crate::random_faults::scene::Scene;
 
-/// How often the logs are read.
+/// Interval between reads of the logs.
 const POLL: Duration = Duration::from_millis(500);
-/// Lines are judged in the order of their times, when all agents have surely written what is older.
+/// Delay before lines are judged in the order of their timestamps, so that all agents have written earlier
+/// lines.
 const LATE: SignedDuration = SignedDuration::from_secs(2);
-/// An agent that has been connected for so long has been heard by whoever leads.
+/// Connection time after which the leader has processed an agent's reports.
 const HEARD: Duration = Duration::from_secs(5);
 
-/// What became of an account at an agent.
+/// What happened to an account at an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Word {
-    /// It is being started. Where the stream is lost meanwhile it is given up, without a line about it.
+    /// It is being started. If the stream is lost meanwhile, the attempt is cancelled without a log line.
     Starts,
     /// It is held.
     Has,
     /// It was dropped, or has failed.
     HasNot,
-    /// The process is a new one.
+    /// A new process has started.
     Begins,
 }
 
-/// A line of a log.
+/// A log line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Line {
     at: Timestamp,
@@ -42,32 +43,32 @@ struct Line {
     epoch: i64,
 }
 
-/// What was read so far, and not judged yet.
+/// What was read but not judged yet.
 #[derive(Debug, Default)]
 struct Logs {
     read: [u64; AGENTS],
     waiting: Vec<Line>,
 }
 
-/// Who was told what.
+/// The commands received so far.
 #[derive(Debug, Default)]
 struct Told {
-    /// Who has which account.
+    /// The accounts that each agent has.
     has: HashSet<(usize, String)>,
-    /// Which zone was told of which epoch of a uid.
+    /// The zone that received each epoch of a uid.
     zones: HashMap<(String, i64), usize>,
 }
 
-/// What was seen of the world when a line is judged.
+/// The observed state at the time when a line is judged.
 struct Around<'a> {
-    /// The zone that the objects gave the epoch to.
+    /// The zone to which the objects gave the epoch.
     granted: Option<&'a str>,
-    /// The agents that whoever leads must have heard.
+    /// The agents whose reports the leader must have processed.
     heard: [bool; AGENTS],
 }
 
 impl Told {
-    /// What is wrong about an agent being told this now.
+    /// What is wrong about an agent receiving this now.
     fn judge(&mut self, line: &Line, around: &Around<'_>) -> Vec<String> {
         let key = (line.agent, line.account.clone());
         match line.word {
@@ -138,7 +139,7 @@ impl Watcher {
     }
 }
 
-/// The whole lines that were written since.
+/// The complete lines that were written since the last read.
 fn rest(log: &Path, read: &mut u64) -> String {
     let mut bytes = Vec::new();
     let whole = std::fs::File::open(log).and_then(|mut file| {
@@ -153,7 +154,7 @@ fn rest(log: &Path, read: &mut u64) -> String {
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// A line that tells of an account, or of a new process.
+/// Parses a line about an account or a new process.
 fn parsed(agent: usize, line: &str) -> Option<Line> {
     const WORDS: [(&str, Word); 5] = [
         ("starting the account ", Word::Starts),

@@ -1,4 +1,4 @@
-//! The accounts, by a watch of the API server.
+//! The accounts, through a watch of the API server.
 
 use std::collections::{BTreeSet, HashSet};
 use std::time::{Duration, Instant};
@@ -16,9 +16,9 @@ use crate::random_faults::plan::{self, AGENTS, ZONES, zone_of};
 use crate::random_faults::rules::Seen;
 use crate::random_faults::scene::Scene;
 
-/// An account that nobody touches may leave ACTIVE for so long after faults of all agents of its zone.
+/// Time after faults of all agents of a zone in which an account that is left alone may leave ACTIVE.
 const AFTER_AGENTS: Duration = Duration::from_secs(45);
-/// The pause before the API server is asked again.
+/// Pause before the API server is asked again.
 const AGAIN: Duration = Duration::from_millis(200);
 
 impl Watcher {
@@ -29,7 +29,7 @@ impl Watcher {
         let api: Api<DynamicObject> = Api::namespaced_with(client, scene.world.namespace(), &kind);
         let events = watcher::watcher(api, watcher::Config::default());
         pin_mut!(events);
-        // While a list comes, versions may have been missed before it.
+        // Versions before a list may have been missed.
         let (mut listing, mut listed) = (false, HashSet::new());
         while let Some(event) = events.next().await {
             match event {
@@ -51,7 +51,7 @@ impl Watcher {
                     self.see(scene, &object, listing);
                     self.goes(scene, &object.uid().unwrap_or_default(), listing);
                 }
-                // The API server is away. It is asked again soon: the longer that takes, the more is missed.
+                // The API server is away. Ask again soon, because more is missed the longer that takes.
                 Err(_) => tokio::time::sleep(AGAIN).await,
             }
         }
@@ -71,7 +71,7 @@ impl Watcher {
         scene.chronicle.of_account(&seen.name, &seen);
         let mut faults = seen.faults();
         if seen.is_deleted && !seen.has_finalizer {
-            // Its very last version.
+            // Its last version.
             faults.extend(seen.faults_at_its_end(false));
         }
         if let Some(zone) = &seen.zone {
@@ -105,7 +105,7 @@ impl Watcher {
         }
     }
 
-    /// What is wrong about leaving a state, by what was done to agents.
+    /// What is wrong about leaving a state, considering the faults of agents.
     fn leaves(&self, scene: &Scene, before: &Seen, now: &Seen) -> Vec<String> {
         let mut faults = Vec::new();
         let zone = before.zone.clone().unwrap_or_default();
@@ -130,7 +130,7 @@ impl Watcher {
         faults
     }
 
-    /// A list is complete: what is not in it is gone.
+    /// Processes the end of a list: objects that are not in it are gone.
     fn only(&self, scene: &Scene, listed: &HashSet<String>) {
         let gone: Vec<_> = {
             let mut objects = self.objects.lock();

@@ -8,9 +8,9 @@ use crate::random_faults::book::Target;
 use crate::random_faults::scene::Scene;
 use crate::world::{Connection, connect};
 
-/// How often.
+/// Polling interval.
 const POLL: Duration = Duration::from_millis(250);
-/// How long an answer may take, and a state of an object may be on its way here.
+/// Timeout for an answer, and for the state of an object to be seen here.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Name, uid, status, generation and observed generation.
@@ -20,17 +20,17 @@ pub(in crate::random_faults) type Row = (String, Option<String>, String, i64, i6
 #[derive(Debug, Default)]
 struct Read {
     rows: BTreeMap<String, Row>,
-    /// The greatest generations that rows of a uid have told.
+    /// The greatest generations shown in rows of each uid.
     told: HashMap<String, (i64, i64)>,
-    /// Rows that show what no version of their object did, and since when.
+    /// Rows that show a state that no version of their object had, and since when.
     strange: HashMap<String, (String, Instant)>,
-    /// The uids whose rows were there when their objects were gone.
+    /// Uids whose rows still existed when their objects were gone.
     outlived: HashSet<String>,
     term: i64,
 }
 
 impl Read {
-    /// What is wrong with a row, by itself and after what rows told before. Each is told once.
+    /// What is wrong with a row, by itself and compared to earlier rows. Each problem is reported once.
     fn faults(&mut self, row: &Row, gone: &HashSet<String>) -> Vec<String> {
         let (name, uid, _, generation, observed) = row;
         let Some(uid) = uid else { return vec![format!("a row without a uid: {row:?}")] };
@@ -52,21 +52,21 @@ impl Watcher {
         let (mut read, mut connection) = (Read::default(), None);
         loop {
             tokio::time::sleep(POLL).await;
-            // Objects that are known to be gone before the rows are read have none.
+            // Objects known to be gone before the rows are read must not have any.
             let gone = self.gone();
             let answer =
                 tokio::time::timeout(PATIENCE, poll(&mut connection, scene.world.database_url())).await;
             match answer {
                 Ok(Ok((rows, term))) => self.rows_are(scene, &mut read, rows, term, &gone),
-                // The database is away, or stands still.
+                // The database is away or paused.
                 _ => connection = None,
             }
         }
     }
 
-    /// Those that went by way of their finalizer. A DELETE that the API server began to serve before there was one takes
-    /// the object even where there is one by then; its row goes as soon as the leader sees that, and at the end of the
-    /// round there is none.
+    /// Uids of objects that went away through their finalizer. A DELETE that the API server began to process
+    /// before the finalizer existed removes the object even if the finalizer exists by then; its row is
+    /// removed as soon as the leader notices, and is gone at the end of the round.
     fn gone(&self) -> HashSet<String> {
         let objects = self.objects.lock();
         let gone = objects.accounts.iter().filter(|(_, known)| known.gone && known.last.is_deleted);
@@ -101,7 +101,8 @@ impl Watcher {
         }
     }
 
-    /// The row shows a state that its object has had. The object's versions may come here later than the row.
+    /// Checks that the row shows a state that its object had. The object's versions may be seen here later
+    /// than the row.
     fn is_known(&self, scene: &Scene, read: &mut Read, name: &str, uid: &str, status: &str) {
         let objects = self.objects.lock();
         let shown = objects.accounts.get(uid).is_some_and(|known| known.shown.contains(status));
@@ -126,7 +127,7 @@ fn told((_, uid, status, generation, observed): &Row) -> String {
     format!("row {uid} generation {observed}/{generation} {status}")
 }
 
-/// All rows, and the term of the leader.
+/// Reads all rows, and the term of the leader.
 async fn poll(connection: &mut Option<Connection>, url: &str) -> sqlx::Result<(Vec<Row>, i64)> {
     if connection.is_none() {
         *connection = Some(connect(url).await?);
