@@ -513,9 +513,13 @@ impl LedgerEntry {
                     Some((sent, AgentReport::Failed(Failure::new(FailureClass::Internal, message))));
                 return AnswerEffect::Taken;
             }
+            // The answer to the last Add counts even if a later epoch was reported before: epochs start over where a
+            // status was wiped or etcd was restored.
             Some(PendingCommand::Add(sent)) if epoch == sent => {
                 self.answered();
                 self.retry = self.retry.filter(|again| again.wrong_cluster);
+                self.report = Some((epoch, report));
+                return AnswerEffect::Taken;
             }
             _ => {}
         }

@@ -142,6 +142,20 @@ fn an_agent_that_holds_a_later_epoch_fails_the_add_instead_of_looping() {
 }
 
 #[test]
+fn the_answer_to_an_add_counts_though_a_later_epoch_was_dropped_before() {
+    // A status that was wiped, or an etcd that was restored, lets epochs start over.
+    let mut ledger = sent(3);
+    ledger.record_answer("u", GrantEpoch(3), held(), false, NOW);
+    ledger.dropping("u", "one", GrantEpoch(3), 0);
+    ledger.record_answer("u", GrantEpoch(3), AgentReport::Dropped, false, NOW);
+    ledger.prepare("u", "one", GrantEpoch(1), 0);
+    ledger.added("u", GrantEpoch(1), 0);
+    assert_eq!(ledger.record_answer("u", GrantEpoch(1), held(), false, NOW), AnswerEffect::Taken);
+    assert_eq!(report(&ledger), Some((GrantEpoch(1), held())));
+    assert_eq!(command(&ledger), None);
+}
+
+#[test]
 fn the_pace_is_10_20_40_and_60_seconds() {
     let mut ledger = sent(3);
     let mut waits = Vec::new();
