@@ -12,12 +12,12 @@ pub const USAGE: u8 = 2;
 /// Exit code of any other failure that ends a program.
 pub const FAILURE: u8 = 1;
 
-/// What an unknown key in a settings file is.
+/// How to treat an unknown key in a settings file.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum UnknownKey {
-    /// An error.
+    /// Exit with an error.
     Error,
-    /// A warning.
+    /// Log a warning and ignore the key.
     Warn,
 }
 

@@ -31,17 +31,17 @@ const MAX_CONCURRENT_ACTIVATIONS: usize = 16;
 /// Interval between checks of files for changes.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Holds Kubernetes accounts for kubesvc: dials the hub, takes the accounts of its zone and answers for them.
+/// Runs an agent of kubesvc: connects to the hub, holds the Kubernetes accounts of its zone and reports on them.
 #[derive(Debug, Parser)]
 #[command(name = "kubesvc-agent", version, after_help = EXAMPLES)]
 struct Cli {
-    /// The folder with armory-agent.yml and, over it, armory-agent-local.yaml.
+    /// Directory of armory-agent.yml and armory-agent-local.yml, which overrides it.
     #[arg(long, value_name = "DIR", default_value = "/opt/armory/config")]
     config_dir: PathBuf,
-    /// Print the settings in force and where each came from, secrets redacted, and exit.
+    /// Print the effective settings with their origins, secrets redacted, and exit.
     #[arg(long)]
     print_config: bool,
-    /// What an unknown key in a settings file is.
+    /// How to treat an unknown key in a settings file.
     #[arg(long, value_enum, default_value_t = UnknownKey::Error, value_name = "error|warn")]
     config_unknown: UnknownKey,
 }

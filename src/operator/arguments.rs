@@ -4,46 +4,49 @@ use std::path::PathBuf;
 
 use crate::command_line::UnknownKey;
 
-/// How the operator runs.
+/// Flags of a running operator.
 #[derive(Debug, clap::Args)]
 pub(super) struct RunArguments {
-    /// A settings file in YAML; may be given several times, the later wins.
+    /// Settings file in YAML. May be repeated; later files override earlier ones.
     #[arg(long, value_name = "FILE")]
     pub(super) config: Vec<PathBuf>,
-    /// The kubeconfig for the operator's own API server. Default: KUBECONFIG, then the pod's service account.
+    /// Kubeconfig of the operator's own API server. Default: KUBECONFIG, then the pod's service account.
     #[arg(long, value_name = "FILE")]
     pub(super) kubeconfig: Option<PathBuf>,
-    /// The context of that kubeconfig. Default: its current-context.
+    /// Context of the kubeconfig. Default: its current-context.
     #[arg(long, value_name = "NAME")]
     pub(super) context: Option<String>,
-    /// The operator's own namespace. Default: POD_NAMESPACE, then the service account's, then the context's.
+    /// The operator's own namespace. Default: the namespace of the kubeconfig's context or of the service account.
     #[arg(long, value_name = "NS", env = "POD_NAMESPACE")]
     pub(super) namespace: Option<String>,
-    /// Print the settings in force and where each came from, secrets redacted, and exit.
+    /// Print the effective settings with their origins, secrets redacted, and exit.
     #[arg(long)]
     pub(super) print_config: bool,
-    /// What an unknown key in a settings file is.
+    /// How to treat an unknown key in a settings file.
     #[arg(long, value_enum, default_value_t = UnknownKey::Error, value_name = "error|warn")]
     pub(super) config_unknown: UnknownKey,
 }
 
 const COPY_EXAMPLES: &str = "\
-Stop the operator first. Then, for example:
+Stop the operator first.
+
+Examples:
   kubesvc-operator copy-database --from sqlite:///var/lib/kubesvc/kubesvc.db \\
       --to postgres://kubesvc:PASSWORD@db.example:5432/kubesvc
-A password on a command line can be seen by others on the machine: the environment can hold the URLs instead.";
 
-/// What is copied where.
+Other users of the machine can see a password on a command line. Set the URLs in the environment instead.";
+
+/// Arguments of `copy-database`.
 #[derive(clap::Args)]
 #[command(after_help = COPY_EXAMPLES)]
 pub(super) struct CopyArguments {
-    /// The database to read, as kubesvc.database.url names it.
+    /// URL of the database to read, in the format of kubesvc.database.url.
     #[arg(long, value_name = "URL", env = "KUBESVC_COPY_FROM", hide_env_values = true)]
     pub(super) from: String,
-    /// The database to write. Its tables are made if they are not there.
+    /// URL of the database to write. Missing tables are created.
     #[arg(long, value_name = "URL", env = "KUBESVC_COPY_TO", hide_env_values = true)]
     pub(super) to: String,
-    /// Replace the accounts that the target holds; without it a target that holds some is refused.
+    /// Replace all accounts of the target. Without this flag, a target with accounts is rejected.
     #[arg(long)]
     pub(super) overwrite: bool,
 }

@@ -22,7 +22,8 @@ Examples:
   kubesvc-operator --config kubesvc.yml --print-config
   kubesvc-operator crds | kubectl apply -f -";
 
-/// Registers Kubernetes clusters as Spinnaker accounts: controller, hub for agents (gRPC, 9091) and REST API (7002).
+/// Registers Kubernetes clusters as Spinnaker accounts: a controller, a hub for agents (gRPC, port 9091) and a REST
+/// API (port 7002).
 #[derive(Debug, Parser)]
 #[command(name = "kubesvc-operator", version, after_help = EXAMPLES)]
 struct Cli {
@@ -36,13 +37,13 @@ struct Cli {
 enum Command {
     /// Print the custom resource definitions as YAML, for `kubectl apply -f -`.
     Crds {
-        /// Write one file a definition into this folder instead.
+        /// Write one file per definition into this directory instead of printing them.
         #[arg(long, value_name = "DIR")]
         directory: Option<PathBuf>,
     },
-    /// Print the OpenAPI description of the REST API.
+    /// Print the OpenAPI document of the REST API.
     Openapi,
-    /// Copy all accounts from one database to another, such as from SQLite to PostgreSQL.
+    /// Copy all accounts from one database to another, for example from SQLite to PostgreSQL.
     CopyDatabase(CopyArguments),
 }
 

@@ -27,15 +27,15 @@ const REVOKE_EXAMPLES: &str = "\
 Examples:
   kubectl kubesvc agents revoke agent-1
 
-Its accounts go to the other agents of its zone; without one they become ORPHANED or FAILED.";
+The accounts of a revoked agent move to the other agents of its zone. If there is none, they become ORPHANED or FAILED.";
 
-/// What to show or do.
+/// Arguments of `agents`.
 #[derive(Debug, clap::Args)]
 pub(super) struct AgentsArguments {
-    /// How to print them.
+    /// Output format. Default: a table.
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     output: Option<Format>,
-    /// Only agents of this zone.
+    /// Only agents in this zone.
     #[arg(long, value_name = "ZONE", global = true)]
     zone: Option<String>,
     #[command(subcommand)]
@@ -44,17 +44,17 @@ pub(super) struct AgentsArguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum ApprovalCommand {
-    /// Let agents be given accounts.
+    /// Approve agents, so that they receive accounts.
     #[command(after_help = APPROVE_EXAMPLES)]
     Approve(AgentNames),
-    /// Take agents' accounts away, and give them none.
+    /// Revoke the approval of agents: they drop their accounts and receive none.
     #[command(after_help = REVOKE_EXAMPLES)]
     Revoke(AgentNames),
 }
 
 #[derive(Debug, clap::Args)]
 struct AgentNames {
-    /// Agents by their id, or by the name of their object.
+    /// Ids of agents, or names of their objects.
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
 }

@@ -7,35 +7,35 @@ use jiff::SignedDuration;
 
 use super::failure::CommandError;
 
-/// Where to look.
+/// Flags that select the cluster and the namespace.
 #[derive(Clone, Debug, Default, clap::Args)]
-#[command(next_help_heading = "Where")]
+#[command(next_help_heading = "Cluster and namespace")]
 pub(super) struct ScopeArguments {
-    /// The namespace. Default: the context's.
+    /// Namespace. Default: the namespace of the context.
     #[arg(short, long, value_name = "NS", global = true)]
     pub(super) namespace: Option<String>,
-    /// All namespaces; wins over --namespace.
+    /// All namespaces; overrides --namespace.
     #[arg(short = 'A', long, global = true)]
     pub(super) all_namespaces: bool,
-    /// The context of the kubeconfig. Default: its current-context.
+    /// Context of the kubeconfig. Default: its current-context.
     #[arg(long, value_name = "NAME", global = true)]
     pub(super) context: Option<String>,
-    /// The kubeconfig. Default: KUBECONFIG, then ~/.kube/config.
+    /// Path of the kubeconfig. Default: KUBECONFIG, then ~/.kube/config.
     #[arg(long, value_name = "FILE", global = true)]
     pub(super) kubeconfig: Option<PathBuf>,
 }
 
-/// Which accounts: some by name, those with labels, or all.
+/// Selects accounts by name, by label, or all of them.
 #[derive(Clone, Debug, clap::Args)]
 #[group(required = true, multiple = false)]
 pub(super) struct Targets {
-    /// Accounts by the name of their object, or by the name Spinnaker knows them by.
+    /// Names of accounts: of their objects or in Spinnaker.
     #[arg(value_name = "NAME")]
     pub(super) names: Vec<String>,
-    /// Accounts with these labels, for example `team=a,tier!=test`.
+    /// Accounts that match a label selector, for example `team=a,tier!=test`.
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     pub(super) selector: Option<String>,
-    /// All accounts of the namespace.
+    /// All accounts in the namespace.
     #[arg(long)]
     pub(super) all: bool,
 }

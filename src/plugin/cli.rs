@@ -22,7 +22,7 @@ const VERSION_EXAMPLES: &str = "\
 Examples:
   kubectl kubesvc version";
 
-/// Sees and steers the accounts that kubesvc keeps for Spinnaker.
+/// Shows and controls the accounts that kubesvc manages for Spinnaker.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-kubesvc", bin_name = "kubectl kubesvc", version, after_help = EXAMPLES)]
 #[command(arg_required_else_help = true, disable_help_subcommand = true)]
@@ -38,25 +38,25 @@ enum Command {
     /// List accounts with their states.
     #[command(visible_aliases = ["ls", "get"], after_help = list::EXAMPLES)]
     List(list::ListArguments),
-    /// Show all that is known of an account, Events included.
+    /// Show the details of accounts, including their Events.
     #[command(after_help = describe::EXAMPLES)]
     Describe(describe::DescribeArguments),
-    /// Say why an account is where it is, what it waits for, and what to do.
+    /// Explain why an account is in its state, what it waits for, and what to do.
     #[command(after_help = why::EXAMPLES)]
     Why(why::WhyArguments),
-    /// Have accounts held by agents.
+    /// Activate accounts: agents of their zone hold them.
     #[command(after_help = desired_state::ACTIVATE_EXAMPLES)]
     Activate(desired_state::DesiredStateArguments),
-    /// Keep accounts, held by no agent.
+    /// Deactivate accounts: they are kept, and no agent holds them.
     #[command(after_help = desired_state::DEACTIVATE_EXAMPLES)]
     Deactivate(desired_state::DesiredStateArguments),
-    /// Have failed accounts tried again at once.
+    /// Retry failed accounts now.
     #[command(after_help = retry::EXAMPLES)]
     Retry(retry::RetryArguments),
-    /// Wait until accounts are as desired.
+    /// Wait until accounts reach their desired state or another goal.
     #[command(after_help = wait::EXAMPLES)]
     Wait(wait::WaitArguments),
-    /// List the agents; approve or revoke them.
+    /// List agents; approve or revoke them.
     #[command(visible_alias = "fleet", after_help = agents::EXAMPLES)]
     Agents(agents::AgentsArguments),
     /// Print a completion script for a shell.

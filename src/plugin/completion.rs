@@ -18,7 +18,7 @@ Examples:
   kubectl kubesvc completion zsh > ~/.zfunc/_kubectl-kubesvc
   kubectl kubesvc completion fish > ~/.config/fish/completions/kubectl-kubesvc.fish
 
-For `kubectl kubesvc <TAB>` put this file, executable, into PATH as kubectl_complete-kubesvc:
+To complete `kubectl kubesvc <TAB>`, put this executable file into PATH as kubectl_complete-kubesvc:
   #!/bin/sh
   exec kubectl kubesvc __complete \"$@\"";
 
@@ -27,10 +27,10 @@ const NO_FILES: &str = ":4";
 /// Directive: default file name completion.
 const FILES: &str = ":0";
 
-/// For which shell.
+/// Arguments of `completion`.
 #[derive(Debug, clap::Args)]
 pub(super) struct CompletionArguments {
-    /// The shell.
+    /// Shell for which to print the script.
     #[arg(value_enum, value_name = "bash|zsh|fish|powershell")]
     shell: Shell,
 }

@@ -19,10 +19,10 @@ Examples:
   kubectl kubesvc describe production
   kubectl kubesvc describe production -n spinnaker";
 
-/// Whom to describe.
+/// Arguments of `describe`.
 #[derive(Debug, clap::Args)]
 pub(super) struct DescribeArguments {
-    /// The accounts.
+    /// Names of accounts: of their objects or in Spinnaker.
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
 }

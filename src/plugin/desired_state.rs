@@ -23,23 +23,23 @@ pub(super) const DEACTIVATE_EXAMPLES: &str = "\
 Examples:
   kubectl kubesvc deactivate production --wait
   kubectl kubesvc deactivate -l team=a
-  kubectl kubesvc deactivate production --force    # although a GitOps tool keeps it";
+  kubectl kubesvc deactivate production --force    # even if a GitOps tool manages it";
 
 /// Maximum number of concurrent writes.
 pub(super) const MAX_CONCURRENT_WRITES: usize = 16;
 
-/// Whom to change.
+/// Arguments of `activate` and `deactivate`.
 #[derive(Debug, clap::Args)]
 pub(super) struct DesiredStateArguments {
     #[command(flatten)]
     targets: Targets,
-    /// Change it although a GitOps tool keeps it; the tool may set it back.
+    /// Change accounts even if a GitOps tool manages them; the tool may revert the change.
     #[arg(long)]
     force: bool,
-    /// Wait until it is so.
+    /// Wait until the accounts have reached the state.
     #[arg(long)]
     wait: bool,
-    /// How long to wait.
+    /// Maximum time to wait; 0 checks once. Only with --wait.
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
     timeout: Duration,
 }

@@ -18,28 +18,28 @@ Examples:
   kubectl kubesvc list --zone east --stalled
   kubectl kubesvc list -l team=a -o name";
 
-/// What to list.
+/// Arguments of `list`.
 #[derive(Debug, clap::Args)]
 pub(super) struct ListArguments {
-    /// Only these accounts.
+    /// Names of accounts: of their objects or in Spinnaker. Default: all.
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// Accounts with these labels.
+    /// Only accounts that match a label selector.
     #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "names")]
     selector: Option<String>,
-    /// How to print them.
+    /// Output format. Default: a table.
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     output: Option<Format>,
     /// Only accounts in these states, separated by commas.
     #[arg(long, value_name = "STATES", value_delimiter = ',', value_parser = parse_state)]
     state: Vec<State>,
-    /// Only accounts of this zone.
+    /// Only accounts in this zone.
     #[arg(long, value_name = "ZONE")]
     zone: Option<String>,
-    /// Only accounts for which someone must act.
+    /// Only stalled accounts, for which someone must act.
     #[arg(long)]
     stalled: bool,
-    /// How many accounts to ask the API server for at once; 0: all.
+    /// Maximum number of accounts per request to the API server; 0 requests all at once.
     #[arg(long, value_name = "COUNT", default_value_t = DEFAULT_PAGE_SIZE)]
     chunk_size: u32,
 }

@@ -18,7 +18,7 @@ Examples:
   kubectl kubesvc retry production && kubectl kubesvc wait production
   kubectl kubesvc list --stalled -o name | xargs kubectl kubesvc retry";
 
-/// Whom to try again.
+/// Arguments of `retry`.
 #[derive(Debug, clap::Args)]
 pub(super) struct RetryArguments {
     #[command(flatten)]

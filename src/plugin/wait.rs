@@ -26,23 +26,24 @@ Examples:
   kubectl kubesvc wait -l team=a --keep-going
   kubectl kubesvc wait production --for deleted
 
-It ends with 0 when all are there; with 1 at once when one is stalled (someone must act), or when the time is up.";
+Exits with 0 when all accounts have reached the goal. Exits with 1 on timeout, or as soon as one account is stalled,
+which means that someone must act.";
 
 /// Maximum number of accounts listed that have not reached the goal.
 const MAX_NAMES_SHOWN: usize = 20;
 
-/// Whom to wait for.
+/// Arguments of `wait`.
 #[derive(Debug, clap::Args)]
 pub(super) struct WaitArguments {
     #[command(flatten)]
     targets: Targets,
-    /// What to wait for; ready is: as desired.
+    /// State to wait for.
     #[arg(long = "for", value_enum, value_name = "GOAL", default_value = "ready", ignore_case = true)]
     goal: Goal,
-    /// How long to wait; 0 looks once.
+    /// Maximum time to wait; 0 checks once.
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
     timeout: Duration,
-    /// Wait for the others although one is stalled.
+    /// Keep waiting for the other accounts when one is stalled.
     #[arg(long)]
     keep_going: bool,
 }

@@ -18,13 +18,13 @@ Examples:
 /// Maximum number of agents shown.
 const MAX_AGENTS_SHOWN: usize = 16;
 
-/// Whose story to tell.
+/// Arguments of `why`.
 #[derive(Debug, clap::Args)]
 pub(super) struct WhyArguments {
-    /// The account.
+    /// Name of the account: of its object or in Spinnaker.
     #[arg(value_name = "NAME")]
     name: String,
-    /// How to print it: json or yaml in place of the text.
+    /// Output format: json or yaml. Default: text.
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     output: Option<Format>,
 }

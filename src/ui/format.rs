@@ -6,16 +6,16 @@ use serde_json::{Value, json};
 
 use super::text::is_hidden;
 
-/// What `-o` takes.
+/// Output format of `-o`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// JSON.
     Json,
     /// YAML.
     Yaml,
-    /// The table with more columns.
+    /// Table with more columns.
     Wide,
-    /// One `RESOURCE/NAME` a line.
+    /// One `RESOURCE/NAME` per line.
     Name,
 }
 

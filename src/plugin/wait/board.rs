@@ -12,18 +12,18 @@ use crate::plugin::accounts::resource_name;
 use crate::plugin::list::counts;
 use crate::ui::text;
 
-/// What is waited for.
+/// State to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(in crate::plugin) enum Goal {
-    /// An agent holds it.
+    /// An agent holds the account.
     #[value(name = "ACTIVE")]
     Active,
-    /// No agent holds it.
+    /// No agent holds the account.
     #[value(name = "INACTIVE")]
     Inactive,
-    /// The object is gone.
+    /// The account's object no longer exists.
     Deleted,
-    /// It is as desired, whatever that is.
+    /// The account is in its desired state, ACTIVE or INACTIVE.
     Ready,
 }
 
