@@ -26,9 +26,9 @@ use crate::account::{DesiredState, KubesvcAccount};
 #[utoipa::path(post, path = "/armory/accounts", operation_id = "addAccounts", tag = "accounts",
     request_body = [AccountDefinition],
     responses(
-        (status = 202, description = "INACTIVE accounts are made from the credentials source; not answered until that is built", body = [ExistingAccount]),
-        (status = 409, description = "These were there before; the rest was added", body = [ExistingAccount]),
-        (status = 501, description = "Not built yet, or dynamic accounts are off", body = ErrorBody),
+        (status = 202, description = "INACTIVE accounts were created from the credentials source; not returned until this is implemented", body = [ExistingAccount]),
+        (status = 409, description = "These accounts already existed; the others were added", body = [ExistingAccount]),
+        (status = 501, description = "Not implemented yet, or dynamic accounts are disabled", body = ErrorBody),
     ))]
 pub(super) async fn add(State(state): State<RestState>) -> Result<StatusCode, RestError> {
     state.dynamic_accounts()?;
@@ -38,17 +38,17 @@ pub(super) async fn add(State(state): State<RestState>) -> Result<StatusCode, Re
     ))
 }
 
-/// Activate or deactivate accounts, and change them on the way.
+/// Activate or deactivate accounts, and change other fields of those that are activated.
 #[utoipa::path(patch, path = "/armory/accounts", operation_id = "patchAccounts", tag = "accounts",
     params(Force), request_body(content = StateChanges, description = "At most 1,000 accounts"),
     responses(
-        (status = 202, description = "Accepted; look at the accounts' states"),
-        (status = 400, description = "Malformed, an unknown or a static account; nothing was changed", body = ErrorBody),
-        (status = 409, description = "An account is being deleted, or kept by a GitOps tool; nothing was changed", body = ErrorBody),
+        (status = 202, description = "Accepted; the states of the accounts show the progress"),
+        (status = 400, description = "The body is malformed, or an account is unknown or static; nothing was changed", body = ErrorBody),
+        (status = 409, description = "An account is being deleted, or a GitOps tool manages it; nothing was changed", body = ErrorBody),
         (status = 413, description = "The body is too large", body = ErrorBody),
-        (status = 415, description = "The body is no JSON in UTF-8", body = ErrorBody),
-        (status = 501, description = "Dynamic accounts are off", body = ErrorBody),
-        (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
+        (status = 415, description = "The body is not JSON in UTF-8", body = ErrorBody),
+        (status = 501, description = "Dynamic accounts are disabled", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
     ))]
 pub(super) async fn patch(
     State(state): State<RestState>,
@@ -85,13 +85,13 @@ fn state_change(given: &AccountInput, force: bool) -> AccountChange<'_> {
 #[utoipa::path(delete, path = "/armory/accounts", operation_id = "deleteAccounts", tag = "accounts",
     params(Force), request_body(content = AccountNames, description = "Names of at most 1,000 accounts"),
     responses(
-        (status = 202, description = "Accepted; the accounts go once their agents have let go of them"),
-        (status = 400, description = "Malformed, an unknown or a static account; nothing was deleted", body = ErrorBody),
-        (status = 409, description = "An account is kept by a GitOps tool; nothing was deleted", body = ErrorBody),
+        (status = 202, description = "Accepted; each account is removed once its agents have dropped it"),
+        (status = 400, description = "The body is malformed, or an account is unknown or static; nothing was deleted", body = ErrorBody),
+        (status = 409, description = "A GitOps tool manages an account; nothing was deleted", body = ErrorBody),
         (status = 413, description = "The body is too large", body = ErrorBody),
-        (status = 415, description = "The body is no JSON in UTF-8", body = ErrorBody),
-        (status = 501, description = "Dynamic accounts are off", body = ErrorBody),
-        (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
+        (status = 415, description = "The body is not JSON in UTF-8", body = ErrorBody),
+        (status = 501, description = "Dynamic accounts are disabled", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
     ))]
 pub(super) async fn delete(
     State(state): State<RestState>,
@@ -108,11 +108,11 @@ pub(super) async fn delete(
 #[utoipa::path(delete, path = "/armory/accounts/{accountName}", operation_id = "deleteAccount", tag = "accounts",
     params(("accountName" = String, Path, description = "Name of the account, percent-encoded", min_length = 1, max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$"), Force),
     responses(
-        (status = 202, description = "Accepted; the account goes once its agents have let go of it"),
-        (status = 400, description = "An unknown or a static account", body = ErrorBody),
-        (status = 409, description = "The account is kept by a GitOps tool", body = ErrorBody),
-        (status = 501, description = "Dynamic accounts are off", body = ErrorBody),
-        (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
+        (status = 202, description = "Accepted; the account is removed once its agents have dropped it"),
+        (status = 400, description = "The account is unknown or static", body = ErrorBody),
+        (status = 409, description = "A GitOps tool manages the account", body = ErrorBody),
+        (status = 501, description = "Dynamic accounts are disabled", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
     ))]
 pub(super) async fn delete_one(
     State(state): State<RestState>,
@@ -193,14 +193,14 @@ pub(super) fn summed_up<T>(results: Vec<Result<T, RestError>>) -> Result<Vec<T>,
     }
 }
 
-/// One account.
+/// Get one account.
 #[utoipa::path(get, path = "/armory/accounts/{accountName}", operation_id = "getAccount", tag = "accounts",
     params(("accountName" = String, Path, description = "Name of the account, percent-encoded", min_length = 1, max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")),
     responses(
         (status = 200, description = "The account", body = AccountView),
-        (status = 400, description = "No name", body = ErrorBody),
+        (status = 400, description = "The name is invalid", body = ErrorBody),
         (status = 404, description = "No such account", body = ErrorBody),
-        (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
     ))]
 pub(super) async fn get(
     State(state): State<RestState>,
@@ -211,13 +211,13 @@ pub(super) async fn get(
     Ok(Json(view))
 }
 
-/// All accounts, by name, page by page.
+/// List all accounts, sorted by name, in pages.
 #[utoipa::path(get, path = "/armory/accounts", operation_id = "listAccounts", tag = "accounts",
     params(Paging),
     responses(
-        (status = 200, description = "A page; past the end without items", body = AccountPage),
-        (status = 400, description = "A page below 1, a limit outside 1 to 1000, or no number", body = ErrorBody),
-        (status = 503, description = "The accounts are not known yet", body = ErrorBody),
+        (status = 200, description = "A page of accounts; it has no items if it is past the end", body = AccountPage),
+        (status = 400, description = "`page` is not a number from 1, or `limit` is not a number from 1 to 1000", body = ErrorBody),
+        (status = 503, description = "The operator has not read the accounts yet", body = ErrorBody),
     ))]
 pub(super) async fn list(State(state): State<RestState>, uri: Uri) -> Result<Json<AccountPage>, RestError> {
     let paging = Paging::read(uri.query())?;

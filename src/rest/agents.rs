@@ -22,20 +22,20 @@ use crate::peers::{RelayError, RemoteAgent};
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ArmoryAgent {
-    /// Names of the accounts it holds, sorted.
+    /// Names of the accounts that the agent holds, sorted.
     accounts: Vec<String>,
-    /// The agent.
+    /// Id of the agent.
     agent_id: String,
-    /// Whether it streams the objects of at least one account.
+    /// Whether the agent streams the objects of at least one account.
     caching: bool,
-    /// The replica that holds its stream.
+    /// Id of the replica that the agent is connected to.
     clouddriver_id: String,
-    /// Since when its stream stands.
+    /// Time when the agent connected.
     last_connection: String,
     /// `kubernetes`.
     #[serde(rename = "type")]
     kind: &'static str,
-    /// Whether that replica answers.
+    /// Whether the agent's replica responds.
     clouddriver_alive: bool,
 }
 
@@ -107,22 +107,22 @@ fn latest(agents: impl Iterator<Item = RemoteAgent>) -> BTreeMap<(String, String
     all
 }
 
-/// The connected agents of all replicas, by id.
+/// List the connected agents of all replicas, sorted by id.
 #[utoipa::path(get, path = "/armory/agents", operation_id = "listAgents", tag = "agents",
     responses(
-        (status = 200, description = "The connected agents; clouddriverAlive is false where the agent's replica does not answer, and the objects tell what they can", body = [ArmoryAgent]),
+        (status = 200, description = "The connected agents; if an agent's replica does not respond, `clouddriverAlive` is false and the entry shows what the objects record", body = [ArmoryAgent]),
         (status = 405, description = "Only GET is allowed", body = ErrorBody),
     ))]
 pub(super) async fn list(State(state): State<RestState>) -> Json<Vec<ArmoryAgent>> {
     Json(state.agents().await)
 }
 
-/// One connected agent.
+/// Get one connected agent.
 #[utoipa::path(get, path = "/armory/agents/{agentId}", operation_id = "getAgent", tag = "agents",
     params(("agentId" = String, Path, description = "Id of the agent, percent-encoded")),
     responses(
         (status = 200, description = "The agent", body = ArmoryAgent),
-        (status = 400, description = "No id", body = ErrorBody),
+        (status = 400, description = "The id is not percent-encoded UTF-8", body = ErrorBody),
         (status = 404, description = "No such agent is connected", body = ErrorBody),
     ))]
 pub(super) async fn get(
@@ -134,17 +134,19 @@ pub(super) async fn get(
     agents.next().map(Json).ok_or_else(|| not_connected(&id))
 }
 
-/// Disconnect an agent, whichever replica it is connected to. Its process may connect again at once, another one under its id after 30 s.
+/// Disconnect an agent, regardless of the replica that it is connected to.
+///
+/// The same process may reconnect at once, another process with the agent's id after 30 s.
 #[utoipa::path(post, path = "/armory/agent/{agentId}/disconnect", operation_id = "disconnectAgent", tag = "agents",
     params(("agentId" = String, Path, description = "Id of the agent, percent-encoded")),
-    request_body(content = DisconnectRequest, description = "May be absent"),
+    request_body(content = DisconnectRequest, description = "Optional"),
     responses(
-        (status = 200, description = "Its stream was closed"),
-        (status = 400, description = "Malformed", body = ErrorBody),
+        (status = 200, description = "The agent was disconnected"),
+        (status = 400, description = "The body is malformed", body = ErrorBody),
         (status = 404, description = "No such agent is connected", body = ErrorBody),
         (status = 413, description = "The body is too large", body = ErrorBody),
-        (status = 415, description = "The body is no JSON in UTF-8", body = ErrorBody),
-        (status = 503, description = "The agent is connected to a replica that cannot be reached now", body = ErrorBody),
+        (status = 415, description = "The body is not JSON in UTF-8", body = ErrorBody),
+        (status = 503, description = "The agent is connected to a replica that is unreachable", body = ErrorBody),
     ))]
 pub(super) async fn disconnect(
     State(state): State<RestState>,

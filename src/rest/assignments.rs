@@ -18,18 +18,20 @@ use super::lookup::all;
 use crate::account::{ELECT_CACHING_ANNOTATION, KubesvcAccount};
 use crate::objects::AccountKey;
 
-/// Have the agent that caches each of these accounts elected anew: another one that holds the account if there is one.
-/// This works with dynamic accounts off, too: accounts of agents' own files need it.
+/// Elect a new caching agent for each of these accounts.
+///
+/// If another agent holds the account, it is elected. This works even if dynamic accounts are disabled, because accounts
+/// from agents' own files need it.
 #[utoipa::path(post, path = "/armory/agent/assignments", operation_id = "electCachingAgents", tag = "agents",
     params(Force),
     request_body(content = AccountNames, description = "Names of at most 1,000 accounts", example = json!(["prod"])),
     responses(
-        (status = 200, description = "Stored; each account that is ACTIVE has an agent elected at once, any other when it becomes so"),
-        (status = 400, description = "Malformed, an unknown account, or one that is named twice; nothing is done", body = ErrorBody),
-        (status = 409, description = "An account is being deleted, or kept by a GitOps tool; nothing is done", body = ErrorBody),
+        (status = 200, description = "Stored; the election takes place at once for accounts that are ACTIVE, and for others when they become ACTIVE"),
+        (status = 400, description = "The body is malformed, or an account is unknown or named twice; no election was requested", body = ErrorBody),
+        (status = 409, description = "An account is being deleted, or a GitOps tool manages it; no election was requested", body = ErrorBody),
         (status = 413, description = "The body is too large", body = ErrorBody),
-        (status = 415, description = "The body is no JSON in UTF-8", body = ErrorBody),
-        (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
+        (status = 415, description = "The body is not JSON in UTF-8", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
     ))]
 pub(super) async fn elect(
     State(state): State<RestState>,

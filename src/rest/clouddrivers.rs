@@ -15,13 +15,13 @@ use crate::store::PoolSettings;
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ClouddriverInstance {
-    /// Where its REST is.
+    /// Base URL of the replica's REST API.
     base_url: String,
-    /// The name of its pod.
+    /// Name of the replica's pod.
     id: String,
-    /// When what is known of it last changed.
+    /// Time when the information about the replica last changed.
     last_updated: String,
-    /// Whether it is among the ready addresses of its Service.
+    /// Whether the replica is among the ready addresses of its Service.
     ready: bool,
 }
 
@@ -29,25 +29,25 @@ pub(super) struct ClouddriverInstance {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PoolView {
-    /// What its connections do: `writer`, `readers`.
+    /// Purpose of the connections: `writer` or `readers`.
     name: &'static str,
     /// `sqlite`, `mysql` (also MariaDB) or `postgres`.
     database: &'static str,
-    /// How many connections there may be.
+    /// Maximum number of connections.
     max_connections: u32,
-    /// How many are kept open.
+    /// Minimum number of connections that are kept open.
     min_connections: u32,
-    /// How long a connection is waited for.
+    /// Maximum time to wait for a connection, in milliseconds.
     acquire_timeout_ms: u64,
-    /// How long one may be unused; absent: without an end.
+    /// Maximum idle time of a connection, in milliseconds; absent if unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
     idle_timeout_ms: Option<u64>,
-    /// How long one is used at all; absent: without an end.
+    /// Maximum lifetime of a connection, in milliseconds; absent if unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_lifetime_ms: Option<u64>,
-    /// How many there are now.
+    /// Number of open connections.
     connections: u32,
-    /// How many of them nobody uses now.
+    /// Number of open connections that are idle.
     idle_connections: usize,
 }
 
@@ -85,7 +85,7 @@ impl RestState {
     }
 }
 
-/// The replicas of the operator, by id; the one that answers is always among them.
+/// List the replicas of the operator, sorted by id; the replica that responds is always included.
 #[utoipa::path(get, path = "/armory/clouddrivers", operation_id = "listClouddrivers", tag = "replicas",
     responses(
         (status = 200, description = "The replicas", body = [ClouddriverInstance]),
@@ -95,12 +95,12 @@ pub(super) async fn list(State(state): State<RestState>) -> Json<Vec<Clouddriver
     Json(state.replicas().into_iter().map(Into::into).collect())
 }
 
-/// One replica.
+/// Get one replica.
 #[utoipa::path(get, path = "/armory/clouddrivers/{clouddriverId}", operation_id = "getClouddriver", tag = "replicas",
     params(("clouddriverId" = String, Path, description = "Id of the replica, percent-encoded")),
     responses(
         (status = 200, description = "The replica", body = ClouddriverInstance),
-        (status = 400, description = "No id", body = ErrorBody),
+        (status = 400, description = "The id is not percent-encoded UTF-8", body = ErrorBody),
         (status = 404, description = "No such replica", body = ErrorBody),
     ))]
 pub(super) async fn get(
@@ -115,7 +115,7 @@ pub(super) async fn get(
     })
 }
 
-/// The pools of connections to the database of the replica that answers.
+/// List the database connection pools of the replica that responds.
 #[utoipa::path(get, path = "/armory/clouddrivers/sql/pool/settings", operation_id = "getSqlPoolSettings", tag = "replicas",
     responses(
         (status = 200, description = "The pools", body = [PoolView]),

@@ -9,53 +9,53 @@ use utoipa::ToSchema;
 
 use super::view::AccountView;
 
-/// Names of accounts, none of them twice.
+/// Names of accounts, without duplicates.
 #[derive(Serialize, ToSchema)]
 #[schema(min_items = 1, max_items = 1000)]
 pub(super) struct AccountNames(Vec<AccountName>);
 
-/// A name of an account: 1 to 255 characters, none of them a control character.
+/// Name of an account: 1 to 255 characters, no control characters.
 #[derive(Serialize, ToSchema)]
 #[schema(min_length = 1, max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
 pub(super) struct AccountName(String);
 
-/// What accounts are to be, each named once.
+/// Desired states of accounts, without duplicate names.
 #[derive(Serialize, ToSchema)]
 #[schema(min_items = 1, max_items = 1000)]
 pub(super) struct StateChanges(Vec<StateChange>);
 
-/// What an account is to be. Any field of an account's definition may stand beside these.
+/// Desired state of an account. Any other field of an account definition is accepted, too.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct StateChange {
-    /// The account's name: 1 to 255 characters.
+    /// Name of the account: 1 to 255 characters.
     name: AccountName,
-    /// ACTIVE or INACTIVE. ACTIVE sets what else is given, too; INACTIVE only checks it.
+    /// ACTIVE or INACTIVE. ACTIVE also sets the other fields that are given; INACTIVE only validates them.
     state: Wish,
-    /// The zone whose agents are to hold it.
+    /// Zone whose agents are to hold the account.
     #[schema(min_length = 1, max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     zone_id: Option<String>,
-    /// A path on the agent, or a secret reference.
+    /// Path of a kubeconfig on the agent, or a secret reference.
     #[schema(min_length = 1, max_length = 2048)]
     kubeconfig_file: Option<String>,
-    /// A kubeconfig.
+    /// Content of a kubeconfig.
     #[schema(min_length = 1, max_length = 262144)]
     kubeconfig_contents: Option<String>,
     /// Use the agent's own service account.
     service_account: Option<bool>,
 }
 
-/// What an account can be asked to be.
+/// Desired state of an account.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub(super) enum Wish {
-    /// Agents of a zone hold it.
+    /// Agents of the zone hold the account.
     Active,
-    /// It is kept, and no agent holds it.
+    /// The account is kept, and no agent holds it.
     Inactive,
 }
 
-/// The kind of account that there is.
+/// Type of an account; there is only one.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum AccountKind {
@@ -63,28 +63,28 @@ pub(super) enum AccountKind {
     Kubernetes,
 }
 
-/// One account, or several, each named once.
+/// One account or a list of accounts, without duplicate names.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub(super) enum Definitions {
-    /// One.
+    /// A single account.
     One(Box<AccountDefinition>),
-    /// Several.
+    /// A list of accounts.
     Several(AccountDefinitions),
 }
 
-/// Accounts, each named once.
+/// List of accounts, without duplicate names.
 #[derive(Serialize, ToSchema)]
 #[schema(min_items = 1, max_items = 1000)]
 pub(super) struct AccountDefinitions(Vec<AccountDefinition>);
 
-/// An account, or nothing in its place.
+/// An account, or an empty object.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub(super) enum AccountOrNone {
     /// The account.
     Account(Box<AccountView>),
-    /// There is none of that name.
+    /// No account has this name.
     None(NoAccount),
 }
 
@@ -93,35 +93,35 @@ pub(super) enum AccountOrNone {
 #[serde(deny_unknown_fields)]
 pub(super) struct NoAccount {}
 
-/// An account as Clouddriver defines it. Exactly one of kubeconfigContents, kubeconfigFile and serviceAccount says how
-/// its cluster is reached. Further fields of Clouddriver's accounts are accepted and have no effect.
+/// Definition of an account, as in Clouddriver. Exactly one of kubeconfigContents, kubeconfigFile and serviceAccount
+/// specifies how to reach its cluster. Other fields of Clouddriver's accounts are accepted and have no effect.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct AccountDefinition {
-    /// The account's name: 1 to 255 characters.
+    /// Name of the account: 1 to 255 characters.
     name: AccountName,
     /// `kubernetes`.
     #[schema(inline)]
     r#type: Option<AccountKind>,
-    /// ACTIVE or INACTIVE; a new account is INACTIVE unless it says otherwise.
+    /// ACTIVE or INACTIVE. Default of a new account: INACTIVE.
     #[schema(inline)]
     state: Option<Wish>,
-    /// The zone whose agents are to hold it.
+    /// Zone whose agents are to hold the account.
     #[schema(min_length = 1, max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     zone_id: Option<String>,
-    /// A kubeconfig. It is stored in a Secret, and never shown.
+    /// Content of a kubeconfig. It is stored in a Secret and never returned.
     #[schema(min_length = 1, max_length = 262144)]
     kubeconfig_contents: Option<String>,
-    /// A path on the agent, or a secret reference: `encryptedFile:`, `encrypted:` or `secret://`.
+    /// Path of a kubeconfig on the agent, or a secret reference: `encryptedFile:`, `encrypted:` or `secret://`.
     #[schema(min_length = 1, max_length = 2048)]
     kubeconfig_file: Option<String>,
-    /// A kubeconfig, path or secret reference for the agent, where it differs from Clouddriver's. It stands beside the
-    /// account's own, which is what is shown; null or an empty text takes it away.
+    /// Kubeconfig, path or secret reference for the agent, if it differs from Clouddriver's. It is stored in addition to
+    /// the account's own, which is the one that is shown; null or an empty string removes it.
     #[schema(max_length = 262144)]
     kubeconfig_agent: Option<String>,
     /// Use the agent's own service account.
     service_account: Option<bool>,
-    /// The context of the kubeconfig.
+    /// Context of the kubeconfig.
     #[schema(min_length = 1, max_length = 255)]
     context: Option<String>,
     /// Do not verify the cluster's certificate.
@@ -129,43 +129,43 @@ pub(super) struct AccountDefinition {
     /// Only these namespaces.
     #[schema(max_items = 1000)]
     namespaces: Option<Vec<NamespaceName>>,
-    /// All namespaces but these.
+    /// All namespaces except these.
     #[schema(max_items = 1000)]
     omit_namespaces: Option<Vec<NamespaceName>>,
-    /// Only these kinds are cached.
+    /// Cache only these kinds.
     #[schema(max_items = 1000)]
     kinds: Option<Vec<KindName>>,
-    /// All kinds but these are cached.
+    /// Cache all kinds except these.
     #[schema(max_items = 1000)]
     omit_kinds: Option<Vec<KindName>>,
-    /// Leave cluster-wide resources alone; needs namespaces.
+    /// Ignore cluster-scoped resources; requires namespaces.
     only_namespaced_resources: Option<bool>,
-    /// Cache only what Spinnaker deployed.
+    /// Cache only resources that Spinnaker deployed.
     only_spinnaker_managed: Option<bool>,
     /// Send pod metrics.
     metrics: Option<bool>,
     /// Ignore the proxy settings in the agent's environment.
     no_proxy: Option<bool>,
-    /// How old, in milliseconds, a stored resource version may be for a watch to resume from it.
+    /// Maximum age, in milliseconds, of a stored resource version from which a watch may resume.
     #[schema(minimum = 0, maximum = 86400000)]
     max_resumable_resource_age_ms: Option<i64>,
-    /// Who may see and change it in Spinnaker.
+    /// Roles that may see and change the account in Spinnaker.
     permissions: Option<Permissions>,
-    /// Spinnaker's environment of the account.
+    /// Environment of the account in Spinnaker.
     #[schema(min_length = 1, max_length = 255)]
     environment: Option<String>,
-    /// Spinnaker's type of the account.
+    /// Type of the account in Spinnaker.
     #[schema(min_length = 1, max_length = 255)]
     account_type: Option<String>,
     /// How Spinnaker treats kinds that it does not know.
     #[schema(max_items = 1000)]
     custom_resources: Option<Vec<CustomResource>>,
-    /// Custom resources to expose where the agent may not list definitions.
+    /// Custom resources to expose if the agent may not list their definitions.
     #[schema(max_items = 1000)]
     custom_resource_definitions: Option<Vec<ExposedResource>>,
 }
 
-/// A name of a namespace.
+/// Name of a namespace.
 #[derive(Serialize, ToSchema)]
 #[schema(max_length = 63, pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 pub(super) struct NamespaceName(String);
@@ -175,27 +175,27 @@ pub(super) struct NamespaceName(String);
 #[schema(min_length = 1, max_length = 255)]
 pub(super) struct KindName(String);
 
-/// Roles under READ and WRITE; also as a list of such objects.
+/// Roles with READ and WRITE permission: one object, or a list of objects.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub(super) enum Permissions {
     /// One object.
     One(Rights),
-    /// Several, taken together.
+    /// Several objects, merged.
     Several(Vec<Rights>),
 }
 
-/// Roles that may READ and WRITE.
+/// Roles with READ and WRITE permission.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE", deny_unknown_fields)]
 pub(super) struct Rights {
-    /// Who may see it.
+    /// Roles that may see the account.
     read: Option<Vec<Role>>,
-    /// Who may change it.
+    /// Roles that may change the account.
     write: Option<Vec<Role>>,
 }
 
-/// A role's name; a number counts as its digits.
+/// Name of a role; a number is read as its digits.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub(super) enum Role {
@@ -212,18 +212,18 @@ pub(super) struct CustomResource {
     /// `Kind.group`.
     #[schema(min_length = 1, max_length = 320)]
     kubernetes_kind: String,
-    /// What Spinnaker takes it for.
+    /// Spinnaker's classification of the kind.
     #[schema(inline)]
     spinnaker_kind: Option<SpinnakerKind>,
-    /// Order of deployment.
+    /// Deployment priority.
     deploy_priority: Option<Priority>,
-    /// Whether each deployment makes a new version.
+    /// Whether each deployment creates a new version.
     versioned: Option<bool>,
-    /// Whether the kind lives in namespaces.
+    /// Whether the kind is namespaced.
     namespaced: Option<bool>,
 }
 
-/// What Spinnaker takes a kind for.
+/// Spinnaker's classification of a kind.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum SpinnakerKind {
@@ -236,7 +236,7 @@ pub(super) enum SpinnakerKind {
     Unclassified,
 }
 
-/// An order of deployment: at most nine digits, as text or as a number.
+/// Deployment priority: at most nine digits, as text or as a number.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub(super) enum Priority {
@@ -246,7 +246,7 @@ pub(super) enum Priority {
     Number(Rank),
 }
 
-/// A number in digits.
+/// Digits of a number.
 #[derive(Serialize, ToSchema)]
 #[schema(min_length = 1, max_length = 9, pattern = "^[0-9]*$")]
 pub(super) struct Digits(String);
@@ -263,28 +263,28 @@ pub(super) struct ExposedResource {
     /// `Kind.group`.
     #[schema(min_length = 1, max_length = 320)]
     kind: String,
-    /// Whether it lives in namespaces; in any case of letters.
+    /// Scope of the kind, case-insensitive.
     #[schema(inline)]
     scope: Option<ResourceScope>,
 }
 
-/// Where objects of a kind live.
+/// Scope of a kind.
 #[derive(Serialize, ToSchema)]
 pub(super) enum ResourceScope {
-    /// In namespaces.
+    /// Namespaced.
     Namespaced,
-    /// In the cluster as a whole.
+    /// Cluster-scoped.
     Cluster,
 }
 
-/// Why an agent is to be disconnected.
+/// Details of a request to disconnect an agent.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct DisconnectRequest {
     /// Whether another replica relayed the call.
     cluster_driven: Option<bool>,
-    /// Who asks.
+    /// Sender of the request.
     origin: Option<String>,
-    /// When, in epoch milliseconds.
+    /// Time of the request, in milliseconds since the Unix epoch.
     timestamp: Option<i64>,
 }

@@ -32,15 +32,15 @@ const OWN_NAME: &str = "dynamic";
 
 /// Add accounts from their definitions.
 #[utoipa::path(post, path = "/armory/accounts/dynamic", operation_id = "createAccounts", tag = "accounts",
-    request_body(content = Definitions, description = "One account, or at most 1,000"),
+    request_body(content = Definitions, description = "One account, or a list of at most 1,000"),
     responses(
         (status = 202, description = "Accepted: an empty list", body = [ExistingAccount]),
-        (status = 400, description = "Malformed; nothing was added", body = ErrorBody),
-        (status = 409, description = "These were there before; the rest was added", body = [ExistingAccount]),
+        (status = 400, description = "The body is malformed; nothing was added", body = ErrorBody),
+        (status = 409, description = "These accounts already existed; the others were added", body = [ExistingAccount]),
         (status = 413, description = "The body is too large", body = ErrorBody),
-        (status = 415, description = "The body is no JSON in UTF-8", body = ErrorBody),
-        (status = 501, description = "Dynamic accounts are off", body = ErrorBody),
-        (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
+        (status = 415, description = "The body is not JSON in UTF-8", body = ErrorBody),
+        (status = 501, description = "Dynamic accounts are disabled", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
     ))]
 pub(super) async fn post(
     State(state): State<RestState>,
@@ -108,13 +108,13 @@ async fn create_one(
     params(Force), request_body = AccountDefinition,
     responses(
         (status = 202, description = "Accepted: an empty list", body = [ExistingAccount]),
-        (status = 400, description = "Malformed, or a static account", body = ErrorBody),
+        (status = 400, description = "The body is malformed, or the account is static", body = ErrorBody),
         (status = 404, description = "No such account", body = ErrorBody),
-        (status = 409, description = "The account is being deleted, or kept by a GitOps tool", body = ErrorBody),
+        (status = 409, description = "The account is being deleted, or a GitOps tool manages it", body = ErrorBody),
         (status = 413, description = "The body is too large", body = ErrorBody),
-        (status = 415, description = "The body is no JSON in UTF-8", body = ErrorBody),
-        (status = 501, description = "Dynamic accounts are off", body = ErrorBody),
-        (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
+        (status = 415, description = "The body is not JSON in UTF-8", body = ErrorBody),
+        (status = 501, description = "Dynamic accounts are disabled", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
     ))]
 pub(super) async fn put(
     State(state): State<RestState>,
@@ -148,42 +148,42 @@ async fn exists(state: &RestState, name: &str) -> Result<(), RestError> {
     state.find(name).await?.account.map(drop).ok_or_else(|| RestError::no_account(name))
 }
 
-/// The account that is called `dynamic`.
+/// Get the account named `dynamic`.
 #[utoipa::path(get, path = "/armory/accounts/dynamic", operation_id = "getAccountCalledDynamic", tag = "accounts",
     responses(
         (status = 200, description = "The account", body = AccountView),
         (status = 404, description = "No such account", body = ErrorBody),
-        (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
     ))]
 pub(super) async fn get(state: State<RestState>) -> Result<Json<AccountView>, RestError> {
     super::accounts::get(state, PathName::of(OWN_NAME)).await
 }
 
-/// Delete the account that is called `dynamic`.
+/// Delete the account named `dynamic`.
 #[utoipa::path(delete, path = "/armory/accounts/dynamic", operation_id = "deleteAccountCalledDynamic", tag = "accounts",
     params(Force),
     responses(
-        (status = 202, description = "Accepted; the account goes once its agents have let go of it"),
-        (status = 400, description = "An unknown or a static account", body = ErrorBody),
-        (status = 409, description = "The account is kept by a GitOps tool", body = ErrorBody),
-        (status = 501, description = "Dynamic accounts are off", body = ErrorBody),
-        (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
+        (status = 202, description = "Accepted; the account is removed once its agents have dropped it"),
+        (status = 400, description = "The account is unknown or static", body = ErrorBody),
+        (status = 409, description = "A GitOps tool manages the account", body = ErrorBody),
+        (status = 501, description = "Dynamic accounts are disabled", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
     ))]
 pub(super) async fn delete(state: State<RestState>, force: Force) -> Result<StatusCode, RestError> {
     super::accounts::delete_one(state, force, PathName::of(OWN_NAME)).await
 }
 
-/// Activate or deactivate accounts: the other address of PATCH /armory/accounts.
+/// Activate or deactivate accounts, as PATCH /armory/accounts does.
 #[utoipa::path(patch, path = "/armory/accounts/dynamic", operation_id = "patchDynamicAccounts", tag = "accounts",
     params(Force), request_body(content = StateChanges, description = "At most 1,000 accounts"),
     responses(
-        (status = 202, description = "Accepted; look at the accounts' states"),
-        (status = 400, description = "Malformed, an unknown or a static account; nothing was changed", body = ErrorBody),
-        (status = 409, description = "An account is being deleted, or kept by a GitOps tool; nothing was changed", body = ErrorBody),
+        (status = 202, description = "Accepted; the states of the accounts show the progress"),
+        (status = 400, description = "The body is malformed, or an account is unknown or static; nothing was changed", body = ErrorBody),
+        (status = 409, description = "An account is being deleted, or a GitOps tool manages it; nothing was changed", body = ErrorBody),
         (status = 413, description = "The body is too large", body = ErrorBody),
-        (status = 415, description = "The body is no JSON in UTF-8", body = ErrorBody),
-        (status = 501, description = "Dynamic accounts are off", body = ErrorBody),
-        (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
+        (status = 415, description = "The body is not JSON in UTF-8", body = ErrorBody),
+        (status = 501, description = "Dynamic accounts are disabled", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
     ))]
 pub(super) async fn patch(
     state: State<RestState>,

@@ -19,18 +19,18 @@ pub(super) struct RestError {
     pub(super) message: String,
 }
 
-/// What went wrong, as Spring services tell it.
+/// An error in the format of Spring services.
 #[derive(Serialize, ToSchema)]
 pub(super) struct ErrorBody {
-    /// When it was answered, in epoch milliseconds.
+    /// Time of the response, in milliseconds since the Unix epoch.
     timestamp: i64,
-    /// The code of the answer.
+    /// HTTP status code.
     status: u16,
-    /// The code's name.
+    /// Name of the status code.
     error: String,
     /// What is wrong, where, and what to do.
     message: String,
-    /// The path of the request.
+    /// Path of the request.
     path: String,
 }
 

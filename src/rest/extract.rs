@@ -57,11 +57,11 @@ impl<S: Send + Sync> FromRequestParts<S> for PathName {
     }
 }
 
-/// Whether an object that a GitOps tool keeps is changed all the same.
+/// Whether to change an object even if a GitOps tool manages it.
 #[derive(IntoParams)]
 #[into_params(names("force"), parameter_in = Query)]
 pub(super) struct Force(
-    /// `true` changes also an account that a GitOps tool keeps; the tool may set it back.
+    /// `true` also changes an account that a GitOps tool manages; the tool may revert the change.
     #[param(required = false, value_type = bool)]
     Result<bool, RestError>,
 );
@@ -86,13 +86,13 @@ impl<S: Send + Sync> FromRequestParts<S> for Force {
     }
 }
 
-/// What of that which is missing makes no difference, as `/readyz?exclude=` of Kubernetes' API server has it. All replicas
-/// miss a database together: if that took them out of their Service, no agent could connect until it is back, though they
-/// do most of their work without it.
+/// Readiness check that does not affect the status, like `/readyz?exclude=` of the Kubernetes API server. A database that
+/// fails is missing to all replicas at the same time: if that removed them from their Service, no agent could connect
+/// until it is back, although replicas do most of their work without it.
 #[derive(Default, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ExcludedChecks {
-    /// What the answer's code is not to go by, such as `database`; `missing` names it all the same.
+    /// Check that does not affect the status code, such as `database`; `missing` lists it nevertheless.
     #[param(required = false)]
     exclude: Option<String>,
 }

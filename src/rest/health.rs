@@ -24,18 +24,18 @@ pub trait Readiness: Send + Sync {
     fn answered_for(&self) -> Duration;
 }
 
-/// How the process is.
+/// Health of a replica.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Health {
     /// `UP` or `DOWN`.
     status: &'static str,
-    /// This replica; not at `/health/liveness`.
+    /// Id of this replica; absent at `/health/liveness`.
     #[serde(skip_serializing_if = "Option::is_none")]
     replica: Option<String>,
-    /// The replica that leads, as far as it is known here; not at `/health/liveness`.
+    /// Id of the leader, if this replica knows it; absent at `/health/liveness`.
     #[serde(skip_serializing_if = "Option::is_none")]
     leader: Option<String>,
-    /// What is missing.
+    /// Failed readiness checks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     missing: Vec<Missing>,
 }
@@ -48,12 +48,12 @@ impl Health {
     }
 }
 
-/// Something that is missing.
+/// A failed readiness check.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Missing {
-    /// What.
+    /// Name of the check.
     what: String,
-    /// Why, and what to do.
+    /// Why the check fails, and what to do.
     why: String,
 }
 
@@ -69,33 +69,33 @@ fn ready(state: &RestState, excluded: &ExcludedChecks) -> (StatusCode, Json<Heal
     (code, Json(Health { status, replica, leader, missing }))
 }
 
-/// Whether the process can serve.
+/// Get the readiness of the replica that responds.
 #[utoipa::path(get, path = "/health", operation_id = "health", tag = "health",
     responses(
-        (status = 200, description = "It can serve", body = Health),
+        (status = 200, description = "The replica is ready", body = Health),
         (status = 405, description = "Only GET is allowed", body = super::error::ErrorBody),
-        (status = 503, description = "Something is missing", body = Health),
+        (status = 503, description = "The replica is not ready; `missing` lists the failed checks", body = Health),
     ))]
 pub(super) async fn health(State(state): State<RestState>) -> (StatusCode, Json<Health>) {
     ready(&state, &ExcludedChecks::default())
 }
 
-/// Whether the process turns.
+/// Get the liveness of the process.
 #[utoipa::path(get, path = "/health/liveness", operation_id = "liveness", tag = "health",
     responses(
-        (status = 200, description = "It turns", body = Health),
+        (status = 200, description = "The process responds", body = Health),
         (status = 405, description = "Only GET is allowed", body = super::error::ErrorBody),
     ))]
 pub(super) async fn liveness() -> Json<Health> {
     Json(Health { status: "UP", replica: None, leader: None, missing: Vec::new() })
 }
 
-/// Whether the process can serve.
+/// Get the readiness of the replica that responds.
 #[utoipa::path(get, path = "/health/readiness", operation_id = "readiness", tag = "health", params(ExcludedChecks),
     responses(
-        (status = 200, description = "It can serve", body = Health),
+        (status = 200, description = "The replica is ready", body = Health),
         (status = 405, description = "Only GET is allowed", body = super::error::ErrorBody),
-        (status = 503, description = "Something is missing", body = Health),
+        (status = 503, description = "The replica is not ready; `missing` lists the failed checks", body = Health),
     ))]
 pub(super) async fn readiness(
     State(state): State<RestState>,
@@ -104,10 +104,10 @@ pub(super) async fn readiness(
     ready(&state, &excluded)
 }
 
-/// Metrics for Prometheus.
+/// Get metrics for Prometheus.
 #[utoipa::path(get, path = "/metrics", operation_id = "metrics", tag = "health",
     responses(
-        (status = 200, description = "Metrics in OpenMetrics text", body = String, content_type = "application/openmetrics-text"),
+        (status = 200, description = "Metrics in the OpenMetrics text format", body = String, content_type = "application/openmetrics-text"),
         (status = 405, description = "Only GET is allowed", body = super::error::ErrorBody),
     ))]
 pub(super) async fn metrics(State(state): State<RestState>) -> impl IntoResponse {
@@ -115,7 +115,7 @@ pub(super) async fn metrics(State(state): State<RestState>) -> impl IntoResponse
     ([(header::CONTENT_TYPE, kind)], (state.metrics)())
 }
 
-/// This description.
+/// Get this OpenAPI document.
 #[utoipa::path(get, path = "/openapi.json", operation_id = "openapi", tag = "health",
     responses(
         (status = 200, description = "The OpenAPI document", body = std::collections::BTreeMap<String, serde_json::Value>),

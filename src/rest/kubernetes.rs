@@ -10,14 +10,14 @@ use super::dto::AccountOrNone;
 use super::error::{ErrorBody, RestError};
 use super::extract::PathName;
 
-/// One account; an empty object where there is none.
+/// Get one account, or an empty object if there is none.
 #[utoipa::path(get, path = "/agents/kubernetes/accounts/{accountName}", operation_id = "getAgentAccount", tag = "accounts",
     params(("accountName" = String, Path, description = "Name of the account, percent-encoded", min_length = 1, max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")),
     responses(
         (status = 200, description = "The account, or an empty object", body = AccountOrNone),
-        (status = 400, description = "No name", body = ErrorBody),
-        (status = 501, description = "Dynamic accounts are off", body = ErrorBody),
-        (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
+        (status = 400, description = "The name is invalid", body = ErrorBody),
+        (status = 501, description = "Dynamic accounts are disabled", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
     ))]
 pub(super) async fn account(State(state): State<RestState>, name: PathName) -> Result<Response, RestError> {
     state.dynamic_accounts()?;
@@ -27,14 +27,14 @@ pub(super) async fn account(State(state): State<RestState>, name: PathName) -> R
     })
 }
 
-/// The namespaces of an account: as an agent saw them last, else as they are configured.
+/// List the namespaces of an account: those that an agent last saw, otherwise the configured ones.
 #[utoipa::path(get, path = "/agents/kubernetes/accounts/{accountName}/namespaces", operation_id = "getAccountNamespaces", tag = "accounts",
     params(("accountName" = String, Path, description = "Name of the account, percent-encoded", min_length = 1, max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")),
     responses(
         (status = 200, description = "Names, sorted", body = [String]),
-        (status = 400, description = "No name", body = ErrorBody),
+        (status = 400, description = "The name is invalid", body = ErrorBody),
         (status = 404, description = "No such account", body = ErrorBody),
-        (status = 503, description = "The Kubernetes API server or the database cannot be used now", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server or the database is unavailable", body = ErrorBody),
     ))]
 pub(super) async fn namespaces(
     State(state): State<RestState>,

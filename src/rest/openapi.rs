@@ -12,16 +12,16 @@ use super::{accounts, agents, assignments, clouddrivers, dynamic, health, kubern
 #[openapi(
     info(
         title = "kubesvc",
-        description = "Accounts of Kubernetes clusters for Spinnaker: the documented calls of the Armory Scale Agent. Errors have the shape `{timestamp, status, error, message, path}`; no answer holds a credential.",
+        description = "Manages Kubernetes clusters as Spinnaker accounts, with the documented calls of the Armory Scale Agent. Errors have the shape `{timestamp, status, error, message, path}`; no response contains a credential.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
         contact(name = "kubesvc")
     ),
     servers((url = "/", description = "The operator, by default on port 7002")),
     tags(
-        (name = "accounts", description = "Accounts: one Kubernetes cluster, or some namespaces of one"),
+        (name = "accounts", description = "Accounts: each is a Kubernetes cluster, or some namespaces of one"),
         (name = "agents", description = "Connected agents"),
-        (name = "replicas", description = "The replicas of the operator"),
-        (name = "health", description = "Health, metrics and this description")
+        (name = "replicas", description = "Replicas of the operator"),
+        (name = "health", description = "Health, metrics and this document")
     ),
     security(()),
     modifiers(&CommonParts),
@@ -48,11 +48,14 @@ impl Modify for CommonParts {
                     let responses = &mut operation.responses.responses;
                     responses.entry(code.to_owned()).or_insert_with(|| error(description).into());
                 };
-                add("403", "A web page of another site sent it");
-                add("421", "It was sent to another host than those of server.hosts");
+                add("403", "A web page of another site sent the request");
+                add("421", "The request's host is not one of `server.hosts`");
                 if let Some(RefOr::T(body)) = &mut operation.request_body {
-                    add("408", "The body comes too slowly");
-                    add("503", "As many requests, or as large ones, are under way as are taken at once");
+                    add("408", "The body arrived too slowly");
+                    add(
+                        "503",
+                        "The limit of concurrent requests, or of the memory for their bodies, is reached",
+                    );
                     body.required = Some(if operation.operation_id.as_deref() == Some("disconnectAgent") {
                         Required::False
                     } else {

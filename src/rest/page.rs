@@ -12,14 +12,14 @@ const MAX_LIMIT: u64 = 1000;
 /// Largest page number: clients can read it back as a signed 64-bit integer.
 const MAX_PAGE: u64 = i64::MAX as u64;
 
-/// Which part of the list.
+/// Page of a list that the client requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Paging {
-    /// The page, from 1.
+    /// Page number, from 1.
     #[param(required = false, minimum = 1, maximum = 9223372036854775807i64, default = 1)]
     page: u64,
-    /// How many items a page has.
+    /// Maximum number of items per page.
     #[param(required = false, minimum = 1, maximum = 1000, default = 100)]
     limit: u64,
 }
@@ -27,13 +27,13 @@ pub(super) struct Paging {
 /// A page of accounts.
 #[derive(Serialize, ToSchema)]
 pub(super) struct AccountPage {
-    /// The accounts, by name.
+    /// Accounts, sorted by name.
     items: Vec<AccountItem>,
-    /// The page, from 1.
+    /// Page number, from 1.
     page: u64,
-    /// How many items a page has.
+    /// Maximum number of items per page.
     limit: u64,
-    /// How many accounts there are.
+    /// Total number of accounts.
     total: usize,
 }
 

@@ -11,20 +11,20 @@ use crate::account::lifecycle::displayed_state;
 use crate::account::row::DEFAULT_RESUMABLE_AGE_MS;
 use crate::account::{KubesvcAccount, State, spinnaker};
 
-/// One account. Absent values are left out.
+/// An account. Absent values are omitted.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct AccountView {
-    /// The name Spinnaker knows it by.
+    /// Name of the account in Spinnaker.
     name: String,
-    /// Where it is in its life.
+    /// State of the account.
     status: ShownState,
-    /// The zone whose agents hold it, or are to.
+    /// Zone whose agents hold the account, or are to hold it.
     #[serde(skip_serializing_if = "Option::is_none")]
     zone_id: Option<String>,
-    /// False for an account of an agent's own file.
+    /// False for an account from an agent's own file.
     dynamic: bool,
-    /// How many connected agents hold it.
+    /// Number of connected agents that hold the account.
     connections: usize,
     /// URL of the cluster's API server.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -35,69 +35,69 @@ pub(super) struct AccountView {
     /// SHA-256 of the certificate of the cluster's API server.
     #[serde(skip_serializing_if = "Option::is_none")]
     cert_fingerprint: Option<String>,
-    /// When its state last changed, in epoch milliseconds.
+    /// Time of the last state change, in milliseconds since the Unix epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_updated: Option<i64>,
-    /// How old a stored resource version may be for a watch to resume from it: in milliseconds, in spite of its name.
+    /// Maximum age of a stored resource version from which a watch may resume: in milliseconds, despite the field's name.
     max_watch_age_seconds: i64,
-    /// How many tries failed in a row.
+    /// Number of consecutive failed attempts.
     retry_count: i32,
-    /// Why the last try failed.
+    /// Error of the last failed attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     error_message: Option<String>,
-    /// Who may READ and WRITE it in Spinnaker.
+    /// Roles with READ and WRITE permission in Spinnaker.
     permissions: BTreeMap<String, Vec<String>>,
-    /// What the column `props` of its row holds.
+    /// Content of the `props` column of the account's row.
     #[schema(value_type = Object)]
     properties: Value,
-    /// `properties` as text.
+    /// `properties` as JSON text.
     properties_as_string: String,
-    /// `properties` as text.
+    /// `properties` as JSON text.
     props: String,
-    /// The account as Clouddriver defines it.
+    /// Definition of the account, as in Clouddriver.
     #[schema(value_type = Object)]
     definition: Value,
-    /// `definition` as text.
+    /// `definition` as JSON text.
     definition_as_string: String,
-    /// `definition` as text.
+    /// `definition` as JSON text.
     def: String,
     /// `kubernetes`.
     #[serde(rename = "type")]
     kind: &'static str,
-    /// `clouddriver`, or `static-agent-config` for an account of an agent's own file.
+    /// `clouddriver`, or `static-agent-config` for an account from an agent's own file.
     source: &'static str,
-    /// The account as Clouddriver defines it.
+    /// Definition of the account, as in Clouddriver.
     #[schema(value_type = Object)]
     config: Value,
-    /// The connected agents that hold it, by id.
+    /// Connected agents that hold the account, sorted by id.
     agents: Vec<AgentOfAccount>,
-    /// Which agent was last elected to cache it.
+    /// Text that names the agent that was last elected to cache the account.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_assignment_msg: Option<String>,
 }
 
-/// One account in a list. Absent values are left out.
+/// An account in a list. Absent values are omitted.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct AccountItem {
-    /// The name Spinnaker knows it by.
+    /// Name of the account in Spinnaker.
     pub(super) name: String,
     /// `kubernetes`.
     #[serde(rename = "type")]
     kind: &'static str,
-    /// `clouddriver`, or `static-agent-config` for an account of an agent's own file.
+    /// `clouddriver`, or `static-agent-config` for an account from an agent's own file.
     source: &'static str,
-    /// The account as Clouddriver defines it.
+    /// Definition of the account, as in Clouddriver.
     #[schema(value_type = Object)]
     config: Value,
-    /// The zone whose agents hold it, or are to.
+    /// Zone whose agents hold the account, or are to hold it.
     #[serde(skip_serializing_if = "Option::is_none")]
     zone_id: Option<String>,
-    /// The connected agents that hold it, by id.
+    /// Connected agents that hold the account, sorted by id.
     agents: Vec<AgentOfAccount>,
-    /// Where it is in its life.
+    /// State of the account.
     status: ShownState,
-    /// Which agent was last elected to cache it.
+    /// Text that names the agent that was last elected to cache the account.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_assignment_msg: Option<String>,
 }
@@ -106,51 +106,51 @@ pub(super) struct AccountItem {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct AgentOfAccount {
-    /// The agent.
+    /// Id of the agent.
     agent_id: String,
-    /// Whether it is the one that streams the account's objects.
+    /// Whether this agent streams the account's objects.
     caching: bool,
 }
 
-/// An account that was there before the request.
+/// An account that existed before the request.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ExistingAccount {
-    /// Its name.
+    /// Name of the account in Spinnaker.
     name: String,
-    /// The zone whose agents hold it, or are to.
+    /// Zone whose agents hold the account, or are to hold it.
     #[serde(skip_serializing_if = "Option::is_none")]
     zone_id: Option<String>,
-    /// The path or the secret reference of its kubeconfig, where it has one.
+    /// Path or secret reference of the kubeconfig, if the account has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     kubeconfig_file: Option<String>,
-    /// Where it is in its life.
+    /// State of the account.
     state: ShownState,
 }
 
-/// Where an account is in its life, in the documented words.
+/// State of an account.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub(super) enum ShownState {
-    /// Kept, and no agent holds it.
+    /// The account is kept, and no agent holds it.
     Inactive,
-    /// To be active; a zone, an agent or a credential is awaited.
+    /// To be activated; waits for a zone, an agent or a credential.
     ToMigrate,
-    /// Handed to the agents of its zone; none has answered yet.
+    /// Sent to the agents of its zone; none has answered yet.
     Activating,
-    /// An agent holds it.
+    /// At least one agent holds the account.
     Active,
-    /// To be inactive, and not begun.
+    /// To be deactivated; not started yet.
     ToDeactivate,
-    /// The agents were told to drop it.
+    /// The agents were told to drop the account.
     Deactivating,
     /// Being deleted.
     Deleting,
-    /// Being deleted, and an agent failed to drop it. Tried again.
+    /// Being deleted; an agent failed to drop the account. The operator retries.
     DeleteFailed,
-    /// The last try failed.
+    /// The last attempt failed.
     Failed,
-    /// It was active, and the last agent that held it is gone.
+    /// The account was active, and the last agent that held it is gone.
     Orphaned,
 }
 
