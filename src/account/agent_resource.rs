@@ -15,7 +15,7 @@ use super::lifecycle::SessionEnding;
 use super::outbox::OutboxEntry;
 use super::{KubesvcAccount, names};
 
-/// An agent that has connected. Written by the operator; a person may change `approved`.
+/// An agent that has connected. Written by the operator; users may change `approved`.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "kubesvc.io",
@@ -27,7 +27,7 @@ use super::{KubesvcAccount, names};
     namespaced,
     status = "KubesvcAgentStatus",
     derive = "PartialEq",
-    doc = "An agent that has connected, and the process and replica of its current session. Written by the operator; a person may change spec.approved.",
+    doc = "An agent that has connected, and the process and replica of its current session. Written by the operator; users may change spec.approved.",
     printcolumn(name = "Zone", type_ = "string", json_path = ".spec.zoneId"),
     printcolumn(name = "Version", type_ = "string", json_path = ".status.version"),
     printcolumn(name = "Held", type_ = "integer", json_path = ".status.held"),
@@ -43,85 +43,85 @@ use super::{KubesvcAccount, names};
     validation = Rule::new("self.zoneId == oldSelf.zoneId").message("spec.zoneId cannot be changed")
 )]
 pub struct KubesvcAgentSpec {
-    /// The agent's id: its AGENT_ID, else its pod name, else host name and process id.
+    /// Id of the agent: its AGENT_ID, otherwise its pod name, otherwise host name and process id.
     #[schemars(length(min = 1, max = 191))]
     pub agent_id: String,
-    /// The zone whose accounts it may hold.
+    /// Zone whose accounts the agent may hold.
     #[schemars(length(min = 1, max = 255))]
     pub zone_id: String,
-    /// Whether it is given accounts. One that is not approved may connect and gets none.
+    /// Whether the agent receives accounts. An agent that is not approved may connect, but receives none.
     #[serde(default)]
     pub approved: bool,
 }
 
-/// What the replica that holds the agent's stream says of it.
+/// State of the agent, written by the replica that it is connected to.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct KubesvcAgentStatus {
-    /// The stream in force.
+    /// Current session of the agent, or its last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<AgentSession>,
-    /// Whether that stream stands.
+    /// Whether that session is connected.
     pub connected: bool,
-    /// Whether it was ever approved. What one that never was says or claims counts for no account; one whose approval was withdrawn is waited for.
+    /// Whether the agent was ever approved. Answers and claims of an agent that was never approved count for no account. The operator still waits for an agent whose approval was withdrawn.
     pub approved_once: bool,
-    /// Since when it is connected, or when it was last.
+    /// Start of the current connection, or of the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connected_since: Option<Time>,
-    /// The program's version.
+    /// Version of the agent program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// The version of the protocol that both speak.
+    /// Protocol version that the agent and the operator use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol_version: Option<i32>,
-    /// How many accounts it held at the last write.
+    /// Number of accounts that the agent held at the last write.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<i32>,
-    /// How many accounts it could not take at the last write.
+    /// Number of accounts that the agent could not activate at the last write.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<i32>,
-    /// Digests of the names of the accounts in the agent's own file, sorted: 16 hex digits each. Absent until it has listed them.
+    /// Digests of the names of the accounts in the agent's own file, sorted: 16 hex digits each. Absent until the agent has listed them.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1000), inner(length(min = 16, max = 16)))]
     pub static_accounts: Option<Vec<String>>,
-    /// Digests of the names of those accounts, each with what its kubeconfig is, that is file or service account, context and insecure.
+    /// Digests of the names of those accounts, each together with its kubeconfig source (file or service account), context and insecure.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1000), inner(length(min = 16, max = 16)))]
     pub static_sources: Option<Vec<String>>,
-    /// The uid of kube-system of the cluster that the agent runs in, as it says; absent where it may not read it.
+    /// UID of kube-system in the cluster that the agent runs in, as reported by the agent; absent if the agent may not read it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub cluster_uid: Option<String>,
-    /// Answers that accounts wait for, from the session in force to the replica that leads; empty where that is the same replica.
+    /// Answers that accounts wait for, from the current session to the leader; empty if the leader is the session's own replica.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000))]
     pub outbox: Vec<OutboxEntry>,
-    /// StaticAccounts is False while accounts of the agent's own file are refused, SameCluster while accounts are kept from the agent because they are bound to another cluster than it is in or reaches; the messages say which and why.
+    /// StaticAccounts is False while accounts of the agent's own file are rejected. SameCluster is False while accounts are withheld from the agent because they are bound to another cluster than the one that it is in or reaches. The messages say which accounts, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }
 
-/// One stream of one process of an agent, at one replica.
+/// One stream of one agent process at one replica.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentSession {
-    /// A ULID for each stream.
+    /// ULID of the stream.
     #[schemars(with = "String")]
     pub id: SessionId,
-    /// A ULID for each process of the agent.
+    /// ULID of the agent's process.
     #[schemars(with = "String")]
     pub boot_id: BootId,
-    /// Counts the connections of that process; the greater takes over.
+    /// Number of the connection among those of that process; a higher number takes over.
     pub connect_seq: i64,
-    /// The replica that holds the stream.
+    /// Replica that the agent is connected to.
     pub replica: String,
-    /// How the stream ended: Goodbye, Cut, Requested, or ReplicaLost where the replica was ending. Absent while it stands.
+    /// How the stream ended: Goodbye, Cut, Requested, or ReplicaLost if the replica was stopping. Absent while it is connected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<SessionEnd>,
-    /// When the stream ended. For 30 s after an end of Requested, only the process with this bootId may connect under the agent's id.
+    /// Time when the stream ended. For 30 s after an end of Requested, only the process with this bootId may connect with the agent's id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Time>,
-    /// The process of that replica, as its Lease tells; the sessions of an earlier one have ended.
+    /// Process of that replica, as recorded in its Lease; sessions of an earlier process have ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<String>,
 }
@@ -147,18 +147,18 @@ impl KubesvcAgent {
     }
 }
 
-/// How a stream ended. An agent that is connected anew within a while keeps what it has; how long that is depends on it.
+/// How the stream ended. It determines the time within which an agent that reconnects keeps its accounts.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SessionEnd {
     /// The agent said goodbye: its process has ended.
     Goodbye,
-    /// It was cut, while the replica lived.
+    /// The connection was cut, and the replica was alive.
     Cut,
-    /// Somebody asked for it, by `POST /armory/agent/{id}/disconnect`.
+    /// Requested by `POST /armory/agent/{id}/disconnect`.
     Requested,
-    /// The replica was ending, or was lost.
+    /// The replica was stopping, or was lost.
     ReplicaLost,
-    /// A later version of the operator says something that this one does not know.
+    /// A value of a later version of the operator that this version does not know.
     #[default]
     #[serde(other)]
     #[schemars(skip)]

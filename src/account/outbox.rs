@@ -25,52 +25,52 @@ const MAX_BYTES: usize = 256 * 1024;
 /// Size of an entry besides its texts, in bytes of JSON.
 const ENTRY_BYTES: usize = 128;
 
-/// What a session says of an account.
+/// Answer of a session about an account.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OutboxResult {
-    /// It holds the account.
+    /// The agent holds the account.
     Held,
-    /// It could not take it, or could not drop it, or does not answer.
+    /// The agent could not activate or drop the account, or does not answer.
     Failed,
-    /// It holds it no longer.
+    /// The agent no longer holds the account.
     Dropped,
-    /// It held it and cannot any more.
+    /// The agent held the account and can no longer hold it.
     Lost,
-    /// It could reach the account.
+    /// The agent could reach the account's cluster.
     Offer,
-    /// A later version of the operator says something that this one does not know.
+    /// A value of a later version of the operator that this version does not know.
     #[default]
     #[serde(other)]
     #[schemars(skip)]
     Unknown,
 }
 
-/// One answer that the leader waits for.
+/// An answer that the leader waits for.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct OutboxEntry {
-    /// The account's uid.
+    /// UID of the account.
     #[schemars(length(min = 1, max = 64))]
     pub uid: String,
-    /// The epoch that the answer is for.
+    /// Epoch that the answer is for.
     #[schemars(with = "i64")]
     pub epoch: GrantEpoch,
-    /// What is said.
+    /// The answer.
     pub result: OutboxResult,
-    /// The class of a failure, as conditions name it.
+    /// Class of a failure, as in conditions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
-    /// What happened, for a person.
+    /// Human-readable reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub reason: Option<String>,
-    /// The cluster that was reached.
+    /// Cluster that the agent reached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub identity: Option<OutboxIdentity>,
-    /// The generation of the spec that an offer is for.
+    /// Generation of the spec that an offer is for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
-    /// The round of asking that an offer is for: it counts in no other one.
+    /// Probe round that an offer is for; the offer does not count in another round.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     pub round: Option<String>,
@@ -80,12 +80,12 @@ pub struct OutboxEntry {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OutboxIdentity {
-    /// uid of the namespace kube-system; empty where it may not be read.
+    /// UID of the kube-system namespace; empty if the agent may not read it.
     pub cluster_uid: String,
-    /// SHA-256 over the keys that verify tokens of service accounts; empty where they may not be read.
+    /// SHA-256 of the keys that verify service account tokens; empty if the agent may not read them.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub token_keys_digest: String,
-    /// SHA-256 of the public key of the pinned authority that verified the server; empty where none did.
+    /// SHA-256 of the public key of the pinned certificate authority that verified the server; empty if none did.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub authority_key_digest: String,
     /// URL of the API server.
@@ -94,7 +94,7 @@ pub struct OutboxIdentity {
     pub cert_fingerprint: String,
     /// Version of the API server.
     pub version: String,
-    /// How many namespaces it saw.
+    /// Number of namespaces that the agent saw.
     pub namespaces_count: u32,
 }
 

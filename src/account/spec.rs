@@ -13,7 +13,7 @@ use super::status::KubesvcAccountStatus;
 /// Default key of a Secret that holds a kubeconfig.
 pub const DEFAULT_SECRET_KEY: &str = "kubeconfig";
 
-/// An account: one Kubernetes cluster, or some namespaces of one, that Spinnaker deploys to. Agents of one zone hold it.
+/// An account: one Kubernetes cluster, or some of its namespaces, that Spinnaker deploys to. Agents of one zone hold it.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "kubesvc.io",
@@ -25,7 +25,7 @@ pub const DEFAULT_SECRET_KEY: &str = "kubeconfig";
     namespaced,
     status = "KubesvcAccountStatus",
     derive = "PartialEq",
-    doc = "An account: one Kubernetes cluster, or some namespaces of one, that Spinnaker deploys to. Agents of one zone hold it. `kubectl wait --for=condition=Ready ksa/NAME` waits until it is as desired.",
+    doc = "An account: one Kubernetes cluster, or some of its namespaces, that Spinnaker deploys to. Agents of one zone hold it. `kubectl wait --for=condition=Ready ksa/NAME` waits until it has reached its desired state.",
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
     printcolumn(name = "Zone", type_ = "string", json_path = ".status.zoneId"),
     printcolumn(name = "Agents", type_ = "integer", json_path = ".status.agentCount"),
@@ -51,17 +51,17 @@ pub const DEFAULT_SECRET_KEY: &str = "kubeconfig";
         .message("spec.context has no meaning with spec.agentKubeconfig.serviceAccount: remove it")
 )]
 pub struct KubesvcAccountSpec {
-    /// The name Spinnaker knows the account by. Default: the name of the object. Set it for names that are no DNS label. It cannot be changed, and must be unique among the accounts the operator watches: the older object wins, and a declared one before one of an agent's own file.
+    /// Name of the account in Spinnaker. Default: the name of the object. Set it for names that are not DNS labels. It is immutable and must be unique among the accounts that the operator watches: the older object wins, and a declared account wins over one from an agent's own file.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
     #[x_kube(validation = Rule::new("!self.matches('\\\\p{Cc}')").message("spec.accountName must not contain control characters"))]
     pub account_name: Option<String>,
 
-    /// What the account should be: ACTIVE (the default) or INACTIVE. An inactive account is kept, and no agent holds it.
+    /// Desired state of the account: ACTIVE (the default) or INACTIVE. An inactive account is kept, and no agent holds it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<DesiredState>,
 
-    /// The zone whose agents hold the account: the agents' setting `zoneId`, by default `<deployment>_<namespace>`. Without it the agents are asked which can reach the cluster.
+    /// Zone whose agents hold the account: the agents' setting `zoneId`, by default `<deployment>_<namespace>`. If it is absent, the account is FAILED, or, with the setting `kubesvc.agents.offers`, the operator asks the agents which of them can reach the cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
     #[x_kube(validation = Rule::new("!self.matches('\\\\p{Cc}')").message("spec.zoneId must not contain control characters"))]
@@ -70,11 +70,11 @@ pub struct KubesvcAccountSpec {
     /// How an agent reaches the cluster: exactly one of secretRef, reference, file and serviceAccount.
     pub kubeconfig: KubeconfigSource,
 
-    /// How agents reach the cluster, where that differs from kubeconfig: exactly one of secretRef, reference, file and serviceAccount. Agents are sent this one alone; what Spinnaker reads goes on showing kubeconfig. Context and insecure hold for both. Default: kubeconfig.
+    /// How agents reach the cluster, if that differs from kubeconfig: exactly one of secretRef, reference, file and serviceAccount. Agents receive only this one; REST and the database still show kubeconfig. `context` and `insecure` apply to both. Default: kubeconfig.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_kubeconfig: Option<KubeconfigSource>,
 
-    /// The context of the kubeconfig to use. Default: its current-context.
+    /// Context of the kubeconfig to use. Default: its current-context.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
     #[x_kube(validation = Rule::new("!self.matches('\\\\p{Cc}')").message("spec.context must not contain control characters"))]
@@ -84,7 +84,7 @@ pub struct KubesvcAccountSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub insecure: Option<bool>,
 
-    /// Only these namespaces are watched. Excludes omitNamespaces.
+    /// Watch only these namespaces. Cannot be combined with omitNamespaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 1000),
@@ -92,7 +92,7 @@ pub struct KubesvcAccountSpec {
     )]
     pub namespaces: Vec<String>,
 
-    /// All namespaces but these are watched. Excludes namespaces.
+    /// Watch all namespaces except these. Cannot be combined with namespaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 1000),
@@ -100,26 +100,26 @@ pub struct KubesvcAccountSpec {
     )]
     pub omit_namespaces: Vec<String>,
 
-    /// Only these kinds are cached, in the singular and without group (`deployment`). Operations work on every kind all the same. Excludes omitKinds.
+    /// Cache only these kinds, in the singular and without group (`deployment`). Operations still work on all kinds. Cannot be combined with omitKinds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000), inner(length(min = 1, max = 255)))]
     pub kinds: Vec<String>,
 
-    /// All kinds but these are cached. Excludes kinds.
+    /// Cache all kinds except these. Cannot be combined with kinds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000), inner(length(min = 1, max = 255)))]
     pub omit_kinds: Vec<String>,
 
-    /// Leave cluster-wide resources alone; needs namespaces. Default: false.
+    /// Ignore cluster-scoped resources; requires namespaces. Default: false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub only_namespaced_resources: Option<bool>,
 
-    /// Custom resources to expose where the agent may not list the cluster's definitions (with onlyNamespacedResources).
+    /// Custom resources to expose if the agent may not list the cluster's definitions (with onlyNamespacedResources).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000))]
     pub custom_resource_definitions: Vec<ExposedCustomResource>,
 
-    /// Cache only what Spinnaker deployed. Default: false.
+    /// Cache only resources that Spinnaker deployed. Default: false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub only_spinnaker_managed: Option<bool>,
 
@@ -131,12 +131,12 @@ pub struct KubesvcAccountSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_proxy: Option<bool>,
 
-    /// How old, in milliseconds, a stored resource version may be for a watch to resume from it. Default: 300000.
+    /// Maximum age, in milliseconds, of a stored resource version from which a watch may resume. Default: 300000.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86_400_000_i64))]
     pub max_resumable_resource_age_ms: Option<i64>,
 
-    /// Who may see and change the account in Spinnaker: lists of roles under READ and WRITE.
+    /// Roles that may see and change the account in Spinnaker: lists under READ and WRITE.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 16, "additionalProperties" = {
         "type": "array",
@@ -146,12 +146,12 @@ pub struct KubesvcAccountSpec {
     #[x_kube(validation = Rule::new("self.all(key, key in ['READ', 'WRITE'])").message("spec.permissions knows READ and WRITE, in capital letters"))]
     pub permissions: BTreeMap<String, Vec<String>>,
 
-    /// Spinnaker's environment of the account, for example `production`. Default: its name.
+    /// Environment of the account in Spinnaker, for example `production`. Default: the account's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
     pub environment: Option<String>,
 
-    /// Spinnaker's type of the account. Default: its name.
+    /// Type of the account in Spinnaker. Default: the account's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
     pub account_type: Option<String>,
@@ -216,7 +216,7 @@ pub struct KubeconfigSource {
     )]
     pub reference: Option<String>,
 
-    /// An absolute path of a kubeconfig on the agent, under a folder that the agent's settings allow.
+    /// Absolute path of a kubeconfig on the agent, in a directory that the agent's settings allow.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(
@@ -231,7 +231,7 @@ pub struct KubeconfigSource {
     pub service_account: Option<bool>,
 }
 
-/// A key of a Secret in the namespace of the account. Label the Secret `kubesvc.io/watch: "true"` to have its changes seen at once.
+/// A key of a Secret in the namespace of the account. Label the Secret `kubesvc.io/watch: "true"` so that its changes are seen at once.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SecretKeyReference {
@@ -251,25 +251,25 @@ impl SecretKeyReference {
     }
 }
 
-/// A custom resource that is exposed though the agent may not list definitions.
+/// A custom resource that is exposed even if the agent may not list definitions.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ExposedCustomResource {
     /// `Kind.group`.
     #[schemars(length(min = 1, max = 320))]
     pub kind: String,
-    /// Namespaced (the default) or Cluster.
+    /// Scope of the kind: Namespaced (the default) or Cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<Scope>,
 }
 
-/// Whether a kind lives in namespaces.
+/// Scope of the kind: Namespaced (the default) or Cluster.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
-    /// Its objects live in namespaces.
+    /// Objects of the kind are in namespaces.
     #[default]
     Namespaced,
-    /// Its objects are cluster-wide.
+    /// Objects of the kind are cluster-scoped.
     Cluster,
 }
 
@@ -280,27 +280,27 @@ pub struct CustomResourceTreatment {
     /// The kind, as `Kind.group`.
     #[schemars(length(min = 1, max = 320))]
     pub kubernetes_kind: String,
-    /// What Spinnaker takes it for. Default: unclassified.
+    /// Spinnaker's classification of the kind. Default: unclassified.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spinnaker_kind: Option<SpinnakerKind>,
-    /// Order of deployment among several manifests, in digits; lower goes first. Default: "100".
+    /// Deployment priority among several manifests, in digits; lower values are deployed first. Default: "100".
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 9))]
     #[x_kube(validation = Rule::new("self.matches('^[0-9]+$')").message("spec.customResources[].deployPriority must be digits, as a string"))]
     pub deploy_priority: Option<String>,
-    /// Whether Spinnaker makes a new version at each deployment. Default: false.
+    /// Whether Spinnaker creates a new version at each deployment. Default: false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub versioned: Option<bool>,
-    /// Whether the kind lives in namespaces. Default: true.
+    /// Whether the kind is namespaced. Default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespaced: Option<bool>,
 }
 
-/// Clouddriver's classes of Kubernetes kinds.
+/// Clouddriver's classification of the kind. Default: unclassified.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub enum SpinnakerKind {
-    /// Things that run, such as pods.
+    /// Running instances, such as pods.
     Instances,
     /// Configuration, such as ConfigMaps.
     Configs,

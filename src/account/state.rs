@@ -5,41 +5,41 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a person wants an account to be.
+/// Desired state of the account: ACTIVE (the default) or INACTIVE. An inactive account is kept, and no agent holds it.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum DesiredState {
-    /// Agents of a zone hold it.
+    /// Agents of the zone hold the account.
     #[default]
     Active,
-    /// It is kept, and no agent holds it.
+    /// The account is kept, and no agent holds it.
     Inactive,
 }
 
-/// Where an account is. The ten documented states; TO_DEACTIVATE is only shown, never written.
+/// State of the account: one of the ten documented states. TO_DEACTIVATE is only displayed, never written.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum State {
-    /// Kept, and no agent holds it. An absent status reads so.
+    /// The account is kept, and no agent holds it. An absent status means this state.
     #[default]
     Inactive,
-    /// To be active; a zone or a credential is awaited.
+    /// To be activated; waits for a zone or a credential.
     ToMigrate,
-    /// Handed to the agents of its zone; none has answered that it holds it.
+    /// Sent to the agents of its zone; none has reported yet that it holds the account.
     Activating,
-    /// An agent holds it.
+    /// At least one agent holds the account.
     Active,
-    /// To be inactive, and not begun. Only shown.
+    /// To be deactivated; not started yet. Only displayed.
     ToDeactivate,
-    /// The agents were told to drop it, and not all have answered.
+    /// The agents were told to drop the account, and not all have answered.
     Deactivating,
-    /// Being deleted; the agents were told to drop it.
+    /// Being deleted; the agents were told to drop the account.
     Deleting,
-    /// Being deleted, and an agent failed to drop it. Tried again.
+    /// Being deleted; an agent failed to drop the account. The operator retries.
     DeleteFailed,
-    /// The last try failed; the message says why and the conditions say whether it is tried again.
+    /// The last attempt failed; the message says why, and the conditions say whether the operator retries.
     Failed,
-    /// It was active, and the last agent that held it is gone.
+    /// The account was active, and the last agent that held it is gone.
     Orphaned,
 }
 
@@ -81,14 +81,14 @@ impl fmt::Display for State {
     }
 }
 
-/// How far the right to hold an account has been given to a zone.
+/// Phase of the right of a zone to hold an account.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum GrantPhase {
-    /// No zone may hold it.
+    /// No zone may hold the account.
     #[default]
     None,
-    /// The agents of the zone may hold it.
+    /// The agents of the zone may hold the account.
     Open,
-    /// The agents of the zone are to drop it; nothing else happens until they have.
+    /// The agents of the zone must drop the account; nothing else happens until they have.
     Revoking,
 }

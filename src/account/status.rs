@@ -18,33 +18,33 @@ pub const MAX_TRIED_ZONES: usize = 64;
 /// near it; there the epoch stops growing.
 pub const MAX_EPOCH: i64 = (1 << 53) - 1;
 
-/// Where the account is, why, and what happens next.
+/// Observed state of the account, the reason for it, and what happens next.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct KubesvcAccountStatus {
-    /// Where the account is: INACTIVE, TO_MIGRATE, ACTIVATING, ACTIVE, DEACTIVATING, DELETING, DELETE_FAILED, FAILED or ORPHANED.
+    /// State of the account: INACTIVE, TO_MIGRATE, ACTIVATING, ACTIVE, DEACTIVATING, DELETING, DELETE_FAILED, FAILED or ORPHANED.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<State>,
-    /// The generation of the spec that this status speaks of; -1 until an operator has seen the account.
+    /// Generation of the spec that this status describes; -1 until an operator has seen the account.
     pub observed_generation: i64,
-    /// Counts each opening, re-opening and revoking of the grant. What an agent says counts only for the epoch it was told.
+    /// Epoch of the grant: it grows each time the grant is opened, reopened or revoked. An agent's answer counts only for the epoch that the agent was sent.
     #[serde(skip_serializing_if = "GrantEpoch::is_none")]
     #[schemars(with = "i64", range(min = 0, max = MAX_EPOCH))]
     pub epoch: GrantEpoch,
-    /// Which zone may hold the account.
+    /// The right of a zone to hold the account.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grant: Option<Grant>,
-    /// The agent that streams the account's objects.
+    /// Agent that streams the account's objects.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub caching: Option<CachingAssignment>,
-    /// The zone that holds the account, or held it last.
+    /// Zone that holds the account, or held it last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone_id: Option<String>,
     /// Agents that held the account at the last change, the first 16 by name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub agents: Vec<String>,
-    /// How many agents held the account at the last change.
+    /// Number of agents that held the account at the last change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_count: Option<i32>,
     /// URL of the cluster's API server.
@@ -56,66 +56,66 @@ pub struct KubesvcAccountStatus {
     /// SHA-256 of the API server's certificate: upper-case pairs joined by colons.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cert_fingerprint: Option<String>,
-    /// The uid of the cluster's kube-system namespace. The account is bound to this cluster until it is made INACTIVE.
+    /// UID of the cluster's kube-system namespace. The account is bound to this cluster until it is made INACTIVE.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_uid: Option<String>,
-    /// SHA-256 over the public keys with which the cluster's API server signs tokens of service accounts (`/openid/v1/jwks`). They tell which cluster it is where the uid of kube-system may not be read.
+    /// SHA-256 of the public keys that verify the service account tokens of the cluster's API server (`/openid/v1/jwks`). Identifies the cluster if the agent may not read the UID of kube-system.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_keys_digest: Option<String>,
-    /// SHA-256 of the public key of the certificate authority in the kubeconfig that verified the API server. It tells which cluster it is where the uid of kube-system may not be read.
+    /// SHA-256 of the public key of the certificate authority in the kubeconfig that verified the API server. Identifies the cluster if the agent may not read the UID of kube-system.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub authority_key_digest: Option<String>,
-    /// The cluster for people: host and port of its API server, and the first 8 characters of the uid of kube-system.
+    /// Human-readable name of the cluster: host and port of its API server, and the first 8 characters of the UID of kube-system.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
-    /// How many namespaces the agent saw.
+    /// Number of namespaces that the agent saw.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespaces_count: Option<i32>,
-    /// How many tries failed in a row.
+    /// Number of consecutive failed attempts.
     #[serde(skip_serializing_if = "is_zero_i32")]
     #[schemars(range(min = 0))]
     pub failed_count: i32,
-    /// Why the last try failed.
+    /// Error of the last failed attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_message: Option<String>,
-    /// Under FAILED `DuplicateName`: the object that has the account name, or had it last.
+    /// If the account is FAILED with reason `DuplicateName`: the object that has the account name, or had it last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name_holder: Option<NameHolder>,
-    /// An agent whose own file lists an account of this name beside this object; the condition `ListedByAgent` says which of the two counts.
+    /// Agent whose own file also lists an account of this name; the condition `ListedByAgent` says which of the two is in effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listed_by: Option<ListingAgent>,
-    /// When the next try is due. For people; no timer reads it.
+    /// Time of the next attempt. Informational; no timer reads it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_retry_time: Option<Time>,
-    /// When the state last changed. For people; no timer reads it.
+    /// Time of the last state change. Informational; no timer reads it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_transition_time: Option<Time>,
-    /// The last value of the annotation `kubesvc.io/retry` that was acted on.
+    /// Last value of the annotation `kubesvc.io/retry` that the operator acted on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_handled: Option<String>,
-    /// The last value of the annotation `kubesvc.io/elect-caching` that was acted on.
+    /// Last value of the annotation `kubesvc.io/elect-caching` that the operator acted on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub election_handled: Option<String>,
-    /// Zones that were tried in this round of looking for one, at most 64; under FAILED `ZoneAmbiguous` the zones that were asked.
+    /// Zones tried in the current search for a zone, at most 64. If the account is FAILED with reason `ZoneAmbiguous`, the zones that were asked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub tried_zones: Vec<String>,
-    /// The Secret's uid and resourceVersion that the grant was opened with, or offers were asked for, joined by a slash.
+    /// UID and resourceVersion, joined by a slash, of the Secret for which the grant was opened or offers were requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credential_version: Option<String>,
-    /// Ready, Reconciling and Stalled as kstatus reads them, AgentConnected, Caching, ClusterIdentity once a cluster was reached: Unknown where nothing tells whether it is the one that the account is bound to; and ListedByAgent while an agent's own file lists an account of this name too: its reason tells which of the two counts, DeclaredWins or AgentWins.
+    /// Ready, Reconciling and Stalled as defined by kstatus; AgentConnected; Caching; ClusterIdentity after a cluster was reached (Unknown if nothing shows whether it is the cluster that the account is bound to); ListedByAgent while an agent's own file also lists an account of this name (the reason, DeclaredWins or AgentWins, says which of the two is in effect).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }
 
-/// An object that has an account name.
+/// The object that has an account name.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NameHolder {
-    /// Its namespace.
+    /// Namespace of the object.
     #[schemars(length(max = 63))]
     pub namespace: String,
-    /// Its name.
+    /// Name of the object.
     #[schemars(length(max = 253))]
     pub name: String,
 }
@@ -138,10 +138,10 @@ impl std::fmt::Display for NameHolder {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ListingAgent {
-    /// The agent's zone.
+    /// Zone of the agent.
     #[schemars(length(max = 255))]
     pub zone_id: String,
-    /// The agent.
+    /// Id of the agent.
     #[schemars(length(max = 191))]
     pub agent_id: String,
 }
@@ -150,34 +150,34 @@ pub struct ListingAgent {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Grant {
-    /// None, Open or Revoking.
+    /// Phase of the grant: None, Open or Revoking.
     pub phase: GrantPhase,
-    /// The zone that has it; it changes only through None.
+    /// Zone that has the grant; it changes only through phase None.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
-    /// The generation of the spec that agents are sent under this grant.
+    /// Generation of the spec that agents receive under this grant.
     #[serde(skip_serializing_if = "is_zero")]
     pub generation: i64,
-    /// A digest of the parts of the spec that agents are sent; only a change of it, or of the credential, activates anew.
+    /// Digest of the parts of the spec that agents receive. The account is activated again only if this digest or the credential changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub definition: Option<String>,
 }
 
-/// Which process of which agent streams the account's objects, and under which epoch of caching. Without an agent nobody
-/// does, and what was streamed under an earlier epoch is refused.
+/// The agent process that streams the account's objects, and the epoch of caching. Without an agent, no objects are
+/// streamed. Objects streamed under an earlier epoch are rejected.
 // No default for the whole of it: the schema would have one with an epoch that its own minimum refuses.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct CachingAssignment {
-    /// The agent.
+    /// Id of the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 191))]
     pub agent_id: Option<String>,
-    /// The agent's process.
+    /// Id of the agent's process.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", length(max = 26))]
     pub boot_id: Option<BootId>,
-    /// Grows with each change; the database takes nothing that was streamed under a lesser one.
+    /// Grows with each change; the database rejects objects that were streamed under a lower epoch.
     #[schemars(with = "i64", range(min = 1, max = MAX_EPOCH))]
     pub epoch: CachingEpoch,
 }
