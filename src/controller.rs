@@ -116,7 +116,7 @@ async fn lead(context: ControllerContext, stop: CancellationToken, over: Cancell
     let events = events::Events::start(context.client.clone(), &context.replica_id, telling.clone());
     let _ended = telling.drop_guard();
     let controller = Arc::new(leader::Controller::new(context, events));
-    info!(accounts = controller.context.accounts.len(), "leading");
+    info!(accounts = controller.context.accounts.len(), "started leading");
     tokio::join!(
         workers::run(Arc::clone(&controller), stop.clone(), over),
         keep_time(&controller, &stop),
@@ -208,10 +208,10 @@ async fn repair_rows(controller: &leader::Controller, stop: &CancellationToken) 
                 updated = repair.updated,
                 deleted = repair.deleted,
                 refused = repair.refused,
-                "rows repaired"
+                "repaired rows"
             ),
             Some(Err(error)) => {
-                warn!(error = %chain(&error), "rows were not compared; tried again in a minute");
+                warn!(error = %chain(&error), "cannot compare rows; retrying in a minute");
             }
         }
         foreign_rows::tell(controller);

@@ -174,7 +174,7 @@ impl Peers {
             if lookup.fail_fast {
                 return Err(problem);
             }
-            warn!("{problem}; going on, since kubesvc.cluster-kubernetes.failFast is false");
+            warn!("{problem}; continuing because kubesvc.cluster-kubernetes.failFast is false");
         }
         let key = Arc::new(PeerKey::open(ways.own, &ways.namespace).await?);
         let names =

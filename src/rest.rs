@@ -202,7 +202,7 @@ impl RestState {
             written
         };
         tokio::spawn(kept).await.unwrap_or_else(|problem| {
-            tracing::error!(error = %problem, "a request broke off");
+            tracing::error!(error = %problem, "a request did not finish");
             Err(RestError::new(StatusCode::INTERNAL_SERVER_ERROR, "the request broke off; look at the log"))
         })
     }

@@ -84,7 +84,7 @@ impl Accounts {
             match Definition::split(spec) {
                 (Some(account), definition) if is_named(&account) => self.add_one(account, definition),
                 _ => {
-                    tracing::warn!(batch = %command.batch_id, "the hub sent an account without a name, ignored");
+                    tracing::warn!(batch = %command.batch_id, "ignored an account without a name or uid from the hub");
                 }
             }
         }
@@ -159,21 +159,21 @@ impl Accounts {
     /// Processes an assignment to stream, or to stop streaming, the objects of an account.
     pub fn cache(&mut self, assignment: &CachingAssignment) {
         let (Some(fence), Some(account)) = (&assignment.fence, &assignment.account) else {
-            tracing::warn!("the hub sent an assignment of caching without an account, ignored");
+            tracing::warn!("ignored a caching assignment without an account from the hub");
             return;
         };
         let outcome = self.parts.table.lock().cache(fence, assignment.on);
         let (epoch, on) = (fence.caching_epoch, assignment.on);
         match outcome {
             AssignmentOutcome::Taken => {
-                tracing::info!(account = %account.name, epoch, on, "assignment of caching");
+                tracing::info!(account = %account.name, epoch, on, "received a caching assignment");
             }
             AssignmentOutcome::Late => {
-                tracing::debug!(account = %account.name, epoch, on, "a late assignment of caching");
+                tracing::debug!(account = %account.name, epoch, on, "ignored an outdated caching assignment");
             }
             // The account was dropped meanwhile; the hub learns that from the report.
             AssignmentOutcome::Unknown => {
-                tracing::debug!(account = %account.name, epoch, on, "an assignment of caching for what is not held");
+                tracing::debug!(account = %account.name, epoch, on, "ignored a caching assignment for an account that is not held");
             }
         }
     }
@@ -272,7 +272,7 @@ impl Accounts {
                     tracing::warn!(
                         account = %account.name,
                         class = %failure.class().as_str_name(),
-                        "its changed file does not work, the account keeps what it was started with: {}",
+                        "the account's changed file is unusable, keeping the previous content: {}",
                         failure.message
                     );
                 }

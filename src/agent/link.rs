@@ -102,7 +102,7 @@ impl Link {
             version = %self.options.version,
             hub = %self.options.hub,
             tls = !self.options.insecure,
-            "the agent starts"
+            "starting the agent"
         );
         while !stop.is_cancelled() {
             let ended = self.connect_and_serve(&stop).await;
@@ -113,7 +113,7 @@ impl Link {
                 () = sleep_until(again_at) => {}
             }
         }
-        tracing::info!("the agent has stopped");
+        tracing::info!("the agent stopped");
     }
 
     /// Runs one stream from beginning to end.
@@ -145,7 +145,7 @@ impl Link {
         };
         if !accepted.approved {
             tracing::warn!(
-                "the agent is not approved and is sent no accounts; set spec.approved of its KubesvcAgent object"
+                "the agent is not approved and receives no accounts; set spec.approved in its KubesvcAgent object"
             );
         }
         self.status.connected(health::StreamStatus {
@@ -192,7 +192,7 @@ impl Link {
             }
             StreamEnd::Drained(at) => {
                 self.status.disconnected("the replica of the operator is stopping");
-                tracing::info!("the replica of the operator is stopping, dialling anew");
+                tracing::info!("the operator's replica is stopping, reconnecting");
                 return at;
             }
             StreamEnd::Refused(refused) => {
@@ -205,7 +205,7 @@ impl Link {
         };
         tracing::warn!(
             hub = %self.options.hub,
-            "{problem}; trying again in {:.1} s",
+            "{problem}; retrying in {:.1} s",
             wait.as_secs_f64()
         );
         self.status.disconnected(problem);

@@ -184,11 +184,11 @@ impl AccountFiles {
                     Content::File(digest) => changed.push(ReadFile { path: path.to_owned(), digest }),
                     Content::Missing => tracing::warn!(
                         file = %path.display(),
-                        "the file is gone; accounts keep what they were started with"
+                        "the file is gone; accounts keep its previous content"
                     ),
                     Content::Unreadable(why) => tracing::warn!(
                         file = %path.display(),
-                        "the file cannot be read ({why}); accounts keep what they were started with"
+                        "cannot read the file ({why}); accounts keep its previous content"
                     ),
                 }
             }

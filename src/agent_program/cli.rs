@@ -70,10 +70,10 @@ pub fn main() -> ExitCode {
         tracing::warn!("{warning}");
     }
     if let Err(error) = no_core_dumps() {
-        tracing::warn!(%error, "core dumps cannot be turned off; a crash may write credentials to a disk");
+        tracing::warn!(%error, "cannot disable core dumps; a crash may write credentials to disk");
     }
     if let Err(error) = raise_open_files() {
-        tracing::warn!(%error, "the bound on open files cannot be raised (ulimit -n)");
+        tracing::warn!(%error, "cannot raise the limit on open files (ulimit -n)");
     }
     run(options, settings)
 }

@@ -41,7 +41,7 @@ struct LoggedState {
 const SETTLE_DELAY: Duration = Duration::from_millis(500);
 
 fn refuse(problem: String, own: &StaticAccountFile) {
-    tracing::error!("the settings have changed and are refused; those before stay in force: {problem}");
+    tracing::error!("rejected the changed settings; the previous ones stay in effect: {problem}");
     own.reload_failed(problem);
 }
 
@@ -108,7 +108,7 @@ impl Settings {
             tracing::warn!("{warning}");
         }
         if later.is_empty() && !self.said.later.is_empty() {
-            tracing::info!("the settings are again those with which the agent started");
+            tracing::info!("the settings are the same again as at the start of the agent");
         } else if later != self.said.later {
             let keys = later.join(", ");
             tracing::warn!("changed settings take effect at the next start of the agent: {keys}");
@@ -118,7 +118,7 @@ impl Settings {
         let accounts = specs(&loaded.settings.accounts);
         let count = accounts.len();
         if own.replace(accounts) {
-            tracing::info!(count, "the accounts of the agent's own file have changed");
+            tracing::info!(count, "the accounts in the agent's own file changed");
         }
     }
 }

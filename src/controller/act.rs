@@ -115,7 +115,7 @@ impl Controller {
                     tracing::error!(
                         account = account.account_name(),
                         error,
-                        "the account goes on without a row"
+                        "the database rejected the account's row; continuing without it"
                     );
                     self.memories.update(account.uid(), |memory| memory.row_refused = true);
                 }
@@ -165,7 +165,7 @@ impl Controller {
         };
         let parameters = DeleteParams::default().preconditions(observed);
         self.context.budget.take(Urgency::Answer).await;
-        tracing::info!(account = account.account_name(), "a static account that no agent lists is deleted");
+        tracing::info!(account = account.account_name(), "deleting a static account that no agent lists");
         crash::point("object-delete:before");
         let answer = timed(self.api(account).delete(name, &parameters)).await;
         crash::point("object-delete:after");
@@ -248,7 +248,7 @@ impl Controller {
                 account = before.account_name(),
                 agentId = agent,
                 epoch = caching.epoch.0,
-                "the account is cached by another process"
+                "the caching agent changed"
             );
         }
         let idle = idle_settings(before, &write.status);

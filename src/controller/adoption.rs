@@ -75,7 +75,7 @@ pub(super) async fn run(controller: &Controller, stop: &CancellationToken) {
             let (wait, next) = match look(controller, home).await {
                 Ok(()) => (ROW_COMPARISON_INTERVAL, FIRST_RETRY_DELAY),
                 Err(error) => {
-                    warn_unless_away!(error = %chain(&*error), "rows that are not of kubesvc cannot be adopted yet; tried again");
+                    warn_unless_away!(error = %chain(&*error), "cannot adopt rows that are not kubesvc's; retrying");
                     (pause, (2 * pause).min(ROW_COMPARISON_INTERVAL))
                 }
             };
@@ -151,7 +151,7 @@ impl Controller {
         if of_vendor && fact == RowFact::Present && calls_for_row(&self.context, account) {
             // The vendor's row is deleted last, since only it still records where the account came from.
             if let Err(error) = self.context.projection.adopt(row::of(account)).await {
-                warn!(account = account.account_name(), error = %chain(&error), "the vendor's row stays for now");
+                warn!(account = account.account_name(), error = %chain(&error), "cannot take over the vendor's row yet");
             }
             return;
         }
@@ -185,7 +185,7 @@ impl Controller {
                     self.complete_secret(&made, contents, version).await?;
                 }
                 self.context.metrics.adopted_rows.inc();
-                info!(account = object.account_name(), object = %AccountKey::of(object), "a row became an account");
+                info!(account = object.account_name(), object = %AccountKey::of(object), "adopted a row as an account");
                 return Ok(AdoptionOutcome::Taken);
             }
             Err(error) => PermanentRefusal::of(error)?,

@@ -42,7 +42,7 @@ pub(super) async fn run(controller: &Controller, stop: &CancellationToken) {
 async fn clear_up(controller: &Controller) {
     let context = &controller.context;
     if let Err(error) = remove_rows(controller).await {
-        warn!(error = %chain(&error), "rows of replicas that are gone were not removed; tried again in a minute");
+        warn!(error = %chain(&error), "cannot remove the rows of dead replicas; retrying in a minute");
     }
     if let Some(leases) = &context.leases {
         context.replicas.remove_long_gone(leases).await;
@@ -56,7 +56,7 @@ async fn remove_rows(controller: &Controller) -> Result<(), StoreError> {
             continue;
         }
         let rows = context.store.assignments(&replica).await?;
-        info!(replica, rows = rows.len(), "the rows of a replica that is gone are removed");
+        info!(replica, rows = rows.len(), "removing the rows of a dead replica");
         // Mark the rows unreachable before deleting them, so that readers of the table see it first.
         let reached = rows.iter().filter(|row| row.reachable);
         let marked: Vec<_> = reached.map(|row| Assignment { reachable: false, ..row.clone() }).collect();

@@ -41,7 +41,7 @@ impl Events {
             while let Some((account, note)) = waiting.recv().await {
                 // An Event whose write panics is dropped; the following ones are still written.
                 if AssertUnwindSafe(write(&recorder, &account, note)).catch_unwind().await.is_err() {
-                    error!(account = account.account_name(), "an Event was dropped: writing it has panicked");
+                    error!(account = account.account_name(), "dropped an Event because writing it panicked");
                 }
             }
         }));
@@ -79,6 +79,6 @@ async fn write(recorder: &Recorder, account: &KubesvcAccount, note: EventDraft) 
         tokio::time::timeout(WRITE_TIMEOUT, recorder.publish(&event, &account.object_ref(&()))).await;
     crash::point("event:after");
     if !matches!(written, Ok(Ok(()))) {
-        debug!(account = account.account_name(), "an Event was not written");
+        debug!(account = account.account_name(), "cannot write an Event");
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn tell(controller: &Controller) {
     if let Some(names) = controller.foreign.found(names).filter(|_| controller.context.adopts.is_none()) {
         warn!(
             rows = count,
-            names, "table kubesvc_accounts has rows that are not of kubesvc; they are left alone"
+            names, "table kubesvc_accounts contains rows that are not kubesvc's; leaving them unchanged"
         );
     }
 }

@@ -96,7 +96,7 @@ impl Controller {
                     info!(
                         namespace,
                         secret = name,
-                        "a Secret has no owner any more, and the labels of its account"
+                        "removed the owner of a Secret and set the labels of its account"
                     );
                     return Ok(());
                 }
@@ -158,7 +158,7 @@ pub(super) async fn keep_updated(controller: &Controller, stop: &CancellationTok
             return;
         };
         let Some(((namespace, secret), error)) = failed.first() else { continue };
-        warn_unless_away!(namespace, secret, failed = failed.len(), error = %chain(&**error), "Secrets cannot be brought up to date; tried again");
+        warn_unless_away!(namespace, secret, failed = failed.len(), error = %chain(&**error), "cannot update Secrets; retrying");
         if stop.run_until_cancelled(tokio::time::sleep(RETRY_DELAY)).await.is_none() {
             return;
         }
@@ -192,7 +192,7 @@ fn outlives(account: &KubesvcAccount, why: &str) {
     if is_named_by(account) {
         warn!(
             account = account.account_name(),
-            why, "the Secret that was made for the account may outlive it"
+            why, "the Secret that was created for the account may outlive it"
         );
     }
 }

@@ -64,7 +64,7 @@ impl Controller {
                 Err(error) => {
                     self.context.metrics.failed_requests.inc();
                     let pause = self.pause_after_error(account.uid());
-                    warn_unless_away!(account = account.account_name(), error = %chain(error.as_ref()), pause, "tried again in some seconds");
+                    warn_unless_away!(account = account.account_name(), error = %chain(error.as_ref()), pause, "cannot reconcile the account; retrying");
                     self.schedule.look_again(key, Some(self.context.ticks.now() + pause));
                     return;
                 }
@@ -102,7 +102,7 @@ impl Controller {
         }
         for (uid, name) in self.memories.forget(key) {
             if let Err(error) = self.context.projection.delete(&uid).await {
-                warn!(account = name, error = %chain(&error), "row of a deleted account stays until the next comparison");
+                warn!(account = name, error = %chain(&error), "cannot delete the row of a deleted account; it stays until the next comparison");
             }
             let heirs = self.context.accounts.by_account_name(&name);
             self.schedule.wakes.wake_all(heirs.iter().map(|heir| AccountKey::of(heir)));
@@ -114,13 +114,13 @@ impl Controller {
         let api: Api<KubesvcAccount> = Api::namespaced(self.context.client.clone(), &key.namespace);
         match timed(api.get_metadata_opt(&key.name)).await {
             Ok(Some(there)) if known.iter().any(|(uid, _)| there.metadata.uid.as_deref() == Some(uid)) => {
-                warn!(account = %key, "the watch shows an account as gone that is there; all are listed anew");
+                warn!(account = %key, "the watch reported an existing account as deleted; listing all accounts again");
                 drop(tokio::time::timeout(LIST_TIMEOUT, self.context.accounts.list_anew()).await);
                 false
             }
             Ok(_) => true,
             Err(error) => {
-                warn_unless_away!(account = %key, error = %chain(error.as_ref()), "cannot ask whether the account is gone; its row stays for now");
+                warn_unless_away!(account = %key, error = %chain(error.as_ref()), "cannot check whether the account is deleted; keeping its row");
                 false
             }
         }

@@ -42,7 +42,7 @@ pub(super) async fn run(controller: Arc<Controller>, stop: CancellationToken, ov
     if tokio::time::timeout(FINISH_TIMEOUT, workers.wait()).await.is_err() {
         warn!(
             accounts = workers.len(),
-            "not all looks at accounts have ended in time; whoever leads next looks again"
+            "some accounts were not reconciled in time; the next leader reconciles them"
         );
         too_late.cancel();
         workers.wait().await;

@@ -169,7 +169,7 @@ impl Elector {
         if let Some(mandate) = self.leadership.mandate() {
             mandate.renewed(sent);
         } else if self.candidate.end().is_some_and(|end| self.now() < end) {
-            info!(lease = LEADER_LEASE, "this replica has the Lease");
+            info!(lease = LEADER_LEASE, "acquired the Lease");
             let deadline = self.times.renew_deadline;
             let mandate = Mandate::by_lease(self.leases.clone(), &self.id, self.begun, sent, deadline);
             self.leadership.take(mandate);
@@ -180,7 +180,7 @@ impl Elector {
         self.candidate.step_down();
         self.look_at = Moment::ZERO;
         if self.leadership.mandate().is_some() {
-            warn!(lease = LEADER_LEASE, "the Lease is lost: this replica leads no more");
+            warn!(lease = LEADER_LEASE, "lost the Lease: this replica no longer leads");
             self.leadership.lose();
         }
     }
@@ -195,13 +195,13 @@ impl Elector {
         self.look_at = Moment::ZERO;
         if let Some(lease) = self.lease.take().filter(|_| led) {
             match self.release(&lease).await {
-                Ok(()) => info!(lease = LEADER_LEASE, "the Lease is released"),
+                Ok(()) => info!(lease = LEADER_LEASE, "released the Lease"),
                 Err(error) => {
                     let lease = LEADER_LEASE;
                     warn_unless_away!(
                         lease,
                         error,
-                        "the Lease is not released; others wait until it has run out"
+                        "cannot release the Lease; other replicas wait until it expires"
                     );
                 }
             }
@@ -235,7 +235,7 @@ impl Elector {
             LeaseWriteError::Api(error) => error.as_str(),
         };
         if !api_server_is_away() && !std::mem::replace(&mut self.complained, true) {
-            warn!(lease = LEADER_LEASE, error, "cannot {what} the Lease; trying again");
+            warn!(lease = LEADER_LEASE, error, "cannot {what} the Lease; retrying");
         }
     }
 }

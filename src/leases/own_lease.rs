@@ -68,7 +68,7 @@ impl OwnLease {
                     if !api_server_is_away() && !std::mem::replace(&mut complained, true) {
                         warn!(
                             error,
-                            "cannot write the Lease of this replica; the others may take it for dead"
+                            "cannot renew this replica's Lease; other replicas may consider it dead"
                         );
                     }
                     RETRY_DELAY.min(self.times.renewal())
@@ -129,7 +129,7 @@ impl OwnLease {
         let mut lease = objects::released(&lease);
         lease.metadata.annotations.get_or_insert_default().insert(BACKLOG.to_owned(), "0".to_owned());
         if let Err(failed) = self.leases.put(&lease, RELEASE_TIMEOUT).await {
-            debug!(?failed, "the Lease of this replica is not released; it runs out");
+            debug!(?failed, "cannot release this replica's Lease; it will expire");
         }
     }
 }

@@ -241,7 +241,7 @@ impl Replicas {
                     Some(Err(problem)) => {
                         if !is_of_api_server(&problem) && !std::mem::replace(&mut complained, true) {
                             let error = chain(&problem);
-                            warn!(error, "cannot watch Leases; whether other replicas are alive is not known");
+                            warn!(error, "cannot watch Leases; the liveness of other replicas is unknown");
                         }
                         false
                     }
@@ -249,7 +249,7 @@ impl Replicas {
             };
             if news {
                 let alive = self.alive();
-                info!(replicas = alive.len(), leases = alive.join(" "), "replicas that are alive");
+                info!(replicas = alive.len(), leases = alive.join(" "), "live replicas changed");
                 self.changes.send_modify(|count| *count += 1);
             }
         }
@@ -281,11 +281,11 @@ impl Replicas {
         let own = replica_lease(&self.id);
         for (name, version) in gone.into_iter().filter(|(name, _)| *name != own).take(MAX_REMOVALS_PER_PASS) {
             match leases.delete(&name, &version, REMOVE_TIMEOUT).await {
-                Ok(()) => info!(lease = name, "the Lease of a replica that is long gone is removed"),
+                Ok(()) => info!(lease = name, "removed the Lease of a dead replica"),
                 // The replica is back, or another client has removed the Lease.
                 Err(LeaseWriteError::Changed) => {}
                 Err(LeaseWriteError::Api(error)) => {
-                    warn_unless_away!(lease = name, error, "cannot remove an old Lease");
+                    warn_unless_away!(lease = name, error, "cannot remove the Lease of a dead replica");
                 }
             }
         }

@@ -140,21 +140,21 @@ impl HttpServer {
         drop(listener);
         if tokio::time::timeout(self.limits.grace, graceful.shutdown()).await.is_err() {
             let seconds = self.limits.grace.as_secs();
-            warn!(listener = self.name, "requests were still running after {seconds} s and are cut off");
+            warn!(listener = self.name, "aborted requests that were still running after {seconds} s");
         }
     }
 
     /// Returns the slot of a new connection, or `None` if it must be closed.
     async fn place(&self, peer: IpAddr) -> Option<ConnectionSlot> {
         let Some(address) = self.addresses.enter(peer) else {
-            self.close("address", peer, "this address has as many connections open as it may");
+            self.close("address", peer, "the limit of connections per address is reached");
             return None;
         };
         if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
             return Some(ConnectionSlot { _slot: slot, _address: address });
         }
         if !self.waiting.close_oldest() {
-            self.close("cap", peer, "there are as many connections as there may be, and all are in use");
+            self.close("cap", peer, "the limit of connections is reached, and all are in use");
             return None;
         }
         // The closed connection releases its slot once its task runs.
@@ -204,7 +204,7 @@ impl HttpServer {
             tokio::select! {
                 ended = connection => {
                     if let Err(error) = ended {
-                        debug!(%error, listener = name, "a connection ended");
+                        debug!(%error, listener = name, "a connection ended with an error");
                     }
                 }
                 overdue = phase.overdue() => metrics.count(name, match overdue {

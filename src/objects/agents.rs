@@ -269,7 +269,7 @@ impl AgentIndex {
             Ok(agent) => Some(agent),
             Err(invalid) => {
                 if self.index.write().malformed.insert(name.clone()) {
-                    error!(agent = name, error = %invalid.error, "malformed KubesvcAgent; it counts as it was read last; delete it");
+                    error!(agent = name, error = %invalid.error, "malformed KubesvcAgent, using its last valid version; delete the object");
                 }
                 None
             }
@@ -310,7 +310,7 @@ async fn follow(api: &Api<GuardedAgent>, agents: &AgentIndex) {
     loop {
         let event = tokio::select! {
             () = agents.went_back.notified() => {
-                warn!("the API server has older KubesvcAgents than it has shown; they are listed anew");
+                warn!("the API server returned older KubesvcAgents than before; listing them again");
                 stream = new_stream();
                 continue;
             }

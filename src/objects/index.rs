@@ -180,7 +180,7 @@ impl AccountIndex {
     pub async fn list_anew(&self) {
         let mut patience = LIST_TIMEOUT;
         while tokio::time::timeout(patience, self.listed_anew()).await.is_err() {
-            warn_unless_away!(?patience, "the API server does not list the accounts in time; asking anew");
+            warn_unless_away!(?patience, "the API server did not list the accounts in time; retrying");
             patience = (patience * 2).min(MAX_LIST_TIMEOUT);
         }
     }

@@ -62,7 +62,7 @@ pub async fn watch_secrets(
             Ok(Event::Init | Event::InitDone) => {}
             Err(outage) => {
                 outages::log_transition(
-                    "Secrets, whose changes are seen every ten minutes otherwise,",
+                    "Secrets (whose changes are otherwise seen every ten minutes)",
                     &outage,
                 );
             }

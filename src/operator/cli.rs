@@ -84,10 +84,10 @@ fn start(arguments: &RunArguments, loaded: &Loaded<OperatorSettings>) -> ExitCod
         tracing::warn!("{exposure}");
     }
     if let Err(error) = no_core_dumps() {
-        tracing::warn!(%error, "core dumps cannot be turned off; a crash may write credentials to a disk");
+        tracing::warn!(%error, "cannot disable core dumps; a crash may write credentials to disk");
     }
     let open_files = raise_open_files().unwrap_or_else(|error| {
-        tracing::warn!(%error, "the bound on open files cannot be raised (ulimit -n)");
+        tracing::warn!(%error, "cannot raise the limit on open files (ulimit -n)");
         USUAL_OPEN_FILES
     });
     crate::operator::kube_client::install_crypto();

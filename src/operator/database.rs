@@ -37,7 +37,7 @@ pub(super) async fn open(
             None => return Ok(None),
             Some(Ok(store)) => {
                 if waited {
-                    info!("the database can be used");
+                    info!("the database is available");
                 }
                 return Ok(Some(store));
             }
@@ -45,7 +45,7 @@ pub(super) async fn open(
                 waited = true;
                 let why = error.in_full();
                 if starting.waits_for("database", &why) {
-                    warn!(error = why, "the database cannot be used; the operator waits for it");
+                    warn!(error = why, "the database is unavailable; waiting for it");
                 }
             }
             Some(Err(error)) => return Err(chain(&error)),

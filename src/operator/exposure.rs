@@ -35,12 +35,12 @@ pub(super) fn exposures(settings: &OperatorSettings, foreign: bool) -> [Exposure
         door(
             "hub-plaintext",
             true,
-            "agents are sent credentials in plaintext on kubesvc.grpc.server.port; let a proxy before it serve TLS",
+            "agents receive credentials in plaintext on kubesvc.grpc.server.port; put a proxy with TLS in front of it",
         ),
         door(
             "hub-open",
             true,
-            "who reaches kubesvc.grpc.server.port can say that it is an agent of any zone; let nobody but agents reach it, \
+            "everyone who can reach kubesvc.grpc.server.port can pose as an agent of any zone; let only agents reach it, \
              and set kubesvc.agents.approval: manual",
         ),
         door(
@@ -57,22 +57,22 @@ pub(super) fn exposures(settings: &OperatorSettings, foreign: bool) -> [Exposure
         door(
             "rest-plaintext",
             true,
-            "REST takes credentials in plaintext on server.port; let a proxy before it serve TLS",
+            "REST receives credentials in plaintext on server.port; put a proxy with TLS in front of it",
         ),
         door(
             "rest-open",
             true,
-            "who reaches server.port can read, change and delete accounts; let nobody but trusted callers reach it",
+            "everyone who can reach server.port can read, change and delete accounts; let only trusted callers reach it",
         ),
         door(
             "noop",
             settings.secrets.noop,
-            "accounts may have credentials in plain text in their spec; set kubesvc.secrets.noop: false",
+            "accounts may contain credentials in plaintext in their spec; set kubesvc.secrets.noop: false",
         ),
         door(
             DATABASE_PLAINTEXT,
             store::may_be_plaintext(&settings.database_url),
-            "the database may be spoken to without TLS beyond this machine; ask for it in kubesvc.database.url",
+            "connections to the database on another machine may be without TLS; require TLS in kubesvc.database.url",
         ),
     ]
 }

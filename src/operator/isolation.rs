@@ -63,9 +63,9 @@ impl IsolationWatcher {
             return;
         }
         if cut_off {
-            warn!("the API server answers other replicas and not this one: its agents are sent to them");
+            warn!("the API server answers other replicas but not this one; sending its agents to them");
         } else {
-            info!("this replica takes agents again");
+            info!("this replica accepts agents again");
         }
         self.hub.set_isolated(cut_off);
     }

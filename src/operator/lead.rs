@@ -76,7 +76,7 @@ impl Leader {
                 controller::run(context, stop.clone(), over.clone()).await;
             }
             Some(None) => {}
-            None => warn!("this replica leads no more, before it has begun"),
+            None => warn!("this replica lost the lead before it began"),
         }
         if stop.is_cancelled() && !over.is_cancelled() {
             // The last rows are written under this leadership, and then the Lease is released.
@@ -98,7 +98,7 @@ impl Leader {
         }
         let within = self.lease_duration * MAX_PREPARATION_LEASES;
         if tokio::time::timeout(within, prepared).await.is_err() {
-            warn!(?within, "this replica cannot begin to lead in time, and leaves it to another");
+            warn!(?within, "this replica cannot begin to lead in time; leaving the lead to another replica");
             over.cancel();
         }
     }

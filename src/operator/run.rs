@@ -57,7 +57,7 @@ pub(super) async fn run(
     let connections = Connections::within(open_files);
     if connections.are_fewer() {
         let Connections { agents, rest } = connections;
-        info!(open_files, agents, rest, "connections are bounded by the files that may be open (ulimit -n)");
+        info!(open_files, agents, rest, "the limit on open files (ulimit -n) reduces connection limits");
     }
     let stop = CancellationToken::new();
     shutdown::on_signal(stop.clone()).map_err(|error| format!("signals cannot be caught: {error}"))?;
@@ -174,7 +174,7 @@ pub(super) async fn run(
         rest = %rest_address,
         grpc = %bound.local_addr(),
         database = config::redact_url(&settings.database_url),
-        "kubesvc-operator"
+        "starting kubesvc-operator"
     );
 
     let doors = exposure::exposures(settings, !location.watches_own_alone());

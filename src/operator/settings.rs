@@ -121,7 +121,7 @@ pub(super) fn rest_settings(settings: &OperatorSettings, location: &RunLocation)
     let accounts_watched = location.watches(&accounts_namespace);
     if settings.dynamic_accounts.enabled && !accounts_watched {
         warn!(
-            "no account can be added by REST or from an agent's own file: {}",
+            "accounts cannot be added by REST or from agents' own files: {}",
             not_watched(&accounts_namespace)
         );
     }

@@ -152,7 +152,7 @@ impl Peers {
             Err(CallError::Refused { status: 404, .. }) => Ok(false),
             Err(problem) => {
                 self.metrics.failed.inc();
-                warn!(agentId = agent_id, error = %problem, "an agent could not be disconnected");
+                warn!(agentId = agent_id, error = %problem, "cannot disconnect an agent");
                 Err(problem)
             }
         }
@@ -177,7 +177,7 @@ impl Peers {
                     // An address that has never answered may not be a replica; `verification` has logged
                     // that.
                     if link.verified.has(replica) {
-                        warn!(error = %problem, path = ask.path, "another replica gives no answer; the objects stand for it");
+                        warn!(error = %problem, path = ask.path, "another replica does not answer; using what the objects record");
                     }
                     link.rest(replica);
                     None
@@ -198,7 +198,7 @@ impl PeerTransport {
         resting.retain(|_, since| since.elapsed() < SILENT_PEER_PAUSE);
         let rests = resting.contains_key(&replica.base_url);
         if rests {
-            debug!(replica = replica.id, "not asked, since it gave no answer a moment ago");
+            debug!(replica = replica.id, "skipped a replica that did not answer a moment ago");
         }
         rests
     }

@@ -97,7 +97,7 @@ pub(super) async fn watch<K: EndpointObjects>(
             }
             Ok(Event::Delete(object)) => membership.tells(K::SOURCE, object.name_any(), Vec::new()),
             Err(outage) => {
-                outages::log_transition(&format!("{:?}, by which replicas are found,", K::SOURCE), &outage);
+                outages::log_transition(&format!("{:?} (used to discover replicas)", K::SOURCE), &outage);
             }
         }
     }

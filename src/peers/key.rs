@@ -181,14 +181,14 @@ impl PeerKey {
     async fn read_again(&self) {
         match tokio::time::timeout(READ_TIMEOUT, read_or_make(&self.secrets, &self.namespace)).await {
             Ok(Ok(keys)) if keys.ids() != self.current.read().ids() => {
-                info!("the key for calls between replicas was changed");
+                info!("the key for calls between replicas changed");
                 *self.current.write() = keys;
             }
             Ok(Ok(_)) => {}
-            Ok(Err(problem)) => warn_unless_away!("{problem}; the former key stays in use"),
+            Ok(Err(problem)) => warn_unless_away!("{problem}; keeping the previous key"),
             Err(_) => {
                 warn_unless_away!(
-                    "Secret {}/{SECRET_NAME} was not read in time; the former key stays in use",
+                    "cannot read Secret {}/{SECRET_NAME} in time; keeping the previous key",
                     self.namespace
                 );
             }
@@ -211,7 +211,7 @@ async fn read_or_make(secrets: &Api<Secret>, namespace: &str) -> Result<PeerKeys
             .await
         {
             Ok(made) => {
-                info!("Secret {namespace}/{SECRET_NAME} was made, for calls between replicas");
+                info!("created Secret {namespace}/{SECRET_NAME} for calls between replicas");
                 return parse(made, namespace);
             }
             // Another replica was faster.

@@ -109,7 +109,7 @@ fn say(before: &[Replica], after: &[Replica]) {
                 replica = replica.id,
                 url = replica.base_url,
                 ready = replica.ready,
-                "a replica is there"
+                "discovered a replica"
             ),
         }
     }

@@ -90,7 +90,7 @@ pub(super) async fn gather(
                     replica = replica.id,
                     url = replica.base_url,
                     error = %problem,
-                    "does not count as a replica until it answers under the key of the replicas"
+                    "not counted as a replica until it answers with the replicas' key"
                 ),
             }
         }));

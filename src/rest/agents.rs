@@ -176,7 +176,7 @@ async fn disconnect_agent(
     };
     let id = id.agent()?;
     if state.fleet.disconnect(&id) {
-        tracing::info!(agentId = id, "disconnected at a caller's request");
+        tracing::info!(agentId = id, "disconnected an agent at a caller's request");
         return Ok(StatusCode::OK);
     }
     if relayed {

@@ -94,7 +94,7 @@ impl Calls {
     ) -> Result<T, ApiError> {
         let until = Instant::now() + REQUEST_TIMEOUT;
         let Ok(Ok(_place)) = tokio::time::timeout_at(until, self.0.acquire()).await else {
-            warn!(%call, "too many requests to the API server are under way");
+            warn!(%call, "too many concurrent requests to the API server");
             return Err(ApiError::Refused(RestError::unavailable(format!(
                 "{MAX_CONCURRENT_CALLS} requests to the Kubernetes API server are under way, and none ended within {} s ({call}); try again",
                 REQUEST_TIMEOUT.as_secs()
@@ -106,13 +106,13 @@ impl Calls {
             Ok(Err(problem)) => {
                 // An account's error may be logged. A Secret's could contain what was sent.
                 let error = (call.resource == Resource::Account).then(|| problem.to_string());
-                warn_unless_away!(%call, error, "the API server cannot be asked");
+                warn_unless_away!(%call, error, "cannot reach the API server");
                 Err(ApiError::Unknown(RestError::unavailable(format!(
                     "the Kubernetes API server cannot be reached ({call}); try again"
                 ))))
             }
             Err(_) => {
-                warn_unless_away!(%call, "the API server does not answer");
+                warn_unless_away!(%call, "the API server did not answer in time");
                 Err(ApiError::Unknown(RestError::unavailable(format!(
                     "the Kubernetes API server did not answer within {} s ({call}); try again",
                     REQUEST_TIMEOUT.as_secs()
@@ -142,7 +142,7 @@ fn refusal(call: ApiCall<'_>, status: &Status) -> ApiError {
         409 => return ApiError::Changed,
         _ => {}
     }
-    warn!(%call, code = status.code, reason = %status.reason, "the API server refuses");
+    warn!(%call, code = status.code, reason = %status.reason, "the API server rejected a request");
     let namespace = call.namespace;
     match status.code {
         400 | 422 => ApiError::Refused(RestError::bad_request(invalid(call, status))),

@@ -227,7 +227,7 @@ impl<'a> AccountSecret<'a> {
             namespace,
             secret = self.name,
             ?trouble,
-            "a kubeconfig that no account uses stays in its Secret"
+            "cannot delete an unused kubeconfig from its Secret"
         );
     }
 

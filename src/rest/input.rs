@@ -19,7 +19,7 @@ pub(super) fn read(fields: Map<String, Value>) -> Result<AccountInput, RestError
     })?;
     if given.ignored.count > 0 {
         let ignored = &given.ignored;
-        debug!(account = given.name, count = ignored.count, first = ?ignored.named, "fields that have no effect here");
+        debug!(account = given.name, count = ignored.count, first = ?ignored.named, "ignored fields that have no effect");
     }
     Ok(given)
 }

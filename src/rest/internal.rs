@@ -56,7 +56,7 @@ async fn signed(State(state): State<RestState>, request: Request, next: Next) ->
 fn refuse(refusal: &SignatureError) -> RestError {
     // No warning: anyone on the network could fill the log with it. The refusal is counted, and a replica logs its
     // own failed calls.
-    tracing::debug!(%refusal, "a call to /internal was refused");
+    tracing::debug!(%refusal, "rejected a call to /internal");
     match refusal {
         SignatureError::TooMany => RestError::unavailable(refusal.to_string()),
         _ => RestError::unauthorized(refusal.to_string()),
@@ -95,7 +95,7 @@ async fn disconnect(
     if !state.fleet.disconnect(&id) {
         return Err(not_connected(&id));
     }
-    tracing::info!(agentId = id, origin, "disconnected, relayed by another replica");
+    tracing::info!(agentId = id, origin, "disconnected an agent at a request relayed by another replica");
     Ok(Json(json!({})))
 }
 

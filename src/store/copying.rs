@@ -67,7 +67,7 @@ pub async fn copy(
         copied.deleted += chunk.len();
     }
     for row in &accounts.malformed {
-        tracing::warn!(%row, "a row cannot be read and is left out");
+        tracing::warn!(%row, "skipped a row that cannot be read");
         copied.malformed += 1;
     }
     for chunk in accounts.rows.chunks(ROWS_PER_WRITE) {

@@ -209,7 +209,7 @@ async fn move_foreign_tables<C: Schema>(
             )));
         }
         connection.run(format!("ALTER TABLE {table} RENAME TO {kept}")).await.map_err(&at_start)?;
-        tracing::warn!(table, kept, "a table that is not kubesvc's stood under this name; it was renamed");
+        tracing::warn!(table, kept, "renamed a table that is not kubesvc's");
     }
     Ok(())
 }

@@ -32,7 +32,7 @@ impl Metrics {
             Ok(()) => out,
             // Writing to a string cannot fail, but a collector can.
             Err(fmt_error) => {
-                tracing::error!(error = %fmt_error, "metrics cannot be encoded");
+                tracing::error!(error = %fmt_error, "cannot encode metrics");
                 "# EOF\n".to_owned()
             }
         }

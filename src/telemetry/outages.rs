@@ -113,8 +113,7 @@ pub(crate) use warn_unless_away;
 fn begins(error: &str) {
     warn!(
         error,
-        "the API server does not answer; agents keep what they hold, and what is to be written waits; tried again until it \
-         answers"
+        "the API server does not answer; agents keep their accounts, and writes are retried until it answers"
     );
 }
 
@@ -209,19 +208,19 @@ impl Drop for Asking {
 pub fn log_transition(what: &str, outage: &WatchOutage) {
     match outage {
         WatchOutage::Begun { problem, of_api_server: true } => {
-            debug!(error = chain(problem), "{what} are watched anew as soon as the API server answers");
-        }
-        WatchOutage::Begun { problem, of_api_server: false } => {
-            warn!(
+            debug!(
                 error = chain(problem),
-                "{what} cannot be watched; tried again until the API server lets them be"
+                "lost the watch of {what}; restarting it when the API server answers"
             );
         }
+        WatchOutage::Begun { problem, of_api_server: false } => {
+            warn!(error = chain(problem), "cannot watch {what}; retrying until the API server allows it");
+        }
         WatchOutage::Over { lasted, of_api_server: true } => {
-            debug!(seconds = lasted.as_secs(), "{what} are watched again");
+            debug!(seconds = lasted.as_secs(), "watching {what} again");
         }
         WatchOutage::Over { lasted, of_api_server: false } => {
-            info!(seconds = lasted.as_secs(), "{what} are watched again");
+            info!(seconds = lasted.as_secs(), "watching {what} again");
         }
     }
 }

@@ -92,7 +92,7 @@ async fn moves_in_time(database: Database) {
     let told = of(&agents, &first);
     eventually("the agent is told", PATIENCE, async || {
         let log = told.log_text();
-        if log.contains("assignment of caching") { Ok(()) } else { Err(log) }
+        if log.contains("received a caching assignment") { Ok(()) } else { Err(log) }
     })
     .await;
 

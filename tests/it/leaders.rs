@@ -159,7 +159,7 @@ async fn a_leader_that_slept_longer_than_its_lease_follows_when_it_wakes_up() {
 
     world.operator().resume();
     assert_eq!(world.until_one_leads(&[world.operator(), &other]).await, 1);
-    assert!(world.operator().log_text().contains("this replica leads no more"));
+    assert!(world.operator().log_text().contains("this replica no longer leads"));
     somebody_works(&world, "three").await;
     let since: Vec<_> = world.operator_writes("kubesvcaccounts").into_iter().skip(writes).collect();
     assert!(since.iter().all(|write| write.name == "three"), "{since:#?}");

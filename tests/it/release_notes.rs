@@ -153,7 +153,7 @@ async fn no_account_is_deleted_by_a_blip_between_replicas() {
     let alive = async |count: usize| {
         eventually(&format!("{count} replicas alive"), PATIENCE, async || {
             let log = world.operator().log_text();
-            let last = log.lines().rfind(|line| line.contains("replicas that are alive")).unwrap_or_default();
+            let last = log.lines().rfind(|line| line.contains("live replicas changed")).unwrap_or_default();
             if last.contains(&format!("replicas={count} ")) { Ok(()) } else { Err(last.to_owned()) }
         })
         .await;

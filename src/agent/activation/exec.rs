@@ -413,7 +413,11 @@ async fn read_and_drain(from: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
 fn log(name: &str, errors: &[u8]) {
     let text: String = String::from_utf8_lossy(errors).split(char::is_control).collect::<Vec<_>>().join(" ");
     if !text.trim().is_empty() {
-        tracing::warn!(program = name, "a program that logs in says: {}", text.trim());
+        tracing::warn!(
+            program = name,
+            "the exec credential program wrote to standard error: {}",
+            text.trim()
+        );
     }
 }
 

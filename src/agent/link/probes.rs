@@ -45,7 +45,7 @@ impl Probes {
     /// Starts a probe. A probe identical to a running one is answered only once.
     pub(super) fn ask(&mut self, probe: Probe, accounts: &Accounts) {
         let Some(account) = &probe.account else {
-            return tracing::warn!("the hub sent a probe without an account, ignored");
+            return tracing::warn!("ignored a probe without an account from the hub");
         };
         if let Some(handle) = self.handles.get(&account.uid) {
             if self.of_task.get(&handle.id()) == Some(&probe) {
@@ -129,11 +129,11 @@ impl Probes {
         accounts.metrics().probed(&result);
         let AccountRef { name, .. } = probe.account.clone().unwrap_or_default();
         match &result {
-            Ok(()) => tracing::debug!(account = %name, "the account can be reached from here"),
+            Ok(()) => tracing::debug!(account = %name, "the account's cluster is reachable"),
             Err(failure) => tracing::debug!(
                 account = %name,
                 class = %failure.class().as_str_name(),
-                "the account cannot be reached from here: {}",
+                "the account's cluster is unreachable: {}",
                 failure.message
             ),
         }

@@ -183,11 +183,11 @@ impl<'a> LinkSession<'a> {
             Some(hub_frame::Frame::Drain(drain)) => self.drain(&drain),
             Some(hub_frame::Frame::Heartbeat(_)) => {}
             Some(hub_frame::Frame::Accepted(_) | hub_frame::Frame::Refused(_)) => {
-                tracing::warn!("the hub answered the hello twice, ignored");
+                tracing::warn!("ignored a second answer to the hello from the hub");
             }
             Some(hub_frame::Frame::Probe(probe)) => self.probes.ask(probe, self.accounts),
             Some(hub_frame::Frame::StaticAnswers(answers)) => self.hear_of_own_accounts(answers),
-            None => tracing::debug!(seq = frame.seq, "a frame that this version does not know, ignored"),
+            None => tracing::debug!(seq = frame.seq, "ignored a frame of an unknown type"),
         }
     }
 
@@ -203,7 +203,7 @@ impl<'a> LinkSession<'a> {
             tracing::warn!(
                 account = %handshake::shown(&answer.name),
                 class = %failure.class().as_str_name(),
-                "the hub does not take the account of this agent's own file: {}",
+                "the hub rejected an account from the agent's own file: {}",
                 handshake::shown(&failure.message)
             );
             let failure = Failure { message: handshake::shown(&failure.message), ..failure };
@@ -218,7 +218,7 @@ impl<'a> LinkSession<'a> {
         let jitter = Duration::from_millis(drain.jitter_ms.into()).min(Duration::from_secs(600));
         let other = handshake::shown(&drain.replica_id);
         let other = if other.is_empty() { "none" } else { other.as_str() };
-        tracing::info!(other, "the replica of the operator is stopping; another one that is there");
+        tracing::info!(other, "the operator's replica is stopping, the agent will reconnect");
         self.leave_at.get_or_insert_with(|| Instant::now() + after + backoff::up_to(jitter));
     }
 

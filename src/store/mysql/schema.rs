@@ -32,7 +32,7 @@ pub(super) async fn migrate(
             .map_err(at_start)?
             != Some(1)
         {
-            tracing::info!(database = %address, "another process brings the schema up to date; waiting");
+            tracing::info!(database = %address, "waiting for another process to migrate the schema");
         }
         migrations::migrate(&mut connection, &STEPS, &address.to_string(), vendor, at_start).await
     };

@@ -96,7 +96,7 @@ fn restrict(path: &Path, file: &File) {
         return;
     }
     if let Err(error) = file.set_permissions(Permissions::from_mode(OWNER_ONLY_MODE)) {
-        tracing::warn!(file = %path.display(), %error, "others may open this file of the database; make kubesvc its owner, or set its mode to 0600");
+        tracing::warn!(file = %path.display(), %error, "other users may open this database file; make kubesvc its owner, or set its mode to 0600");
     }
 }
 

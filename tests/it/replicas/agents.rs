@@ -112,7 +112,7 @@ async fn the_agents_of_a_replica_that_hangs_are_shown_as_their_objects_tell() {
     let expected = expected.map(|(id, replica, alive)| (id.to_owned(), replica.to_owned(), alive));
     assert_eq!(shown, expected);
     let log = world.operator().log_text();
-    assert!(log.contains("another replica gives no answer") && log.contains(SECOND), "{log}");
+    assert!(log.contains("another replica does not answer") && log.contains(SECOND), "{log}");
 
     let unreachable = must(world.operator().call(disconnect("agent-2")).await);
     assert_eq!(unreachable.status, 503, "{unreachable}");

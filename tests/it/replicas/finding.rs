@@ -169,7 +169,7 @@ async fn an_address_that_answers_without_the_key_is_no_replica() {
     );
     eventually("both have asked it", PATIENCE, async || {
         let logs = [world.operator().log_text(), second.log_text()];
-        let told = |log: &String| log.contains("does not count as a replica") && log.contains("stranger");
+        let told = |log: &String| log.contains("not counted as a replica") && log.contains("stranger");
         if logs.iter().all(told) { Ok(()) } else { Err(logs.join("\n")) }
     })
     .await;

@@ -161,7 +161,7 @@ fn parsed(agent: usize, line: &str) -> Option<Line> {
         ("the account is held ", Word::Has),
         ("the account is dropped ", Word::HasNot),
         ("the account failed: ", Word::HasNot),
-        ("the agent starts", Word::Begins),
+        ("starting the agent", Word::Begins),
     ];
     let at = line.split_whitespace().next()?.parse().ok()?;
     let word = WORDS.iter().find(|(text, _)| line.contains(text))?.1;
