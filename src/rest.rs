@@ -203,7 +203,10 @@ impl RestState {
         };
         tokio::spawn(kept).await.unwrap_or_else(|problem| {
             tracing::error!(error = %problem, "a request did not finish");
-            Err(RestError::new(StatusCode::INTERNAL_SERVER_ERROR, "the request broke off; look at the log"))
+            Err(RestError::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "the operator failed to finish the request; see its log",
+            ))
         })
     }
 }

@@ -84,11 +84,11 @@ impl AgentPolicy {
         let (ip, port) = (address.ip(), address.port());
         if self.condemns(ip) || refused_address(ip).is_some() {
             let what = refused_address(ip).unwrap_or("is an address of a cloud's metadata service");
-            return Some(format!("{host} leads to {ip}, which {what}"));
+            return Some(format!("{host} resolves to {ip}, which {what}"));
         }
         if !self.loopback && is_loopback(ip) {
             return Some(format!(
-                "{host} leads to {ip}, an address of the agent's own machine, and kubernetes.policy.loopback is false"
+                "{host} resolves to {ip}, an address of the agent's own machine, and kubernetes.policy.loopback is false"
             ));
         }
         let listed = self.servers.is_empty() || self.servers.iter().any(|entry| entry.fits(host, ip, port));
@@ -96,7 +96,7 @@ impl AgentPolicy {
             if host.parse() == Ok(ip) {
                 not_listed(host, port)
             } else {
-                format!("{} (which leads to {ip})", not_listed(host, port))
+                format!("{} (which resolves to {ip})", not_listed(host, port))
             }
         })
     }

@@ -301,8 +301,10 @@ impl Accounts {
             return;
         }
         let Some(RunningAttempt { attempt, .. }) = self.of_task.get(&error.id()) else { return };
-        let failure =
-            after_send(Class::Internal, "the agent failed while it started the account; its log says more");
+        let failure = after_send(
+            Class::Internal,
+            "the agent failed while it activated the account; see the agent's log",
+        );
         self.ended(error.id(), *attempt, Err(failure));
     }
 }

@@ -98,7 +98,7 @@ fn run(options: AgentOptions, settings: Settings) -> ExitCode {
             _ = &mut watching => {
                 stop.cancel();
                 let _ = running.await;
-                Err("the watch of the settings has ended, which must go on".to_owned())
+                Err("the watch of the settings ended unexpectedly; see the log".to_owned())
             }
         }
     });

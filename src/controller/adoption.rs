@@ -138,7 +138,7 @@ async fn one(
     if let Some(other) = controller.context.accounts.get(&AccountKey::of(&adoption.object)) {
         let (key, other) = (AccountKey::of(&other), other.account_name());
         return Ok(AdoptionOutcome::Left(format!(
-            "the object {key} stands for the account {other:?}; delete one of the two"
+            "the object {key} is already the account {other:?}; delete one of the two"
         )));
     }
     controller.make(&adoption).await
@@ -197,10 +197,7 @@ impl Controller {
         if let Some((_, version)) = &prepared {
             self.discard_secret(object, version).await?;
         }
-        Ok(AdoptionOutcome::Left(format!(
-            "the Kubernetes API server does not take its object: {}",
-            refused.why
-        )))
+        Ok(AdoptionOutcome::Left(format!("the Kubernetes API server rejected its object: {}", refused.why)))
     }
 
     /// Writes the row of an account. Replaces a foreign row if adoption is enabled.

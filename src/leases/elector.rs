@@ -224,14 +224,14 @@ impl Elector {
                 Err(LeaseWriteError::Api(error)) => return Err(error),
             }
         }
-        Err("it changes all the time".to_owned())
+        Err("it changed during each attempt".to_owned())
     }
 
     /// Counts a failed request and logs the first one, until a request succeeds again.
     fn complain(&mut self, what: &str, failed: &LeaseWriteError) {
         self.leadership.failed_renewals.inc();
         let error = match failed {
-            LeaseWriteError::Changed => "it is not there",
+            LeaseWriteError::Changed => "it was changed, deleted or created by another client",
             LeaseWriteError::Api(error) => error.as_str(),
         };
         if !api_server_is_away() && !std::mem::replace(&mut self.complained, true) {

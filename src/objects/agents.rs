@@ -372,7 +372,7 @@ pub enum ReadError {
     Api(#[from] kube::Error),
     /// The API server's data are older than what it has shown: they were restored from a backup. The watch
     /// restarts with a list.
-    #[error("the API server has older data than it has shown; its objects are listed anew")]
+    #[error("the API server returned older data than before; its objects are being listed again")]
     WentBack,
 }
 

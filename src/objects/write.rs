@@ -18,7 +18,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
     /// The account exists already, has another resourceVersion, or is gone. Read it again before deciding.
-    #[error("somebody else has written it meanwhile")]
+    #[error("another client changed the object in the meantime")]
     Changed,
     /// The API server refuses the object as it is; retrying cannot help.
     #[error("{0}")]

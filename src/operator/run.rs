@@ -281,7 +281,7 @@ pub(super) async fn run(
     readiness.stopping.store(true, Ordering::Relaxed);
     tasks.wait().await;
     info!("stopped");
-    essential.failed_task().map_or(Ok(()), |why| Err(format!("a task that must go on has ended: {why}")))
+    essential.failed_task().map_or(Ok(()), |why| Err(format!("an essential task ended: {why}")))
 }
 
 /// The agents of all replicas, kept in sync until stopped.
@@ -322,7 +322,7 @@ async fn health_listener(server: &ServerSettings) -> Result<Option<TcpListener>,
 
 async fn listen(address: &str, port: u16) -> Result<TcpListener, String> {
     crate::listen::listen(address, port).await.map_err(|error| {
-        format!("cannot listen on {address}:{port} (server.address, server.port): {error}; choose another port, or stop who has it")
+        format!("cannot listen on {address}:{port} (server.address, server.port): {error}; choose another port, or stop the process that uses it")
     })
 }
 

@@ -46,7 +46,7 @@ pub enum CallError {
     },
     /// The answer does not prove that it comes from a replica.
     #[error(
-        "what answers for replica {replica} at {url} ({status}) is no replica with the key of Secret kubesvc-peer"
+        "the server at {url} ({status}) did not prove that it is replica {replica}: it must have the key of Secret kubesvc-peer"
     )]
     Unproven {
         /// Id of the replica.

@@ -219,7 +219,7 @@ async fn read_or_make(secrets: &Api<Secret>, namespace: &str) -> Result<PeerKeys
             Err(error) => return Err(failed(namespace, "create", &error)),
         }
     }
-    Err(format!("Secret {namespace}/{SECRET_NAME} is made and deleted all the time; let it be"))
+    Err(format!("Secret {namespace}/{SECRET_NAME} is deleted each time it is created; stop what deletes it"))
 }
 
 fn new_secret() -> Result<Secret, String> {
@@ -227,7 +227,7 @@ fn new_secret() -> Result<Secret, String> {
     rustls::crypto::ring::default_provider()
         .secure_random
         .fill(&mut bytes)
-        .map_err(|_| "the system gives no random numbers".to_owned())?;
+        .map_err(|_| "the system's random number generator failed".to_owned())?;
     Ok(Secret {
         metadata: ObjectMeta { name: Some(SECRET_NAME.to_owned()), ..ObjectMeta::default() },
         type_: Some("Opaque".to_owned()),

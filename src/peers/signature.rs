@@ -34,7 +34,7 @@ pub enum SignatureError {
     #[error("this call is for replicas of kubesvc, which sign it: the header {0} is missing or malformed")]
     Unsigned(String),
     /// This replica runs alone and has no key.
-    #[error("calls between replicas are not taken: kubesvc.cluster is local")]
+    #[error("calls between replicas are disabled: kubesvc.cluster is local")]
     Alone,
     /// The call was signed for another replica.
     #[error("the call was signed for replica {to:?}, and this is {here:?}")]
@@ -66,11 +66,11 @@ pub enum SignatureError {
     UnknownKey,
     /// The call was signed with another key, or modified in transit.
     #[error(
-        "the signature does not fit the call; both replicas must have the key of the same Secret kubesvc-peer"
+        "the signature does not match the call; both replicas must have the key of the same Secret kubesvc-peer"
     )]
     Wrong,
     /// The call was seen before.
-    #[error("the call was seen before, and each is taken once")]
+    #[error("the call was already received; sign each call anew")]
     Replayed,
     /// More calls arrived within a minute than can be remembered.
     #[error("too many calls of other replicas within a minute; try again")]

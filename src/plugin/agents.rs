@@ -193,10 +193,7 @@ fn choose<'a>(agents: &'a [KubesvcAgent], name: &str) -> Result<&'a KubesvcAgent
                 .iter()
                 .map(|agent| format!("{} in zone {}", agent.name_any(), agent.spec.zone_id))
                 .collect();
-            Err(format!(
-                "agent {name} is there several times: {}; say which, or give --zone",
-                zones.join(", ")
-            ))
+            Err(format!("several agents match {name}: {}; give the name of one, or --zone", zones.join(", ")))
         }
     }
 }

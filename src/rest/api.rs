@@ -68,10 +68,12 @@ impl From<ApiError> for RestError {
     fn from(trouble: ApiError) -> Self {
         match trouble {
             ApiError::Refused(problem) | ApiError::Unknown(problem) => problem,
-            ApiError::NotFound => Self::conflict("the object was deleted meanwhile; look and try again"),
-            ApiError::Exists | ApiError::Changed => {
-                Self::conflict("the object was changed by others meanwhile; look and try again")
+            ApiError::NotFound => {
+                Self::conflict("the object was deleted during the request; read it and try again")
             }
+            ApiError::Exists | ApiError::Changed => Self::conflict(
+                "the object was changed by another client during the request; read it and try again",
+            ),
         }
     }
 }
@@ -196,14 +198,14 @@ fn forbidden(call: ApiCall<'_>, status: &Status) -> String {
 
 fn invalid(call: ApiCall<'_>, status: &Status) -> String {
     if call.resource == Resource::Secret {
-        return format!("cannot {call}: the Kubernetes API server does not take it ({})", status.reason);
+        return format!("cannot {call}: the Kubernetes API server rejected it ({})", status.reason);
     }
     let causes = status.details.iter().flat_map(|details| &details.causes);
     let mut causes: Vec<String> =
         causes.map(|cause| clean(&cause.field, &cause.message)).filter(|cause| !cause.is_empty()).collect();
     causes.dedup();
     if causes.is_empty() {
-        return format!("cannot {call}: the Kubernetes API server does not take it ({})", status.reason);
+        return format!("cannot {call}: the Kubernetes API server rejected it ({})", status.reason);
     }
     format!("account object {}: {}", call.name, causes.join("; "))
 }

@@ -105,7 +105,7 @@ pub(super) async fn again(body: Body) -> Result<Bytes, RestError> {
     let collected = body.collect().await;
     collected
         .map(http_body_util::Collected::to_bytes)
-        .map_err(|_| RestError::bad_request("the body broke off"))
+        .map_err(|_| RestError::bad_request("the body ended before it was complete"))
 }
 
 async fn parse(state: &RestState, caller: Option<Caller>, bytes: &[u8]) -> Result<Read, RestError> {
@@ -154,12 +154,12 @@ async fn collect(
             Ok(None) => return Ok(bytes.into()),
             Ok(Some(Ok(frame))) => frame,
             Ok(Some(Err(problem))) if problem.is::<LengthLimitError>() => return Err(too_large(max_bytes)),
-            Ok(Some(Err(_))) => return Err(RestError::bad_request("the body broke off")),
+            Ok(Some(Err(_))) => return Err(RestError::bad_request("the body ended before it was complete")),
             Err(_) => {
                 return Err(RestError::new(
                     StatusCode::REQUEST_TIMEOUT,
                     format!(
-                        "the body comes too slowly: after {} s it has to bring {MIN_BYTES_PER_SECOND} bytes a second",
+                        "the body arrives too slowly: after {} s the minimum rate is {MIN_BYTES_PER_SECOND} bytes per second",
                         BODY_GRACE.as_secs()
                     ),
                 ));

@@ -71,9 +71,10 @@ fn check_host(hosts: &[String], called: Option<&str>) -> Result<(), RestError> {
     if hosts.is_empty() || called.and_then(|host| host.parse().ok()).as_ref().is_some_and(is_good) {
         return Ok(());
     }
+    let shown: String = called.unwrap_or_default().chars().take(255).collect();
     Err(RestError::new(
         StatusCode::MISDIRECTED_REQUEST,
-        "REST is not called by this name (header Host); use one of server.hosts, or add it there",
+        format!("the host {shown:?} is not in server.hosts; use one of those names, or add this one there"),
     ))
 }
 

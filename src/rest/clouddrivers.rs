@@ -111,7 +111,9 @@ pub(super) async fn get(
     let replica = state.replicas().into_iter().find(|replica| replica.id == id);
     replica.map(|replica| Json(replica.into())).ok_or_else(|| {
         let shown: String = id.chars().take(255).collect();
-        RestError::not_found(format!("there is no replica {shown:?}; GET /armory/clouddrivers lists them"))
+        RestError::not_found(format!(
+            "no replica has the id {shown:?}; GET /armory/clouddrivers lists the replicas"
+        ))
     })
 }
 

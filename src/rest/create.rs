@@ -152,8 +152,10 @@ pub(super) fn in_the_way(name: &str, other: Option<&str>) -> RestError {
     let object = names::object_name(name);
     RestError::conflict(match other {
         Some(other) => format!(
-            "account {name:?} would be the object {object}, which is the account {other:?}; delete that one, or choose another name"
+            "account {name:?} needs the object name {object}, which account {other:?} has; delete that account, or choose another name"
         ),
-        None => format!("account {name:?} was made and deleted by others meanwhile; try again"),
+        None => format!(
+            "account {name:?} was created and deleted by another client during the request; try again"
+        ),
     })
 }

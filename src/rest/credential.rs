@@ -264,7 +264,7 @@ impl<'a> AccountSecret<'a> {
     fn not_ours(&self) -> RestError {
         let (namespace, name) = (&self.key.namespace, &self.name);
         RestError::conflict(format!(
-            "the Secret {namespace}/{name} is there already and not of kubesvc; rename or delete it, since the kubeconfig would go there"
+            "Secret {namespace}/{name} already exists and is not kubesvc's; rename or delete it, because the kubeconfig would be stored there"
         ))
     }
 

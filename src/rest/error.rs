@@ -101,11 +101,11 @@ pub(super) async fn shape(request: Request, next: Next) -> Response {
 
 /// Fallback for unknown routes.
 pub(super) async fn no_route() -> RestError {
-    RestError::not_found("there is no such call; GET /openapi.json lists them")
+    RestError::not_found("no call has this path; GET /openapi.json lists all calls")
 }
 
 /// Fallback for a known route with another method.
 pub(super) async fn wrong_method(request: Request) -> RestError {
-    let message = format!("{} is not allowed here; the header Allow says what is", request.method());
+    let message = format!("method {} is not allowed for this path; see the header Allow", request.method());
     RestError::new(StatusCode::METHOD_NOT_ALLOWED, message)
 }

@@ -47,7 +47,7 @@ async fn signed(State(state): State<RestState>, request: Request, next: Next) ->
     let answer = error::shape(Request::from_parts(parts, Body::from(body)), next).await;
     let (mut parts, body) = answer.into_parts();
     let body = to_bytes(body, usize::MAX).await.map_err(|problem| {
-        RestError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the answer broke off: {problem}"))
+        RestError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the response ended early: {problem}"))
     })?;
     parts.headers.extend(answerable.sign(parts.status, &body).map(|(name, value)| (Some(name), value)));
     Ok(Response::from_parts(parts, Body::from(body)))
@@ -102,6 +102,6 @@ async fn disconnect(
 async fn read<T: serde::de::DeserializeOwned>(body: Body) -> Result<T, RestError> {
     let bytes = body::again(body).await?;
     serde_json::from_slice(&bytes).map_err(|problem| {
-        RestError::new(StatusCode::BAD_REQUEST, format!("the body does not fit: {problem}"))
+        RestError::new(StatusCode::BAD_REQUEST, format!("the body is malformed: {problem}"))
     })
 }

@@ -73,7 +73,7 @@ struct SizeCounter {
 impl SizeCounter {
     fn refuse<E: Error>(&mut self, excess: JsonSizeError) -> E {
         self.excess = Some(excess);
-        E::custom("more than is taken")
+        E::custom("the limit of the body is exceeded")
     }
 }
 

@@ -38,7 +38,7 @@ fn begin<T: Send + 'static>(
     async move {
         if Instant::now() >= until {
             return Err(RestError::unavailable(format!(
-                "the Kubernetes API server is slow: what was not begun within {} s was left; look, and try again",
+                "the Kubernetes API server is slow: accounts not started within {} s were skipped; check the accounts and try again",
                 WRITE_START_TIMEOUT.as_secs()
             )));
         }
@@ -100,7 +100,7 @@ impl RestState {
         let finding = stream::iter(each).buffered(MAX_CONCURRENT_LOOKUPS).try_collect();
         tokio::time::timeout(LOOKUP_TIMEOUT, finding).await.unwrap_or_else(|_| {
             Err(RestError::unavailable(format!(
-                "the accounts could not be looked up within {} s, and nothing was done; try again, with fewer in a request",
+                "the accounts could not be looked up within {} s, and nothing was done; try again, with fewer accounts per request",
                 LOOKUP_TIMEOUT.as_secs()
             )))
         })

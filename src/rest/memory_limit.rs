@@ -161,7 +161,7 @@ async fn take(free: &Arc<Semaphore>, many: usize, until: Instant) -> Result<Owne
     match tokio::time::timeout_at(until, Arc::clone(free).acquire_many_owned(many)).await {
         Ok(Ok(permit)) => Ok(permit),
         _ => Err(RestError::unavailable(
-            "this replica, or your address, has as many requests under way as are taken at once, or as large ones; try again, with fewer accounts in each",
+            "this replica has reached its limit of concurrent requests, or of memory for requests, in total or for your address; try again, with fewer accounts per request",
         )),
     }
 }

@@ -44,7 +44,7 @@ impl Engine for FileEngine {
         let reading = tokio::task::spawn_blocking(move || read(&path, &folders));
         match tokio::time::timeout(READ_TIMEOUT, reading).await {
             Ok(Ok(found)) => found,
-            Ok(Err(_)) => Err(unreadable(&shown, "reading it broke off")),
+            Ok(Err(_)) => Err(unreadable(&shown, "reading it was aborted")),
             Err(_) => Err(unreadable(&shown, "the disk does not answer")),
         }
     }

@@ -27,7 +27,7 @@ use crate::config::{LogFormat, LogLevel, LoggingSettings};
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// `RUST_LOG` is not a list of `target=level`.
-    #[error("environment RUST_LOG is not understood; write for example info,kubesvc=debug")]
+    #[error("the environment variable RUST_LOG is malformed; write for example info,kubesvc=debug")]
     Filter(#[from] tracing_subscriber::filter::ParseError),
     /// The process already has a subscriber.
     #[error("logs are set up already")]

@@ -106,7 +106,7 @@ impl Probes {
                     self.of_task.remove(&error.id());
                 }
                 Some(Err(error)) => {
-                    let why = "the agent failed while it probed; its log says more";
+                    let why = "the agent failed while it probed the cluster; see the agent's log";
                     return (error.id(), Err(after_send(Class::Internal, why)));
                 }
             }

@@ -54,7 +54,7 @@ impl Controller {
                 Preparation::Taken => return Ok(SecretOutcome::Stands),
                 Preparation::NotOurs => {
                     return Ok(SecretOutcome::Refused(format!(
-                        "the Secret {namespace}/{name} is there already and not of kubesvc; rename or delete it, since the kubeconfig would go there"
+                        "Secret {namespace}/{name} already exists and is not kubesvc's; rename or delete it, because the kubeconfig would be stored there"
                     )));
                 }
                 Preparation::Remove => {

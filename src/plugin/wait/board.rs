@@ -155,7 +155,7 @@ impl Board {
         } else {
             watched.outcome = WaitOutcome::Stalled;
             watched.state = State::Deleting;
-            watched.message = "it was deleted meanwhile".to_owned();
+            watched.message = "it was deleted in the meantime".to_owned();
         }
     }
 

@@ -20,23 +20,23 @@ pub(super) fn classify(error: sqlx::Error) -> StoreError {
             }
             sqlx::Error::PoolTimedOut => DatabaseError::unavailable(
                 ErrorClass::Other,
-                "MySQL gives no connection in time: it is down, hangs, or takes no more",
+                "MySQL provided no connection in time: it is down, hangs, or has reached max_connections",
                 None,
             ),
             error => trouble(ErrorClass::Other, "no connection to MySQL", error),
         };
     };
     match number {
-        1213 | 1205 | 1020 => trouble(ErrorClass::Busy, "another transaction of MySQL is in the way", error),
+        1213 | 1205 | 1020 => trouble(ErrorClass::Busy, "a conflict with another MySQL transaction", error),
         1290 | 1792 | 1836 => {
-            trouble(ErrorClass::WrongServer, "this MySQL may only be read: it is no primary", error)
+            trouble(ErrorClass::WrongServer, "this MySQL server is read-only: it is not the primary", error)
         }
         1021 | 1041 | 1114 => trouble(ErrorClass::Other, "the disk of MySQL is full: make room", error),
         1040 | 1203 => {
             trouble(ErrorClass::Other, "MySQL takes no more connections: raise max_connections", error)
         }
         1044 | 1045 | 1142 | 1143 | 1227 => {
-            trouble(ErrorClass::Other, "MySQL denies the user a right: grant it", error)
+            trouble(ErrorClass::Other, "MySQL denies the user a privilege: grant it", error)
         }
         1317 | 1969 | 3024 => trouble(ErrorClass::Other, "MySQL took too long for a statement", error),
         1048 | 1062 | 1153 | 1264 | 1265 | 1366 | 1292 | 1364 | 1406 | 1451 | 1452 | 1526 | 3988 => {

@@ -18,7 +18,7 @@ pub(super) fn classify(error: sqlx::Error) -> StoreError {
             }
             sqlx::Error::PoolTimedOut => DatabaseError::unavailable(
                 ErrorClass::Other,
-                "PostgreSQL gives no connection in time: it is down, hangs, or takes no more",
+                "PostgreSQL provided no connection in time: it is down, hangs, or has reached max_connections",
                 None,
             ),
             error => trouble(ErrorClass::Other, "no connection to PostgreSQL", error),
@@ -26,17 +26,19 @@ pub(super) fn classify(error: sqlx::Error) -> StoreError {
     };
     match code.as_str() {
         "40001" | "40P01" | "55P03" => {
-            trouble(ErrorClass::Busy, "another transaction of PostgreSQL is in the way", error)
+            trouble(ErrorClass::Busy, "a conflict with another PostgreSQL transaction", error)
         }
-        "25006" => {
-            trouble(ErrorClass::WrongServer, "this PostgreSQL may only be read: it is no primary", error)
-        }
+        "25006" => trouble(
+            ErrorClass::WrongServer,
+            "this PostgreSQL server is read-only: it is not the primary",
+            error,
+        ),
         "53100" => trouble(ErrorClass::Other, "the disk of PostgreSQL is full: make room", error),
         "53300" => {
             trouble(ErrorClass::Other, "PostgreSQL takes no more connections: raise max_connections", error)
         }
         "57014" => trouble(ErrorClass::Other, "PostgreSQL took too long for a statement", error),
-        "42501" => trouble(ErrorClass::Other, "PostgreSQL denies the user a right: grant it", error),
+        "42501" => trouble(ErrorClass::Other, "PostgreSQL denies the user a privilege: grant it", error),
         code if code.starts_with("22") || code.starts_with("23") || code.starts_with("54") => {
             StoreError::refused("a row", error)
         }

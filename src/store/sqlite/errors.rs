@@ -17,13 +17,15 @@ pub(super) fn classify(error: sqlx::Error) -> StoreError {
     match primary(&error) {
         Some(5 | 6 | 15) => trouble(ErrorClass::Busy, "another connection has the SQLite file locked", error),
         Some(13) => trouble(ErrorClass::Other, "the disk of the SQLite file is full: make room", error),
-        Some(3 | 8 | 23) => {
-            trouble(ErrorClass::Other, "the SQLite file may not be written: give kubesvc the right to", error)
-        }
-        Some(10) => trouble(ErrorClass::Other, "the disk of the SQLite file fails", error),
+        Some(3 | 8 | 23) => trouble(
+            ErrorClass::Other,
+            "the SQLite file is not writable: grant kubesvc write access to it",
+            error,
+        ),
+        Some(10) => trouble(ErrorClass::Other, "the disk of the SQLite file reports I/O errors", error),
         Some(14) => trouble(
             ErrorClass::Other,
-            "the SQLite file cannot be opened: it or its folder is gone or barred",
+            "the SQLite file cannot be opened: it or its folder is missing or not accessible",
             error,
         ),
         Some(4 | 7 | 9) => trouble(ErrorClass::Other, "SQLite was interrupted or is out of memory", error),

@@ -270,7 +270,7 @@ pub(super) async fn a_lock_that_is_held_for_long_is_unavailable(house: &FaultySe
     hand.run(&["BEGIN", THEIRS_TO_B]).await;
     let changed = changed();
     let said = unavailable(store.put_accounts(&changed).await);
-    assert!(said.contains("in the way"), "{said}");
+    assert!(said.contains("a conflict with another"), "{said}");
     // MariaDB itself rolls back only one statement. kubesvc rolled back the rest: `a` is unlocked and unchanged.
     hand.run(&["UPDATE kubesvc_accounts SET zone_id = zone_id WHERE name = 'a'", "ROLLBACK"]).await;
     assert_eq!(rows(&*store).await, [row("a", "uid-a"), row("b", "uid-b")]);

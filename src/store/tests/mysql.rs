@@ -67,7 +67,7 @@ async fn a_server_that_may_only_be_read_is_unavailable_until_it_may_be_written()
     let store = open(&url, VendorTables::Refuse).await.expect("it opens");
     house.by_hand("SET GLOBAL read_only = 1").await;
     let said = faults::unavailable(store.put_accounts(&[row("one", "uid-1")]).await);
-    assert!(said.contains("may only be read"), "{said}");
+    assert!(said.contains("is read-only"), "{said}");
     assert_eq!(faults::rows(&*store).await, []);
     house.by_hand("SET GLOBAL read_only = 0").await;
     store.put_accounts(&[row("one", "uid-1")]).await.expect("written");

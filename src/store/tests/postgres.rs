@@ -71,7 +71,7 @@ async fn a_standby_is_unavailable_until_it_is_promoted() {
     must(house.server.stop().await);
     must(standby.take_over(&house.server).await);
     let said = faults::unavailable(store.put_accounts(&[row("two", "uid-2")]).await);
-    assert!(said.contains("no primary"), "{said}");
+    assert!(said.contains("not the primary"), "{said}");
     assert_eq!(faults::rows(&*store).await, [row("one", "uid-1")], "it may be read");
     must(standby.promote());
     faults::until_written(&*store, &[row("two", "uid-2")]).await;

@@ -263,7 +263,7 @@ async fn a_database_that_may_only_be_read_is_unavailable() {
     drop(connection);
     let error = store.put_accounts(&[row("one", "uid-1")]).await.expect_err("not written");
     assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
-    assert!(error.in_full().contains("may not be written"), "{}", error.in_full());
+    assert!(error.in_full().contains("is not writable"), "{}", error.in_full());
     store.put_accounts(&[row("one", "uid-1")]).await.expect("a new connection may");
 }
 

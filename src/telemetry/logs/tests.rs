@@ -126,5 +126,5 @@ fn a_malformed_rust_log_is_refused() {
     let output = Output { terminal: false, colour: false };
     let result = subscriber(&settings, "x", output, Some("kubesvc=loud"), std::io::sink);
     let message = result.map(|_| ()).expect_err("no such level").to_string();
-    assert!(message.starts_with("environment RUST_LOG is not understood"), "{message}");
+    assert!(message.starts_with("the environment variable RUST_LOG is malformed"), "{message}");
 }

@@ -115,7 +115,7 @@ async fn only_signed_calls_of_now_are_taken_and_each_once() {
     );
     let signature = answer.headers.get("x-kubesvc-signature").map(|value| value.as_bytes().to_vec());
     assert_eq!(signature, Some(mac(&key, &text).into_bytes()), "the answer is signed");
-    refused(&good.send(here).await, "seen before");
+    refused(&good.send(here).await, "already received");
 
     let fresh = || Signed::get(&key, AGENTS);
     refused(&Signed { key: vec![7; 32], ..fresh() }.send(here).await, "kubesvc-peer");
@@ -126,8 +126,8 @@ async fn only_signed_calls_of_now_are_taken_and_each_once() {
     refused(&address(1).send(here).await, "127.0.0.1:1");
     refused(&Signed { time: fresh().time - 40_000, ..fresh() }.send(here).await, "ago");
     refused(&Signed { time: fresh().time + 40_000, ..fresh() }.send(here).await, "ahead");
-    refused(&must(here.call(fresh().call("/internal/v1/agents?x=1", "")).await), "does not fit");
-    refused(&must(here.call(fresh().call(AGENTS, "{}")).await), "does not fit");
+    refused(&must(here.call(fresh().call("/internal/v1/agents?x=1", "")).await), "does not match");
+    refused(&must(here.call(fresh().call(AGENTS, "{}")).await), "does not match");
     let none = Signed::get(&key, "/internal/v1/none").send(here).await;
     assert_eq!((none.status, none.headers.contains_key("x-kubesvc-signature")), (404, true));
 
@@ -137,9 +137,9 @@ async fn only_signed_calls_of_now_are_taken_and_each_once() {
         body: r#"{"uids":5}"#.to_owned(),
         ..Signed::get(&key, "/internal/v1/holders")
     };
-    refused(&must(here.call(question.call("/internal/v1/holders", "{}")).await), "does not fit");
+    refused(&must(here.call(question.call("/internal/v1/holders", "{}")).await), "does not match");
     assert_eq!(question.send(here).await.status, 400);
-    refused(&question.send(here).await, "seen before");
+    refused(&question.send(here).await, "already received");
 
     for text in [hex::encode(&key), base64::engine::general_purpose::STANDARD.encode(&key)] {
         assert!(world.all_logs().iter().all(|(_, log)| !log.contains(&text)), "the key is in a log");

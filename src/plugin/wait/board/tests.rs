@@ -65,7 +65,7 @@ fn an_account_that_goes_away_ends_the_waiting_for_anything_but_that() {
     let mut lost = board(Goal::Ready, true, &[account("a", "ACTIVATING", false)]);
     lost.event(&Event::Delete(account("a", "ACTIVATING", false)));
     assert_eq!(lost.ending(), Some(WaitEnding::Stalled));
-    assert_eq!(lost.left(), ["a is DELETING: it was deleted meanwhile"]);
+    assert_eq!(lost.left(), ["a is DELETING: it was deleted in the meantime"]);
     let mut wanted =
         board(Goal::Deleted, false, &[account("a", "ACTIVE", false), account("b", "ACTIVE", false)]);
     wanted.event(&Event::Delete(account("a", "ACTIVE", false)));
