@@ -172,7 +172,7 @@ impl RestState {
         }
         Err(RestError::new(
             StatusCode::NOT_IMPLEMENTED,
-            "dynamic accounts are off; set kubesvc.dynamicAccounts.enabled: true",
+            "dynamic accounts are disabled; set kubesvc.dynamicAccounts.enabled: true",
         ))
     }
 

@@ -143,7 +143,7 @@ pub struct KubesvcAccountSpec {
         "maxItems": 1000,
         "items": { "type": "string", "minLength": 1, "maxLength": 255 },
     }))]
-    #[x_kube(validation = Rule::new("self.all(key, key in ['READ', 'WRITE'])").message("spec.permissions knows READ and WRITE, in capital letters"))]
+    #[x_kube(validation = Rule::new("self.all(key, key in ['READ', 'WRITE'])").message("spec.permissions may have only READ and WRITE, in upper case"))]
     pub permissions: BTreeMap<String, Vec<String>>,
 
     /// Environment of the account in Spinnaker, for example `production`. Default: the account's name.

@@ -123,7 +123,7 @@ impl Values {
                 n => format!(" and {n} more"),
             };
             let names = passed_over.into_iter().take(MAX_PASSED_OVER).collect::<Vec<_>>().join(", ");
-            self.ignore(format!("{file}: not for this program, passed over: {names}{more}"));
+            self.ignore(format!("{file}: ignored settings of other programs: {names}{more}"));
         }
     }
 
@@ -138,7 +138,7 @@ impl Values {
             if text.starts_with("tcp://") || text.starts_with("udp://") {
                 // Kubernetes sets SERVER_PORT=tcp://… in every pod of a namespace with a Service named "server".
                 self.warnings.push(format!(
-                    "environment {name} was set by Kubernetes for a Service and is passed over"
+                    "ignored the environment variable {name}, which Kubernetes set for a Service"
                 ));
                 continue;
             }

@@ -34,7 +34,7 @@ pub(super) async fn add(State(state): State<RestState>) -> Result<StatusCode, Re
     state.dynamic_accounts()?;
     Err(RestError::new(
         StatusCode::NOT_IMPLEMENTED,
-        "adding accounts from a credentials source is not built yet; POST them with their definition to /armory/accounts/dynamic",
+        "adding accounts from a credentials source is not implemented yet; POST their definitions to /armory/accounts/dynamic",
     ))
 }
 

@@ -24,13 +24,13 @@ pub(super) fn routes() -> Router<RestState> {
 async fn operations() -> RestError {
     RestError::new(
         StatusCode::NOT_IMPLEMENTED,
-        "operations are not built yet: this version registers accounts and their agents, and deploys nothing",
+        "operations are not implemented yet: this version registers accounts and their agents, and deploys nothing",
     )
 }
 
 async fn credentials() -> RestError {
     RestError::new(
         StatusCode::NOT_IMPLEMENTED,
-        "Clouddriver's account management is not passed on yet; call Clouddriver itself, or /armory/accounts/dynamic here",
+        "requests to Clouddriver's account management are not forwarded yet; call Clouddriver itself, or /armory/accounts/dynamic here",
     )
 }

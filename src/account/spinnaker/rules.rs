@@ -17,7 +17,7 @@ pub(super) const AGENT_CONTEXT_MEANINGLESS: &str =
     "spec.context has no meaning with spec.agentKubeconfig.serviceAccount: remove it";
 pub(super) const NAME_CONTROL: &str = "spec.accountName must not contain control characters";
 pub(super) const ZONE_CONTROL: &str = "spec.zoneId must not contain control characters";
-pub(super) const RIGHTS: &str = "spec.permissions knows READ and WRITE, in capital letters";
+pub(super) const RIGHTS: &str = "spec.permissions may have only READ and WRITE, in upper case";
 pub(super) const ONE_SOURCE: &str =
     "exactly one of secretRef, reference, file and serviceAccount: true is needed";
 pub(super) const REFERENCE: &str = "reference must start with encrypted:, encryptedFile: or secret://";

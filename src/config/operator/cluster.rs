@@ -81,7 +81,7 @@ pub(crate) fn notes(v: &Values) -> Result<Vec<String>, ConfigProblem> {
     let mut notes = Vec::new();
     if mode.as_deref() == Some("database") {
         notes.push(format!(
-            "`{MODE}: database` is taken as kubernetes: replicas find one another through the API server"
+            "`{MODE}: database` is treated as kubernetes: replicas find one another through the API server"
         ));
     }
     Ok(notes)

@@ -50,7 +50,7 @@ fn what_kubernetes_sets_for_a_service_is_passed_over() {
     assert_eq!(loaded.settings.server.port, 7002);
     assert_eq!(
         loaded.warnings,
-        ["environment SERVER_PORT was set by Kubernetes for a Service and is passed over"]
+        ["ignored the environment variable SERVER_PORT, which Kubernetes set for a Service"]
     );
 }
 

@@ -68,7 +68,7 @@ fn replicas_look_for_one_another_unless_the_database_serves_only_one() {
     assert_eq!(mode(&format!("{SERVER}kubesvc.cluster: local")), (ClusterMode::Local, vec![]));
     let (taken, notes) = mode(&format!("{SERVER}kubesvc.cluster: database"));
     assert_eq!(taken, ClusterMode::Kubernetes);
-    assert!(matches!(notes.as_slice(), [one] if one.contains("taken as kubernetes")), "{notes:?}");
+    assert!(matches!(notes.as_slice(), [one] if one.contains("treated as kubernetes")), "{notes:?}");
     assert_eq!(mode("kubesvc.cluster: local"), (ClusterMode::Local, vec![]));
     for several in ["kubernetes", "database"] {
         let refused = error(operator(&format!("kubesvc.cluster: {several}")));
@@ -235,7 +235,7 @@ redis: 5
     assert_eq!(loaded.settings.logging.level, LogLevel::Debug, "Spring's root level is the level");
     assert_eq!(
         loaded.warnings,
-        ["c.yml: not for this program, passed over: /**, armory.diagnostics, kubernetes, \
+        ["c.yml: ignored settings of other programs: /**, armory.diagnostics, kubernetes, \
           logging.config, logging.level.com.netflix, redis, server.tomcat.threads.max, \
           spinnaker, spring"]
     );

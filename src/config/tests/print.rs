@@ -105,7 +105,7 @@ fn keys_that_are_no_settings_are_named_at_the_end() {
     let printed = loaded.print();
     let last = printed.lines().last().unwrap_or_default();
     let named =
-        "c.yml: not for this program, passed over: redis, server.maxBodyByte, server.tomcat.threads.max";
+        "c.yml: ignored settings of other programs: redis, server.maxBodyByte, server.tomcat.threads.max";
     assert!(last.starts_with("# ") && last.ends_with(named), "{last}");
     assert_eq!(operator(&printed).expect("what was printed is valid").settings, loaded.settings);
 }

@@ -61,15 +61,15 @@ pub(super) fn at_start(address: &ServerAddress, error: sqlx::Error) -> StoreErro
         ),
         Some(1049) => unfit(
             &format!("MySQL has no database {address}"),
-            "make it with CREATE DATABASE, or correct kubesvc.database.url",
+            "create it with CREATE DATABASE, or correct kubesvc.database.url",
         ),
         Some(1044 | 1142 | 1143 | 1227) => unfit(
             &format!("the user {:?} lacks rights in the database {address}", address.user),
             "grant it SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP and INDEX on the database",
         ),
         Some(1290 | 1836) => unfit(
-            &format!("the database {address} may only be read"),
-            "let kubesvc.database.url name the primary server",
+            &format!("the database {address} is read-only"),
+            "set kubesvc.database.url to the primary server",
         ),
         Some(_) => match classify(error) {
             StoreError::Unfit(why) => StoreError::Unfit(format!("the database {address}: {why}")),
@@ -86,7 +86,7 @@ pub(super) fn at_start(address: &ServerAddress, error: sqlx::Error) -> StoreErro
             | sqlx::Error::Tls(_)
             | sqlx::Error::Configuration(_)
             | sqlx::Error::Protocol(_) => unfit(
-                &format!("the database {address} is no MySQL or MariaDB that can be spoken to"),
+                &format!("no MySQL or MariaDB server can be used at {address}"),
                 "check host, port and TLS in kubesvc.database.url; a user of MySQL 8 with caching_sha2_password needs \
                  TLS",
             ),

@@ -48,7 +48,7 @@ pub(super) fn classify(error: sqlx::Error) -> StoreError {
         )),
         "26000" => trouble(
             ErrorClass::Other,
-            "PostgreSQL has forgotten a prepared statement: a pooler between must keep sessions",
+            "PostgreSQL does not know a prepared statement: a connection pooler must use session mode",
             error,
         ),
         _ => trouble(ErrorClass::Other, "PostgreSQL cannot be used", error),
@@ -66,15 +66,15 @@ pub(super) fn at_start(address: &ServerAddress, error: sqlx::Error) -> StoreErro
         ),
         Some("3D000") => unfit(
             &format!("PostgreSQL has no database {address}"),
-            "make it with CREATE DATABASE, or correct kubesvc.database.url",
+            "create it with CREATE DATABASE, or correct kubesvc.database.url",
         ),
         Some("42501") => unfit(
-            &format!("the user {:?} may not make tables in the database {address}", address.user),
+            &format!("the user {:?} may not create tables in the database {address}", address.user),
             "grant it with GRANT CREATE, USAGE ON SCHEMA public, or make it the owner of the database",
         ),
         Some("25006") => unfit(
-            &format!("the database {address} may only be read"),
-            "let kubesvc.database.url name the primary server",
+            &format!("the database {address} is read-only"),
+            "set kubesvc.database.url to the primary server",
         ),
         Some(_) => match classify(error) {
             StoreError::Unfit(why) => StoreError::Unfit(format!("the database {address}: {why}")),
@@ -91,7 +91,7 @@ pub(super) fn at_start(address: &ServerAddress, error: sqlx::Error) -> StoreErro
             | sqlx::Error::Tls(_)
             | sqlx::Error::Configuration(_)
             | sqlx::Error::Protocol(_) => unfit(
-                &format!("the database {address} is no PostgreSQL that can be spoken to"),
+                &format!("no PostgreSQL server can be used at {address}"),
                 "check host, port and TLS in kubesvc.database.url",
             ),
             error => classify(error),
