@@ -82,7 +82,12 @@ impl Controller {
             }
             Action::InsertRow => self.insert_row(account).await,
             Action::DeleteRows => {
-                self.context.projection.delete(account.uid()).await?;
+                let projection = &self.context.projection;
+                if account.is_being_deleted() {
+                    projection.delete(account.uid()).await?;
+                } else {
+                    projection.release(account.uid()).await?;
+                }
                 Ok(ActionOutcome::Done)
             }
             Action::ResolveCredential => {

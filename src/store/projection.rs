@@ -126,6 +126,15 @@ impl Projection {
         self.written(wait).await
     }
 
+    /// Deletes the rows of an account that has lost its name to another one and lives on: it may get a row again.
+    /// Otherwise as [`Projection::delete`].
+    pub async fn release(&self, uid: &str) -> Result<(), StoreError> {
+        self.may_write()?;
+        let (done, wait) = oneshot::channel();
+        self.state.lock().release(uid, done);
+        self.written(wait).await
+    }
+
     /// Why the database cannot be used now; absent if it can.
     pub fn problem(&self) -> Option<String> {
         self.problem.borrow().clone()

@@ -19,8 +19,9 @@ pub(super) const SMALL_MARIADB: [&str; 2] =
     ["--innodb-data-file-path=ibdata1:12M", "--innodb-file-per-table=OFF"];
 /// Lengths of the values that fill it. The last is so short that no other row fits.
 const FILLERS: [u32; 3] = [60_000, 6_000, 600];
-/// Number of the longest values that are released.
-const ROOM: usize = 20;
+/// Number of the longest values that are released: some 4 MB. MariaDB hands out extents of 1 MiB, of which only those
+/// that are free as a whole are of use to other tables.
+const ROOM: usize = 60;
 /// Maximum number of values of one length, far more than 12 MB hold.
 const MANY: usize = 2_000;
 /// Clients that are connected still have the original file open.

@@ -160,9 +160,19 @@ impl ProjectionState {
 
     pub(super) fn delete(&mut self, uid: &str, done: Done) {
         self.deleted.insert(uid);
+        self.want_gone(uid, DELETED, done);
+    }
+
+    /// Deletes the row of an account that lives on: it may be inserted again.
+    pub(super) fn release(&mut self, uid: &str, done: Done) {
+        self.want_gone(uid, RELEASED, done);
+    }
+
+    /// Drops what waits for a uid, with this reason, and deletes its row.
+    fn want_gone(&mut self, uid: &str, why: &'static str, done: Done) {
         self.refused.remove(uid);
         if let Some(row) = self.waiting.get(uid).and_then(|job| job.want.row()) {
-            let answer = Err(limits::refused(row, DELETED));
+            let answer = Err(limits::refused(row, why));
             if let Some(job) = self.waiting.shift_remove(uid) {
                 job.answer(&answer);
             }
@@ -288,3 +298,4 @@ impl ProjectionState {
 }
 
 const DELETED: &str = "the account is deleted";
+const RELEASED: &str = "another account has the name";

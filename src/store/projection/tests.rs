@@ -168,6 +168,20 @@ async fn what_is_deleted_stays_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_account_that_lost_its_name_gets_a_row_again_with_it() {
+    let scene = Scene::new().await;
+    scene.projection.insert(one()).await.expect("inserted");
+    scene.projection.release("uid-1").await.expect("deleted");
+    assert_eq!((scene.projection.fact("uid-1", "one"), scene.fake.rows()), (RowFact::Absent, vec![]));
+    scene.projection.insert(row("one", "uid-2")).await.expect("the name is free");
+    scene.projection.delete("uid-2").await.expect("deleted");
+    scene.projection.insert(one()).await.expect("the name is free again");
+    scene.projection.upsert(updated(one(), 2));
+    scene.settle().await;
+    assert_eq!(scene.fake.rows(), [updated(one(), 2)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_row_that_takes_over_a_name_replaces_the_other() {
     let scene = Scene::new().await;
     scene.projection.insert(one()).await.expect("inserted");

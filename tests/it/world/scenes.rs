@@ -16,7 +16,10 @@ impl World {
     pub(crate) async fn at_rest() -> (Self, Cluster, [Agent; 3]) {
         let slow = Self::prepare()
             .setting("kubesvc.dynamicAccounts.retryFrequencySeconds", 600)
-            .setting("kubesvc.dynamicAccounts.retryMaxDelaySeconds", 600);
+            .setting("kubesvc.dynamicAccounts.retryMaxDelaySeconds", 600)
+            // A paused agent stays connected for as long as the test takes.
+            .setting("kubesvc.heartbeat.enabled", false)
+            .setting("kubesvc.grpc.server.security.keepAliveHeartbeatSeconds", 0);
         let world = slow.start().await;
         let cluster = world.cluster("spinnaker").await;
         let east = world.agent("agent-1").zone("east").start().await;
