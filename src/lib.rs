@@ -8,12 +8,13 @@
 //! | composition roots, one per program | [`operator`], [`agent_program`], [`plugin`] |
 //! | siblings | [`controller`], [`hub`], [`agent`], [`rest`], [`ui`] |
 //! | ports and adapters | [`fleet`], [`peers`], [`leases`], [`objects`], [`store`], [`secrets`], [`wire`], [`config`], [`listen`], [`telemetry`], [`command_line`] |
-//! | small parts | [`wake_set`], [`watch_backoff`], [`budget`], [`crash`], [`process`], [`shutdown`] |
+//! | small parts | [`background_tasks`], [`wake_set`], [`watch_backoff`], [`budget`], [`crash`], [`process`], [`shutdown`] |
 //! | pure core: no I/O, no clock | [`account`] |
 
 pub mod account;
 pub mod agent;
 pub mod agent_program;
+pub mod background_tasks;
 pub mod budget;
 pub mod command_line;
 pub mod config;

@@ -45,7 +45,7 @@ async fn wait(terminate: &mut tokio::signal::unix::Signal, interrupt: &mut tokio
 
 /// Tasks that must go on until everything stops. One that ends sooner, by itself, with an error or by a panic, stops
 /// everything: half a program that looks alive is worse than one that is started anew.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct EssentialTasks {
     tasks: TaskTracker,
     stop: CancellationToken,

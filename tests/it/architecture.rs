@@ -43,6 +43,7 @@ const MAP: &[(&str, Layer)] = &[
     ("listen", Layer::Port),
     ("command_line", Layer::Port),
     ("telemetry", Layer::Port),
+    ("background_tasks", Layer::Part),
     ("wake_set", Layer::Part),
     ("watch_backoff", Layer::Part),
     ("budget", Layer::Part),
