@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::shutdown::EssentialTasks;
+use crate::background_tasks::{BackgroundTasks, Outcome, TaskRegistry, TaskSpec, blocking};
 
 pub mod accounts;
 pub mod activation;
@@ -99,6 +99,10 @@ pub struct Agent {
     metrics: Option<Server>,
     link: Link,
     files: FileWatch,
+    background: BackgroundTasks,
+    tasks: TaskTracker,
+    /// Ends what goes on beside the link.
+    ends: CancellationToken,
 }
 
 impl Agent {
@@ -113,10 +117,13 @@ impl Agent {
         let table = Arc::new(Mutex::new(AccountTable::default()));
         let counted = AgentMetrics::default();
         let status = Arc::new(AgentStatus::new(&options, table.clone()));
-        let health = bind_health(&options, &counted, status.clone()).await?;
-        let metrics = bind_metrics(&options, &counted, table.clone()).await?;
+        let (tasks, ends) = (TaskTracker::new(), CancellationToken::new());
+        let background = BackgroundTasks::new(tasks.clone(), ends.clone(), TaskRegistry::default());
+        let health = bind_health(&options, &counted, status.clone(), background.registry()).await?;
+        let metrics = bind_metrics(&options, &counted, table.clone(), background.registry()).await?;
         let (changes, changed_files) = mpsc::channel(MAX_WAITING_CHANGES);
-        let files = FileWatch { pace: options.file_pace, table: table.clone(), changes };
+        let files = Arc::new(Mutex::new(AccountFiles::new(MAX_FILE_BYTES)));
+        let files = FileWatch { pace: options.file_pace, table: table.clone(), files, changes };
         let activator = Activator {
             requests: counted.requests.clone(),
             policy: options.policy.clone(),
@@ -132,7 +139,7 @@ impl Agent {
             changed_files,
         };
         let link = Link::new(options, parts, status)?;
-        Ok(Self { health, metrics, link, files })
+        Ok(Self { health, metrics, link, files, background, tasks, ends })
     }
 
     /// Address on which health is served.
@@ -145,6 +152,11 @@ impl Agent {
         self.metrics.as_ref().map(Server::address)
     }
 
+    /// Tasks that run beside the link, until it ends.
+    pub(crate) fn background(&self) -> &BackgroundTasks {
+        &self.background
+    }
+
     /// Runs until `stop` is cancelled, then says goodbye to the hub. Ends in the same way if an essential
     /// task ends: an agent that answers no probes, or notices no file changes, is better restarted.
     ///
@@ -152,19 +164,17 @@ impl Agent {
     ///
     /// [`AgentError::Ended`].
     pub async fn run(self, stop: CancellationToken) -> Result<(), AgentError> {
-        let (ends, tasks) = (CancellationToken::new(), TaskTracker::new());
-        let essential = EssentialTasks::new(tasks.clone(), ends.clone());
-        essential.spawn("health checks", self.health.serve(ends.clone()));
-        if let Some(metrics) = self.metrics {
-            essential.spawn("metrics", metrics.serve(ends.clone()));
+        let Self { health, metrics, link, files, background, tasks, ends } = self;
+        background.spawn("health checks", "Answers probes and people", health.serve(ends.clone()));
+        if let Some(metrics) = metrics {
+            background.spawn("metrics", "Answers Prometheus", metrics.serve(ends.clone()));
         }
-        let files = ends.clone().run_until_cancelled_owned(self.files.run());
-        essential.spawn("watch of the accounts' files", async move { files.await.unwrap_or_default() });
+        files.start(&background);
         let leave = stop.child_token();
-        accompanied(self.link.run(leave.clone()), &leave, &ends).await;
+        accompanied(link.run(leave.clone()), &leave, &ends).await;
         tasks.close();
         tasks.wait().await;
-        essential.failed_task().map_or(Ok(()), |why| Err(AgentError::Ended(why.to_owned())))
+        background.failed_task().map_or(Ok(()), |why| Err(AgentError::Ended(why.to_owned())))
     }
 }
 
@@ -186,22 +196,24 @@ async fn bind_health(
     options: &AgentOptions,
     metrics: &AgentMetrics,
     status: Arc<AgentStatus>,
+    tasks: &TaskRegistry,
 ) -> Result<Server, AgentError> {
     let (host, port) = (&options.health_address, options.health_port);
     let failed = |source| AgentError::HealthPort { address: http::shown(host, port), source };
     let closed = metrics.http.clone();
-    Server::bind("health", host, port, health::routes(status), closed).await.map_err(failed)
+    Server::bind("health", host, port, health::routes(status, tasks.clone()), closed).await.map_err(failed)
 }
 
 async fn bind_metrics(
     options: &AgentOptions,
     metrics: &AgentMetrics,
     table: Arc<Mutex<AccountTable>>,
+    tasks: &TaskRegistry,
 ) -> Result<Option<Server>, AgentError> {
     let Some(port) = options.metrics_port else { return Ok(None) };
     let host = &options.metrics_address;
     let failed = |source| AgentError::MetricsPort { address: http::shown(host, port), source };
-    let routes = metrics.routes(&options.own, table);
+    let routes = metrics.routes(&options.own, table, tasks);
     Server::bind("metrics", host, port, routes, metrics.http.clone()).await.map(Some).map_err(failed)
 }
 
@@ -210,27 +222,27 @@ async fn bind_metrics(
 struct FileWatch {
     pace: Duration,
     table: Arc<Mutex<AccountTable>>,
+    files: Arc<Mutex<AccountFiles>>,
     changes: mpsc::Sender<Vec<ReadFile>>,
 }
 
 impl FileWatch {
-    async fn run(self) {
-        let mut files = AccountFiles::new(MAX_FILE_BYTES);
-        loop {
-            tokio::time::sleep(self.pace).await;
-            let in_use = self.table.lock().files();
-            // File operations block, and a mount may hang.
-            let looked = tokio::task::spawn_blocking(move || {
-                let changed = files.poll(&in_use);
-                (files, changed)
-            });
-            let Ok((back, changed)) = looked.await else { return };
-            files = back;
-            if !changed.is_empty() && self.changes.send(changed).await.is_err() {
-                // The receiver is gone: the agent is stopping, and this task with it.
-                return std::future::pending().await;
-            }
+    fn start(self, background: &BackgroundTasks) {
+        let task = TaskSpec::new("watch of the accounts' files", "Looks for changed files of held accounts");
+        // File operations block, and a mount may hang.
+        let task = task.every(self.pace).without_deadline();
+        let watch = Arc::new(self);
+        background.start(task, move |_| Arc::clone(&watch).look());
+    }
+
+    async fn look(self: Arc<Self>) -> Outcome {
+        let (files, in_use) = (Arc::clone(&self.files), self.table.lock().files());
+        let changed = blocking(move || files.lock().poll(&in_use)).await;
+        if !changed.is_empty() {
+            // Fails if the receiver is gone: the agent is stopping, and this task with it.
+            let _ = self.changes.send(changed).await;
         }
+        Outcome::Done
     }
 }
 
@@ -267,10 +279,10 @@ mod tests {
     async fn an_agent_leaves_if_a_part_of_it_ends() {
         let (leave, ends) = (CancellationToken::new(), CancellationToken::new());
         let tasks = TaskTracker::new();
-        let essential = EssentialTasks::new(tasks.clone(), ends.clone());
-        essential.spawn("health checks", async {});
+        let background = BackgroundTasks::new(tasks.clone(), ends.clone(), TaskRegistry::default());
+        background.spawn("health checks", "Answers probes", async {});
         let link = leave.clone().cancelled_owned();
         accompanied(link, &leave, &ends).await;
-        assert_eq!(essential.failed_task(), Some("health checks: it ended by itself"));
+        assert_eq!(background.failed_task(), Some("health checks: it ended by itself"));
     }
 }

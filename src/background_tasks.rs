@@ -329,6 +329,18 @@ async fn at(next: Option<Instant>) {
     }
 }
 
+/// Runs what blocks, such as reading files. A panic of it is one of the caller.
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(ended) => match ended.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime ends, and the caller with it.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}
+
 /// Tasks that must go on until everything stops: one that ends sooner, by itself, with an error or by a panic, stops
 /// everything. Each is listed as long as it runs.
 #[derive(Clone, Debug)]

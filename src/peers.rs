@@ -47,8 +47,8 @@ pub use messages::{
 };
 pub use signature::SignatureError;
 
+use crate::background_tasks::BackgroundTasks;
 use crate::objects::AgentIndex;
-use crate::shutdown::EssentialTasks;
 use access::WatchableKinds;
 use client::PeerClient;
 use discovery::DiscoveryScope;
@@ -165,7 +165,7 @@ impl Peers {
         identity: PeerIdentity,
         lookup: Lookup,
         ways: JoinPoints,
-        essential: &EssentialTasks,
+        background: &BackgroundTasks,
         stop: &CancellationToken,
     ) -> Result<Self, String> {
         let (allowed, denied) = access::review(&ways.discovery, &lookup.namespace).await?;
@@ -191,13 +191,10 @@ impl Peers {
         };
         let link = Arc::new(link);
         let cluster = Self::new(identity, Membership::new(names), Some(Arc::clone(&link)));
-        cluster.watch(allowed, lookup, &ways.discovery, essential, stop);
+        cluster.watch(allowed, lookup, &ways.discovery, background, stop);
         let (membership, identity) = (Arc::clone(&cluster.membership), cluster.identity.clone());
         let is_self = move |replica: &Replica| identity.is(replica);
-        essential.spawn(
-            "proofs of the other replicas",
-            verification::gather(link, membership, is_self, stop.clone()),
-        );
+        verification::start(background, link, membership, is_self);
         Ok(cluster)
     }
 
@@ -217,7 +214,7 @@ impl Peers {
         allowed: WatchableKinds,
         lookup: Lookup,
         client: &Client,
-        essential: &EssentialTasks,
+        background: &BackgroundTasks,
         stop: &CancellationToken,
     ) {
         let looked = DiscoveryScope {
@@ -228,11 +225,11 @@ impl Peers {
         let (client, membership) = (|| client.clone(), || Arc::clone(&self.membership));
         if allowed.endpoints {
             let watch = discovery::watch::<Endpoints>(client(), looked.clone(), membership(), stop.clone());
-            essential.spawn("watch of Endpoints", watch);
+            background.spawn("watch of Endpoints", "Finds replicas by their Endpoints", watch);
         }
         if allowed.slices {
             let watch = discovery::watch::<EndpointSlice>(client(), looked, membership(), stop.clone());
-            essential.spawn("watch of EndpointSlices", watch);
+            background.spawn("watch of EndpointSlices", "Finds replicas by their EndpointSlices", watch);
         }
     }
 

@@ -69,6 +69,7 @@ pub use startup::{StartupState, second_listener, starting};
 
 use crate::account::not_watched;
 use crate::account::source_rules::SourceRules;
+use crate::background_tasks::TaskRegistry;
 use crate::fleet::Fleet;
 use crate::listen::addresses::AddressLimits;
 use crate::listen::http::HttpLimits;
@@ -137,6 +138,8 @@ pub struct RestPorts {
     pub store: Arc<dyn Store>,
     /// Whether this process is ready to serve.
     pub readiness: Arc<dyn Readiness>,
+    /// The tasks that run in the background.
+    pub tasks: TaskRegistry,
     /// Returns the metrics as text.
     pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
 }
@@ -268,4 +271,5 @@ fn health_routes() -> Router<RestState> {
         .route("/health", get(health::health))
         .route("/health/liveness", get(health::liveness))
         .route("/health/readiness", get(health::readiness))
+        .route("/health/tasks", get(health::tasks))
 }

@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::agent::AgentOptions;
 use crate::agent::reactions::AccountTable;
 use crate::agent::static_accounts::StaticAccountFile;
+use crate::background_tasks::TaskRegistry;
 
 mod accounts;
 
@@ -157,10 +158,11 @@ impl AgentStatus {
 }
 
 /// The HTTP routes.
-pub(super) fn routes(status: Arc<AgentStatus>) -> Router {
+pub(super) fn routes(status: Arc<AgentStatus>, tasks: TaskRegistry) -> Router {
     Router::new()
         .route("/health", get(async |State(status): State<Arc<AgentStatus>>| Json(status.report())))
         .route("/accounts", get(async |State(status): State<Arc<AgentStatus>>| Json(status.accounts())))
+        .route("/health/tasks", get(async move || Json(tasks.report())))
         .route("/health/liveness", get(async || Json(AgentReadiness { status: "UP", missing: Vec::new() })))
         .route(
             "/health/readiness",

@@ -14,6 +14,7 @@ use prometheus_client::metrics::{MetricType, TypedMetric};
 
 use crate::agent::reactions::AccountTable;
 use crate::agent::static_accounts::StaticAccountFile;
+use crate::background_tasks::TaskRegistry;
 use crate::listen::http::HttpMetrics;
 use crate::telemetry::metrics::{self, Metrics};
 use crate::wire::common::Failure;
@@ -100,8 +101,9 @@ impl AgentMetrics {
         self.probes.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 
-    fn register(&self, own: &StaticAccountFile) -> Metrics {
+    fn register(&self, own: &StaticAccountFile, tasks: &TaskRegistry) -> Metrics {
         let mut metrics = Metrics::new();
+        tasks.register(&mut metrics.registry);
         let registry = metrics.registry.sub_registry_with_prefix("kubesvc");
         registry.register("connection_count", "Streams that the hub accepted", self.connections.clone());
         registry.register("disconnection", "Accepted streams that ended", self.disconnections.clone());
@@ -157,8 +159,13 @@ impl AgentMetrics {
     }
 
     /// The routes `/metrics` and, with the same content, the documented `/prometheus_metrics`.
-    pub fn routes(&self, own: &StaticAccountFile, table: Arc<Mutex<AccountTable>>) -> Router {
-        let (counters, registered) = (self.clone(), Arc::new(self.register(own)));
+    pub fn routes(
+        &self,
+        own: &StaticAccountFile,
+        table: Arc<Mutex<AccountTable>>,
+        tasks: &TaskRegistry,
+    ) -> Router {
+        let (counters, registered) = (self.clone(), Arc::new(self.register(own, tasks)));
         let answer = move || {
             counters.take_in(&table);
             let text = registered.encode();

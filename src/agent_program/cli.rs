@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use clap::Parser;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 
 use super::accounts::{policies, specs};
 use super::identity;
@@ -90,17 +89,8 @@ fn run(options: AgentOptions, settings: Settings) -> ExitCode {
         crate::shutdown::on_signal(stop.clone())
             .map_err(|error| format!("signals cannot be caught: {error}"))?;
         let agent = Agent::bind(options.clone()).await.map_err(|error| chain(&error))?;
-        let mut watching =
-            AbortOnDropHandle::new(tokio::spawn(settings.watch(options.own, FILE_CHECK_INTERVAL)));
-        let mut running = std::pin::pin!(agent.run(stop.clone()));
-        tokio::select! {
-            ended = &mut running => ended.map_err(|error| chain(&error)),
-            _ = &mut watching => {
-                stop.cancel();
-                let _ = running.await;
-                Err("the watch of the settings ended unexpectedly; see the log".to_owned())
-            }
-        }
+        settings.watch(options.own, FILE_CHECK_INTERVAL, agent.background());
+        agent.run(stop).await.map_err(|error| chain(&error))
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
     match ended {

@@ -4,11 +4,15 @@
 //! have looked the same twice, and files that are all missing do not count as a change.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::accounts::{policies, specs};
 use crate::agent::static_accounts::StaticAccountFile;
 use crate::agent::watched_files::{Content, WatchedFiles};
+use crate::background_tasks::{BackgroundTasks, Outcome, TaskSpec, blocking};
 use crate::config::agent::AgentSettings;
 use crate::config::{self, ConfigError, Loaded, MAX_FILE_BYTES, UnknownKeys};
 
@@ -68,17 +72,21 @@ impl Settings {
     }
 
     /// Checks the files periodically, for as long as the agent runs.
-    pub(super) async fn watch(mut self, own: StaticAccountFile, pace: Duration) {
-        loop {
-            tokio::time::sleep(if self.changing.is_some() { SETTLE_DELAY.min(pace) } else { pace }).await;
-            let own = own.clone();
-            let looked = tokio::task::spawn_blocking(move || {
-                self.look_again(&own);
-                self
-            });
-            let Ok(back) = looked.await else { return };
-            self = back;
-        }
+    pub(super) fn watch(self, own: StaticAccountFile, pace: Duration, background: &BackgroundTasks) {
+        let task = TaskSpec::new("watch of the settings", "Looks for changed settings files");
+        let settings = Arc::new(Mutex::new(self));
+        background.start(task.every(pace).without_deadline(), move |_: Vec<()>| {
+            let (settings, own) = (Arc::clone(&settings), own.clone());
+            async move {
+                let look = move || {
+                    let mut settings = settings.lock();
+                    settings.look_again(&own);
+                    settings.changing.is_some()
+                };
+                let is_changing = blocking(look).await;
+                if is_changing { Outcome::Again(Vec::new(), SETTLE_DELAY.min(pace)) } else { Outcome::Done }
+            }
+        });
     }
 
     fn look_again(&mut self, own: &StaticAccountFile) {

@@ -11,11 +11,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::kube_connection;
 use super::run_location::RunLocation;
+use crate::background_tasks::BackgroundTasks;
 use crate::config::operator::{ClusterMode, ClusterSettings, OperatorSettings};
 use crate::objects::AgentIndex;
 use crate::peers::{JoinPoints, Lookup, PeerIdentity, Peers};
 use crate::secrets::SharedKey;
-use crate::shutdown::EssentialTasks;
 use crate::telemetry::errors::chain;
 
 /// The key that the replicas share, for the versions of credentials.
@@ -37,7 +37,7 @@ pub(super) async fn join(
     location: &RunLocation,
     address: SocketAddr,
     agents: Arc<AgentIndex>,
-    essential: &EssentialTasks,
+    background: &BackgroundTasks,
     stop: &CancellationToken,
 ) -> Result<Peers, String> {
     let identity = PeerIdentity {
@@ -62,7 +62,7 @@ pub(super) async fn join(
         namespace: location.namespace.clone(),
         discovery: discovery(settings, location).await?,
     };
-    Peers::join(identity, lookup, ways, essential, stop).await
+    Peers::join(identity, lookup, ways, background, stop).await
 }
 
 /// The client that discovers replicas: the operator's own, unless the settings say otherwise.

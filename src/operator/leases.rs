@@ -7,10 +7,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::run_location::RunLocation;
 use super::settings::may_have_peers;
+use crate::background_tasks::BackgroundTasks;
 use crate::config::operator::OperatorSettings;
 use crate::hub::Hub;
 use crate::leases::{Elector, Leadership, LeaseObjects, OwnLease, Replicas, Times};
-use crate::shutdown::EssentialTasks;
 
 /// The Leases, and what is derived from them.
 pub(super) struct ReplicaLeases {
@@ -44,7 +44,7 @@ impl ReplicaLeases {
     /// agents have `left`.
     pub(super) fn start(
         self,
-        essential: &EssentialTasks,
+        background: &BackgroundTasks,
         hub: &Hub,
         releasing: &CancellationToken,
         left: &CancellationToken,
@@ -53,10 +53,13 @@ impl ReplicaLeases {
         let changed = Arc::new(Notify::new());
         let (watched, told) = (leases.clone(), Arc::clone(&changed));
         let (replicas, until) = (Arc::clone(&self.replicas), releasing.clone());
-        essential.spawn("watch of Leases", async move { replicas.run(watched, told, until).await });
+        background.spawn("watch of Leases", "Sees which replicas are alive, and who leads", async move {
+            replicas.run(watched, told, until).await;
+        });
         let own = OwnLease::new(leases.clone(), self.replicas, self.times, hub.backlog());
-        essential.spawn("own Lease", own.run(left.clone()));
+        background.spawn("own Lease", "Renews the Lease of this replica", own.run(left.clone()));
         let elector = Elector::new(leases, &self.replica_id, self.times, self.leadership, changed);
-        essential.spawn("leader election", elector.run(releasing.clone()));
+        let electing = elector.run(releasing.clone());
+        background.spawn("leader election", "Takes, renews and releases the leader's Lease", electing);
     }
 }

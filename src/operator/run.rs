@@ -21,6 +21,7 @@ use super::settings::{
     Connections, adopted_rows, approves, hub_settings, policy, precedence, registrations_of_strangers,
     rest_settings, source_rules,
 };
+use crate::background_tasks::{BackgroundTasks, TaskRegistry};
 use crate::budget::Budget;
 use crate::config::{
     self,
@@ -37,7 +38,7 @@ use crate::objects::{
 use crate::peers::Peers;
 use crate::rest::{self, RestPorts, RestState, StartupState};
 use crate::secrets::{CredentialSource, Credentials};
-use crate::shutdown::{self, EssentialTasks};
+use crate::shutdown;
 use crate::store::VendorTables;
 use crate::store::projection::Projection;
 use crate::telemetry::errors::chain;
@@ -91,11 +92,11 @@ pub(super) async fn run(
     };
     starting.waits_for("accounts", "the first list of KubesvcAccounts is not complete");
 
-    let essential = EssentialTasks::new(tasks.clone(), stop.clone());
+    let background = BackgroundTasks::new(tasks.clone(), stop.clone(), TaskRegistry::default());
     let agents_seen = Arc::new(AgentIndex::default());
     let seen = Arc::clone(&agents_seen);
     let cluster =
-        Arc::new(join_peers::join(settings, &location, rest_address, seen, &essential, &stop).await?);
+        Arc::new(join_peers::join(settings, &location, rest_address, seen, &background, &stop).await?);
     let projection = Projection::new(Arc::clone(&store));
     let accounts = Arc::new(AccountIndex::over(location.watched.len()).with(precedence(settings)));
     let (changed_secrets, outdated_secrets) = (Arc::new(WakeSet::default()), Arc::new(WakeSet::default()));
@@ -112,14 +113,14 @@ pub(super) async fn run(
             changed: Arc::clone(&changed_secrets),
             outdated: Arc::clone(&outdated_secrets),
         };
-        essential
-            .spawn("watch of Secrets", watch_secrets(location.client.clone(), namespace, seen, stop.clone()));
+        let watched = watch_secrets(location.client.clone(), namespace, seen, stop.clone());
+        background.spawn("watch of Secrets", "Sees Secrets with credentials change", watched);
     };
     let credentials: Arc<dyn CredentialSource> = credentials;
     for namespace in &location.watched {
         let (client, namespace) = (location.client.clone(), namespace.clone());
         let watched = watch_accounts(client.clone(), namespace.clone(), Arc::clone(&accounts), stop.clone());
-        essential.spawn("watch of accounts", watched);
+        background.spawn("watch of accounts", "Keeps the index of KubesvcAccounts", watched);
         watch_secrets_of(namespace);
     }
     for namespace in settings.secrets.namespaces.iter().filter(|one| !location.watches(one)) {
@@ -143,8 +144,8 @@ pub(super) async fn run(
     )
     .paced(registrations, budget.clone(), of_strangers);
     let (watching, seen) = (location.client.clone(), Arc::clone(&agents_seen));
-    essential
-        .spawn("watch of agents", watch_agents(watching, location.namespace.clone(), seen, stop.clone()));
+    let watched = watch_agents(watching, location.namespace.clone(), seen, stop.clone());
+    background.spawn("watch of agents", "Keeps the index of KubesvcAgents", watched);
     let ports = HubPorts {
         accounts: Arc::clone(&accounts),
         account_objects: Arc::new(KubeAccountObjects::new(location.client.clone(), budget.clone())),
@@ -180,7 +181,16 @@ pub(super) async fn run(
     let doors = exposure::exposures(settings, !location.watches_own_alone());
     exposure::say(&doors);
     let metrics = ControllerMetrics::default();
-    let exposition = exposition(&metrics, &hub, &projection, &cluster, &peers.leadership, &http, &doors);
+    let exposition = exposition(
+        &metrics,
+        &hub,
+        &projection,
+        &cluster,
+        &peers.leadership,
+        &http,
+        &doors,
+        background.registry(),
+    );
     let readiness = Arc::new(OperatorReadiness {
         accounts: Arc::clone(&accounts),
         projection: Arc::clone(&projection),
@@ -197,12 +207,16 @@ pub(super) async fn run(
             readiness: Arc::clone(&readiness),
             duration: settings.leader_election.duration,
         };
-        essential.spawn("watch over the own Lease", watcher.run(stop.clone()));
+        background.spawn(
+            "watch over the own Lease",
+            "Sends the agents away if this replica alone is cut off from the API server",
+            watcher.run(stop.clone()),
+        );
     }
     let here: Arc<dyn Fleet> = Arc::<Hub>::clone(&hub);
     let (agents, changed_agents) = (Arc::clone(&agents_seen), agents_seen.follow());
     let fleet = if peers.leases.is_some() {
-        cluster_sessions(&location, &hub, &peers, &accounts, agents_seen, &ticks, &wakes, &essential, &stop)
+        cluster_sessions(&location, &hub, &peers, &accounts, agents_seen, &ticks, &wakes, &background, &stop)
     } else {
         Arc::clone(&here)
     };
@@ -213,6 +227,7 @@ pub(super) async fn run(
         peers: cluster,
         store: Arc::clone(&store),
         readiness: Arc::<OperatorReadiness>::clone(&readiness),
+        tasks: background.registry().clone(),
         metrics: exposition,
     };
     let state = RestState::new(rest_settings(settings, &location), ports);
@@ -253,26 +268,28 @@ pub(super) async fn run(
     // Rows are written until the controller has queued its last one; only then is the Lease released.
     let (leading, writing, releasing) = (stop.clone(), CancellationToken::new(), CancellationToken::new());
     let left = CancellationToken::new();
-    peers.start(&essential, &hub, &releasing, &left);
+    peers.start(&background, &hub, &releasing, &left);
     let written = writing.clone();
     // Drop guards, so that a panic of one task also lets the others finish.
     let (writing, releasing, left) = (writing.drop_guard(), releasing.drop_guard(), left.drop_guard());
-    essential.spawn("rows", async move {
+    background.spawn("rows", "Writes the rows of kubesvc_accounts", async move {
         let _releasing = releasing;
         projection.run(written).await;
     });
-    essential.spawn("controller", async move {
+    background.spawn("controller", "Leads whenever it is this replica's turn", async move {
         let _writing = writing;
         leader.run(leading).await;
     });
     drop(started);
     if let Some(listener) = health_listener {
         let health = rest::health_router(state.clone());
-        essential.spawn("health", health_server().serve(listener, health, stop.clone()));
+        let serving = health_server().serve(listener, health, stop.clone());
+        background.spawn("health", "Answers probes on a port of their own", serving);
     }
-    essential.spawn("REST", rest_server().serve(rest_listener, rest::router(state), stop.clone()));
+    let serving = rest_server().serve(rest_listener, rest::router(state), stop.clone());
+    background.spawn("REST", "Serves the API, health and metrics", serving);
     let serving = bound.serve(hub, stop.clone());
-    essential.spawn("hub", async move {
+    background.spawn("hub", "Serves the agents", async move {
         let _left = left;
         serving.await
     });
@@ -281,7 +298,7 @@ pub(super) async fn run(
     readiness.stopping.store(true, Ordering::Relaxed);
     tasks.wait().await;
     info!("stopped");
-    essential.failed_task().map_or(Ok(()), |why| Err(format!("an essential task ended: {why}")))
+    background.failed_task().map_or(Ok(()), |why| Err(format!("an essential task ended: {why}")))
 }
 
 /// The agents of all replicas, kept in sync until stopped.
@@ -294,7 +311,7 @@ fn cluster_sessions(
     agents: Arc<AgentIndex>,
     ticks: &Arc<Ticks>,
     leader: &Arc<WakeSet<String>>,
-    essential: &EssentialTasks,
+    background: &BackgroundTasks,
     stop: &CancellationToken,
 ) -> Arc<dyn Fleet> {
     let elsewhere = Arc::new(RemoteSessions::new(
@@ -305,7 +322,9 @@ fn cluster_sessions(
         Arc::clone(ticks),
     ));
     let (follows, leader, stop) = (Arc::clone(&elsewhere), Arc::clone(leader), stop.clone());
-    essential.spawn("agents of other replicas", async move { follows.follow(&leader, &stop).await });
+    background.spawn("agents of other replicas", "Follows the agents that other replicas have", async move {
+        follows.follow(&leader, &stop).await;
+    });
     let here: Arc<dyn Fleet> = Arc::<Hub>::clone(hub);
     let (accounts, client) = (Arc::clone(accounts), location.client.clone());
     Arc::new(ClusterSessions::new(here, elsewhere, accounts, agents, client, &location.namespace))
@@ -326,6 +345,7 @@ async fn listen(address: &str, port: u16) -> Result<TcpListener, String> {
     })
 }
 
+#[expect(clippy::too_many_arguments, reason = "it puts parts together")]
 fn exposition(
     controller: &ControllerMetrics,
     hub: &Hub,
@@ -334,6 +354,7 @@ fn exposition(
     leadership: &Leadership,
     http: &HttpMetrics,
     doors: &[Exposure],
+    tasks: &TaskRegistry,
 ) -> Arc<dyn Fn() -> String + Send + Sync> {
     let mut metrics = Metrics::new();
     controller.register(&mut metrics.registry);
@@ -343,5 +364,6 @@ fn exposition(
     leadership.register(&mut metrics.registry);
     http.register(metrics.registry.sub_registry_with_prefix("kubesvc"));
     exposure::register(doors, &mut metrics.registry);
+    tasks.register(&mut metrics.registry);
     Arc::new(move || metrics.encode())
 }

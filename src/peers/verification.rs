@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use parking_lot::Mutex;
-use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::PeerTransport;
 use super::calls::get;
 use super::membership::{Membership, Replica};
 use super::messages::ReachAnswer;
+use crate::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
 
 /// Interval between scans for replicas that are due for verification.
 const SCAN_INTERVAL: Duration = Duration::from_millis(500);
@@ -67,37 +67,39 @@ fn of(replica: &Replica) -> (String, String) {
     (replica.id.clone(), replica.base_url.clone())
 }
 
-/// Asks each unverified replica until cancelled. `is_self` identifies this replica, which is not asked.
-pub(super) async fn gather(
+/// Asks each unverified replica until the process stops. `is_self` identifies this replica, which is not asked.
+pub(super) fn start(
+    background: &BackgroundTasks,
     link: Arc<PeerTransport>,
     membership: Arc<Membership>,
-    is_self: impl Fn(&Replica) -> bool,
-    stop: CancellationToken,
+    is_self: impl Fn(&Replica) -> bool + Send + Sync + 'static,
 ) {
-    let mut look = tokio::time::interval(SCAN_INTERVAL);
-    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    while stop.run_until_cancelled(look.tick()).await.is_some() {
+    let task = TaskSpec::new("proofs of the other replicas", "Asks who does not count as a replica yet");
+    background.start(task.every(SCAN_INTERVAL).at_start(), move |_| {
         let others: Vec<_> = membership.replicas().iter().filter(|one| !is_self(one)).cloned().collect();
-        let due = link.verified.due(&others, Instant::now());
-        let ask = get("/internal/v1/reach");
-        let asking = join_all(due.iter().map(|replica| async {
-            // `ask` records every answer under the key, whatever it says.
-            let answer = link.client.ask::<ReachAnswer>(replica, &ask).await;
-            match answer {
-                _ if link.verified.has(replica) => {}
-                Ok(_) => {}
-                Err(problem) => info!(
-                    replica = replica.id,
-                    url = replica.base_url,
-                    error = %problem,
-                    "not counted as a replica until it answers with the replicas' key"
-                ),
-            }
-        }));
-        if stop.run_until_cancelled(asking).await.is_none() {
-            return;
+        ask_due(Arc::clone(&link), others)
+    });
+}
+
+async fn ask_due(link: Arc<PeerTransport>, others: Vec<Replica>) -> Outcome {
+    let due = link.verified.due(&others, Instant::now());
+    let ask = get("/internal/v1/reach");
+    join_all(due.iter().map(|replica| async {
+        // `ask` records every answer under the key, whatever it says.
+        let answer = link.client.ask::<ReachAnswer>(replica, &ask).await;
+        match answer {
+            _ if link.verified.has(replica) => {}
+            Ok(_) => {}
+            Err(problem) => info!(
+                replica = replica.id,
+                url = replica.base_url,
+                error = %problem,
+                "not counted as a replica until it answers with the replicas' key"
+            ),
         }
-    }
+    }))
+    .await;
+    Outcome::Done
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 
 use super::extract::ExcludedChecks;
 use super::{RestState, openapi};
+use crate::background_tasks::TaskReport;
 
 /// Readiness of this process.
 pub trait Readiness: Send + Sync {
@@ -102,6 +103,16 @@ pub(super) async fn readiness(
     excluded: ExcludedChecks,
 ) -> (StatusCode, Json<Health>) {
     ready(&state, &excluded)
+}
+
+/// What runs in the background at the replica that answers, and how it goes.
+#[utoipa::path(get, path = "/health/tasks", operation_id = "backgroundTasks", tag = "health",
+    responses(
+        (status = 200, description = "The tasks that run now, by name; those of the leader at the leader alone", body = [TaskReport]),
+        (status = 405, description = "Only GET is allowed", body = super::error::ErrorBody),
+    ))]
+pub(super) async fn tasks(State(state): State<RestState>) -> Json<Vec<TaskReport>> {
+    Json(state.tasks.report())
 }
 
 /// Get metrics for Prometheus.

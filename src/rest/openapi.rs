@@ -31,7 +31,7 @@ use super::{accounts, agents, assignments, clouddrivers, dynamic, health, kubern
         kubernetes::account, kubernetes::namespaces,
         agents::list, agents::get, agents::disconnect, assignments::elect,
         clouddrivers::list, clouddrivers::get, clouddrivers::pools,
-        health::health, health::liveness, health::readiness, health::metrics, health::description,
+        health::health, health::liveness, health::readiness, health::tasks, health::metrics, health::description,
     )
 )]
 struct Description;

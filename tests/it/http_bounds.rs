@@ -44,7 +44,7 @@ async fn a_crowd_from_one_address_keeps_neither_probes_nor_other_callers_from_an
         counted.map(drop).ok_or_else(|| "nothing is counted".to_owned())
     })
     .await;
-    for path in ["/health", "/health/liveness", "/health/readiness"] {
+    for path in ["/health", "/health/liveness", "/health/readiness", "/health/tasks"] {
         for port in [health, rest] {
             let answer = ask([127, 0, 0, 8], port, path).await;
             assert!(answer.starts_with("HTTP/1.1 200 OK"), "{port} {path}: {answer}");

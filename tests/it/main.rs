@@ -9,6 +9,7 @@ mod agent_cluster;
 mod agent_objects;
 mod api_lines;
 mod architecture;
+mod background_tasks;
 mod bad_inputs;
 mod bad_objects;
 mod caching_election;

@@ -95,7 +95,7 @@ async fn live(world: &World, agent: &Agent, needles: &mut Needles) -> Vec<String
         world.delete(name).await;
         world.until_gone(name).await;
     }
-    for path in ["/health", "/health/readiness"] {
+    for path in ["/health", "/health/readiness", "/health/tasks"] {
         answers.push(agent.get(path).await.to_string());
     }
     assert!(agent.terminate().await.success());
@@ -223,6 +223,7 @@ async fn everything(world: &World, answers: Vec<String>) -> Vec<(String, String)
         "/armory/agents/agent-1".to_owned(),
         "/health".to_owned(),
         "/health/readiness".to_owned(),
+        "/health/tasks".to_owned(),
         "/metrics".to_owned(),
         "/openapi.json".to_owned(),
     ];

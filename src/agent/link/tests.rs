@@ -131,6 +131,28 @@ async fn result(stream: &mut Stream) -> AccountResult {
 }
 
 #[tokio::test]
+async fn an_agent_lists_its_background_tasks_and_counts_their_runs() {
+    let hub = FakeHub::start().await;
+    let options = AgentOptions {
+        file_pace: Duration::from_millis(1),
+        metrics_port: Some(0),
+        metrics_address: "127.0.0.1".to_owned(),
+        ..AgentOptions::of_test(hub.address.to_string())
+    };
+    let agent = agent_with(options).await;
+    let has_run = |answer: &str| answer.contains(r#""lastRun":"#);
+    let listed = agent.until("/health/tasks", has_run).await;
+    for expected in
+        [r#""name":"watch of the accounts' files""#, r#""name":"health checks""#, r#""failures":0"#]
+    {
+        assert!(listed.contains(expected), "{listed}");
+    }
+    let counted = r#"kubesvc_background_task_duration_seconds_count{task="watch of the accounts' files"}"#;
+    agent.until_counted(|metrics| metrics.contains(counted)).await;
+    agent.end().await;
+}
+
+#[tokio::test]
 async fn an_agent_says_who_it_is_and_goodbye() {
     let mut hub = FakeHub::start().await;
     let agent = agent(&hub).await;

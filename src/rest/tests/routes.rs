@@ -1,6 +1,7 @@
 //! Routes, methods, paths, health.
 
 use super::*;
+use crate::background_tasks::{Outcome, TaskSpec};
 
 async fn get_of(path: &str) -> TestResponse {
     call("GET", path, None, "").await
@@ -216,6 +217,32 @@ async fn health_says_what_is_missing() {
         );
     }
     assert_eq!(get_of("/health/liveness").await.json(), json!({"status": "UP"}));
+}
+
+#[tokio::test]
+async fn background_tasks_are_listed_on_the_ports_of_rest_and_of_health() {
+    let unreachable = tower::service_fn(|_: Request<kube::client::Body>| async {
+        Err::<Response<Body>, _>(io::Error::other("unreachable"))
+    });
+    let state = state_of(settings(), &[], kube::Client::new(unreachable, "ns"));
+    let (tasks, stop) = (state.tasks.clone(), tokio_util::sync::CancellationToken::new());
+    let task = TaskSpec::new("the task", "Waits").every(Duration::from_secs(3600));
+    let asked = async {
+        for router in [router(state.clone()), health_router(state)] {
+            let request = Request::builder().uri("/health/tasks").body(Body::empty()).expect("a request");
+            let listed = send(router, request).await.json();
+            assert_eq!(
+                (&listed[0]["name"], &listed[0]["description"]),
+                (&json!("the task"), &json!("Waits"))
+            );
+            assert_eq!((&listed[0]["activity"]["runs"], &listed[1]), (&json!(0), &Value::Null));
+        }
+    };
+    tokio::select! {
+        biased;
+        () = tasks.drive(task, &stop, |_: Vec<()>| std::future::ready(Outcome::Done)) => unreachable!("nobody stops it"),
+        () = asked => {}
+    }
 }
 
 #[tokio::test]
