@@ -34,6 +34,7 @@ use crate::account::row::{self, AccountRow};
 use crate::account::secret_reference::is_read_by_operator;
 use crate::account::source_rules::SourceRules;
 use crate::account::{GrantPhase, KubesvcAccount};
+use crate::background_tasks::{Outcome, TaskRegistry, TaskSpec};
 use crate::budget::Budget;
 use crate::fleet::{Fleet, Ticks};
 use crate::leases::{LeaseObjects, Mandate, Replicas};
@@ -49,6 +50,8 @@ pub use metrics::ControllerMetrics;
 
 /// Maximum number of accounts reconciled concurrently.
 const MAX_CONCURRENT_ACCOUNTS: usize = 64;
+/// Maximum number of uids, or of Secrets, looked up at once.
+const MAX_WAKES_PER_BATCH: usize = 1024;
 /// Interval at which all accounts are reconciled and unwatched credentials are read again.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(600);
 /// Interval between comparisons of rows and objects.
@@ -89,6 +92,8 @@ pub struct ControllerContext {
     pub outdated_secrets: Arc<WakeSet<(String, String)>>,
     /// Rate limit of writes to the API server.
     pub budget: Budget,
+    /// Registry of the leader's tasks.
+    pub tasks: TaskRegistry,
     /// id of this replica, for Events.
     pub replica_id: String,
     /// Metrics of the controller.
@@ -134,92 +139,104 @@ async fn lead(context: ControllerContext, stop: CancellationToken, over: Cancell
 /// Advances the leader's seconds. For a process that was suspended, one tick passes however long that took, and none
 /// if its mandate expired meanwhile.
 async fn keep_time(controller: &leader::Controller, stop: &CancellationToken) {
-    let mut second = tokio::time::interval(Duration::from_secs(1));
-    second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    second.tick().await;
-    while stop.run_until_cancelled(second.tick()).await.is_some() {
-        if !controller.context.mandate.holds() {
-            continue;
+    let context = &controller.context;
+    let task = TaskSpec::new("clock of the leader", "Counts seconds, and wakes accounts that are due");
+    let second = task.every(Duration::from_secs(1));
+    let tick = |_: Vec<()>| async {
+        if context.mandate.holds() {
+            context.ticks.advance();
+            // Called every second, so that a backlog that persists is noticed.
+            context.replicas.backlog_since(context.ticks.now());
+            controller.schedule.wake_due(context.ticks.now());
         }
-        controller.context.ticks.advance();
-        // Called every second, so that a backlog that persists is noticed.
-        controller.context.replicas.backlog_since(controller.context.ticks.now());
-        controller.schedule.wake_due(controller.context.ticks.now());
-    }
+        Outcome::Done
+    };
+    context.tasks.drive(second, stop, tick).await;
 }
 
 async fn follow_fleet(controller: &leader::Controller, stop: &CancellationToken) {
-    while let Some(uids) = stop.run_until_cancelled(controller.context.wakes.take(1024)).await {
-        let keys = uids.iter().filter_map(|uid| controller.context.accounts.by_uid(uid));
-        controller.schedule.wakes.wake_all(keys.map(|account| AccountKey::of(&account)));
-    }
+    let context = &controller.context;
+    let task = TaskSpec::new("reports of agents", "Wakes accounts of which agents said something");
+    let task = task.woken_by(&context.wakes).batch(MAX_WAKES_PER_BATCH);
+    let wake = |uids: Vec<String>| async move {
+        let accounts = uids.iter().filter_map(|uid| context.accounts.by_uid(uid));
+        controller.schedule.wakes.wake_all(accounts.map(|account| AccountKey::of(&account)));
+        Outcome::Done
+    };
+    context.tasks.drive(task, stop, wake).await;
 }
 
 /// Rereads the credential of each account that names a changed Secret.
 async fn follow_secrets(controller: &leader::Controller, stop: &CancellationToken) {
-    while let Some(changed) = stop.run_until_cancelled(controller.context.changed_secrets.take(1024)).await {
+    let context = &controller.context;
+    let task = TaskSpec::new("changed Secrets", "Has the credentials of accounts read again");
+    let task = task.woken_by(&context.changed_secrets).batch(MAX_WAKES_PER_BATCH);
+    let recheck = |changed: Vec<(String, String)>| async move {
         for (namespace, name) in changed {
-            for account in controller.context.accounts.by_secret(&namespace, &name) {
+            for account in context.accounts.by_secret(&namespace, &name) {
                 controller.memories.recheck_credential(account.uid());
                 controller.schedule.wakes.wake(AccountKey::of(&account));
             }
         }
-    }
+        Outcome::Done
+    };
+    context.tasks.drive(task, stop, recheck).await;
 }
 
 async fn resync(controller: &leader::Controller, stop: &CancellationToken) {
-    let mut period = tokio::time::interval(RESYNC_INTERVAL);
-    period.tick().await;
-    while stop.run_until_cancelled(period.tick()).await.is_some() {
-        for account in controller.context.accounts.all() {
+    let context = &controller.context;
+    let task = TaskSpec::new("resync", "Wakes all accounts").every(RESYNC_INTERVAL);
+    let wake_all = |_: Vec<()>| async {
+        for account in context.accounts.all() {
             if is_read_by_operator(account.spec.agent_source()) {
                 controller.memories.recheck_credential(account.uid());
             }
             controller.schedule.wakes.wake(AccountKey::of(&account));
         }
-    }
+        Outcome::Done
+    };
+    context.tasks.drive(task, stop, wake_all).await;
 }
 
 /// Repairs rows that were edited, or that a crash left behind their object: immediately, then once a minute, and
 /// whenever the database is available again.
 async fn repair_rows(controller: &leader::Controller, stop: &CancellationToken) {
-    let mut period = tokio::time::interval(ROW_COMPARISON_INTERVAL);
-    period.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let projection = &controller.context.projection;
-    let mut trouble = projection.watch();
-    loop {
-        let due = async {
-            tokio::select! {
-                _ = period.tick() => {}
-                back = trouble.wait_for(Option::is_some) => drop(back),
-            }
-            // If the database fails, wait until it answers again.
-            drop(trouble.wait_for(Option::is_none).await);
-        };
-        if stop.run_until_cancelled(due).await.is_none() {
-            return;
-        }
-        let compared = projection.repair(|| expected_rows(&controller.context));
-        match stop.run_until_cancelled(compared).await {
-            None => return,
-            Some(Ok(repair)) if repair.is_nothing() => {}
-            Some(Ok(repair)) => info!(
+    let task = TaskSpec::new("row comparison", "Repairs rows that differ from their objects");
+    let task = task.every(ROW_COMPARISON_INTERVAL).at_start().on_change(projection.watch());
+    let task = task.without_deadline().logs_itself();
+    controller.context.tasks.drive(task, stop, |_: Vec<()>| compare_rows(controller)).await;
+}
+
+async fn compare_rows(controller: &leader::Controller) -> Outcome {
+    let projection = &controller.context.projection;
+    if projection.problem().is_some() {
+        // The next run follows as soon as the database is available.
+        return Outcome::Done;
+    }
+    let outcome = match projection.repair(|| expected_rows(&controller.context)).await {
+        Ok(repair) if repair.is_nothing() => Outcome::Done,
+        Ok(repair) => {
+            info!(
                 inserted = repair.inserted,
                 updated = repair.updated,
                 deleted = repair.deleted,
                 refused = repair.refused,
                 "repaired rows"
-            ),
-            Some(Err(error)) => {
-                warn!(error = %chain(&error), "cannot compare rows; retrying in a minute");
-            }
+            );
+            Outcome::Done
         }
-        foreign_rows::tell(controller);
-        // Accounts that waited for the database, or for a foreign row to go, can continue.
-        let all = controller.context.accounts.all();
-        let waiting = all.iter().filter(|one| one.is_being_deleted() || waits_for_its_row(one));
-        controller.schedule.wakes.wake_all(waiting.map(|one| AccountKey::of(one)));
-    }
+        Err(error) => {
+            warn!(error = %chain(&error), "rows were not compared; tried again in a minute");
+            Outcome::Refused(chain(&error))
+        }
+    };
+    foreign_rows::tell(controller);
+    // Accounts that waited for the database, or for a foreign row to go, can continue.
+    let all = controller.context.accounts.all();
+    let waiting = all.iter().filter(|one| one.is_being_deleted() || waits_for_its_row(one));
+    controller.schedule.wakes.wake_all(waiting.map(|one| AccountKey::of(one)));
+    outcome
 }
 
 /// Whether the account has no row because a foreign row has its name.

@@ -31,6 +31,7 @@ use crate::account::lifecycle::RowFact;
 use crate::account::owned_secret::Contents;
 use crate::account::row::{self, ForeignRow};
 use crate::account::{FIELD_MANAGER, KubesvcAccount, ORIGIN_LABEL, ORIGIN_MIGRATED, not_watched};
+use crate::background_tasks::{Outcome, TaskSpec};
 use crate::budget::Urgency;
 use crate::crash;
 use crate::objects::AccountKey;
@@ -43,8 +44,10 @@ pub(super) use skipped_rows::SkippedRows;
 
 /// Maximum number of rows adopted concurrently.
 const MAX_CONCURRENT_ROWS: usize = 8;
-/// Delay after the first failed pass; it doubles up to [`ROW_COMPARISON_INTERVAL`].
+/// Delay after the first failed pass.
 const FIRST_RETRY_DELAY: Duration = Duration::from_secs(2);
+/// Maximum delay after failed passes, before jitter of up to as much again.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
 
 /// Where the objects of adopted rows are created.
 #[derive(Clone, Debug)]
@@ -65,28 +68,22 @@ enum AdoptionOutcome {
 
 /// Adopts foreign rows at the start and once a minute, while the database is available.
 pub(super) async fn run(controller: &Controller, stop: &CancellationToken) {
-    let Some(home) = &controller.context.adopts else { return };
-    let mut trouble = controller.context.projection.watch();
-    let mut pause = FIRST_RETRY_DELAY;
-    loop {
-        let looked = async {
-            // If the database fails, wait until it answers again.
-            drop(trouble.wait_for(Option::is_none).await);
-            let (wait, next) = match look(controller, home).await {
-                Ok(()) => (ROW_COMPARISON_INTERVAL, FIRST_RETRY_DELAY),
-                Err(error) => {
-                    warn_unless_away!(error = %chain(&*error), "cannot adopt rows that are not kubesvc's; retrying");
-                    (pause, (2 * pause).min(ROW_COMPARISON_INTERVAL))
-                }
-            };
-            tokio::time::sleep(wait).await;
-            next
-        };
-        match stop.run_until_cancelled(looked).await {
-            None => return,
-            Some(next) => pause = next,
+    let context = &controller.context;
+    let Some(home) = &context.adopts else { return };
+    let task = TaskSpec::new("row adoption", "Makes accounts of rows that are not of kubesvc");
+    let task = task.every(ROW_COMPARISON_INTERVAL).at_start().on_change(context.projection.watch());
+    let task =
+        task.without_deadline().retry_delays(FIRST_RETRY_DELAY, MAX_RETRY_DELAY).log_failure(|error| {
+            warn_unless_away!(error, "cannot adopt rows that are not kubesvc's; retrying");
+        });
+    let adopt = |_: Vec<()>| async {
+        if context.projection.problem().is_some() {
+            // The next run follows as soon as the database is available.
+            return Outcome::Done;
         }
-    }
+        look(controller, home).await.map_or_else(|error| Outcome::failed(chain(&*error)), |()| Outcome::Done)
+    };
+    context.tasks.drive(task, stop, adopt).await;
 }
 
 /// Tries all rows once. An error ends the pass, because it would affect the other rows too.

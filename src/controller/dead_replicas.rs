@@ -7,6 +7,7 @@ use tracing::{info, warn};
 
 use super::leader::Controller;
 use crate::account::lifecycle::Fact;
+use crate::background_tasks::{Outcome, TaskSpec};
 use crate::store::{Assignment, AssignmentChanges, StoreError};
 use crate::telemetry::errors::chain;
 
@@ -19,34 +20,22 @@ const MAX_ROWS_PER_TRANSACTION: usize = 2048;
 
 /// Cleans up at the start, whenever replicas come or go, and once a minute.
 pub(super) async fn run(controller: &Controller, stop: &CancellationToken) {
-    let mut changes = controller.context.replicas.changes();
-    let mut look = tokio::time::interval(SCAN_INTERVAL);
-    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        let due = async {
-            tokio::select! {
-                _ = look.tick() => {}
-                // Never an error: the sender lives as long as `replicas`.
-                _ = changes.changed() => tokio::time::sleep(SETTLE_DELAY).await,
-            }
-        };
-        if stop.run_until_cancelled(due).await.is_none() {
-            return;
-        }
-        if stop.run_until_cancelled(clear_up(controller)).await.is_none() {
-            return;
-        }
-    }
+    let context = &controller.context;
+    let task = TaskSpec::new("replicas that are gone", "Removes their assignments and Leases");
+    let task = task.every(SCAN_INTERVAL).at_start().on_change(context.replicas.changes());
+    let task = task.gather(SETTLE_DELAY).without_deadline().logs_itself();
+    context.tasks.drive(task, stop, |_: Vec<()>| clear_up(controller)).await;
 }
 
-async fn clear_up(controller: &Controller) {
+async fn clear_up(controller: &Controller) -> Outcome {
     let context = &controller.context;
-    if let Err(error) = remove_rows(controller).await {
-        warn!(error = %chain(&error), "cannot remove the rows of dead replicas; retrying in a minute");
-    }
+    let removed = remove_rows(controller).await;
     if let Some(leases) = &context.leases {
         context.replicas.remove_long_gone(leases).await;
     }
+    let Err(error) = removed else { return Outcome::Done };
+    warn!(error = %chain(&error), "rows of replicas that are gone were not removed; tried again in a minute");
+    Outcome::Refused(chain(&error))
 }
 
 async fn remove_rows(controller: &Controller) -> Result<(), StoreError> {

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::leader::Controller;
 use crate::account::lifecycle::Fact;
 use crate::account::{KubesvcAccount, KubesvcAgent, ListingAgent, names};
+use crate::background_tasks::{Outcome, TaskSpec};
 use crate::objects::AccountKey;
 
 /// Maximum number of changed agents processed at once.
@@ -100,7 +101,9 @@ pub(super) async fn follow(controller: &Controller, stop: &CancellationToken) {
     wake(controller, &changed, |account| {
         account.status.as_ref().is_some_and(|status| status.listed_by.is_some())
     });
-    while let Some(names) = stop.run_until_cancelled(context.changed_agents.take(BATCH)).await {
+    let task = TaskSpec::new("accounts of agents' files", "Wakes declared accounts whose names agents list");
+    let task = task.woken_by(&context.changed_agents).batch(BATCH);
+    let take_in = |names: Vec<String>| async move {
         let mut changed = HashSet::new();
         for name in names {
             changed.extend(controller.listings.take_in(&name, context.agents.get(&name)));
@@ -108,7 +111,9 @@ pub(super) async fn follow(controller: &Controller, stop: &CancellationToken) {
         if !changed.is_empty() {
             wake(controller, &changed, |_| false);
         }
-    }
+        Outcome::Done
+    };
+    context.tasks.drive(task, stop, take_in).await;
 }
 
 fn wake(controller: &Controller, changed: &HashSet<Digest>, too: impl Fn(&KubesvcAccount) -> bool) {

@@ -15,6 +15,7 @@ use super::adoption::PermanentRefusal;
 use super::leader::Controller;
 use crate::account::owned_secret::{self, ObjectName, SecretVersion, is_named_by, is_ours};
 use crate::account::{KubesvcAccount, names};
+use crate::background_tasks::{Outcome, TaskSpec};
 use crate::budget::Urgency;
 use crate::crash;
 use crate::telemetry::errors::chain;
@@ -151,19 +152,24 @@ impl Controller {
 /// Updates Secrets of an earlier version as the watch shows them. Only those that an account names: the others are
 /// left to the garbage collector.
 pub(super) async fn keep_updated(controller: &Controller, stop: &CancellationToken) {
-    let outdated = &controller.context.outdated_secrets;
-    while let Some(found) = stop.run_until_cancelled(outdated.take(MAX_SECRETS_PER_BATCH)).await {
-        let Some(failed) = stop.run_until_cancelled(update(controller, &found)).await else {
-            outdated.wake_all(found);
-            return;
-        };
-        let Some(((namespace, secret), error)) = failed.first() else { continue };
-        warn_unless_away!(namespace, secret, failed = failed.len(), error = %chain(&**error), "cannot update Secrets; retrying");
-        if stop.run_until_cancelled(tokio::time::sleep(RETRY_DELAY)).await.is_none() {
-            return;
-        }
-        outdated.wake_all(failed.into_iter().map(|(key, _)| key));
-    }
+    let context = &controller.context;
+    let task = TaskSpec::new("outdated Secrets", "Brings Secrets of an earlier version up to date");
+    let task = task.woken_by(&context.outdated_secrets).batch(MAX_SECRETS_PER_BATCH).without_deadline();
+    let task = task.retry_delays(RETRY_DELAY, RETRY_DELAY).logs_itself();
+    let update = |secrets: Vec<(String, String)>| async move {
+        let failed = update(controller, &secrets).await;
+        let Some(((namespace, secret), error)) = failed.first() else { return Outcome::Done };
+        let error = chain(&**error);
+        warn_unless_away!(
+            namespace,
+            secret,
+            failed = failed.len(),
+            error,
+            "cannot update Secrets; retrying"
+        );
+        Outcome::Failed(failed.into_iter().map(|(key, _)| key).collect(), error)
+    };
+    context.tasks.drive(task, stop, update).await;
 }
 
 /// Returns the Secrets that could not be updated, with their errors.

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tokio_util::sync::CancellationToken;
+use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use super::readiness::OperatorReadiness;
+use crate::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
 use crate::hub::Hub;
 use crate::leases::{Isolation, Replicas};
 use crate::peers::Peers;
@@ -27,35 +28,62 @@ pub(super) struct IsolationWatcher {
     pub(super) readiness: Arc<OperatorReadiness>,
     /// Duration for which a Lease is valid.
     pub(super) duration: Duration,
+    pub(super) checks: Mutex<LeaseChecks>,
+}
+
+/// What earlier checks have found.
+pub(super) struct LeaseChecks {
+    isolation: Isolation,
+    begun: Instant,
+    /// Number of checks in a row that found the Lease too old.
+    late: u32,
+    /// When the other replicas were asked last.
+    asked: Option<Instant>,
+}
+
+impl Default for LeaseChecks {
+    fn default() -> Self {
+        Self { isolation: Isolation::default(), begun: Instant::now(), late: 0, asked: None }
+    }
 }
 
 impl IsolationWatcher {
-    /// Checks until stopped.
-    pub(super) async fn run(self, stop: CancellationToken) {
-        let mut isolation = Isolation::default();
-        let begun = Instant::now();
-        let (mut doubts, mut asked): (u32, Option<Instant>) = (0, None);
-        let mut look = tokio::time::interval(CHECK_INTERVAL);
-        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        while stop.run_until_cancelled(look.tick()).await.is_some() {
-            let doubtful = self.replicas.lease_age() >= Isolation::doubtful_after(self.duration);
-            doubts = if doubtful { doubts + 1 } else { 0 };
-            let others = if doubts < MIN_LATE_CHECKS {
-                asked = None;
-                None
-            } else if asked.is_none_or(|when| when.elapsed() >= self.duration / 3) {
-                let Some(said) = stop.run_until_cancelled(self.peers.reach_of_others()).await else {
-                    return;
-                };
-                asked = Some(Instant::now());
-                said
-            } else {
-                None
-            };
-            // Read after asking the others, since the Lease may have been renewed meanwhile.
-            let age = self.replicas.lease_age();
-            self.set(isolation.judge(begun.elapsed(), self.duration, age, others));
+    /// Checks until the process stops.
+    pub(super) fn start(self, background: &BackgroundTasks) {
+        let what = "Sends the agents away if this replica alone is cut off from the API server";
+        let task = TaskSpec::new("watch over the own Lease", what).every(CHECK_INTERVAL).at_start();
+        let watcher = Arc::new(self);
+        background.start(task, move |_| Arc::clone(&watcher).check());
+    }
+
+    async fn check(self: Arc<Self>) -> Outcome {
+        let others = if self.is_time_to_ask() {
+            let said = self.peers.reach_of_others().await;
+            self.checks.lock().asked = Some(Instant::now());
+            said
+        } else {
+            None
+        };
+        // Read after asking the others, since the Lease may have been renewed meanwhile.
+        let age = self.replicas.lease_age();
+        let is_cut_off = {
+            let mut checks = self.checks.lock();
+            let running = checks.begun.elapsed();
+            checks.isolation.judge(running, self.duration, age, others)
+        };
+        self.set(is_cut_off);
+        Outcome::Done
+    }
+
+    fn is_time_to_ask(&self) -> bool {
+        let is_late = self.replicas.lease_age() >= Isolation::doubtful_after(self.duration);
+        let mut checks = self.checks.lock();
+        checks.late = if is_late { checks.late.saturating_add(1) } else { 0 };
+        if checks.late < MIN_LATE_CHECKS {
+            checks.asked = None;
+            return false;
         }
+        checks.asked.is_none_or(|when| when.elapsed() >= self.duration / 3)
     }
 
     fn set(&self, cut_off: bool) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -206,12 +207,9 @@ pub(super) async fn run(
             hub: Arc::clone(&hub),
             readiness: Arc::clone(&readiness),
             duration: settings.leader_election.duration,
+            checks: Mutex::default(),
         };
-        background.spawn(
-            "watch over the own Lease",
-            "Sends the agents away if this replica alone is cut off from the API server",
-            watcher.run(stop.clone()),
-        );
+        watcher.start(&background);
     }
     let here: Arc<dyn Fleet> = Arc::<Hub>::clone(&hub);
     let (agents, changed_agents) = (Arc::clone(&agents_seen), agents_seen.follow());
@@ -249,6 +247,7 @@ pub(super) async fn run(
         changed_secrets,
         outdated_secrets,
         budget,
+        tasks: background.registry().clone(),
         mandate: Mandate::alone(&location.replica_id),
         replicas: Arc::clone(&peers.replicas),
         leases: peers.leases.clone(),
