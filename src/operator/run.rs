@@ -271,9 +271,10 @@ pub(super) async fn run(
     let written = writing.clone();
     // Drop guards, so that a panic of one task also lets the others finish.
     let (writing, releasing, left) = (writing.drop_guard(), releasing.drop_guard(), left.drop_guard());
-    background.spawn("rows", "Writes the rows of kubesvc_accounts", async move {
+    let listed = background.registry().clone();
+    background.spawn("rows", "Writes rows until the controller has said its last one", async move {
         let _releasing = releasing;
-        projection.run(written).await;
+        projection.run(&listed, written).await;
     });
     background.spawn("controller", "Leads whenever it is this replica's turn", async move {
         let _writing = writing;

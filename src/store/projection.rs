@@ -16,11 +16,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 
 use super::{Store, StoreError};
 use crate::account::lifecycle::RowFact;
 use crate::account::row::AccountRow;
+use crate::wake_set::WakeSet;
 use state::ProjectionState;
 use writer_role::WriterRole;
 
@@ -43,7 +44,7 @@ pub struct Projection {
     role: Mutex<WriterRole>,
     /// Held while the table is read or written, so that what is known of it is never older than what was read.
     table: tokio::sync::Mutex<()>,
-    wake: Notify,
+    wake: Arc<WakeSet<()>>,
     problem: watch::Sender<Option<String>>,
     counters: Counters,
 }
@@ -58,7 +59,7 @@ impl Projection {
             state: Mutex::new(ProjectionState::default()),
             role: Mutex::default(),
             table: tokio::sync::Mutex::new(()),
-            wake: Notify::new(),
+            wake: Arc::default(),
             problem: trouble,
             counters: Counters::default(),
         })
@@ -160,7 +161,7 @@ impl Projection {
 
     fn changed(&self) {
         self.count_pending();
-        self.wake.notify_one();
+        self.wake.wake(());
     }
 
     fn count_pending(&self) {

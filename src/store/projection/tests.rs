@@ -10,6 +10,7 @@ use self::fake::Fake;
 use super::{Projection, Repair};
 use crate::account::lifecycle::RowFact;
 use crate::account::row::AccountRow;
+use crate::background_tasks::TaskRegistry;
 use crate::store::tests::contract::row;
 use crate::store::{Malformed, StoreError};
 
@@ -35,7 +36,7 @@ impl Scene {
         projection.load().await.expect("it can be read");
         let stop = CancellationToken::new();
         let (running, token) = (Arc::clone(&projection), stop.clone());
-        let task = tokio::spawn(async move { running.run(token).await });
+        let task = tokio::spawn(async move { running.run(&TaskRegistry::default(), token).await });
         tokio::task::yield_now().await;
         Self { fake, projection, stop, task }
     }

@@ -88,7 +88,7 @@ impl Projection {
             Ok(()) => self.recover(),
             Err(error) => self.fail(&error),
         }
-        self.wake.notify_one();
+        self.wake.wake(());
     }
 
     /// The term that rows are written under; absent while there is none, and where there is only this process.

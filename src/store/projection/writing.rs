@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use backon::{BackoffBuilder as _, ExponentialBuilder};
 use tokio_util::sync::CancellationToken;
 
 use super::Projection;
 use super::state::{DesiredRow, WriteTask};
+use crate::background_tasks::{Outcome, TaskRegistry, TaskSpec};
 use crate::crash;
 use crate::store::{Changes, StoreError};
 
@@ -17,19 +17,21 @@ const MAX_ROWS_PER_TRANSACTION: usize = 2_048;
 const PING_INTERVAL: Duration = Duration::from_secs(15);
 /// Time limit for the last rows when the program ends.
 const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// First delay after an attempt that failed.
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Maximum delay between two attempts, before the jitter that at most doubles it.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 impl Projection {
     /// Writes what waits until `stop`, then what still waits, for at most five seconds. While the database cannot be
     /// used it tries for ever, from 100 ms up to 10 s apart. To be run once; afterwards nothing is written any more.
-    pub async fn run(&self, stop: CancellationToken) {
+    pub async fn run(&self, tasks: &TaskRegistry, stop: CancellationToken) {
         let overdue = async {
             stop.cancelled().await;
             tokio::time::sleep(FINAL_WRITE_TIMEOUT).await;
         };
         tokio::select! {
-            () = self.write(&stop) => {}
+            () = self.write(tasks, &stop) => {}
             () = overdue => {}
         }
         // This is no news, so nothing is logged.
@@ -38,35 +40,34 @@ impl Projection {
         self.state.lock().fail(&stopping);
     }
 
-    async fn write(&self, stop: &CancellationToken) {
-        let mut waits = backoff();
-        let mut ping = false;
-        while !stop.is_cancelled() {
-            match self.round(ping).await {
-                Ok(()) => {
-                    waits = backoff();
-                    self.recover();
+    async fn write(&self, tasks: &TaskRegistry, stop: &CancellationToken) {
+        let pending = self.counters.pending.clone();
+        let task = TaskSpec::new("row writes", "Writes what accounts are to be in kubesvc_accounts");
+        let task =
+            task.woken_by(&self.wake).every(PING_INTERVAL).retry_delays(FIRST_RETRY_DELAY, MAX_RETRY_DELAY);
+        // A round that is cancelled would lose rows.
+        let task = task.without_deadline().finishes().logs_itself();
+        let task = task.backlog(move || usize::try_from(pending.get()).unwrap_or_default());
+        self.changed();
+        tasks.drive(task, stop, |wakes| self.turn(wakes.is_empty())).await;
+        while self.problem().is_none() && self.state.lock().has_waiting() && self.round(false).await.is_ok() {
+        }
+    }
+
+    async fn turn(&self, ping: bool) -> Outcome {
+        match self.round(ping).await {
+            Ok(()) => {
+                self.recover();
+                if self.state.lock().has_waiting() {
+                    self.changed();
                 }
-                Err(error) => {
-                    self.fail(&error);
-                    let wait = waits.next().unwrap_or(MAX_RETRY_DELAY);
-                    tokio::select! {
-                        () = stop.cancelled() => return,
-                        () = tokio::time::sleep(wait) => continue,
-                    }
-                }
+                Outcome::Done
             }
-            ping = false;
-            if self.state.lock().has_waiting() {
-                continue;
-            }
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = self.wake.notified() => {}
-                () = tokio::time::sleep(PING_INTERVAL) => ping = true,
+            Err(error) => {
+                self.fail(&error);
+                Outcome::failed(error.in_full())
             }
         }
-        while self.state.lock().has_waiting() && self.round(false).await.is_ok() {}
     }
 
     /// Writes what waits, in one transaction if nothing in it is refused.
@@ -143,13 +144,4 @@ impl Projection {
         self.counters.rows.inc_by(part.len() as u64);
         Ok(())
     }
-}
-
-fn backoff() -> impl Iterator<Item = Duration> {
-    ExponentialBuilder::default()
-        .with_min_delay(Duration::from_millis(100))
-        .with_max_delay(MAX_RETRY_DELAY)
-        .without_max_times()
-        .with_jitter()
-        .build()
 }

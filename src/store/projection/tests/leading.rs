@@ -8,6 +8,7 @@ use futures::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
 use super::fake::Fake;
+use crate::background_tasks::TaskRegistry;
 use crate::store::AssignmentChanges;
 use crate::store::projection::*;
 use crate::store::tests::contract::row;
@@ -27,7 +28,7 @@ impl TestReplica {
         projection.follow();
         let stop = CancellationToken::new();
         let (running, until) = (Arc::clone(&projection), stop.clone());
-        tokio::spawn(async move { running.run(until).await });
+        tokio::spawn(async move { running.run(&TaskRegistry::default(), until).await });
         Self { projection, fake, has_lease: Arc::new(AtomicBool::new(true)), stop }
     }
 

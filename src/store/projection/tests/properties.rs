@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::fake::Fake;
 use crate::account::lifecycle::RowFact;
 use crate::account::row::AccountRow;
+use crate::background_tasks::TaskRegistry;
 use crate::store::projection::Projection;
 use crate::store::tests::contract::row;
 
@@ -62,7 +63,7 @@ async fn play(steps: Vec<ProjectionStep>, with_hands: bool) -> Result<(), TestCa
     let projection = Projection::new(fake.clone());
     let stop = CancellationToken::new();
     let (running, token) = (Arc::clone(&projection), stop.clone());
-    let task = tokio::spawn(async move { running.run(token).await });
+    let task = tokio::spawn(async move { running.run(&TaskRegistry::default(), token).await });
     let mut wanted: BTreeMap<u8, AccountRow> = BTreeMap::new();
     let mut deleted = BTreeSet::new();
     let mut open = true;
