@@ -9,12 +9,13 @@ use kube::api::ListParams;
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher::Event;
 use kube::{Api, Client, ResourceExt};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
 use crate::account::{KubesvcAgent, ZONE_LABEL, names};
+use crate::background_tasks::{Outcome, TaskRegistry, TaskSpec};
 use crate::telemetry::outages;
 use crate::wake_set::WakeSet;
 
@@ -297,11 +298,14 @@ pub async fn watch_agents(
     client: Client,
     namespace: String,
     agents: Arc<AgentIndex>,
+    tasks: TaskRegistry,
     stop: CancellationToken,
 ) {
     let api: Api<GuardedAgent> = Api::namespaced(client, &namespace);
-    let both = async { tokio::join!(follow(&api, &agents), look_up_unshown(&api, &agents)) };
-    stop.run_until_cancelled(both).await;
+    let task = TaskSpec::new("agents that the watch does not show", "Reads their KubesvcAgents one by one");
+    let (task, before) = (task.every(MAX_WATCH_DELAY).without_deadline(), Mutex::default());
+    let looking_up = tasks.drive(task, &stop, |_| look_up_unshown(&api, &agents, &before));
+    tokio::join!(stop.run_until_cancelled(follow(&api, &agents)), looking_up);
 }
 
 async fn follow(api: &Api<GuardedAgent>, agents: &AgentIndex) {
@@ -342,26 +346,27 @@ async fn follow(api: &Api<GuardedAgent>, agents: &AgentIndex) {
 
 /// Reads objects that a read has found but the watch does not show: the watch may lag behind, or may have
 /// restarted with a list that no longer contained them.
-async fn look_up_unshown(api: &Api<GuardedAgent>, agents: &AgentIndex) {
-    let mut before = HashMap::new();
-    loop {
-        tokio::time::sleep(MAX_WATCH_DELAY).await;
-        let unshown = agents.unshown();
-        for (name, version) in unshown.iter().filter(|(name, version)| before.get(*name) == Some(*version)) {
-            // An object that cannot be read stays unshown, and is read again in the next pass.
-            if let Ok(Ok(found)) = tokio::time::timeout(GET_TIMEOUT, api.get_opt(name)).await {
-                match found {
-                    None => agents.looked_up(name, *version, None),
-                    Some(object) => {
-                        if let Some(agent) = agents.well_formed(object) {
-                            agents.looked_up(name, *version, Some(agent));
-                        }
+async fn look_up_unshown(
+    api: &Api<GuardedAgent>,
+    agents: &AgentIndex,
+    before: &Mutex<HashMap<String, u64>>,
+) -> Outcome {
+    let unshown = agents.unshown();
+    let before = std::mem::replace(&mut *before.lock(), unshown.clone());
+    for (name, version) in unshown.iter().filter(|(name, version)| before.get(*name) == Some(*version)) {
+        // An object that cannot be read stays unshown, and is read again in the next pass.
+        if let Ok(Ok(found)) = tokio::time::timeout(GET_TIMEOUT, api.get_opt(name)).await {
+            match found {
+                None => agents.looked_up(name, *version, None),
+                Some(object) => {
+                    if let Some(agent) = agents.well_formed(object) {
+                        agents.looked_up(name, *version, Some(agent));
                     }
                 }
             }
         }
-        before = unshown;
     }
+    Outcome::Done
 }
 
 /// Reason why the agents of a zone could not be read.

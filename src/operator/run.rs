@@ -145,7 +145,8 @@ pub(super) async fn run(
     )
     .paced(registrations, budget.clone(), of_strangers);
     let (watching, seen) = (location.client.clone(), Arc::clone(&agents_seen));
-    let watched = watch_agents(watching, location.namespace.clone(), seen, stop.clone());
+    let listed = background.registry().clone();
+    let watched = watch_agents(watching, location.namespace.clone(), seen, listed, stop.clone());
     background.spawn("watch of agents", "Keeps the index of KubesvcAgents", watched);
     let ports = HubPorts {
         accounts: Arc::clone(&accounts),
