@@ -1,13 +1,12 @@
-//! Background work: one driver for everything that runs again and again, and a list of all that runs.
+//! Background work: one driver for all tasks that run repeatedly, and the list of all tasks that run.
 //!
-//! A task says what it is called, when it runs, what wakes it, and how it is applied. The driver owns when an attempt
-//! begins, its deadline, the delay after a failure, its tracing span, the histogram of durations, and its status in
-//! `/health/tasks`. An activation carries no input: keys say only what to look at again. A task never retries by itself;
-//! it answers with an [`Outcome`].
+//! A task states its name, what activates it and its bounds, and provides a function from the woken keys to an
+//! [`Outcome`]. The driver owns everything else: when an attempt starts, its deadline, the delay after a failure, the
+//! tracing span, the duration histogram, and the status in `/health/tasks`. An activation carries no input, since keys
+//! only name what to look at again. A task never retries by itself.
 //!
-//! Composition roots start tasks with [`BackgroundTasks`]; a part with a shorter life, such as a leader's, drives its own
-//! with [`TaskRegistry::drive`]. A panic of a driven task is one of whatever drives it: nothing goes on without a task
-//! that must go on.
+//! Composition roots start tasks with [`BackgroundTasks`]. A part with a shorter life, such as a leader, drives its own
+//! with [`TaskRegistry::drive`], which propagates panics. The driver never decides what a task does.
 
 mod queue;
 mod registry;
@@ -35,29 +34,29 @@ use retry::Retry;
 
 pub use registry::{TaskActivity, TaskRegistry, TaskReport};
 
-/// Time limit for one attempt, unless a task sets another.
+/// Default time limit for one attempt.
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
-/// First and maximum delay after a failed attempt, unless a task sets others.
+/// Default first and maximum delay after a failed attempt.
 const DEFAULT_RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 
-/// What came of an attempt.
+/// Result of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome<K = ()> {
-    /// It was done. The keys rest for the minimum interval, if the task has one.
+    /// Applied. The minimum interval of the keys begins.
     Done,
-    /// There was nothing to do, so nothing rests.
+    /// Nothing had to be done. No minimum interval begins.
     Unchanged,
-    /// These keys are applied again after the delay; without keys: all of the attempt. Nothing has failed.
+    /// Applies these keys, or the whole batch if there are none, again after the delay. This is not a failure.
     Again(Vec<K>, Duration),
-    /// Why these keys could not be applied; without keys: all of the attempt. They are applied again after a delay. When
-    /// as many attempts in a row have failed as may run at once, the whole task waits, each time for longer.
+    /// These keys, or the whole batch if there are none, failed for this reason, and are retried after a delay. After
+    /// as many consecutive failures as attempts may run concurrently, the whole task pauses, each time for longer.
     Failed(Vec<K>, String),
-    /// Why it could not be done, and trying again alone will not help. It waits for the next activation.
+    /// Failed for this reason, which a retry does not change. The task waits for its next activation.
     Refused(String),
 }
 
 impl<K> Outcome<K> {
-    /// All of the attempt has failed, and is tried again.
+    /// [`Outcome::Failed`] for the whole batch.
     pub fn failed(why: impl Into<String>) -> Self {
         Self::Failed(Vec::new(), why.into())
     }
@@ -70,7 +69,7 @@ impl<K> Outcome<K> {
     }
 }
 
-/// A task: its name, what activates it, and its bounds.
+/// Name, activation and bounds of a task.
 pub struct TaskSpec<K = ()> {
     name: &'static str,
     description: &'static str,
@@ -90,7 +89,7 @@ pub struct TaskSpec<K = ()> {
 }
 
 impl<K: Clone + Eq + Hash + Send + 'static> TaskSpec<K> {
-    /// A task that nothing activates yet. The description says in a line what it does.
+    /// Creates a task that nothing activates yet. `description` is one line for people.
     pub fn new(name: &'static str, description: &'static str) -> Self {
         Self {
             name,
@@ -111,22 +110,22 @@ impl<K: Clone + Eq + Hash + Send + 'static> TaskSpec<K> {
         }
     }
 
-    /// Runs it without keys at this interval.
+    /// Runs the task at this interval, with an empty batch.
     pub fn every(self, period: Duration) -> Self {
         Self { period: Some(period), ..self }
     }
 
-    /// Runs it without keys once it is started.
+    /// Also runs the task when it is started, with an empty batch.
     pub fn at_start(self) -> Self {
         Self { at_start: true, ..self }
     }
 
-    /// Applies the keys of this set, which nobody else takes.
+    /// Applies the keys of this set. The task must be its only consumer.
     pub fn woken_by(self, wakes: &Arc<WakeSet<K>>) -> Self {
         Self { wakes: Some(Arc::clone(wakes)), ..self }
     }
 
-    /// Runs it without keys whenever this changes.
+    /// Runs the task whenever this value changes, with an empty batch.
     pub fn on_change<T: Send + Sync + 'static>(mut self, watched: watch::Receiver<T>) -> Self {
         let changes = stream::unfold(watched, |mut watched| async {
             watched.changed().await.ok()?;
@@ -136,65 +135,65 @@ impl<K: Clone + Eq + Hash + Send + 'static> TaskSpec<K> {
         self
     }
 
-    /// Maximum number of keys in one attempt; 1 unless it is set.
+    /// Maximum number of keys in one attempt. Default: 1.
     pub fn batch(self, batch: usize) -> Self {
         Self { batch, ..self }
     }
 
-    /// Maximum number of attempts at once; 1 unless it is set. A key is in one of them at a time.
+    /// Maximum number of concurrent attempts. Default: 1. A key is in at most one of them.
     pub fn concurrency(self, concurrency: usize) -> Self {
         Self { concurrency, ..self }
     }
 
-    /// Time for which further wake-ups are gathered before an attempt.
+    /// Delay between a wake-up and its attempt, in which further wake-ups are gathered.
     pub fn gather(self, gather: Duration) -> Self {
         Self { gather, ..self }
     }
 
-    /// Minimum interval between two attempts at one key, unless there was nothing to do.
+    /// Minimum interval between two attempts at one key. It does not apply after [`Outcome::Unchanged`].
     pub fn min_interval(self, min_interval: Duration) -> Self {
         Self { min_interval, ..self }
     }
 
-    /// Time limit for one attempt. One that takes longer is cancelled, and has failed.
+    /// Time limit for one attempt. An attempt that exceeds it is cancelled and counts as failed.
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { deadline: Some(deadline), ..self }
     }
 
-    /// It bounds itself what it waits for, or must not be cancelled.
+    /// Removes the time limit, for a task that bounds its own waits or must not be cancelled.
     pub fn without_deadline(self) -> Self {
         Self { deadline: None, ..self }
     }
 
-    /// First and maximum delay after a failed attempt, before the jitter that at most doubles it.
+    /// First and maximum delay after a failed attempt, before jitter of up to as much again.
     pub fn retry_delays(self, first: Duration, longest: Duration) -> Self {
         Self { retry_delays: [first, longest], ..self }
     }
 
-    /// When it is stopped, the attempts under way are waited for, and not cancelled.
+    /// Waits for running attempts when the task is stopped, instead of cancelling them.
     pub fn finishes(self) -> Self {
         Self { finishes: true, ..self }
     }
 
-    /// How a failure is logged: in the span of the task, at most once a minute.
+    /// Logs failures with this function: in the task's span, at most once a minute.
     pub fn log_failure(self, log: fn(&str)) -> Self {
         Self { log_failure: log, ..self }
     }
 
-    /// It says itself what people have to know of its failures.
+    /// Logs nothing about failures, because the task does.
     pub fn logs_itself(self) -> Self {
         self.log_failure(|_| {})
     }
 
-    /// What waits for it, where that is not the keys of its wake set.
+    /// Number of items that wait, if that is not the length of the wake set.
     pub fn backlog(self, backlog: impl Fn() -> usize + Send + Sync + 'static) -> Self {
         Self { backlog: Some(Box::new(backlog)), ..self }
     }
 }
 
 impl TaskRegistry {
-    /// Drives a task until `stop`: applies what is due, each key by one attempt at a time. To be cancelled at any time:
-    /// keys that were taken and are not done go back to the wake set.
+    /// Drives a task until `stop` is cancelled. Cancel-safe: keys that were taken and not applied return to the wake
+    /// set.
     pub async fn drive<K, F, A>(&self, spec: TaskSpec<K>, stop: &CancellationToken, apply: F)
     where
         K: Clone + Eq + Hash + Send + 'static,
@@ -273,7 +272,7 @@ impl TaskRegistry {
     }
 }
 
-/// An attempt that has ended.
+/// A finished attempt.
 struct Attempt<K> {
     slots: Vec<Slot<K>>,
     took: Duration,
@@ -301,7 +300,7 @@ async fn attempt<K: Clone, A: Future<Output = Outcome<K>>>(
     Attempt { slots, took: begun.elapsed(), outcome }
 }
 
-/// A process that slept finds one tick gone, however long it slept.
+/// After a process was suspended, one tick is due, however long that took.
 fn ticks(period: Duration) -> Interval {
     let mut ticks = interval_at(Instant::now() + period, period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -329,20 +328,20 @@ async fn at(next: Option<Instant>) {
     }
 }
 
-/// Runs what blocks, such as reading files. A panic of it is one of the caller.
+/// Runs blocking work, such as file reads, and propagates its panics.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(ended) => match ended.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime ends, and the caller with it.
+            // The runtime is shutting down, and drops the caller.
             Err(_) => std::future::pending().await,
         },
     }
 }
 
-/// Tasks that must go on until everything stops: one that ends sooner, by itself, with an error or by a panic, stops
-/// everything. Each is listed as long as it runs.
+/// Starter of tasks that must run until the process stops. If one ends earlier, by itself, with an error or by a panic,
+/// it stops all others.
 #[derive(Clone, Debug)]
 pub(crate) struct BackgroundTasks {
     essential: EssentialTasks,
@@ -351,12 +350,12 @@ pub(crate) struct BackgroundTasks {
 }
 
 impl BackgroundTasks {
-    /// Tasks among `tasks`, whose early end cancels `stop`.
+    /// Starts tasks on `tasks`. A task that ends early cancels `stop`.
     pub(crate) fn new(tasks: TaskTracker, stop: CancellationToken, registry: TaskRegistry) -> Self {
         Self { essential: EssentialTasks::new(tasks, stop.clone()), stop, registry }
     }
 
-    /// Starts what is one run without end, such as a watch or a server.
+    /// Starts a task that is not periodic, such as a watch or a server.
     pub(crate) fn spawn<T: TaskEnding + Send>(
         &self,
         name: &'static str,
@@ -370,7 +369,7 @@ impl BackgroundTasks {
         });
     }
 
-    /// Starts a task, which is driven until everything stops.
+    /// Starts a driven task.
     pub(crate) fn start<K, A>(&self, spec: TaskSpec<K>, apply: impl Fn(Vec<K>) -> A + Send + Sync + 'static)
     where
         K: Clone + Eq + Hash + Send + 'static,
@@ -380,12 +379,12 @@ impl BackgroundTasks {
         self.essential.spawn(name, async move { registry.drive(spec, &stop, apply).await });
     }
 
-    /// The list of what runs.
+    /// Registry of the tasks that run.
     pub(crate) fn registry(&self) -> &TaskRegistry {
         &self.registry
     }
 
-    /// The first one that has ended before its time, and why.
+    /// Name of the first task that ended early, and why.
     pub(crate) fn failed_task(&self) -> Option<&str> {
         self.essential.failed_task()
     }

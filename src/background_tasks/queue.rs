@@ -1,4 +1,4 @@
-//! When which keys of a task are applied. Pure: the time comes in.
+//! Queue of one task: which keys are due when. Pure; the caller passes the time.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
@@ -9,21 +9,21 @@ use tokio::time::Instant;
 
 use crate::wake_set::WakeSet;
 
-/// Number of remembered minimum intervals below which none is looked for that has passed.
+/// Number of remembered rests below which expired ones are not removed.
 const MIN_PRUNED_LEN: usize = 64;
 
-/// What one attempt applies: a key, or the run of the task itself.
+/// Unit of work: a key, or `None` for a run with an empty batch.
 pub(super) type Slot<K> = Option<K>;
 
-/// What waits and what is under way. Each key is in it once, so it is bounded by the number of things there are. Keys that
-/// are left when it is dropped go back to the wake set they came from: whoever drives the task next finds them.
+/// Slots that wait and slots that are being applied. Bounded by the number of distinct keys. When the queue is dropped,
+/// keys that are left return to the wake set, where the next driver of the task finds them.
 pub(super) struct TaskQueue<K: Clone + Eq + Hash> {
     wakes: Option<Arc<WakeSet<K>>>,
-    /// Time for which further wake-ups are gathered.
+    /// Delay between a wake-up and its attempt.
     gather: Duration,
     due: BTreeMap<(Instant, u64), Slot<K>>,
     queued: HashSet<Slot<K>>,
-    /// Whether each was woken since its attempt began.
+    /// Slots being applied, and whether each was woken since its attempt started.
     running: HashMap<Slot<K>, bool>,
     not_before: HashMap<Slot<K>, Instant>,
     prune_at: usize,
@@ -44,7 +44,7 @@ impl<K: Clone + Eq + Hash> TaskQueue<K> {
         }
     }
 
-    /// Has it applied, after those before it; once more if it is under way.
+    /// Queues a slot, or marks it for another attempt if it is being applied.
     pub(super) fn mark(&mut self, slot: Slot<K>, now: Instant) {
         if let Some(again) = self.running.get_mut(&slot) {
             *again = true;
@@ -58,13 +58,13 @@ impl<K: Clone + Eq + Hash> TaskQueue<K> {
         }
     }
 
-    /// When the next attempt may begin.
+    /// Time of the next attempt.
     pub(super) fn next(&self) -> Option<Instant> {
         self.due.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Takes what may be applied now, at most so many keys. They are under way until they are [ended](Self::end). The run
-    /// of the task itself is taken alone.
+    /// Takes up to `most` slots that are due. They count as being applied until [`end`](Self::end). A run with an empty
+    /// batch is taken alone.
     pub(super) fn take(&mut self, now: Instant, most: usize) -> Vec<Slot<K>> {
         let mut taken = Vec::new();
         while taken.len() < most
@@ -84,8 +84,8 @@ impl<K: Clone + Eq + Hash> TaskQueue<K> {
         taken
     }
 
-    /// An attempt has ended. None of these is applied before the rest is over, and of them those that were woken since.
-    /// Those in `again` are applied again after the delay, and not sooner, whatever wakes them.
+    /// Ends an attempt. The slots rest for `rest`, then those that were woken meanwhile are applied again. The slots in
+    /// `again` are applied again after their delay, and not earlier, even if they are woken.
     pub(super) fn end(
         &mut self,
         slots: &[Slot<K>],
@@ -118,7 +118,7 @@ impl<K: Clone + Eq + Hash> TaskQueue<K> {
         }
     }
 
-    /// Number of keys that wait here.
+    /// Number of queued slots.
     pub(super) fn len(&self) -> usize {
         self.due.len()
     }

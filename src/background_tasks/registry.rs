@@ -1,4 +1,4 @@
-//! What runs in a process, and how it goes: for `/health/tasks` and `/metrics`.
+//! Registry of the running tasks, for `/health/tasks` and `/metrics`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,9 +17,9 @@ use serde::Serialize;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
-/// Maximum length, in characters, of an error that is kept.
+/// Maximum length of a stored error, in characters.
 const MAX_ERROR_LEN: usize = 500;
-/// Minimum interval between two log lines about failures of one task.
+/// Minimum interval between two log lines for failures of one task.
 const MIN_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -27,7 +27,7 @@ struct TaskLabel {
     task: &'static str,
 }
 
-/// The tasks of one process; clones share it.
+/// Tasks of one process. Clones share it.
 #[derive(Clone)]
 pub struct TaskRegistry(Arc<Registered>);
 
@@ -39,7 +39,7 @@ struct Registered {
 
 impl Default for TaskRegistry {
     fn default() -> Self {
-        // From a millisecond to about a minute.
+        // From 1 ms to about a minute.
         let histogram: fn() -> Histogram = || Histogram::new(exponential_buckets(0.001, 4.0, 9));
         Self(Arc::new(Registered {
             tasks: Mutex::default(),
@@ -59,51 +59,51 @@ impl fmt::Debug for TaskRegistry {
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskReport {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
     /// What it does.
     pub description: &'static str,
-    /// When it was started. A leader's tasks start when it begins to lead, and are listed as long as it does.
+    /// Start time. The leader's tasks start when it becomes leader, and are listed while it leads.
     #[schema(value_type = String, format = DateTime)]
     pub since: Timestamp,
-    /// How its runs went; absent for a watch or a server, which is one run without end.
+    /// Runs since the start; absent for a watch or a server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub activity: Option<TaskActivity>,
 }
 
-/// How the runs of a task went since it was started.
+/// Runs of a task since its start.
 #[derive(Clone, Debug, Default, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskActivity {
-    /// Interval between its periodic runs; absent: it runs only when it is woken.
+    /// Interval between periodic runs, in seconds; absent if the task runs only when woken.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period_seconds: Option<f64>,
-    /// Runs that have ended.
+    /// Number of finished runs.
     pub runs: u64,
-    /// Runs among these that failed.
+    /// Number of failed runs.
     pub failures: u64,
-    /// Runs under way.
+    /// Number of runs in progress.
     pub running: usize,
-    /// What waits to be worked on.
+    /// Number of items that wait.
     pub backlog: usize,
-    /// When the last run that has ended began.
+    /// Start time of the last finished run.
     #[schema(value_type = Option<String>, format = DateTime)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_run: Option<Timestamp>,
-    /// How long it took.
+    /// Duration of the last finished run, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_duration_seconds: Option<f64>,
-    /// Why the last run that failed did.
+    /// Error of the last failed run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
-    /// When that run ended.
+    /// End time of the last failed run.
     #[schema(value_type = Option<String>, format = DateTime)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error_at: Option<Timestamp>,
 }
 
 impl TaskRegistry {
-    /// The tasks that run now, in the order of their names.
+    /// Returns the tasks that run now, by name.
     pub fn report(&self) -> Vec<TaskReport> {
         let entries: Vec<_> = self.0.tasks.lock().values().cloned().collect();
         let mut reports: Vec<_> = entries.iter().map(|entry| entry.report()).collect();
@@ -111,7 +111,7 @@ impl TaskRegistry {
         reports
     }
 
-    /// Adds what is counted of tasks to a registry of metrics.
+    /// Registers the metrics of tasks.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("kubesvc_background_task");
         let durations = self.0.durations.clone();
@@ -119,7 +119,7 @@ impl TaskRegistry {
         registry.register("failures", "Runs of a task that failed", self.0.failures.clone());
     }
 
-    /// Lists a task until what is returned is dropped.
+    /// Lists a task until the returned guard is dropped.
     pub(super) fn enter(&self, entry: TaskEntry) -> ListedTask {
         let entry = Arc::new(entry);
         let mut tasks = self.0.tasks.lock();
@@ -129,12 +129,12 @@ impl TaskRegistry {
     }
 }
 
-/// A task as it is listed.
+/// Entry of a task in the registry.
 pub(super) struct TaskEntry {
     name: &'static str,
     description: &'static str,
     since: Timestamp,
-    /// Absent: it is one run without end.
+    /// `None` for a task that is not driven.
     activity: Option<Mutex<TaskActivity>>,
     logged: Mutex<Option<Instant>>,
     queued: AtomicUsize,
@@ -142,7 +142,7 @@ pub(super) struct TaskEntry {
 }
 
 impl TaskEntry {
-    /// A task that is one run without end.
+    /// Entry of a task that is not driven, such as a watch or a server.
     pub(super) fn endless(name: &'static str, description: &'static str) -> Self {
         Self {
             name,
@@ -155,7 +155,7 @@ impl TaskEntry {
         }
     }
 
-    /// A task that runs again and again. `backlog`: what waits for it beside its queue.
+    /// Entry of a driven task. `backlog` returns the number of items that wait outside of its queue.
     pub(super) fn driven(
         name: &'static str,
         description: &'static str,
@@ -185,7 +185,7 @@ impl TaskEntry {
     }
 }
 
-/// A task that is listed until this is dropped.
+/// Guard of a listed task; it is listed until the guard is dropped.
 pub(super) struct ListedTask {
     registry: TaskRegistry,
     id: u64,
@@ -193,7 +193,7 @@ pub(super) struct ListedTask {
 }
 
 impl ListedTask {
-    /// So many keys wait in its queue.
+    /// Records the length of the task's queue.
     pub(super) fn queued(&self, count: usize) {
         self.entry.queued.store(count, Ordering::Relaxed);
     }
@@ -202,7 +202,7 @@ impl ListedTask {
         self.entry.update(|activity| activity.running += 1);
     }
 
-    /// A run has ended. True: it failed, and a line may be written about that.
+    /// Records the end of a run. Returns whether it failed and may be logged.
     pub(super) fn ended(&self, took: Duration, error: Option<&str>) -> bool {
         let (now, label) = (Timestamp::now(), TaskLabel { task: self.entry.name });
         self.registry.0.durations.get_or_create(&label).observe(took.as_secs_f64());

@@ -1,12 +1,13 @@
-//! When a task goes on after attempts that failed. Pure but for the jitter.
+//! Delays after failed attempts. Pure except for jitter.
 
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::Instant;
 
-/// The delays of one task. What failed is tried again after the delay. When as many attempts in a row have failed as may run
-/// at once, it is not the keys that are at fault: none begins until the delay is over, and the next one is longer.
+/// Back-off of one task. A failed key is retried after the current delay. After as many consecutive failures as attempts
+/// may run concurrently, a dependency is at fault rather than the keys: no attempt starts until the delay has passed, and
+/// the next delay is longer.
 pub(super) struct Retry {
     delays: [Duration; 2],
     growing: ExponentialBackoff,
@@ -26,7 +27,7 @@ impl Retry {
         retry
     }
 
-    /// An attempt has failed. The answer is after which time it may be repeated.
+    /// Records a failed attempt, and returns the delay before its retry.
     pub(super) fn failed(&mut self, now: Instant) -> Duration {
         let delay = self.delay;
         self.failures += 1;
@@ -38,14 +39,14 @@ impl Retry {
         delay
     }
 
-    /// An attempt has not failed.
+    /// Records an attempt that did not fail.
     pub(super) fn succeeded(&mut self) {
         self.growing = growing(self.delays);
         (self.failures, self.paused_until) = (0, None);
         self.grow();
     }
 
-    /// When the next attempt may begin, where that is not now.
+    /// Time until which no attempt starts, if the task pauses.
     pub(super) fn paused_until(&self, now: Instant) -> Option<Instant> {
         self.paused_until.filter(|until| *until > now)
     }

@@ -105,10 +105,10 @@ pub(super) async fn readiness(
     ready(&state, &excluded)
 }
 
-/// What runs in the background at the replica that answers, and how it goes.
+/// Background tasks of the replica that answers.
 #[utoipa::path(get, path = "/health/tasks", operation_id = "backgroundTasks", tag = "health",
     responses(
-        (status = 200, description = "The tasks that run now, by name; those of the leader at the leader alone", body = [TaskReport]),
+        (status = 200, description = "The running tasks, by name; the leader's tasks only at the leader", body = [TaskReport]),
         (status = 405, description = "Only GET is allowed", body = super::error::ErrorBody),
     ))]
 pub(super) async fn tasks(State(state): State<RestState>) -> Json<Vec<TaskReport>> {
