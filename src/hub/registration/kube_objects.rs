@@ -111,21 +111,31 @@ impl KubeAgentObjects {
         failed(name)(problem)
     }
 
-    /// Writes the status if it is another one, and answers with the object's version; absent: someone else has written
-    /// meanwhile.
-    async fn put_status(
+    /// Writes the status that `change` makes of an agent's object, and makes it anew after a conflict. Answers whether the
+    /// object says so now; false: there is no object, or `change` makes none of it.
+    async fn update(
         &self,
-        agent: KubesvcAgent,
-        status: KubesvcAgentStatus,
-        (pace, urgency): (&Budget, Urgency),
-    ) -> Result<Option<u64>, RegistrationError> {
-        if agent.status.as_ref() == Some(&status) {
-            return Ok(Some(version_of(&agent)));
+        (agent_id, zone): (&str, &str),
+        urgency: Urgency,
+        change: impl Fn(&KubesvcAgent) -> Option<KubesvcAgentStatus> + Send,
+    ) -> Result<bool, RegistrationError> {
+        let name = names::agent_object_name(agent_id, zone);
+        self.gate.pass(&name).await;
+        for _ in 0..MAX_CONFLICT_RETRIES {
+            let Some(agent) = self.read(&name).await? else { return Ok(false) };
+            let Some(status) = change(&agent) else { return Ok(false) };
+            if agent.status.as_ref() == Some(&status) {
+                return Ok(true);
+            }
+            self.answers.take(urgency).await;
+            if self.put(agent, status).await?.is_some() {
+                return Ok(true);
+            }
         }
-        pace.take(urgency).await;
-        self.put(agent, status).await
+        Err(contended(agent_id))
     }
 
+    /// Writes the status, and answers with the object's version; absent: someone else has written meanwhile.
     async fn put(
         &self,
         mut agent: KubesvcAgent,
@@ -183,22 +193,16 @@ impl AgentObjects for KubeAgentObjects {
         session_id: &SessionId,
         end: SessionEnd,
     ) -> Result<(), RegistrationError> {
-        let name = names::agent_object_name(agent_id, zone);
-        self.gate.pass(&name).await;
-        for _ in 0..MAX_CONFLICT_RETRIES {
-            let Some(agent) = self.read(&name).await? else { return Ok(()) };
-            let Some(status) = status::disconnected(&agent, session_id, end, Timestamp::now()) else {
-                return Ok(());
-            };
+        let disconnect = |agent: &KubesvcAgent| {
+            let status = status::disconnected(agent, session_id, end, Timestamp::now())?;
             crash::point("agent-left:before");
-            // Revokes wait for it, and another process of the agent, wherever it comes to.
-            let written = self.put_status(agent, status, (&self.answers, Urgency::Answer)).await?;
+            Some(status)
+        };
+        // Revokes wait for it, and another process of the agent, wherever it comes to.
+        if self.update((agent_id, zone), Urgency::Answer, disconnect).await? {
             crash::point("agent-left:after");
-            if written.is_some() {
-                return Ok(());
-            }
         }
-        Err(contended(agent_id))
+        Ok(())
     }
 
     async fn write_outbox(
@@ -208,19 +212,9 @@ impl AgentObjects for KubeAgentObjects {
         session_id: &SessionId,
         outbox: &[OutboxEntry],
     ) -> Result<OutboxWrite, RegistrationError> {
-        let name = names::agent_object_name(agent_id, zone);
-        let urgency = urgency_of(outbox);
-        self.gate.pass(&name).await;
-        for _ in 0..MAX_CONFLICT_RETRIES {
-            let Some(agent) = self.read(&name).await? else { return Ok(OutboxWrite::Superseded) };
-            let Some(status) = status::reported(&agent, session_id, outbox) else {
-                return Ok(OutboxWrite::Superseded);
-            };
-            if self.put_status(agent, status, (&self.answers, urgency)).await?.is_some() {
-                return Ok(OutboxWrite::Written);
-            }
-        }
-        Err(contended(agent_id))
+        let report = |agent: &KubesvcAgent| status::reported(agent, session_id, outbox);
+        let is_written = self.update((agent_id, zone), urgency_of(outbox), report).await?;
+        Ok(if is_written { OutboxWrite::Written } else { OutboxWrite::Superseded })
     }
 
     async fn write_approved(
@@ -229,16 +223,8 @@ impl AgentObjects for KubeAgentObjects {
         zone: &str,
         session_id: &SessionId,
     ) -> Result<(), RegistrationError> {
-        let name = names::agent_object_name(agent_id, zone);
-        self.gate.pass(&name).await;
-        for _ in 0..MAX_CONFLICT_RETRIES {
-            let Some(agent) = self.read(&name).await? else { return Ok(()) };
-            let Some(status) = status::approved(&agent, session_id) else { return Ok(()) };
-            if self.put_status(agent, status, (&self.answers, Urgency::Answer)).await?.is_some() {
-                return Ok(());
-            }
-        }
-        Err(contended(agent_id))
+        let approve = |agent: &KubesvcAgent| status::approved(agent, session_id);
+        self.update((agent_id, zone), Urgency::Answer, approve).await.map(drop)
     }
 
     async fn write_summary(
@@ -323,6 +309,8 @@ fn contended(agent_id: &str) -> RegistrationError {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use http_body_util::BodyExt as _;
     use serde_json::json;
     use tokio::time::Instant;
@@ -358,6 +346,32 @@ mod tests {
         Client::new(service, "ns")
     }
 
+    /// The same with an object that someone else writes before each of the first so many writes.
+    fn contended_api_server(there: &KubesvcAgent, conflicts: usize) -> (Client, Arc<AtomicUsize>) {
+        let there = serde_json::to_vec(there).expect("it is written as JSON");
+        let writes = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&writes);
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let (there, writes) = (there.clone(), Arc::clone(&counted));
+            async move {
+                let is_read = request.method() == http::Method::GET;
+                let sent = request.into_body().collect().await.expect("a body").to_bytes();
+                let conflict = json!({
+                    "kind": "Status", "status": "Failure", "message": "newer", "reason": "Conflict", "code": 409,
+                });
+                let (code, body) = if is_read {
+                    (200, there)
+                } else if writes.fetch_add(1, Ordering::Relaxed) < conflicts {
+                    (409, conflict.to_string().into_bytes())
+                } else {
+                    (200, sent.to_vec())
+                };
+                http::Response::builder().status(code).body(kube::client::Body::from(body))
+            }
+        });
+        (Client::new(service, "ns"), writes)
+    }
+
     fn silent_api_server() -> Client {
         let silence = std::future::pending::<Result<http::Response<kube::client::Body>, std::io::Error>>;
         Client::new(tower::service_fn(move |_: http::Request<kube::client::Body>| silence()), "ns")
@@ -378,6 +392,15 @@ mod tests {
             needs_accounts: false,
             admission: standing,
         }
+    }
+
+    /// The object of agent `a`, with session `s` in it; its approval is not written down.
+    fn registered_agent() -> KubesvcAgent {
+        let session = registration("a", AdmissionClass::Returning);
+        let mut agent = status::new_object("a", &session, true);
+        let status = status::registered(&agent, &session, |_| true, Timestamp::UNIX_EPOCH);
+        agent.status = Some(KubesvcAgentStatus { approved_once: false, ..status.expect("its id is free") });
+        agent
     }
 
     fn objects(client: Client) -> KubeAgentObjects {
@@ -431,10 +454,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_long_wait_for_the_turn_to_write_is_no_failure_of_the_api_server() {
-        let session = registration("a", AdmissionClass::Returning);
-        let mut agent = status::new_object("a", &session, true);
-        let status = status::registered(&agent, &session, |_| true, Timestamp::UNIX_EPOCH);
-        agent.status = Some(KubesvcAgentStatus { approved_once: false, ..status.expect("its id is free") });
+        let agent = registered_agent();
         let (answers, began) = (Budget::default(), Instant::now());
         let paced = objects(api_server(Some(&agent)));
         let objects = paced.paced(Budget::default(), answers.clone(), Budget::default());
@@ -456,5 +476,31 @@ mod tests {
             let problem = problem.expect_err("there is no answer").to_string();
             assert!(problem.contains("does not answer within 10s"), "{problem}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_status_is_written_again_after_a_conflict_and_given_up_after_eight() {
+        let (client, writes) = contended_api_server(&registered_agent(), 1);
+        objects(client).write_approved("a", "z", &"s".into()).await.expect("the second write is taken");
+        assert_eq!(writes.load(Ordering::Relaxed), 2);
+        let (client, writes) = contended_api_server(&registered_agent(), usize::MAX);
+        let problem = objects(client).write_outbox("a", "z", &"s".into(), &[OutboxEntry::default()]).await;
+        let problem = problem.expect_err("someone else is always faster").to_string();
+        assert!(problem.contains("someone else writes it all the time"), "{problem}");
+        assert_eq!(writes.load(Ordering::Relaxed), MAX_CONFLICT_RETRIES);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_written_for_a_session_that_the_object_does_not_name() {
+        let (client, writes) = contended_api_server(&registered_agent(), 0);
+        let objects = objects(client);
+        let another = "another".into();
+        let written = objects.write_outbox("a", "z", &another, &[OutboxEntry::default()]).await;
+        assert_eq!(written.expect("it is answered"), OutboxWrite::Superseded);
+        objects
+            .write_disconnected("a", "z", &another, SessionEnd::Cut)
+            .await
+            .expect("there is nothing to say");
+        assert_eq!(writes.load(Ordering::Relaxed), 0);
     }
 }
