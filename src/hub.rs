@@ -1,66 +1,30 @@
 //! The hub: agents connect to it, and it hands them what the objects grant to their zones.
 //!
-//! Each agent has one stream and one [task](session) that owns it. What a session owes an account is decided by a
-//! [pure function](duties) of the object and of what the session has done; what agents say is read by the leader
+//! Each agent has one stream and one [task](sessions::session) that owns it. What a session owes an account is decided by a
+//! [pure function](sessions::duties) of the object and of what the session has done; what agents say is read by the leader
 //! through [`Fleet`](crate::fleet::Fleet). Objects are read, never written, except the KubesvcAgents and the accounts
 //! that agents list in their own files.
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`listener`], [`transport`], [`streams`] | the port: bounds, deadlines, and an answer to whoever speaks something else |
-//! | [`server`] | the gRPC services and the limits of HTTP/2 |
-//! | [`hello`] | which agents may stay |
-//! | [`admission_queues`], [`drain`] | when agents come that cannot be registered now, or whose replica stops; pure |
-//! | [`isolated`] | a replica that alone does not reach the API server |
-//! | [`session`] | one stream: admission, the loop, the frames |
-//! | [`ledger`], [`duties`] | what an agent was told and has said, and what follows; pure |
-//! | [`zone_probe`], [`offers`] | accounts without a zone: whom to ask, and who could reach them |
-//! | [`static_accounts`] | accounts of an agent's own file: what becomes of each; pure |
-//! | [`wire_conversion`] | the wire's messages as the lifecycle's words |
-//! | [`registry`], [`zone_index`] | sessions by agent, zone and account; accounts by zone |
-//! | [`dispatch`] | changes of objects to sessions |
-//! | [`approvals`] | approvals that people give to connected agents, written down before they count |
-//! | [`registration`], [`agent_summaries`], [`agent_collection`] | the KubesvcAgent objects: sessions, counts, and those that are long gone |
-//! | [`outbox_writer`] | what accounts wait to hear, for the replica that leads |
-//! | [`caching_commands`], [`fences`] | who was told to stream the objects of which account, and the fences in `kubesvc_caching` |
-//! | [`assignments`], [`namespaces`] | the table `kubesvc_assignments`, and the lists of namespaces in the rows |
-//! | [`retry`] | questions that may get no answer |
+//! | [`admission`] | the port, the hello, and agents that wait to be registered or are sent away |
+//! | [`sessions`] | the connected agents: their loops, what each was told and has said, and where to find them |
+//! | [`agent_status`] | the KubesvcAgent objects: registration, reports, disconnects, and those that are long gone |
+//! | [`zone_probes`] | accounts without a zone: whom to ask, and who could reach them |
+//! | [`static_accounts`] | accounts of an agent's own file |
+//! | [`tables`] | rows about agents: assignments, fences, lists of namespaces |
 //! | [`fleet_view`] | the port [`Fleet`](crate::fleet::Fleet) |
+//! | [`retry`] | questions that may get no answer |
 
-mod admission_queue;
-mod agent_collection;
-mod agent_summaries;
-mod approvals;
-mod assignments;
-mod caching_commands;
-mod departed_agents;
-mod disconnects;
-mod dispatch;
-mod drain;
-mod duties;
-mod fences;
+mod admission;
+mod agent_status;
 mod fleet_view;
-mod hello;
-mod isolation;
-mod ledger;
-mod listener;
-mod mass_delete_guard;
 mod metrics;
-mod namespaces;
-mod offers;
-mod outbox_writer;
-mod registration;
-mod registry;
 mod retry;
-mod server;
-mod session;
+mod sessions;
 mod static_accounts;
-mod streams;
-mod transport;
-mod unapproved_agents;
-mod wire_conversion;
-mod zone_index;
-mod zone_probe;
+mod tables;
+mod zone_probes;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -75,14 +39,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-pub use assignments::{AssignmentChecks, AssignmentRows, StoredAssignments};
-pub use fences::{FenceRows, StoredFences};
-pub use metrics::{HubMetrics, ReasonLabel};
-pub use namespaces::{NamespaceRows, StoredNamespaces};
-pub use registration::{
+pub use agent_status::registration::{
     AgentObjects, AgentSummary, KnownAgent, KubeAgentObjects, OutboxWrite, RegisteredAgent, Registration,
     RegistrationError,
 };
+pub use metrics::{HubMetrics, ReasonLabel};
+pub use tables::assignments::{AssignmentChecks, AssignmentRows, StoredAssignments};
+pub use tables::fences::{FenceRows, StoredFences};
+pub use tables::namespaces::{NamespaceRows, StoredNamespaces};
 
 use crate::account::lifecycle::Tick;
 use crate::fleet::Ticks;
@@ -94,15 +58,19 @@ use crate::secrets::CredentialSource;
 use crate::shutdown::EssentialTasks;
 use crate::wake_set::WakeSet;
 use crate::wire::MAX_MESSAGE_BYTES;
-pub use admission_queue::AdmissionClass;
-use admission_queue::AdmissionQueues;
-use drain::Drain;
-use ledger::Moment;
-use offers::Offers;
-use registry::Registry;
-use streams::StreamDeadlines;
-use unapproved_agents::UnapprovedAgents;
-use zone_index::ZoneIndex;
+use admission::drain::Drain;
+pub use admission::queue::AdmissionClass;
+use admission::queue::AdmissionQueues;
+use admission::streams::StreamDeadlines;
+use admission::unapproved_agents::UnapprovedAgents;
+use admission::{foreign_claims, isolation, listener, server};
+use agent_status::{approvals, collection, departed_agents, disconnects, outbox_writer, summaries};
+use sessions::ledger::Moment;
+use sessions::registry::Registry;
+use sessions::zone_index::ZoneIndex;
+use sessions::{dispatch, mass_delete_guard};
+use tables::{assignments, fences, namespaces};
+use zone_probes::offers::Offers;
 
 /// Time limit for sessions to end when the hub stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -385,7 +353,7 @@ impl Hub {
             registering: Semaphore::new(MAX_CONCURRENT_REGISTRATIONS),
             registering_first: Semaphore::new(MAX_CONCURRENT_REGISTRATIONS),
             registering_new: Semaphore::new(MAX_CONCURRENT_REGISTRATIONS),
-            foreign_claims: Arc::new(Semaphore::new(session::MAX_FOREIGN_OF_REPLICA)),
+            foreign_claims: Arc::new(Semaphore::new(foreign_claims::MAX_FOREIGN_OF_REPLICA)),
             credential_reads: Semaphore::new(MAX_CONCURRENT_CREDENTIAL_READS),
             admission_queues: line,
             unapproved_agents: Mutex::default(),
@@ -517,8 +485,8 @@ impl BoundHub {
         essential.spawn("outbox writes", outbox_writer::run(Arc::clone(&hub), stop.clone()));
         essential.spawn("forgetting agents", dispatch::forget(Arc::clone(&hub), stop.clone()));
         essential.spawn("approvals of agents", approvals::run(Arc::clone(&hub), stop.clone()));
-        essential.spawn("agent summaries", agent_summaries::run(Arc::clone(&hub), stop.clone()));
-        essential.spawn("agent collection", agent_collection::run(Arc::clone(&hub), stop.clone()));
+        essential.spawn("agent summaries", summaries::run(Arc::clone(&hub), stop.clone()));
+        essential.spawn("agent collection", collection::run(Arc::clone(&hub), stop.clone()));
         essential.spawn("disconnects", disconnects::run(Arc::clone(&hub), stop.clone()));
         essential.spawn("mass delete guard", mass_delete_guard::run(Arc::clone(&hub), stop.clone()));
         essential.spawn("fences", fences::run(Arc::clone(&hub), stop.clone()));

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tracing::warn;
 
-use super::Hub;
-use super::namespaces::NoRoom;
-use super::offers::OfferChange;
-use super::session::Session;
-use super::zone_probe::ProbeRound;
 use crate::account::lifecycle::{AgentProcess, Fact, Offer, Presence, SessionFact};
 use crate::account::{names, zones};
 use crate::fleet::{AgentView, Fleet, FleetError};
+use crate::hub::Hub;
+use crate::hub::sessions::session::Session;
+use crate::hub::tables::namespaces::NoRoom;
+use crate::hub::zone_probes::offers::OfferChange;
+use crate::hub::zone_probes::probe::ProbeRound;
 
 /// Maximum number of zones shown to an account that takes any zone.
 const MAX_ZONES_SHOWN: usize = 64;

@@ -1,4 +1,4 @@
-//! Accounts of an agent's own file: from the frames that list them to the objects that stand for them. Pure.
+//! Accounts of an agent's own file: from the frames that list them to the objects that stand for them.
 //!
 //! | step | where |
 //! |---|---|
@@ -6,11 +6,17 @@
 //! | an entry becomes a spec, or is refused with the field at fault | [`entry`] |
 //! | a list becomes what it has, by name and source | [`listing`] |
 //! | a spec and what there is already become a write, or a refusal | [`judge`] |
+//! | a session takes in lists, and gives the answers to its stream | [`sync`] |
+//! | a task beside the session writes the objects of one list | [`reconciler`] |
+//!
+//! All but the last two are pure.
 
 mod entry;
 mod incoming;
 mod judge;
 mod listing;
+mod reconciler;
+pub(super) mod sync;
 
 pub(super) use entry::{ListedEntry, ValidEntry, read};
 pub(super) use incoming::{FrameOutcome, IncomingList};

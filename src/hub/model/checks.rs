@@ -1,7 +1,7 @@
 //! What must never be, each by its name.
 
-use super::world::{AccountVariant, HubSession, ModelWorld, ToAgent, number_of, session_of};
 use crate::account::{GrantPhase, KubesvcAccount, KubesvcAccountStatus, KubesvcAgent, State};
+use crate::hub::model::world::{AccountVariant, HubSession, ModelWorld, ToAgent, number_of, session_of};
 
 /// What the protocol promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,7 +193,7 @@ impl ModelWorld {
     fn in_force(&self) -> impl Iterator<Item = &HubSession> {
         self.standing().filter(|session| {
             let agent = self.agents[session.agent].as_ref();
-            let connected = |agent: &&super::shared::Shared<KubesvcAgent>| {
+            let connected = |agent: &&crate::hub::model::shared::Shared<KubesvcAgent>| {
                 agent.status.as_ref().is_some_and(|status| status.connected)
             };
             !self.rules.registration

@@ -3,16 +3,16 @@
 //! Left out is what only counts or is only shown: numbers of connections and attempts, times, messages. Where an object
 //! keeps such things, the world takes them out when it is stored, so that nothing can be decided by them.
 
-use super::leader::Pending;
-use super::shared::{Encode, Shared, WorldDigest, digest};
-use super::world::{
-    AgentObjectVersions, HubSession, ModelProcess, ModelReplica, ModelWorld, SessionNumber, ToAgent,
-    number_of, session_of,
-};
 use crate::account::lifecycle::{Action, AgentReport};
 use crate::account::outbox::OutboxEntry;
 use crate::account::{KubesvcAccount, KubesvcAccountStatus, KubesvcAgent};
-use crate::hub::ledger::{LedgerEntry, PendingCommand};
+use crate::hub::model::leader::Pending;
+use crate::hub::model::shared::{Encode, Shared, WorldDigest, digest};
+use crate::hub::model::world::{
+    AgentObjectVersions, HubSession, ModelProcess, ModelReplica, ModelWorld, SessionNumber, ToAgent,
+    number_of, session_of,
+};
+use crate::hub::sessions::ledger::{LedgerEntry, PendingCommand};
 use crate::wire::ops::AccountResult;
 use crate::wire::ops::account_result::Outcome;
 

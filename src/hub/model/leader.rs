@@ -1,11 +1,5 @@
 //! What a replica that leads, or believes that it does, does next.
 
-use super::checks::Property;
-use super::shared::Shared;
-use super::world::{
-    HubSession, ModelReplica, ModelWorld, NOW, ObjectVersion, REPLICA_NAMES, SessionReading, number_of,
-    session_of,
-};
 use crate::account::lifecycle::{
     Action, AgentProcess, AgentReport, CredentialFact, Fact, LifecyclePolicy, Observation, Offer, Presence,
     RowFact, SessionFact, StatusWrite, decide,
@@ -13,6 +7,12 @@ use crate::account::lifecycle::{
 use crate::account::outbox::OutboxEntry;
 use crate::account::zones::needs_zone_probe;
 use crate::account::{FINALIZER, GrantPhase, KubesvcAccount, KubesvcAgent};
+use crate::hub::model::checks::Property;
+use crate::hub::model::shared::Shared;
+use crate::hub::model::world::{
+    HubSession, ModelReplica, ModelWorld, NOW, ObjectVersion, REPLICA_NAMES, SessionReading, number_of,
+    session_of,
+};
 
 /// What the leader takes for true about time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::time::{Duration, Instant};
 
-use super::checks::Property;
-use super::circle::{Edges, circle};
-use super::shared::WorldDigest;
-use super::steps::ModelStep;
-use super::world::ModelWorld;
+use crate::hub::model::checks::Property;
+use crate::hub::model::circle::{Edges, circle};
+use crate::hub::model::shared::WorldDigest;
+use crate::hub::model::steps::ModelStep;
+use crate::hub::model::world::ModelWorld;
 
 /// What a search has seen.
 #[derive(Clone, Copy, Debug, Default)]

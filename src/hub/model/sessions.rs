@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::shared::Shared;
-use super::world::{HubSession, ModelWorld, REPLICA_NAMES, SessionNumber, ToAgent, number_of, session_of};
+use crate::hub::model::shared::Shared;
+use crate::hub::model::world::{
+    HubSession, ModelWorld, REPLICA_NAMES, SessionNumber, ToAgent, number_of, session_of,
+};
 use jiff::Timestamp;
 
 use crate::account::agent_resource::SessionEnd;
@@ -15,11 +17,11 @@ use crate::account::{GrantEpoch, GrantPhase, KubesvcAccount, KubesvcAgent, Kubes
 use crate::agent::activation::ActivatedAccount;
 use crate::agent::definition::Definition;
 use crate::agent::reactions::Effect;
-use crate::hub::admission_queue::AdmissionClass;
-use crate::hub::duties::{Duty, SessionView, duty};
-use crate::hub::ledger::{Ledger, Moment};
-use crate::hub::registration::{Registration, status};
-use crate::hub::wire_conversion;
+use crate::hub::admission::queue::AdmissionClass;
+use crate::hub::agent_status::registration::{Registration, status};
+use crate::hub::sessions::duties::{Duty, SessionView, duty};
+use crate::hub::sessions::ledger::{Ledger, Moment};
+use crate::hub::sessions::wire_conversion;
 use crate::wire::common::{AccountRef, Failure, failure::Class};
 use crate::wire::ops::account_result::Outcome;
 use crate::wire::ops::account_spec::Credential;

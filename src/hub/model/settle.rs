@@ -1,10 +1,10 @@
 //! The faults are over: does everything come to rest, and as it is wanted?
 
-use super::checks::Property;
-use super::leader::Mood;
-use super::scenario::Faults;
-use super::world::{ModelProcess, ModelWorld, REPLICAS, number_of};
 use crate::account::{DesiredState, KubesvcAccount, State};
+use crate::hub::model::checks::Property;
+use crate::hub::model::leader::Mood;
+use crate::hub::model::scenario::Faults;
+use crate::hub::model::world::{ModelProcess, ModelWorld, REPLICAS, number_of};
 
 /// After so many rounds in which something still changes, it never rests.
 const ROUNDS: usize = 60;

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::leader::Mood;
-use super::scenario::PersonAction;
-use super::world::{
+use crate::account::DesiredState;
+use crate::hub::model::leader::Mood;
+use crate::hub::model::scenario::PersonAction;
+use crate::hub::model::world::{
     ModelReplica, ModelWorld, REPLICA_NAMES, REPLICAS, SessionNumber, ZONES, made, session_of,
 };
-use crate::account::DesiredState;
 
 /// One thing that happens. Replicas, sessions and processes are named by their places in the world before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,10 +1,10 @@
 //! The searches.
 #![expect(clippy::panic, reason = "this is how a test fails")]
 
-use super::checks::Property;
-use super::scenario::{EAST, Faults, PersonAction, Scenario, WEST};
-use super::search::{VisitedWorlds, search};
-use super::world::{AccountVariant, ModelWorld, Rules};
+use crate::hub::model::checks::Property;
+use crate::hub::model::scenario::{EAST, Faults, PersonAction, Scenario, WEST};
+use crate::hub::model::search::{VisitedWorlds, search};
+use crate::hub::model::world::{AccountVariant, ModelWorld, Rules};
 
 mod full;
 

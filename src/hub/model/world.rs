@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use super::checks::Property;
-use super::leader::Pending;
-use super::scenario::{Faults, PersonAction, Scenario};
-use super::shared::Shared;
 use crate::account::outbox::OutboxEntry;
 use crate::account::spec::{KubeconfigSource, SecretKeyReference};
 use crate::account::{KubesvcAccount, KubesvcAccountSpec, KubesvcAgent, ORIGIN_AGENT, ORIGIN_LABEL};
 use crate::agent::reactions::{AccountTable, Attempt};
-use crate::hub::ledger::Ledger;
+use crate::hub::model::checks::Property;
+use crate::hub::model::leader::Pending;
+use crate::hub::model::scenario::{Faults, PersonAction, Scenario};
+use crate::hub::model::shared::Shared;
+use crate::hub::sessions::ledger::Ledger;
 use crate::wire::common::AccountRef;
 use crate::wire::ops::AccountResult;
 

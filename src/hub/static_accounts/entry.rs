@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::refusal;
 use crate::account::KubesvcAccountSpec;
 use crate::account::names;
 use crate::account::spec::{ExposedCustomResource, KubeconfigSource, Scope};
 use crate::account::spinnaker::validate;
+use crate::hub::static_accounts::refusal;
 use crate::wire::common::failure::Class;
 use crate::wire::ops::account_spec::Credential;
 use crate::wire::ops::{self, StaticAnswer};

@@ -2,10 +2,10 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::{ORIGIN, ValidEntry};
 use crate::account::lifecycle::short;
 use crate::account::name_precedence::Precedence;
 use crate::account::{FINALIZER, KubesvcAccount, KubesvcAccountSpec, ORIGIN_LABEL, names};
+use crate::hub::static_accounts::{ORIGIN, ValidEntry};
 
 /// What is to be done about a listed account.
 #[derive(Debug, PartialEq)]

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::support::*;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::lifecycle::{AgentReport, Presence, SessionFact};
 use crate::account::{GrantEpoch, GrantPhase, State};
 use crate::fleet::Fleet;
 use crate::hub::MAX_CONCURRENT_CREDENTIAL_READS;
+use crate::hub::tests::support::*;
 use crate::objects::AccountKey;
 use crate::wire::common;
 use crate::wire::ops::{self, agent_frame};

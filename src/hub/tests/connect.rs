@@ -7,10 +7,10 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tonic::Code;
 
-use super::support::*;
 use crate::account::agent_resource::SessionEnd;
 use crate::account::lifecycle::Presence;
 use crate::fleet::Fleet;
+use crate::hub::tests::support::*;
 use crate::hub::{HubSettings, KnownAgent};
 use crate::leases::{Replicas, Times};
 use crate::wire::ops::refused::Reason;
@@ -92,11 +92,11 @@ fn a_hello_may_name_a_hundred_thousand_accounts_and_no_more() {
     let account = crate::wire::common::AccountRef { uid: "u".into(), name: "n".into(), ..Default::default() };
     greeting.accounts_held = vec![
         ops::HeldAccount { account: Some(account), caching_epoch: 0 };
-        super::super::hello::MAX_HELD_ACCOUNTS
+        crate::hub::admission::hello::MAX_HELD_ACCOUNTS
     ];
-    assert!(super::super::hello::check(greeting.clone(), 1024).is_ok());
+    assert!(crate::hub::admission::hello::check(greeting.clone(), 1024).is_ok());
     greeting.accounts_held.push(greeting.accounts_held[0].clone());
-    assert!(super::super::hello::check(greeting, 1024).is_err());
+    assert!(crate::hub::admission::hello::check(greeting, 1024).is_err());
 }
 
 #[tokio::test]

@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::support::*;
 use crate::account::agent_resource::SessionEnd;
 use crate::account::lifecycle::SessionEnding;
 use crate::account::{BootId, CachingAssignment, CachingEpoch, KubesvcAccount, State};
 use crate::fleet::Fleet;
-use crate::hub::agent_collection::{self, AbsentAgents};
-use crate::hub::disconnects::Disconnect;
-use crate::hub::registry::AwaySession;
-use crate::hub::{HubSettings, KnownAgent, dispatch};
+use crate::hub::agent_status::collection::{self, AbsentAgents};
+use crate::hub::agent_status::disconnects::Disconnect;
+use crate::hub::sessions::dispatch;
+use crate::hub::sessions::registry::AwaySession;
+use crate::hub::tests::support::*;
+use crate::hub::{HubSettings, KnownAgent};
 use crate::leases::{Leadership, Replicas, Times};
 use crate::store::Assignment;
 use crate::wire::ops;
@@ -68,15 +69,15 @@ async fn objects_of_absent_agents_are_removed_and_others_are_kept() {
     let _here = hub.agent("here").await;
     hub.objects.known.lock().extend([known("here", true), known("gone", false), known("lying", true)]);
     let mut gone = AbsentAgents::default();
-    agent_collection::collect(&hub.hub, &mut gone).await;
+    collection::collect(&hub.hub, &mut gone).await;
     let marked = || hub.objects.log.lock().contains(&"disconnected lying".to_owned());
     assert!(!marked(), "it may come back, and writes itself");
     (0..4).for_each(|_| hub.ticks.advance());
-    agent_collection::collect(&hub.hub, &mut gone).await;
+    collection::collect(&hub.hub, &mut gone).await;
     assert!(hub.objects.removed.lock().is_empty());
     assert!(marked());
     (0..10).for_each(|_| hub.ticks.advance());
-    agent_collection::collect(&hub.hub, &mut gone).await;
+    collection::collect(&hub.hub, &mut gone).await;
     assert_eq!(hub.objects.removed.lock().as_slice(), ["gone", "lying"]);
     assert!(!hub.objects.log.lock().contains(&"disconnected here".to_owned()));
 }
@@ -88,7 +89,7 @@ async fn a_replica_that_follows_touches_no_object_of_an_agent_that_is_gone() {
     hub.objects.known.lock().extend([known("gone", false), known("lying", true)]);
     let mut gone = AbsentAgents::default();
     for _ in 0..2 {
-        agent_collection::collect(&hub.hub, &mut gone).await;
+        collection::collect(&hub.hub, &mut gone).await;
         (0..10).for_each(|_| hub.ticks.advance());
     }
     assert!(hub.objects.removed.lock().is_empty() && hub.objects.log.lock().is_empty());
@@ -103,7 +104,7 @@ async fn agents_of_a_replica_that_may_be_alive_are_left_alone() {
     hub.objects.known.lock().extend([elsewhere, left]);
     let mut gone = AbsentAgents::default();
     for _ in 0..2 {
-        agent_collection::collect(&hub.hub, &mut gone).await;
+        collection::collect(&hub.hub, &mut gone).await;
         (0..10).for_each(|_| hub.ticks.advance());
     }
     assert_eq!(hub.objects.removed.lock().as_slice(), ["left"]);
@@ -142,12 +143,12 @@ async fn an_agent_that_may_still_come_back_is_not_marked_as_disconnected() {
     hub.objects.known.lock().push(known("a", true));
     hub.hub.remember_agents().await;
     let mut gone = AbsentAgents::default();
-    agent_collection::collect(&hub.hub, &mut gone).await;
+    collection::collect(&hub.hub, &mut gone).await;
     assert!(hub.objects.log.lock().is_empty());
     hub.hub.registry.forget(10);
-    agent_collection::collect(&hub.hub, &mut gone).await;
+    collection::collect(&hub.hub, &mut gone).await;
     (0..10).for_each(|_| hub.ticks.advance());
-    agent_collection::collect(&hub.hub, &mut gone).await;
+    collection::collect(&hub.hub, &mut gone).await;
     assert_eq!(hub.objects.log.lock().as_slice(), ["disconnected a"]);
 }
 

@@ -3,8 +3,8 @@
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 
-use super::support::*;
 use crate::fleet::Fleet as _;
+use crate::hub::tests::support::*;
 use crate::hub::{AdmissionClass, HubSettings};
 use crate::wire::common::AccountRef;
 use crate::wire::ops::refused::Reason;

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use super::support::*;
 use crate::account::names;
 use crate::fleet::Fleet as _;
-use crate::hub::disconnects;
+use crate::hub::agent_status::disconnects;
+use crate::hub::tests::support::*;
 use crate::objects::AccountKey;
 
 /// An agent that holds so many accounts, and their keys.

@@ -1,10 +1,10 @@
 //! Accounts without a zone: who is asked, and what the leader sees of the answers.
 
-use super::support::*;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::lifecycle::{Offer, SessionFact};
 use crate::account::{GrantPhase, KubesvcAccount, State};
 use crate::fleet::Fleet;
+use crate::hub::tests::support::*;
 use crate::secrets::{Credential, CredentialKind};
 use crate::wire::common;
 use crate::wire::ops::probe::Target;

@@ -1,11 +1,11 @@
 //! What a replica that does not lead writes down for the one that does.
 
-use super::offers;
-use super::support::*;
 use crate::account::lifecycle::SessionFact;
 use crate::account::outbox::{OutboxEntry, OutboxResult};
 use crate::account::{GrantEpoch, GrantPhase, State};
 use crate::fleet::Fleet;
+use crate::hub::tests::offers;
+use crate::hub::tests::support::*;
 use crate::hub::{HubSettings, OutboxWrite};
 use crate::wire::ops;
 

@@ -1,8 +1,8 @@
 //! More agents than can be registered, and a replica that stops: who is told to come again, and when.
 
-use super::support::*;
 use crate::fleet::Fleet as _;
 use crate::hub::HubSettings;
+use crate::hub::tests::support::*;
 use crate::leases::{Replicas, Times};
 use crate::wire::ops::refused::Reason;
 use crate::wire::ops::{self, hub_frame};

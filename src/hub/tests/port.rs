@@ -8,8 +8,8 @@ use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-use super::support::*;
 use crate::fleet::Fleet as _;
+use crate::hub::tests::support::*;
 use crate::hub::{HubError, HubSettings, ReasonLabel};
 use crate::listen::addresses::AddressLimits;
 use crate::wire::events;
@@ -134,7 +134,7 @@ async fn a_port_that_is_taken_is_one_clear_line() {
     let hub = TestHub::start().await;
     let settings =
         HubSettings { address: "127.0.0.1".into(), port: hub.address.port(), ..HubSettings::default() };
-    let problem = super::super::listener::bind(&settings).await.expect_err("it is taken");
+    let problem = crate::hub::admission::listener::bind(&settings).await.expect_err("it is taken");
     assert!(matches!(problem, HubError::Bind { .. }));
     let line = problem.to_string();
     let port = format!("127.0.0.1:{}", hub.address.port());

@@ -1,10 +1,10 @@
 //! Accounts of agents' own files: from frames to objects, and what the leader and the agent hear of them.
 
-use super::support::*;
 use crate::account::lifecycle::{Fact, Presence, SessionFact};
 use crate::account::{KubesvcAccount, ORIGIN_LABEL, names};
 use crate::fleet::Fleet;
 use crate::hub::HubSettings;
+use crate::hub::tests::support::*;
 use crate::objects::AccountKey;
 use crate::wire::common::{self, failure::Class};
 use crate::wire::ops::account_spec::Credential;

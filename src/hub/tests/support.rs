@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
-use super::fakes::{FakeAccounts, FakeRows};
 use crate::account::agent_resource::{AgentSession, SessionEnd};
 use crate::account::failure::Failure;
 use crate::account::outbox::OutboxEntry;
@@ -24,6 +23,7 @@ use crate::account::{
     KubesvcAgentSpec, KubesvcAgentStatus, SessionId, State,
 };
 use crate::fleet::Ticks;
+use crate::hub::tests::fakes::{FakeAccounts, FakeRows};
 use crate::hub::*;
 use crate::secrets::{Credential, CredentialKind};
 use crate::wire::ops::operations_client::OperationsClient;

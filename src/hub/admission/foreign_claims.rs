@@ -1,0 +1,128 @@
+//! What an agent claims to hold in its hello, and how much of it is taken in: the accounts of its zone always, those that
+//! are none of its zone within bounds, so that a hello cannot fill the memory. What is not taken in now is heard when the
+//! agent says hello again.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::account::{GrantEpoch, zones};
+use crate::hub::Hub;
+use crate::hub::admission::hello::{AcceptedHello, HelloRefusal};
+use crate::hub::admission::queue::AdmissionClass;
+use crate::wire::ops::refused::Reason;
+
+/// Foreign accounts taken in of one hello at once.
+pub(in crate::hub) const MAX_FOREIGN: usize = 10_000;
+/// Foreign accounts of all sessions of a replica.
+pub(in crate::hub) const MAX_FOREIGN_OF_REPLICA: usize = 200_000;
+/// With more claims than these, the accounts must have been listed: before that all of them look foreign.
+const MAX_UNLISTED: usize = 1000;
+/// Time limit for the list of accounts; an agent waits longer for an answer to its hello.
+const ACCOUNT_LIST_TIMEOUT: Duration = Duration::from_secs(4);
+/// Time after which an agent comes again that could not be judged before the accounts were listed.
+const UNLISTED_RETRY: Duration = Duration::from_secs(5);
+/// Time after which a newcomer comes again whose claims there is no room for.
+const NO_ROOM_RETRY: Duration = Duration::from_secs(60);
+
+/// The foreign accounts of a hello.
+#[derive(Debug, Default)]
+pub(in crate::hub) struct ForeignClaims {
+    /// Those that are taken in.
+    pub(in crate::hub) uids: HashSet<String>,
+    /// Their room.
+    pub(in crate::hub) permit: Option<OwnedSemaphorePermit>,
+    /// There are more.
+    pub(in crate::hub) more: bool,
+}
+
+impl Hub {
+    /// Takes out of a hello what is not taken in now.
+    pub(in crate::hub) async fn limit(
+        &self,
+        greeting: &mut AcceptedHello,
+        class: AdmissionClass,
+    ) -> Result<ForeignClaims, HelloRefusal> {
+        if class == AdmissionClass::Unapproved {
+            greeting.ignore_claims();
+            return Ok(ForeignClaims::default());
+        }
+        if !self.accounts.is_synced() {
+            if greeting.held.len() <= MAX_UNLISTED {
+                return Ok(ForeignClaims::default());
+            }
+            if tokio::time::timeout(ACCOUNT_LIST_TIMEOUT, self.accounts.synced()).await.is_err() {
+                let message = "the operator has not listed the accounts yet";
+                return Err(HelloRefusal::for_now(Reason::Overloaded, message, UNLISTED_RETRY));
+            }
+        }
+        let is_of_zone = |uid: &str| {
+            let account = self.accounts.by_uid(uid);
+            account.is_some_and(|account| zones::zones_of(&account).contains(&greeting.zone))
+        };
+        let mut foreign = sort_out(&greeting.held, is_of_zone);
+        let wanted = foreign.uids.len();
+        let free = self.foreign_claims.available_permits().min(wanted);
+        let room = u32::try_from(free)
+            .ok()
+            .and_then(|free| self.foreign_claims.clone().try_acquire_many_owned(free).ok());
+        let had = room.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        if had < wanted {
+            if class == AdmissionClass::Newcomer {
+                let message = "agents claim too many accounts that are none of their zones";
+                return Err(HelloRefusal::for_now(Reason::Overloaded, message, NO_ROOM_RETRY));
+            }
+            foreign.uids = std::mem::take(&mut foreign.uids).into_iter().take(had).collect();
+            foreign.more = true;
+        }
+        foreign.permit = room;
+        let uids = &foreign.uids;
+        greeting.held.retain(|(uid, _, _)| uids.contains(uid) || is_of_zone(uid));
+        greeting.held.shrink_to_fit();
+        let held: HashSet<_> = greeting.held.iter().map(|(uid, _, _)| uid.as_str()).collect();
+        greeting.cached.retain(|(uid, _)| held.contains(uid.as_str()));
+        greeting.cached.shrink_to_fit();
+        Ok(foreign)
+    }
+}
+
+/// The first [`MAX_FOREIGN`] accounts that are none of the zone. One look at each claim.
+fn sort_out(held: &[(String, String, GrantEpoch)], is_of_zone: impl Fn(&str) -> bool) -> ForeignClaims {
+    let mut foreign = ForeignClaims::default();
+    for (uid, _, _) in held {
+        if is_of_zone(uid) || foreign.uids.contains(uid) {
+            continue;
+        }
+        if foreign.uids.len() == MAX_FOREIGN {
+            foreign.more = true;
+            break;
+        }
+        foreign.uids.insert(uid.clone());
+    }
+    foreign
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ten_thousand_foreign_accounts_are_taken_in_at_once_and_each_claim_is_looked_at_once() {
+        let claim = |uid: &str| (uid.to_owned(), "n".to_owned(), GrantEpoch(1));
+        let looks = std::cell::Cell::new(0);
+        let is_of_zone = |uid: &str| {
+            looks.set(looks.get() + 1);
+            uid.starts_with("known")
+        };
+        let mut held: Vec<_> = (0..5000).map(|one| claim(&format!("known-{one}"))).collect();
+        held.extend((0..10_000).map(|one| claim(&format!("unknown-{one}"))));
+        let foreign = sort_out(&held, is_of_zone);
+        assert_eq!((foreign.uids.len(), foreign.more, looks.get()), (10_000, false, 15_000));
+        held.push(claim("unknown-0"));
+        assert!(!sort_out(&held, is_of_zone).more, "it was counted");
+        held.push(claim("unknown-more"));
+        let foreign = sort_out(&held, is_of_zone);
+        assert!(foreign.more && foreign.uids.len() == MAX_FOREIGN && !foreign.uids.contains("unknown-more"));
+    }
+}

@@ -1,0 +1,370 @@
+//! From the opened stream to a session that stands: hello, agent id, registration, acceptance.
+
+use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{FutureExt as _, StreamExt};
+use jiff::Timestamp;
+use tonic::{Status, Streaming};
+use tracing::{info, warn};
+
+use crate::account::agent_resource::{AgentSession, ID_RESERVATION};
+use crate::account::lifecycle::Fact;
+use crate::account::names;
+use crate::crash;
+use crate::hub::Hub;
+use crate::hub::admission::hello::{self, AcceptedHello, HelloRefusal, millis};
+use crate::hub::admission::queue::AdmissionClass;
+use crate::hub::admission::waiting::QueuedAgent;
+use crate::hub::agent_status::disconnects::{self, Disconnect};
+use crate::hub::agent_status::registration::{Registration, RegistrationError};
+use crate::hub::sessions::registry::ClaimError;
+use crate::hub::sessions::session::Session;
+use crate::hub::sessions::session::outbox::{Outbox, Sink};
+use crate::hub::sessions::session::session_loop::SessionLoop;
+use crate::telemetry::outages::warn_unless_away;
+use crate::wire::PROTOCOL_VERSION;
+use crate::wire::ops::refused::Reason;
+use crate::wire::ops::{self, agent_frame, hub_frame};
+
+/// Waits between the tries to register, when the API server cannot be reached.
+const REGISTRATION_RETRY_DELAYS: [Duration; 6] = [
+    Duration::ZERO,
+    Duration::from_millis(200),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(4),
+];
+/// Minimum delay given to an agent whose registration failed.
+const REGISTRATION_RETRY_DELAY: Duration = Duration::from_secs(5);
+/// When an agent comes again whose object calls another process connected, at another replica: that replica may be about
+/// to write that it has left, or to be taken for dead.
+const CONNECTED_AT_PEER_RETRY_DELAY: Duration = Duration::from_secs(5);
+/// Time limit for the former stream of the same process to end.
+const FORMER_STREAM_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What the stream of one agent lives through.
+///
+/// Each part is boxed, so that an idle session keeps no room for the state of those that are over.
+pub(in crate::hub) async fn run(
+    hub: Arc<Hub>,
+    mut inbound: Streaming<ops::AgentFrame>,
+    sink: Sink,
+    peer: Option<SocketAddr>,
+) {
+    let greeting = tokio::select! {
+        () = hub.stopping.cancelled() => Err(hub.draining_refusal()),
+        greeting = Box::pin(greet(&hub, &mut inbound, &sink)) => match greeting {
+            Some(greeting) => greeting,
+            None => return,
+        },
+    };
+    let mut greeting = match greeting {
+        Ok(greeting) => greeting,
+        Err(refusal) => return refuse(&hub, &sink, (peer, None), refusal).await,
+    };
+    let class = hub.admission_class(&greeting);
+    if hub.is_isolated() {
+        return refuse(&hub, &sink, (peer, None), hub.draining_refusal()).await;
+    }
+    let foreign = match Box::pin(hub.limit(&mut greeting, class)).await {
+        Ok(foreign) => foreign,
+        Err(refusal) => return refuse(&hub, &sink, (peer, None), refusal).await,
+    };
+    // Before the agent's id is claimed: its former stream stands until this one is taken.
+    let place = match hub.enqueue(&greeting, class) {
+        Ok(place) => place,
+        Err(refusal) => return refuse(&hub, &sink, (peer, None), refusal).await,
+    };
+    let session = Arc::new(Session::new(&greeting, peer, hub.ticks.now()));
+    session.claimed(foreign);
+    let lived = Box::pin(live(&hub, &session, greeting, place, inbound, sink, peer));
+    // Also after a panic the agent has left: else its id would be taken for as long as the process runs.
+    let lived = AssertUnwindSafe(lived).catch_unwind().await;
+    Box::pin(leave(&hub, &session)).await;
+    if let Err(panic) = lived {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// The stream of an agent, from the claim of its id until it ends.
+async fn live(
+    hub: &Arc<Hub>,
+    session: &Arc<Session>,
+    greeting: AcceptedHello,
+    place: QueuedAgent<'_>,
+    inbound: Streaming<ops::AgentFrame>,
+    sink: Sink,
+    peer: Option<SocketAddr>,
+) {
+    let accepted = tokio::select! {
+        () = session.close.cancelled() => None,
+        () = sink.closed() => None,
+        () = hub.sends_away() => Some(Err(hub.draining_refusal())),
+        admitted = Box::pin(admit(hub, session, &greeting, place)) => Some(admitted),
+    };
+    match accepted {
+        Some(Ok(())) => {
+            info!(
+                agentId = session.agent_id,
+                zoneId = session.zone,
+                version = session.version,
+                approved = session.is_approved(),
+                held = greeting.held.len(),
+                peer = peer.map(tracing::field::display),
+                "agent connected"
+            );
+            let mut outbox = Outbox::new(sink);
+            outbox.push(hub_frame::Frame::Accepted(accepted_frame(hub, session)));
+            let max_message_bytes = greeting.max_message_bytes;
+            // What it claims may be a hundred thousand accounts; the ledger has them by now.
+            drop(greeting);
+            let turns = SessionLoop::new(Arc::clone(hub), Arc::clone(session), outbox, max_message_bytes);
+            Box::pin(turns.run(inbound)).await;
+        }
+        Some(Err(refusal)) => refuse(hub, &sink, (peer, Some(session)), refusal).await,
+        None => {
+            let why = session.closed_because().unwrap_or("the stream was closed");
+            let _ = sink.try_send(Err(Status::aborted(why)));
+        }
+    }
+}
+
+/// Reads and checks the first frame; absent: the stream has ended, or was ended with a status.
+async fn greet(
+    hub: &Hub,
+    inbound: &mut Streaming<ops::AgentFrame>,
+    sink: &Sink,
+) -> Option<Result<AcceptedHello, HelloRefusal>> {
+    let wait = hub.settings.hello_wait;
+    let status = match tokio::time::timeout(wait, inbound.next()).await {
+        Err(_) => Status::deadline_exceeded(format!("the first frame must be Hello, within {wait:?}")),
+        Ok(None) => return None,
+        Ok(Some(Err(status))) => Status::new(status.code(), status.message()),
+        Ok(Some(Ok(frame))) => {
+            hub.metrics.frames_in.inc();
+            return Some(match frame.frame {
+                Some(agent_frame::Frame::Hello(hello)) => hello::check(hello, hub.settings.max_message_bytes),
+                _ => Err(HelloRefusal::permanent(Reason::Malformed, "the first frame must be Hello")),
+            });
+        }
+    };
+    hub.metrics.refuse("NO_HELLO");
+    let _ = sink.send(Err(status)).await;
+    None
+}
+
+/// Takes the agent id, registers and stands.
+async fn admit(
+    hub: &Arc<Hub>,
+    session: &Arc<Session>,
+    greeting: &AcceptedHello,
+    place: QueuedAgent<'_>,
+) -> Result<(), HelloRefusal> {
+    let former = hub.registry.claim(session, hub.silence_limit(), hub.moment());
+    let former = former.map_err(|taken| duplicate(session, &taken))?;
+    if let Some(former) = &former {
+        let _ = tokio::time::timeout(FORMER_STREAM_TIMEOUT, former.ended.cancelled()).await;
+    }
+    if let Some(taken) = is_taken_in_another_zone(hub, session) {
+        return Err(duplicate(session, &taken));
+    }
+    let class = place.class();
+    let needs_accounts = class != AdmissionClass::Unapproved && hub.needs_accounts_of_zone(greeting);
+    register(hub, session, class, needs_accounts).await?;
+    drop(place);
+    // What an agent claims that was never approved counts for no account.
+    if session.was_approved() {
+        seed(session, greeting, former.as_deref());
+    } else if greeting.claims() {
+        session.ignore_claims();
+    }
+    hub.registry.concern(session.serial, &session.uids());
+    let first = hub.registry.connect(session).ok_or_else(|| duplicate(session, &ClaimError::Later))?;
+    hub.metrics.sessions_accepted.inc();
+    hub.metrics.sessions.inc();
+    hub.connected.send_modify(|count| *count += 1);
+    hub.agent_came(session, first);
+    Ok(())
+}
+
+/// Whether another process is connected under the agent's id in another zone, at another replica, or was disconnected on
+/// request there: it has an object of its own, so that registering would not find it. At this replica the id is claimed.
+fn is_taken_in_another_zone(hub: &Hub, session: &Session) -> Option<ClaimError> {
+    let is_connected = |other: &AgentSession| {
+        other.replica != hub.settings.replica_id
+            && hub.replicas.serves(&other.replica, other.incarnation.as_deref()) != Fact::Known(false)
+    };
+    let (agents, now) = (hub.agent_index.of_id(&session.agent_id), Timestamp::now());
+    agents.iter().filter(|agent| agent.spec.zone_id != session.zone).find_map(|agent| {
+        let status = agent.status.as_ref()?;
+        let other = status.session.as_ref().filter(|other| other.boot_id != session.boot_id)?;
+        if status.connected {
+            is_connected(other).then(|| ClaimError::Other(hub.silence_limit()))
+        } else {
+            other.kept_for(now).map(ClaimError::Kept)
+        }
+    })
+}
+
+async fn register(
+    hub: &Hub,
+    session: &Session,
+    class: AdmissionClass,
+    needs_accounts: bool,
+) -> Result<(), HelloRefusal> {
+    let registration = Registration {
+        agent_id: session.agent_id.clone(),
+        zone: session.zone.clone(),
+        session_id: session.id.clone(),
+        boot_id: session.boot_id.clone(),
+        connect_seq: session.connect_seq,
+        replica: hub.settings.replica_id.clone(),
+        version: session.version.clone(),
+        protocol: PROTOCOL_VERSION,
+        connected_since: session.connected_since,
+        cluster_uid: session.cluster_uid.clone(),
+        needs_accounts,
+        admission: class,
+    };
+    // Those that are to be given accounts do not stand behind those that have what they need, and nobody behind those
+    // that were never here.
+    let places = match (class, needs_accounts) {
+        (AdmissionClass::Returning, true) => &hub.registering_first,
+        (AdmissionClass::Returning, false) => &hub.registering,
+        _ => &hub.registering_new,
+    };
+    for wait in REGISTRATION_RETRY_DELAYS {
+        tokio::time::sleep(wait).await;
+        let Ok(_place) = places.acquire().await else { break };
+        crash::point("agent-object:before");
+        let registered = hub.agents.register(&registration).await;
+        crash::point("agent-object:after");
+        match registered {
+            Ok(registered) => {
+                session.registered(registered.version);
+                if registered.approved_once {
+                    session.set_was_approved();
+                }
+                session.approve(registered.approved);
+                return Ok(());
+            }
+            Err(RegistrationError::Superseded) => return Err(duplicate(session, &ClaimError::Later)),
+            Err(RegistrationError::ConnectedElsewhere(_)) => {
+                return Err(duplicate(
+                    session,
+                    &ClaimError::Other(CONNECTED_AT_PEER_RETRY_DELAY.min(hub.silence_limit())),
+                ));
+            }
+            Err(RegistrationError::Kept(left)) => return Err(duplicate(session, &ClaimError::Kept(left))),
+            Err(problem) => {
+                warn_unless_away!(agentId = session.agent_id, error = %problem, "cannot register the agent; trying again");
+            }
+        }
+    }
+    let message = "the operator cannot write the KubesvcAgent object; see its log, and try again later";
+    let wait = hub.requeue(&session.agent_id, class).max(REGISTRATION_RETRY_DELAY);
+    Err(HelloRefusal::for_now(Reason::Overloaded, message, wait))
+}
+
+/// What the agent holds by its own hello, and what the former stream of the same process was sent.
+fn seed(session: &Session, greeting: &AcceptedHello, former: Option<&Session>) {
+    let former = former.filter(|former| former.boot_id == session.boot_id);
+    let before = former.map(|former| former.ledger.lock().clone()).unwrap_or_default();
+    {
+        let mut ledger = session.ledger.lock();
+        ledger.seed(&greeting.held, &before);
+        ledger.are_foreign(session.foreign_uids.lock().drain());
+    }
+    let mut cached = session.cached.lock();
+    greeting.cached.iter().for_each(|(uid, epoch)| cached.seed(uid, *epoch));
+}
+
+/// The stream has ended: the agent is away from now on, unless it has another one.
+async fn leave(hub: &Hub, session: &Arc<Session>) {
+    let stood = hub.registry.is_connected(session);
+    let ending = session.ending(hub.stopping.is_cancelled() || hub.is_isolated());
+    let in_force = hub.registry.leave(session, hub.ticks.now(), ending);
+    session.ended.cancel();
+    let uids = session.uids();
+    hub.drop_namespaces(hub.registry.release(session.serial, &uids));
+    session.forget_claims();
+    if !stood {
+        // It may have been registered all the same. If that is seen only later, it is told then.
+        let seen = hub.agent_index.get(&names::agent_object_name(&session.agent_id, &session.zone));
+        if let Some(left) = seen.and_then(|agent| disconnects::missed_disconnect(hub, &agent)) {
+            hub.pending_disconnects.put(left);
+        }
+        return;
+    }
+    hub.metrics.sessions.dec();
+    hub.metrics.sessions_ended.inc();
+    hub.agent_went(session, uids);
+    hub.connected.send_modify(|count| *count -= 1);
+    // Where others are alive, they know by this replica's Lease that all its agents have left; nothing is written for each.
+    let is_known = hub.stopping.is_cancelled() && !hub.replicas.others().is_empty();
+    // That a person asked for it is, or its id would not be kept at the others.
+    if in_force && (!is_known || session.was_closed_on_request()) {
+        disconnects::record(hub, Disconnect::new(session, session.end(ending))).await;
+    }
+}
+
+async fn refuse(
+    hub: &Hub,
+    sink: &Sink,
+    (peer, session): (Option<SocketAddr>, Option<&Session>),
+    refusal: HelloRefusal,
+) {
+    hub.metrics.refuse(refusal.reason.as_str_name());
+    if hub.may_log(refusal.reason.as_str_name(), peer) {
+        let agent = session.map(|session| session.agent_id.as_str()).unwrap_or_default();
+        warn!(
+            agentId = agent,
+            reason = refusal.reason.as_str_name(),
+            message = refusal.message,
+            "agent refused"
+        );
+    }
+    let frame = Some(hub_frame::Frame::Refused(refusal.into_frame()));
+    let _ = sink.send(Ok(ops::HubFrame { frame, seq: 1, ack: 1 })).await;
+}
+
+fn duplicate(session: &Session, taken: &ClaimError) -> HelloRefusal {
+    let agent = &session.agent_id;
+    let (message, wait) = match taken {
+        ClaimError::Other(wait) => (
+            format!(
+                "another process is connected as agent {agent:?}; give each agent an AGENT_ID of its own, \
+                 or wait until the other one is gone"
+            ),
+            *wait,
+        ),
+        ClaimError::Kept(left) => (
+            format!(
+                "agent {agent:?} was disconnected on request, and its id is kept for its process for \
+                 {ID_RESERVATION:?}; a process that was started since may have it after that"
+            ),
+            *left,
+        ),
+        ClaimError::Later => {
+            (format!("a later connection of this process of agent {agent:?} stands"), Duration::ZERO)
+        }
+    };
+    let wait = wait.max(Duration::from_secs(1));
+    HelloRefusal::for_now(Reason::DuplicateAgentId, message, wait)
+}
+
+fn accepted_frame(hub: &Hub, session: &Session) -> ops::Accepted {
+    ops::Accepted {
+        session_id: session.id.to_string(),
+        replica_id: hub.settings.replica_id.clone(),
+        approved: session.is_approved(),
+        protocol: PROTOCOL_VERSION,
+        capabilities: Vec::new(),
+        heartbeat_ms: millis(hub.settings.heartbeat),
+        max_message_bytes: u32::try_from(hub.settings.max_message_bytes).unwrap_or(u32::MAX),
+    }
+}

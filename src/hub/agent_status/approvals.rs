@@ -1,0 +1,44 @@
+//! Approvals that people give to agents which are connected here. Each is written into the agent's status before the agent
+//! is given anything: whatever becomes of this process, a revoke waits for the agent from then on. The session follows
+//! when the watch shows the status.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use crate::hub::Hub;
+
+/// Maximum number of approvals taken from the wake set at once.
+const MAX_APPROVALS_PER_BATCH: usize = 100;
+/// Delay after a failed write.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// Writes approvals down until stopped.
+pub(in crate::hub) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
+    while let Some(names) = stop.run_until_cancelled(hub.approvals.take(MAX_APPROVALS_PER_BATCH)).await {
+        for name in names {
+            let Some(written) = stop.run_until_cancelled(write(&hub, &name)).await else { return };
+            let Err(problem) = written else { continue };
+            warn!(
+                agent = name,
+                error = problem,
+                "cannot write down that the agent was approved; tried again"
+            );
+            hub.approvals.wake(name);
+            if stop.run_until_cancelled(tokio::time::sleep(RETRY_DELAY)).await.is_none() {
+                return;
+            }
+        }
+    }
+}
+
+/// Writes down that an agent was approved, if it is connected here.
+async fn write(hub: &Hub, name: &str) -> Result<(), String> {
+    let Some(agent) = hub.agent_index.get(name) else { return Ok(()) };
+    let session = hub.registry.of_agent(&agent.spec.agent_id);
+    let Some(session) = session.filter(|session| session.zone == agent.spec.zone_id) else { return Ok(()) };
+    let written = hub.agents.write_approved(&session.agent_id, &session.zone, &session.id);
+    written.await.map_err(|problem| problem.to_string())
+}

@@ -1,0 +1,289 @@
+//! Collection of the objects of absent agents: marked as disconnected after the grace, and later removed. Counted in ticks since they were
+//! first seen so, so that a process that slept removes nobody. Where a person has decided about an agent, its object is kept
+//! for a month, or the decision would be lost with it; that of one that was never approved goes after a minute. Of several replicas only the leader does it, and an agent
+//! that another living replica has is not touched.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use crate::account::agent_resource::SessionEnd;
+use crate::account::lifecycle::{Fact, Tick};
+use crate::hub::Hub;
+use crate::hub::agent_status::registration::KnownAgent;
+use crate::telemetry::outages::warn_unless_away;
+
+/// Interval between passes over all objects, or half the time after which one is removed if that is shorter.
+const COLLECTION_INTERVAL: Duration = Duration::from_secs(60);
+/// Time limit for one request to the API server.
+const API_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// What is to be done about one object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CollectionAction {
+    /// Nothing yet.
+    Keep,
+    /// It says that an agent is connected, and nobody has it.
+    MarkDisconnected,
+    /// Its agent has been away for too long.
+    Remove,
+}
+
+/// After how many ticks something is done about an object.
+#[derive(Clone, Copy, Debug)]
+struct CollectionDelays {
+    /// Until then its agent may come back, and writes itself.
+    mark_disconnected: Tick,
+    remove: Tick,
+    /// Where the agent was never approved.
+    remove_unapproved: Tick,
+    /// Time since its stream ended, where a person has decided whether it is approved.
+    forget_decision: Duration,
+    /// What is decided without a person.
+    approves_new: bool,
+}
+
+impl CollectionDelays {
+    /// Whether an object goes whose agent has been away for so many ticks of this leader.
+    fn removes(&self, agent: &KnownAgent, absent: Tick, wall: Timestamp) -> bool {
+        let was_approved = agent.approved || agent.approved_once;
+        let after = if was_approved { self.remove } else { self.remove.min(self.remove_unapproved) };
+        let since = agent.ended_at.and_then(|ended| Duration::try_from(wall.duration_since(ended)).ok());
+        // By the wall clock only beside the ticks: it may have stood still, or leap.
+        let away = since.unwrap_or(Duration::from_secs(absent));
+        absent >= after && (agent.approved == self.approves_new || away >= self.forget_decision)
+    }
+}
+
+/// Since when the agents that nobody has were seen so, by uid of their objects. Pure.
+#[derive(Debug, Default)]
+pub(in crate::hub) struct AbsentAgents {
+    since: HashMap<String, Tick>,
+}
+
+impl AbsentAgents {
+    /// Judges an object. `is_here`: its agent is connected, connecting, or may still come back.
+    fn judge(
+        &mut self,
+        agent: &KnownAgent,
+        is_here: bool,
+        (now, wall): (Tick, Timestamp),
+        after: CollectionDelays,
+    ) -> CollectionAction {
+        if is_here {
+            self.since.remove(&agent.uid);
+            return CollectionAction::Keep;
+        }
+        let since = *self.since.entry(agent.uid.clone()).or_insert(now);
+        match now.saturating_sub(since) {
+            absent if after.removes(agent, absent, wall) => CollectionAction::Remove,
+            absent if absent >= after.mark_disconnected && agent.connected => {
+                CollectionAction::MarkDisconnected
+            }
+            _ => CollectionAction::Keep,
+        }
+    }
+
+    /// Forgets objects that are no longer there.
+    fn keep_only(&mut self, known: &[KnownAgent]) {
+        let uids: std::collections::HashSet<_> = known.iter().map(|agent| agent.uid.as_str()).collect();
+        self.since.retain(|uid, _| uids.contains(uid.as_str()));
+    }
+}
+
+/// Interval between passes while there are objects of unapproved agents, which are removed sooner.
+const UNAPPROVED_COLLECTION_INTERVAL: Duration = Duration::from_secs(5);
+
+fn interval(remove_after: Tick) -> Duration {
+    (Duration::from_secs(remove_after) / 2).clamp(Duration::from_secs(1), COLLECTION_INTERVAL)
+}
+
+/// Sweeps until stopped.
+pub(in crate::hub) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
+    let mut absent = AbsentAgents::default();
+    let pace = interval(hub.settings.remove_agents_after);
+    let mut looked = Instant::now();
+    let often = pace.min(UNAPPROVED_COLLECTION_INTERVAL);
+    let mut sweep = tokio::time::interval_at(looked + often, often);
+    sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = sweep.tick() => {}
+        }
+        if looked.elapsed() < pace && hub.agent_index.never_approved() == 0 {
+            continue;
+        }
+        looked = Instant::now();
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = collect(&hub, &mut absent) => {}
+        }
+    }
+}
+
+/// Whether an agent is connected, connecting, or may still come back: here, or at a replica that is not known to be
+/// gone.
+fn is_here(hub: &Hub, agent: &KnownAgent) -> bool {
+    let ours = agent.replica == hub.settings.replica_id;
+    let is_elsewhere = || {
+        agent.connected
+            && !ours
+            && hub.replicas.serves(&agent.replica, agent.incarnation.as_deref()) != Fact::Known(false)
+    };
+    hub.registry.knows(&agent.agent_id, &agent.zone) || is_elsewhere()
+}
+
+/// Looks at all objects once, if this replica leads.
+pub(in crate::hub) async fn collect(hub: &Hub, absent: &mut AbsentAgents) {
+    if !hub.leadership.leads() {
+        // Whoever leads next counts anew.
+        *absent = AbsentAgents::default();
+        return;
+    }
+    if hub.replicas.backlog_since(hub.ticks.now()).is_some() {
+        // Whoever is away may be waiting to be registered.
+        return;
+    }
+    let known = match tokio::time::timeout(API_TIMEOUT, hub.agents.known()).await {
+        Ok(Ok(known)) => known,
+        Ok(Err(problem)) => return warn_unless_away!(error = %problem, "cannot list the agents' objects"),
+        Err(_) => return warn_unless_away!("the agents' objects were not listed in time"),
+    };
+    absent.keep_only(&known);
+    let after = CollectionDelays {
+        mark_disconnected: hub.settings.forget_after,
+        remove: hub.settings.remove_agents_after,
+        remove_unapproved: hub.settings.remove_unapproved_after,
+        forget_decision: hub.settings.forget_approved_after,
+        approves_new: hub.settings.approves_new,
+    };
+    // What one had in its own file is kept for as long as it may come back.
+    let after_listing = CollectionDelays { remove: after.remove.max(hub.settings.account_cleanup), ..after };
+    for agent in known {
+        if !hub.leadership.leads() || hub.replicas.backlog_since(hub.ticks.now()).is_some() {
+            return;
+        }
+        let after = if agent.lists { after_listing } else { after };
+        let fate = absent.judge(&agent, is_here(hub, &agent), (hub.ticks.now(), Timestamp::now()), after);
+        let done = match fate {
+            CollectionAction::Keep => continue,
+            CollectionAction::MarkDisconnected => {
+                // Nobody saw its stream end.
+                let end = SessionEnd::ReplicaLost;
+                let told =
+                    hub.agents.write_disconnected(&agent.agent_id, &agent.zone, &agent.session_id, end);
+                tokio::time::timeout(API_TIMEOUT, told).await
+            }
+            CollectionAction::Remove => {
+                info!(
+                    agentId = agent.agent_id,
+                    zoneId = agent.zone,
+                    "an agent that was long gone is removed"
+                );
+                tokio::time::timeout(API_TIMEOUT, hub.agents.remove(&agent)).await
+            }
+        };
+        if let Ok(Err(problem)) = done {
+            warn_unless_away!(agentId = agent.agent_id, error = %problem, "cannot write the object of an agent that is gone");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agent(connected: bool) -> KnownAgent {
+        KnownAgent { uid: "u".into(), connected, approved: true, ..KnownAgent::default() }
+    }
+
+    #[test]
+    fn objects_are_collected_every_minute_or_twice_in_the_removal_time() {
+        let paces = [600, 60, 4, 0].map(|remove_after| interval(remove_after).as_secs());
+        assert_eq!(paces, [60, 30, 2, 1]);
+    }
+
+    const MONTH: Duration = Duration::from_secs(2_592_000);
+    const AFTER: CollectionDelays = CollectionDelays {
+        mark_disconnected: 30,
+        remove: 600,
+        remove_unapproved: 60,
+        forget_decision: MONTH,
+        approves_new: true,
+    };
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("a time")
+    }
+
+    #[test]
+    fn the_object_of_an_agent_that_was_never_approved_goes_a_minute_after_its_stream() {
+        let after = CollectionDelays { approves_new: false, ..AFTER };
+        let stranger = KnownAgent { approved: false, ..agent(false) };
+        assert!(!after.removes(&stranger, 59, at(0)) && after.removes(&stranger, 60, at(0)));
+        let withdrawn = KnownAgent { approved_once: true, ..stranger };
+        assert!(!after.removes(&withdrawn, 599, at(0)) && after.removes(&withdrawn, 600, at(0)));
+    }
+
+    #[test]
+    fn what_a_person_has_decided_outlives_the_absence_of_the_agent_by_a_month() {
+        let month = i64::try_from(MONTH.as_secs()).expect("it is short");
+        for approves_new in [true, false] {
+            let after = CollectionDelays { approves_new, ..AFTER };
+            let agent = |approved| KnownAgent {
+                approved,
+                approved_once: true,
+                ended_at: Some(at(0)),
+                ..agent(false)
+            };
+            assert!(after.removes(&agent(approves_new), 600, at(600)), "nobody has decided anything");
+            let decided = agent(!approves_new);
+            assert!(!after.removes(&decided, 600, at(month - 1)) && after.removes(&decided, 600, at(month)));
+            assert!(!after.removes(&decided, 599, at(month)), "the process may have slept");
+            let unstamped = KnownAgent { ended_at: None, ..decided };
+            assert!(!after.removes(&unstamped, 600, at(month)));
+            assert!(after.removes(&unstamped, MONTH.as_secs(), at(0)));
+        }
+    }
+
+    #[test]
+    fn an_agent_that_was_away_for_the_whole_time_is_removed() {
+        let mut absent = AbsentAgents::default();
+        assert_eq!(absent.judge(&agent(false), false, (5, at(0)), AFTER), CollectionAction::Keep);
+        assert_eq!(absent.judge(&agent(false), false, (604, at(0)), AFTER), CollectionAction::Keep);
+        assert_eq!(absent.judge(&agent(false), false, (605, at(0)), AFTER), CollectionAction::Remove);
+    }
+
+    #[test]
+    fn an_agent_that_comes_back_begins_anew() {
+        let mut absent = AbsentAgents::default();
+        absent.judge(&agent(false), false, (5, at(0)), AFTER);
+        assert_eq!(absent.judge(&agent(true), true, (500, at(0)), AFTER), CollectionAction::Keep);
+        assert_eq!(absent.judge(&agent(false), false, (700, at(0)), AFTER), CollectionAction::Keep);
+    }
+
+    #[test]
+    fn an_object_wrongly_marked_connected_is_corrected_after_the_grace() {
+        let mut absent = AbsentAgents::default();
+        assert_eq!(absent.judge(&agent(true), false, (5, at(0)), AFTER), CollectionAction::Keep);
+        assert_eq!(absent.judge(&agent(true), false, (34, at(0)), AFTER), CollectionAction::Keep);
+        assert_eq!(absent.judge(&agent(true), false, (35, at(0)), AFTER), CollectionAction::MarkDisconnected);
+        assert_eq!(absent.judge(&agent(true), false, (700, at(0)), AFTER), CollectionAction::Remove);
+    }
+
+    #[test]
+    fn an_object_made_again_under_the_same_name_begins_anew() {
+        let mut absent = AbsentAgents::default();
+        absent.judge(&agent(false), false, (5, at(0)), AFTER);
+        let again = KnownAgent { uid: "v".into(), ..agent(false) };
+        absent.keep_only(std::slice::from_ref(&again));
+        assert_eq!(absent.judge(&again, false, (700, at(0)), AFTER), CollectionAction::Keep);
+        assert_eq!(absent.since.len(), 1);
+    }
+}

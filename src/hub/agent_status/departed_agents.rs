@@ -1,0 +1,86 @@
+//! Agents that were forgotten, as far as they had an account in their own file: while one of them may come back, the account
+//! is not deleted because the others do not have it. Kept for the time of the cleanup.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::account::KubesvcAccount;
+use crate::account::lifecycle::{AgentProcess, Fact, Presence, SessionFact, Tick};
+use crate::hub::Hub;
+use crate::hub::sessions::registry::AwaySession;
+use crate::hub::static_accounts::Listing;
+
+/// An agent that was forgotten.
+struct DepartedAgent {
+    since: Tick,
+    approved: bool,
+    listing: Arc<Listing>,
+}
+
+/// By zone and agent id; those alone that had listed something.
+#[derive(Default)]
+pub(in crate::hub) struct DepartedAgents(Mutex<HashMap<(String, String), DepartedAgent>>);
+
+impl DepartedAgents {
+    /// An agent is forgotten from now on.
+    pub(in crate::hub) fn put(&self, agent_id: &str, zone: &str, away: &AwaySession) {
+        let listing = away.session.as_ref().and_then(|session| session.listing());
+        if let Some(listing) = listing.filter(|listing| listing.len() > 0) {
+            let gone = DepartedAgent { since: away.since, approved: away.approved, listing };
+            self.0.lock().insert((zone.to_owned(), agent_id.to_owned()), gone);
+        }
+    }
+
+    /// Forgets those that left at or before `before`, and those that are back.
+    pub(in crate::hub) fn sweep(&self, before: Option<Tick>, is_back: impl Fn(&str, &str) -> bool) {
+        self.0.lock().retain(|(zone, agent_id), gone| {
+            before.is_none_or(|before| gone.since > before) && !is_back(agent_id, zone)
+        });
+    }
+}
+
+impl Hub {
+    /// Agents of a zone that are forgotten and had the account in their own file: those of this process, and those that their
+    /// objects tell of.
+    pub(in crate::hub) fn departed_with(&self, account: &KubesvcAccount, zone: &str) -> Vec<SessionFact> {
+        let departed = self.departed_agents.0.lock();
+        let is_known = |agent_id: &str| self.registry.knows(agent_id, zone);
+        let mut facts = Vec::new();
+        for ((of, agent_id), gone) in departed.iter() {
+            if of == zone && gone.listing.has(account) && !is_known(agent_id) {
+                facts.push(fact(agent_id, zone, gone.approved, gone.since));
+            }
+        }
+        for agent in self.agent_index.all() {
+            let (spec, status) = (&agent.spec, agent.status.as_ref());
+            let lists = || status.and_then(|status| status.lists(account)) == Some(true);
+            let is_ours = || {
+                let session = status.and_then(|status| status.session.as_ref());
+                session.is_some_and(|session| session.replica == self.settings.replica_id)
+            };
+            let is_told = || departed.contains_key(&(zone.to_owned(), spec.agent_id.clone()));
+            if spec.zone_id == zone && is_ours() && lists() && !is_known(&spec.agent_id) && !is_told() {
+                // An earlier process had it, and nobody says when it left.
+                facts.push(fact(&spec.agent_id, zone, spec.approved, 0));
+            }
+        }
+        facts
+    }
+}
+
+fn fact(agent_id: &str, zone: &str, approved: bool, since: Tick) -> SessionFact {
+    SessionFact {
+        agent_id: agent_id.to_owned(),
+        zone: zone.to_owned(),
+        approved,
+        presence: Presence::Away(since),
+        process: AgentProcess::default(),
+        report: None,
+        silent_for: None,
+        offer: None,
+        lists: Fact::Known(true),
+        cluster_uid: String::new(),
+    }
+}

@@ -1,0 +1,342 @@
+//! Writes the outboxes: the reports of this replica's sessions that accounts wait for, while another replica leads:
+//! soon, at most twice a second for each agent, and only what changed.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tokio_util::sync::CancellationToken;
+
+use crate::account::KubesvcAccount;
+use crate::account::lifecycle::silence;
+use crate::account::outbox::{OutboxEntry, PackedOutbox, PackingCursor, SessionReport, awaited, packed};
+use crate::crash;
+use crate::hub::Hub;
+use crate::hub::agent_status::registration::OutboxWrite;
+use crate::hub::sessions::session::Session;
+use crate::hub::zone_probes::probe::ProbeRound;
+use crate::telemetry::outages::warn_unless_away;
+
+/// Minimum interval between two outbox writes for one agent.
+const MIN_WRITE_INTERVAL: Duration = Duration::from_millis(500);
+/// Time for which further reports are gathered before a write.
+const BATCH_DELAY: Duration = Duration::from_millis(10);
+/// Delay after a failed write.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Interval between scans for sessions that owe an answer.
+const OVERDUE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Time for which packed entries stand before those without room take their place.
+const OVERFLOW_ROTATION_INTERVAL: Duration = Duration::from_secs(10);
+/// Objects that are written at once. Each ends by itself, so that one write that hangs holds up no other session.
+const MAX_CONCURRENT_WRITES: usize = 16;
+/// Maximum number of sessions taken from the wake set at once.
+const MAX_SESSIONS_PER_SCAN: usize = 100_000;
+
+/// Which sessions have something to say, and when each may. Pure.
+#[derive(Debug, Default)]
+pub(in crate::hub) struct WriteSchedule {
+    /// When the sessions that wait may be written.
+    due: BTreeSet<(Instant, u64)>,
+    waiting: HashSet<u64>,
+    /// Those that are being written, and whether there is something to say since.
+    under_way: HashMap<u64, bool>,
+    /// When each may be written again.
+    not_before: HashMap<u64, Instant>,
+    /// Those that have more to say than there is room for.
+    overflowing: HashMap<u64, OutboxOverflow>,
+}
+
+/// What a session says by turns.
+#[derive(Debug)]
+struct OutboxOverflow {
+    now: PackingCursor,
+    next: PackingCursor,
+    /// When that is next.
+    at: Instant,
+}
+
+impl WriteSchedule {
+    /// A session may have something to say.
+    fn mark(&mut self, serial: u64, now: Instant) {
+        if let Some(again) = self.under_way.get_mut(&serial) {
+            *again = true;
+            return;
+        }
+        if self.waiting.insert(serial) {
+            let at = self.not_before.get(&serial).copied().unwrap_or(now).max(now + BATCH_DELAY);
+            self.due.insert((at, serial));
+        }
+    }
+
+    /// When the next one may be written.
+    fn next(&self) -> Option<Instant> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// Takes those that may be written now, at most so many. They are under way until they are [ended](Self::end).
+    fn take(&mut self, now: Instant, most: usize) -> Vec<u64> {
+        let mut taken = Vec::new();
+        while taken.len() < most
+            && let Some((at, serial)) = self.due.first().copied()
+            && at <= now
+        {
+            self.due.pop_first();
+            self.waiting.remove(&serial);
+            self.under_way.insert(serial, false);
+            taken.push(serial);
+        }
+        taken
+    }
+
+    /// A write has ended, one way or another.
+    fn end(&mut self, serial: u64, now: Instant) {
+        if self.under_way.remove(&serial) == Some(true) {
+            self.mark(serial, now);
+        }
+    }
+
+    /// It was written, or tried, and is not before this moment again.
+    fn rest(&mut self, serial: u64, until: Instant) {
+        self.not_before.insert(serial, until);
+    }
+
+    /// Whose turn it is at a session.
+    fn turn_of(&mut self, serial: u64, now: Instant) -> PackingCursor {
+        let Some(crowded) = self.overflowing.get_mut(&serial) else { return PackingCursor::new() };
+        if crowded.at <= now {
+            crowded.now = std::mem::take(&mut crowded.next);
+        }
+        crowded.now.clone()
+    }
+
+    /// What had no room at a session is next.
+    fn had_no_room(&mut self, serial: u64, (begun, next): (PackingCursor, PackingCursor), now: Instant) {
+        if next.is_empty() {
+            self.overflowing.remove(&serial);
+            return;
+        }
+        let crowded = self.overflowing.entry(serial).or_insert_with(|| OutboxOverflow {
+            now: begun,
+            next: PackingCursor::new(),
+            at: now,
+        });
+        if crowded.at <= now {
+            crowded.at = now + OVERFLOW_ROTATION_INTERVAL;
+        }
+        crowded.next = next;
+    }
+
+    /// Marks the sessions at which it is the next one's turn.
+    fn go_on(&mut self, now: Instant) {
+        let due: Vec<_> =
+            self.overflowing.iter().filter(|(_, one)| one.at <= now).map(|(serial, _)| *serial).collect();
+        due.into_iter().for_each(|serial| self.mark(serial, now));
+    }
+
+    fn forget(&mut self, serial: u64) {
+        self.not_before.remove(&serial);
+        self.overflowing.remove(&serial);
+    }
+}
+
+/// Keeps the outboxes in step until stopped.
+pub(in crate::hub) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
+    let mut turns = WriteSchedule::default();
+    let mut writes = FuturesUnordered::new();
+    let mut leads = hub.leadership.follow();
+    let mut overdue = tokio::time::interval(OVERDUE_CHECK_INTERVAL);
+    overdue.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        let next = turns.next();
+        tokio::select! {
+            () = stop.cancelled() => return,
+            serials = hub.dirty_outboxes.take(MAX_SESSIONS_PER_SCAN) => {
+                serials.into_iter().for_each(|serial| turns.mark(serial, Instant::now()));
+            }
+            // The sender lives as long as the hub.
+            _ = leads.changed() => {
+                // Whoever leads now, all is looked at again.
+                hub.registry.connected().iter().for_each(|one| turns.mark(one.serial, Instant::now()));
+            }
+            _ = overdue.tick(), if !hub.is_leading() => {
+                let owing = hub.registry.connected().into_iter().filter(|one| one.ledger.lock().owes());
+                owing.for_each(|one| turns.mark(one.serial, Instant::now()));
+                turns.go_on(Instant::now());
+            }
+            Some(written) = writes.next(), if !writes.is_empty() => settle(&hub, &mut turns, written),
+            () = at(next), if next.is_some() && writes.len() < MAX_CONCURRENT_WRITES => {
+                let now = Instant::now();
+                for serial in turns.take(now, MAX_CONCURRENT_WRITES - writes.len()) {
+                    let turn = turns.turn_of(serial, now);
+                    writes.push(write(&hub, serial, turn));
+                }
+            }
+        }
+    }
+}
+
+async fn at(next: Option<Instant>) {
+    if let Some(next) = next {
+        tokio::time::sleep_until(next.into()).await;
+    }
+}
+
+/// What became of a session's turn.
+struct WriteReport {
+    serial: u64,
+    /// What was said by turns, and what is next; absent: the session has ended.
+    turns: Option<(PackingCursor, PackingCursor)>,
+    /// Whether it stands; absent: there was no news.
+    done: Option<bool>,
+}
+
+async fn write(hub: &Hub, serial: u64, turn: PackingCursor) -> WriteReport {
+    let Some(session) = hub.registry.by_serial(serial) else {
+        return WriteReport { serial, turns: None, done: None };
+    };
+    let PackedOutbox { entries, next } =
+        if hub.is_leading() { PackedOutbox::default() } else { outbox_of(hub, &session, &turn) };
+    let is_news = session.is_news(&entries, |entry| may_stand(hub, entry));
+    let done = if is_news { Some(write_outbox(hub, &session, entries).await) } else { None };
+    WriteReport { serial, turns: Some((turn, next)), done }
+}
+
+fn settle(hub: &Hub, turns: &mut WriteSchedule, written: WriteReport) {
+    let (now, serial) = (Instant::now(), written.serial);
+    if let Some(had_no_room) = written.turns {
+        turns.had_no_room(serial, had_no_room, now);
+    }
+    match written.done {
+        Some(true) => turns.rest(serial, now + MIN_WRITE_INTERVAL),
+        Some(false) => turns.rest(serial, now + RETRY_DELAY),
+        None => {}
+    }
+    turns.end(serial, now);
+    if written.done == Some(false) {
+        turns.mark(serial, now);
+    }
+    if hub.registry.by_serial(serial).is_none() {
+        turns.forget(serial);
+    }
+}
+
+/// Writes an outbox. Whether it stands, or will never have to.
+async fn write_outbox(hub: &Hub, session: &Session, outbox: Vec<OutboxEntry>) -> bool {
+    crash::point("agent-report:before");
+    let answer = hub.agents.write_outbox(&session.agent_id, &session.zone, &session.id, &outbox).await;
+    crash::point("agent-report:after");
+    let problem = match answer {
+        Ok(OutboxWrite::Written) => {
+            session.reported(outbox);
+            return true;
+        }
+        Ok(OutboxWrite::Superseded) => {
+            session.close("another stream of the agent is in force");
+            return true;
+        }
+        Err(problem) => problem.to_string(),
+    };
+    if hub.may_log("reports", None) {
+        warn_unless_away!(
+            agentId = session.agent_id,
+            error = problem,
+            "cannot write what the agent answered; tried again"
+        );
+    }
+    false
+}
+
+/// What accounts wait to hear of a session, as far as there is room.
+fn outbox_of(hub: &Hub, session: &Session, turn: &PackingCursor) -> PackedOutbox {
+    let now = hub.ticks.now();
+    let late = silence(&session.agent_id);
+    let mut entries = Vec::new();
+    for uid in session.uids() {
+        let Some(account) = hub.accounts.by_uid(&uid) else { continue };
+        let ledger = session.ledger.lock();
+        let entry = ledger.entry(&uid);
+        let owed = entry.and_then(|entry| entry.owed).map(|(epoch, _)| epoch);
+        let overdue = owed == Some(account.status_or_default().epoch)
+            && ledger.silent_for(&uid, now).is_some_and(|silent| silent >= hub.settings.operation_wait);
+        let said = SessionReport {
+            report: entry.and_then(|entry| entry.report.as_ref()),
+            overdue: overdue.then_some(&late),
+            credential_mismatch: ledger.has_credential_mismatch(&uid, account.status_or_default().epoch),
+            offers: false,
+        };
+        entries.extend(awaited(&account, &session.zone, said));
+    }
+    for uid in session.zone_probes.lock().uids() {
+        let Some(account) = hub.accounts.by_uid(&uid) else { continue };
+        let said =
+            SessionReport { offers: speaks_for_its_zone(hub, session, &account), ..SessionReport::default() };
+        entries.extend(awaited(&account, &session.zone, said));
+    }
+    packed(entries, turn)
+}
+
+/// Whether the session could reach the account, and no other one of its zone is the one to say so.
+fn speaks_for_its_zone(hub: &Hub, session: &Session, account: &KubesvcAccount) -> bool {
+    let round = ProbeRound::of(account);
+    let speaker = round.and_then(|round| hub.offers.lock().speaker(account.uid(), round, &session.zone));
+    speaker == Some(session.serial)
+}
+
+/// Whether an entry may be left standing that nothing waits for any more.
+fn may_stand(hub: &Hub, entry: &OutboxEntry) -> bool {
+    entry.may_stand(hub.accounts.by_uid(&entry.uid).as_deref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::outbox::AnswerUrgency;
+
+    #[test]
+    fn what_one_session_says_is_gathered_and_not_said_too_often() {
+        let (mut turns, begin) = (WriteSchedule::default(), Instant::now());
+        turns.mark(1, begin);
+        turns.mark(1, begin);
+        assert_eq!(turns.next(), Some(begin + BATCH_DELAY));
+        assert!(turns.take(begin, 9).is_empty());
+        assert_eq!(turns.take(begin + BATCH_DELAY, 9), [1]);
+        turns.rest(1, begin + MIN_WRITE_INTERVAL);
+        turns.end(1, begin + BATCH_DELAY);
+        turns.mark(1, begin + BATCH_DELAY);
+        turns.mark(2, begin + BATCH_DELAY);
+        assert_eq!(turns.take(begin + BATCH_DELAY * 2, 9), [2]);
+        assert_eq!(turns.next(), Some(begin + MIN_WRITE_INTERVAL));
+        assert_eq!(turns.take(begin + MIN_WRITE_INTERVAL, 9), [1]);
+        assert_eq!(turns.next(), None);
+    }
+
+    #[test]
+    fn a_session_is_written_once_at_a_time_and_again_for_what_came_meanwhile() {
+        let (mut turns, begin) = (WriteSchedule::default(), Instant::now());
+        (1..=3).for_each(|serial| turns.mark(serial, begin));
+        assert_eq!(turns.take(begin + BATCH_DELAY, 2), [1, 2]);
+        turns.mark(1, begin + BATCH_DELAY);
+        assert_eq!(turns.take(begin + OVERFLOW_ROTATION_INTERVAL, 9), [3]);
+        turns.end(1, begin + OVERFLOW_ROTATION_INTERVAL);
+        turns.end(2, begin + OVERFLOW_ROTATION_INTERVAL);
+        assert_eq!(turns.take(begin + OVERFLOW_ROTATION_INTERVAL * 2, 9), [1]);
+    }
+
+    #[test]
+    fn what_had_no_room_gets_its_turn_after_a_while_and_not_before() {
+        let (mut turns, begin) = (WriteSchedule::default(), Instant::now());
+        let at = |uid: &str| PackingCursor::from([(AnswerUrgency::Standing, uid.to_owned())]);
+        turns.had_no_room(1, (PackingCursor::new(), at("b")), begin);
+        turns.had_no_room(1, (PackingCursor::new(), at("c")), begin + OVERFLOW_ROTATION_INTERVAL / 2);
+        assert_eq!(turns.turn_of(1, begin + OVERFLOW_ROTATION_INTERVAL / 2), PackingCursor::new(), "not yet");
+        turns.go_on(begin + OVERFLOW_ROTATION_INTERVAL / 2);
+        assert_eq!(turns.next(), None);
+        turns.go_on(begin + OVERFLOW_ROTATION_INTERVAL);
+        assert_eq!(turns.take(begin + OVERFLOW_ROTATION_INTERVAL + BATCH_DELAY, 9), [1]);
+        assert_eq!(turns.turn_of(1, begin + OVERFLOW_ROTATION_INTERVAL), at("c"));
+        turns.had_no_room(1, (at("c"), PackingCursor::new()), begin + OVERFLOW_ROTATION_INTERVAL);
+        assert!(turns.overflowing.is_empty(), "all has room now");
+    }
+}

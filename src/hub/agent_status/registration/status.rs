@@ -1,0 +1,412 @@
+//! What the object of an agent says, made from what it said before.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
+
+use crate::account::agent_resource::{AgentSession, SessionEnd};
+use crate::account::failure::{FailureClass, truncate};
+use crate::account::outbox::OutboxEntry;
+use crate::account::{KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus, SessionId, ZONE_LABEL, names};
+use crate::hub::agent_status::registration::{AgentSummary, KnownAgent, Registration, RegistrationError};
+
+/// The condition about the accounts of the agent's own file.
+const STATIC_ACCOUNTS: &str = "StaticAccounts";
+/// The condition about the cluster that the agent is in, or reaches.
+const SAME_CLUSTER: &str = "SameCluster";
+/// The longest message of a condition, in bytes.
+const MAX_MESSAGE_BYTES: usize = 1024;
+
+pub(in crate::hub) fn new_object(name: &str, registration: &Registration, approved: bool) -> KubesvcAgent {
+    let zone = &registration.zone;
+    let labels = names::is_label_value(zone).then(|| BTreeMap::from([(ZONE_LABEL.to_owned(), zone.clone())]));
+    KubesvcAgent {
+        metadata: ObjectMeta { name: Some(name.to_owned()), labels, ..ObjectMeta::default() },
+        spec: KubesvcAgentSpec { agent_id: registration.agent_id.clone(), zone_id: zone.clone(), approved },
+        status: None,
+    }
+}
+
+/// The status with the session in it.
+pub(in crate::hub) fn registered(
+    agent: &KubesvcAgent,
+    registration: &Registration,
+    is_alive: impl Fn(&str) -> bool,
+    now: Timestamp,
+) -> Result<KubesvcAgentStatus, RegistrationError> {
+    if agent.spec.agent_id != registration.agent_id || agent.spec.zone_id != registration.zone {
+        return Err(RegistrationError::NameTaken(agent.metadata.name.clone().unwrap_or_default()));
+    }
+    let before = agent.status.clone().unwrap_or_default();
+    if let Some(session) = &before.session
+        && session.boot_id == registration.boot_id
+        && session.connect_seq > registration.connect_seq
+    {
+        return Err(RegistrationError::Superseded);
+    }
+    if let Some(session) = before.session.as_ref().filter(|_| before.connected)
+        && session.boot_id != registration.boot_id
+        && session.replica != registration.replica
+        && is_alive(&session.replica)
+    {
+        return Err(RegistrationError::ConnectedElsewhere(session.replica.clone()));
+    }
+    let other = before.session.as_ref().filter(|session| session.boot_id != registration.boot_id);
+    if let Some(left) = other.and_then(|session| session.kept_for(now)) {
+        return Err(RegistrationError::Kept(left));
+    }
+    let same_process = before.session.as_ref().is_some_and(|session| session.boot_id == registration.boot_id);
+    Ok(KubesvcAgentStatus {
+        session: Some(AgentSession {
+            id: registration.session_id.clone(),
+            boot_id: registration.boot_id.clone(),
+            connect_seq: registration.connect_seq,
+            replica: registration.replica.clone(),
+            ended: None,
+            ended_at: None,
+            incarnation: None,
+        }),
+        connected: true,
+        approved_once: before.approved_once || agent.spec.approved,
+        connected_since: Some(Time(whole_seconds(registration.connected_since))),
+        version: (!registration.version.is_empty()).then(|| registration.version.clone()),
+        protocol_version: i32::try_from(registration.protocol).ok(),
+        outbox: Vec::new(),
+        // A new process may have another file; what it lists is not known until it has said so.
+        static_accounts: before.static_accounts.filter(|_| same_process),
+        static_sources: before.static_sources.filter(|_| same_process),
+        cluster_uid: (!registration.cluster_uid.is_empty()).then(|| registration.cluster_uid.clone()),
+        ..before
+    })
+}
+
+/// The status of an agent whose session has ended; absent: there is nothing to write.
+pub(in crate::hub) fn disconnected(
+    agent: &KubesvcAgent,
+    session_id: &SessionId,
+    end: SessionEnd,
+    now: Timestamp,
+) -> Option<KubesvcAgentStatus> {
+    let status = agent.status.as_ref().filter(|status| status.connected)?;
+    let session = status.session.as_ref().filter(|session| session.id == *session_id)?;
+    let session =
+        AgentSession { ended: Some(end), ended_at: Some(Time(next_second(now))), ..session.clone() };
+    Some(KubesvcAgentStatus { connected: false, session: Some(session), ..status.clone() })
+}
+
+/// The status with the approval written down that a person has given; absent: it says so, none is given, or it is of
+/// another session.
+pub(super) fn approved(agent: &KubesvcAgent, session_id: &SessionId) -> Option<KubesvcAgentStatus> {
+    let status = agent.status.as_ref().filter(|status| agent.spec.approved && !status.approved_once)?;
+    let ours = status.session.as_ref().is_some_and(|session| session.id == *session_id);
+    ours.then(|| KubesvcAgentStatus { approved_once: true, ..status.clone() })
+}
+
+/// The status with the answers that accounts wait for; absent: it is of another session.
+pub(in crate::hub) fn reported(
+    agent: &KubesvcAgent,
+    session_id: &SessionId,
+    outbox: &[OutboxEntry],
+) -> Option<KubesvcAgentStatus> {
+    let status = agent.status.as_ref()?;
+    let ours = status.session.as_ref().is_some_and(|session| session.id == *session_id);
+    ours.then(|| KubesvcAgentStatus { outbox: outbox.to_vec(), ..status.clone() })
+}
+
+/// The status with what is told of the agent's accounts; absent: it says so already, or is of another session.
+pub(super) fn noted(
+    agent: &KubesvcAgent,
+    session_id: &SessionId,
+    note: &AgentSummary,
+) -> Option<KubesvcAgentStatus> {
+    let status = agent.status.as_ref()?;
+    let ours = status.session.as_ref().is_some_and(|session| session.id == *session_id);
+    let noted = KubesvcAgentStatus {
+        held: Some(note.held),
+        failed: Some(note.failed),
+        // What was listed last stands until the agent has listed anew.
+        static_accounts: note.static_accounts.clone().or_else(|| status.static_accounts.clone()),
+        static_sources: note.static_sources.clone().or_else(|| status.static_sources.clone()),
+        conditions: conditions(status, note),
+        ..status.clone()
+    };
+    (ours && noted != *status).then_some(noted)
+}
+
+/// The conditions, with those about the agent's own accounts and its cluster as they are now: each absent while nothing is
+/// wrong.
+fn conditions(status: &KubesvcAgentStatus, note: &AgentSummary) -> Vec<Condition> {
+    let own = note.problem.as_ref().map(|(reason, message)| (reason.as_str(), message));
+    let cluster = note.kept_from.as_ref().map(|message| (FailureClass::ClusterMismatch.reason(), message));
+    let mut conditions = status.conditions.clone();
+    for (type_, problem) in [(STATIC_ACCOUNTS, own), (SAME_CLUSTER, cluster)] {
+        let before = conditions.iter().position(|one| one.type_ == type_).map(|at| conditions.remove(at));
+        let Some((reason, message)) = problem else { continue };
+        let since = before.map(|condition| condition.last_transition_time);
+        let mut message = message.clone();
+        truncate(&mut message, MAX_MESSAGE_BYTES);
+        conditions.push(Condition {
+            type_: type_.to_owned(),
+            status: "False".to_owned(),
+            reason: reason.to_owned(),
+            message,
+            last_transition_time: since.unwrap_or_else(|| Time(whole_seconds(Timestamp::now()))),
+            observed_generation: None,
+        });
+    }
+    conditions
+}
+
+/// What the object says.
+pub(super) fn known(agent: KubesvcAgent) -> KnownAgent {
+    let status = agent.status.unwrap_or_default();
+    let ended_at = status.session.as_ref().and_then(|session| Some(session.ended_at.as_ref()?.0));
+    KnownAgent {
+        agent_id: agent.spec.agent_id,
+        zone: agent.spec.zone_id,
+        replica: status.session.as_ref().map(|session| session.replica.clone()).unwrap_or_default(),
+        incarnation: status.session.as_ref().and_then(|session| session.incarnation.clone()),
+        session_id: status.session.map(|session| session.id).unwrap_or_default(),
+        approved: agent.spec.approved,
+        approved_once: status.approved_once,
+        ended_at,
+        connected: status.connected,
+        lists: status.static_accounts.is_some_and(|listed| !listed.is_empty()),
+        uid: agent.metadata.uid.unwrap_or_default(),
+        resource_version: agent.metadata.resource_version.unwrap_or_default(),
+    }
+}
+
+/// The first whole second that is not before it: what is counted from there is not counted short.
+fn next_second(time: Timestamp) -> Timestamp {
+    let whole = whole_seconds(time);
+    if whole < time { Timestamp::from_second(time.as_second() + 1).unwrap_or(time) } else { whole }
+}
+
+/// The API server keeps seconds; more would never compare equal.
+fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::GrantEpoch;
+    use crate::account::agent_resource::SessionEnd;
+    use crate::hub::admission::queue::AdmissionClass;
+
+    fn registration() -> Registration {
+        Registration {
+            needs_accounts: false,
+            admission: AdmissionClass::Returning,
+            agent_id: "a".into(),
+            zone: "z".into(),
+            session_id: "s1".into(),
+            boot_id: "b1".into(),
+            connect_seq: 2,
+            replica: "r".into(),
+            version: "1.0".into(),
+            protocol: 1,
+            connected_since: Timestamp::from_second(1_000).expect("a time"),
+            cluster_uid: "c1".into(),
+        }
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("a time")
+    }
+
+    fn registered() -> KubesvcAgent {
+        let mut agent = new_object("a-z", &registration(), true);
+        agent.status = Some(super::registered(&agent, &registration(), |_| true, at(0)).expect("it is free"));
+        agent
+    }
+
+    #[test]
+    fn registering_the_same_session_again_changes_nothing() {
+        let agent = registered();
+        assert_eq!(super::registered(&agent, &registration(), |_| true, at(0)).ok(), agent.status);
+    }
+
+    #[test]
+    fn an_older_connection_of_the_same_process_is_superseded() {
+        let older = Registration { connect_seq: 1, session_id: "s0".into(), ..registration() };
+        assert!(matches!(
+            super::registered(&registered(), &older, |_| true, at(0)),
+            Err(RegistrationError::Superseded)
+        ));
+        let other = Registration { boot_id: "b2".into(), ..older };
+        assert!(super::registered(&registered(), &other, |_| true, at(0)).is_ok());
+    }
+
+    #[test]
+    fn another_process_under_the_id_is_refused_while_its_replica_lives() {
+        let elsewhere =
+            |boot: &str| Registration { boot_id: boot.into(), replica: "s".into(), ..registration() };
+        let of = |agent: &KubesvcAgent, registration: &Registration, alive: bool| {
+            super::registered(agent, registration, |_| alive, at(0))
+        };
+        let agent = registered();
+        assert!(matches!(
+            of(&agent, &elsewhere("b2"), true),
+            Err(RegistrationError::ConnectedElsewhere(replica)) if replica == "r"
+        ));
+        assert!(of(&agent, &elsewhere("b2"), false).is_ok(), "nobody holds a stream at a dead replica");
+        let ended = disconnected(&agent, &"s1".into(), SessionEnd::Cut, at(0)).expect("it stood");
+        assert!(of(&with(agent.clone(), ended), &elsewhere("b2"), true).is_ok());
+        let later = Registration { connect_seq: 3, ..elsewhere("b1") };
+        assert!(of(&agent, &later, true).is_ok(), "the same process has moved");
+    }
+
+    #[test]
+    fn only_its_own_process_has_the_id_of_an_agent_that_was_disconnected_on_request() {
+        let ended =
+            disconnected(&registered(), &"s1".into(), SessionEnd::Requested, at(100)).expect("it stood");
+        let agent = with(registered(), ended);
+        let comes = |boot: &str, now| {
+            let next = Registration { boot_id: boot.into(), connect_seq: 3, ..registration() };
+            super::registered(&agent, &next, |_| true, at(now))
+        };
+        assert!(matches!(comes("b2", 110), Err(RegistrationError::Kept(left)) if left.as_secs() == 20));
+        let again = comes("b1", 110).expect("it is the same process");
+        let session = again.session.expect("it stands");
+        assert_eq!((session.ended, session.ended_at), (None, None));
+        assert!(comes("b2", 130).is_ok());
+    }
+
+    #[test]
+    fn that_an_agent_was_approved_is_written_down_once_and_outlives_a_withdrawal() {
+        let never =
+            KubesvcAgent { spec: KubesvcAgentSpec { approved: false, ..registered().spec }, ..registered() };
+        let registers = |agent: &KubesvcAgent| {
+            super::registered(agent, &registration(), |_| true, at(0)).expect("it is free").approved_once
+        };
+        let unapproved = KubesvcAgent { status: None, ..never.clone() };
+        assert!(!registers(&unapproved) && registers(&KubesvcAgent { status: None, ..registered() }));
+        assert!(registers(&never), "it was withdrawn since");
+
+        let mut given = with(
+            unapproved,
+            KubesvcAgentStatus { approved_once: false, ..registered().status.expect("it stands") },
+        );
+        assert_eq!(approved(&given, &"s1".into()), None);
+        given.spec.approved = true;
+        assert_eq!(approved(&given, &"s0".into()), None, "another session writes it");
+        let status = approved(&given, &"s1".into()).expect("it is new");
+        assert!(status.approved_once);
+        assert_eq!(approved(&with(given, status), &"s1".into()), None);
+    }
+
+    #[test]
+    fn answers_are_those_of_the_session_in_force() {
+        let outbox = [OutboxEntry { uid: "u".into(), epoch: GrantEpoch(1), ..OutboxEntry::default() }];
+        let agent = registered();
+        assert_eq!(reported(&agent, &"s0".into(), &outbox), None);
+        let agent = with(agent.clone(), reported(&agent, &"s1".into(), &outbox).expect("it is in force"));
+        assert_eq!(agent.status.as_ref().map(|status| status.outbox.len()), Some(1));
+        let next = Registration { connect_seq: 3, session_id: "s3".into(), ..registration() };
+        let status = super::registered(&agent, &next, |_| true, at(0)).expect("it is later");
+        assert!(status.outbox.is_empty(), "they go with their session");
+    }
+
+    #[test]
+    fn what_an_agent_lists_stands_for_the_life_of_its_process() {
+        let agent = registered();
+        let agent = with(agent.clone(), noted(&agent, &"s1".into(), &note()).expect("it is new"));
+        let listed = |boot: &str| {
+            let next = Registration { boot_id: boot.into(), connect_seq: 3, ..registration() };
+            super::registered(&agent, &next, |_| true, at(0)).expect("it is free").static_accounts
+        };
+        assert_eq!((listed("b1"), listed("b2")), (Some(vec!["0a".to_owned()]), None));
+    }
+
+    #[test]
+    fn an_object_of_another_agent_is_left_alone() {
+        let other = Registration { agent_id: "b".into(), ..registration() };
+        assert!(matches!(
+            super::registered(&registered(), &other, |_| true, at(0)),
+            Err(RegistrationError::NameTaken(_))
+        ));
+    }
+
+    #[test]
+    fn only_the_session_in_force_is_marked_as_ended() {
+        let agent = registered();
+        assert_eq!(disconnected(&agent, &"s0".into(), SessionEnd::Goodbye, at(0)), None);
+        let ended = disconnected(&agent, &"s1".into(), SessionEnd::Goodbye, at(0)).expect("it stood");
+        assert!(!ended.connected);
+        assert_eq!(ended.session.as_ref().and_then(|one| one.ended), Some(SessionEnd::Goodbye));
+        let agent = KubesvcAgent { status: Some(ended), ..agent };
+        assert_eq!(disconnected(&agent, &"s1".into(), SessionEnd::Cut, at(0)), None);
+        let next = Registration { connect_seq: 3, session_id: "s3".into(), ..registration() };
+        let again = super::registered(&agent, &next, |_| true, at(0)).expect("it is later");
+        assert_eq!(again.session.and_then(|one| one.ended), None, "it stands again");
+    }
+
+    fn note() -> AgentSummary {
+        AgentSummary {
+            held: 3,
+            failed: 1,
+            static_accounts: Some(vec!["0a".into()]),
+            static_sources: Some(vec!["0b".into()]),
+            ..AgentSummary::default()
+        }
+    }
+
+    fn with(agent: KubesvcAgent, status: KubesvcAgentStatus) -> KubesvcAgent {
+        KubesvcAgent { status: Some(status), ..agent }
+    }
+
+    #[test]
+    fn a_note_is_written_once_and_only_by_the_session_in_force() {
+        let agent = registered();
+        assert_eq!(noted(&agent, &"s0".into(), &note()), None);
+        let status = noted(&agent, &"s1".into(), &note()).expect("it is new");
+        assert_eq!((status.held, status.failed), (Some(3), Some(1)));
+        let agent = with(agent, status);
+        assert_eq!(noted(&agent, &"s1".into(), &note()), None);
+        let unlisted = AgentSummary { static_accounts: None, ..note() };
+        assert_eq!(noted(&agent, &"s1".into(), &unlisted), None, "what was listed last stands");
+    }
+
+    #[test]
+    fn what_is_wrong_with_an_agents_own_accounts_is_a_condition_while_it_is_so() {
+        let problem = Some(("ListRefused".to_owned(), "x".repeat(5000)));
+        let status =
+            noted(&registered(), &"s1".into(), &AgentSummary { problem, ..note() }).expect("it is new");
+        let condition = &status.conditions[0];
+        assert_eq!((condition.type_.as_str(), condition.status.as_str()), ("StaticAccounts", "False"));
+        assert_eq!((condition.reason.as_str(), condition.message.len()), ("ListRefused", 1024));
+        let since = condition.last_transition_time.clone();
+        let mut agent = with(registered(), status);
+        let problem = Some(("AccountsRefused".to_owned(), "one".to_owned()));
+        let status =
+            noted(&agent, &"s1".into(), &AgentSummary { problem, ..note() }).expect("it is another one");
+        assert_eq!(status.conditions[0].last_transition_time, since, "it is False all the time");
+        agent = with(agent, status);
+        assert_eq!(noted(&agent, &"s1".into(), &note()).map(|status| status.conditions), Some(Vec::new()));
+    }
+
+    #[test]
+    fn an_object_says_in_which_cluster_the_agent_runs_and_what_is_kept_from_it() {
+        let agent = registered();
+        assert_eq!(agent.status.as_ref().and_then(|status| status.cluster_uid.as_deref()), Some("c1"));
+        let kept = AgentSummary { kept_from: Some("account \"a\" is bound".into()), ..note() };
+        let status = noted(&agent, &"s1".into(), &kept).expect("it is new");
+        let told: Vec<_> =
+            status.conditions.iter().map(|one| (one.type_.as_str(), one.reason.as_str())).collect();
+        assert_eq!(told, [("SameCluster", "ClusterMismatch")]);
+        let agent = with(agent, status);
+        assert_eq!(noted(&agent, &"s1".into(), &note()).map(|status| status.conditions), Some(Vec::new()));
+    }
+
+    #[test]
+    fn a_zone_that_is_no_label_value_gets_no_label() {
+        for zone in ["", "-a", "a b", "ü", &"x".repeat(64)] {
+            assert!(!names::is_label_value(zone), "{zone}");
+        }
+        let labels = new_object("n", &registration(), false).metadata.labels;
+        assert_eq!(labels, Some(BTreeMap::from([(ZONE_LABEL.to_owned(), "z".to_owned())])));
+    }
+}

@@ -1,0 +1,235 @@
+//! Summaries of agents' accounts in their KubesvcAgents: written when changed, rarely, and after everything else.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::{StreamExt, stream};
+use tokio_util::sync::CancellationToken;
+
+use crate::hub::agent_status::registration::AgentSummary;
+use crate::hub::sessions::ledger::Moment;
+use crate::hub::sessions::session::Session;
+use crate::hub::{Hub, MAX_CONCURRENT_REGISTRATIONS};
+use crate::telemetry::outages::warn_unless_away;
+
+/// Interval between scans for due updates.
+const SCAN_INTERVAL: Duration = Duration::from_secs(1);
+/// Minimum interval between two status writes for one agent.
+const MIN_WRITE_INTERVAL: Duration = Duration::from_secs(5);
+/// Maximum number of sessions taken from the wake set in one scan.
+const MAX_SESSIONS_PER_SCAN: usize = 100_000;
+/// Maximum number of objects written at once.
+const MAX_CONCURRENT_WRITES: usize = 4;
+/// Time limit for one write.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// When an agent's object was written last, and what it was told.
+#[derive(Debug, Default)]
+struct WrittenSummary {
+    at: Moment,
+    summary: Option<AgentSummary>,
+}
+
+/// What was told of each session that stands. Pure.
+#[derive(Debug, Default)]
+pub(in crate::hub) struct SummaryQueue {
+    written: HashMap<u64, WrittenSummary>,
+    pending: HashSet<u64>,
+}
+
+impl SummaryQueue {
+    /// There may be news of these sessions.
+    pub(in crate::hub) fn mark(&mut self, serials: impl IntoIterator<Item = u64>, now: Moment) {
+        for serial in serials {
+            self.pending.insert(serial);
+            // A session that has just begun has more to tell in a moment.
+            self.written.entry(serial).or_insert(WrittenSummary { at: now, summary: None });
+        }
+    }
+
+    /// Takes the sessions that may be written now.
+    pub(in crate::hub) fn due(&mut self, now: Moment) -> Vec<u64> {
+        let is_due =
+            |serial: &u64| self.written.get(serial).is_none_or(|told| now >= told.at + MIN_WRITE_INTERVAL);
+        let due: Vec<_> = self.pending.iter().copied().filter(is_due).collect();
+        due.iter().for_each(|serial| {
+            self.pending.remove(serial);
+        });
+        due
+    }
+
+    /// Whether the session was told of in other words.
+    pub(in crate::hub) fn is_news(&self, serial: u64, note: &AgentSummary) -> bool {
+        self.written.get(&serial).is_none_or(|told| told.summary.as_ref() != Some(note))
+    }
+
+    /// The object says it now; without a note, it could not be written.
+    pub(in crate::hub) fn wrote(&mut self, serial: u64, note: Option<AgentSummary>, now: Moment) {
+        if note.is_none() {
+            self.pending.insert(serial);
+        }
+        let before = self.written.remove(&serial).and_then(|told| told.summary);
+        self.written.insert(serial, WrittenSummary { at: now, summary: note.or(before) });
+    }
+
+    /// It could not be its turn yet.
+    pub(in crate::hub) fn later(&mut self, serial: u64) {
+        self.pending.insert(serial);
+    }
+
+    /// The session has ended.
+    pub(in crate::hub) fn forget(&mut self, serial: u64) {
+        self.written.remove(&serial);
+        self.pending.remove(&serial);
+    }
+}
+
+/// Keeps the objects in step until stopped.
+pub(in crate::hub) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
+    let mut notes = SummaryQueue::default();
+    let mut look = tokio::time::interval(SCAN_INTERVAL);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = look.tick() => {}
+        }
+        notes.mark(hub.dirty_summaries.try_take(MAX_SESSIONS_PER_SCAN), hub.moment());
+        if hub.registering.available_permits() < MAX_CONCURRENT_REGISTRATIONS {
+            continue;
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = write_due(&hub, &mut notes) => {}
+        }
+    }
+}
+
+async fn write_due(hub: &Hub, notes: &mut SummaryQueue) {
+    let mut news = Vec::new();
+    for serial in notes.due(hub.moment()) {
+        let Some(session) = hub.registry.by_serial(serial) else {
+            notes.forget(serial);
+            continue;
+        };
+        let note = summary_of(&session);
+        if notes.is_news(serial, &note) {
+            news.push((session, note));
+        }
+    }
+    // When there is no room for one, there is none for the others.
+    let full = &AtomicBool::new(false);
+    let mut written = stream::iter(news)
+        .map(|(session, note)| async move {
+            let registering = hub.registering.available_permits() < MAX_CONCURRENT_REGISTRATIONS;
+            let written = if registering || full.load(Ordering::Relaxed) {
+                Some(false)
+            } else {
+                write(hub, &session, &note).await
+            };
+            full.fetch_or(written == Some(false), Ordering::Relaxed);
+            (session.serial, note, written)
+        })
+        .buffer_unordered(MAX_CONCURRENT_WRITES);
+    while let Some((serial, note, written)) = written.next().await {
+        match written {
+            Some(true) => notes.wrote(serial, Some(note), hub.moment()),
+            Some(false) => notes.later(serial),
+            None => notes.wrote(serial, None, hub.moment()),
+        }
+    }
+}
+
+/// Writes what is to be told of a session now. Whether it stands.
+pub(in crate::hub) async fn write_now(hub: &Hub, session: &Session) -> bool {
+    write(hub, session, &summary_of(session)).await == Some(true)
+}
+
+/// Whether it was written; false: not its turn; absent: the API server did not take it.
+async fn write(hub: &Hub, session: &Session, note: &AgentSummary) -> Option<bool> {
+    let writing = hub.agents.write_summary(&session.agent_id, &session.zone, &session.id, note);
+    let problem = match tokio::time::timeout(WRITE_TIMEOUT, writing).await {
+        Ok(Ok(written)) => return Some(written),
+        Ok(Err(problem)) => problem.to_string(),
+        Err(_) => "the API server does not answer".to_owned(),
+    };
+    if hub.may_log("notes", None) {
+        warn_unless_away!(
+            agentId = session.agent_id,
+            error = problem,
+            "cannot write how many accounts the agent has"
+        );
+    }
+    None
+}
+
+fn summary_of(session: &Session) -> AgentSummary {
+    let (held, failed) = session.counts();
+    let listing = session.listing();
+    let count = |number| i32::try_from(number).unwrap_or(i32::MAX);
+    AgentSummary {
+        held: count(held),
+        failed: count(failed),
+        static_accounts: listing.as_ref().map(|listing| listing.name_digests()),
+        static_sources: listing.as_ref().map(|listing| listing.source_digests()),
+        kept_from: session.all_kept_from().map(|(count, first)| {
+            let more = if count > 1 { format!("; and {} more accounts", count - 1) } else { String::new() };
+            format!("{first}{more}")
+        }),
+        problem: session.list_problem().map(|problem| (problem.reason.to_owned(), problem.message)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Moment = Duration::from_secs(100);
+
+    fn held(held: i32) -> AgentSummary {
+        AgentSummary { held, ..AgentSummary::default() }
+    }
+
+    #[test]
+    fn an_object_is_written_at_most_once_in_five_seconds() {
+        let mut notes = SummaryQueue::default();
+        let mut writes = 0;
+        // A thousand activations in ten seconds.
+        for tenth in 0..=150_u32 {
+            let now = NOW + Duration::from_millis(100) * tenth;
+            let count = i32::try_from(tenth.min(100) * 10).expect("it is small");
+            notes.mark([1], now);
+            for serial in notes.due(now) {
+                if notes.is_news(serial, &held(count)) {
+                    writes += 1;
+                    notes.wrote(serial, Some(held(count)), now);
+                }
+            }
+        }
+        assert_eq!(writes, 2);
+        assert!(!notes.is_news(1, &held(1000)));
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_due_again_after_the_pause() {
+        let mut notes = SummaryQueue::default();
+        notes.mark([1], NOW);
+        assert!(notes.due(NOW).is_empty(), "it has just begun");
+        let later = NOW + MIN_WRITE_INTERVAL;
+        assert_eq!(notes.due(later), [1]);
+        notes.wrote(1, None, later);
+        assert!(notes.due(later).is_empty());
+        assert_eq!(notes.due(later + MIN_WRITE_INTERVAL), [1]);
+        assert!(notes.is_news(1, &held(0)));
+    }
+
+    #[test]
+    fn nothing_is_kept_of_a_session_that_has_ended() {
+        let mut notes = SummaryQueue::default();
+        notes.mark([1], NOW);
+        notes.forget(1);
+        assert!(notes.written.is_empty() && notes.pending.is_empty());
+    }
+}

@@ -1,0 +1,289 @@
+//! The sessions: one for each agent id, by zone, and those that ended a while ago.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::account::agent_resource::ID_RESERVATION;
+use crate::account::lifecycle::{SessionEnding, Tick};
+use crate::account::{BootId, SessionId};
+use crate::hub::sessions::ledger::Moment;
+use crate::hub::sessions::session::Session;
+
+/// A session that ended, or an agent that an earlier operator had.
+#[derive(Clone)]
+pub(in crate::hub) struct AwaySession {
+    pub(in crate::hub) approved: bool,
+    pub(in crate::hub) since: Tick,
+    pub(in crate::hub) ending: SessionEnding,
+    pub(in crate::hub) session_id: SessionId,
+    /// What it was told and has said; absent for an agent of an earlier operator.
+    pub(in crate::hub) session: Option<Arc<Session>>,
+}
+
+/// The sessions of one zone.
+#[derive(Default)]
+pub(in crate::hub) struct ZoneSessions {
+    pub(in crate::hub) connected: HashMap<u64, Arc<Session>>,
+    pub(in crate::hub) away: BTreeMap<String, AwaySession>,
+}
+
+#[derive(Default)]
+struct RegistryState {
+    /// The session in force of each agent id; it may still be registering.
+    claims: HashMap<String, Arc<Session>>,
+    /// Ids of agents that were disconnected on request.
+    reserved: HashMap<String, ReservedId>,
+    zones: BTreeMap<String, ZoneSessions>,
+}
+
+/// An agent id that only one process may have, until a moment.
+struct ReservedId {
+    boot_id: BootId,
+    until: Moment,
+}
+
+/// Why an agent id cannot be had.
+pub(in crate::hub) enum ClaimError {
+    /// Another process is connected under it; it will have been lost by then if it is.
+    Other(Duration),
+    /// A later connection of the same process stands.
+    Later,
+    /// Its agent was disconnected on request, and the id is kept for that process for this time.
+    Kept(Duration),
+}
+
+/// All sessions of this replica.
+#[derive(Default)]
+pub(in crate::hub) struct Registry {
+    inner: RwLock<RegistryState>,
+    /// Sessions that have to do with a uid.
+    concerned: Mutex<HashMap<String, HashSet<u64>>>,
+    /// Sessions that stand, by serial.
+    by_serial: RwLock<HashMap<u64, Arc<Session>>>,
+}
+
+impl Registry {
+    /// Takes the agent id for a session. The one it takes over from is closed and handed back, as is the last session
+    /// of the same process.
+    pub(in crate::hub) fn claim(
+        &self,
+        session: &Arc<Session>,
+        silence_limit: Duration,
+        now: Moment,
+    ) -> Result<Option<Arc<Session>>, ClaimError> {
+        let mut inner = self.inner.write();
+        if let Some(left) = inner.reserved_from(session, now) {
+            return Err(ClaimError::Kept(left));
+        }
+        let former = match inner.claims.get(&session.agent_id) {
+            None => inner.last_of(session),
+            Some(current) if current.boot_id != session.boot_id => {
+                return Err(ClaimError::Other(silence_limit.saturating_sub(current.silent_for())));
+            }
+            Some(current) if current.connect_seq >= session.connect_seq => return Err(ClaimError::Later),
+            Some(current) => Some(Arc::clone(current)),
+        };
+        if let Some(former) = &former {
+            former.close("the agent has connected anew");
+        }
+        inner.claims.insert(session.agent_id.clone(), Arc::clone(session));
+        Ok(former)
+    }
+
+    /// The session in force of an agent that is to be disconnected on request. Its id is kept for its process from now
+    /// on, before the stream ends.
+    pub(in crate::hub) fn reserve_id(&self, agent_id: &str, now: Moment) -> Option<Arc<Session>> {
+        let mut inner = self.inner.write();
+        inner.reserved.retain(|_, kept| kept.until > now);
+        let session = inner.claims.get(agent_id).cloned()?;
+        let kept = ReservedId { boot_id: session.boot_id.clone(), until: now + ID_RESERVATION };
+        inner.reserved.insert(agent_id.to_owned(), kept);
+        Some(session)
+    }
+
+    /// Whether an agent's id is kept for this process since it was disconnected on request.
+    pub(in crate::hub) fn is_reserved(&self, agent_id: &str, boot_id: &BootId) -> bool {
+        self.inner.read().reserved.get(agent_id).is_some_and(|kept| kept.boot_id == *boot_id)
+    }
+
+    /// A registered session stands from now on, unless another has taken its agent id meanwhile. Answers whether it is
+    /// the first approved one of its zone.
+    pub(in crate::hub) fn connect(&self, session: &Arc<Session>) -> Option<bool> {
+        let mut inner = self.inner.write();
+        if !inner.is_claimed_by(session) {
+            return None;
+        }
+        let zone = inner.zones.entry(session.zone.clone()).or_default();
+        let first = session.is_approved() && zone.representative().is_none();
+        zone.away.remove(&session.agent_id);
+        zone.connected.insert(session.serial, Arc::clone(session));
+        self.by_serial.write().insert(session.serial, Arc::clone(session));
+        Some(first)
+    }
+
+    /// Whether the session stands.
+    pub(in crate::hub) fn is_connected(&self, session: &Session) -> bool {
+        self.by_serial.read().contains_key(&session.serial)
+    }
+
+    /// A session has ended. Answers whether its agent has no other one.
+    pub(in crate::hub) fn leave(&self, session: &Arc<Session>, now: Tick, ending: SessionEnding) -> bool {
+        let mut inner = self.inner.write();
+        let in_force = inner.is_claimed_by(session);
+        if in_force {
+            inner.claims.remove(&session.agent_id);
+        }
+        self.by_serial.write().remove(&session.serial);
+        if let Some(zone) = inner.zones.get_mut(&session.zone)
+            && zone.connected.remove(&session.serial).is_some()
+            // Nobody waits for one that was never given anything.
+            && session.was_approved()
+            && !zone.connected.values().any(|other| other.agent_id == session.agent_id)
+        {
+            let away = AwaySession {
+                approved: session.is_approved(),
+                since: now,
+                ending,
+                session_id: session.id.clone(),
+                session: Some(Arc::clone(session)),
+            };
+            zone.away.insert(session.agent_id.clone(), away);
+        }
+        in_force
+    }
+
+    /// Whoever is away counts as away from now on: a leader knows nothing of what was before it led.
+    pub(in crate::hub) fn begin_grace(&self, now: Tick) {
+        for zone in self.inner.write().zones.values_mut() {
+            zone.away.values_mut().for_each(|away| away.since = now);
+        }
+    }
+
+    /// An agent that an earlier operator had counts as away from now on, unless it is back.
+    pub(in crate::hub) fn remember(&self, agent_id: &str, zone: &str, away: AwaySession) {
+        let mut inner = self.inner.write();
+        let zone = inner.zones.entry(zone.to_owned()).or_default();
+        if !zone.connected.values().any(|session| session.agent_id == agent_id) {
+            zone.away.entry(agent_id.to_owned()).or_insert(away);
+        }
+    }
+
+    /// Forgets who went away at or before `before`, and hands back agent id, zone and session of each that no session
+    /// of ours stands for.
+    pub(in crate::hub) fn forget(&self, before: Tick) -> Vec<(String, String, AwaySession)> {
+        let mut inner = self.inner.write();
+        let mut forgotten = Vec::new();
+        inner.zones.retain(|zone_id, zone| {
+            zone.away.retain(|agent_id, away| {
+                let keep = away.since > before;
+                if !keep {
+                    forgotten.push((agent_id.clone(), zone_id.clone(), away.clone()));
+                }
+                keep
+            });
+            !zone.connected.is_empty() || !zone.away.is_empty()
+        });
+        forgotten
+    }
+
+    /// Reads one zone.
+    pub(in crate::hub) fn in_zone<T>(&self, zone: &str, read: impl FnOnce(&ZoneSessions) -> T) -> Option<T> {
+        self.inner.read().zones.get(zone).map(read)
+    }
+
+    /// One approved session of each of the first `max` zones by name.
+    pub(in crate::hub) fn representatives(&self, max: usize) -> Vec<Arc<Session>> {
+        self.inner.read().zones.values().filter_map(|zone| zone.representative().cloned()).take(max).collect()
+    }
+
+    /// The session in force of an agent.
+    pub(in crate::hub) fn of_agent(&self, agent_id: &str) -> Option<Arc<Session>> {
+        self.inner.read().claims.get(agent_id).cloned()
+    }
+
+    /// Reads all zones, in the order of their names.
+    pub(in crate::hub) fn in_zones<T>(&self, read: impl FnOnce(&BTreeMap<String, ZoneSessions>) -> T) -> T {
+        read(&self.inner.read().zones)
+    }
+
+    /// A session that stands.
+    pub(in crate::hub) fn by_serial(&self, serial: u64) -> Option<Arc<Session>> {
+        self.by_serial.read().get(&serial).cloned()
+    }
+
+    /// Whether an agent is connected or connecting in a zone, or away from it and not forgotten.
+    pub(in crate::hub) fn knows(&self, agent_id: &str, zone: &str) -> bool {
+        let inner = self.inner.read();
+        inner.claims.get(agent_id).is_some_and(|session| session.zone == zone)
+            || inner.zones.get(zone).is_some_and(|zone| zone.away.contains_key(agent_id))
+    }
+
+    /// All sessions that stand.
+    pub(in crate::hub) fn connected(&self) -> Vec<Arc<Session>> {
+        self.by_serial.read().values().cloned().collect()
+    }
+
+    /// A session has to do with these accounts.
+    pub(in crate::hub) fn concern<'a>(&self, serial: u64, uids: impl IntoIterator<Item = &'a String>) {
+        let mut concerned = self.concerned.lock();
+        for uid in uids {
+            concerned.entry(uid.clone()).or_default().insert(serial);
+        }
+    }
+
+    /// A session has nothing to do with these accounts any more. Answers with those that no session has to do with.
+    pub(in crate::hub) fn release<'a>(
+        &self,
+        serial: u64,
+        uids: impl IntoIterator<Item = &'a String>,
+    ) -> Vec<&'a String> {
+        let mut concerned = self.concerned.lock();
+        let mut orphaned = Vec::new();
+        for uid in uids {
+            if let Some(serials) = concerned.get_mut(uid) {
+                serials.remove(&serial);
+                if serials.is_empty() {
+                    concerned.remove(uid);
+                    orphaned.push(uid);
+                }
+            }
+        }
+        orphaned
+    }
+
+    /// Sessions that stand and have to do with an account.
+    pub(in crate::hub) fn concerned_with(&self, uid: &str) -> Vec<Arc<Session>> {
+        let serials: Vec<_> =
+            self.concerned.lock().get(uid).map(|all| all.iter().copied().collect()).unwrap_or_default();
+        let sessions = self.by_serial.read();
+        serials.iter().filter_map(|serial| sessions.get(serial).cloned()).collect()
+    }
+}
+
+impl ZoneSessions {
+    /// An approved session that stands.
+    pub(in crate::hub) fn representative(&self) -> Option<&Arc<Session>> {
+        self.connected.values().find(|session| session.is_approved())
+    }
+}
+
+impl RegistryState {
+    /// For how long the session's id is kept for another process.
+    fn reserved_from(&self, session: &Session, now: Moment) -> Option<Duration> {
+        let kept = self.reserved.get(&session.agent_id).filter(|kept| kept.boot_id != session.boot_id)?;
+        Some(kept.until.saturating_sub(now)).filter(|left| !left.is_zero())
+    }
+
+    fn is_claimed_by(&self, session: &Session) -> bool {
+        self.claims.get(&session.agent_id).is_some_and(|current| current.serial == session.serial)
+    }
+
+    /// The last session of the same process, if it has ended and is not forgotten.
+    fn last_of(&self, session: &Session) -> Option<Arc<Session>> {
+        let away = self.zones.get(&session.zone)?.away.get(&session.agent_id)?;
+        away.session.clone().filter(|last| last.boot_id == session.boot_id)
+    }
+}

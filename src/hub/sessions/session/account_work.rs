@@ -1,0 +1,476 @@
+//! The work of a session on its accounts: looks at each, prepares its credential, and makes frames of at most 50
+//! accounts or 1 MiB.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::FutureExt;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use prost::Message;
+use tracing::warn;
+
+use crate::account::failure::{Failure, FailureClass};
+use crate::account::lifecycle::{self, AgentReport, Fact};
+use crate::account::{GrantEpoch, GrantPhase, KubesvcAccount};
+use crate::hub::Hub;
+use crate::hub::sessions::duties::{self, Duty, SessionView};
+use crate::hub::sessions::ledger::{LedgerEntry, Moment, PendingCommand};
+use crate::hub::sessions::session::Session;
+use crate::hub::sessions::session::detached::detached;
+use crate::hub::sessions::session::outbox::Outbox;
+use crate::hub::sessions::{mass_delete_guard, wire_conversion};
+use crate::objects::{AccountKey, WriteError, version_of};
+use crate::telemetry::outages::warn_unless_away;
+use crate::wire::ops::hub_frame::Frame;
+use crate::wire::{MAX_ACCOUNTS_IN_BATCH, MAX_BATCH_BYTES, common, ops};
+
+/// Maximum number of credentials that one session reads at once.
+const MAX_CREDENTIAL_READS: usize = 32;
+/// Time limit for reading a credential, without the wait for its turn.
+const CREDENTIAL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Delay before an account that could not be sent is looked at again: the leader decides meanwhile.
+const UNSENT_RETRY_DELAY: Duration = Duration::from_secs(5);
+/// Size of a frame beside the accounts in it, in bytes.
+const FRAME_OVERHEAD_BYTES: usize = 1024;
+
+/// An account that is ready to be sent, or why it is not.
+enum PreparedAccount {
+    Spec(Box<ops::AccountSpec>),
+    Failed(Failure),
+    /// The credential is another one than the grant's.
+    CredentialMismatch,
+    /// Not now: the object cannot be read, or is not what the watch showed.
+    Later,
+    /// The account is gone, or wants something else by now.
+    Unwanted,
+}
+
+struct PreparedAdd {
+    uid: String,
+    epoch: GrantEpoch,
+    ready: PreparedAccount,
+}
+
+pub(in crate::hub) struct AccountWork {
+    hub: Arc<Hub>,
+    session: Arc<Session>,
+    batch_bytes: usize,
+    to_prepare: VecDeque<(String, GrantEpoch)>,
+    preparing: FuturesUnordered<BoxFuture<'static, PreparedAdd>>,
+    adds: Vec<ops::AccountSpec>,
+    drops: Vec<common::AccountRef>,
+    later: BTreeSet<(Moment, String)>,
+    agent_drains: bool,
+}
+
+impl AccountWork {
+    pub(in crate::hub) fn new(hub: Arc<Hub>, session: Arc<Session>, max_message_bytes: usize) -> Self {
+        Self {
+            hub,
+            session,
+            batch_bytes: MAX_BATCH_BYTES.min(max_message_bytes.saturating_sub(FRAME_OVERHEAD_BYTES)),
+            to_prepare: VecDeque::new(),
+            preparing: FuturesUnordered::new(),
+            adds: Vec::new(),
+            drops: Vec::new(),
+            later: BTreeSet::new(),
+            agent_drains: false,
+        }
+    }
+
+    /// The agent is stopping: it is sent nothing new.
+    pub(in crate::hub) fn agent_drains(&mut self) {
+        self.agent_drains = true;
+    }
+
+    /// Looks at accounts and begins what is to be done.
+    pub(in crate::hub) fn check_accounts(&mut self, uids: Vec<String>) {
+        if !self.session.was_approved() {
+            // It was given nothing, and nothing it says of accounts counts.
+            return;
+        }
+        let doubted = mass_delete_guard::held_back(&self.hub, &self.session, &uids);
+        for uid in uids {
+            if !doubted.contains(&uid) {
+                self.check(uid);
+            }
+        }
+        self.begin_preparing();
+    }
+
+    /// Looks at an account again at a moment, if one is given.
+    pub(in crate::hub) fn check_later(&mut self, again: Option<(Moment, String)>) {
+        self.later.extend(again);
+    }
+
+    /// When an account is to be looked at again by itself.
+    pub(in crate::hub) fn next_check(&self) -> Option<Instant> {
+        self.later.first().map(|(at, _)| self.hub.started + *at)
+    }
+
+    /// Wakes the accounts whose time has come.
+    pub(in crate::hub) fn wake_due(&mut self) {
+        let now = self.hub.moment();
+        while let Some((at, uid)) = self.later.pop_first() {
+            if at > now {
+                self.later.insert((at, uid));
+                return;
+            }
+            self.session.wakes.wake(uid);
+        }
+    }
+
+    /// Whether a credential is awaited.
+    pub(in crate::hub) fn is_preparing(&self) -> bool {
+        !self.preparing.is_empty()
+    }
+
+    /// Waits for a credential, and takes in all that have come.
+    pub(in crate::hub) async fn prepared(&mut self) {
+        let Some(first) = self.preparing.next().await else { return };
+        self.settle(first);
+        while self.adds.len() < MAX_ACCOUNTS_IN_BATCH
+            && let Some(Some(next)) = self.preparing.next().now_or_never()
+        {
+            self.settle(next);
+        }
+        self.begin_preparing();
+    }
+
+    /// Makes frames of what was gathered.
+    pub(in crate::hub) fn flush(&mut self, outbox: &mut Outbox) {
+        for accounts in self.drops.chunks(MAX_ACCOUNTS_IN_BATCH) {
+            let batch_id = ulid::Ulid::generate().to_string();
+            outbox.push(Frame::DeleteAccounts(ops::DeleteAccounts { batch_id, accounts: accounts.to_vec() }));
+        }
+        self.drops.clear();
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        for spec in self.adds.drain(..) {
+            let size = spec.encoded_len() + 8;
+            if batch.len() == MAX_ACCOUNTS_IN_BATCH || (bytes + size > self.batch_bytes && !batch.is_empty())
+            {
+                outbox.push(add_frame(std::mem::take(&mut batch)));
+                bytes = 0;
+            }
+            bytes += size;
+            batch.push(spec);
+        }
+        if !batch.is_empty() {
+            outbox.push(add_frame(batch));
+        }
+    }
+
+    /// The session, as far as its duties go.
+    pub(in crate::hub) fn view(&self) -> SessionView<'_> {
+        SessionView {
+            zone: &self.session.zone,
+            approved: self.session.is_approved(),
+            draining: self.agent_drains,
+            synced: self.hub.accounts.is_synced(),
+            lists: None,
+            cluster_uid: &self.session.cluster_uid,
+        }
+    }
+
+    /// The same, as far as its duties about one account go.
+    fn view_for(&self, account: Option<&KubesvcAccount>) -> SessionView<'_> {
+        let lists = match account.filter(|account| account.is_static()).map(|one| self.session.lists(one)) {
+            Some(Fact::Known(lists)) => Some(lists),
+            _ => None,
+        };
+        SessionView { lists, ..self.view() }
+    }
+
+    fn check(&mut self, uid: String) {
+        let account = self.hub.accounts.by_uid(&uid);
+        let (now, tick) = (self.hub.moment(), self.hub.ticks.now());
+        let view = self.view_for(account.as_deref());
+        let mut ledger = self.session.ledger.lock();
+        let entry = ledger.entry(&uid);
+        let duty = duties::duty(view, account.as_deref(), entry, now);
+        self.publish_kept_accounts(&uid, account.as_deref(), entry, duty);
+        let name = match (&account, entry) {
+            (Some(account), _) => account.account_name().to_owned(),
+            (None, Some(entry)) => entry.name.clone(),
+            (None, None) => return,
+        };
+        let is_new = entry.is_none();
+        match duty {
+            Duty::Nothing => return,
+            Duty::Later(at) => {
+                self.later.insert((at, uid));
+                return;
+            }
+            Duty::Add(epoch) if ledger.name_is_busy(&name) => ledger.wait_for_name(&uid, &name, epoch, tick),
+            Duty::Add(epoch) => {
+                ledger.prepare(&uid, &name, epoch, tick);
+                self.to_prepare.push_back((uid.clone(), epoch));
+            }
+            Duty::Drop(epoch) => {
+                ledger.dropping(&uid, &name, epoch, tick);
+                self.drops.push(wire_conversion::account_ref(&uid, &name, epoch, 0));
+            }
+            Duty::DropFromWrongCluster(epoch) => {
+                let failure = account
+                    .as_deref()
+                    .zip(entry)
+                    .and_then(|(account, entry)| self.wrong_cluster(account, entry));
+                let Some(failure) = failure else { return };
+                ledger.dropping_from_wrong_cluster(&uid, epoch, failure, (now, tick));
+                self.drops.push(wire_conversion::account_ref(&uid, &name, epoch, 0));
+            }
+            Duty::SayDropped(epoch) => {
+                ledger.say_dropped(&uid, &name, epoch);
+            }
+            Duty::Forget => {
+                let was_foreign = ledger.forget(&uid);
+                let no_more = was_foreign && ledger.foreign() == 0;
+                self.session.vanished_accounts.lock().remove(&uid);
+                self.session.cached.lock().forget(&uid);
+                self.session.wakes.wake_all(ledger.freed(&name));
+                drop(ledger);
+                self.hub.report_changed(&self.session, &uid);
+                self.hub.drop_namespaces(self.hub.registry.release(self.session.serial, [&uid]));
+                if was_foreign {
+                    self.session.foreign_settled(no_more);
+                }
+                return;
+            }
+        }
+        drop(ledger);
+        if is_new {
+            self.hub.registry.concern(self.session.serial, [&uid]);
+        }
+        self.hub.report_changed(&self.session, &uid);
+        // An answer is owed from now on. The leader may have looked before that, and must know when it is overdue.
+        self.hub.leader.wake(uid);
+    }
+
+    /// The agent's object says which accounts are kept from it because they are bound to another cluster, from when that is
+    /// so until it holds them or they are none of its zone.
+    fn publish_kept_accounts(
+        &self,
+        uid: &str,
+        account: Option<&KubesvcAccount>,
+        entry: Option<&LedgerEntry>,
+        duty: Duty,
+    ) {
+        let status = account.map(KubesvcAccount::status_or_default);
+        let zone = Some(self.session.zone.as_str());
+        let granted = account.zip(status.as_deref()).filter(|(_, status)| {
+            status.phase() == GrantPhase::Open && status.granted_zone() == zone && self.session.is_approved()
+        });
+        let own = self.session.cluster_uid.as_str();
+        let why = match (granted, duty) {
+            (Some((account, status)), _) if lifecycle::runs_in_another_cluster(account, own) => {
+                Some(format!(
+                    "account {:?} is bound to cluster {}, and agent {} runs in cluster {}: it is not sent the account",
+                    account.account_name(),
+                    lifecycle::short(status.cluster_uid.as_deref().unwrap_or_default()),
+                    self.session.agent_id,
+                    lifecycle::short(own),
+                ))
+            }
+            (Some((account, status)), Duty::DropFromWrongCluster(_)) => {
+                let reached =
+                    entry.and_then(|entry| entry.report.as_ref()).and_then(|(_, word)| match word {
+                        AgentReport::Held(reached) => {
+                            lifecycle::mismatch(status, &self.session.agent_id, reached)
+                        }
+                        _ => None,
+                    });
+                reached.map(|failure| format!("account {:?}: {}", account.account_name(), failure.message))
+            }
+            // Asked again, it may reach the right one by now; until it says so nothing has changed.
+            (Some(_), _)
+                if !entry.is_some_and(|entry| matches!(entry.report, Some((_, AgentReport::Held(_))))) =>
+            {
+                return;
+            }
+            _ => None,
+        };
+        let is_told = why.as_ref().filter(|_| !matches!(duty, Duty::DropFromWrongCluster(_))).cloned();
+        if self.session.keep_from(uid, why) {
+            if let Some(why) = is_told
+                && self.hub.may_log("kept_from", self.session.peer())
+            {
+                warn!(agentId = self.session.agent_id, why, "an account is kept from the agent");
+            }
+            self.session.own_changed.notify_one();
+            self.hub.dirty_summaries.wake(self.session.serial);
+        }
+    }
+
+    /// Why the agent may not keep what it says it holds.
+    fn wrong_cluster(&self, account: &KubesvcAccount, entry: &LedgerEntry) -> Option<Failure> {
+        let Some((_, AgentReport::Held(reached))) = &entry.report else { return None };
+        let failure = lifecycle::mismatch(&account.status_or_default(), &self.session.agent_id, reached)?;
+        if self.hub.may_log("astray", self.session.peer()) {
+            let why = &failure.message;
+            warn!(
+                agentId = self.session.agent_id,
+                account = entry.name,
+                why,
+                "the agent is told to let go of it"
+            );
+        }
+        Some(failure)
+    }
+
+    fn begin_preparing(&mut self) {
+        while self.preparing.len() < MAX_CREDENTIAL_READS
+            && let Some((uid, epoch)) = self.to_prepare.pop_front()
+        {
+            if !self.is_to_prepare(&uid, epoch) {
+                continue;
+            }
+            let (hub, session) = (Arc::clone(&self.hub), Arc::clone(&self.session));
+            self.preparing.push(detached(prepare(hub, session, uid, epoch)).boxed());
+        }
+    }
+
+    fn is_to_prepare(&self, uid: &str, epoch: GrantEpoch) -> bool {
+        is_to_prepare(&self.session, uid, epoch)
+    }
+
+    /// What was to be sent is looked at afresh.
+    fn abandon(&mut self, uid: &str, epoch: GrantEpoch) {
+        self.session.ledger.lock().abandon(uid, epoch);
+        self.session.wakes.wake(uid.to_owned());
+    }
+
+    fn settle(&mut self, prepared: PreparedAdd) {
+        let PreparedAdd { uid, epoch, ready } = prepared;
+        if !self.is_to_prepare(&uid, epoch) {
+            return;
+        }
+        let failure = match ready {
+            PreparedAccount::Spec(spec) if spec.encoded_len() > self.batch_bytes => {
+                Some(too_large(spec.encoded_len()))
+            }
+            PreparedAccount::Spec(spec) => return self.add(&uid, epoch, *spec),
+            PreparedAccount::Failed(failure) => Some(failure),
+            PreparedAccount::CredentialMismatch => {
+                self.session.ledger.lock().record_credential_mismatch(
+                    &uid,
+                    epoch,
+                    self.hub.moment(),
+                    UNSENT_RETRY_DELAY,
+                );
+                return self.unsent(uid);
+            }
+            PreparedAccount::Later => None,
+            PreparedAccount::Unwanted => return self.abandon(&uid, epoch),
+        };
+        self.session.ledger.lock().not_sent(&uid, epoch, failure, self.hub.moment(), UNSENT_RETRY_DELAY);
+        self.unsent(uid);
+    }
+
+    /// An account was not sent: the leader may have to do something about it.
+    fn unsent(&self, uid: String) {
+        self.session.wakes.wake(uid.clone());
+        self.hub.report_changed(&self.session, &uid);
+        self.hub.leader.wake(uid);
+    }
+
+    /// The account goes out if it is still what is wanted: objects may have changed while the credential was awaited.
+    fn add(&mut self, uid: &str, epoch: GrantEpoch, spec: ops::AccountSpec) {
+        let account = self.hub.accounts.by_uid(uid);
+        let mut ledger = self.session.ledger.lock();
+        let entry = ledger.entry(uid).cloned().map(|mut entry| {
+            entry.command = None;
+            entry
+        });
+        let view = self.view_for(account.as_deref());
+        let duty = duties::duty(view, account.as_deref(), entry.as_ref(), self.hub.moment());
+        let free = entry.is_some_and(|entry| !ledger.name_is_busy(&entry.name));
+        if duty == Duty::Add(epoch) && free {
+            ledger.added(uid, epoch, self.hub.ticks.now());
+            self.adds.push(spec);
+        } else {
+            drop(ledger);
+            self.abandon(uid, epoch);
+        }
+    }
+}
+
+async fn prepare(hub: Arc<Hub>, session: Arc<Session>, uid: String, epoch: GrantEpoch) -> PreparedAdd {
+    // The semaphore is never closed. The clock begins after it: how many others wait is no fault of this account.
+    let _place = hub.credential_reads.acquire().await;
+    let ready = match hub.accounts.by_uid(&uid) {
+        // In the queue it may have become another account's turn, or nobody's.
+        Some(account) if is_to_prepare(&session, &uid, epoch) => {
+            let ready = ready(&hub, &session, &account, epoch);
+            tokio::time::timeout(CREDENTIAL_TIMEOUT, ready)
+                .await
+                .unwrap_or_else(|_| PreparedAccount::Failed(too_slow()))
+        }
+        _ => PreparedAccount::Unwanted,
+    };
+    PreparedAdd { uid, epoch, ready }
+}
+
+fn is_to_prepare(session: &Session, uid: &str, epoch: GrantEpoch) -> bool {
+    let ledger = session.ledger.lock();
+    ledger.entry(uid).is_some_and(|entry| entry.command == Some(PendingCommand::Prepare(epoch)))
+}
+
+fn too_slow() -> Failure {
+    let message = format!("the credential of the account was not read within {CREDENTIAL_TIMEOUT:?}");
+    Failure::new(FailureClass::Timeout, message)
+}
+
+async fn ready(hub: &Hub, session: &Session, account: &KubesvcAccount, epoch: GrantEpoch) -> PreparedAccount {
+    let may_be_old = !session.connected_before(version_of(account));
+    if hub.settings.clustered && may_be_old && !session.ledger.lock().is_confirmed(account.uid()) {
+        match is_still_granted(hub, account).await {
+            Ok(true) => session.ledger.lock().confirm(account.uid()),
+            Ok(false) => return PreparedAccount::Later,
+            Err(problem) => {
+                warn_unless_away!(account = account.account_name(), error = %problem, "the account cannot be read; tried again");
+                return PreparedAccount::Later;
+            }
+        }
+    }
+    let status = account.status_or_default();
+    let granted = status.credential_version.as_deref();
+    for fresh in [false, true] {
+        match hub.credentials.resolve(account, fresh).await {
+            Ok(credential) if credential.is(granted) => {
+                return PreparedAccount::Spec(Box::new(wire_conversion::account_spec(
+                    account,
+                    epoch,
+                    &credential,
+                )));
+            }
+            Ok(_) => {}
+            Err(failure) => return PreparedAccount::Failed(failure),
+        }
+    }
+    PreparedAccount::CredentialMismatch
+}
+
+/// Whether the API server itself says what the watch showed: the grant is open for that zone and epoch. A leader that
+/// ends a revoke asks the sessions that are registered by then. One that registers later must not be sent an account on
+/// the word of a watch that lags behind; what was written after it had registered is not older than that.
+async fn is_still_granted(hub: &Hub, seen: &KubesvcAccount) -> Result<bool, WriteError> {
+    let key = AccountKey::of(seen);
+    let Some(now) = hub.account_objects.get(&key.namespace, &key.name).await? else { return Ok(false) };
+    let (before, after) = (seen.status_or_default(), now.status_or_default());
+    Ok(now.uid() == seen.uid()
+        && after.phase() == GrantPhase::Open
+        && after.epoch == before.epoch
+        && after.granted_zone() == before.granted_zone())
+}
+
+fn add_frame(accounts: Vec<ops::AccountSpec>) -> Frame {
+    Frame::AddAccounts(ops::AddAccounts { batch_id: ulid::Ulid::generate().to_string(), accounts })
+}
+
+fn too_large(bytes: usize) -> Failure {
+    let message = format!("the account takes {bytes} bytes, more than its agent takes in one message");
+    Failure::new(FailureClass::BadKubeconfig, message)
+}

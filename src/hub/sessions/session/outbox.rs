@@ -1,0 +1,94 @@
+//! Frames on their way to the agent. It is bounded by its user: nothing new is begun while it is full.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+use tonic::Status;
+
+use crate::crash;
+use crate::wire::ops::{self, hub_frame::Frame};
+
+/// What the agent's stream takes.
+pub(in crate::hub) type Sink = mpsc::Sender<Result<ops::HubFrame, Status>>;
+
+/// Frames that may wait before nothing new is begun; one has at most 1 MiB.
+const MAX_QUEUED_FRAMES: usize = 8;
+/// Heartbeats are left out while this many frames wait.
+const MAX_QUEUED_FRAMES_FOR_HEARTBEAT: usize = 2 * MAX_QUEUED_FRAMES;
+
+pub(in crate::hub) struct Outbox {
+    sink: Sink,
+    waiting: VecDeque<Frame>,
+    /// Counts frames from 1.
+    seq: u64,
+    /// Since when the first frame waits.
+    waiting_since: Option<Instant>,
+}
+
+impl Outbox {
+    pub(in crate::hub) fn new(sink: Sink) -> Self {
+        Self { sink, waiting: VecDeque::new(), seq: 0, waiting_since: None }
+    }
+
+    pub(in crate::hub) fn push(&mut self, frame: Frame) {
+        self.waiting_since.get_or_insert_with(Instant::now);
+        self.waiting.push_back(frame);
+    }
+
+    pub(in crate::hub) fn push_heartbeat(&mut self, heartbeat: ops::Heartbeat) {
+        if self.waiting.len() < MAX_QUEUED_FRAMES_FOR_HEARTBEAT {
+            self.push(Frame::Heartbeat(heartbeat));
+        }
+    }
+
+    pub(in crate::hub) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    pub(in crate::hub) fn has_room(&self) -> bool {
+        self.waiting.len() < MAX_QUEUED_FRAMES
+    }
+
+    /// For how long the agent has taken nothing though something waits.
+    pub(in crate::hub) fn stuck_for(&self) -> Duration {
+        self.waiting_since.map(|since| since.elapsed()).unwrap_or_default()
+    }
+
+    /// Where to wait for room in the stream.
+    pub(in crate::hub) fn sink(&self) -> Sink {
+        self.sink.clone()
+    }
+
+    /// Gives the first frame to the stream. `ack` is the last frame of the agent that was handled.
+    pub(in crate::hub) fn send(
+        &mut self,
+        permit: mpsc::Permit<'_, Result<ops::HubFrame, Status>>,
+        ack: u64,
+    ) -> bool {
+        let Some(frame) = self.waiting.pop_front() else { return false };
+        self.waiting_since = (!self.waiting.is_empty()).then(Instant::now);
+        self.seq += 1;
+        let (before, after) = crash_points(&frame);
+        before.into_iter().for_each(crash::point);
+        permit.send(Ok(ops::HubFrame { frame: Some(frame), seq: self.seq, ack }));
+        after.into_iter().for_each(crash::point);
+        true
+    }
+
+    /// Ends the stream with a status, if it still takes one.
+    pub(in crate::hub) fn end(&self, status: Status) {
+        let _ = self.sink.try_send(Err(status));
+    }
+}
+
+fn crash_points(frame: &Frame) -> (Option<&'static str>, Option<&'static str>) {
+    match frame {
+        Frame::Accepted(_) => (Some("accepted:before"), Some("accepted:after")),
+        Frame::Probe(_) => (Some("probe:before"), Some("probe:after")),
+        Frame::AddAccounts(_) => (Some("add-accounts:before"), Some("add-accounts:after")),
+        Frame::DeleteAccounts(_) => (Some("delete-accounts:before"), Some("delete-accounts:after")),
+        Frame::CachingAssignment(_) => (Some("caching-assignment:before"), Some("caching-assignment:after")),
+        _ => (None, None),
+    }
+}

@@ -1,0 +1,188 @@
+//! The loop of a connected session, which never waits for anything but its next turn.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use tonic::{Status, Streaming};
+use tracing::{info, warn};
+
+use crate::hub::Hub;
+use crate::hub::admission::hello::millis;
+use crate::hub::sessions::session::Session;
+use crate::hub::sessions::session::account_work::AccountWork;
+use crate::hub::sessions::session::outbox::Outbox;
+use crate::hub::static_accounts::sync::StaticAccountSync;
+use crate::hub::tables::fences;
+use crate::hub::zone_probes::prober::ZoneProber;
+use crate::wire::ops::{self, hub_frame};
+
+/// Maximum number of accounts looked at in one turn.
+const MAX_ACCOUNTS_PER_TURN: usize = 200;
+/// Time limit for an agent to take a frame; then its stream is cut.
+const FRAME_SEND_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time limit for an agent to leave after Drain.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Why a session ended, and the status that the stream ends with.
+pub(in crate::hub) enum LoopEnd {
+    /// The agent is gone or has said goodbye.
+    Gone(&'static str),
+    /// We end it.
+    Cut(&'static str, Status),
+}
+
+pub(in crate::hub) struct SessionLoop {
+    pub(in crate::hub) hub: Arc<Hub>,
+    pub(in crate::hub) session: Arc<Session>,
+    outbox: Outbox,
+    pub(in crate::hub) accounts: AccountWork,
+    pub(in crate::hub) prober: ZoneProber,
+    pub(in crate::hub) static_accounts: StaticAccountSync,
+    /// The agent's last frame that was handled.
+    pub(in crate::hub) ack: u64,
+    next_heartbeat: Instant,
+    nonce: u64,
+    /// Drain was said; until then the agent may leave by itself.
+    drain_deadline: Option<Instant>,
+}
+
+impl SessionLoop {
+    pub(in crate::hub) fn new(
+        hub: Arc<Hub>,
+        session: Arc<Session>,
+        outbox: Outbox,
+        max_message_bytes: usize,
+    ) -> Self {
+        let work = AccountWork::new(Arc::clone(&hub), Arc::clone(&session), max_message_bytes);
+        let asker = ZoneProber::new(Arc::clone(&hub), Arc::clone(&session));
+        let statics = StaticAccountSync::new(Arc::clone(&hub), Arc::clone(&session));
+        let next_heartbeat = Instant::now() + hub.settings.heartbeat;
+        Self {
+            hub,
+            session,
+            outbox,
+            accounts: work,
+            prober: asker,
+            static_accounts: statics,
+            ack: 1,
+            next_heartbeat,
+            nonce: 0,
+            drain_deadline: None,
+        }
+    }
+
+    /// Runs until the stream ends, one way or the other.
+    pub(in crate::hub) async fn run(mut self, mut inbound: Streaming<ops::AgentFrame>) {
+        let end = loop {
+            if let ControlFlow::Break(end) = self.turn(&mut inbound).await {
+                break end;
+            }
+        };
+        let agent = &self.session.agent_id;
+        match end {
+            LoopEnd::Gone(why) => {
+                info!(agentId = agent, zoneId = self.session.zone, why, "agent disconnected");
+            }
+            LoopEnd::Cut(why, status) => {
+                warn!(agentId = agent, zoneId = self.session.zone, why, "agent cut off");
+                self.outbox.end(status);
+            }
+        }
+    }
+
+    async fn turn(&mut self, inbound: &mut Streaming<ops::AgentFrame>) -> ControlFlow<LoopEnd> {
+        let room = self.outbox.has_room() && self.drain_deadline.is_none();
+        let sink = self.outbox.sink();
+        let wake_at = self.wake_at();
+        tokio::select! {
+            () = self.session.close.cancelled() => {
+                let why = *self.session.closed_because.lock();
+                return ControlFlow::Break(LoopEnd::Cut(why, Status::aborted(why)));
+            }
+            () = self.hub.sends_away(), if self.drain_deadline.is_none() => self.drain(),
+            frame = inbound.next() => return self.handle_frame(frame),
+            permit = sink.reserve(), if !self.outbox.is_empty() => match permit {
+                Ok(permit) => {
+                    self.outbox.send(permit, self.ack);
+                    self.hub.metrics.frames_out.inc();
+                }
+                Err(_) => return ControlFlow::Break(LoopEnd::Gone("the stream is closed")),
+            },
+            () = self.accounts.prepared(), if room && self.accounts.is_preparing() => self.accounts.flush(&mut self.outbox),
+            again = self.prober.looked_up(), if room && self.prober.is_looking_up() => self.accounts.check_later(again),
+            answers = self.static_accounts.answers(), if room => {
+                self.outbox.push(hub_frame::Frame::StaticAnswers(ops::StaticAnswers { answers }));
+            }
+            uids = self.session.wakes.take(MAX_ACCOUNTS_PER_TURN), if room => self.check_accounts(uids),
+            () = tokio::time::sleep_until(wake_at.into()) => return self.timers(),
+        }
+        if self.drain_deadline.is_none() {
+            self.prober.flush(&mut self.outbox);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn check_accounts(&mut self, uids: Vec<String>) {
+        for uid in &uids {
+            let again = self.prober.check(self.accounts.view(), uid);
+            self.accounts.check_later(again.map(|at| (at, uid.clone())));
+        }
+        self.prober.begin();
+        let assignment = |uid: &String| fences::assignment(&self.hub, &self.session, uid);
+        let assignments: Vec<_> = uids.iter().filter_map(assignment).collect();
+        self.accounts.check_accounts(uids);
+        self.accounts.flush(&mut self.outbox);
+        assignments.into_iter().for_each(|frame| self.outbox.push(frame));
+    }
+
+    fn wake_at(&self) -> Instant {
+        let watched = self.hub.settings.cuts_off_silent;
+        let silence = self.hub.silence_limit().saturating_sub(self.session.silent_for());
+        let silence = watched.then(|| Instant::now() + silence);
+        let stuck = (!self.outbox.is_empty())
+            .then(|| Instant::now() + FRAME_SEND_TIMEOUT.saturating_sub(self.outbox.stuck_for()));
+        let times = [silence, stuck, self.drain_deadline, self.accounts.next_check()];
+        times.into_iter().flatten().fold(self.next_heartbeat, Instant::min)
+    }
+
+    fn timers(&mut self) -> ControlFlow<LoopEnd> {
+        let now = Instant::now();
+        if self.drain_deadline.is_some_and(|until| until <= now) {
+            let why = self.hub.drain_reason();
+            return ControlFlow::Break(LoopEnd::Cut(
+                why,
+                Status::unavailable(format!("{why}; connect anew")),
+            ));
+        }
+        if self.hub.settings.cuts_off_silent && self.session.silent_for() >= self.hub.silence_limit() {
+            let limit = self.hub.silence_limit();
+            let status = Status::deadline_exceeded(format!("no frame for {limit:?}; connect anew"));
+            return ControlFlow::Break(LoopEnd::Cut("it was silent for three heartbeats", status));
+        }
+        if self.outbox.stuck_for() >= FRAME_SEND_TIMEOUT {
+            let status = Status::resource_exhausted("the agent reads too slowly; connect anew");
+            return ControlFlow::Break(LoopEnd::Cut("it reads too slowly", status));
+        }
+        if self.next_heartbeat <= now {
+            self.next_heartbeat = now + self.hub.settings.heartbeat;
+            self.nonce += 1;
+            let unix_ms = jiff::Timestamp::now().as_millisecond();
+            self.outbox.push_heartbeat(ops::Heartbeat { nonce: self.nonce, unix_ms, accounts_live: 0 });
+        }
+        self.accounts.wake_due();
+        ControlFlow::Continue(())
+    }
+
+    fn drain(&mut self) {
+        self.drain_deadline = Some(Instant::now() + DRAIN_TIMEOUT);
+        let (place, other) = self.hub.next_redial();
+        let drain = ops::Drain {
+            reconnect_after_ms: millis(place.after),
+            jitter_ms: millis(place.jitter),
+            replica_id: other.unwrap_or_default(),
+        };
+        self.outbox.push(hub_frame::Frame::Drain(drain));
+    }
+}

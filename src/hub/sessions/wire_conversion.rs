@@ -1,0 +1,324 @@
+//! Conversion between the wire's messages and the types of the lifecycle.
+
+use secrecy::ExposeSecret;
+
+use crate::account::failure::{Failure, FailureClass, truncate};
+use crate::account::lifecycle::{AgentReport, ClusterIdentity};
+use crate::account::names::is_dns_label;
+use crate::account::spec::Scope;
+use crate::account::{GrantEpoch, KubesvcAccount};
+use crate::secrets::{Credential, CredentialKind};
+use crate::wire::common::failure::Class;
+use crate::wire::ops::account_result::Outcome;
+use crate::wire::{common, ops};
+
+/// The longest version of a cluster, in bytes: for people, so that it may be cut short.
+const MAX_VERSION: usize = 64;
+/// What an identity may be made of, in characters: cutting short would make two clusters one.
+const MAX_PARTS: [(&str, usize); 5] = [
+    ("kube_system_uid", 36),
+    ("host", 512),
+    ("cert_fingerprint", 128),
+    ("token_keys_digest", 64),
+    ("authority_key_digest", 64),
+];
+/// How many namespaces are kept of an identity.
+const MAX_NAMESPACES: usize = 10_000;
+
+/// An agent's answer about one account.
+#[derive(Debug, PartialEq)]
+pub(in crate::hub) struct AccountAnswer {
+    pub(in crate::hub) uid: String,
+    pub(in crate::hub) epoch: GrantEpoch,
+    pub(in crate::hub) report: AgentReport,
+    /// The failure is one to drop the account.
+    pub(in crate::hub) of_drop: bool,
+    /// The namespaces it saw, where it holds the account.
+    pub(in crate::hub) namespaces: Vec<String>,
+}
+
+/// Reads an answer; absent: it names no account, no epoch that could be, or no outcome.
+pub(in crate::hub) fn answer(result: ops::AccountResult) -> Option<AccountAnswer> {
+    let (uid, epoch) = reference(result.account?)?;
+    let mut namespaces = Vec::new();
+    let report = match (result.outcome, result.dropped) {
+        (Some(Outcome::Failure(failure)), _) => AgentReport::Failed(read_failure(&failure)),
+        (_, true) => AgentReport::Dropped,
+        (Some(Outcome::Identity(mut identity)), false) => {
+            namespaces = std::mem::take(&mut identity.namespaces);
+            namespaces.truncate(MAX_NAMESPACES);
+            namespaces.retain(|name| is_dns_label(name));
+            read_identity(&identity).map_or_else(AgentReport::Failed, AgentReport::Held)
+        }
+        (None, false) => return None,
+    };
+    Some(AccountAnswer { uid, epoch, report, of_drop: result.dropped, namespaces })
+}
+
+/// Reads a loss; absent: it names no account.
+pub(in crate::hub) fn loss(lost: ops::Lost) -> Option<AccountAnswer> {
+    let (uid, epoch) = reference(lost.account?)?;
+    let failure = lost.failure.as_ref().map_or_else(
+        || Failure::new(FailureClass::Internal, "the agent lost the account and gave no reason"),
+        read_failure,
+    );
+    Some(AccountAnswer {
+        uid,
+        epoch,
+        report: AgentReport::Lost(failure),
+        of_drop: false,
+        namespaces: Vec::new(),
+    })
+}
+
+/// Uid and epoch of a reference.
+pub(in crate::hub) fn reference(account: common::AccountRef) -> Option<(String, GrantEpoch)> {
+    let epoch = GrantEpoch::from_wire(account.epoch)?;
+    (!account.uid.is_empty()).then_some((account.uid, epoch))
+}
+
+/// A failure as the wire has it, in our words.
+pub(in crate::hub) fn read_failure(failure: &common::Failure) -> Failure {
+    let class = match failure.class() {
+        Class::Auth => FailureClass::Auth,
+        Class::Forbidden => FailureClass::Forbidden,
+        Class::Unreachable => FailureClass::Unreachable,
+        Class::Tls => FailureClass::Tls,
+        Class::Timeout => FailureClass::Timeout,
+        Class::BadKubeconfig => FailureClass::BadKubeconfig,
+        // A file that is not there may come; a path that is not allowed will not.
+        Class::BadReference if failure.retryable => FailureClass::CredentialMissing,
+        Class::BadReference => FailureClass::BadReference,
+        Class::ClusterMismatch => FailureClass::ClusterMismatch,
+        Class::ExecForbidden => FailureClass::ExecForbidden,
+        Class::Discovery => FailureClass::Discovery,
+        Class::Conflict => FailureClass::Conflict,
+        Class::NotFound => FailureClass::CredentialMissing,
+        Class::Unspecified
+        | Class::TooLarge
+        | Class::Unimplemented
+        | Class::Internal
+        | Class::OutcomeUnknown => FailureClass::Internal,
+    };
+    let message = printable(&failure.message);
+    if message.trim().is_empty() {
+        return Failure::new(class, format!("the agent gave no reason beyond {class}"));
+    }
+    Failure::new(class, message)
+}
+
+/// What an account reached, or that no cluster can be named so.
+fn read_identity(identity: &ops::ClusterIdentity) -> Result<ClusterIdentity, Failure> {
+    let texts = [
+        &identity.kube_system_uid,
+        &identity.host,
+        &identity.cert_fingerprint,
+        &identity.token_keys_digest,
+        &identity.authority_key_digest,
+    ];
+    for (text, (part, most)) in texts.into_iter().zip(MAX_PARTS) {
+        let why = if text.chars().nth(most).is_some() {
+            format!("has more than {most} characters")
+        } else if text.chars().any(char::is_control) {
+            "has control characters".to_owned()
+        } else {
+            continue;
+        };
+        let message =
+            format!("the agent's word about the cluster is refused: its {part} {why}; upgrade the agent");
+        return Err(Failure::new(FailureClass::Internal, message));
+    }
+    let mut version = printable(&identity.version);
+    truncate(&mut version, MAX_VERSION);
+    Ok(ClusterIdentity {
+        cluster_uid: identity.kube_system_uid.clone(),
+        token_keys_digest: identity.token_keys_digest.clone(),
+        authority_key_digest: identity.authority_key_digest.clone(),
+        host: identity.host.clone(),
+        cert_fingerprint: identity.cert_fingerprint.clone(),
+        version,
+        namespaces_count: identity.namespaces_count,
+    })
+}
+
+/// The text with each run of control characters as one space.
+fn printable(text: &str) -> String {
+    text.split(char::is_control).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+/// An account as an agent is sent it. It holds the credential: it must not be logged.
+pub(in crate::hub) fn account_spec(
+    account: &KubesvcAccount,
+    epoch: GrantEpoch,
+    credential: &Credential,
+) -> ops::AccountSpec {
+    use ops::account_spec::Credential as Sent;
+    let spec = &account.spec;
+    ops::AccountSpec {
+        account: Some(account_ref(account.uid(), account.account_name(), epoch, account.generation())),
+        credential: Some(match &credential.kind {
+            CredentialKind::Kubeconfig(bytes) => Sent::Kubeconfig(bytes.expose_secret().to_vec()),
+            CredentialKind::File(path) => Sent::File(path.clone()),
+            CredentialKind::ServiceAccount => Sent::ServiceAccount(true),
+        }),
+        context: spec.context.clone().unwrap_or_default(),
+        insecure: spec.insecure.unwrap_or_default(),
+        namespaces: spec.namespaces.clone(),
+        omit_namespaces: spec.omit_namespaces.clone(),
+        kinds: spec.kinds.clone(),
+        omit_kinds: spec.omit_kinds.clone(),
+        only_namespaced_resources: spec.only_namespaced_resources.unwrap_or_default(),
+        custom_resource_definitions: spec
+            .custom_resource_definitions
+            .iter()
+            .map(|exposed| ops::CustomResourceDefinition {
+                kind: exposed.kind.clone(),
+                cluster_scoped: exposed.scope == Some(Scope::Cluster),
+            })
+            .collect(),
+        only_spinnaker_managed: spec.only_spinnaker_managed.unwrap_or_default(),
+        metrics: spec.metrics.unwrap_or_default(),
+        no_proxy: spec.no_proxy.unwrap_or_default(),
+        max_resumable_resource_age_ms: spec
+            .max_resumable_resource_age_ms
+            .and_then(|age| u64::try_from(age).ok())
+            .unwrap_or_default(),
+        read_roles: Vec::new(),
+        write_roles: Vec::new(),
+    }
+}
+
+/// An account by reference. Epochs and generations are never negative.
+pub(in crate::hub) fn account_ref(
+    uid: &str,
+    name: &str,
+    epoch: GrantEpoch,
+    generation: i64,
+) -> common::AccountRef {
+    common::AccountRef {
+        uid: uid.to_owned(),
+        name: name.to_owned(),
+        epoch: epoch.to_wire(),
+        generation: u64::try_from(generation).unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(class: i32, retryable: bool, message: &str) -> Failure {
+        let message = message.to_owned();
+        read_failure(&common::Failure { class, retryable, message, ..Default::default() })
+    }
+
+    #[test]
+    fn every_class_of_the_wire_has_one_of_ours() {
+        use FailureClass as F;
+        let expected = [
+            F::Internal,
+            F::Auth,
+            F::Forbidden,
+            F::Unreachable,
+            F::Tls,
+            F::Timeout,
+            F::BadKubeconfig,
+            F::BadReference,
+            F::ClusterMismatch,
+            F::ExecForbidden,
+            F::Discovery,
+            F::Conflict,
+            F::CredentialMissing,
+            F::Internal,
+            F::Internal,
+            F::Internal,
+            F::Internal,
+        ];
+        for (class, expected) in (0..).zip(expected) {
+            assert_eq!(failed(class, false, "why").class, expected, "class {class}");
+        }
+        assert_eq!(failed(999, true, "why").class, F::Internal, "an unknown class");
+        assert_eq!(failed(Class::BadReference.into(), true, "why").class, F::CredentialMissing);
+    }
+
+    #[test]
+    fn messages_are_printable_and_short() {
+        let failure = failed(1, false, &format!("a\nb\u{1b}[31m{}", "x".repeat(5000)));
+        assert!(failure.message.starts_with("a b [31mx"), "{}", failure.message);
+        assert!(failure.message.len() <= 1024);
+        assert!(!failed(1, false, "\n").message.is_empty());
+    }
+
+    fn said_to_be(change: impl FnOnce(&mut ops::ClusterIdentity)) -> AccountAnswer {
+        let mut identity = ops::ClusterIdentity {
+            kube_system_uid: "6360df66-a73f-436d-b219-061db81a48e0".into(),
+            host: "https://one.example:6443".into(),
+            cert_fingerprint: vec!["5A"; 32].join(":"),
+            version: "v1.36.3".into(),
+            namespaces: vec!["default".into()],
+            ..Default::default()
+        };
+        change(&mut identity);
+        let account = Some(account_ref("u", "n", GrantEpoch(3), 1));
+        let result =
+            ops::AccountResult { account, outcome: Some(Outcome::Identity(identity)), dropped: false };
+        answer(result).expect("it is complete")
+    }
+
+    /// Each would have been a row that no database takes: the account ACTIVE, and its row stuck at ACTIVATING.
+    #[test]
+    fn a_cluster_that_cannot_be_is_a_failure_that_names_the_part_and_is_never_cut_short() {
+        assert!(matches!(said_to_be(|_| {}).report, AgentReport::Held(_)));
+        type Change = fn(&mut ops::ClusterIdentity);
+        let cases: [(&str, Change); 7] = [
+            ("kube_system_uid has more than 36", |one| one.kube_system_uid = "u".repeat(37)),
+            ("host has more than 512", |one| one.host = "h".repeat(513)),
+            ("cert_fingerprint has more than 128", |one| one.cert_fingerprint = "A".repeat(129)),
+            ("token_keys_digest has more than 64", |one| one.token_keys_digest = "a".repeat(65)),
+            ("authority_key_digest has control", |one| one.authority_key_digest = "a\0".into()),
+            ("host has control", |one| one.host = "https://a\0b".into()),
+            ("kube_system_uid has control", |one| one.kube_system_uid = "a\nb".into()),
+        ];
+        for (said, change) in cases {
+            let answer = said_to_be(change);
+            assert!(
+                matches!(&answer.report, AgentReport::Failed(failure) if failure.message.contains(said)),
+                "{answer:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_version_may_be_cut_short_and_what_is_no_namespace_is_left_out() {
+        let answer = said_to_be(|one| {
+            one.version = format!("v1\u{7}{}", "9".repeat(5000));
+            one.namespaces.extend(["../etc".into(), "a\0b".into(), "x".repeat(1 << 20), String::new()]);
+        });
+        assert_eq!(answer.namespaces, ["default"]);
+        let AgentReport::Held(identity) = answer.report else { unreachable!("{answer:?}") };
+        assert!(identity.version.starts_with("v1 9") && identity.version.len() <= 64, "{identity:?}");
+    }
+
+    #[test]
+    fn dropped_with_a_failure_is_a_failure_to_drop() {
+        let result = ops::AccountResult {
+            account: Some(account_ref("u", "n", GrantEpoch(3), 1)),
+            outcome: Some(Outcome::Failure(common::Failure::default())),
+            dropped: true,
+        };
+        let answer = answer(result).expect("it is complete");
+        assert!(matches!(
+            answer,
+            AccountAnswer { epoch: GrantEpoch(3), report: AgentReport::Failed(_), of_drop: true, .. }
+        ));
+    }
+
+    #[test]
+    fn an_answer_without_account_or_outcome_is_none() {
+        assert_eq!(answer(ops::AccountResult::default()), None);
+        let account = Some(account_ref("u", "n", GrantEpoch(3), 1));
+        assert_eq!(answer(ops::AccountResult { account, ..Default::default() }), None);
+        let account = Some(common::AccountRef { uid: "u".into(), epoch: u64::MAX, ..Default::default() });
+        assert_eq!(answer(ops::AccountResult { account, dropped: true, outcome: None }), None);
+    }
+}

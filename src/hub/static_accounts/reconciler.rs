@@ -1,0 +1,357 @@
+//! Makes and changes the objects of one list, and tries again what cannot be done yet, for as long as the session and
+//! the list last.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{StreamExt, stream};
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+
+use crate::account::{KubesvcAccount, KubesvcAgentStatus, not_watched};
+use crate::hub::Hub;
+use crate::hub::agent_status::summaries;
+use crate::hub::sessions::session::Session;
+use crate::hub::static_accounts::sync::{LIST_REFUSED, ListProblem};
+use crate::hub::static_accounts::{
+    ListedEntry, Listing, ListingDecision, ValidEntry, another_lists, is_same_source, judge, refusal,
+};
+use crate::objects::WriteError;
+use crate::telemetry::outages::warn_unless_away;
+use crate::wire::common::failure::Class;
+use crate::wire::ops::StaticAnswer;
+
+/// Maximum number of objects written at once.
+const MAX_CONCURRENT_WRITES: usize = 8;
+/// Maximum number of decisions about one object in one pass after conflicts.
+const MAX_CONFLICT_RETRIES: usize = 4;
+/// Delays between attempts; the last one repeats.
+const RETRY_DELAYS: [Duration; 5] = [
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(5),
+    Duration::from_secs(10),
+    Duration::from_secs(30),
+];
+/// Interval between looks at a name that another account has: it may become free.
+const CONFLICT_RETRY_DELAY: Duration = Duration::from_secs(60);
+
+/// What is kept is looked at again after this time, or soon after a change of it is told: a person may have deleted or
+/// changed it.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(60);
+const CHANGE_RECHECK_DELAY: Duration = Duration::from_secs(2);
+
+/// What became of an account.
+enum SyncOutcome {
+    /// Its object is as listed.
+    Kept,
+    /// The API server will never take it.
+    Refused(StaticAnswer),
+    /// The name is somebody else's for now.
+    Taken(StaticAnswer),
+    /// It cannot be done yet.
+    Later,
+}
+
+/// An account that is not settled.
+struct UnsettledAccount {
+    listed: ValidEntry,
+    /// What the agent was told of it.
+    told: Option<StaticAnswer>,
+}
+
+pub(in crate::hub) struct StaticAccountReconciler {
+    hub: Arc<Hub>,
+    session: Arc<Session>,
+    answers: mpsc::Sender<StaticAnswer>,
+}
+
+impl StaticAccountReconciler {
+    pub(in crate::hub) fn new(
+        hub: Arc<Hub>,
+        session: Arc<Session>,
+        answers: mpsc::Sender<StaticAnswer>,
+    ) -> Self {
+        Self { hub, session, answers }
+    }
+
+    /// Keeps the objects of a list, until another one takes its place or the session ends, or none is left to keep.
+    pub(in crate::hub) async fn run(self, entries: Vec<ListedEntry>) {
+        let count = entries.len();
+        let (mut open, mut kept, mut refused) = (Vec::new(), Vec::new(), Vec::new());
+        for entry in entries {
+            match entry {
+                Ok(listed) => open.push(UnsettledAccount { listed, told: None }),
+                Err(answer) => {
+                    self.tell(&answer).await;
+                    refused.push(answer);
+                }
+            }
+        }
+        self.session.until_approved().await;
+        self.hub.accounts.synced().await;
+        self.list_is_told().await;
+        let mut tries: usize = 0;
+        loop {
+            self.session.until_approved().await;
+            let later = self.round(&mut open, &mut kept, &mut refused).await;
+            self.note(count, &refused, &open);
+            // Most agents list nothing, and a task costs memory for as long as the session.
+            if open.is_empty() && kept.is_empty() {
+                return;
+            }
+            tries = if later { tries + 1 } else { 0 };
+            match tries.checked_sub(1) {
+                Some(tries) => tokio::time::sleep(RETRY_DELAYS[tries.min(RETRY_DELAYS.len() - 1)]).await,
+                None => self.until_looked_at_again(open.is_empty()).await,
+            }
+            let (lost, stays) = kept.into_iter().partition(|listed| self.is_lost(listed));
+            kept = stays;
+            let lost: Vec<ValidEntry> = lost;
+            open.extend(lost.into_iter().map(|listed| UnsettledAccount { listed, told: None }));
+        }
+    }
+
+    async fn until_looked_at_again(&self, all_kept: bool) {
+        let wait = if all_kept { RECHECK_INTERVAL } else { CONFLICT_RETRY_DELAY };
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            // What is told comes in bursts.
+            () = self.session.own_changed.notified() => tokio::time::sleep(CHANGE_RECHECK_DELAY).await,
+        }
+    }
+
+    /// Whether an object that was as listed is so no longer, by the index. Where several agents list an account, what one
+    /// has written is left alone by the others: they may never agree.
+    fn is_lost(&self, listed: &ValidEntry) -> bool {
+        match self.judge(listed, None) {
+            ListingDecision::Keep => self.is_kept_from(listed).is_some(),
+            ListingDecision::Update(_) => !self.is_listed_by_others(&listed.name),
+            ListingDecision::Create(_) | ListingDecision::Wait | ListingDecision::Conflict(_) => true,
+        }
+    }
+
+    fn is_listed_by_others(&self, name: &str) -> bool {
+        let digest = crate::account::names::digest(name);
+        self.do_others(
+            |listing| listing.has_name(name),
+            |status| status.static_accounts.as_ref().is_some_and(|listed| listed.contains(&digest)),
+        )
+    }
+
+    /// Whether another connected agent of the zone has this very account in its file, with the source that it has now.
+    fn is_of_others(&self, account: &KubesvcAccount) -> bool {
+        self.do_others(|listing| listing.has(account), |status| status.lists(account) == Some(true))
+    }
+
+    /// Whether another approved agent of the zone is connected that lists something, here or at another replica.
+    fn do_others(
+        &self,
+        here: impl Fn(&Listing) -> bool,
+        elsewhere: impl Fn(&KubesvcAgentStatus) -> bool,
+    ) -> bool {
+        let standing = self.hub.registry.connected();
+        let listed_here = standing.iter().any(|other| {
+            other.zone == self.session.zone
+                && other.serial != self.session.serial
+                && other.is_approved()
+                && other.listing().is_some_and(|listing| here(&listing))
+        });
+        listed_here
+            || self.hub.agent_index.all().iter().any(|agent| {
+                let status = agent.status.as_ref().filter(|status| status.connected);
+                agent.spec.zone_id == self.session.zone
+                    && agent.spec.agent_id != self.session.agent_id
+                    && agent.spec.approved
+                    && status.is_some_and(&elsewhere)
+            })
+    }
+
+    /// Why the account that stands under a listed name is kept from this agent, if it is.
+    fn is_kept_from(&self, listed: &ValidEntry) -> Option<String> {
+        let known = self.hub.accounts.by_account_name(&listed.name);
+        known
+            .iter()
+            .filter(|account| account.is_static())
+            .find_map(|account| self.session.is_kept_from(account.uid()))
+    }
+
+    /// Waits until the agent's object says what the agent lists. Another replica that leads knows it from there alone, and
+    /// would delete an account that it does not see listed.
+    async fn list_is_told(&self) {
+        let mut waits =
+            RETRY_DELAYS.into_iter().chain(std::iter::repeat(RETRY_DELAYS[RETRY_DELAYS.len() - 1]));
+        while !self.hub.is_leading() && !summaries::write_now(&self.hub, &self.session).await {
+            tokio::time::sleep(waits.next().unwrap_or_default()).await;
+        }
+    }
+
+    /// Tries all that are open once; those that are settled leave. Answers whether some cannot be done yet.
+    async fn round(
+        &self,
+        open: &mut Vec<UnsettledAccount>,
+        kept: &mut Vec<ValidEntry>,
+        refused: &mut Vec<StaticAnswer>,
+    ) -> bool {
+        let tried = stream::iter(std::mem::take(open)).map(|one| async {
+            let outcome = self.put(&one.listed).await;
+            (one, outcome)
+        });
+        let mut tried = tried.buffer_unordered(MAX_CONCURRENT_WRITES);
+        let mut later = false;
+        while let Some((mut one, outcome)) = tried.next().await {
+            match outcome {
+                SyncOutcome::Kept => kept.push(one.listed),
+                SyncOutcome::Refused(answer) => {
+                    self.tell(&answer).await;
+                    refused.push(answer);
+                }
+                SyncOutcome::Taken(answer) => {
+                    if one.told.as_ref() != Some(&answer) {
+                        self.tell(&answer).await;
+                        one.told = Some(answer);
+                    }
+                    open.push(one);
+                }
+                SyncOutcome::Later => {
+                    later = true;
+                    open.push(one);
+                }
+            }
+        }
+        later
+    }
+
+    /// The agent's object says what is wrong with its accounts.
+    fn note(&self, count: usize, refused: &[StaticAnswer], open: &[UnsettledAccount]) {
+        let taken = open.iter().filter_map(|one| one.told.as_ref());
+        let told: Vec<_> = refused.iter().chain(taken).collect();
+        let problem = told.first().map(|first| {
+            let why = first.failure.as_ref().map(|failure| failure.message.as_str()).unwrap_or_default();
+            let message =
+                format!("{} of {count} accounts are not taken; account {:?}: {why}", told.len(), first.name);
+            ListProblem { reason: "AccountsRefused", message }
+        });
+        {
+            let mut list = self.session.list.lock();
+            // A later list that was refused as a whole is the graver news.
+            if list.problem.as_ref().is_none_or(|before| before.reason != LIST_REFUSED) {
+                list.problem = problem;
+            }
+        }
+        self.hub.dirty_summaries.wake(self.session.serial);
+    }
+
+    async fn tell(&self, answer: &StaticAnswer) {
+        let why = answer.failure.as_ref().map(|failure| failure.message.as_str()).unwrap_or_default();
+        if self.hub.may_log("static_accounts", self.session.peer()) {
+            warn!(
+                agentId = self.session.agent_id,
+                account = answer.name,
+                why,
+                "an account of the agent's file is not taken"
+            );
+        }
+        self.hub.metrics.ignore("static_account");
+        // The session has ended if nobody takes it.
+        let _ = self.answers.send(answer.clone()).await;
+    }
+
+    /// Brings one object in step with what is listed.
+    async fn put(&self, listed: &ValidEntry) -> SyncOutcome {
+        let settings = &self.hub.settings;
+        let taken = |why: String| SyncOutcome::Taken(refusal(&listed.name, Class::Conflict, why));
+        if !settings.accounts_watched {
+            return taken(not_watched(&settings.accounts_namespace));
+        }
+        let mut asked = None;
+        for _ in 0..MAX_CONFLICT_RETRIES {
+            let (written, object) = match self.judge(listed, asked.as_ref()) {
+                ListingDecision::Keep => return self.is_kept_from(listed).map_or(SyncOutcome::Kept, taken),
+                ListingDecision::Wait => return SyncOutcome::Later,
+                ListingDecision::Conflict(why) => return taken(why),
+                ListingDecision::Create(object) => (self.create(&object).await, object),
+                ListingDecision::Update(object) => (self.update(&object).await, object),
+            };
+            match written {
+                Ok(()) => return SyncOutcome::Kept,
+                Err(WriteError::Refused(why)) => {
+                    return SyncOutcome::Refused(refusal(&listed.name, Class::BadReference, why));
+                }
+                Err(WriteError::Unavailable(why)) => return self.unavailable(&why),
+                Err(WriteError::Changed) => {}
+            }
+            match self.ask(&object).await {
+                Ok(found) => asked = found,
+                Err(why) => return self.unavailable(&why.to_string()),
+            }
+        }
+        SyncOutcome::Later
+    }
+
+    /// Judges by the index, and by what the API server was asked for, which is newer.
+    fn judge(&self, listed: &ValidEntry, asked: Option<&KubesvcAccount>) -> ListingDecision {
+        let known = self.hub.accounts.by_account_name(&listed.name);
+        let is_asked = |account: &KubesvcAccount| {
+            asked.is_some_and(|asked| {
+                asked.metadata.name == account.metadata.name
+                    && asked.metadata.namespace == account.metadata.namespace
+            })
+        };
+        let found: Vec<_> =
+            known.iter().map(Arc::as_ref).filter(|account| !is_asked(account)).chain(asked).collect();
+        let (namespace, precedence) = (&self.hub.settings.accounts_namespace, self.hub.accounts.precedence());
+        let verdict = judge(listed, &self.session.zone, namespace, &found, precedence);
+        match &verdict {
+            // The file of one agent is never opened at another, and who came first stands.
+            ListingDecision::Update(update) => {
+                let before = found.iter().find(|one| one.metadata.uid == update.metadata.uid);
+                match before.filter(|before| !is_same_source(before, update) && self.is_of_others(before)) {
+                    Some(before) => ListingDecision::Conflict(another_lists(&self.session.zone, before)),
+                    None => verdict,
+                }
+            }
+            _ => verdict,
+        }
+    }
+
+    async fn create(&self, object: &KubesvcAccount) -> Result<(), WriteError> {
+        self.hub.account_objects.create(object).await?;
+        info!(
+            agentId = self.session.agent_id,
+            account = object.account_name(),
+            "an account of the agent's file was made"
+        );
+        Ok(())
+    }
+
+    async fn update(&self, object: &KubesvcAccount) -> Result<(), WriteError> {
+        let replaced = object.metadata.resource_version.clone().unwrap_or_default();
+        let written = self.hub.account_objects.replace(object).await?;
+        info!(
+            agentId = self.session.agent_id,
+            account = object.account_name(),
+            "an account was changed as the agent's file says"
+        );
+        self.hub.accounts.written(written, &replaced);
+        Ok(())
+    }
+
+    /// What stands in the place of an object that could not be written.
+    async fn ask(&self, object: &KubesvcAccount) -> Result<Option<KubesvcAccount>, WriteError> {
+        let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
+        let name = object.metadata.name.as_deref().unwrap_or_default();
+        self.hub.account_objects.get(namespace, name).await
+    }
+
+    fn unavailable(&self, why: &str) -> SyncOutcome {
+        if self.hub.may_log("static_unavailable", self.session.peer()) {
+            warn_unless_away!(
+                agentId = self.session.agent_id,
+                why,
+                "accounts of the agent's file cannot be written yet"
+            );
+        }
+        SyncOutcome::Later
+    }
+}

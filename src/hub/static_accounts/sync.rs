@@ -1,0 +1,183 @@
+//! The accounts of the agent's own file: taken in frame by frame, and then kept as objects by a task beside the session,
+//! which must not wait for the API server.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::hub::Hub;
+use crate::hub::sessions::session::Session;
+use crate::hub::static_accounts::reconciler::StaticAccountReconciler;
+use crate::hub::static_accounts::{self, FrameOutcome, IncomingList, Listing};
+use crate::wire::common::failure::Class;
+use crate::wire::{MAX_ACCOUNTS_IN_BATCH, ops};
+
+/// Answers that wait until the stream has room; the task that gives them waits with them.
+const MAX_WAITING_ANSWERS: usize = 64;
+
+/// Why an agent's accounts are not taken: the list as a whole is refused.
+pub(super) const LIST_REFUSED: &str = "ListRefused";
+
+/// What is wrong with an agent's own accounts, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::hub) struct ListProblem {
+    /// One word in CamelCase.
+    pub(in crate::hub) reason: &'static str,
+    pub(in crate::hub) message: String,
+}
+
+/// The last complete list of a session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::hub) struct ReportedList {
+    /// What it has; absent until a list was complete.
+    pub(in crate::hub) listing: Option<Arc<Listing>>,
+    pub(in crate::hub) problem: Option<ListProblem>,
+}
+
+/// Answers on their way from the tasks that keep lists. There is no channel before the first list is complete: most agents
+/// never send one, and even an empty channel takes 3 KiB.
+#[derive(Default)]
+struct Answers(Option<(mpsc::Sender<ops::StaticAnswer>, mpsc::Receiver<ops::StaticAnswer>)>);
+
+impl Answers {
+    /// For a task that answers.
+    fn sender(&mut self) -> mpsc::Sender<ops::StaticAnswer> {
+        self.0.get_or_insert_with(|| mpsc::channel(MAX_WAITING_ANSWERS)).0.clone()
+    }
+
+    /// Waits for answers: at most 50. Where there is no channel it waits for ever; whoever makes one waits anew.
+    async fn next(&mut self) -> Vec<ops::StaticAnswer> {
+        let Some((_, waiting)) = &mut self.0 else { return std::future::pending().await };
+        let mut answers = Vec::new();
+        // The sender lives as long as self, so this never ends empty.
+        answers.extend(waiting.recv().await);
+        while answers.len() < MAX_ACCOUNTS_IN_BATCH
+            && let Ok(answer) = waiting.try_recv()
+        {
+            answers.push(answer);
+        }
+        answers
+    }
+}
+
+pub(in crate::hub) struct StaticAccountSync {
+    hub: Arc<Hub>,
+    session: Arc<Session>,
+    incoming: IncomingList,
+    /// The answer to a list that is refused as a whole.
+    refusal: Option<ops::StaticAnswer>,
+    answers: Answers,
+    /// Ends the task of the list before.
+    running: CancellationToken,
+}
+
+impl StaticAccountSync {
+    pub(in crate::hub) fn new(hub: Arc<Hub>, session: Arc<Session>) -> Self {
+        let running = session.ended.child_token();
+        Self {
+            hub,
+            session,
+            incoming: IncomingList::default(),
+            refusal: None,
+            answers: Answers::default(),
+            running,
+        }
+    }
+
+    /// Takes in a frame of a list.
+    pub(in crate::hub) fn take_in(&mut self, frame: ops::StaticAccounts) {
+        match self.incoming.take(frame) {
+            FrameOutcome::More => {}
+            FrameOutcome::Refused(why) => self.refuse(why),
+            FrameOutcome::Complete(accounts) => self.keep(accounts),
+        }
+    }
+
+    /// Waits for answers to give to the agent: at most 50.
+    pub(in crate::hub) async fn answers(&mut self) -> Vec<ops::StaticAnswer> {
+        if let Some(refusal) = self.refusal.take() {
+            return vec![refusal];
+        }
+        self.answers.next().await
+    }
+
+    /// The list is not taken; the one before stays in force.
+    fn refuse(&mut self, why: String) {
+        warn!(agentId = self.session.agent_id, why, "the agent's list of its own accounts is refused");
+        self.hub.metrics.ignore("static_list");
+        self.refusal = Some(static_accounts::refusal("", Class::TooLarge, why.clone()));
+        self.session.list.lock().problem = Some(ListProblem { reason: LIST_REFUSED, message: why });
+        self.hub.dirty_summaries.wake(self.session.serial);
+    }
+
+    fn keep(&mut self, accounts: Vec<ops::AccountSpec>) {
+        let listing = Arc::new(Listing::of(&accounts));
+        info!(
+            agentId = self.session.agent_id,
+            accounts = listing.len(),
+            "the agent has listed its own accounts"
+        );
+        let before = {
+            let mut list = self.session.list.lock();
+            let now = ReportedList { listing: Some(Arc::clone(&listing)), problem: None };
+            std::mem::replace(&mut *list, now).listing
+        };
+        if before != Some(listing) {
+            self.hub.wake_static_accounts_of(&self.session);
+        }
+        self.hub.dirty_summaries.wake(self.session.serial);
+        let entries = static_accounts::read(accounts, &self.session.zone);
+        self.running.cancel();
+        self.running = self.session.ended.child_token();
+        let keeper = StaticAccountReconciler::new(
+            Arc::clone(&self.hub),
+            Arc::clone(&self.session),
+            self.answers.sender(),
+        );
+        let running = self.running.clone();
+        self.hub.tasks.spawn(async move {
+            running.run_until_cancelled(keeper.run(entries)).await;
+        });
+    }
+}
+
+impl Session {
+    /// The last complete list; absent until there is one.
+    pub(in crate::hub) fn listing(&self) -> Option<Arc<Listing>> {
+        self.list.lock().listing.clone()
+    }
+}
+
+impl Hub {
+    /// The leader looks at the accounts that agents of the zone have listed, and so does the session.
+    fn wake_static_accounts_of(&self, session: &Session) {
+        let uids = self.zone_index.lock().of_zone(&session.zone);
+        let is_static = |uid: &String| self.accounts.by_uid(uid).is_some_and(|account| account.is_static());
+        let uids: Vec<_> = uids.into_iter().filter(is_static).collect();
+        session.wakes.wake_all(uids.iter().cloned());
+        self.leader.wake_all(uids);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn without_a_list_there_is_no_channel_and_with_one_fifty_answers_come_at_once() {
+        let mut answers = Answers::default();
+        assert!(answers.next().now_or_never().is_none());
+        assert!(answers.0.is_none(), "waiting makes none");
+        let task = answers.sender();
+        for _ in 0..60 {
+            task.try_send(ops::StaticAnswer::default()).expect("there is room");
+        }
+        assert_eq!((answers.next().await.len(), answers.next().await.len()), (50, 10));
+        drop(task);
+        assert!(answers.next().now_or_never().is_none(), "no task is left, and another may come");
+    }
+}

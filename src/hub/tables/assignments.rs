@@ -1,0 +1,226 @@
+//! `kubesvc_assignments`: which agents of this replica hold which accounts, for those who read tables. The rows follow
+//! what the sessions say, about a second later, and everything that waits in one transaction; while the database cannot
+//! be used they wait, at most one entry for each pair. With each change the database counts by how many agents the account
+//! is held, in all replicas; the numbers are compared when the rows are.
+
+mod checks;
+mod row_diff;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::crash;
+use crate::hub::Hub;
+use crate::store::{Assignment, AssignmentChanges, Store, StoreError};
+pub use checks::AssignmentChecks;
+use checks::CheckSchedule;
+use row_diff::{AssignmentKey, HoldChange, RowDiff};
+
+/// Interval between writes of changed rows.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum delay after a failure of the database.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
+/// Maximum number of rows in one transaction.
+const MAX_ROWS_PER_TRANSACTION: usize = 2048;
+/// Maximum number of sessions and accounts looked at in one flush.
+const MAX_CHANGES_PER_FLUSH: usize = 1_000_000;
+/// Time limit for one use of the database.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time limit for the last rows when the hub stops.
+const FINAL_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The rows of this replica.
+#[async_trait]
+pub trait AssignmentRows: Send + Sync {
+    /// All of them.
+    ///
+    /// # Errors
+    /// The database cannot be used.
+    async fn read(&self) -> Result<Vec<Assignment>, StoreError>;
+
+    /// Accounts of any replica whose row says another number of agents than the assignments do.
+    ///
+    /// # Errors
+    /// The database cannot be used.
+    async fn miscounted(&self) -> Result<Vec<String>, StoreError>;
+
+    /// Writes all of these changes or none.
+    ///
+    /// # Errors
+    /// The database cannot be used, or refuses them.
+    async fn write(&self, changes: &AssignmentChanges) -> Result<(), StoreError>;
+}
+
+/// The rows of one replica in the database.
+pub struct StoredAssignments {
+    store: Arc<dyn Store>,
+    replica_id: String,
+}
+
+impl StoredAssignments {
+    /// The rows of this replica.
+    pub fn new(store: Arc<dyn Store>, replica_id: &str) -> Self {
+        Self { store, replica_id: replica_id.to_owned() }
+    }
+}
+
+#[async_trait]
+impl AssignmentRows for StoredAssignments {
+    async fn read(&self) -> Result<Vec<Assignment>, StoreError> {
+        self.store.assignments(&self.replica_id).await
+    }
+
+    async fn miscounted(&self) -> Result<Vec<String>, StoreError> {
+        self.store.miscounted().await
+    }
+
+    async fn write(&self, changes: &AssignmentChanges) -> Result<(), StoreError> {
+        crash::point("assignments:before");
+        let written = self.store.write_assignments(&self.replica_id, changes).await;
+        crash::point("assignments:after");
+        written
+    }
+}
+
+/// Keeps the rows in step until the hub stops; when all sessions have ended, the last of them go.
+pub(in crate::hub) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
+    let mut writer = AssignmentWriter::new(hub);
+    let mut flush = tokio::time::interval(FLUSH_INTERVAL);
+    flush.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => break,
+            _ = flush.tick() => {}
+        }
+        tokio::select! {
+            () = stop.cancelled() => break,
+            () = writer.turn() => {}
+        }
+    }
+    let emptied = writer.hub.emptied();
+    if tokio::time::timeout(crate::hub::STOP_TIMEOUT, emptied).await.is_err() {
+        return;
+    }
+    writer.follow();
+    // Twice: a row says that its agent cannot be reached, and then goes.
+    let last = async {
+        writer.flush().await?;
+        writer.flush().await
+    };
+    match tokio::time::timeout(FINAL_FLUSH_TIMEOUT, last).await {
+        Ok(Ok(())) => {}
+        Ok(Err(problem)) => {
+            warn!(error = problem.in_full(), "the last rows of kubesvc_assignments were not written");
+        }
+        Err(_) => warn!("the last rows of kubesvc_assignments were not written in time"),
+    }
+}
+
+struct AssignmentWriter {
+    hub: Arc<Hub>,
+    diff: RowDiff,
+    /// Not before this moment: the database could not be used.
+    not_before: Duration,
+    wait: Duration,
+    /// When the rows are read again.
+    checks: CheckSchedule,
+    /// Replicas come and go, and so does what this one knows of them; the leader clears up after those that are gone.
+    replicas: watch::Receiver<u64>,
+}
+
+impl AssignmentWriter {
+    fn new(hub: Arc<Hub>) -> Self {
+        let checks = CheckSchedule::new(hub.settings.assignment_checks, hub.moment());
+        let replicas = hub.replicas.changes();
+        Self {
+            hub,
+            diff: RowDiff::default(),
+            not_before: Duration::ZERO,
+            wait: FLUSH_INTERVAL,
+            checks,
+            replicas,
+        }
+    }
+
+    async fn turn(&mut self) {
+        self.follow();
+        let now = self.hub.moment();
+        // The sender lives as long as the replicas.
+        if self.replicas.has_changed().unwrap_or_default() {
+            self.replicas.mark_unchanged();
+            self.checks.hasten(now);
+        }
+        if now < self.not_before {
+            return;
+        }
+        if self.checks.is_due(now) {
+            self.diff.mark_stale();
+        }
+        match self.flush().await {
+            Ok(()) if self.not_before > Duration::ZERO => {
+                info!("kubesvc_assignments is in step again");
+                // Rows of accounts may come only now, and say that nobody holds them.
+                self.checks.hasten(now);
+                (self.not_before, self.wait) = (Duration::ZERO, FLUSH_INTERVAL);
+            }
+            Ok(()) => {}
+            Err(problem) => {
+                if self.not_before == Duration::ZERO {
+                    warn!(error = problem.in_full(), "kubesvc_assignments cannot be written; its rows wait");
+                }
+                self.wait = (self.wait * 2).min(MAX_RETRY_DELAY);
+                self.not_before = self.hub.moment() + self.wait;
+            }
+        }
+    }
+
+    /// Takes in what the sessions have said since.
+    fn follow(&mut self) {
+        for (serial, uid) in self.hub.dirty_assignments.try_take(MAX_CHANGES_PER_FLUSH) {
+            let Some(session) = self.hub.registry.by_serial(serial) else {
+                self.diff.look(serial, uid, HoldChange::Ended);
+                continue;
+            };
+            let held = session.held_name(&uid).map(|account| {
+                let caching = self.hub.accounts.by_uid(&uid).is_some_and(|account| {
+                    let status = account.status_or_default();
+                    let process = status.caching.as_ref().and_then(|caching| caching.boot_id.as_ref());
+                    status.caching_agent() == Some(&session.agent_id) && process == Some(&session.boot_id)
+                });
+                HoldChange::As(AssignmentKey { account, agent: session.agent_id.clone() }, caching)
+            });
+            self.diff.look(serial, uid, held.unwrap_or(HoldChange::Nothing));
+        }
+    }
+
+    async fn flush(&mut self) -> Result<(), StoreError> {
+        let rows = &self.hub.assignment_rows;
+        self.diff.begin_round();
+        let is_check = !self.diff.is_read();
+        if is_check {
+            let read = with_timeout(rows.read()).await?;
+            self.diff.read(read.into_iter());
+        }
+        while let Some(changes) = self.diff.changes(MAX_ROWS_PER_TRANSACTION) {
+            with_timeout(rows.write(&changes)).await?;
+            self.diff.written(&changes);
+        }
+        if is_check {
+            for names in with_timeout(rows.miscounted()).await?.chunks(MAX_ROWS_PER_TRANSACTION) {
+                let changes = AssignmentChanges { recounts: names.to_vec(), ..AssignmentChanges::default() };
+                with_timeout(rows.write(&changes)).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn with_timeout<T>(answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    let late = |_| Err(StoreError::unavailable("it does not answer"));
+    tokio::time::timeout(WRITE_TIMEOUT, answer).await.unwrap_or_else(late)
+}

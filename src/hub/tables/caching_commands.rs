@@ -1,0 +1,229 @@
+//! What one session's agent was told of the accounts whose objects it streams. Pure.
+//!
+//! An agent is told *on* for an account when it was elected, holds the account, and the fence stands at the epoch of its
+//! election; it is told *off* when somebody else was elected after it.
+
+use std::collections::HashMap;
+
+use crate::account::{BootId, CachingEpoch, GrantEpoch, GrantPhase, KubesvcAccount};
+
+/// The process of an agent, as elections name it.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::hub) struct CachingProcess<'a> {
+    pub(in crate::hub) agent_id: &'a str,
+    pub(in crate::hub) boot_id: &'a BootId,
+    pub(in crate::hub) zone: &'a str,
+    /// Whether it is approved, and holds the account.
+    pub(in crate::hub) holds: bool,
+}
+
+/// What is to be said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::hub) enum CachingCommand {
+    Nothing,
+    /// Stream the account's objects, under this epoch.
+    Start(CachingEpoch),
+    /// Stream them no longer; this is the epoch that was said before.
+    Stop(CachingEpoch),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct StreamState {
+    /// The fence stands at this epoch.
+    fenced: Option<CachingEpoch>,
+    /// *On* was said for this epoch, with the grant's epoch and the object's generation.
+    told: Option<(CachingEpoch, GrantEpoch, i64)>,
+}
+
+/// The accounts of one session; bounded by those that it holds.
+#[derive(Clone, Debug, Default)]
+pub(in crate::hub) struct CachingCommands {
+    entries: HashMap<String, StreamState>,
+}
+
+impl CachingCommands {
+    /// What the agent's hello says that it streams.
+    pub(in crate::hub) fn seed(&mut self, uid: &str, epoch: CachingEpoch) {
+        self.entries.entry(uid.to_owned()).or_default().told = Some((epoch, GrantEpoch::NONE, 0));
+    }
+
+    /// The fence stands at this epoch for this session.
+    pub(in crate::hub) fn fenced(&mut self, uid: &str, epoch: CachingEpoch) {
+        self.entries.entry(uid.to_owned()).or_default().fenced = Some(epoch);
+    }
+
+    /// The epoch to which the fence is still to be raised for this session.
+    pub(in crate::hub) fn to_raise(
+        &self,
+        process: CachingProcess<'_>,
+        account: &KubesvcAccount,
+    ) -> Option<CachingEpoch> {
+        let epoch = elected(process, account).filter(|_| process.holds)?;
+        let fenced = self.entries.get(account.uid()).and_then(|entry| entry.fenced);
+        (fenced != Some(epoch)).then_some(epoch)
+    }
+
+    /// Fences as they were read: what stands lower than it was raised is to be raised again. Answers for which accounts.
+    pub(in crate::hub) fn compare(&mut self, standing: &HashMap<String, CachingEpoch>) -> Vec<String> {
+        let fell = |uid: &String, epoch: CachingEpoch| standing.get(uid).is_none_or(|stands| *stands < epoch);
+        let mut fallen = Vec::new();
+        for (uid, entry) in &mut self.entries {
+            if entry.fenced.take_if(|epoch| fell(uid, *epoch)).is_some() {
+                fallen.push(uid.clone());
+            }
+        }
+        fallen
+    }
+
+    /// The session has nothing to do with the account any more.
+    pub(in crate::hub) fn forget(&mut self, uid: &str) {
+        self.entries.remove(uid);
+    }
+
+    /// What is to be said of an account now; it counts as said.
+    pub(in crate::hub) fn command(
+        &mut self,
+        process: CachingProcess<'_>,
+        account: &KubesvcAccount,
+    ) -> CachingCommand {
+        let status = account.status_or_default();
+        let Some(entry) = self.entries.get_mut(account.uid()) else { return CachingCommand::Nothing };
+        if let Some(epoch) = elected(process, account) {
+            let told = (epoch, status.epoch, account.generation());
+            if entry.fenced != Some(epoch) || !process.holds || entry.told == Some(told) {
+                return CachingCommand::Nothing;
+            }
+            entry.told = Some(told);
+            return CachingCommand::Start(epoch);
+        }
+        let Some((told, ..)) = entry.told else { return CachingCommand::Nothing };
+        // A watch that lags behind shows an earlier election.
+        if status.caching.as_ref().is_none_or(|caching| caching.epoch <= told) {
+            return CachingCommand::Nothing;
+        }
+        self.entries.remove(account.uid());
+        // Where the grant is revoked, the agent is told to drop the account.
+        if status.phase() == GrantPhase::Open { CachingCommand::Stop(told) } else { CachingCommand::Nothing }
+    }
+}
+
+/// The epoch under which this process was elected.
+fn elected(process: CachingProcess<'_>, account: &KubesvcAccount) -> Option<CachingEpoch> {
+    let status = account.status_or_default();
+    let caching = status.caching.as_ref()?;
+    let is_it = caching.agent_id.as_deref() == Some(process.agent_id)
+        && caching.boot_id.as_ref() == Some(process.boot_id)
+        && status.phase() == GrantPhase::Open
+        && status.granted_zone() == Some(process.zone);
+    is_it.then_some(caching.epoch)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use super::*;
+    use crate::account::{CachingAssignment, Grant, KubesvcAccountSpec, KubesvcAccountStatus, State};
+
+    static FIRST: LazyLock<BootId> = LazyLock::new(|| "1".into());
+
+    fn process() -> CachingProcess<'static> {
+        CachingProcess { agent_id: "a", boot_id: &FIRST, zone: "z", holds: true }
+    }
+
+    fn account(agent: Option<&str>, boot: &str, epoch: i64) -> KubesvcAccount {
+        let mut account = KubesvcAccount::new("one", KubesvcAccountSpec::default());
+        account.metadata.uid = Some("u".into());
+        account.metadata.generation = Some(1);
+        account.status = Some(KubesvcAccountStatus {
+            state: Some(State::Active),
+            epoch: GrantEpoch(4),
+            grant: Some(Grant { phase: GrantPhase::Open, zone: Some("z".into()), ..Grant::default() }),
+            caching: Some(CachingAssignment {
+                agent_id: agent.map(str::to_owned),
+                boot_id: agent.map(|_| boot.into()),
+                epoch: CachingEpoch(epoch),
+            }),
+            ..KubesvcAccountStatus::default()
+        });
+        account
+    }
+
+    #[test]
+    fn an_agent_is_started_once_and_only_when_the_fence_stands() {
+        let (mut cached, elected) = (CachingCommands::default(), account(Some("a"), "1", 2));
+        assert_eq!(cached.command(process(), &elected), CachingCommand::Nothing);
+        assert_eq!(
+            cached.to_raise(CachingProcess { holds: false, ..process() }, &elected),
+            None,
+            "it does not hold it yet"
+        );
+        assert_eq!(cached.to_raise(process(), &elected), Some(CachingEpoch(2)));
+        cached.fenced("u", CachingEpoch(2));
+        assert_eq!(cached.to_raise(process(), &elected), None);
+        assert_eq!(
+            cached.command(CachingProcess { holds: false, ..process() }, &elected),
+            CachingCommand::Nothing
+        );
+        assert_eq!(
+            (cached.command(process(), &elected), cached.command(process(), &elected)),
+            (CachingCommand::Start(CachingEpoch(2)), CachingCommand::Nothing)
+        );
+        let mut renewed = elected.clone();
+        renewed.metadata.generation = Some(2);
+        assert_eq!(
+            cached.command(process(), &renewed),
+            CachingCommand::Start(CachingEpoch(2)),
+            "with the generation as it is now"
+        );
+        for other in [account(Some("b"), "1", 2), account(Some("a"), "0", 2)] {
+            assert_eq!(cached.to_raise(process(), &other), None, "it was not elected");
+        }
+    }
+
+    #[test]
+    fn a_replaced_agent_is_stopped_and_not_by_a_stale_watch() {
+        let mut cached = CachingCommands::default();
+        cached.seed("u", CachingEpoch(3));
+        assert_eq!(
+            cached.command(process(), &account(Some("b"), "1", 2)),
+            CachingCommand::Nothing,
+            "that was before"
+        );
+        assert_eq!(
+            cached.command(process(), &account(Some("b"), "1", 4)),
+            CachingCommand::Stop(CachingEpoch(3))
+        );
+        assert_eq!(cached.command(process(), &account(Some("b"), "1", 4)), CachingCommand::Nothing);
+        cached.seed("u", CachingEpoch(3));
+        let mut revoked = account(None, "", 4);
+        revoked.status.get_or_insert_default().grant.get_or_insert_default().phase = GrantPhase::Revoking;
+        assert_eq!(
+            cached.command(process(), &revoked),
+            CachingCommand::Nothing,
+            "it is told to drop the account"
+        );
+    }
+
+    #[test]
+    fn an_agent_is_started_again_after_reconnect() {
+        let (mut cached, elected) = (CachingCommands::default(), account(Some("a"), "1", 2));
+        cached.seed("u", CachingEpoch(2));
+        assert_eq!(cached.to_raise(process(), &elected), Some(CachingEpoch(2)), "its stream ends here now");
+        cached.fenced("u", CachingEpoch(2));
+        assert_eq!(cached.command(process(), &elected), CachingCommand::Start(CachingEpoch(2)));
+    }
+
+    #[test]
+    fn a_fence_that_fell_is_raised_again() {
+        let (mut cached, elected) = (CachingCommands::default(), account(Some("a"), "1", 2));
+        cached.fenced("u", CachingEpoch(2));
+        assert!(cached.compare(&HashMap::from([("u".to_owned(), CachingEpoch(2))])).is_empty());
+        assert!(
+            cached.compare(&HashMap::from([("u".to_owned(), CachingEpoch(9))])).is_empty(),
+            "the object will tell"
+        );
+        assert_eq!(cached.compare(&HashMap::from([("u".to_owned(), CachingEpoch(0))])), ["u"]);
+        assert_eq!(cached.to_raise(process(), &elected), Some(CachingEpoch(2)));
+    }
+}

@@ -1,0 +1,292 @@
+//! The fences in `kubesvc_caching` of the accounts whose objects agents of this replica stream. Each is raised when the
+//! agent was elected and holds the account, all that wait in few transactions, under no term; then the agent is told. Where
+//! nobody was elected any more, the replica that leads raises the fence, so that nothing more is taken.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::account::{CachingEpoch, KubesvcAccount};
+use crate::crash;
+use crate::hub::Hub;
+use crate::hub::sessions::session::Session;
+use crate::hub::sessions::wire_conversion;
+use crate::hub::tables::caching_commands::{CachingCommand, CachingCommands, CachingProcess};
+use crate::store::{Fence, RaiseOutcome, Store, StoreError, StoredFence};
+use crate::wire::common;
+use crate::wire::ops::{self, hub_frame::Frame};
+
+/// Maximum number of fences in one transaction.
+const MAX_FENCES_PER_TRANSACTION: usize = 256;
+/// Time limit for one use of the database.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Delay before a fence without a row is tried again, and the first one after a failure of the database.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Maximum delay after a failure of the database.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
+/// Interval between comparisons with all stored fences.
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
+/// Maximum number of accounts looked at in one pass.
+const MAX_ACCOUNTS_PER_PASS: usize = 100_000;
+
+/// The fences.
+#[async_trait]
+pub trait FenceRows: Send + Sync {
+    /// Raises fences; see [`Store::raise_fences`].
+    ///
+    /// # Errors
+    /// The database cannot be used, or refuses one.
+    async fn raise(&self, fences: &[Fence]) -> Result<Vec<(String, RaiseOutcome)>, StoreError>;
+
+    /// All that were ever raised.
+    ///
+    /// # Errors
+    /// The database cannot be used.
+    async fn standing(&self) -> Result<Vec<StoredFence>, StoreError>;
+}
+
+/// The fences in the database.
+pub struct StoredFences(pub Arc<dyn Store>);
+
+#[async_trait]
+impl FenceRows for StoredFences {
+    async fn raise(&self, fences: &[Fence]) -> Result<Vec<(String, RaiseOutcome)>, StoreError> {
+        crash::point("fence:before");
+        let raised = self.0.raise_fences(fences).await;
+        crash::point("fence:after");
+        raised
+    }
+
+    async fn standing(&self) -> Result<Vec<StoredFence>, StoreError> {
+        self.0.fences().await
+    }
+}
+
+/// Keeps the fences in step until stopped.
+pub(in crate::hub) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
+    let mut reconciler = FenceReconciler {
+        hub: Arc::clone(&hub),
+        stored: HashMap::new(),
+        retry: HashSet::new(),
+        wait: RETRY_DELAY,
+    };
+    let mut leads = hub.leadership.follow();
+    let mut check = tokio::time::interval(CHECK_INTERVAL);
+    check.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut retry_at = Instant::now();
+    loop {
+        let next = async {
+            tokio::select! {
+                _ = check.tick() => reconciler.check().await,
+                uids = hub.dirty_fences.take(MAX_ACCOUNTS_PER_PASS) => uids,
+                // The sender lives as long as the hub.
+                _ = leads.changed() => hub.accounts.all().iter().map(|one| one.uid().to_owned()).collect(),
+                () = tokio::time::sleep_until(retry_at), if !reconciler.retry.is_empty() => {
+                    reconciler.retry.drain().collect()
+                }
+            }
+        };
+        let Some(uids) = stop.run_until_cancelled(next).await else { return };
+        if stop.run_until_cancelled(reconciler.raise(uids)).await.is_none() {
+            return;
+        }
+        if !reconciler.retry.is_empty() && retry_at <= Instant::now() {
+            retry_at = Instant::now() + reconciler.wait;
+        }
+    }
+}
+
+struct FenceReconciler {
+    hub: Arc<Hub>,
+    /// The fences as they are known to stand; none of an account that is gone.
+    stored: HashMap<String, CachingEpoch>,
+    retry: HashSet<String>,
+    wait: Duration,
+}
+
+impl FenceReconciler {
+    /// Reads all fences. Answers with accounts whose fence is to be raised again.
+    async fn check(&mut self) -> Vec<String> {
+        let rows = match with_timeout(self.hub.fence_rows.standing()).await {
+            Ok(rows) => rows,
+            Err(problem) => {
+                debug!(error = problem.in_full(), "kubesvc_caching cannot be read");
+                return Vec::new();
+            }
+        };
+        self.stored = rows.into_iter().map(|row| (row.uid, row.epoch)).collect();
+        let mut uids = Vec::new();
+        for session in self.hub.registry.connected() {
+            uids.extend(session.cached.lock().compare(&self.stored));
+        }
+        if self.hub.is_leading() {
+            let accounts = self.hub.accounts.all();
+            uids.extend(accounts.iter().filter(|one| is_nobodys(one)).map(|one| one.uid().to_owned()));
+        }
+        uids
+    }
+
+    /// Raises what is to be raised for these accounts, and has the agents told.
+    async fn raise(&mut self, uids: Vec<String>) {
+        let wanted: Vec<_> = uids.iter().filter_map(|uid| self.wanted(uid)).collect();
+        for some in wanted.chunks(MAX_FENCES_PER_TRANSACTION) {
+            let fences: Vec<Fence> = some.iter().map(|(fence, _)| fence.clone()).collect();
+            match self.try_raise(&fences).await {
+                Ok(raised) => {
+                    self.wait = RETRY_DELAY;
+                    let raised: HashMap<_, _> = raised.into_iter().collect();
+                    for (fence, session) in some {
+                        self.settle(fence, session.as_deref(), raised.get(&fence.uid).copied());
+                    }
+                }
+                Err(problem) => {
+                    if self.hub.may_log("fences", None) {
+                        warn!(error = problem.in_full(), "kubesvc_caching cannot be written; tried again");
+                    }
+                    self.wait = (self.wait * 2).min(MAX_RETRY_DELAY);
+                    self.retry.extend(fences.into_iter().map(|fence| fence.uid));
+                }
+            }
+        }
+    }
+
+    /// One that the database refuses must not keep the others out.
+    async fn try_raise(&self, fences: &[Fence]) -> Result<Vec<(String, RaiseOutcome)>, StoreError> {
+        match with_timeout(self.hub.fence_rows.raise(fences)).await {
+            Err(StoreError::Refused { .. }) if fences.len() > 1 => {
+                let mut raised = Vec::new();
+                for fence in fences.chunks(1) {
+                    match with_timeout(self.hub.fence_rows.raise(fence)).await {
+                        Ok(one) => raised.extend(one),
+                        Err(problem @ StoreError::Refused { .. }) => {
+                            warn!(error = problem.in_full(), "a fence is left as it is");
+                        }
+                        Err(problem) => return Err(problem),
+                    }
+                }
+                Ok(raised)
+            }
+            answer => answer,
+        }
+    }
+
+    fn settle(&mut self, fence: &Fence, session: Option<&Session>, raised: Option<RaiseOutcome>) {
+        match raised {
+            Some(RaiseOutcome::Stands) => {
+                self.stored.insert(fence.uid.clone(), fence.epoch);
+                let Some(session) = session else { return };
+                session.cached.lock().fenced(&fence.uid, fence.epoch);
+                session.wakes.wake(fence.uid.clone());
+                info!(
+                    agentId = session.agent_id,
+                    uid = fence.uid,
+                    epoch = fence.epoch.0,
+                    "the fence is raised for the agent"
+                );
+            }
+            // The object will tell who was elected since.
+            Some(RaiseOutcome::Higher(epoch)) => {
+                self.stored.insert(fence.uid.clone(), epoch);
+                debug!(uid = fence.uid, epoch = fence.epoch.0, stands = epoch.0, "somebody else was elected");
+            }
+            Some(RaiseOutcome::Missing) => {
+                self.stored.remove(&fence.uid);
+                // The leader inserts it a moment later. Nothing is taken of an account that has none.
+                if session.is_some() {
+                    self.retry.insert(fence.uid.clone());
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// The fence that is to be raised for an account, and the session it is raised for.
+    fn wanted(&mut self, uid: &str) -> Option<(Fence, Option<Arc<Session>>)> {
+        let Some(account) = self.hub.accounts.by_uid(uid) else {
+            self.stored.remove(uid);
+            return None;
+        };
+        let status = account.status_or_default();
+        let caching = status.caching.as_ref()?;
+        let Some(agent_id) = &caching.agent_id else {
+            let is_to_rise = self.stored.get(uid).is_none_or(|stands| *stands < caching.epoch);
+            // Where no row is left there is nothing to be taken either.
+            let is_ours = self.hub.is_leading() && !account.is_being_deleted();
+            let fence = Fence {
+                uid: uid.to_owned(),
+                epoch: caching.epoch,
+                agent_id: None,
+                boot_id: None,
+                replica_id: None,
+            };
+            return (is_to_rise && is_ours).then_some((fence, None));
+        };
+        let session = self.hub.registry.of_agent(agent_id)?;
+        if !self.hub.registry.is_connected(&session) {
+            return None;
+        }
+        // Before the lock: it looks into the ledger.
+        let process = candidate(&session, uid);
+        let epoch = session.cached.lock().to_raise(process, &account)?;
+        let fence = Fence {
+            uid: uid.to_owned(),
+            epoch,
+            agent_id: Some(session.agent_id.clone()),
+            boot_id: Some(session.boot_id.to_string()),
+            replica_id: Some(self.hub.settings.replica_id.clone()),
+        };
+        Some((fence, Some(session)))
+    }
+}
+
+/// Somebody streamed it, and nobody does any more.
+fn is_nobodys(account: &KubesvcAccount) -> bool {
+    account.status_or_default().caching.as_ref().is_some_and(|caching| caching.agent_id.is_none())
+}
+
+fn candidate<'s>(session: &'s Session, uid: &str) -> CachingProcess<'s> {
+    CachingProcess {
+        agent_id: &session.agent_id,
+        boot_id: &session.boot_id,
+        zone: &session.zone,
+        holds: session.is_approved() && session.holds(uid),
+    }
+}
+
+/// What a session's agent is to be told of an account now; it counts as told.
+pub(in crate::hub) fn assignment(hub: &Hub, session: &Session, uid: &str) -> Option<Frame> {
+    let Some(account) = hub.accounts.by_uid(uid) else {
+        if hub.accounts.is_synced() {
+            session.cached.lock().forget(uid);
+        }
+        return None;
+    };
+    let say = {
+        let process = candidate(session, uid);
+        let mut cached: parking_lot::MutexGuard<'_, CachingCommands> = session.cached.lock();
+        cached.command(process, &account)
+    };
+    let (epoch, on) = match say {
+        CachingCommand::Nothing => return None,
+        CachingCommand::Start(epoch) => (epoch, true),
+        CachingCommand::Stop(epoch) => (epoch, false),
+    };
+    let name = account.account_name();
+    let account =
+        wire_conversion::account_ref(uid, name, account.status_or_default().epoch, account.generation());
+    Some(Frame::CachingAssignment(ops::CachingAssignment {
+        fence: Some(common::Fence { account_uid: uid.to_owned(), caching_epoch: epoch.to_wire() }),
+        on,
+        account: Some(account),
+    }))
+}
+
+async fn with_timeout<T>(answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    let late = |_| Err(StoreError::unavailable("it does not answer"));
+    tokio::time::timeout(WRITE_TIMEOUT, answer).await.unwrap_or_else(late)
+}

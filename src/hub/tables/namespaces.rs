@@ -1,0 +1,326 @@
+//! The lists of namespaces that agents of this replica saw: too long for an object, so the row alone has them.
+//!
+//! All that wait share a transaction. They are written on the one connection that writes rows too, and a transaction for
+//! each would hold up the rows that activations wait for.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use crate::fleet::Fleet as _;
+use crate::hub::Hub;
+use crate::store::{NamespaceList, Store, StoreError};
+use crate::telemetry::errors::chain;
+
+/// How many lists are written together at most, and about how many bytes.
+const MAX_LISTS_PER_WRITE: usize = 256;
+const MAX_BYTES_PER_WRITE: usize = 1 << 20;
+/// Maximum number of retries of a list whose row is not there yet.
+const MAX_RETRIES: usize = 4;
+/// How long to wait between tries: while the database is away longer and longer, up to the second.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
+/// How often some lists are written again, and how many: a row may have been made anew, without its list. One that is
+/// there changes nothing.
+const REWRITE_INTERVAL: Duration = Duration::from_secs(60);
+const MAX_LISTS_PER_REWRITE: usize = 1000;
+
+/// Bound on the lists of accounts that agents made by their own files, in bytes: an agent can have a thousand of them, and
+/// a list can have ten thousand names.
+const MAX_STATIC_BYTES: usize = 32 * 1024 * 1024;
+/// What a name takes beside its letters.
+const BYTES_PER_NAME: usize = size_of::<String>() + 16;
+
+/// The lists that agents of this replica have told, by the account's uid.
+#[derive(Debug, Default)]
+pub(in crate::hub) struct Lists {
+    of_accounts: HashMap<String, Arc<[String]>>,
+    /// What the lists of static accounts take, in bytes.
+    static_bytes: HashMap<String, usize>,
+    all_static_bytes: usize,
+}
+
+/// There is no room for one more list of a static account.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::hub) struct NoRoom;
+
+impl Lists {
+    pub(in crate::hub) fn get(&self, uid: &str) -> Option<&Arc<[String]>> {
+        self.of_accounts.get(uid)
+    }
+
+    fn uids(&self) -> Vec<String> {
+        self.of_accounts.keys().cloned().collect()
+    }
+
+    /// Takes in a list. Answers whether it is another one than before.
+    pub(in crate::hub) fn put(
+        &mut self,
+        uid: &str,
+        names: Vec<String>,
+        is_static: bool,
+    ) -> Result<bool, NoRoom> {
+        if self.of_accounts.get(uid).is_some_and(|before| **before == *names) {
+            return Ok(false);
+        }
+        self.remove(uid);
+        if is_static {
+            let bytes = names.iter().map(|name| name.len() + BYTES_PER_NAME).sum();
+            if self.all_static_bytes + bytes > MAX_STATIC_BYTES {
+                return Err(NoRoom);
+            }
+            self.all_static_bytes += bytes;
+            self.static_bytes.insert(uid.to_owned(), bytes);
+        }
+        self.of_accounts.insert(uid.to_owned(), names.into());
+        Ok(true)
+    }
+
+    pub(in crate::hub) fn remove(&mut self, uid: &str) {
+        self.of_accounts.remove(uid);
+        self.all_static_bytes -= self.static_bytes.remove(uid).unwrap_or_default();
+    }
+}
+
+/// Where the lists are kept.
+#[async_trait]
+pub trait NamespaceRows: Send + Sync {
+    /// Writes all of these lists or none. Answers with the uids that have no row.
+    ///
+    /// # Errors
+    /// The database cannot be used, or refuses one.
+    async fn put(&self, lists: &[NamespaceList]) -> Result<Vec<String>, StoreError>;
+}
+
+/// The lists in the database.
+pub struct StoredNamespaces(pub Arc<dyn Store>);
+
+#[async_trait]
+impl NamespaceRows for StoredNamespaces {
+    async fn put(&self, lists: &[NamespaceList]) -> Result<Vec<String>, StoreError> {
+        self.0.put_namespace_lists(lists).await
+    }
+}
+
+/// Lists that were not written.
+#[derive(Debug, Default)]
+struct UnwrittenLists {
+    /// They have no row, or their row refuses them.
+    rowless: Vec<String>,
+    /// The database cannot be used.
+    unavailable: Vec<String>,
+}
+
+/// What is tried again, and when. An account is in it once.
+struct RetryQueue {
+    /// How often each is tried for want of a row.
+    left: HashMap<String, usize>,
+    at: Instant,
+    pause: Duration,
+}
+
+impl RetryQueue {
+    fn new(now: Instant) -> Self {
+        Self { left: HashMap::new(), at: now, pause: RETRY_DELAY }
+    }
+
+    fn uids(&self) -> Vec<String> {
+        self.left.keys().cloned().collect()
+    }
+
+    /// These were tried. What waits for the database waits until it is back.
+    fn tried(&mut self, tried: &[String], missed: UnwrittenLists, now: Instant) {
+        let was_due = self.left.is_empty() || self.at <= now;
+        let mut before: HashMap<_, _> = tried.iter().filter_map(|uid| self.left.remove_entry(uid)).collect();
+        if was_due {
+            self.pause = if missed.unavailable.is_empty() {
+                RETRY_DELAY
+            } else {
+                (self.pause * 2).min(MAX_RETRY_DELAY)
+            };
+            self.at = now + self.pause;
+        }
+        for uid in missed.rowless {
+            let left = before.remove(&uid).map_or(MAX_RETRIES, |left| left.saturating_sub(1));
+            if left > 0 {
+                self.left.insert(uid, left);
+            }
+        }
+        for uid in missed.unavailable {
+            let left = before.remove(&uid).unwrap_or(MAX_RETRIES);
+            self.left.insert(uid, left);
+        }
+    }
+}
+
+/// Writes the list of each account that an agent has told one of. What is missed by a crash is written when an agent
+/// holds the account again.
+pub(in crate::hub) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
+    let mut again = RetryQueue::new(Instant::now());
+    let mut check = tokio::time::interval(REWRITE_INTERVAL);
+    check.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut checked = String::new();
+    loop {
+        let at = again.at;
+        let next = async {
+            tokio::select! {
+                uids = hub.dirty_namespaces.take(MAX_LISTS_PER_WRITE) => uids,
+                () = tokio::time::sleep_until(at), if !again.left.is_empty() => again.uids(),
+                _ = check.tick() => {
+                    let told = hub.namespaces.lock().uids();
+                    hub.dirty_namespaces.wake_all(next_after(told, &mut checked));
+                    Vec::new()
+                }
+            }
+        };
+        let Some(uids) = stop.run_until_cancelled(next).await else { return };
+        let Some(missed) = stop.run_until_cancelled(write(&hub, &uids)).await else { return };
+        if !uids.is_empty() {
+            again.tried(&uids, missed, Instant::now());
+        }
+    }
+}
+
+/// The next uids by name after the one that was the last before; from the beginning after the end.
+fn next_after(mut uids: Vec<String>, last: &mut String) -> Vec<String> {
+    uids.sort_unstable();
+    let begin = uids.partition_point(|uid| uid.as_str() <= last.as_str());
+    let mut next = uids.split_off(begin);
+    next.truncate(MAX_LISTS_PER_REWRITE);
+    *last = if next.len() < MAX_LISTS_PER_REWRITE {
+        String::new()
+    } else {
+        next.last().cloned().unwrap_or_default()
+    };
+    next
+}
+
+/// Writes the lists of these accounts. Answers with those that are to be tried again.
+async fn write(hub: &Hub, uids: &[String]) -> UnwrittenLists {
+    let rows = &*hub.namespace_rows;
+    let (mut missed, mut lists, mut bytes) = (UnwrittenLists::default(), Vec::new(), 0);
+    for uid in uids {
+        let Some(namespaces) = hub.namespaces(uid) else { continue };
+        bytes += namespaces.iter().map(String::len).sum::<usize>();
+        lists.push(NamespaceList { uid: uid.clone(), namespaces });
+        if bytes >= MAX_BYTES_PER_WRITE || lists.len() >= MAX_LISTS_PER_WRITE {
+            put(rows, &std::mem::take(&mut lists), &mut missed).await;
+            bytes = 0;
+        }
+    }
+    put(rows, &lists, &mut missed).await;
+    missed
+}
+
+async fn put(rows: &dyn NamespaceRows, lists: &[NamespaceList], missed: &mut UnwrittenLists) {
+    if lists.is_empty() {
+        return;
+    }
+    match rows.put(lists).await {
+        // The one at fault must not keep the others out.
+        Err(StoreError::Refused { .. }) if lists.len() > 1 => {
+            for list in lists.chunks(1) {
+                missed.take(list, rows.put(list).await);
+            }
+        }
+        answer => missed.take(lists, answer),
+    }
+}
+
+impl UnwrittenLists {
+    fn take(&mut self, lists: &[NamespaceList], answer: Result<Vec<String>, StoreError>) {
+        let error = match answer {
+            Ok(rowless) => return self.rowless.extend(rowless),
+            Err(error) => error,
+        };
+        debug!(lists = lists.len(), error = %chain(&error), "namespaces were not written");
+        let uids = lists.iter().map(|list| list.uid.clone());
+        match error {
+            StoreError::Unavailable(_) => self.unavailable.extend(uids),
+            _ => self.rowless.extend(uids),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uids(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn the_lists_of_static_accounts_have_a_bound_and_give_their_room_back() {
+        let names = || (0..10_000).map(|one| format!("{one:0>20}")).collect::<Vec<_>>();
+        let mut lists = Lists::default();
+        let taken =
+            (0..1000).filter(|one| lists.put(&format!("static-{one}"), names(), true) == Ok(true)).count();
+        assert!(taken > 40 && taken < 100 && lists.all_static_bytes <= MAX_STATIC_BYTES, "{taken}");
+        assert_eq!(lists.put("static-999", names(), true), Err(NoRoom));
+        assert_eq!(lists.put("declared", names(), false), Ok(true), "those have room of their own");
+        assert_eq!(lists.put("static-0", names(), true), Ok(false));
+        lists.remove("static-0");
+        assert_eq!(lists.put("static-999", names(), true), Ok(true));
+        lists.uids().iter().for_each(|uid| lists.remove(uid));
+        assert_eq!((lists.all_static_bytes, lists.static_bytes.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_list_waits_for_the_database_however_long_that_is_away() {
+        let mut now = Instant::now();
+        let mut again = RetryQueue::new(now);
+        let mut pauses = Vec::new();
+        for _ in 0..50 {
+            again.tried(
+                &uids(&["u"]),
+                UnwrittenLists { unavailable: uids(&["u"]), ..UnwrittenLists::default() },
+                now,
+            );
+            assert_eq!(again.uids(), ["u"]);
+            pauses.push((again.at - now).as_secs());
+            now = again.at;
+        }
+        assert_eq!((&pauses[..6], pauses[49]), (&[2, 4, 8, 16, 30, 30][..], 30));
+        again.tried(&uids(&["u"]), UnwrittenLists::default(), now);
+        assert!(again.uids().is_empty(), "it was written");
+    }
+
+    #[test]
+    fn a_list_without_a_row_is_given_up_until_it_is_checked() {
+        let mut now = Instant::now();
+        let mut again = RetryQueue::new(now);
+        let mut tries = 0;
+        loop {
+            again.tried(
+                &uids(&["u"]),
+                UnwrittenLists { rowless: uids(&["u"]), ..UnwrittenLists::default() },
+                now,
+            );
+            tries += 1;
+            now = again.at;
+            if again.left.is_empty() {
+                break;
+            }
+        }
+        assert_eq!(tries, 1 + MAX_RETRIES);
+    }
+
+    #[test]
+    fn every_list_is_checked_in_turn() {
+        let all: Vec<String> = (0..2500).map(|number| format!("{number:05}")).collect();
+        let (mut last, mut seen) = (String::new(), Vec::new());
+        for count in [1000, 1000, 500] {
+            let next = next_after(all.clone(), &mut last);
+            assert_eq!(next.len(), count);
+            seen.extend(next);
+        }
+        assert_eq!(seen, all);
+        assert_eq!(next_after(all.clone(), &mut last)[0], all[0]);
+    }
+}

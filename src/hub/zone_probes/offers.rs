@@ -1,0 +1,223 @@
+//! Who could reach which of the accounts that have no zone: the answers of all sessions, by account and zone.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use tokio::sync::OnceCell;
+
+use crate::account::lifecycle::Offer;
+use crate::hub::zone_probes::probe::ProbeRound;
+use crate::wire::ops::probe::Target;
+
+/// What agents are asked to reach, looked up once for all of them. It holds no credential.
+pub(in crate::hub) type SharedTarget = Arc<OnceCell<Target>>;
+
+/// The answers of one zone, by the serial of the session.
+type ZoneAnswers = BTreeMap<u64, Offer>;
+
+struct ProbedAccount {
+    round: ProbeRound,
+    /// All sessions were told to look at the round.
+    announced: bool,
+    looked: SharedTarget,
+    /// Sessions that are to answer.
+    open: HashSet<u64>,
+    zones: BTreeMap<String, ZoneAnswers>,
+    /// For each zone that offers, the session that said so first and says so still: it speaks for the zone.
+    speakers: BTreeMap<String, u64>,
+}
+
+/// What became of the answers to one question.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::hub) struct OfferChange {
+    /// It may change what the leader does.
+    pub(in crate::hub) matters: bool,
+    /// This session speaks for its zone from now on.
+    pub(in crate::hub) speaker: Option<u64>,
+}
+
+impl ProbedAccount {
+    /// Finds who speaks for a zone, after an answer came or went.
+    fn elect(&mut self, zone: &str) -> Option<u64> {
+        let says_yes = |serial: &u64| self.zones.get(zone)?.get(serial).filter(|offer| **offer == Offer::Yes);
+        let before = self.speakers.get(zone).copied();
+        if before.is_some_and(|serial| says_yes(&serial).is_some()) {
+            return None;
+        }
+        let next = self.zones.get(zone).and_then(|answers| {
+            answers.iter().find(|(_, offer)| **offer == Offer::Yes).map(|(serial, _)| *serial)
+        });
+        match next {
+            Some(serial) => self.speakers.insert(zone.to_owned(), serial),
+            None => self.speakers.remove(zone),
+        };
+        next
+    }
+}
+
+/// Accounts that ask; bounded by the number of accounts and, in each, of sessions.
+#[derive(Default)]
+pub(in crate::hub) struct Offers {
+    by_uid: HashMap<String, ProbedAccount>,
+}
+
+impl Offers {
+    /// The account asks. Answers whether all sessions are to be told.
+    pub(in crate::hub) fn announce(&mut self, uid: &str, round: ProbeRound) -> bool {
+        !std::mem::replace(&mut self.at(uid, round).announced, true)
+    }
+
+    /// The account asks no more: answers with the sessions that were asked.
+    pub(in crate::hub) fn close(&mut self, uid: &str) -> Vec<u64> {
+        let Some(asked) = self.by_uid.remove(uid) else { return Vec::new() };
+        let answered = asked.zones.into_values().flat_map(BTreeMap::into_keys);
+        answered.chain(asked.open).collect()
+    }
+
+    /// A session is being asked.
+    pub(in crate::hub) fn ask(&mut self, uid: &str, round: ProbeRound, serial: u64) -> SharedTarget {
+        let asked = self.at(uid, round);
+        asked.open.insert(serial);
+        Arc::clone(&asked.looked)
+    }
+
+    /// A session has answered. It matters to the leader if its zone offers now and did not, or offers no more, or nobody
+    /// is waited for any longer.
+    pub(in crate::hub) fn answer(
+        &mut self,
+        uid: &str,
+        round: ProbeRound,
+        zone: &str,
+        serial: u64,
+        offer: Offer,
+    ) -> OfferChange {
+        let asked = self.at(uid, round);
+        let was_last = asked.open.remove(&serial) && asked.open.is_empty();
+        let answers = asked.zones.entry(zone.to_owned()).or_default();
+        let offered = offers(answers);
+        answers.insert(serial, offer);
+        let matters = was_last || offered != offers(answers);
+        OfferChange { matters, speaker: asked.elect(zone) }
+    }
+
+    /// A session is not to be asked any more, or is gone.
+    pub(in crate::hub) fn leave(&mut self, uid: &str, zone: &str, serial: u64) -> OfferChange {
+        let Some(asked) = self.by_uid.get_mut(uid) else { return OfferChange::default() };
+        let was_last = asked.open.remove(&serial) && asked.open.is_empty();
+        let mut changed = false;
+        if let Some(answers) = asked.zones.get_mut(zone) {
+            let offered = offers(answers);
+            answers.remove(&serial);
+            changed = offered != offers(answers);
+            if answers.is_empty() {
+                asked.zones.remove(zone);
+            }
+        }
+        let speaker = asked.elect(zone);
+        // A session may have begun with a question after the account had ceased to ask.
+        if !asked.announced && asked.open.is_empty() && asked.zones.is_empty() {
+            self.by_uid.remove(uid);
+        }
+        OfferChange { matters: was_last || changed, speaker }
+    }
+
+    /// The session that speaks for a zone that offers in this round.
+    pub(in crate::hub) fn speaker(&self, uid: &str, round: ProbeRound, zone: &str) -> Option<u64> {
+        self.by_uid.get(uid).filter(|asked| asked.round == round)?.speakers.get(zone).copied()
+    }
+
+    /// What one session has answered in this round.
+    pub(in crate::hub) fn of(&self, uid: &str, round: ProbeRound, zone: &str, serial: u64) -> Option<Offer> {
+        self.in_zone(uid, round, zone)?.get(&serial).cloned()
+    }
+
+    /// What the sessions of a zone have answered in this round.
+    pub(in crate::hub) fn in_zone(&self, uid: &str, round: ProbeRound, zone: &str) -> Option<&ZoneAnswers> {
+        self.by_uid.get(uid).filter(|asked| asked.round == round)?.zones.get(zone)
+    }
+
+    fn at(&mut self, uid: &str, round: ProbeRound) -> &mut ProbedAccount {
+        let new = || ProbedAccount {
+            round,
+            announced: false,
+            looked: SharedTarget::default(),
+            open: HashSet::new(),
+            zones: BTreeMap::new(),
+            speakers: BTreeMap::new(),
+        };
+        let asked = self.by_uid.entry(uid.to_owned()).or_insert_with(new);
+        if asked.round != round {
+            *asked = new();
+        }
+        asked
+    }
+}
+
+fn offers(answers: &ZoneAnswers) -> bool {
+    answers.values().any(|offer| *offer == Offer::Yes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::failure::{Failure, FailureClass};
+    use crate::hub::zone_probes::probe::tests::{asking, round};
+
+    fn no() -> Offer {
+        Offer::No(Failure::new(FailureClass::Unreachable, "no route"))
+    }
+
+    #[test]
+    fn the_leader_is_woken_by_the_first_offer_of_a_zone_and_by_the_last_answer() {
+        let (mut offers, round) = (Offers::default(), round(&asking()));
+        for serial in 1..=4 {
+            offers.ask("u", round, serial);
+        }
+        assert!(!offers.answer("u", round, "z", 1, no()).matters, "others are still to answer");
+        assert!(offers.answer("u", round, "z", 2, Offer::Yes).matters);
+        assert!(!offers.answer("u", round, "z", 3, Offer::Yes).matters, "the zone offers already");
+        assert!(offers.answer("u", round, "y", 4, no()).matters, "nobody is waited for any longer");
+        assert_eq!(offers.of("u", round, "z", 2), Some(Offer::Yes));
+    }
+
+    #[test]
+    fn an_offer_goes_with_its_session() {
+        let (mut offers, round) = (Offers::default(), round(&asking()));
+        offers.ask("u", round, 1);
+        offers.answer("u", round, "z", 1, Offer::Yes);
+        assert!(offers.leave("u", "z", 1).matters);
+        assert!(offers.in_zone("u", round, "z").is_none());
+        assert!(!offers.leave("u", "z", 1).matters);
+        assert!(offers.by_uid.is_empty(), "nothing is kept of an account that was never announced");
+    }
+
+    #[test]
+    fn the_first_who_offers_speaks_for_its_zone_and_then_the_next() {
+        let (mut offers, round) = (Offers::default(), round(&asking()));
+        let yes = |offers: &mut Offers, serial| offers.answer("u", round, "z", serial, Offer::Yes).speaker;
+        assert_eq!(yes(&mut offers, 5), Some(5));
+        assert_eq!(yes(&mut offers, 3), None, "another one has spoken");
+        assert_eq!(offers.speaker("u", round, "z"), Some(5));
+        assert_eq!(offers.leave("u", "z", 5).speaker, Some(3));
+        assert_eq!(offers.answer("u", round, "z", 3, no()), OfferChange { matters: true, speaker: None });
+        assert_eq!(offers.speaker("u", round, "z"), None);
+    }
+
+    #[test]
+    fn a_new_round_begins_without_answers_and_is_announced_once() {
+        let (mut offers, mut account) = (Offers::default(), asking());
+        let first = round(&account);
+        assert!(offers.announce("u", first) && !offers.announce("u", first));
+        offers.ask("u", first, 1);
+        offers.answer("u", first, "z", 1, Offer::Yes);
+        account.metadata.generation = Some(9);
+        let second = round(&account);
+        assert_eq!(offers.of("u", second, "z", 1), None);
+        // A session may see the new round before the routing of changes does.
+        offers.ask("u", second, 1);
+        assert!(offers.announce("u", second));
+        assert_eq!(offers.of("u", first, "z", 1), None);
+        assert_eq!(offers.close("u"), [1]);
+        assert!(offers.close("u").is_empty());
+    }
+}

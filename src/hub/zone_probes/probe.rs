@@ -1,0 +1,216 @@
+//! The probes of one session about accounts without a zone: whether its agent could reach them.
+//!
+//! An account *asks* while it is TO_MIGRATE without a grant, is to be ACTIVE, names no zone and is not being deleted.
+//! Each approved session is asked once in a round; one that said No is asked again, at the pace of
+//! [`RETRY_DELAYS_SECONDS`]. What was answered counts for its round only, and is forgotten when the account asks no more.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use crate::account::zones;
+use crate::account::{GrantEpoch, KubesvcAccount};
+use crate::hub::sessions::duties::SessionView;
+use crate::hub::sessions::ledger::{Moment, RETRY_DELAYS_SECONDS};
+
+/// Maximum number of unanswered probes of one agent; further ones wait.
+pub(in crate::hub) const MAX_OPEN_PROBES: usize = 256;
+
+/// What an answer counts for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::hub) struct ProbeRound {
+    pub(in crate::hub) generation: i64,
+    pub(in crate::hub) epoch: GrantEpoch,
+    /// The [name](zones::round) of the round.
+    mark: [u8; 16],
+}
+
+impl ProbeRound {
+    /// The round an account is in; absent: it does not ask.
+    pub(in crate::hub) fn of(account: &KubesvcAccount) -> Option<Self> {
+        let status = account.status_or_default();
+        let mark = zones::probe_round(account)?.into_bytes().try_into().ok()?;
+        Some(Self { generation: account.generation(), epoch: status.epoch, mark })
+    }
+}
+
+/// How far a question is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ProbeStage {
+    /// It waits until fewer are open.
+    Waiting,
+    /// The address of the cluster is being looked up.
+    LookingUp,
+    /// It was sent.
+    Sent,
+    /// The agent can reach the account.
+    Yes,
+    /// It cannot, or could not be asked; it is asked again at this moment.
+    RetryAt(Moment),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct ZoneProbe {
+    round: ProbeRound,
+    stage: ProbeStage,
+    /// How often it was answered No in this round.
+    refused: usize,
+}
+
+/// What is to be done about one account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::hub) enum ProbeStep {
+    /// Nothing, until the account or the session changes.
+    Nothing,
+    /// Nothing before this moment.
+    Later(Moment),
+    /// The agent is to be asked.
+    Send(ProbeRound),
+    /// What was asked and answered is of no use any more.
+    Forget,
+}
+
+/// All that one session was asked.
+#[derive(Debug, Default)]
+pub(in crate::hub) struct ZoneProbes {
+    probes: HashMap<String, ZoneProbe>,
+    waiting: VecDeque<String>,
+    open: usize,
+}
+
+impl ZoneProbes {
+    /// Decides about one account; absent where no object has the uid.
+    pub(in crate::hub) fn step(
+        &self,
+        view: SessionView<'_>,
+        uid: &str,
+        account: Option<&KubesvcAccount>,
+        now: Moment,
+    ) -> ProbeStep {
+        let known = self.probes.get(uid);
+        let round = account.and_then(ProbeRound::of).filter(|_| view.approved && !view.draining);
+        match (round, known) {
+            (None, None) => ProbeStep::Nothing,
+            (None, Some(_)) => ProbeStep::Forget,
+            (Some(round), Some(probe)) if probe.round == round => match probe.stage {
+                ProbeStage::RetryAt(at) if at <= now => ProbeStep::Send(round),
+                ProbeStage::RetryAt(at) => ProbeStep::Later(at),
+                _ => ProbeStep::Nothing,
+            },
+            (Some(round), _) => ProbeStep::Send(round),
+        }
+    }
+
+    /// The agent is to be asked when it is the question's turn.
+    pub(in crate::hub) fn queue(&mut self, uid: &str, round: ProbeRound) {
+        let before = self.probes.get(uid).filter(|probe| probe.round == round);
+        let refused = before.map_or(0, |probe| probe.refused);
+        if self.stage(uid) != Some(ProbeStage::Waiting) {
+            self.waiting.push_back(uid.to_owned());
+        }
+        self.put(uid, ZoneProbe { round, stage: ProbeStage::Waiting, refused });
+    }
+
+    /// The question whose turn it is, if the agent owes few enough answers.
+    pub(in crate::hub) fn next(&mut self) -> Option<(String, ProbeRound)> {
+        while self.open < MAX_OPEN_PROBES {
+            let uid = self.waiting.pop_front()?;
+            let Some(probe) = self.probes.get(&uid).copied() else { continue };
+            if probe.stage == ProbeStage::Waiting {
+                self.put(&uid, ZoneProbe { stage: ProbeStage::LookingUp, ..probe });
+                return Some((uid, probe.round));
+            }
+        }
+        None
+    }
+
+    /// The question goes out now; false: it is not wanted any more.
+    pub(in crate::hub) fn send(&mut self, uid: &str, round: ProbeRound) -> bool {
+        self.advance(uid, round, ProbeStage::LookingUp, ProbeStage::Sent)
+    }
+
+    /// The question cannot be sent: it is tried again after a while. Answers when.
+    pub(in crate::hub) fn not_sent(&mut self, uid: &str, round: ProbeRound, now: Moment) -> Option<Moment> {
+        let at = now + Duration::from_secs(RETRY_DELAYS_SECONDS[0]);
+        self.advance(uid, round, ProbeStage::LookingUp, ProbeStage::RetryAt(at)).then_some(at)
+    }
+
+    /// Takes in an answer, and says for which round it is; absent: nothing of the kind was asked. A No is paced.
+    pub(in crate::hub) fn answer(
+        &mut self,
+        uid: &str,
+        generation: i64,
+        epoch: GrantEpoch,
+        yes: bool,
+        now: Moment,
+    ) -> Option<ProbeRound> {
+        let probe = self.probes.get(uid).copied()?;
+        let asked = probe.round.generation == generation && probe.round.epoch == epoch;
+        if !asked || probe.stage != ProbeStage::Sent {
+            return None;
+        }
+        let wait =
+            Duration::from_secs(RETRY_DELAYS_SECONDS[probe.refused.min(RETRY_DELAYS_SECONDS.len() - 1)]);
+        let (stage, more) = if yes { (ProbeStage::Yes, 0) } else { (ProbeStage::RetryAt(now + wait), 1) };
+        self.put(uid, ZoneProbe { stage, refused: probe.refused + more, ..probe });
+        Some(probe.round)
+    }
+
+    /// Whether the agent has said in this round that it can reach the account.
+    pub(in crate::hub) fn offers(&self, uid: &str, round: ProbeRound) -> bool {
+        self.probes.get(uid).is_some_and(|one| one.round == round && one.stage == ProbeStage::Yes)
+    }
+
+    /// Whether the agent has said last that it can reach the account, in whatever round.
+    pub(in crate::hub) fn has_offered(&self, uid: &str) -> bool {
+        self.stage(uid) == Some(ProbeStage::Yes)
+    }
+
+    /// When the agent is to be asked again.
+    pub(in crate::hub) fn again_at(&self, uid: &str) -> Option<Moment> {
+        match self.stage(uid) {
+            Some(ProbeStage::RetryAt(at)) => Some(at),
+            _ => None,
+        }
+    }
+
+    /// The account asks no more.
+    pub(in crate::hub) fn forget(&mut self, uid: &str) {
+        let Some(probe) = self.probes.remove(uid) else { return };
+        self.open -= usize::from(is_open(probe.stage));
+        if probe.stage == ProbeStage::Waiting {
+            self.waiting.retain(|one| one != uid);
+        }
+    }
+
+    /// All accounts that the session was or is to be asked about.
+    pub(in crate::hub) fn uids(&self) -> Vec<String> {
+        self.probes.keys().cloned().collect()
+    }
+
+    fn stage(&self, uid: &str) -> Option<ProbeStage> {
+        self.probes.get(uid).map(|probe| probe.stage)
+    }
+
+    fn advance(&mut self, uid: &str, round: ProbeRound, from: ProbeStage, to: ProbeStage) -> bool {
+        let probe = self.probes.get(uid).copied();
+        let Some(probe) = probe.filter(|one| one.round == round && one.stage == from) else {
+            return false;
+        };
+        self.put(uid, ZoneProbe { stage: to, ..probe });
+        true
+    }
+
+    fn put(&mut self, uid: &str, probe: ZoneProbe) {
+        self.open += usize::from(is_open(probe.stage));
+        if let Some(before) = self.probes.insert(uid.to_owned(), probe) {
+            self.open -= usize::from(is_open(before.stage));
+        }
+    }
+}
+
+fn is_open(stage: ProbeStage) -> bool {
+    matches!(stage, ProbeStage::LookingUp | ProbeStage::Sent)
+}
+
+#[cfg(test)]
+pub(in crate::hub) mod tests;

@@ -1,0 +1,217 @@
+//! What a session does about accounts that have no zone: looks up where their clusters are, asks the agent, and takes
+//! in what it answers.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+use secrecy::ExposeSecret;
+
+use crate::account::failure::{Failure, FailureClass};
+use crate::account::lifecycle::Offer;
+use crate::account::{GrantEpoch, KubesvcAccount, kubeconfig};
+use crate::hub::Hub;
+use crate::hub::sessions::duties::SessionView;
+use crate::hub::sessions::ledger::Moment;
+use crate::hub::sessions::session::Session;
+use crate::hub::sessions::session::detached::detached;
+use crate::hub::sessions::session::outbox::Outbox;
+use crate::hub::sessions::wire_conversion;
+use crate::hub::zone_probes::offers::SharedTarget;
+use crate::hub::zone_probes::probe::{ProbeRound, ProbeStep};
+use crate::secrets::{Credential, CredentialKind};
+use crate::wire::ops::hub_frame::Frame;
+use crate::wire::ops::probe::Target;
+use crate::wire::{common, ops};
+
+/// Maximum number of clusters that one session looks up at once.
+const MAX_TARGET_LOOKUPS: usize = 16;
+/// Time limit for reading a credential.
+const CREDENTIAL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A question whose cluster was looked up, or could not be.
+struct PreparedProbe {
+    uid: String,
+    round: ProbeRound,
+    target: Option<Target>,
+}
+
+pub(in crate::hub) struct ZoneProber {
+    hub: Arc<Hub>,
+    session: Arc<Session>,
+    looking_up: FuturesUnordered<BoxFuture<'static, PreparedProbe>>,
+    ready: VecDeque<(ProbeRound, ops::Probe)>,
+}
+
+impl ZoneProber {
+    pub(in crate::hub) fn new(hub: Arc<Hub>, session: Arc<Session>) -> Self {
+        Self { hub, session, looking_up: FuturesUnordered::new(), ready: VecDeque::new() }
+    }
+
+    /// Looks at an account. Answers when to look again.
+    pub(in crate::hub) fn check(&mut self, view: SessionView<'_>, uid: &str) -> Option<Moment> {
+        let account = self.hub.accounts.by_uid(uid);
+        self.forget_what_was_closed(uid, account.as_deref());
+        let step = self.session.zone_probes.lock().step(view, uid, account.as_deref(), self.hub.moment());
+        match step {
+            ProbeStep::Nothing => None,
+            ProbeStep::Later(at) => Some(at),
+            ProbeStep::Send(round) => {
+                let had_offered = {
+                    let mut probes = self.session.zone_probes.lock();
+                    let had_offered = probes.has_offered(uid);
+                    probes.queue(uid, round);
+                    had_offered
+                };
+                if had_offered {
+                    // What it offered in the round before is said no more.
+                    self.hub.dirty_outboxes.wake(self.session.serial);
+                }
+                None
+            }
+            ProbeStep::Forget => {
+                self.session.zone_probes.lock().forget(uid);
+                self.hub.withdraw(&self.session, uid);
+                None
+            }
+        }
+    }
+
+    /// The account may have ceased to ask and begun again before the session looked: its answer went with the first time.
+    fn forget_what_was_closed(&self, uid: &str, account: Option<&KubesvcAccount>) {
+        let Some(round) = account.and_then(ProbeRound::of) else { return };
+        let mut probes = self.session.zone_probes.lock();
+        let known = self.hub.offers.lock().of(uid, round, &self.session.zone, self.session.serial);
+        if known.is_none() && probes.offers(uid, round) {
+            probes.forget(uid);
+            self.hub.dirty_outboxes.wake(self.session.serial);
+        }
+    }
+
+    /// Begins with the questions whose turn it is.
+    pub(in crate::hub) fn begin(&mut self) {
+        while self.looking_up.len() + self.ready.len() < MAX_TARGET_LOOKUPS {
+            let Some((uid, round)) = self.session.zone_probes.lock().next() else { return };
+            let looked = self.hub.offers.lock().ask(&uid, round, self.session.serial);
+            self.looking_up.push(detached(prepare(Arc::clone(&self.hub), uid, round, looked)).boxed());
+        }
+    }
+
+    /// Whether a cluster is being looked up.
+    pub(in crate::hub) fn is_looking_up(&self) -> bool {
+        !self.looking_up.is_empty()
+    }
+
+    /// Waits until a cluster was looked up. Answers which account to look at again, and when.
+    pub(in crate::hub) async fn looked_up(&mut self) -> Option<(Moment, String)> {
+        let PreparedProbe { uid, round, target } = self.looking_up.next().await?;
+        let Some(target) = target else {
+            let at = self.session.zone_probes.lock().not_sent(&uid, round, self.hub.moment());
+            self.begin();
+            return at.map(|at| (at, uid));
+        };
+        let account = self.hub.accounts.by_uid(&uid);
+        if let Some(account) = account.filter(|account| ProbeRound::of(account) == Some(round)) {
+            let account =
+                wire_conversion::account_ref(&uid, account.account_name(), round.epoch, round.generation);
+            self.ready.push_back((round, ops::Probe { account: Some(account), target: Some(target) }));
+        } else {
+            self.session.wakes.wake(uid);
+        }
+        self.begin();
+        None
+    }
+
+    /// Gives what is ready to the stream, as far as it has room.
+    pub(in crate::hub) fn flush(&mut self, outbox: &mut Outbox) {
+        while outbox.has_room()
+            && let Some((round, probe)) = self.ready.pop_front()
+        {
+            let uid = probe.account.as_ref().map(|account| account.uid.as_str()).unwrap_or_default();
+            if self.session.zone_probes.lock().send(uid, round) {
+                self.hub.metrics.probes.inc();
+                outbox.push(Frame::Probe(probe));
+            }
+        }
+        self.begin();
+    }
+
+    /// Takes in an answer. Answers when to ask again.
+    ///
+    /// # Errors
+    /// The word under which an answer is counted that is ignored: nobody asked for it, or it comes too late.
+    pub(in crate::hub) fn record_answer(
+        &mut self,
+        result: ops::ProbeResult,
+    ) -> Result<Option<(Moment, String)>, (&'static str, String)> {
+        let account = result.account.and_then(probed_account).ok_or(("malformed_answer", String::new()))?;
+        let (uid, epoch, generation) = account;
+        let now = self.hub.moment();
+        let answered = self.session.zone_probes.lock().answer(&uid, generation, epoch, result.ok, now);
+        let Some(round) = answered else { return Err(("never_asked", uid)) };
+        let current = self.hub.accounts.by_uid(&uid).and_then(|account| ProbeRound::of(&account));
+        if current != Some(round) {
+            self.session.wakes.wake(uid.clone());
+            return Err(("late", uid));
+        }
+        let offer = if result.ok { Offer::Yes } else { Offer::No(reason(result.failure.as_ref())) };
+        let (zone, serial) = (&self.session.zone, self.session.serial);
+        let changed = self.hub.offers.lock().answer(&uid, round, zone, serial, offer);
+        self.hub.offers_changed(&self.session, &uid, changed);
+        let again = self.session.zone_probes.lock().again_at(&uid);
+        self.begin();
+        Ok(again.map(|at| (at, uid)))
+    }
+}
+
+/// Uid, epoch and generation that an answer names.
+fn probed_account(account: common::AccountRef) -> Option<(String, GrantEpoch, i64)> {
+    let generation = i64::try_from(account.generation).ok()?;
+    let (uid, epoch) = wire_conversion::reference(account)?;
+    Some((uid, epoch, generation))
+}
+
+fn reason(failure: Option<&common::Failure>) -> Failure {
+    failure.map_or_else(
+        || Failure::new(FailureClass::Unreachable, "the agent cannot reach the account and gave no reason"),
+        wire_conversion::read_failure,
+    )
+}
+
+async fn prepare(hub: Arc<Hub>, uid: String, round: ProbeRound, looked: SharedTarget) -> PreparedProbe {
+    // One look for all sessions: whoever comes first reads the credential, the others wait for it.
+    let target = looked.get_or_try_init(|| look_up_target(&hub, &uid, round)).await.ok().cloned();
+    PreparedProbe { uid, round, target }
+}
+
+/// What is to be reached; none if the account asks no more, or its credential cannot be read: then the leader finds
+/// the same, and says so.
+async fn look_up_target(hub: &Hub, uid: &str, round: ProbeRound) -> Result<Target, ()> {
+    // The semaphore is never closed.
+    let _place = hub.credential_reads.acquire().await;
+    let account =
+        hub.accounts.by_uid(uid).filter(|account| ProbeRound::of(account) == Some(round)).ok_or(())?;
+    let reading = hub.credentials.resolve(&account, false);
+    let credential = tokio::time::timeout(CREDENTIAL_TIMEOUT, reading).await.map_err(drop)?.map_err(drop)?;
+    target(&credential).ok_or(())
+}
+
+/// Where the account is, without what lets anyone in.
+fn target(credential: &Credential) -> Option<Target> {
+    Some(match &credential.kind {
+        CredentialKind::File(path) => Target::File(path.clone()),
+        CredentialKind::ServiceAccount => Target::ServiceAccount(true),
+        CredentialKind::Kubeconfig(bytes) => {
+            let vetted = kubeconfig::vet(bytes.expose_secret(), None).ok()?;
+            Target::Cluster(ops::ProbedCluster {
+                server: vetted.server.to_string(),
+                certificate_authority: vetted.certificate_authority.unwrap_or_default(),
+                tls_server_name: vetted.tls_server_name.unwrap_or_default(),
+                insecure: vetted.insecure_skip_tls_verify,
+            })
+        }
+    })
+}
