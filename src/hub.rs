@@ -14,10 +14,16 @@
 //! | [`static_accounts`] | accounts of an agent's own file |
 //! | [`tables`] | rows about agents: assignments, fences, lists of namespaces |
 //! | [`fleet_view`] | the port [`Fleet`](crate::fleet::Fleet) |
+//! | [`context`], [`credentials`] | what the parts read and share |
 //! | [`retry`] | questions that may get no answer |
+//!
+//! What happens to a session is published once ([`sessions::events`]); agent status, tables and the leader mark what they
+//! look at again. No part knows the hub: it holds those below it, and [`Hub::new`] puts them together.
 
 mod admission;
 mod agent_status;
+mod context;
+mod credentials;
 mod fleet_view;
 mod metrics;
 mod retry;
@@ -26,19 +32,19 @@ mod static_accounts;
 mod tables;
 mod zone_probes;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tonic_health::server::HealthReporter;
 use tracing::{info, warn};
 
+pub use admission::queue::AdmissionClass;
 pub use agent_status::registration::{
     AgentObjects, AgentSummary, KnownAgent, KubeAgentObjects, OutboxWrite, RegisteredAgent, Registration,
     RegistrationError,
@@ -51,37 +57,31 @@ pub use tables::namespaces::{NamespaceRows, StoredNamespaces};
 use crate::account::lifecycle::Tick;
 use crate::fleet::Ticks;
 use crate::leases::{Leadership, Replicas};
-use crate::listen::addresses::{AddressLimits, Addresses, Caller};
+use crate::listen::addresses::{AddressLimits, Addresses};
 use crate::listen::log_rate_limit::LogRateLimit;
 use crate::objects::{AccountIndex, AccountObjects, AgentIndex};
 use crate::secrets::CredentialSource;
 use crate::shutdown::EssentialTasks;
 use crate::wake_set::WakeSet;
 use crate::wire::MAX_MESSAGE_BYTES;
-use admission::drain::Drain;
-pub use admission::queue::AdmissionClass;
-use admission::queue::AdmissionQueues;
+use admission::handshake::AgentStreams;
 use admission::streams::StreamDeadlines;
-use admission::unapproved_agents::UnapprovedAgents;
-use admission::{foreign_claims, isolation, listener, server};
+use admission::{Admission, agent_watch, draining, listener, server, waiting};
+use agent_status::{AgentStatus, AgentStatusWakes};
 use agent_status::{approvals, collection, departed_agents, disconnects, outbox_writer, summaries};
-use sessions::ledger::Moment;
-use sessions::registry::Registry;
-use sessions::zone_index::ZoneIndex;
-use sessions::{dispatch, mass_delete_guard};
-use tables::{assignments, fences, namespaces};
-use zone_probes::offers::Offers;
+use context::HubContext;
+use credentials::Credentials;
+use sessions::events::{LeaderWakes, SessionEvents, SessionSubscriber};
+use sessions::session::session_loop::SessionParts;
+use sessions::{Sessions, dispatch, mass_delete_guard};
+use static_accounts::StaticAccounts;
+use tables::{TableRows, TableWakes, Tables, assignments, fences, namespaces};
+use zone_probes::ZoneProbes;
 
 /// Time limit for sessions to end when the hub stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for connections to end after the last session.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
-/// Maximum number of registrations written at once.
-const MAX_CONCURRENT_REGISTRATIONS: usize = 16;
-/// Maximum number of credentials read at once.
-const MAX_CONCURRENT_CREDENTIAL_READS: usize = 64;
-/// Number of heartbeats missed after which an agent's stream is cut.
-const MAX_MISSED_HEARTBEATS: u32 = 3;
 
 /// The settings of the hub.
 #[derive(Clone, Debug)]
@@ -252,122 +252,79 @@ pub struct HubPorts {
     pub replicas: Arc<Replicas>,
 }
 
-/// The agents of this replica.
+/// The agents of this replica: its parts, put together.
 pub struct Hub {
-    settings: HubSettings,
-    accounts: Arc<AccountIndex>,
-    account_objects: Arc<dyn AccountObjects>,
-    credentials: Arc<dyn CredentialSource>,
-    agents: Arc<dyn AgentObjects>,
-    agent_index: Arc<AgentIndex>,
-    assignment_rows: Arc<dyn AssignmentRows>,
-    fence_rows: Arc<dyn FenceRows>,
-    namespace_rows: Arc<dyn NamespaceRows>,
-    ticks: Arc<Ticks>,
-    leader: Arc<WakeSet<String>>,
-    leadership: Arc<Leadership>,
-    replicas: Arc<Replicas>,
-    registry: Registry,
-    zone_index: Mutex<ZoneIndex>,
-    /// Answers of agents about accounts without a zone.
-    offers: Mutex<Offers>,
-    /// Names of agents' objects whose approval is to be written down.
-    approvals: WakeSet<String>,
-    /// Sessions whose summary may have changed.
-    dirty_summaries: WakeSet<u64>,
-    /// Sessions whose outbox may have changed.
-    dirty_outboxes: WakeSet<u64>,
-    /// Accounts whose fence may have to be raised.
-    dirty_fences: WakeSet<String>,
-    /// Accounts whose list of namespaces is to be written.
-    dirty_namespaces: WakeSet<String>,
-    /// Sessions and accounts whose rows may have to change.
-    dirty_assignments: WakeSet<(u64, String)>,
-    /// Number of connected sessions.
-    connected: watch::Sender<usize>,
-    /// Namespaces that agents told, by uid.
-    namespaces: Mutex<namespaces::Lists>,
-    metrics: HubMetrics,
-    log_limit: LogRateLimit,
-    registering: Semaphore,
-    registering_first: Semaphore,
-    registering_new: Semaphore,
-    /// Room for accounts that agents claim and that are none of their zones.
-    foreign_claims: Arc<Semaphore>,
-    credential_reads: Semaphore,
-    /// Agents that wait to be registered, here or away until their time.
-    admission_queues: Mutex<AdmissionQueues>,
-    /// Agents that were never approved.
-    unapproved_agents: Mutex<UnapprovedAgents>,
-    /// How many these are.
-    backlog: watch::Sender<usize>,
-    /// The drain of a hub that stops.
-    drain: Mutex<Option<Drain>>,
-    /// Number of agents that were given a redial time.
-    drained_agents: AtomicUsize,
-    started: Instant,
-    /// Disconnects not yet written.
-    pending_disconnects: disconnects::PendingDisconnects,
-    /// Agents that are forgotten and had accounts of their own.
-    departed_agents: departed_agents::DepartedAgents,
-    /// Accounts that vanished with many others.
-    mass_delete_guard: mass_delete_guard::MassDeleteGuard,
-    /// This replica alone does not reach the API server: agents are sent to the others.
-    isolated: watch::Sender<bool>,
-    /// The hub is stopping: sessions say goodbye.
-    stopping: CancellationToken,
-    tasks: TaskTracker,
+    context: Arc<HubContext>,
+    sessions: Arc<Sessions>,
+    zone_probes: Arc<ZoneProbes>,
+    agent_status: Arc<AgentStatus>,
+    admission: Arc<Admission>,
+    tables: Arc<Tables>,
+    streams: Arc<AgentStreams>,
 }
 
 impl Hub {
     /// A hub that serves nobody yet.
     pub fn new(settings: HubSettings, ports: HubPorts) -> Arc<Self> {
-        let line = Mutex::new(AdmissionQueues::new(settings.registration_qps));
-        Arc::new(Self {
+        let context = Arc::new(HubContext {
             settings,
             accounts: ports.accounts,
-            account_objects: ports.account_objects,
-            credentials: ports.credentials,
-            agents: ports.agents,
             agent_index: ports.agent_index,
-            assignment_rows: ports.assignment_rows,
-            fence_rows: ports.fence_rows,
-            namespace_rows: ports.namespace_rows,
             ticks: ports.ticks,
-            leader: ports.leader,
             leadership: ports.leadership,
             replicas: ports.replicas,
-            registry: Registry::default(),
-            zone_index: Mutex::default(),
-            offers: Mutex::default(),
-            approvals: WakeSet::default(),
-            dirty_summaries: WakeSet::default(),
-            dirty_outboxes: WakeSet::default(),
-            dirty_fences: WakeSet::default(),
-            dirty_namespaces: WakeSet::default(),
-            dirty_assignments: WakeSet::default(),
-            connected: watch::Sender::new(0),
-            namespaces: Mutex::default(),
             metrics: HubMetrics::default(),
             log_limit: LogRateLimit::default(),
-            registering: Semaphore::new(MAX_CONCURRENT_REGISTRATIONS),
-            registering_first: Semaphore::new(MAX_CONCURRENT_REGISTRATIONS),
-            registering_new: Semaphore::new(MAX_CONCURRENT_REGISTRATIONS),
-            foreign_claims: Arc::new(Semaphore::new(foreign_claims::MAX_FOREIGN_OF_REPLICA)),
-            credential_reads: Semaphore::new(MAX_CONCURRENT_CREDENTIAL_READS),
-            admission_queues: line,
-            unapproved_agents: Mutex::default(),
-            backlog: watch::Sender::new(0),
-            drain: Mutex::default(),
-            isolated: watch::Sender::new(false),
-            drained_agents: AtomicUsize::new(0),
-            pending_disconnects: disconnects::PendingDisconnects::default(),
-            departed_agents: departed_agents::DepartedAgents::default(),
-            mass_delete_guard: mass_delete_guard::MassDeleteGuard::default(),
             started: Instant::now(),
             stopping: CancellationToken::new(),
             tasks: TaskTracker::new(),
-        })
+        });
+        let (status_wakes, table_wakes) = (AgentStatusWakes::default(), TableWakes::default());
+        let events = SessionEvents::new(vec![
+            Arc::clone(&status_wakes.summaries) as Arc<dyn SessionSubscriber>,
+            Arc::clone(&status_wakes.outboxes) as Arc<dyn SessionSubscriber>,
+            Arc::clone(&table_wakes.assignments) as Arc<dyn SessionSubscriber>,
+            Arc::clone(&table_wakes.fences) as Arc<dyn SessionSubscriber>,
+            Arc::clone(&table_wakes.namespaces) as Arc<dyn SessionSubscriber>,
+            Arc::new(LeaderWakes(ports.leader)),
+        ]);
+        let sessions = Arc::new(Sessions::new(Arc::clone(&context), events));
+        let credentials = Arc::new(Credentials::new(ports.credentials));
+        let zone_probes =
+            Arc::new(ZoneProbes::new(Arc::clone(&context), Arc::clone(&sessions), Arc::clone(&credentials)));
+        let agent_status = Arc::new(AgentStatus::new(
+            Arc::clone(&context),
+            Arc::clone(&sessions),
+            Arc::clone(&zone_probes),
+            ports.agents,
+            status_wakes,
+        ));
+        let admission =
+            Arc::new(Admission::new(Arc::clone(&context), Arc::clone(&sessions), Arc::clone(&agent_status)));
+        let rows = TableRows {
+            assignments: ports.assignment_rows,
+            fences: ports.fence_rows,
+            namespaces: ports.namespace_rows,
+        };
+        let tables = Arc::new(Tables::new(Arc::clone(&context), Arc::clone(&sessions), rows, table_wakes));
+        let static_accounts = Arc::new(StaticAccounts {
+            context: Arc::clone(&context),
+            sessions: Arc::clone(&sessions),
+            agent_status: Arc::clone(&agent_status),
+            objects: Arc::clone(&ports.account_objects),
+        });
+        let parts = Arc::new(SessionParts {
+            context: Arc::clone(&context),
+            sessions: Arc::clone(&sessions),
+            credentials,
+            account_objects: ports.account_objects,
+            draining: Arc::clone(&admission.draining),
+            zone_probes: Arc::clone(&zone_probes),
+            static_accounts,
+            tables: Arc::clone(&tables),
+        });
+        let streams = Arc::new(AgentStreams { admission: Arc::clone(&admission), parts });
+        Arc::new(Self { context, sessions, zone_probes, agent_status, admission, tables, streams })
     }
 
     /// Binds the port.
@@ -375,10 +332,11 @@ impl Hub {
     /// # Errors
     /// It is taken, the address is not one of this machine, or the right is missing. One line, with what to do.
     pub async fn bind(&self) -> Result<BoundHub, HubError> {
-        let listener = listener::bind(&self.settings).await?;
+        let settings = &self.context.settings;
+        let listener = listener::bind(settings).await?;
         let address = listener.local_addr().map_err(|source| HubError::Bind {
-            address: self.settings.address.clone(),
-            port: self.settings.port,
+            address: settings.address.clone(),
+            port: settings.port,
             source,
         })?;
         Ok(BoundHub { listener, address })
@@ -386,53 +344,54 @@ impl Hub {
 
     /// How many agents wait to be registered, those among them that were told a time to come again, as it changes.
     pub fn backlog(&self) -> watch::Receiver<usize> {
-        self.backlog.subscribe()
+        self.admission.backlog()
     }
 
     /// Agents that are connected by their objects, and not here, count as away from now on: they may come back within
     /// the grace. To be called whenever this replica begins to lead, before it decides; what cannot be read, also for
     /// want of an answer, is logged, and the grace of a new leader covers it. It takes 15 s at most.
     pub async fn remember_agents(&self) {
-        match retry::ask_with_retries(|| self.agents.known()).await {
-            Some(Ok(known)) => dispatch::remember(self, known),
-            Some(Err(problem)) => warn!(error = %problem, "cannot read which agents were connected"),
-            None => warn!("the API server does not say which agents were connected"),
-        }
+        self.agent_status.remember_agents().await;
+    }
+
+    /// Sends the agents away, spread as the other replicas can take them, or takes them again.
+    pub fn set_isolated(&self, cut_off: bool) {
+        self.admission.draining.set_isolated(cut_off);
     }
 
     /// The hub's counters.
     pub fn metrics(&self) -> &HubMetrics {
-        &self.metrics
+        &self.context.metrics
     }
 
     /// Adds the hub's counters to a registry.
     pub fn register(&self, registry: &mut prometheus_client::registry::Registry) {
-        self.metrics.register(registry);
+        self.context.metrics.register(registry);
     }
 
-    /// Whether this replica leads: then the leader reads its sessions in the process.
-    fn is_leading(&self) -> bool {
-        self.leadership.leads()
-    }
-
-    /// Whether a line may be written that somebody at an address has provoked; without an address: that we have.
-    fn may_log(&self, reason: &'static str, peer: Option<SocketAddr>) -> bool {
-        let address = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.ip());
-        self.log_limit.may_log(reason, Caller::of(address))
-    }
-
-    fn moment(&self) -> Moment {
-        self.started.elapsed()
-    }
-
-    /// Waits until no session stands.
-    async fn emptied(&self) {
-        // The sender lives as long as self, so this ends only when there is none.
-        let _ = self.connected.subscribe().wait_for(|count| *count == 0).await;
-    }
-
-    fn silence_limit(&self) -> Duration {
-        self.settings.heartbeat * MAX_MISSED_HEARTBEATS
+    /// Begins the tasks of all parts. Each goes on until stopped; where one ends before that, all do.
+    fn spawn_tasks(&self, essential: &EssentialTasks, health: &HealthReporter, stop: &CancellationToken) {
+        let stop = || stop.clone();
+        let sessions = || Arc::clone(&self.sessions);
+        let agents = || Arc::clone(&self.agent_status);
+        let admission = || Arc::clone(&self.admission);
+        let tables = || Arc::clone(&self.tables);
+        let zone_probes = Arc::clone(&self.zone_probes);
+        let draining = Arc::clone(&self.admission.draining);
+        essential.spawn("routing changes", dispatch::route_changes(sessions(), zone_probes, stop()));
+        essential.spawn("following agents", agent_watch::run(admission(), stop()));
+        essential.spawn("admission queue", waiting::sweep(admission(), stop()));
+        essential.spawn("outbox writes", outbox_writer::run(agents(), stop()));
+        essential.spawn("forgetting agents", departed_agents::forget(agents(), stop()));
+        essential.spawn("approvals of agents", approvals::run(agents(), stop()));
+        essential.spawn("agent summaries", summaries::run(agents(), stop()));
+        essential.spawn("agent collection", collection::run(agents(), stop()));
+        essential.spawn("disconnects", disconnects::run(agents(), stop()));
+        essential.spawn("mass delete guard", mass_delete_guard::run(sessions(), stop()));
+        essential.spawn("fences", fences::run(tables(), stop()));
+        essential.spawn("namespace lists", namespaces::run(tables(), stop()));
+        essential.spawn("assignments", assignments::run(tables(), stop()));
+        essential.spawn("health", draining::publish_health(draining, health.clone(), stop()));
     }
 }
 
@@ -454,46 +413,34 @@ impl BoundHub {
     /// # Errors
     /// The server, or a task beside it, cannot begin or ends by itself, which is a fault of ours.
     pub async fn serve(self, hub: Arc<Hub>, stop: CancellationToken) -> Result<(), HubError> {
-        let health = tonic_health::server::HealthReporter::new();
-        let router = server::router(&hub, &health).await?;
+        let health = HealthReporter::new();
+        let context = &hub.context;
+        let router = server::router(context, Arc::clone(&hub.streams), &health).await?;
         let (stop, close) = (stop.child_token(), CancellationToken::new());
         // Whoever comes while agents leave is answered; only then is the port closed.
         let shut = CancellationToken::new();
         let door = Arc::new(listener::ConnectionPolicy {
-            metrics: hub.metrics.clone(),
-            cap: hub.settings.connection_cap,
-            addresses: Addresses::new(hub.settings.limits.clone()),
+            metrics: context.metrics.clone(),
+            cap: context.settings.connection_cap,
+            addresses: Addresses::new(context.settings.limits.clone()),
             without_stream: Arc::default(),
-            without_stream_cap: hub.settings.without_stream_cap,
-            preface_wait: hub.settings.preface_wait,
+            without_stream_cap: context.settings.without_stream_cap,
+            preface_wait: context.settings.preface_wait,
             bounds: StreamDeadlines {
-                first_request: hub.settings.request_wait,
-                idle: hub.settings.idle_wait,
+                first_request: context.settings.request_wait,
+                idle: context.settings.idle_wait,
             },
-            rest_port: hub.settings.rest_port,
+            rest_port: context.settings.rest_port,
             close: close.clone(),
-            tasks: hub.tasks.clone(),
+            tasks: context.tasks.clone(),
             log_limit: LogRateLimit::default(),
         });
         // Before the agents' objects were listed, nobody could be told from a stranger.
-        let seen = Arc::clone(&hub.agent_index);
+        let seen = Arc::clone(&context.agent_index);
         let listed = async move { seen.synced().await };
         let incoming = ReceiverStream::new(listener::accept(self.listener, door, listed, shut.clone()));
-        let essential = EssentialTasks::new(hub.tasks.clone(), stop.clone());
-        essential.spawn("routing changes", dispatch::route_changes(Arc::clone(&hub), stop.clone()));
-        essential.spawn("following agents", dispatch::follow_agents(Arc::clone(&hub), stop.clone()));
-        essential.spawn("outbox writes", outbox_writer::run(Arc::clone(&hub), stop.clone()));
-        essential.spawn("forgetting agents", dispatch::forget(Arc::clone(&hub), stop.clone()));
-        essential.spawn("approvals of agents", approvals::run(Arc::clone(&hub), stop.clone()));
-        essential.spawn("agent summaries", summaries::run(Arc::clone(&hub), stop.clone()));
-        essential.spawn("agent collection", collection::run(Arc::clone(&hub), stop.clone()));
-        essential.spawn("disconnects", disconnects::run(Arc::clone(&hub), stop.clone()));
-        essential.spawn("mass delete guard", mass_delete_guard::run(Arc::clone(&hub), stop.clone()));
-        essential.spawn("fences", fences::run(Arc::clone(&hub), stop.clone()));
-        essential.spawn("namespace lists", namespaces::run(Arc::clone(&hub), stop.clone()));
-        essential.spawn("assignments", assignments::run(Arc::clone(&hub), stop.clone()));
-        let told = isolation::publish_health(Arc::clone(&hub), health.clone(), stop.clone());
-        essential.spawn("health", told);
+        let essential = EssentialTasks::new(context.tasks.clone(), stop.clone());
+        hub.spawn_tasks(&essential, &health, &stop);
         info!(address = %self.address, "agents may connect");
         let ended = CancellationToken::new();
         let serving = async {
@@ -509,12 +456,12 @@ impl BoundHub {
             for service in server::SERVICES {
                 health.set_service_status(service, tonic_health::ServingStatus::NotServing).await;
             }
-            hub.stopping.cancel();
+            context.stopping.cancel();
             let deadline = tokio::time::Instant::now() + STOP_TIMEOUT;
-            let _ = tokio::time::timeout_at(deadline, hub.emptied()).await;
+            let _ = tokio::time::timeout_at(deadline, hub.sessions.emptied()).await;
             shut.cancel();
-            hub.tasks.close();
-            if tokio::time::timeout_at(deadline, hub.tasks.wait()).await.is_err() {
+            context.tasks.close();
+            if tokio::time::timeout_at(deadline, context.tasks.wait()).await.is_err() {
                 warn!("not all agents have left in time");
             }
             // Last words are on their way; whoever does not take them is cut off.

@@ -7,14 +7,141 @@
 //! | [`ledger`], [`duties`] | what an agent was told and has said, and what follows; pure |
 //! | [`wire_conversion`] | the wire's messages as the lifecycle's words |
 //! | [`registry`], [`zone_index`] | sessions by agent, zone and account; accounts by zone |
-//! | [`dispatch`] | changes of objects to sessions |
+//! | [`dispatch`] | changes of accounts to sessions |
+//! | [`events`] | what happens to sessions, to those who react to it |
 //! | [`mass_delete_guard`] | accounts that vanished with many others |
 
 pub(super) mod dispatch;
 pub(super) mod duties;
+pub(super) mod events;
 pub(super) mod ledger;
 pub(super) mod mass_delete_guard;
 pub(super) mod registry;
 pub(super) mod session;
 pub(super) mod wire_conversion;
 pub(super) mod zone_index;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::account::KubesvcAgent;
+use crate::hub::context::HubContext;
+use crate::objects::version_of;
+use events::{SessionEvent, SessionEvents};
+use mass_delete_guard::MassDeleteGuard;
+use registry::Registry;
+use session::Session;
+use zone_index::ZoneIndex;
+
+/// The sessions of this replica, and what follows when one of them comes, answers or goes.
+pub(super) struct Sessions {
+    pub(super) context: Arc<HubContext>,
+    pub(super) registry: Registry,
+    pub(super) zone_index: Mutex<ZoneIndex>,
+    /// Number of connected sessions.
+    pub(super) connected: watch::Sender<usize>,
+    events: SessionEvents,
+    mass_delete_guard: MassDeleteGuard,
+}
+
+impl Sessions {
+    pub(super) fn new(context: Arc<HubContext>, events: SessionEvents) -> Self {
+        Self {
+            context,
+            registry: Registry::default(),
+            zone_index: Mutex::default(),
+            connected: watch::Sender::new(0),
+            events,
+            mass_delete_guard: MassDeleteGuard::default(),
+        }
+    }
+
+    /// Tells the subscribers what happened to a session.
+    pub(super) fn publish(&self, session: &Session, event: SessionEvent<'_>) {
+        self.events.publish(session.serial, event);
+    }
+
+    /// Waits until no session stands.
+    pub(super) async fn emptied(&self) {
+        // The sender lives as long as self, so this ends only when there is none.
+        let _ = self.connected.subscribe().wait_for(|count| *count == 0).await;
+    }
+
+    /// An agent stands, or its approval has changed: it looks at what its zone has, and the leader at what that may change.
+    pub(super) fn stood(&self, session: &Session, first_of_zone: bool) {
+        let (mut accounts, mut unplaced) = (HashSet::new(), Vec::new());
+        if session.was_approved() {
+            let zones = self.zone_index.lock();
+            accounts.extend(zones.of_zone(&session.zone));
+            if first_of_zone {
+                unplaced = zones.without_zone();
+            }
+            session.wakes.wake_all(zones.probing());
+        }
+        accounts.extend(if session.was_approved() { session.uids() } else { Vec::new() });
+        self.publish(session, SessionEvent::Stood { accounts: &accounts, unplaced: &unplaced });
+        session.wakes.wake_all(accounts);
+    }
+
+    /// An agent is away: the leader looks at what it had, at what its zone has and, where the zone has no other agent,
+    /// at what takes any zone.
+    pub(super) fn ended(&self, session: &Session, uids: &[String]) {
+        if !session.was_approved() {
+            return self.publish(session, SessionEvent::Ended { accounts: &[], affected: &[] });
+        }
+        let zone_is_empty = self.registry.in_zone(&session.zone, |zone| zone.representative().is_none());
+        let affected = {
+            let zones = self.zone_index.lock();
+            let mut affected = zones.of_zone(&session.zone);
+            if zone_is_empty.unwrap_or(true) {
+                affected.extend(zones.without_zone());
+            }
+            affected
+        };
+        self.publish(session, SessionEvent::Ended { accounts: uids, affected: &affected });
+    }
+
+    /// An agent has listed other accounts of its own: the leader looks at those of its zone, and so does the session.
+    pub(super) fn listed(&self, session: &Session) {
+        let uids = self.zone_index.lock().of_zone(&session.zone);
+        let is_static =
+            |uid: &String| self.context.accounts.by_uid(uid).is_some_and(|account| account.is_static());
+        let uids: Vec<_> = uids.into_iter().filter(is_static).collect();
+        session.wakes.wake_all(uids.iter().cloned());
+        self.publish(session, SessionEvent::Listed(&uids));
+    }
+
+    /// The object of an account has changed or is gone: the sessions that have to do with it look at it again.
+    fn account_changed(&self, uid: &str) {
+        let concerned = self.registry.concerned_with(uid);
+        for session in &concerned {
+            session.wakes.wake(uid.to_owned());
+            session.own_changed.notify_one();
+        }
+        let serials: Vec<_> = concerned.iter().map(|session| session.serial).collect();
+        self.events.publish_account_changed(uid, &serials);
+    }
+
+    /// A session has nothing to do with these accounts any more.
+    pub(super) fn release<'a>(&self, session: &Session, uids: impl IntoIterator<Item = &'a String>) {
+        for uid in self.registry.release(session.serial, uids) {
+            self.events.publish_orphaned(uid);
+        }
+    }
+
+    /// Closes a session if the agent's object names another one that came after it. Whether it does.
+    pub(super) fn yields_to_owner(&self, session: &Session, agent: &KubesvcAgent) -> bool {
+        let in_force = agent.status.as_ref().and_then(|status| status.session.as_ref());
+        if !session.is_superseded_by(in_force.map(|one| one.id.as_str()), version_of(agent)) {
+            return false;
+        }
+        if in_force.is_some_and(|one| one.replica != self.context.settings.replica_id) {
+            session.supersede();
+        }
+        session.close("another stream of the agent is in force");
+        true
+    }
+}

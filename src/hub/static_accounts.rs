@@ -23,6 +23,12 @@ pub(super) use incoming::{FrameOutcome, IncomingList};
 pub(super) use judge::{ListingDecision, another_lists, is_same_source, judge};
 pub(super) use listing::Listing;
 
+use std::sync::Arc;
+
+use super::agent_status::AgentStatus;
+use super::context::HubContext;
+use super::sessions::Sessions;
+use crate::objects::AccountObjects;
 use crate::wire::common::failure::Class;
 use crate::wire::{common, ops};
 
@@ -30,6 +36,15 @@ use crate::wire::{common, ops};
 pub(super) const ORIGIN: &str = "agent";
 /// The longest name that an answer repeats, in characters.
 const NAME_SHOWN: usize = 255;
+
+/// What keeps the objects of accounts that agents list.
+pub(super) struct StaticAccounts {
+    pub(super) context: Arc<HubContext>,
+    pub(super) sessions: Arc<Sessions>,
+    pub(super) agent_status: Arc<AgentStatus>,
+    /// The accounts at the API server.
+    pub(super) objects: Arc<dyn AccountObjects>,
+}
 
 /// What the agent is told of an entry, or of the whole list where the name is empty.
 pub(super) fn refusal(name: &str, class: Class, message: String) -> ops::StaticAnswer {

@@ -177,6 +177,14 @@ fn what_an_agent_and_a_replica_decide_is_pure() {
     }
 }
 
+/// A part of the hub holds the parts below it, never the hub with all of them.
+#[test]
+fn no_part_of_the_hub_knows_the_hub() {
+    for part in ["admission", "agent_status", "sessions", "static_accounts", "tables", "zone_probes"] {
+        hold_free_of(&format!("hub::{part}"), &[&["Hub"]]);
+    }
+}
+
 const CLOCKS: &[&[&str]] =
     &[&["Timestamp", "now"], &["Instant", "now"], &["SystemTime", "now"], &["Zoned", "now"]];
 

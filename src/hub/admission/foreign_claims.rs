@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::account::{GrantEpoch, zones};
-use crate::hub::Hub;
+use crate::hub::admission::Admission;
 use crate::hub::admission::hello::{AcceptedHello, HelloRefusal};
 use crate::hub::admission::queue::AdmissionClass;
 use crate::wire::ops::refused::Reason;
@@ -37,7 +37,7 @@ pub(in crate::hub) struct ForeignClaims {
     pub(in crate::hub) more: bool,
 }
 
-impl Hub {
+impl Admission {
     /// Takes out of a hello what is not taken in now.
     pub(in crate::hub) async fn limit(
         &self,
@@ -48,17 +48,17 @@ impl Hub {
             greeting.ignore_claims();
             return Ok(ForeignClaims::default());
         }
-        if !self.accounts.is_synced() {
+        if !self.context.accounts.is_synced() {
             if greeting.held.len() <= MAX_UNLISTED {
                 return Ok(ForeignClaims::default());
             }
-            if tokio::time::timeout(ACCOUNT_LIST_TIMEOUT, self.accounts.synced()).await.is_err() {
+            if tokio::time::timeout(ACCOUNT_LIST_TIMEOUT, self.context.accounts.synced()).await.is_err() {
                 let message = "the operator has not listed the accounts yet";
                 return Err(HelloRefusal::for_now(Reason::Overloaded, message, UNLISTED_RETRY));
             }
         }
         let is_of_zone = |uid: &str| {
-            let account = self.accounts.by_uid(uid);
+            let account = self.context.accounts.by_uid(uid);
             account.is_some_and(|account| zones::zones_of(&account).contains(&greeting.zone))
         };
         let mut foreign = sort_out(&greeting.held, is_of_zone);

@@ -14,16 +14,17 @@ use crate::account::agent_resource::{AgentSession, ID_RESERVATION};
 use crate::account::lifecycle::Fact;
 use crate::account::names;
 use crate::crash;
-use crate::hub::Hub;
+use crate::hub::admission::Admission;
 use crate::hub::admission::hello::{self, AcceptedHello, HelloRefusal, millis};
 use crate::hub::admission::queue::AdmissionClass;
 use crate::hub::admission::waiting::QueuedAgent;
 use crate::hub::agent_status::disconnects::{self, Disconnect};
 use crate::hub::agent_status::registration::{Registration, RegistrationError};
+use crate::hub::context::HubContext;
 use crate::hub::sessions::registry::ClaimError;
 use crate::hub::sessions::session::Session;
 use crate::hub::sessions::session::outbox::{Outbox, Sink};
-use crate::hub::sessions::session::session_loop::SessionLoop;
+use crate::hub::sessions::session::session_loop::{SessionLoop, SessionParts};
 use crate::telemetry::outages::warn_unless_away;
 use crate::wire::PROTOCOL_VERSION;
 use crate::wire::ops::refused::Reason;
@@ -46,45 +47,52 @@ const CONNECTED_AT_PEER_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Time limit for the former stream of the same process to end.
 const FORMER_STREAM_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// What the stream of an agent is run with.
+pub(in crate::hub) struct AgentStreams {
+    pub(in crate::hub) admission: Arc<Admission>,
+    pub(in crate::hub) parts: Arc<SessionParts>,
+}
+
 /// What the stream of one agent lives through.
 ///
 /// Each part is boxed, so that an idle session keeps no room for the state of those that are over.
 pub(in crate::hub) async fn run(
-    hub: Arc<Hub>,
+    streams: Arc<AgentStreams>,
     mut inbound: Streaming<ops::AgentFrame>,
     sink: Sink,
     peer: Option<SocketAddr>,
 ) {
+    let admission = &*streams.admission;
     let greeting = tokio::select! {
-        () = hub.stopping.cancelled() => Err(hub.draining_refusal()),
-        greeting = Box::pin(greet(&hub, &mut inbound, &sink)) => match greeting {
+        () = admission.context.stopping.cancelled() => Err(admission.draining.refusal()),
+        greeting = Box::pin(greet(admission, &mut inbound, &sink)) => match greeting {
             Some(greeting) => greeting,
             None => return,
         },
     };
     let mut greeting = match greeting {
         Ok(greeting) => greeting,
-        Err(refusal) => return refuse(&hub, &sink, (peer, None), refusal).await,
+        Err(refusal) => return refuse(admission, &sink, (peer, None), refusal).await,
     };
-    let class = hub.admission_class(&greeting);
-    if hub.is_isolated() {
-        return refuse(&hub, &sink, (peer, None), hub.draining_refusal()).await;
+    let class = admission.class(&greeting);
+    if admission.draining.is_isolated() {
+        return refuse(admission, &sink, (peer, None), admission.draining.refusal()).await;
     }
-    let foreign = match Box::pin(hub.limit(&mut greeting, class)).await {
+    let foreign = match Box::pin(admission.limit(&mut greeting, class)).await {
         Ok(foreign) => foreign,
-        Err(refusal) => return refuse(&hub, &sink, (peer, None), refusal).await,
+        Err(refusal) => return refuse(admission, &sink, (peer, None), refusal).await,
     };
     // Before the agent's id is claimed: its former stream stands until this one is taken.
-    let place = match hub.enqueue(&greeting, class) {
+    let place = match admission.enqueue(&greeting, class) {
         Ok(place) => place,
-        Err(refusal) => return refuse(&hub, &sink, (peer, None), refusal).await,
+        Err(refusal) => return refuse(admission, &sink, (peer, None), refusal).await,
     };
-    let session = Arc::new(Session::new(&greeting, peer, hub.ticks.now()));
+    let session = Arc::new(Session::new(&greeting, peer, admission.context.ticks.now()));
     session.claimed(foreign);
-    let lived = Box::pin(live(&hub, &session, greeting, place, inbound, sink, peer));
+    let lived = Box::pin(live(&streams, &session, greeting, place, inbound, sink, peer));
     // Also after a panic the agent has left: else its id would be taken for as long as the process runs.
     let lived = AssertUnwindSafe(lived).catch_unwind().await;
-    Box::pin(leave(&hub, &session)).await;
+    Box::pin(leave(&streams, &session)).await;
     if let Err(panic) = lived {
         std::panic::resume_unwind(panic);
     }
@@ -92,7 +100,7 @@ pub(in crate::hub) async fn run(
 
 /// The stream of an agent, from the claim of its id until it ends.
 async fn live(
-    hub: &Arc<Hub>,
+    streams: &AgentStreams,
     session: &Arc<Session>,
     greeting: AcceptedHello,
     place: QueuedAgent<'_>,
@@ -100,11 +108,12 @@ async fn live(
     sink: Sink,
     peer: Option<SocketAddr>,
 ) {
+    let admission = &*streams.admission;
     let accepted = tokio::select! {
         () = session.close.cancelled() => None,
         () = sink.closed() => None,
-        () = hub.sends_away() => Some(Err(hub.draining_refusal())),
-        admitted = Box::pin(admit(hub, session, &greeting, place)) => Some(admitted),
+        () = admission.draining.sends_away() => Some(Err(admission.draining.refusal())),
+        admitted = Box::pin(admit(admission, session, &greeting, place)) => Some(admitted),
     };
     match accepted {
         Some(Ok(())) => {
@@ -118,14 +127,15 @@ async fn live(
                 "agent connected"
             );
             let mut outbox = Outbox::new(sink);
-            outbox.push(hub_frame::Frame::Accepted(accepted_frame(hub, session)));
+            outbox.push(hub_frame::Frame::Accepted(accepted_frame(admission, session)));
             let max_message_bytes = greeting.max_message_bytes;
             // What it claims may be a hundred thousand accounts; the ledger has them by now.
             drop(greeting);
-            let turns = SessionLoop::new(Arc::clone(hub), Arc::clone(session), outbox, max_message_bytes);
+            let turns =
+                SessionLoop::new(Arc::clone(&streams.parts), Arc::clone(session), outbox, max_message_bytes);
             Box::pin(turns.run(inbound)).await;
         }
-        Some(Err(refusal)) => refuse(hub, &sink, (peer, Some(session)), refusal).await,
+        Some(Err(refusal)) => refuse(admission, &sink, (peer, Some(session)), refusal).await,
         None => {
             let why = session.closed_because().unwrap_or("the stream was closed");
             let _ = sink.try_send(Err(Status::aborted(why)));
@@ -135,46 +145,50 @@ async fn live(
 
 /// Reads and checks the first frame; absent: the stream has ended, or was ended with a status.
 async fn greet(
-    hub: &Hub,
+    admission: &Admission,
     inbound: &mut Streaming<ops::AgentFrame>,
     sink: &Sink,
 ) -> Option<Result<AcceptedHello, HelloRefusal>> {
-    let wait = hub.settings.hello_wait;
+    let context = &admission.context;
+    let wait = context.settings.hello_wait;
     let status = match tokio::time::timeout(wait, inbound.next()).await {
         Err(_) => Status::deadline_exceeded(format!("the first frame must be Hello, within {wait:?}")),
         Ok(None) => return None,
         Ok(Some(Err(status))) => Status::new(status.code(), status.message()),
         Ok(Some(Ok(frame))) => {
-            hub.metrics.frames_in.inc();
+            context.metrics.frames_in.inc();
             return Some(match frame.frame {
-                Some(agent_frame::Frame::Hello(hello)) => hello::check(hello, hub.settings.max_message_bytes),
+                Some(agent_frame::Frame::Hello(hello)) => {
+                    hello::check(hello, context.settings.max_message_bytes)
+                }
                 _ => Err(HelloRefusal::permanent(Reason::Malformed, "the first frame must be Hello")),
             });
         }
     };
-    hub.metrics.refuse("NO_HELLO");
+    context.metrics.refuse("NO_HELLO");
     let _ = sink.send(Err(status)).await;
     None
 }
 
 /// Takes the agent id, registers and stands.
 async fn admit(
-    hub: &Arc<Hub>,
+    admission: &Admission,
     session: &Arc<Session>,
     greeting: &AcceptedHello,
     place: QueuedAgent<'_>,
 ) -> Result<(), HelloRefusal> {
-    let former = hub.registry.claim(session, hub.silence_limit(), hub.moment());
+    let Admission { context, sessions, .. } = admission;
+    let former = sessions.registry.claim(session, context.silence_limit(), context.moment());
     let former = former.map_err(|taken| duplicate(session, &taken))?;
     if let Some(former) = &former {
         let _ = tokio::time::timeout(FORMER_STREAM_TIMEOUT, former.ended.cancelled()).await;
     }
-    if let Some(taken) = is_taken_in_another_zone(hub, session) {
+    if let Some(taken) = is_taken_in_another_zone(context, session) {
         return Err(duplicate(session, &taken));
     }
     let class = place.class();
-    let needs_accounts = class != AdmissionClass::Unapproved && hub.needs_accounts_of_zone(greeting);
-    register(hub, session, class, needs_accounts).await?;
+    let needs_accounts = class != AdmissionClass::Unapproved && admission.needs_accounts_of_zone(greeting);
+    register(admission, session, class, needs_accounts).await?;
     drop(place);
     // What an agent claims that was never approved counts for no account.
     if session.was_approved() {
@@ -182,28 +196,28 @@ async fn admit(
     } else if greeting.claims() {
         session.ignore_claims();
     }
-    hub.registry.concern(session.serial, &session.uids());
-    let first = hub.registry.connect(session).ok_or_else(|| duplicate(session, &ClaimError::Later))?;
-    hub.metrics.sessions_accepted.inc();
-    hub.metrics.sessions.inc();
-    hub.connected.send_modify(|count| *count += 1);
-    hub.agent_came(session, first);
+    sessions.registry.concern(session.serial, &session.uids());
+    let first = sessions.registry.connect(session).ok_or_else(|| duplicate(session, &ClaimError::Later))?;
+    context.metrics.sessions_accepted.inc();
+    context.metrics.sessions.inc();
+    sessions.connected.send_modify(|count| *count += 1);
+    sessions.stood(session, first);
     Ok(())
 }
 
 /// Whether another process is connected under the agent's id in another zone, at another replica, or was disconnected on
 /// request there: it has an object of its own, so that registering would not find it. At this replica the id is claimed.
-fn is_taken_in_another_zone(hub: &Hub, session: &Session) -> Option<ClaimError> {
+fn is_taken_in_another_zone(context: &HubContext, session: &Session) -> Option<ClaimError> {
     let is_connected = |other: &AgentSession| {
-        other.replica != hub.settings.replica_id
-            && hub.replicas.serves(&other.replica, other.incarnation.as_deref()) != Fact::Known(false)
+        other.replica != context.settings.replica_id
+            && context.replicas.serves(&other.replica, other.incarnation.as_deref()) != Fact::Known(false)
     };
-    let (agents, now) = (hub.agent_index.of_id(&session.agent_id), Timestamp::now());
+    let (agents, now) = (context.agent_index.of_id(&session.agent_id), Timestamp::now());
     agents.iter().filter(|agent| agent.spec.zone_id != session.zone).find_map(|agent| {
         let status = agent.status.as_ref()?;
         let other = status.session.as_ref().filter(|other| other.boot_id != session.boot_id)?;
         if status.connected {
-            is_connected(other).then(|| ClaimError::Other(hub.silence_limit()))
+            is_connected(other).then(|| ClaimError::Other(context.silence_limit()))
         } else {
             other.kept_for(now).map(ClaimError::Kept)
         }
@@ -211,18 +225,19 @@ fn is_taken_in_another_zone(hub: &Hub, session: &Session) -> Option<ClaimError> 
 }
 
 async fn register(
-    hub: &Hub,
+    admission: &Admission,
     session: &Session,
     class: AdmissionClass,
     needs_accounts: bool,
 ) -> Result<(), HelloRefusal> {
+    let Admission { context, agent_status, .. } = admission;
     let registration = Registration {
         agent_id: session.agent_id.clone(),
         zone: session.zone.clone(),
         session_id: session.id.clone(),
         boot_id: session.boot_id.clone(),
         connect_seq: session.connect_seq,
-        replica: hub.settings.replica_id.clone(),
+        replica: context.settings.replica_id.clone(),
         version: session.version.clone(),
         protocol: PROTOCOL_VERSION,
         connected_since: session.connected_since,
@@ -230,18 +245,12 @@ async fn register(
         needs_accounts,
         admission: class,
     };
-    // Those that are to be given accounts do not stand behind those that have what they need, and nobody behind those
-    // that were never here.
-    let places = match (class, needs_accounts) {
-        (AdmissionClass::Returning, true) => &hub.registering_first,
-        (AdmissionClass::Returning, false) => &hub.registering,
-        _ => &hub.registering_new,
-    };
+    let places = agent_status.registrations.of(class, needs_accounts);
     for wait in REGISTRATION_RETRY_DELAYS {
         tokio::time::sleep(wait).await;
         let Ok(_place) = places.acquire().await else { break };
         crash::point("agent-object:before");
-        let registered = hub.agents.register(&registration).await;
+        let registered = agent_status.agents.register(&registration).await;
         crash::point("agent-object:after");
         match registered {
             Ok(registered) => {
@@ -256,7 +265,7 @@ async fn register(
             Err(RegistrationError::ConnectedElsewhere(_)) => {
                 return Err(duplicate(
                     session,
-                    &ClaimError::Other(CONNECTED_AT_PEER_RETRY_DELAY.min(hub.silence_limit())),
+                    &ClaimError::Other(CONNECTED_AT_PEER_RETRY_DELAY.min(context.silence_limit())),
                 ));
             }
             Err(RegistrationError::Kept(left)) => return Err(duplicate(session, &ClaimError::Kept(left))),
@@ -266,7 +275,7 @@ async fn register(
         }
     }
     let message = "the operator cannot write the KubesvcAgent object; see its log, and try again later";
-    let wait = hub.requeue(&session.agent_id, class).max(REGISTRATION_RETRY_DELAY);
+    let wait = admission.requeue(&session.agent_id, class).max(REGISTRATION_RETRY_DELAY);
     Err(HelloRefusal::for_now(Reason::Overloaded, message, wait))
 }
 
@@ -284,42 +293,44 @@ fn seed(session: &Session, greeting: &AcceptedHello, former: Option<&Session>) {
 }
 
 /// The stream has ended: the agent is away from now on, unless it has another one.
-async fn leave(hub: &Hub, session: &Arc<Session>) {
-    let stood = hub.registry.is_connected(session);
-    let ending = session.ending(hub.stopping.is_cancelled() || hub.is_isolated());
-    let in_force = hub.registry.leave(session, hub.ticks.now(), ending);
+async fn leave(streams: &AgentStreams, session: &Arc<Session>) {
+    let Admission { context, sessions, agent_status, draining, .. } = &*streams.admission;
+    let stood = sessions.registry.is_connected(session);
+    let ending = session.ending(context.stopping.is_cancelled() || draining.is_isolated());
+    let in_force = sessions.registry.leave(session, context.ticks.now(), ending);
     session.ended.cancel();
     let uids = session.uids();
-    hub.drop_namespaces(hub.registry.release(session.serial, &uids));
+    sessions.release(session, &uids);
     session.forget_claims();
     if !stood {
         // It may have been registered all the same. If that is seen only later, it is told then.
-        let seen = hub.agent_index.get(&names::agent_object_name(&session.agent_id, &session.zone));
-        if let Some(left) = seen.and_then(|agent| disconnects::missed_disconnect(hub, &agent)) {
-            hub.pending_disconnects.put(left);
+        let seen = context.agent_index.get(&names::agent_object_name(&session.agent_id, &session.zone));
+        if let Some(agent) = seen {
+            agent_status.queue_missed_disconnect(&agent);
         }
         return;
     }
-    hub.metrics.sessions.dec();
-    hub.metrics.sessions_ended.inc();
-    hub.agent_went(session, uids);
-    hub.connected.send_modify(|count| *count -= 1);
+    context.metrics.sessions.dec();
+    context.metrics.sessions_ended.inc();
+    streams.parts.zone_probes.withdraw_all(session);
+    sessions.ended(session, &uids);
+    sessions.connected.send_modify(|count| *count -= 1);
     // Where others are alive, they know by this replica's Lease that all its agents have left; nothing is written for each.
-    let is_known = hub.stopping.is_cancelled() && !hub.replicas.others().is_empty();
+    let is_known = context.stopping.is_cancelled() && !context.replicas.others().is_empty();
     // That a person asked for it is, or its id would not be kept at the others.
     if in_force && (!is_known || session.was_closed_on_request()) {
-        disconnects::record(hub, Disconnect::new(session, session.end(ending))).await;
+        disconnects::record(agent_status, Disconnect::new(session, session.end(ending))).await;
     }
 }
 
 async fn refuse(
-    hub: &Hub,
+    admission: &Admission,
     sink: &Sink,
     (peer, session): (Option<SocketAddr>, Option<&Session>),
     refusal: HelloRefusal,
 ) {
-    hub.metrics.refuse(refusal.reason.as_str_name());
-    if hub.may_log(refusal.reason.as_str_name(), peer) {
+    admission.context.metrics.refuse(refusal.reason.as_str_name());
+    if admission.context.may_log(refusal.reason.as_str_name(), peer) {
         let agent = session.map(|session| session.agent_id.as_str()).unwrap_or_default();
         warn!(
             agentId = agent,
@@ -357,14 +368,15 @@ fn duplicate(session: &Session, taken: &ClaimError) -> HelloRefusal {
     HelloRefusal::for_now(Reason::DuplicateAgentId, message, wait)
 }
 
-fn accepted_frame(hub: &Hub, session: &Session) -> ops::Accepted {
+fn accepted_frame(admission: &Admission, session: &Session) -> ops::Accepted {
+    let settings = &admission.context.settings;
     ops::Accepted {
         session_id: session.id.to_string(),
-        replica_id: hub.settings.replica_id.clone(),
+        replica_id: settings.replica_id.clone(),
         approved: session.is_approved(),
         protocol: PROTOCOL_VERSION,
         capabilities: Vec::new(),
-        heartbeat_ms: millis(hub.settings.heartbeat),
-        max_message_bytes: u32::try_from(hub.settings.max_message_bytes).unwrap_or(u32::MAX),
+        heartbeat_ms: millis(settings.heartbeat),
+        max_message_bytes: u32::try_from(settings.max_message_bytes).unwrap_or(u32::MAX),
     }
 }

@@ -5,16 +5,18 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::task::TaskTracker;
 use tonic::transport::Server;
 use tonic::transport::server::Router;
 use tonic::{Request, Response, Status, Streaming};
 use tonic_health::server::HealthReporter;
 use tower::layer::util::{Identity, Stack};
 
-use crate::hub::admission::handshake;
+use crate::hub::admission::handshake::{self, AgentStreams};
 use crate::hub::admission::streams::StreamCountingLayer;
 use crate::hub::admission::transport::Peer;
-use crate::hub::{Hub, HubError, Pings};
+use crate::hub::context::HubContext;
+use crate::hub::{HubError, Pings};
 use crate::wire::events::caching_server::{Caching, CachingServer};
 use crate::wire::ops::operations_server::{Operations, OperationsServer};
 use crate::wire::{DESCRIPTORS, events, ops};
@@ -39,7 +41,10 @@ const MAX_QUEUED_FRAMES: usize = 4;
 /// The services as gRPC's health service names them.
 pub(in crate::hub) const SERVICES: [&str; 3] = ["", "ops.Operations", "events.Caching"];
 
-struct OperationsService(Arc<Hub>);
+struct OperationsService {
+    streams: Arc<AgentStreams>,
+    tasks: TaskTracker,
+}
 
 #[async_trait]
 impl Operations for OperationsService {
@@ -50,9 +55,8 @@ impl Operations for OperationsService {
         request: Request<Streaming<ops::AgentFrame>>,
     ) -> Result<Response<Self::GetOpsStream>, Status> {
         let (sink, frames) = mpsc::channel(MAX_QUEUED_FRAMES);
-        let hub = Arc::clone(&self.0);
         let peer = request.extensions().get::<Peer>().map(|peer| peer.address);
-        self.0.tasks.spawn(handshake::run(hub, request.into_inner(), sink, peer));
+        self.tasks.spawn(handshake::run(Arc::clone(&self.streams), request.into_inner(), sink, peer));
         Ok(Response::new(ReceiverStream::new(frames)))
     }
 }
@@ -76,11 +80,13 @@ pub(in crate::hub) type CountedRouter = Router<Stack<StreamCountingLayer, Identi
 
 /// All services behind the HTTP/2 limits.
 pub(in crate::hub) async fn router(
-    hub: &Arc<Hub>,
+    context: &HubContext,
+    streams: Arc<AgentStreams>,
     health: &HealthReporter,
 ) -> Result<CountedRouter, HubError> {
-    let max = hub.settings.max_message_bytes;
-    let operations = OperationsServer::new(OperationsService(Arc::clone(hub)))
+    let settings = &context.settings;
+    let max = settings.max_message_bytes;
+    let operations = OperationsServer::new(OperationsService { streams, tasks: context.tasks.clone() })
         .max_decoding_message_size(max)
         .max_encoding_message_size(max);
     let caching =
@@ -88,19 +94,19 @@ pub(in crate::hub) async fn router(
     for service in SERVICES {
         health.set_service_status(service, tonic_health::ServingStatus::Serving).await;
     }
-    let health_server = hub.settings.health_service.then(|| {
+    let health_server = settings.health_service.then(|| {
         let service = tonic_health::server::HealthService::from_health_reporter(health.clone());
         tonic_health::pb::health_server::HealthServer::new(service)
     });
     let reflection = || {
         let mut builder =
             tonic_reflection::server::Builder::configure().register_encoded_file_descriptor_set(DESCRIPTORS);
-        if hub.settings.health_service {
+        if settings.health_service {
             builder = builder.register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
         }
         builder
     };
-    Ok(limits(Server::builder(), hub.settings.pings)
+    Ok(limits(Server::builder(), settings.pings)
         .layer(StreamCountingLayer)
         .add_service(operations)
         .add_service(caching)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::hub::Hub;
+use super::AgentStatus;
 
 /// Maximum number of approvals taken from the wake set at once.
 const MAX_APPROVALS_PER_BATCH: usize = 100;
@@ -16,17 +16,17 @@ const MAX_APPROVALS_PER_BATCH: usize = 100;
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Writes approvals down until stopped.
-pub(in crate::hub) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
-    while let Some(names) = stop.run_until_cancelled(hub.approvals.take(MAX_APPROVALS_PER_BATCH)).await {
+pub(in crate::hub) async fn run(status: Arc<AgentStatus>, stop: CancellationToken) {
+    while let Some(names) = stop.run_until_cancelled(status.approvals.take(MAX_APPROVALS_PER_BATCH)).await {
         for name in names {
-            let Some(written) = stop.run_until_cancelled(write(&hub, &name)).await else { return };
+            let Some(written) = stop.run_until_cancelled(write(&status, &name)).await else { return };
             let Err(problem) = written else { continue };
             warn!(
                 agent = name,
                 error = problem,
                 "cannot write down that the agent was approved; tried again"
             );
-            hub.approvals.wake(name);
+            status.approvals.wake(name);
             if stop.run_until_cancelled(tokio::time::sleep(RETRY_DELAY)).await.is_none() {
                 return;
             }
@@ -35,10 +35,10 @@ pub(in crate::hub) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
 }
 
 /// Writes down that an agent was approved, if it is connected here.
-async fn write(hub: &Hub, name: &str) -> Result<(), String> {
-    let Some(agent) = hub.agent_index.get(name) else { return Ok(()) };
-    let session = hub.registry.of_agent(&agent.spec.agent_id);
+async fn write(status: &AgentStatus, name: &str) -> Result<(), String> {
+    let Some(agent) = status.context.agent_index.get(name) else { return Ok(()) };
+    let session = status.sessions.registry.of_agent(&agent.spec.agent_id);
     let Some(session) = session.filter(|session| session.zone == agent.spec.zone_id) else { return Ok(()) };
-    let written = hub.agents.write_approved(&session.agent_id, &session.zone, &session.id);
+    let written = status.agents.write_approved(&session.agent_id, &session.zone, &session.id);
     written.await.map_err(|problem| problem.to_string())
 }

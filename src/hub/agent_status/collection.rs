@@ -12,9 +12,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+use super::AgentStatus;
 use crate::account::agent_resource::SessionEnd;
 use crate::account::lifecycle::{Fact, Tick};
-use crate::hub::Hub;
 use crate::hub::agent_status::registration::KnownAgent;
 use crate::telemetry::outages::warn_unless_away;
 
@@ -104,9 +104,10 @@ fn interval(remove_after: Tick) -> Duration {
 }
 
 /// Sweeps until stopped.
-pub(in crate::hub) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
+pub(in crate::hub) async fn run(status: Arc<AgentStatus>, stop: CancellationToken) {
+    let context = &status.context;
     let mut absent = AbsentAgents::default();
-    let pace = interval(hub.settings.remove_agents_after);
+    let pace = interval(context.settings.remove_agents_after);
     let mut looked = Instant::now();
     let often = pace.min(UNAPPROVED_COLLECTION_INTERVAL);
     let mut sweep = tokio::time::interval_at(looked + often, often);
@@ -116,68 +117,71 @@ pub(in crate::hub) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
             () = stop.cancelled() => return,
             _ = sweep.tick() => {}
         }
-        if looked.elapsed() < pace && hub.agent_index.never_approved() == 0 {
+        if looked.elapsed() < pace && context.agent_index.never_approved() == 0 {
             continue;
         }
         looked = Instant::now();
         tokio::select! {
             () = stop.cancelled() => return,
-            () = collect(&hub, &mut absent) => {}
+            () = collect(&status, &mut absent) => {}
         }
     }
 }
 
 /// Whether an agent is connected, connecting, or may still come back: here, or at a replica that is not known to be
 /// gone.
-fn is_here(hub: &Hub, agent: &KnownAgent) -> bool {
-    let ours = agent.replica == hub.settings.replica_id;
+fn is_here(status: &AgentStatus, agent: &KnownAgent) -> bool {
+    let context = &status.context;
+    let ours = agent.replica == context.settings.replica_id;
     let is_elsewhere = || {
         agent.connected
             && !ours
-            && hub.replicas.serves(&agent.replica, agent.incarnation.as_deref()) != Fact::Known(false)
+            && context.replicas.serves(&agent.replica, agent.incarnation.as_deref()) != Fact::Known(false)
     };
-    hub.registry.knows(&agent.agent_id, &agent.zone) || is_elsewhere()
+    status.sessions.registry.knows(&agent.agent_id, &agent.zone) || is_elsewhere()
 }
 
 /// Looks at all objects once, if this replica leads.
-pub(in crate::hub) async fn collect(hub: &Hub, absent: &mut AbsentAgents) {
-    if !hub.leadership.leads() {
+pub(in crate::hub) async fn collect(status: &AgentStatus, absent: &mut AbsentAgents) {
+    let AgentStatus { context, agents, .. } = status;
+    if !context.leadership.leads() {
         // Whoever leads next counts anew.
         *absent = AbsentAgents::default();
         return;
     }
-    if hub.replicas.backlog_since(hub.ticks.now()).is_some() {
+    if context.replicas.backlog_since(context.ticks.now()).is_some() {
         // Whoever is away may be waiting to be registered.
         return;
     }
-    let known = match tokio::time::timeout(API_TIMEOUT, hub.agents.known()).await {
+    let known = match tokio::time::timeout(API_TIMEOUT, agents.known()).await {
         Ok(Ok(known)) => known,
         Ok(Err(problem)) => return warn_unless_away!(error = %problem, "cannot list the agents' objects"),
         Err(_) => return warn_unless_away!("the agents' objects were not listed in time"),
     };
     absent.keep_only(&known);
     let after = CollectionDelays {
-        mark_disconnected: hub.settings.forget_after,
-        remove: hub.settings.remove_agents_after,
-        remove_unapproved: hub.settings.remove_unapproved_after,
-        forget_decision: hub.settings.forget_approved_after,
-        approves_new: hub.settings.approves_new,
+        mark_disconnected: context.settings.forget_after,
+        remove: context.settings.remove_agents_after,
+        remove_unapproved: context.settings.remove_unapproved_after,
+        forget_decision: context.settings.forget_approved_after,
+        approves_new: context.settings.approves_new,
     };
     // What one had in its own file is kept for as long as it may come back.
-    let after_listing = CollectionDelays { remove: after.remove.max(hub.settings.account_cleanup), ..after };
+    let after_listing =
+        CollectionDelays { remove: after.remove.max(context.settings.account_cleanup), ..after };
     for agent in known {
-        if !hub.leadership.leads() || hub.replicas.backlog_since(hub.ticks.now()).is_some() {
+        if !context.leadership.leads() || context.replicas.backlog_since(context.ticks.now()).is_some() {
             return;
         }
         let after = if agent.lists { after_listing } else { after };
-        let fate = absent.judge(&agent, is_here(hub, &agent), (hub.ticks.now(), Timestamp::now()), after);
+        let fate =
+            absent.judge(&agent, is_here(status, &agent), (context.ticks.now(), Timestamp::now()), after);
         let done = match fate {
             CollectionAction::Keep => continue,
             CollectionAction::MarkDisconnected => {
                 // Nobody saw its stream end.
                 let end = SessionEnd::ReplicaLost;
-                let told =
-                    hub.agents.write_disconnected(&agent.agent_id, &agent.zone, &agent.session_id, end);
+                let told = agents.write_disconnected(&agent.agent_id, &agent.zone, &agent.session_id, end);
                 tokio::time::timeout(API_TIMEOUT, told).await
             }
             CollectionAction::Remove => {
@@ -186,7 +190,7 @@ pub(in crate::hub) async fn collect(hub: &Hub, absent: &mut AbsentAgents) {
                     zoneId = agent.zone,
                     "an agent that was long gone is removed"
                 );
-                tokio::time::timeout(API_TIMEOUT, hub.agents.remove(&agent)).await
+                tokio::time::timeout(API_TIMEOUT, agents.remove(&agent)).await
             }
         };
         if let Ok(Err(problem)) = done {

@@ -3,14 +3,20 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
 
+use super::AgentStatus;
+use super::disconnects::Disconnect;
 use crate::account::KubesvcAccount;
 use crate::account::lifecycle::{AgentProcess, Fact, Presence, SessionFact, Tick};
-use crate::hub::Hub;
 use crate::hub::sessions::registry::AwaySession;
 use crate::hub::static_accounts::Listing;
+
+/// Interval between scans for agents to be forgotten.
+const FORGET_INTERVAL: Duration = Duration::from_secs(5);
 
 /// An agent that was forgotten.
 struct DepartedAgent {
@@ -41,24 +47,24 @@ impl DepartedAgents {
     }
 }
 
-impl Hub {
+impl AgentStatus {
     /// Agents of a zone that are forgotten and had the account in their own file: those of this process, and those that their
     /// objects tell of.
     pub(in crate::hub) fn departed_with(&self, account: &KubesvcAccount, zone: &str) -> Vec<SessionFact> {
         let departed = self.departed_agents.0.lock();
-        let is_known = |agent_id: &str| self.registry.knows(agent_id, zone);
+        let is_known = |agent_id: &str| self.sessions.registry.knows(agent_id, zone);
         let mut facts = Vec::new();
         for ((of, agent_id), gone) in departed.iter() {
             if of == zone && gone.listing.has(account) && !is_known(agent_id) {
                 facts.push(fact(agent_id, zone, gone.approved, gone.since));
             }
         }
-        for agent in self.agent_index.all() {
+        for agent in self.context.agent_index.all() {
             let (spec, status) = (&agent.spec, agent.status.as_ref());
             let lists = || status.and_then(|status| status.lists(account)) == Some(true);
             let is_ours = || {
                 let session = status.and_then(|status| status.session.as_ref());
-                session.is_some_and(|session| session.replica == self.settings.replica_id)
+                session.is_some_and(|session| session.replica == self.context.settings.replica_id)
             };
             let is_told = || departed.contains_key(&(zone.to_owned(), spec.agent_id.clone()));
             if spec.zone_id == zone && is_ours() && lists() && !is_known(&spec.agent_id) && !is_told() {
@@ -67,6 +73,31 @@ impl Hub {
             }
         }
         facts
+    }
+}
+
+/// Forgets agents that have been away for long, and says so in their objects, until stopped.
+pub(in crate::hub) async fn forget(status: Arc<AgentStatus>, stop: CancellationToken) {
+    let AgentStatus { context, sessions, .. } = &*status;
+    let mut sweep = tokio::time::interval(FORGET_INTERVAL);
+    while stop.run_until_cancelled(sweep.tick()).await.is_some() {
+        if context.replicas.backlog_since(context.ticks.now()).is_some() {
+            // Whoever is away may be waiting to be registered.
+            continue;
+        }
+        let Some(before) = context.ticks.now().checked_sub(context.settings.forget_after) else { continue };
+        let over = context.ticks.now().checked_sub(context.settings.account_cleanup);
+        status.departed_agents.sweep(over, |agent_id, zone| sessions.registry.knows(agent_id, zone));
+        for (agent_id, zone, away) in sessions.registry.forget(before) {
+            status.departed_agents.put(&agent_id, &zone, &away);
+            // Told by whoever tells of all that have left: this one goes on, however long the API server takes.
+            status.pending_disconnects.put(Disconnect {
+                agent_id,
+                zone,
+                session_id: away.session_id,
+                end: away.ending.into(),
+            });
+        }
     }
 }
 

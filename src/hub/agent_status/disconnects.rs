@@ -12,9 +12,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use super::AgentStatus;
 use crate::account::agent_resource::SessionEnd;
 use crate::account::{KubesvcAgent, SessionId};
-use crate::hub::Hub;
 use crate::hub::sessions::session::Session;
 use crate::telemetry::outages::warn_unless_away;
 
@@ -72,38 +72,48 @@ impl PendingDisconnects {
     }
 }
 
-/// A session of this process that an agent's object calls connected, and that is not here: its stream ended while it was
-/// being registered, or an answer was lost.
-pub(in crate::hub) fn missed_disconnect(hub: &Hub, agent: &KubesvcAgent) -> Option<Disconnect> {
-    let (spec, status) = (&agent.spec, agent.status.as_ref().filter(|status| status.connected)?);
-    let session = status.session.as_ref()?;
-    let is_ours = session.replica == hub.settings.replica_id
-        && session.incarnation.as_deref() == Some(hub.replicas.incarnation());
-    // Where the agent has a stream, that one writes the object, or looks here when it has ended.
-    let is_left = is_ours && hub.registry.of_agent(&spec.agent_id).is_none();
-    let requested = hub.registry.is_reserved(&spec.agent_id, &session.boot_id);
-    is_left.then(|| Disconnect {
-        agent_id: spec.agent_id.clone(),
-        zone: spec.zone_id.clone(),
-        session_id: session.id.clone(),
-        end: if requested { SessionEnd::Requested } else { SessionEnd::Cut },
-    })
+impl AgentStatus {
+    /// A session of this process that an agent's object calls connected, and that is not here: its stream ended while it
+    /// was being registered, or an answer was lost.
+    pub(in crate::hub) fn missed_disconnect(&self, agent: &KubesvcAgent) -> Option<Disconnect> {
+        let (context, registry) = (&self.context, &self.sessions.registry);
+        let (spec, status) = (&agent.spec, agent.status.as_ref().filter(|status| status.connected)?);
+        let session = status.session.as_ref()?;
+        let is_ours = session.replica == context.settings.replica_id
+            && session.incarnation.as_deref() == Some(context.replicas.incarnation());
+        // Where the agent has a stream, that one writes the object, or looks here when it has ended.
+        let is_left = is_ours && registry.of_agent(&spec.agent_id).is_none();
+        let requested = registry.is_reserved(&spec.agent_id, &session.boot_id);
+        is_left.then(|| Disconnect {
+            agent_id: spec.agent_id.clone(),
+            zone: spec.zone_id.clone(),
+            session_id: session.id.clone(),
+            end: if requested { SessionEnd::Requested } else { SessionEnd::Cut },
+        })
+    }
+
+    /// Queues a disconnect that the object does not say, if there is one.
+    pub(in crate::hub) fn queue_missed_disconnect(&self, agent: &KubesvcAgent) {
+        if let Some(left) = self.missed_disconnect(agent) {
+            self.pending_disconnects.put(left);
+        }
+    }
 }
 
 /// Has the object say that the session has ended, now or as soon as it can be written.
-pub(in crate::hub) async fn record(hub: &Hub, disconnect: Disconnect) {
-    if let Err(problem) = try_record(hub, &disconnect).await {
+pub(in crate::hub) async fn record(status: &AgentStatus, disconnect: Disconnect) {
+    if let Err(problem) = try_record(status, &disconnect).await {
         warn_unless_away!(
             agentId = disconnect.agent_id,
             error = problem,
             "cannot mark the agent as disconnected; tried again"
         );
-        hub.pending_disconnects.put(disconnect);
+        status.pending_disconnects.put(disconnect);
     }
 }
 
-async fn try_record(hub: &Hub, disconnect: &Disconnect) -> Result<(), String> {
-    let told = hub.agents.write_disconnected(
+async fn try_record(status: &AgentStatus, disconnect: &Disconnect) -> Result<(), String> {
+    let told = status.agents.write_disconnected(
         &disconnect.agent_id,
         &disconnect.zone,
         &disconnect.session_id,
@@ -113,22 +123,22 @@ async fn try_record(hub: &Hub, disconnect: &Disconnect) -> Result<(), String> {
 }
 
 /// Tells what could not be told, until stopped.
-pub(in crate::hub) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
+pub(in crate::hub) async fn run(status: Arc<AgentStatus>, stop: CancellationToken) {
     let mut again = RETRY_DELAY;
     loop {
         let more = async {
-            hub.pending_disconnects.more.notified().await;
+            status.pending_disconnects.more.notified().await;
             tokio::time::sleep(again).await;
         };
         if stop.run_until_cancelled(more).await.is_none() {
             return;
         }
-        match stop.run_until_cancelled(record_all(&hub)).await {
+        match stop.run_until_cancelled(record_all(&status)).await {
             None => return,
             Some(true) => again = RETRY_DELAY,
             Some(false) => {
                 again = (again * 2).min(MAX_RETRY_DELAY);
-                hub.pending_disconnects.more.notify_one();
+                status.pending_disconnects.more.notify_one();
             }
         }
     }
@@ -136,8 +146,8 @@ pub(in crate::hub) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
 
 /// Writes all of them, a bounded number at once: one write that hangs holds up none of the others. False: some could not be
 /// written, and are kept.
-async fn record_all(hub: &Hub) -> bool {
-    let mut waiting = hub.pending_disconnects.take().into_iter();
+async fn record_all(status: &AgentStatus) -> bool {
+    let mut waiting = status.pending_disconnects.take().into_iter();
     let mut under_way = FuturesUnordered::new();
     let mut failures = 0;
     loop {
@@ -146,16 +156,16 @@ async fn record_all(hub: &Hub) -> bool {
             && let Some(disconnect) = waiting.next()
         {
             under_way.push(async move {
-                let told = try_record(hub, &disconnect).await;
+                let told = try_record(status, &disconnect).await;
                 (disconnect, told)
             });
         }
         let Some((disconnect, told)) = under_way.next().await else { break };
         if told.is_err() {
             failures += 1;
-            hub.pending_disconnects.put_back(disconnect);
+            status.pending_disconnects.put_back(disconnect);
         }
     }
-    waiting.for_each(|disconnect| hub.pending_disconnects.put_back(disconnect));
+    waiting.for_each(|disconnect| status.pending_disconnects.put_back(disconnect));
     failures == 0
 }

@@ -9,15 +9,17 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 
+use super::AgentStatus;
 use crate::account::KubesvcAccount;
 use crate::account::lifecycle::silence;
 use crate::account::outbox::{OutboxEntry, PackedOutbox, PackingCursor, SessionReport, awaited, packed};
 use crate::crash;
-use crate::hub::Hub;
 use crate::hub::agent_status::registration::OutboxWrite;
+use crate::hub::sessions::events::{SessionEvent, SessionSubscriber};
 use crate::hub::sessions::session::Session;
 use crate::hub::zone_probes::probe::ProbeRound;
 use crate::telemetry::outages::warn_unless_away;
+use crate::wake_set::WakeSet;
 
 /// Minimum interval between two outbox writes for one agent.
 const MIN_WRITE_INTERVAL: Duration = Duration::from_millis(500);
@@ -33,6 +35,30 @@ const OVERFLOW_ROTATION_INTERVAL: Duration = Duration::from_secs(10);
 const MAX_CONCURRENT_WRITES: usize = 16;
 /// Maximum number of sessions taken from the wake set at once.
 const MAX_SESSIONS_PER_SCAN: usize = 100_000;
+
+/// Sessions whose outbox may have changed.
+#[derive(Default)]
+pub(in crate::hub) struct DirtyOutboxes(WakeSet<u64>);
+
+impl SessionSubscriber for DirtyOutboxes {
+    fn session_event(&self, serial: u64, event: SessionEvent<'_>) {
+        match event {
+            SessionEvent::Stood { accounts, .. } if accounts.is_empty() => {}
+            SessionEvent::Stood { .. } | SessionEvent::AnswerChanged(_) | SessionEvent::Released(_) => {
+                self.0.wake(serial);
+            }
+            SessionEvent::OfferChanged(_, change) => {
+                self.0.wake(serial);
+                change.speaker.into_iter().for_each(|speaker| self.0.wake(speaker));
+            }
+            SessionEvent::Ended { .. } | SessionEvent::Listed(_) | SessionEvent::ProblemsChanged => {}
+        }
+    }
+
+    fn account_changed(&self, _uid: &str, serials: &[u64]) {
+        self.0.wake_all(serials.iter().copied());
+    }
+}
 
 /// Which sessions have something to say, and when each may. Pure.
 #[derive(Debug, Default)]
@@ -142,35 +168,36 @@ impl WriteSchedule {
 }
 
 /// Keeps the outboxes in step until stopped.
-pub(in crate::hub) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
+pub(in crate::hub) async fn run(status: Arc<AgentStatus>, stop: CancellationToken) {
+    let AgentStatus { context, sessions, wakes, .. } = &*status;
     let mut turns = WriteSchedule::default();
     let mut writes = FuturesUnordered::new();
-    let mut leads = hub.leadership.follow();
+    let mut leads = context.leadership.follow();
     let mut overdue = tokio::time::interval(OVERDUE_CHECK_INTERVAL);
     overdue.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let next = turns.next();
         tokio::select! {
             () = stop.cancelled() => return,
-            serials = hub.dirty_outboxes.take(MAX_SESSIONS_PER_SCAN) => {
+            serials = wakes.outboxes.0.take(MAX_SESSIONS_PER_SCAN) => {
                 serials.into_iter().for_each(|serial| turns.mark(serial, Instant::now()));
             }
             // The sender lives as long as the hub.
             _ = leads.changed() => {
                 // Whoever leads now, all is looked at again.
-                hub.registry.connected().iter().for_each(|one| turns.mark(one.serial, Instant::now()));
+                sessions.registry.connected().iter().for_each(|one| turns.mark(one.serial, Instant::now()));
             }
-            _ = overdue.tick(), if !hub.is_leading() => {
-                let owing = hub.registry.connected().into_iter().filter(|one| one.ledger.lock().owes());
+            _ = overdue.tick(), if !context.is_leading() => {
+                let owing = sessions.registry.connected().into_iter().filter(|one| one.ledger.lock().owes());
                 owing.for_each(|one| turns.mark(one.serial, Instant::now()));
                 turns.go_on(Instant::now());
             }
-            Some(written) = writes.next(), if !writes.is_empty() => settle(&hub, &mut turns, written),
+            Some(written) = writes.next(), if !writes.is_empty() => settle(&status, &mut turns, written),
             () = at(next), if next.is_some() && writes.len() < MAX_CONCURRENT_WRITES => {
                 let now = Instant::now();
                 for serial in turns.take(now, MAX_CONCURRENT_WRITES - writes.len()) {
                     let turn = turns.turn_of(serial, now);
-                    writes.push(write(&hub, serial, turn));
+                    writes.push(write(&status, serial, turn));
                 }
             }
         }
@@ -192,18 +219,21 @@ struct WriteReport {
     done: Option<bool>,
 }
 
-async fn write(hub: &Hub, serial: u64, turn: PackingCursor) -> WriteReport {
-    let Some(session) = hub.registry.by_serial(serial) else {
+async fn write(status: &AgentStatus, serial: u64, turn: PackingCursor) -> WriteReport {
+    let Some(session) = status.sessions.registry.by_serial(serial) else {
         return WriteReport { serial, turns: None, done: None };
     };
-    let PackedOutbox { entries, next } =
-        if hub.is_leading() { PackedOutbox::default() } else { outbox_of(hub, &session, &turn) };
-    let is_news = session.is_news(&entries, |entry| may_stand(hub, entry));
-    let done = if is_news { Some(write_outbox(hub, &session, entries).await) } else { None };
+    let PackedOutbox { entries, next } = if status.context.is_leading() {
+        PackedOutbox::default()
+    } else {
+        outbox_of(status, &session, &turn)
+    };
+    let is_news = session.is_news(&entries, |entry| may_stand(status, entry));
+    let done = if is_news { Some(write_outbox(status, &session, entries).await) } else { None };
     WriteReport { serial, turns: Some((turn, next)), done }
 }
 
-fn settle(hub: &Hub, turns: &mut WriteSchedule, written: WriteReport) {
+fn settle(status: &AgentStatus, turns: &mut WriteSchedule, written: WriteReport) {
     let (now, serial) = (Instant::now(), written.serial);
     if let Some(had_no_room) = written.turns {
         turns.had_no_room(serial, had_no_room, now);
@@ -217,15 +247,15 @@ fn settle(hub: &Hub, turns: &mut WriteSchedule, written: WriteReport) {
     if written.done == Some(false) {
         turns.mark(serial, now);
     }
-    if hub.registry.by_serial(serial).is_none() {
+    if status.sessions.registry.by_serial(serial).is_none() {
         turns.forget(serial);
     }
 }
 
 /// Writes an outbox. Whether it stands, or will never have to.
-async fn write_outbox(hub: &Hub, session: &Session, outbox: Vec<OutboxEntry>) -> bool {
+async fn write_outbox(status: &AgentStatus, session: &Session, outbox: Vec<OutboxEntry>) -> bool {
     crash::point("agent-report:before");
-    let answer = hub.agents.write_outbox(&session.agent_id, &session.zone, &session.id, &outbox).await;
+    let answer = status.agents.write_outbox(&session.agent_id, &session.zone, &session.id, &outbox).await;
     crash::point("agent-report:after");
     let problem = match answer {
         Ok(OutboxWrite::Written) => {
@@ -238,7 +268,7 @@ async fn write_outbox(hub: &Hub, session: &Session, outbox: Vec<OutboxEntry>) ->
         }
         Err(problem) => problem.to_string(),
     };
-    if hub.may_log("reports", None) {
+    if status.context.may_log("reports", None) {
         warn_unless_away!(
             agentId = session.agent_id,
             error = problem,
@@ -249,17 +279,19 @@ async fn write_outbox(hub: &Hub, session: &Session, outbox: Vec<OutboxEntry>) ->
 }
 
 /// What accounts wait to hear of a session, as far as there is room.
-fn outbox_of(hub: &Hub, session: &Session, turn: &PackingCursor) -> PackedOutbox {
-    let now = hub.ticks.now();
+fn outbox_of(status: &AgentStatus, session: &Session, turn: &PackingCursor) -> PackedOutbox {
+    let now = status.context.ticks.now();
     let late = silence(&session.agent_id);
     let mut entries = Vec::new();
     for uid in session.uids() {
-        let Some(account) = hub.accounts.by_uid(&uid) else { continue };
+        let Some(account) = status.context.accounts.by_uid(&uid) else { continue };
         let ledger = session.ledger.lock();
         let entry = ledger.entry(&uid);
         let owed = entry.and_then(|entry| entry.owed).map(|(epoch, _)| epoch);
         let overdue = owed == Some(account.status_or_default().epoch)
-            && ledger.silent_for(&uid, now).is_some_and(|silent| silent >= hub.settings.operation_wait);
+            && ledger
+                .silent_for(&uid, now)
+                .is_some_and(|silent| silent >= status.context.settings.operation_wait);
         let said = SessionReport {
             report: entry.and_then(|entry| entry.report.as_ref()),
             overdue: overdue.then_some(&late),
@@ -269,24 +301,26 @@ fn outbox_of(hub: &Hub, session: &Session, turn: &PackingCursor) -> PackedOutbox
         entries.extend(awaited(&account, &session.zone, said));
     }
     for uid in session.zone_probes.lock().uids() {
-        let Some(account) = hub.accounts.by_uid(&uid) else { continue };
-        let said =
-            SessionReport { offers: speaks_for_its_zone(hub, session, &account), ..SessionReport::default() };
+        let Some(account) = status.context.accounts.by_uid(&uid) else { continue };
+        let said = SessionReport {
+            offers: speaks_for_its_zone(status, session, &account),
+            ..SessionReport::default()
+        };
         entries.extend(awaited(&account, &session.zone, said));
     }
     packed(entries, turn)
 }
 
 /// Whether the session could reach the account, and no other one of its zone is the one to say so.
-fn speaks_for_its_zone(hub: &Hub, session: &Session, account: &KubesvcAccount) -> bool {
+fn speaks_for_its_zone(status: &AgentStatus, session: &Session, account: &KubesvcAccount) -> bool {
     let round = ProbeRound::of(account);
-    let speaker = round.and_then(|round| hub.offers.lock().speaker(account.uid(), round, &session.zone));
+    let speaker = round.and_then(|round| status.zone_probes.speaker(account.uid(), round, &session.zone));
     speaker == Some(session.serial)
 }
 
 /// Whether an entry may be left standing that nothing waits for any more.
-fn may_stand(hub: &Hub, entry: &OutboxEntry) -> bool {
-    entry.may_stand(hub.accounts.by_uid(&entry.uid).as_deref())
+fn may_stand(status: &AgentStatus, entry: &OutboxEntry) -> bool {
+    entry.may_stand(status.context.accounts.by_uid(&entry.uid).as_deref())
 }
 
 #[cfg(test)]

@@ -8,11 +8,13 @@ use std::time::Duration;
 use futures::{StreamExt, stream};
 use tokio_util::sync::CancellationToken;
 
+use super::AgentStatus;
 use crate::hub::agent_status::registration::AgentSummary;
+use crate::hub::sessions::events::{SessionEvent, SessionSubscriber};
 use crate::hub::sessions::ledger::Moment;
 use crate::hub::sessions::session::Session;
-use crate::hub::{Hub, MAX_CONCURRENT_REGISTRATIONS};
 use crate::telemetry::outages::warn_unless_away;
+use crate::wake_set::WakeSet;
 
 /// Interval between scans for due updates.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
@@ -24,6 +26,24 @@ const MAX_SESSIONS_PER_SCAN: usize = 100_000;
 const MAX_CONCURRENT_WRITES: usize = 4;
 /// Time limit for one write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Sessions whose summary may have changed.
+#[derive(Default)]
+pub(in crate::hub) struct DirtySummaries(WakeSet<u64>);
+
+impl SessionSubscriber for DirtySummaries {
+    fn session_event(&self, serial: u64, event: SessionEvent<'_>) {
+        match event {
+            SessionEvent::OfferChanged(..) => {}
+            SessionEvent::Stood { .. }
+            | SessionEvent::Ended { .. }
+            | SessionEvent::AnswerChanged(_)
+            | SessionEvent::Released(_)
+            | SessionEvent::Listed(_)
+            | SessionEvent::ProblemsChanged => self.0.wake(serial),
+        }
+    }
+}
 
 /// When an agent's object was written last, and what it was told.
 #[derive(Debug, Default)]
@@ -87,7 +107,7 @@ impl SummaryQueue {
 }
 
 /// Keeps the objects in step until stopped.
-pub(in crate::hub) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
+pub(in crate::hub) async fn run(status: Arc<AgentStatus>, stop: CancellationToken) {
     let mut notes = SummaryQueue::default();
     let mut look = tokio::time::interval(SCAN_INTERVAL);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -96,21 +116,21 @@ pub(in crate::hub) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
             () = stop.cancelled() => return,
             _ = look.tick() => {}
         }
-        notes.mark(hub.dirty_summaries.try_take(MAX_SESSIONS_PER_SCAN), hub.moment());
-        if hub.registering.available_permits() < MAX_CONCURRENT_REGISTRATIONS {
+        notes.mark(status.wakes.summaries.0.try_take(MAX_SESSIONS_PER_SCAN), status.context.moment());
+        if status.registrations.are_taken() {
             continue;
         }
         tokio::select! {
             () = stop.cancelled() => return,
-            () = write_due(&hub, &mut notes) => {}
+            () = write_due(&status, &mut notes) => {}
         }
     }
 }
 
-async fn write_due(hub: &Hub, notes: &mut SummaryQueue) {
+async fn write_due(status: &AgentStatus, notes: &mut SummaryQueue) {
     let mut news = Vec::new();
-    for serial in notes.due(hub.moment()) {
-        let Some(session) = hub.registry.by_serial(serial) else {
+    for serial in notes.due(status.context.moment()) {
+        let Some(session) = status.sessions.registry.by_serial(serial) else {
             notes.forget(serial);
             continue;
         };
@@ -123,11 +143,10 @@ async fn write_due(hub: &Hub, notes: &mut SummaryQueue) {
     let full = &AtomicBool::new(false);
     let mut written = stream::iter(news)
         .map(|(session, note)| async move {
-            let registering = hub.registering.available_permits() < MAX_CONCURRENT_REGISTRATIONS;
-            let written = if registering || full.load(Ordering::Relaxed) {
+            let written = if status.registrations.are_taken() || full.load(Ordering::Relaxed) {
                 Some(false)
             } else {
-                write(hub, &session, &note).await
+                write(status, &session, &note).await
             };
             full.fetch_or(written == Some(false), Ordering::Relaxed);
             (session.serial, note, written)
@@ -135,27 +154,27 @@ async fn write_due(hub: &Hub, notes: &mut SummaryQueue) {
         .buffer_unordered(MAX_CONCURRENT_WRITES);
     while let Some((serial, note, written)) = written.next().await {
         match written {
-            Some(true) => notes.wrote(serial, Some(note), hub.moment()),
+            Some(true) => notes.wrote(serial, Some(note), status.context.moment()),
             Some(false) => notes.later(serial),
-            None => notes.wrote(serial, None, hub.moment()),
+            None => notes.wrote(serial, None, status.context.moment()),
         }
     }
 }
 
 /// Writes what is to be told of a session now. Whether it stands.
-pub(in crate::hub) async fn write_now(hub: &Hub, session: &Session) -> bool {
-    write(hub, session, &summary_of(session)).await == Some(true)
+pub(in crate::hub) async fn write_now(status: &AgentStatus, session: &Session) -> bool {
+    write(status, session, &summary_of(session)).await == Some(true)
 }
 
 /// Whether it was written; false: not its turn; absent: the API server did not take it.
-async fn write(hub: &Hub, session: &Session, note: &AgentSummary) -> Option<bool> {
-    let writing = hub.agents.write_summary(&session.agent_id, &session.zone, &session.id, note);
+async fn write(status: &AgentStatus, session: &Session, note: &AgentSummary) -> Option<bool> {
+    let writing = status.agents.write_summary(&session.agent_id, &session.zone, &session.id, note);
     let problem = match tokio::time::timeout(WRITE_TIMEOUT, writing).await {
         Ok(Ok(written)) => return Some(written),
         Ok(Err(problem)) => problem.to_string(),
         Err(_) => "the API server does not answer".to_owned(),
     };
-    if hub.may_log("notes", None) {
+    if status.context.may_log("notes", None) {
         warn_unless_away!(
             agentId = session.agent_id,
             error = problem,

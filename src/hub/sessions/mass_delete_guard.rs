@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::hub::Hub;
+use crate::hub::sessions::Sessions;
 use crate::hub::sessions::ledger::{Ledger, LedgerEntry};
 use crate::hub::sessions::session::Session;
 
@@ -61,14 +61,14 @@ impl MassDeleteGuard {
 
 /// Lists all accounts anew whenever many have vanished, until stopped. The longer that goes on, the more seldom: whoever
 /// may connect can claim accounts that never were.
-pub(in crate::hub) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
+pub(in crate::hub) async fn run(sessions: Arc<Sessions>, stop: CancellationToken) {
     let (mut pause, mut ended) = (LIST_INTERVAL, Instant::now());
-    while stop.run_until_cancelled(hub.mass_delete_guard.more.notified()).await.is_some() {
+    while stop.run_until_cancelled(sessions.mass_delete_guard.more.notified()).await.is_some() {
         if ended.elapsed() > MAX_LIST_INTERVAL {
             pause = LIST_INTERVAL;
         }
         let looked = async {
-            list_anew(&hub).await;
+            list_anew(&sessions).await;
             tokio::time::sleep(pause).await;
         };
         if stop.run_until_cancelled(looked).await.is_none() {
@@ -78,9 +78,9 @@ pub(in crate::hub) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
     }
 }
 
-async fn list_anew(hub: &Hub) {
-    let waiting = hub.mass_delete_guard.take().into_iter();
-    let waiting: Vec<_> = waiting.filter_map(|serial| hub.registry.by_serial(serial)).collect();
+async fn list_anew(sessions: &Sessions) {
+    let waiting = sessions.mass_delete_guard.take().into_iter();
+    let waiting: Vec<_> = waiting.filter_map(|serial| sessions.registry.by_serial(serial)).collect();
     let count: usize = waiting
         .iter()
         .map(|session| advance(session, VanishedState::Awaited, VanishedState::Asked).len())
@@ -89,7 +89,7 @@ async fn list_anew(hub: &Hub) {
         return;
     }
     info!(accounts = count, "many accounts have vanished at once; all are listed before agents drop them");
-    hub.accounts.list_anew().await;
+    sessions.context.accounts.list_anew().await;
     for session in waiting {
         session.wakes.wake_all(advance(&session, VanishedState::Asked, VanishedState::Listed));
     }
@@ -110,10 +110,10 @@ fn advance(session: &Session, from: VanishedState, to: VanishedState) -> Vec<Str
 /// Of these accounts of a session those that it must not drop yet: many have vanished, and no list has shown that since.
 /// All accounts of the session are looked at only where one of these has vanished that was not judged yet, and then all
 /// are judged: a hello with a hundred thousand unknown accounts costs one such look.
-pub(in crate::hub) fn held_back(hub: &Hub, session: &Session, uids: &[String]) -> HashSet<String> {
+pub(in crate::hub) fn held_back(sessions: &Sessions, session: &Session, uids: &[String]) -> HashSet<String> {
     let ledger = session.ledger.lock();
     let mut judged = session.vanished_accounts.lock();
-    let has_vanished = |uid: &str| hub.accounts.by_uid(uid).is_none();
+    let has_vanished = |uid: &str| sessions.context.accounts.by_uid(uid).is_none();
     let mut to_judge = false;
     for uid in uids {
         if ledger.entry(uid).is_some_and(LedgerEntry::may_hold) && has_vanished(uid) {
@@ -123,7 +123,7 @@ pub(in crate::hub) fn held_back(hub: &Hub, session: &Session, uids: &[String]) -
         }
     }
     if to_judge && judge(&ledger, &mut judged, has_vanished) {
-        hub.mass_delete_guard.await_list(session.serial);
+        sessions.mass_delete_guard.await_list(session.serial);
     }
     let waits =
         |uid: &&String| matches!(judged.get(*uid), Some(VanishedState::Awaited | VanishedState::Asked));

@@ -9,12 +9,13 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use crate::account::{KubesvcAccount, KubesvcAgentStatus, not_watched};
-use crate::hub::Hub;
 use crate::hub::agent_status::summaries;
+use crate::hub::sessions::events::SessionEvent;
 use crate::hub::sessions::session::Session;
 use crate::hub::static_accounts::sync::{LIST_REFUSED, ListProblem};
 use crate::hub::static_accounts::{
-    ListedEntry, Listing, ListingDecision, ValidEntry, another_lists, is_same_source, judge, refusal,
+    ListedEntry, Listing, ListingDecision, StaticAccounts, ValidEntry, another_lists, is_same_source, judge,
+    refusal,
 };
 use crate::objects::WriteError;
 use crate::telemetry::outages::warn_unless_away;
@@ -61,18 +62,18 @@ struct UnsettledAccount {
 }
 
 pub(in crate::hub) struct StaticAccountReconciler {
-    hub: Arc<Hub>,
+    parts: Arc<StaticAccounts>,
     session: Arc<Session>,
     answers: mpsc::Sender<StaticAnswer>,
 }
 
 impl StaticAccountReconciler {
     pub(in crate::hub) fn new(
-        hub: Arc<Hub>,
+        parts: Arc<StaticAccounts>,
         session: Arc<Session>,
         answers: mpsc::Sender<StaticAnswer>,
     ) -> Self {
-        Self { hub, session, answers }
+        Self { parts, session, answers }
     }
 
     /// Keeps the objects of a list, until another one takes its place or the session ends, or none is left to keep.
@@ -89,7 +90,7 @@ impl StaticAccountReconciler {
             }
         }
         self.session.until_approved().await;
-        self.hub.accounts.synced().await;
+        self.parts.context.accounts.synced().await;
         self.list_is_told().await;
         let mut tries: usize = 0;
         loop {
@@ -150,7 +151,7 @@ impl StaticAccountReconciler {
         here: impl Fn(&Listing) -> bool,
         elsewhere: impl Fn(&KubesvcAgentStatus) -> bool,
     ) -> bool {
-        let standing = self.hub.registry.connected();
+        let standing = self.parts.sessions.registry.connected();
         let listed_here = standing.iter().any(|other| {
             other.zone == self.session.zone
                 && other.serial != self.session.serial
@@ -158,7 +159,7 @@ impl StaticAccountReconciler {
                 && other.listing().is_some_and(|listing| here(&listing))
         });
         listed_here
-            || self.hub.agent_index.all().iter().any(|agent| {
+            || self.parts.context.agent_index.all().iter().any(|agent| {
                 let status = agent.status.as_ref().filter(|status| status.connected);
                 agent.spec.zone_id == self.session.zone
                     && agent.spec.agent_id != self.session.agent_id
@@ -169,7 +170,7 @@ impl StaticAccountReconciler {
 
     /// Why the account that stands under a listed name is kept from this agent, if it is.
     fn is_kept_from(&self, listed: &ValidEntry) -> Option<String> {
-        let known = self.hub.accounts.by_account_name(&listed.name);
+        let known = self.parts.context.accounts.by_account_name(&listed.name);
         known
             .iter()
             .filter(|account| account.is_static())
@@ -181,7 +182,9 @@ impl StaticAccountReconciler {
     async fn list_is_told(&self) {
         let mut waits =
             RETRY_DELAYS.into_iter().chain(std::iter::repeat(RETRY_DELAYS[RETRY_DELAYS.len() - 1]));
-        while !self.hub.is_leading() && !summaries::write_now(&self.hub, &self.session).await {
+        while !self.parts.context.is_leading()
+            && !summaries::write_now(&self.parts.agent_status, &self.session).await
+        {
             tokio::time::sleep(waits.next().unwrap_or_default()).await;
         }
     }
@@ -239,12 +242,12 @@ impl StaticAccountReconciler {
                 list.problem = problem;
             }
         }
-        self.hub.dirty_summaries.wake(self.session.serial);
+        self.parts.sessions.publish(&self.session, SessionEvent::ProblemsChanged);
     }
 
     async fn tell(&self, answer: &StaticAnswer) {
         let why = answer.failure.as_ref().map(|failure| failure.message.as_str()).unwrap_or_default();
-        if self.hub.may_log("static_accounts", self.session.peer()) {
+        if self.parts.context.may_log("static_accounts", self.session.peer()) {
             warn!(
                 agentId = self.session.agent_id,
                 account = answer.name,
@@ -252,14 +255,14 @@ impl StaticAccountReconciler {
                 "an account of the agent's file is not taken"
             );
         }
-        self.hub.metrics.ignore("static_account");
+        self.parts.context.metrics.ignore("static_account");
         // The session has ended if nobody takes it.
         let _ = self.answers.send(answer.clone()).await;
     }
 
     /// Brings one object in step with what is listed.
     async fn put(&self, listed: &ValidEntry) -> SyncOutcome {
-        let settings = &self.hub.settings;
+        let settings = &self.parts.context.settings;
         let taken = |why: String| SyncOutcome::Taken(refusal(&listed.name, Class::Conflict, why));
         if !settings.accounts_watched {
             return taken(not_watched(&settings.accounts_namespace));
@@ -291,7 +294,7 @@ impl StaticAccountReconciler {
 
     /// Judges by the index, and by what the API server was asked for, which is newer.
     fn judge(&self, listed: &ValidEntry, asked: Option<&KubesvcAccount>) -> ListingDecision {
-        let known = self.hub.accounts.by_account_name(&listed.name);
+        let known = self.parts.context.accounts.by_account_name(&listed.name);
         let is_asked = |account: &KubesvcAccount| {
             asked.is_some_and(|asked| {
                 asked.metadata.name == account.metadata.name
@@ -300,7 +303,8 @@ impl StaticAccountReconciler {
         };
         let found: Vec<_> =
             known.iter().map(Arc::as_ref).filter(|account| !is_asked(account)).chain(asked).collect();
-        let (namespace, precedence) = (&self.hub.settings.accounts_namespace, self.hub.accounts.precedence());
+        let (namespace, precedence) =
+            (&self.parts.context.settings.accounts_namespace, self.parts.context.accounts.precedence());
         let verdict = judge(listed, &self.session.zone, namespace, &found, precedence);
         match &verdict {
             // The file of one agent is never opened at another, and who came first stands.
@@ -316,7 +320,7 @@ impl StaticAccountReconciler {
     }
 
     async fn create(&self, object: &KubesvcAccount) -> Result<(), WriteError> {
-        self.hub.account_objects.create(object).await?;
+        self.parts.objects.create(object).await?;
         info!(
             agentId = self.session.agent_id,
             account = object.account_name(),
@@ -327,13 +331,13 @@ impl StaticAccountReconciler {
 
     async fn update(&self, object: &KubesvcAccount) -> Result<(), WriteError> {
         let replaced = object.metadata.resource_version.clone().unwrap_or_default();
-        let written = self.hub.account_objects.replace(object).await?;
+        let written = self.parts.objects.replace(object).await?;
         info!(
             agentId = self.session.agent_id,
             account = object.account_name(),
             "an account was changed as the agent's file says"
         );
-        self.hub.accounts.written(written, &replaced);
+        self.parts.context.accounts.written(written, &replaced);
         Ok(())
     }
 
@@ -341,11 +345,11 @@ impl StaticAccountReconciler {
     async fn ask(&self, object: &KubesvcAccount) -> Result<Option<KubesvcAccount>, WriteError> {
         let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
         let name = object.metadata.name.as_deref().unwrap_or_default();
-        self.hub.account_objects.get(namespace, name).await
+        self.parts.objects.get(namespace, name).await
     }
 
     fn unavailable(&self, why: &str) -> SyncOutcome {
-        if self.hub.may_log("static_unavailable", self.session.peer()) {
+        if self.parts.context.may_log("static_unavailable", self.session.peer()) {
             warn_unless_away!(
                 agentId = self.session.agent_id,
                 why,

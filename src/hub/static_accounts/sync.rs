@@ -7,10 +7,10 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::hub::Hub;
+use crate::hub::sessions::events::SessionEvent;
 use crate::hub::sessions::session::Session;
 use crate::hub::static_accounts::reconciler::StaticAccountReconciler;
-use crate::hub::static_accounts::{self, FrameOutcome, IncomingList, Listing};
+use crate::hub::static_accounts::{self, FrameOutcome, IncomingList, Listing, StaticAccounts};
 use crate::wire::common::failure::Class;
 use crate::wire::{MAX_ACCOUNTS_IN_BATCH, ops};
 
@@ -63,7 +63,7 @@ impl Answers {
 }
 
 pub(in crate::hub) struct StaticAccountSync {
-    hub: Arc<Hub>,
+    parts: Arc<StaticAccounts>,
     session: Arc<Session>,
     incoming: IncomingList,
     /// The answer to a list that is refused as a whole.
@@ -74,10 +74,10 @@ pub(in crate::hub) struct StaticAccountSync {
 }
 
 impl StaticAccountSync {
-    pub(in crate::hub) fn new(hub: Arc<Hub>, session: Arc<Session>) -> Self {
+    pub(in crate::hub) fn new(parts: Arc<StaticAccounts>, session: Arc<Session>) -> Self {
         let running = session.ended.child_token();
         Self {
-            hub,
+            parts,
             session,
             incoming: IncomingList::default(),
             refusal: None,
@@ -106,10 +106,10 @@ impl StaticAccountSync {
     /// The list is not taken; the one before stays in force.
     fn refuse(&mut self, why: String) {
         warn!(agentId = self.session.agent_id, why, "the agent's list of its own accounts is refused");
-        self.hub.metrics.ignore("static_list");
+        self.parts.context.metrics.ignore("static_list");
         self.refusal = Some(static_accounts::refusal("", Class::TooLarge, why.clone()));
         self.session.list.lock().problem = Some(ListProblem { reason: LIST_REFUSED, message: why });
-        self.hub.dirty_summaries.wake(self.session.serial);
+        self.parts.sessions.publish(&self.session, SessionEvent::ProblemsChanged);
     }
 
     fn keep(&mut self, accounts: Vec<ops::AccountSpec>) {
@@ -124,20 +124,21 @@ impl StaticAccountSync {
             let now = ReportedList { listing: Some(Arc::clone(&listing)), problem: None };
             std::mem::replace(&mut *list, now).listing
         };
-        if before != Some(listing) {
-            self.hub.wake_static_accounts_of(&self.session);
+        if before == Some(listing) {
+            self.parts.sessions.publish(&self.session, SessionEvent::ProblemsChanged);
+        } else {
+            self.parts.sessions.listed(&self.session);
         }
-        self.hub.dirty_summaries.wake(self.session.serial);
         let entries = static_accounts::read(accounts, &self.session.zone);
         self.running.cancel();
         self.running = self.session.ended.child_token();
         let keeper = StaticAccountReconciler::new(
-            Arc::clone(&self.hub),
+            Arc::clone(&self.parts),
             Arc::clone(&self.session),
             self.answers.sender(),
         );
         let running = self.running.clone();
-        self.hub.tasks.spawn(async move {
+        self.parts.context.tasks.spawn(async move {
             running.run_until_cancelled(keeper.run(entries)).await;
         });
     }
@@ -147,17 +148,6 @@ impl Session {
     /// The last complete list; absent until there is one.
     pub(in crate::hub) fn listing(&self) -> Option<Arc<Listing>> {
         self.list.lock().listing.clone()
-    }
-}
-
-impl Hub {
-    /// The leader looks at the accounts that agents of the zone have listed, and so does the session.
-    fn wake_static_accounts_of(&self, session: &Session) {
-        let uids = self.zone_index.lock().of_zone(&session.zone);
-        let is_static = |uid: &String| self.accounts.by_uid(uid).is_some_and(|account| account.is_static());
-        let uids: Vec<_> = uids.into_iter().filter(is_static).collect();
-        session.wakes.wake_all(uids.iter().cloned());
-        self.leader.wake_all(uids);
     }
 }
 

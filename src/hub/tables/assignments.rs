@@ -15,8 +15,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::crash;
-use crate::hub::Hub;
+use crate::hub::sessions::events::{SessionEvent, SessionSubscriber};
+use crate::hub::tables::Tables;
 use crate::store::{Assignment, AssignmentChanges, Store, StoreError};
+use crate::wake_set::WakeSet;
 pub use checks::AssignmentChecks;
 use checks::CheckSchedule;
 use row_diff::{AssignmentKey, HoldChange, RowDiff};
@@ -87,9 +89,34 @@ impl AssignmentRows for StoredAssignments {
     }
 }
 
+/// Sessions and accounts whose rows may have to change.
+#[derive(Default)]
+pub(in crate::hub) struct DirtyAssignments(WakeSet<(u64, String)>);
+
+impl SessionSubscriber for DirtyAssignments {
+    fn session_event(&self, serial: u64, event: SessionEvent<'_>) {
+        match event {
+            SessionEvent::Stood { accounts, .. } => {
+                self.0.wake_all(accounts.iter().map(|uid| (serial, uid.clone())));
+            }
+            SessionEvent::Ended { accounts, .. } => {
+                self.0.wake_all(accounts.iter().map(|uid| (serial, uid.clone())));
+            }
+            SessionEvent::AnswerChanged(uid) | SessionEvent::Released(uid) => {
+                self.0.wake((serial, uid.to_owned()));
+            }
+            SessionEvent::Listed(_) | SessionEvent::ProblemsChanged | SessionEvent::OfferChanged(..) => {}
+        }
+    }
+
+    fn account_changed(&self, uid: &str, serials: &[u64]) {
+        self.0.wake_all(serials.iter().map(|serial| (*serial, uid.to_owned())));
+    }
+}
+
 /// Keeps the rows in step until the hub stops; when all sessions have ended, the last of them go.
-pub(in crate::hub) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
-    let mut writer = AssignmentWriter::new(hub);
+pub(in crate::hub) async fn run(tables: Arc<Tables>, stop: CancellationToken) {
+    let mut writer = AssignmentWriter::new(tables);
     let mut flush = tokio::time::interval(FLUSH_INTERVAL);
     flush.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -102,7 +129,7 @@ pub(in crate::hub) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
             () = writer.turn() => {}
         }
     }
-    let emptied = writer.hub.emptied();
+    let emptied = writer.tables.sessions.emptied();
     if tokio::time::timeout(crate::hub::STOP_TIMEOUT, emptied).await.is_err() {
         return;
     }
@@ -122,7 +149,7 @@ pub(in crate::hub) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
 }
 
 struct AssignmentWriter {
-    hub: Arc<Hub>,
+    tables: Arc<Tables>,
     diff: RowDiff,
     /// Not before this moment: the database could not be used.
     not_before: Duration,
@@ -134,11 +161,11 @@ struct AssignmentWriter {
 }
 
 impl AssignmentWriter {
-    fn new(hub: Arc<Hub>) -> Self {
-        let checks = CheckSchedule::new(hub.settings.assignment_checks, hub.moment());
-        let replicas = hub.replicas.changes();
+    fn new(tables: Arc<Tables>) -> Self {
+        let checks = CheckSchedule::new(tables.context.settings.assignment_checks, tables.context.moment());
+        let replicas = tables.context.replicas.changes();
         Self {
-            hub,
+            tables,
             diff: RowDiff::default(),
             not_before: Duration::ZERO,
             wait: FLUSH_INTERVAL,
@@ -149,7 +176,7 @@ impl AssignmentWriter {
 
     async fn turn(&mut self) {
         self.follow();
-        let now = self.hub.moment();
+        let now = self.tables.context.moment();
         // The sender lives as long as the replicas.
         if self.replicas.has_changed().unwrap_or_default() {
             self.replicas.mark_unchanged();
@@ -174,20 +201,20 @@ impl AssignmentWriter {
                     warn!(error = problem.in_full(), "kubesvc_assignments cannot be written; its rows wait");
                 }
                 self.wait = (self.wait * 2).min(MAX_RETRY_DELAY);
-                self.not_before = self.hub.moment() + self.wait;
+                self.not_before = self.tables.context.moment() + self.wait;
             }
         }
     }
 
     /// Takes in what the sessions have said since.
     fn follow(&mut self) {
-        for (serial, uid) in self.hub.dirty_assignments.try_take(MAX_CHANGES_PER_FLUSH) {
-            let Some(session) = self.hub.registry.by_serial(serial) else {
+        for (serial, uid) in self.tables.wakes.assignments.0.try_take(MAX_CHANGES_PER_FLUSH) {
+            let Some(session) = self.tables.sessions.registry.by_serial(serial) else {
                 self.diff.look(serial, uid, HoldChange::Ended);
                 continue;
             };
             let held = session.held_name(&uid).map(|account| {
-                let caching = self.hub.accounts.by_uid(&uid).is_some_and(|account| {
+                let caching = self.tables.context.accounts.by_uid(&uid).is_some_and(|account| {
                     let status = account.status_or_default();
                     let process = status.caching.as_ref().and_then(|caching| caching.boot_id.as_ref());
                     status.caching_agent() == Some(&session.agent_id) && process == Some(&session.boot_id)
@@ -199,7 +226,7 @@ impl AssignmentWriter {
     }
 
     async fn flush(&mut self) -> Result<(), StoreError> {
-        let rows = &self.hub.assignment_rows;
+        let rows = &self.tables.rows.assignments;
         self.diff.begin_round();
         let is_check = !self.diff.is_read();
         if is_check {

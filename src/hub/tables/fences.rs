@@ -13,11 +13,14 @@ use tracing::{debug, info, warn};
 
 use crate::account::{CachingEpoch, KubesvcAccount};
 use crate::crash;
-use crate::hub::Hub;
+use crate::hub::context::HubContext;
+use crate::hub::sessions::events::{SessionEvent, SessionSubscriber};
 use crate::hub::sessions::session::Session;
 use crate::hub::sessions::wire_conversion;
+use crate::hub::tables::Tables;
 use crate::hub::tables::caching_commands::{CachingCommand, CachingCommands, CachingProcess};
 use crate::store::{Fence, RaiseOutcome, Store, StoreError, StoredFence};
+use crate::wake_set::WakeSet;
 use crate::wire::common;
 use crate::wire::ops::{self, hub_frame::Frame};
 
@@ -67,15 +70,36 @@ impl FenceRows for StoredFences {
     }
 }
 
+/// Accounts whose fence may have to be raised.
+#[derive(Default)]
+pub(in crate::hub) struct DirtyFences(WakeSet<String>);
+
+impl SessionSubscriber for DirtyFences {
+    fn session_event(&self, _serial: u64, event: SessionEvent<'_>) {
+        match event {
+            SessionEvent::Stood { accounts, .. } => self.0.wake_all(accounts.iter().cloned()),
+            SessionEvent::AnswerChanged(uid) | SessionEvent::Released(uid) => self.0.wake(uid.to_owned()),
+            SessionEvent::Ended { .. }
+            | SessionEvent::Listed(_)
+            | SessionEvent::ProblemsChanged
+            | SessionEvent::OfferChanged(..) => {}
+        }
+    }
+
+    fn account_changed(&self, uid: &str, _serials: &[u64]) {
+        self.0.wake(uid.to_owned());
+    }
+}
+
 /// Keeps the fences in step until stopped.
-pub(in crate::hub) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
+pub(in crate::hub) async fn run(tables: Arc<Tables>, stop: CancellationToken) {
     let mut reconciler = FenceReconciler {
-        hub: Arc::clone(&hub),
+        tables: Arc::clone(&tables),
         stored: HashMap::new(),
         retry: HashSet::new(),
         wait: RETRY_DELAY,
     };
-    let mut leads = hub.leadership.follow();
+    let mut leads = tables.context.leadership.follow();
     let mut check = tokio::time::interval(CHECK_INTERVAL);
     check.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut retry_at = Instant::now();
@@ -83,9 +107,9 @@ pub(in crate::hub) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
         let next = async {
             tokio::select! {
                 _ = check.tick() => reconciler.check().await,
-                uids = hub.dirty_fences.take(MAX_ACCOUNTS_PER_PASS) => uids,
+                uids = tables.wakes.fences.0.take(MAX_ACCOUNTS_PER_PASS) => uids,
                 // The sender lives as long as the hub.
-                _ = leads.changed() => hub.accounts.all().iter().map(|one| one.uid().to_owned()).collect(),
+                _ = leads.changed() => tables.context.accounts.all().iter().map(|one| one.uid().to_owned()).collect(),
                 () = tokio::time::sleep_until(retry_at), if !reconciler.retry.is_empty() => {
                     reconciler.retry.drain().collect()
                 }
@@ -102,7 +126,7 @@ pub(in crate::hub) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
 }
 
 struct FenceReconciler {
-    hub: Arc<Hub>,
+    tables: Arc<Tables>,
     /// The fences as they are known to stand; none of an account that is gone.
     stored: HashMap<String, CachingEpoch>,
     retry: HashSet<String>,
@@ -112,7 +136,7 @@ struct FenceReconciler {
 impl FenceReconciler {
     /// Reads all fences. Answers with accounts whose fence is to be raised again.
     async fn check(&mut self) -> Vec<String> {
-        let rows = match with_timeout(self.hub.fence_rows.standing()).await {
+        let rows = match with_timeout(self.tables.rows.fences.standing()).await {
             Ok(rows) => rows,
             Err(problem) => {
                 debug!(error = problem.in_full(), "kubesvc_caching cannot be read");
@@ -121,11 +145,11 @@ impl FenceReconciler {
         };
         self.stored = rows.into_iter().map(|row| (row.uid, row.epoch)).collect();
         let mut uids = Vec::new();
-        for session in self.hub.registry.connected() {
+        for session in self.tables.sessions.registry.connected() {
             uids.extend(session.cached.lock().compare(&self.stored));
         }
-        if self.hub.is_leading() {
-            let accounts = self.hub.accounts.all();
+        if self.tables.context.is_leading() {
+            let accounts = self.tables.context.accounts.all();
             uids.extend(accounts.iter().filter(|one| is_nobodys(one)).map(|one| one.uid().to_owned()));
         }
         uids
@@ -145,7 +169,7 @@ impl FenceReconciler {
                     }
                 }
                 Err(problem) => {
-                    if self.hub.may_log("fences", None) {
+                    if self.tables.context.may_log("fences", None) {
                         warn!(error = problem.in_full(), "kubesvc_caching cannot be written; tried again");
                     }
                     self.wait = (self.wait * 2).min(MAX_RETRY_DELAY);
@@ -157,11 +181,11 @@ impl FenceReconciler {
 
     /// One that the database refuses must not keep the others out.
     async fn try_raise(&self, fences: &[Fence]) -> Result<Vec<(String, RaiseOutcome)>, StoreError> {
-        match with_timeout(self.hub.fence_rows.raise(fences)).await {
+        match with_timeout(self.tables.rows.fences.raise(fences)).await {
             Err(StoreError::Refused { .. }) if fences.len() > 1 => {
                 let mut raised = Vec::new();
                 for fence in fences.chunks(1) {
-                    match with_timeout(self.hub.fence_rows.raise(fence)).await {
+                    match with_timeout(self.tables.rows.fences.raise(fence)).await {
                         Ok(one) => raised.extend(one),
                         Err(problem @ StoreError::Refused { .. }) => {
                             warn!(error = problem.in_full(), "a fence is left as it is");
@@ -207,7 +231,7 @@ impl FenceReconciler {
 
     /// The fence that is to be raised for an account, and the session it is raised for.
     fn wanted(&mut self, uid: &str) -> Option<(Fence, Option<Arc<Session>>)> {
-        let Some(account) = self.hub.accounts.by_uid(uid) else {
+        let Some(account) = self.tables.context.accounts.by_uid(uid) else {
             self.stored.remove(uid);
             return None;
         };
@@ -216,7 +240,7 @@ impl FenceReconciler {
         let Some(agent_id) = &caching.agent_id else {
             let is_to_rise = self.stored.get(uid).is_none_or(|stands| *stands < caching.epoch);
             // Where no row is left there is nothing to be taken either.
-            let is_ours = self.hub.is_leading() && !account.is_being_deleted();
+            let is_ours = self.tables.context.is_leading() && !account.is_being_deleted();
             let fence = Fence {
                 uid: uid.to_owned(),
                 epoch: caching.epoch,
@@ -226,8 +250,8 @@ impl FenceReconciler {
             };
             return (is_to_rise && is_ours).then_some((fence, None));
         };
-        let session = self.hub.registry.of_agent(agent_id)?;
-        if !self.hub.registry.is_connected(&session) {
+        let session = self.tables.sessions.registry.of_agent(agent_id)?;
+        if !self.tables.sessions.registry.is_connected(&session) {
             return None;
         }
         // Before the lock: it looks into the ledger.
@@ -238,7 +262,7 @@ impl FenceReconciler {
             epoch,
             agent_id: Some(session.agent_id.clone()),
             boot_id: Some(session.boot_id.to_string()),
-            replica_id: Some(self.hub.settings.replica_id.clone()),
+            replica_id: Some(self.tables.context.settings.replica_id.clone()),
         };
         Some((fence, Some(session)))
     }
@@ -259,9 +283,9 @@ fn candidate<'s>(session: &'s Session, uid: &str) -> CachingProcess<'s> {
 }
 
 /// What a session's agent is to be told of an account now; it counts as told.
-pub(in crate::hub) fn assignment(hub: &Hub, session: &Session, uid: &str) -> Option<Frame> {
-    let Some(account) = hub.accounts.by_uid(uid) else {
-        if hub.accounts.is_synced() {
+pub(in crate::hub) fn assignment(context: &HubContext, session: &Session, uid: &str) -> Option<Frame> {
+    let Some(account) = context.accounts.by_uid(uid) else {
+        if context.accounts.is_synced() {
             session.cached.lock().forget(uid);
         }
         return None;

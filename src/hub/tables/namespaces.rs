@@ -8,14 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::debug;
+use tracing::{debug, warn};
 
-use crate::fleet::Fleet as _;
-use crate::hub::Hub;
+use crate::hub::sessions::events::{SessionEvent, SessionSubscriber};
+use crate::hub::tables::Tables;
 use crate::store::{NamespaceList, Store, StoreError};
 use crate::telemetry::errors::chain;
+use crate::wake_set::WakeSet;
 
 /// How many lists are written together at most, and about how many bytes.
 const MAX_LISTS_PER_WRITE: usize = 256;
@@ -38,7 +40,7 @@ const BYTES_PER_NAME: usize = size_of::<String>() + 16;
 
 /// The lists that agents of this replica have told, by the account's uid.
 #[derive(Debug, Default)]
-pub(in crate::hub) struct Lists {
+struct Lists {
     of_accounts: HashMap<String, Arc<[String]>>,
     /// What the lists of static accounts take, in bytes.
     static_bytes: HashMap<String, usize>,
@@ -47,10 +49,10 @@ pub(in crate::hub) struct Lists {
 
 /// There is no room for one more list of a static account.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::hub) struct NoRoom;
+struct NoRoom;
 
 impl Lists {
-    pub(in crate::hub) fn get(&self, uid: &str) -> Option<&Arc<[String]>> {
+    fn get(&self, uid: &str) -> Option<&Arc<[String]>> {
         self.of_accounts.get(uid)
     }
 
@@ -59,12 +61,7 @@ impl Lists {
     }
 
     /// Takes in a list. Answers whether it is another one than before.
-    pub(in crate::hub) fn put(
-        &mut self,
-        uid: &str,
-        names: Vec<String>,
-        is_static: bool,
-    ) -> Result<bool, NoRoom> {
+    fn put(&mut self, uid: &str, names: Vec<String>, is_static: bool) -> Result<bool, NoRoom> {
         if self.of_accounts.get(uid).is_some_and(|before| **before == *names) {
             return Ok(false);
         }
@@ -81,9 +78,57 @@ impl Lists {
         Ok(true)
     }
 
-    pub(in crate::hub) fn remove(&mut self, uid: &str) {
+    fn remove(&mut self, uid: &str) {
         self.of_accounts.remove(uid);
         self.all_static_bytes -= self.static_bytes.remove(uid).unwrap_or_default();
+    }
+}
+
+/// The lists, and which of them are to be written. A list goes when no session has to do with its account any more.
+#[derive(Default)]
+pub(in crate::hub) struct NamespaceLists {
+    lists: Mutex<Lists>,
+    dirty: WakeSet<String>,
+}
+
+impl NamespaceLists {
+    fn get(&self, uid: &str) -> Option<Vec<String>> {
+        self.lists.lock().get(uid).map(|names| names.to_vec())
+    }
+}
+
+impl SessionSubscriber for NamespaceLists {
+    fn session_event(&self, _serial: u64, _event: SessionEvent<'_>) {}
+
+    fn account_orphaned(&self, uid: &str) {
+        self.lists.lock().remove(uid);
+    }
+}
+
+impl Tables {
+    /// An agent has told which namespaces it saw for an account.
+    pub(in crate::hub) fn tell_namespaces(&self, uid: &str, namespaces: Vec<String>) {
+        let is_static = self.context.accounts.by_uid(uid).is_some_and(|account| account.is_static());
+        let told = &self.wakes.namespaces;
+        let put = told.lists.lock().put(uid, namespaces, is_static);
+        match put {
+            Ok(true) => told.dirty.wake(uid.to_owned()),
+            Ok(false) => {}
+            Err(NoRoom) => {
+                self.context.metrics.ignore("namespaces_room");
+                if self.context.may_log("namespaces_room", None) {
+                    warn!(
+                        uid,
+                        "no room for the namespaces of an account of an agent's own file; they are not shown"
+                    );
+                }
+            }
+        }
+    }
+
+    /// The namespaces that an agent of this replica has told of an account.
+    pub(in crate::hub) fn namespaces(&self, uid: &str) -> Option<Vec<String>> {
+        self.wakes.namespaces.get(uid)
     }
 }
 
@@ -160,7 +205,8 @@ impl RetryQueue {
 
 /// Writes the list of each account that an agent has told one of. What is missed by a crash is written when an agent
 /// holds the account again.
-pub(in crate::hub) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
+pub(in crate::hub) async fn run(tables: Arc<Tables>, stop: CancellationToken) {
+    let NamespaceLists { lists, dirty } = &*tables.wakes.namespaces;
     let mut again = RetryQueue::new(Instant::now());
     let mut check = tokio::time::interval(REWRITE_INTERVAL);
     check.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -169,17 +215,17 @@ pub(in crate::hub) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
         let at = again.at;
         let next = async {
             tokio::select! {
-                uids = hub.dirty_namespaces.take(MAX_LISTS_PER_WRITE) => uids,
+                uids = dirty.take(MAX_LISTS_PER_WRITE) => uids,
                 () = tokio::time::sleep_until(at), if !again.left.is_empty() => again.uids(),
                 _ = check.tick() => {
-                    let told = hub.namespaces.lock().uids();
-                    hub.dirty_namespaces.wake_all(next_after(told, &mut checked));
+                    let told = lists.lock().uids();
+                    dirty.wake_all(next_after(told, &mut checked));
                     Vec::new()
                 }
             }
         };
         let Some(uids) = stop.run_until_cancelled(next).await else { return };
-        let Some(missed) = stop.run_until_cancelled(write(&hub, &uids)).await else { return };
+        let Some(missed) = stop.run_until_cancelled(write(&tables, &uids)).await else { return };
         if !uids.is_empty() {
             again.tried(&uids, missed, Instant::now());
         }
@@ -201,11 +247,11 @@ fn next_after(mut uids: Vec<String>, last: &mut String) -> Vec<String> {
 }
 
 /// Writes the lists of these accounts. Answers with those that are to be tried again.
-async fn write(hub: &Hub, uids: &[String]) -> UnwrittenLists {
-    let rows = &*hub.namespace_rows;
+async fn write(tables: &Tables, uids: &[String]) -> UnwrittenLists {
+    let rows = &*tables.rows.namespaces;
     let (mut missed, mut lists, mut bytes) = (UnwrittenLists::default(), Vec::new(), 0);
     for uid in uids {
-        let Some(namespaces) = hub.namespaces(uid) else { continue };
+        let Some(namespaces) = tables.namespaces(uid) else { continue };
         bytes += namespaces.iter().map(String::len).sum::<usize>();
         lists.push(NamespaceList { uid: uid.clone(), namespaces });
         if bytes >= MAX_BYTES_PER_WRITE || lists.len() >= MAX_LISTS_PER_WRITE {

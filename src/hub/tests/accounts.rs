@@ -6,7 +6,7 @@ use crate::account::failure::{Failure, FailureClass};
 use crate::account::lifecycle::{AgentReport, Presence, SessionFact};
 use crate::account::{GrantEpoch, GrantPhase, State};
 use crate::fleet::Fleet;
-use crate::hub::MAX_CONCURRENT_CREDENTIAL_READS;
+use crate::hub::credentials::MAX_CONCURRENT_CREDENTIAL_READS;
 use crate::hub::tests::support::*;
 use crate::objects::AccountKey;
 use crate::wire::common;
@@ -57,8 +57,9 @@ async fn an_account_is_added_held_dropped_and_gone() {
         status.grant = None;
     }));
     eventually("nothing is kept of it", || {
-        (hub.hub.registry.concerned_with("uid-one").is_empty() && hub.hub.namespaces("uid-one").is_none())
-            .then_some(())
+        (hub.hub.sessions.registry.concerned_with("uid-one").is_empty()
+            && hub.hub.namespaces("uid-one").is_none())
+        .then_some(())
     })
     .await;
 }
@@ -240,7 +241,7 @@ async fn what_an_agent_says_that_was_never_approved_counts_for_no_account() {
     agent.say(agent_frame::Frame::Lost(ops::Lost { account: Some(claim), ..Default::default() })).await;
     eventually("all is ignored", || {
         let reason = crate::hub::ReasonLabel { reason: "never_approved" };
-        (hub.hub.metrics.ignored.get_or_create(&reason).get() == 3).then_some(())
+        (hub.hub.context.metrics.ignored.get_or_create(&reason).get() == 3).then_some(())
     })
     .await;
     assert!(hub.hub.sessions("uid-one").is_empty() && hub.hub.holders("uid-one").is_empty());
@@ -267,7 +268,7 @@ async fn an_agent_that_claims_accounts_says_them_anew_once_it_is_approved() {
     let mut agent = hub.greet(ops::Hello { accounts_held, connect_seq: 2, ..hello("a") }).await;
     assert!(agent.accepted().await.approved);
     assert_eq!(
-        hub.hub.registry.of_agent("a").map(|session| session.uids()),
+        hub.hub.sessions.registry.of_agent("a").map(|session| session.uids()),
         Some(vec!["uid-one".to_owned()])
     );
 }
@@ -354,7 +355,7 @@ async fn silence_about_an_older_epoch_is_none_about_a_newer_one() {
     let mut agent = hub.agent("a").await;
     agent.added().await;
     (0..5).for_each(|_| hub.ticks.advance());
-    let session = hub.hub.registry.of_agent("a").expect("it is connected");
+    let session = hub.hub.sessions.registry.of_agent("a").expect("it is connected");
     let silent_for = |epoch| session.fact("uid-one", epoch, hub.ticks.now()).silent_for;
     assert_eq!((silent_for(GrantEpoch(1)), silent_for(GrantEpoch(2))), (Some(5), None));
 }
@@ -452,7 +453,10 @@ async fn waiting_for_a_turn_to_read_the_credential_fails_no_account() {
     let mut agent = hub.agent("a").await;
     let others = hub
         .hub
-        .credential_reads
+        .streams
+        .parts
+        .credentials
+        .reads
         .acquire_many(MAX_CONCURRENT_CREDENTIAL_READS as u32)
         .await
         .expect("it is never closed");
@@ -483,8 +487,10 @@ async fn agents_that_take_no_frames_keep_no_other_from_its_credentials() {
         hub.accounts.show(account(&name));
     }
     (0..64).for_each(|nth| hub.accounts.show(account(&format!("slow-{nth}"))));
-    eventually("all turns are taken", || (hub.hub.credential_reads.available_permits() == 0).then_some(()))
-        .await;
+    eventually("all turns are taken", || {
+        (hub.hub.streams.parts.credentials.reads.available_permits() == 0).then_some(())
+    })
+    .await;
     let mut other = hub.greet(ops::Hello { zone_id: "y".into(), ..hello("c") }).await;
     other.accepted().await;
     hub.accounts.show(with(account("one"), |status| {

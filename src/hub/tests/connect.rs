@@ -171,7 +171,7 @@ async fn an_absent_agent_counts_as_away_and_is_then_forgotten() {
         hub.objects.log.lock().contains(&"disconnected a".to_owned()).then_some(())
     })
     .await;
-    let forgotten = hub.hub.registry.forget(1);
+    let forgotten = hub.hub.sessions.registry.forget(1);
     assert_eq!(forgotten.len(), 1);
     assert!(hub.hub.sessions("uid-one").is_empty());
 }

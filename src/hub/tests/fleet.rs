@@ -10,8 +10,8 @@ use crate::account::lifecycle::SessionEnding;
 use crate::account::{BootId, CachingAssignment, CachingEpoch, KubesvcAccount, State};
 use crate::fleet::Fleet;
 use crate::hub::agent_status::collection::{self, AbsentAgents};
+use crate::hub::agent_status::departed_agents;
 use crate::hub::agent_status::disconnects::Disconnect;
-use crate::hub::sessions::dispatch;
 use crate::hub::sessions::registry::AwaySession;
 use crate::hub::tests::support::*;
 use crate::hub::{HubSettings, KnownAgent};
@@ -69,15 +69,15 @@ async fn objects_of_absent_agents_are_removed_and_others_are_kept() {
     let _here = hub.agent("here").await;
     hub.objects.known.lock().extend([known("here", true), known("gone", false), known("lying", true)]);
     let mut gone = AbsentAgents::default();
-    collection::collect(&hub.hub, &mut gone).await;
+    collection::collect(&hub.hub.agent_status, &mut gone).await;
     let marked = || hub.objects.log.lock().contains(&"disconnected lying".to_owned());
     assert!(!marked(), "it may come back, and writes itself");
     (0..4).for_each(|_| hub.ticks.advance());
-    collection::collect(&hub.hub, &mut gone).await;
+    collection::collect(&hub.hub.agent_status, &mut gone).await;
     assert!(hub.objects.removed.lock().is_empty());
     assert!(marked());
     (0..10).for_each(|_| hub.ticks.advance());
-    collection::collect(&hub.hub, &mut gone).await;
+    collection::collect(&hub.hub.agent_status, &mut gone).await;
     assert_eq!(hub.objects.removed.lock().as_slice(), ["gone", "lying"]);
     assert!(!hub.objects.log.lock().contains(&"disconnected here".to_owned()));
 }
@@ -89,7 +89,7 @@ async fn a_replica_that_follows_touches_no_object_of_an_agent_that_is_gone() {
     hub.objects.known.lock().extend([known("gone", false), known("lying", true)]);
     let mut gone = AbsentAgents::default();
     for _ in 0..2 {
-        collection::collect(&hub.hub, &mut gone).await;
+        collection::collect(&hub.hub.agent_status, &mut gone).await;
         (0..10).for_each(|_| hub.ticks.advance());
     }
     assert!(hub.objects.removed.lock().is_empty() && hub.objects.log.lock().is_empty());
@@ -104,7 +104,7 @@ async fn agents_of_a_replica_that_may_be_alive_are_left_alone() {
     hub.objects.known.lock().extend([elsewhere, left]);
     let mut gone = AbsentAgents::default();
     for _ in 0..2 {
-        collection::collect(&hub.hub, &mut gone).await;
+        collection::collect(&hub.hub.agent_status, &mut gone).await;
         (0..10).for_each(|_| hub.ticks.advance());
     }
     assert_eq!(hub.objects.removed.lock().as_slice(), ["left"]);
@@ -118,8 +118,8 @@ async fn a_new_leader_grants_absent_agents_the_whole_grace() {
     hub.hub.remember_agents().await;
     (0..10).for_each(|_| hub.ticks.advance());
     hub.hub.remember_agents().await;
-    assert!(hub.hub.registry.forget(0).is_empty(), "it is away since now");
-    assert_eq!(hub.hub.registry.forget(10).len(), 1);
+    assert!(hub.hub.sessions.registry.forget(0).is_empty(), "it is away since now");
+    assert_eq!(hub.hub.sessions.registry.forget(10).len(), 1);
 }
 
 #[tokio::test]
@@ -143,12 +143,12 @@ async fn an_agent_that_may_still_come_back_is_not_marked_as_disconnected() {
     hub.objects.known.lock().push(known("a", true));
     hub.hub.remember_agents().await;
     let mut gone = AbsentAgents::default();
-    collection::collect(&hub.hub, &mut gone).await;
+    collection::collect(&hub.hub.agent_status, &mut gone).await;
     assert!(hub.objects.log.lock().is_empty());
-    hub.hub.registry.forget(10);
-    collection::collect(&hub.hub, &mut gone).await;
+    hub.hub.sessions.registry.forget(10);
+    collection::collect(&hub.hub.agent_status, &mut gone).await;
     (0..10).for_each(|_| hub.ticks.advance());
-    collection::collect(&hub.hub, &mut gone).await;
+    collection::collect(&hub.hub.agent_status, &mut gone).await;
     assert_eq!(hub.objects.log.lock().as_slice(), ["disconnected a"]);
 }
 
@@ -289,7 +289,7 @@ async fn a_row_that_a_leader_has_removed_comes_back_soon_after_replicas_have_cha
     let checks = crate::hub::AssignmentChecks { initial_delay: an_hour, period: an_hour };
     let hub = TestHub::with(HubSettings { assignment_checks: checks, ..HubSettings::default() }).await;
     let _agent = agent_with_a_row(&hub).await;
-    hub.hub.replicas.now_are(&["r-0"]);
+    hub.hub.context.replicas.now_are(&["r-0"]);
     hub.rows.rows.lock().clear();
     eventually("the row is there again", || row(&hub, "one", "a")).await;
 }
@@ -333,7 +333,7 @@ async fn in_time(what: &str, is_so: impl Fn() -> bool) {
 async fn a_list_of_namespaces_outlasts_the_database_and_comes_back_with_its_row() {
     let hub = TestHub::start().await;
     *hub.rows.down.lock() = true;
-    hub.hub.tell_namespaces("uid-one", vec!["default".into()]);
+    hub.hub.tables.tell_namespaces("uid-one", vec!["default".into()]);
     tokio::time::advance(Duration::from_secs(3600)).await;
     *hub.rows.down.lock() = false;
     let is_written = || hub.rows.namespaces.lock().contains_key("uid-one");
@@ -354,11 +354,11 @@ async fn the_sweep_and_the_stop_wait_for_no_write_about_agents_that_left() {
             session_id: "gone".into(),
             session: None,
         };
-        hub.hub.registry.remember(agent, "z", away);
+        hub.hub.sessions.registry.remember(agent, "z", away);
     }
     (0..20).for_each(|_| hub.ticks.advance());
     let stop = CancellationToken::new();
-    let sweep = tokio::spawn(dispatch::forget(Arc::clone(&hub.hub), stop.clone()));
+    let sweep = tokio::spawn(departed_agents::forget(Arc::clone(&hub.hub.agent_status), stop.clone()));
     eventually("all are told of", || (hub.objects.hangs.lock()[0] > 0).then_some(())).await;
     stop.cancel();
     sweep.await.expect("no panic");
@@ -376,8 +376,8 @@ async fn a_write_about_an_agent_that_left_holds_up_none_about_others() {
     };
     let hung: Vec<_> = (0..8).map(|one| format!("hung-{one}")).collect();
     hub.objects.hung.lock().extend(hung.iter().cloned());
-    hung.into_iter().for_each(|agent| hub.hub.pending_disconnects.put(left(agent)));
-    (0..100).for_each(|one| hub.hub.pending_disconnects.put(left(format!("left-{one}"))));
+    hung.into_iter().for_each(|agent| hub.hub.agent_status.pending_disconnects.put(left(agent)));
+    (0..100).for_each(|one| hub.hub.agent_status.pending_disconnects.put(left(format!("left-{one}"))));
     let written =
         || hub.objects.log.lock().iter().filter(|line| line.starts_with("disconnected left-")).count();
     eventually("all others are told of", || (written() == 100).then_some(())).await;

@@ -72,7 +72,7 @@ async fn claims_of_an_unapproved_agent_cause_no_list_and_are_not_kept() {
     *hub.objects.approve.lock() = false;
     let mut stranger = hub.greet(claims("stranger", 100_000)).await;
     assert!(!stranger.accepted().await.approved);
-    let session = hub.hub.registry.of_agent("stranger").expect("it stands");
+    let session = hub.hub.sessions.registry.of_agent("stranger").expect("it stands");
     assert!(
         session.uids().is_empty() && session.wakes.is_empty() && session.vanished_accounts.lock().is_empty()
     );
@@ -80,7 +80,7 @@ async fn claims_of_an_unapproved_agent_cause_no_list_and_are_not_kept() {
     stranger.answer(failed(&AccountRef { uid: "u1".into(), ..Default::default() })).await;
     let ignored = crate::hub::ReasonLabel { reason: "never_approved" };
     eventually("it is ignored", || {
-        (hub.hub.metrics.ignored.get_or_create(&ignored).get() == 1).then_some(())
+        (hub.hub.context.metrics.ignored.get_or_create(&ignored).get() == 1).then_some(())
     })
     .await;
     assert_eq!(hub.accounts.lists_asked_for(), 0);
@@ -98,10 +98,10 @@ async fn of_a_hundred_thousand_unknown_accounts_ten_thousand_are_taken_in_at_onc
     claimant.accepted().await;
     assert_eq!(claimant.added().await.len(), 1, "an account of its zone does not wait for them");
     eventually("a list is asked for", || (hub.accounts.lists_asked_for() == 1).then_some(())).await;
-    let session = hub.hub.registry.of_agent("claimant").expect("it stands");
+    let session = hub.hub.sessions.registry.of_agent("claimant").expect("it stands");
     // Those, and the account of its zone.
     assert_eq!(session.uids().len(), 10_001);
-    assert_eq!(hub.hub.foreign_claims.available_permits(), 190_000);
+    assert_eq!(hub.hub.admission.foreign_claims.available_permits(), 190_000);
 
     hub.accounts.answer_lists(&[crate::objects::AccountKey::of(&account("one"))].into());
     let mut settled = 0;
@@ -121,7 +121,7 @@ async fn of_a_hundred_thousand_unknown_accounts_ten_thousand_are_taken_in_at_onc
     assert!(end.message().contains("says them anew"), "{}", end.message());
     assert_eq!(hub.accounts.lists_asked_for(), 1);
     eventually("their room is free", || {
-        (hub.hub.foreign_claims.available_permits() == 200_000).then_some(())
+        (hub.hub.admission.foreign_claims.available_permits() == 200_000).then_some(())
     })
     .await;
     assert!(hub.hub.agents().iter().any(|agent| agent.agent_id == "good"));
@@ -135,12 +135,18 @@ async fn of_an_agent_that_left_nothing_is_kept_that_it_only_claimed() {
     let mut claimant = hub.greet(claims("claimant", 10_000)).await;
     claimant.accepted().await;
     claimant.added().await;
-    let session = hub.hub.registry.of_agent("claimant").expect("it stands");
-    assert_eq!((session.uids().len(), hub.hub.foreign_claims.available_permits()), (10_001, 190_000));
+    let session = hub.hub.sessions.registry.of_agent("claimant").expect("it stands");
+    assert_eq!(
+        (session.uids().len(), hub.hub.admission.foreign_claims.available_permits()),
+        (10_001, 190_000)
+    );
     drop(claimant);
-    eventually("it has left", || hub.hub.registry.of_agent("claimant").is_none().then_some(())).await;
-    eventually("its room is free", || (hub.hub.foreign_claims.available_permits() == 200_000).then_some(()))
+    eventually("it has left", || hub.hub.sessions.registry.of_agent("claimant").is_none().then_some(()))
         .await;
+    eventually("its room is free", || {
+        (hub.hub.admission.foreign_claims.available_permits() == 200_000).then_some(())
+    })
+    .await;
     // The session is remembered, with what the agent was sent.
     eventually("the claims are forgotten", || (session.uids() == ["uid-one"]).then_some(())).await;
     assert!(session.wakes.is_empty() && session.vanished_accounts.lock().is_empty());
@@ -150,11 +156,12 @@ async fn of_an_agent_that_left_nothing_is_kept_that_it_only_claimed() {
 async fn foreign_claims_are_bounded_and_a_known_agent_is_admitted_without_them() {
     let hub = TestHub::start().await;
     hub.accounts.sync();
-    let room = hub.hub.foreign_claims.clone().try_acquire_many_owned(199_999).expect("nobody has any");
+    let room =
+        hub.hub.admission.foreign_claims.clone().try_acquire_many_owned(199_999).expect("nobody has any");
     let refused = hub.greet(claims("newcomer", 2)).await.refused().await;
     assert_eq!((refused.reason(), refused.retry_after_ms), (Reason::Overloaded, 60_000));
     hub.show_agent_before("good");
     hub.greet(claims("good", 2)).await.accepted().await;
-    assert_eq!(hub.hub.registry.of_agent("good").map(|session| session.uids().len()), Some(1));
+    assert_eq!(hub.hub.sessions.registry.of_agent("good").map(|session| session.uids().len()), Some(1));
     drop(room);
 }

@@ -4,7 +4,6 @@ use std::collections::HashSet;
 
 use crate::account::names;
 use crate::fleet::Fleet as _;
-use crate::hub::agent_status::disconnects;
 use crate::hub::tests::support::*;
 use crate::objects::AccountKey;
 
@@ -74,11 +73,11 @@ async fn a_stream_that_ends_while_it_is_registered_leaves_no_agent_connected() {
     let hub = TestHub::start().await;
     *hub.objects.failing.lock() = 100;
     let agent = hub.greet(hello("a")).await;
-    eventually("it is being registered", || hub.hub.registry.of_agent("a")).await;
+    eventually("it is being registered", || hub.hub.sessions.registry.of_agent("a")).await;
     hub.show_agent_here("a", "whose-answer-was-lost", 11);
     eventually("it is seen", || hub.agents.get(&names::agent_object_name("a", "z"))).await;
     assert!(
-        disconnects::missed_disconnect(&hub.hub, &hub.agents.all()[0]).is_none(),
+        hub.hub.agent_status.missed_disconnect(&hub.agents.all()[0]).is_none(),
         "its stream is still there"
     );
     drop(agent);

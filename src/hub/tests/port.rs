@@ -75,7 +75,7 @@ async fn connections_over_the_cap_are_closed_and_a_place_that_is_left_is_free() 
 }
 
 fn closed_for(hub: &TestHub, reason: &'static str) -> u64 {
-    hub.hub.metrics.connections_refused.get_or_create(&ReasonLabel { reason }).get()
+    hub.hub.context.metrics.connections_refused.get_or_create(&ReasonLabel { reason }).get()
 }
 
 #[tokio::test]
@@ -101,7 +101,7 @@ async fn connections_without_a_stream_are_bounded_and_keep_no_agent_out() {
     for _ in 0..2 {
         silent.push(TcpStream::connect(hub.address).await.expect("the hub listens"));
     }
-    eventually("both are there", || (hub.hub.metrics.connections.get() == 3).then_some(())).await;
+    eventually("both are there", || (hub.hub.context.metrics.connections.get() == 3).then_some(())).await;
     // Each that comes takes the place of the one that has been silent for the longest.
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     let mut third = TcpStream::connect(hub.address).await.expect("the hub listens");

@@ -127,9 +127,9 @@ async fn an_agent_that_lists_nothing_costs_no_task_beside_its_session() {
     let agent = hub.agent("a").await;
     agent.list_names(&["one"]).await;
     object(&hub, "one").await;
-    let with_one = hub.hub.tasks.len();
+    let with_one = hub.hub.context.tasks.len();
     agent.list(Vec::new(), true).await;
-    eventually("the task ends", || (hub.hub.tasks.len() < with_one).then_some(())).await;
+    eventually("the task ends", || (hub.hub.context.tasks.len() < with_one).then_some(())).await;
 }
 
 #[tokio::test]
@@ -219,7 +219,7 @@ async fn a_list_over_the_bound_is_refused_as_a_whole_and_the_former_stays() {
     let failure = refused.failure.expect("a reason");
     assert_eq!((refused.name.as_str(), failure.class()), ("", Class::TooLarge));
     assert!(failure.message.contains("more than 1000"), "{}", failure.message);
-    let problem = || hub.hub.registry.of_agent("a").and_then(|session| session.list_problem());
+    let problem = || hub.hub.sessions.registry.of_agent("a").and_then(|session| session.list_problem());
     assert_eq!(problem().map(|problem| problem.reason), Some("ListRefused"));
     agent.list(Vec::new(), true).await;
     agent.list_names(&["one", "two"]).await;
@@ -260,7 +260,7 @@ async fn an_agent_that_is_not_approved_makes_no_objects_until_it_is() {
     agent.list_names(&["one"]).await;
     let reason = crate::hub::ReasonLabel { reason: "never_approved" };
     eventually("the list is not heard", || {
-        (hub.hub.metrics.ignored.get_or_create(&reason).get() == 1).then_some(())
+        (hub.hub.context.metrics.ignored.get_or_create(&reason).get() == 1).then_some(())
     })
     .await;
     assert!(hub.made.log.lock().is_empty());
@@ -395,12 +395,14 @@ async fn what_a_forgotten_agent_had_listed_is_remembered_for_the_cleanup() {
     drop(agent);
     let is_away = |fact: &SessionFact| matches!(fact.presence, Presence::Away(_));
     fact(&hub, &uid, |fact| is_away(fact) && fact.lists == Fact::Known(true)).await;
-    let forgotten = hub.hub.registry.forget(hub.ticks.now());
+    let forgotten = hub.hub.sessions.registry.forget(hub.ticks.now());
     assert_eq!(forgotten.len(), 1);
-    forgotten.iter().for_each(|(agent_id, zone, away)| hub.hub.departed_agents.put(agent_id, zone, away));
+    forgotten
+        .iter()
+        .for_each(|(agent_id, zone, away)| hub.hub.agent_status.departed_agents.put(agent_id, zone, away));
     let facts = hub.hub.sessions(&uid);
     assert!(facts.len() == 1 && is_away(&facts[0]) && facts[0].lists == Fact::Known(true), "{facts:?}");
-    hub.hub.departed_agents.sweep(Some(hub.ticks.now()), |_, _| false);
+    hub.hub.agent_status.departed_agents.sweep(Some(hub.ticks.now()), |_, _| false);
     assert!(hub.hub.sessions(&uid).is_empty());
 
     // Of one that an earlier process of this replica had, its object tells.

@@ -314,8 +314,8 @@ impl TestHub {
         agent.metadata.resource_version = Some(version.to_string());
         let session = AgentSession {
             id: session_id.into(),
-            replica: self.hub.settings.replica_id.clone(),
-            incarnation: Some(self.hub.replicas.incarnation().to_owned()),
+            replica: self.hub.context.settings.replica_id.clone(),
+            incarnation: Some(self.hub.context.replicas.incarnation().to_owned()),
             ..AgentSession::default()
         };
         agent.status = Some(KubesvcAgentStatus {

@@ -13,14 +13,14 @@ use secrecy::ExposeSecret;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::lifecycle::Offer;
 use crate::account::{GrantEpoch, KubesvcAccount, kubeconfig};
-use crate::hub::Hub;
 use crate::hub::sessions::duties::SessionView;
 use crate::hub::sessions::ledger::Moment;
 use crate::hub::sessions::session::Session;
 use crate::hub::sessions::session::detached::detached;
 use crate::hub::sessions::session::outbox::Outbox;
 use crate::hub::sessions::wire_conversion;
-use crate::hub::zone_probes::offers::SharedTarget;
+use crate::hub::zone_probes::ZoneProbes;
+use crate::hub::zone_probes::offers::{OfferChange, SharedTarget};
 use crate::hub::zone_probes::probe::{ProbeRound, ProbeStep};
 use crate::secrets::{Credential, CredentialKind};
 use crate::wire::ops::hub_frame::Frame;
@@ -40,22 +40,23 @@ struct PreparedProbe {
 }
 
 pub(in crate::hub) struct ZoneProber {
-    hub: Arc<Hub>,
+    probes: Arc<ZoneProbes>,
     session: Arc<Session>,
     looking_up: FuturesUnordered<BoxFuture<'static, PreparedProbe>>,
     ready: VecDeque<(ProbeRound, ops::Probe)>,
 }
 
 impl ZoneProber {
-    pub(in crate::hub) fn new(hub: Arc<Hub>, session: Arc<Session>) -> Self {
-        Self { hub, session, looking_up: FuturesUnordered::new(), ready: VecDeque::new() }
+    pub(in crate::hub) fn new(probes: Arc<ZoneProbes>, session: Arc<Session>) -> Self {
+        Self { probes, session, looking_up: FuturesUnordered::new(), ready: VecDeque::new() }
     }
 
     /// Looks at an account. Answers when to look again.
     pub(in crate::hub) fn check(&mut self, view: SessionView<'_>, uid: &str) -> Option<Moment> {
-        let account = self.hub.accounts.by_uid(uid);
+        let account = self.probes.context.accounts.by_uid(uid);
         self.forget_what_was_closed(uid, account.as_deref());
-        let step = self.session.zone_probes.lock().step(view, uid, account.as_deref(), self.hub.moment());
+        let step =
+            self.session.zone_probes.lock().step(view, uid, account.as_deref(), self.probes.context.moment());
         match step {
             ProbeStep::Nothing => None,
             ProbeStep::Later(at) => Some(at),
@@ -68,13 +69,13 @@ impl ZoneProber {
                 };
                 if had_offered {
                     // What it offered in the round before is said no more.
-                    self.hub.dirty_outboxes.wake(self.session.serial);
+                    self.probes.offer_changed(&self.session, uid, OfferChange::default());
                 }
                 None
             }
             ProbeStep::Forget => {
                 self.session.zone_probes.lock().forget(uid);
-                self.hub.withdraw(&self.session, uid);
+                self.probes.withdraw(&self.session, uid);
                 None
             }
         }
@@ -84,10 +85,10 @@ impl ZoneProber {
     fn forget_what_was_closed(&self, uid: &str, account: Option<&KubesvcAccount>) {
         let Some(round) = account.and_then(ProbeRound::of) else { return };
         let mut probes = self.session.zone_probes.lock();
-        let known = self.hub.offers.lock().of(uid, round, &self.session.zone, self.session.serial);
+        let known = self.probes.offers.lock().of(uid, round, &self.session.zone, self.session.serial);
         if known.is_none() && probes.offers(uid, round) {
             probes.forget(uid);
-            self.hub.dirty_outboxes.wake(self.session.serial);
+            self.probes.offer_changed(&self.session, uid, OfferChange::default());
         }
     }
 
@@ -95,8 +96,8 @@ impl ZoneProber {
     pub(in crate::hub) fn begin(&mut self) {
         while self.looking_up.len() + self.ready.len() < MAX_TARGET_LOOKUPS {
             let Some((uid, round)) = self.session.zone_probes.lock().next() else { return };
-            let looked = self.hub.offers.lock().ask(&uid, round, self.session.serial);
-            self.looking_up.push(detached(prepare(Arc::clone(&self.hub), uid, round, looked)).boxed());
+            let looked = self.probes.offers.lock().ask(&uid, round, self.session.serial);
+            self.looking_up.push(detached(prepare(Arc::clone(&self.probes), uid, round, looked)).boxed());
         }
     }
 
@@ -109,11 +110,11 @@ impl ZoneProber {
     pub(in crate::hub) async fn looked_up(&mut self) -> Option<(Moment, String)> {
         let PreparedProbe { uid, round, target } = self.looking_up.next().await?;
         let Some(target) = target else {
-            let at = self.session.zone_probes.lock().not_sent(&uid, round, self.hub.moment());
+            let at = self.session.zone_probes.lock().not_sent(&uid, round, self.probes.context.moment());
             self.begin();
             return at.map(|at| (at, uid));
         };
-        let account = self.hub.accounts.by_uid(&uid);
+        let account = self.probes.context.accounts.by_uid(&uid);
         if let Some(account) = account.filter(|account| ProbeRound::of(account) == Some(round)) {
             let account =
                 wire_conversion::account_ref(&uid, account.account_name(), round.epoch, round.generation);
@@ -132,7 +133,7 @@ impl ZoneProber {
         {
             let uid = probe.account.as_ref().map(|account| account.uid.as_str()).unwrap_or_default();
             if self.session.zone_probes.lock().send(uid, round) {
-                self.hub.metrics.probes.inc();
+                self.probes.context.metrics.probes.inc();
                 outbox.push(Frame::Probe(probe));
             }
         }
@@ -149,18 +150,18 @@ impl ZoneProber {
     ) -> Result<Option<(Moment, String)>, (&'static str, String)> {
         let account = result.account.and_then(probed_account).ok_or(("malformed_answer", String::new()))?;
         let (uid, epoch, generation) = account;
-        let now = self.hub.moment();
+        let now = self.probes.context.moment();
         let answered = self.session.zone_probes.lock().answer(&uid, generation, epoch, result.ok, now);
         let Some(round) = answered else { return Err(("never_asked", uid)) };
-        let current = self.hub.accounts.by_uid(&uid).and_then(|account| ProbeRound::of(&account));
+        let current = self.probes.context.accounts.by_uid(&uid).and_then(|account| ProbeRound::of(&account));
         if current != Some(round) {
             self.session.wakes.wake(uid.clone());
             return Err(("late", uid));
         }
         let offer = if result.ok { Offer::Yes } else { Offer::No(reason(result.failure.as_ref())) };
         let (zone, serial) = (&self.session.zone, self.session.serial);
-        let changed = self.hub.offers.lock().answer(&uid, round, zone, serial, offer);
-        self.hub.offers_changed(&self.session, &uid, changed);
+        let changed = self.probes.offers.lock().answer(&uid, round, zone, serial, offer);
+        self.probes.offer_changed(&self.session, &uid, changed);
         let again = self.session.zone_probes.lock().again_at(&uid);
         self.begin();
         Ok(again.map(|at| (at, uid)))
@@ -181,20 +182,28 @@ fn reason(failure: Option<&common::Failure>) -> Failure {
     )
 }
 
-async fn prepare(hub: Arc<Hub>, uid: String, round: ProbeRound, looked: SharedTarget) -> PreparedProbe {
+async fn prepare(
+    probes: Arc<ZoneProbes>,
+    uid: String,
+    round: ProbeRound,
+    looked: SharedTarget,
+) -> PreparedProbe {
     // One look for all sessions: whoever comes first reads the credential, the others wait for it.
-    let target = looked.get_or_try_init(|| look_up_target(&hub, &uid, round)).await.ok().cloned();
+    let target = looked.get_or_try_init(|| look_up_target(&probes, &uid, round)).await.ok().cloned();
     PreparedProbe { uid, round, target }
 }
 
 /// What is to be reached; none if the account asks no more, or its credential cannot be read: then the leader finds
 /// the same, and says so.
-async fn look_up_target(hub: &Hub, uid: &str, round: ProbeRound) -> Result<Target, ()> {
-    // The semaphore is never closed.
-    let _place = hub.credential_reads.acquire().await;
-    let account =
-        hub.accounts.by_uid(uid).filter(|account| ProbeRound::of(account) == Some(round)).ok_or(())?;
-    let reading = hub.credentials.resolve(&account, false);
+async fn look_up_target(probes: &ZoneProbes, uid: &str, round: ProbeRound) -> Result<Target, ()> {
+    let _turn = probes.credentials.turn().await;
+    let account = probes
+        .context
+        .accounts
+        .by_uid(uid)
+        .filter(|account| ProbeRound::of(account) == Some(round))
+        .ok_or(())?;
+    let reading = probes.credentials.resolve(&account, false);
     let credential = tokio::time::timeout(CREDENTIAL_TIMEOUT, reading).await.map_err(drop)?.map_err(drop)?;
     target(&credential).ok_or(())
 }

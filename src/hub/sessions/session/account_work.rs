@@ -15,14 +15,15 @@ use tracing::warn;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::lifecycle::{self, AgentReport, Fact};
 use crate::account::{GrantEpoch, GrantPhase, KubesvcAccount};
-use crate::hub::Hub;
 use crate::hub::sessions::duties::{self, Duty, SessionView};
+use crate::hub::sessions::events::SessionEvent;
 use crate::hub::sessions::ledger::{LedgerEntry, Moment, PendingCommand};
 use crate::hub::sessions::session::Session;
 use crate::hub::sessions::session::detached::detached;
 use crate::hub::sessions::session::outbox::Outbox;
+use crate::hub::sessions::session::session_loop::SessionParts;
 use crate::hub::sessions::{mass_delete_guard, wire_conversion};
-use crate::objects::{AccountKey, WriteError, version_of};
+use crate::objects::{AccountKey, AccountObjects, WriteError, version_of};
 use crate::telemetry::outages::warn_unless_away;
 use crate::wire::ops::hub_frame::Frame;
 use crate::wire::{MAX_ACCOUNTS_IN_BATCH, MAX_BATCH_BYTES, common, ops};
@@ -55,7 +56,7 @@ struct PreparedAdd {
 }
 
 pub(in crate::hub) struct AccountWork {
-    hub: Arc<Hub>,
+    parts: Arc<SessionParts>,
     session: Arc<Session>,
     batch_bytes: usize,
     to_prepare: VecDeque<(String, GrantEpoch)>,
@@ -67,9 +68,13 @@ pub(in crate::hub) struct AccountWork {
 }
 
 impl AccountWork {
-    pub(in crate::hub) fn new(hub: Arc<Hub>, session: Arc<Session>, max_message_bytes: usize) -> Self {
+    pub(in crate::hub) fn new(
+        parts: Arc<SessionParts>,
+        session: Arc<Session>,
+        max_message_bytes: usize,
+    ) -> Self {
         Self {
-            hub,
+            parts,
             session,
             batch_bytes: MAX_BATCH_BYTES.min(max_message_bytes.saturating_sub(FRAME_OVERHEAD_BYTES)),
             to_prepare: VecDeque::new(),
@@ -92,7 +97,7 @@ impl AccountWork {
             // It was given nothing, and nothing it says of accounts counts.
             return;
         }
-        let doubted = mass_delete_guard::held_back(&self.hub, &self.session, &uids);
+        let doubted = mass_delete_guard::held_back(&self.parts.sessions, &self.session, &uids);
         for uid in uids {
             if !doubted.contains(&uid) {
                 self.check(uid);
@@ -108,12 +113,12 @@ impl AccountWork {
 
     /// When an account is to be looked at again by itself.
     pub(in crate::hub) fn next_check(&self) -> Option<Instant> {
-        self.later.first().map(|(at, _)| self.hub.started + *at)
+        self.later.first().map(|(at, _)| self.parts.context.started + *at)
     }
 
     /// Wakes the accounts whose time has come.
     pub(in crate::hub) fn wake_due(&mut self) {
-        let now = self.hub.moment();
+        let now = self.parts.context.moment();
         while let Some((at, uid)) = self.later.pop_first() {
             if at > now {
                 self.later.insert((at, uid));
@@ -169,7 +174,7 @@ impl AccountWork {
             zone: &self.session.zone,
             approved: self.session.is_approved(),
             draining: self.agent_drains,
-            synced: self.hub.accounts.is_synced(),
+            synced: self.parts.context.accounts.is_synced(),
             lists: None,
             cluster_uid: &self.session.cluster_uid,
         }
@@ -185,8 +190,8 @@ impl AccountWork {
     }
 
     fn check(&mut self, uid: String) {
-        let account = self.hub.accounts.by_uid(&uid);
-        let (now, tick) = (self.hub.moment(), self.hub.ticks.now());
+        let account = self.parts.context.accounts.by_uid(&uid);
+        let (now, tick) = (self.parts.context.moment(), self.parts.context.ticks.now());
         let view = self.view_for(account.as_deref());
         let mut ledger = self.session.ledger.lock();
         let entry = ledger.entry(&uid);
@@ -232,8 +237,8 @@ impl AccountWork {
                 self.session.cached.lock().forget(&uid);
                 self.session.wakes.wake_all(ledger.freed(&name));
                 drop(ledger);
-                self.hub.report_changed(&self.session, &uid);
-                self.hub.drop_namespaces(self.hub.registry.release(self.session.serial, [&uid]));
+                self.parts.sessions.publish(&self.session, SessionEvent::Released(&uid));
+                self.parts.sessions.release(&self.session, [&uid]);
                 if was_foreign {
                     self.session.foreign_settled(no_more);
                 }
@@ -242,11 +247,10 @@ impl AccountWork {
         }
         drop(ledger);
         if is_new {
-            self.hub.registry.concern(self.session.serial, [&uid]);
+            self.parts.sessions.registry.concern(self.session.serial, [&uid]);
         }
-        self.hub.report_changed(&self.session, &uid);
         // An answer is owed from now on. The leader may have looked before that, and must know when it is overdue.
-        self.hub.leader.wake(uid);
+        self.parts.sessions.publish(&self.session, SessionEvent::AnswerChanged(&uid));
     }
 
     /// The agent's object says which accounts are kept from it because they are bound to another cluster, from when that is
@@ -295,12 +299,12 @@ impl AccountWork {
         let is_told = why.as_ref().filter(|_| !matches!(duty, Duty::DropFromWrongCluster(_))).cloned();
         if self.session.keep_from(uid, why) {
             if let Some(why) = is_told
-                && self.hub.may_log("kept_from", self.session.peer())
+                && self.parts.context.may_log("kept_from", self.session.peer())
             {
                 warn!(agentId = self.session.agent_id, why, "an account is kept from the agent");
             }
             self.session.own_changed.notify_one();
-            self.hub.dirty_summaries.wake(self.session.serial);
+            self.parts.sessions.publish(&self.session, SessionEvent::ProblemsChanged);
         }
     }
 
@@ -308,7 +312,7 @@ impl AccountWork {
     fn wrong_cluster(&self, account: &KubesvcAccount, entry: &LedgerEntry) -> Option<Failure> {
         let Some((_, AgentReport::Held(reached))) = &entry.report else { return None };
         let failure = lifecycle::mismatch(&account.status_or_default(), &self.session.agent_id, reached)?;
-        if self.hub.may_log("astray", self.session.peer()) {
+        if self.parts.context.may_log("astray", self.session.peer()) {
             let why = &failure.message;
             warn!(
                 agentId = self.session.agent_id,
@@ -327,8 +331,8 @@ impl AccountWork {
             if !self.is_to_prepare(&uid, epoch) {
                 continue;
             }
-            let (hub, session) = (Arc::clone(&self.hub), Arc::clone(&self.session));
-            self.preparing.push(detached(prepare(hub, session, uid, epoch)).boxed());
+            let (parts, session) = (Arc::clone(&self.parts), Arc::clone(&self.session));
+            self.preparing.push(detached(prepare(parts, session, uid, epoch)).boxed());
         }
     }
 
@@ -357,7 +361,7 @@ impl AccountWork {
                 self.session.ledger.lock().record_credential_mismatch(
                     &uid,
                     epoch,
-                    self.hub.moment(),
+                    self.parts.context.moment(),
                     UNSENT_RETRY_DELAY,
                 );
                 return self.unsent(uid);
@@ -365,30 +369,35 @@ impl AccountWork {
             PreparedAccount::Later => None,
             PreparedAccount::Unwanted => return self.abandon(&uid, epoch),
         };
-        self.session.ledger.lock().not_sent(&uid, epoch, failure, self.hub.moment(), UNSENT_RETRY_DELAY);
+        self.session.ledger.lock().not_sent(
+            &uid,
+            epoch,
+            failure,
+            self.parts.context.moment(),
+            UNSENT_RETRY_DELAY,
+        );
         self.unsent(uid);
     }
 
     /// An account was not sent: the leader may have to do something about it.
     fn unsent(&self, uid: String) {
         self.session.wakes.wake(uid.clone());
-        self.hub.report_changed(&self.session, &uid);
-        self.hub.leader.wake(uid);
+        self.parts.sessions.publish(&self.session, SessionEvent::AnswerChanged(&uid));
     }
 
     /// The account goes out if it is still what is wanted: objects may have changed while the credential was awaited.
     fn add(&mut self, uid: &str, epoch: GrantEpoch, spec: ops::AccountSpec) {
-        let account = self.hub.accounts.by_uid(uid);
+        let account = self.parts.context.accounts.by_uid(uid);
         let mut ledger = self.session.ledger.lock();
         let entry = ledger.entry(uid).cloned().map(|mut entry| {
             entry.command = None;
             entry
         });
         let view = self.view_for(account.as_deref());
-        let duty = duties::duty(view, account.as_deref(), entry.as_ref(), self.hub.moment());
+        let duty = duties::duty(view, account.as_deref(), entry.as_ref(), self.parts.context.moment());
         let free = entry.is_some_and(|entry| !ledger.name_is_busy(&entry.name));
         if duty == Duty::Add(epoch) && free {
-            ledger.added(uid, epoch, self.hub.ticks.now());
+            ledger.added(uid, epoch, self.parts.context.ticks.now());
             self.adds.push(spec);
         } else {
             drop(ledger);
@@ -397,13 +406,18 @@ impl AccountWork {
     }
 }
 
-async fn prepare(hub: Arc<Hub>, session: Arc<Session>, uid: String, epoch: GrantEpoch) -> PreparedAdd {
-    // The semaphore is never closed. The clock begins after it: how many others wait is no fault of this account.
-    let _place = hub.credential_reads.acquire().await;
-    let ready = match hub.accounts.by_uid(&uid) {
+async fn prepare(
+    parts: Arc<SessionParts>,
+    session: Arc<Session>,
+    uid: String,
+    epoch: GrantEpoch,
+) -> PreparedAdd {
+    // The clock begins after it: how many others wait is no fault of this account.
+    let _turn = parts.credentials.turn().await;
+    let ready = match parts.context.accounts.by_uid(&uid) {
         // In the queue it may have become another account's turn, or nobody's.
         Some(account) if is_to_prepare(&session, &uid, epoch) => {
-            let ready = ready(&hub, &session, &account, epoch);
+            let ready = ready(&parts, &session, &account, epoch);
             tokio::time::timeout(CREDENTIAL_TIMEOUT, ready)
                 .await
                 .unwrap_or_else(|_| PreparedAccount::Failed(too_slow()))
@@ -423,10 +437,15 @@ fn too_slow() -> Failure {
     Failure::new(FailureClass::Timeout, message)
 }
 
-async fn ready(hub: &Hub, session: &Session, account: &KubesvcAccount, epoch: GrantEpoch) -> PreparedAccount {
+async fn ready(
+    parts: &SessionParts,
+    session: &Session,
+    account: &KubesvcAccount,
+    epoch: GrantEpoch,
+) -> PreparedAccount {
     let may_be_old = !session.connected_before(version_of(account));
-    if hub.settings.clustered && may_be_old && !session.ledger.lock().is_confirmed(account.uid()) {
-        match is_still_granted(hub, account).await {
+    if parts.context.settings.clustered && may_be_old && !session.ledger.lock().is_confirmed(account.uid()) {
+        match is_still_granted(&*parts.account_objects, account).await {
             Ok(true) => session.ledger.lock().confirm(account.uid()),
             Ok(false) => return PreparedAccount::Later,
             Err(problem) => {
@@ -438,7 +457,7 @@ async fn ready(hub: &Hub, session: &Session, account: &KubesvcAccount, epoch: Gr
     let status = account.status_or_default();
     let granted = status.credential_version.as_deref();
     for fresh in [false, true] {
-        match hub.credentials.resolve(account, fresh).await {
+        match parts.credentials.resolve(account, fresh).await {
             Ok(credential) if credential.is(granted) => {
                 return PreparedAccount::Spec(Box::new(wire_conversion::account_spec(
                     account,
@@ -456,9 +475,9 @@ async fn ready(hub: &Hub, session: &Session, account: &KubesvcAccount, epoch: Gr
 /// Whether the API server itself says what the watch showed: the grant is open for that zone and epoch. A leader that
 /// ends a revoke asks the sessions that are registered by then. One that registers later must not be sent an account on
 /// the word of a watch that lags behind; what was written after it had registered is not older than that.
-async fn is_still_granted(hub: &Hub, seen: &KubesvcAccount) -> Result<bool, WriteError> {
+async fn is_still_granted(objects: &dyn AccountObjects, seen: &KubesvcAccount) -> Result<bool, WriteError> {
     let key = AccountKey::of(seen);
-    let Some(now) = hub.account_objects.get(&key.namespace, &key.name).await? else { return Ok(false) };
+    let Some(now) = objects.get(&key.namespace, &key.name).await? else { return Ok(false) };
     let (before, after) = (seen.status_or_default(), now.status_or_default());
     Ok(now.uid() == seen.uid()
         && after.phase() == GrantPhase::Open

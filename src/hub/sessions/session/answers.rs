@@ -7,6 +7,7 @@ use tracing::{debug, warn};
 
 use crate::account::KubesvcAccount;
 use crate::account::lifecycle::{AgentReport, is_another_cluster};
+use crate::hub::sessions::events::SessionEvent;
 use crate::hub::sessions::ledger::AnswerEffect;
 use crate::hub::sessions::session::session_loop::{LoopEnd, SessionLoop};
 use crate::hub::sessions::wire_conversion::{self, AccountAnswer};
@@ -34,9 +35,9 @@ impl SessionLoop {
             }
             Some(Ok(frame)) => frame,
         };
-        self.hub.metrics.frames_in.inc();
+        self.parts.context.metrics.frames_in.inc();
         self.ack = self.ack.max(frame.seq);
-        self.session.frame(self.hub.ticks.now());
+        self.session.frame(self.parts.context.ticks.now());
         let of_accounts = matches!(
             frame.frame,
             Some(
@@ -48,7 +49,7 @@ impl SessionLoop {
             )
         );
         if of_accounts && !self.session.was_approved() {
-            self.hub.metrics.ignore("never_approved");
+            self.parts.context.metrics.ignore("never_approved");
             self.session.ignore_claims();
             return ControlFlow::Continue(());
         }
@@ -71,26 +72,26 @@ impl SessionLoop {
                 return ControlFlow::Break(LoopEnd::Gone("the agent said goodbye"));
             }
             Some(agent_frame::Frame::Hello(_)) => {
-                self.hub.metrics.ignore("second_hello");
+                self.parts.context.metrics.ignore("second_hello");
                 warn!(agentId = self.session.agent_id, "a second hello on the same stream is ignored");
             }
             Some(agent_frame::Frame::StaticAccounts(list)) => self.static_accounts.take_in(list),
             Some(agent_frame::Frame::ProbeResult(result)) => match self.prober.record_answer(result) {
                 Ok(again) => self.accounts.check_later(again),
-                Err(("late", _)) => self.hub.metrics.ignore("late"),
+                Err(("late", _)) => self.parts.context.metrics.ignore("late"),
                 Err((reason, uid)) => self.count_ignored(reason, &uid),
             },
             // A frame of a later version of the protocol.
-            None => self.hub.metrics.ignore("unknown_frame"),
+            None => self.parts.context.metrics.ignore("unknown_frame"),
         }
         ControlFlow::Continue(())
     }
 
     fn working(&mut self, working: ops::Working) {
         let Some((uid, _)) = working.account.and_then(wire_conversion::reference) else {
-            return self.hub.metrics.ignore("malformed_answer");
+            return self.parts.context.metrics.ignore("malformed_answer");
         };
-        self.session.ledger.lock().working(&uid, self.hub.ticks.now());
+        self.session.ledger.lock().working(&uid, self.parts.context.ticks.now());
     }
 
     fn record_answer(&mut self, answer: Option<AccountAnswer>) {
@@ -98,7 +99,7 @@ impl SessionLoop {
         let AccountAnswer { uid, epoch, report: word, of_drop, namespaces } = answer;
         let mut tells_namespaces = false;
         if let AgentReport::Held(reached) = &word {
-            let account = self.hub.accounts.by_uid(&uid);
+            let account = self.parts.context.accounts.by_uid(&uid);
             let status = account.as_deref().map(KubesvcAccount::status_or_default);
             let zone = Some(self.session.zone.as_str());
             let Some(status) = status.filter(|status| status.granted_zone() == zone) else {
@@ -110,29 +111,28 @@ impl SessionLoop {
         }
         let (heard, freed) = {
             let mut ledger = self.session.ledger.lock();
-            let heard = ledger.record_answer(&uid, epoch, word, of_drop, self.hub.moment());
+            let heard = ledger.record_answer(&uid, epoch, word, of_drop, self.parts.context.moment());
             let name = ledger.entry(&uid).map(|entry| entry.name.clone());
             (heard, name.map(|name| ledger.freed(&name)).unwrap_or_default())
         };
         match heard {
             AnswerEffect::Taken => {
                 if tells_namespaces {
-                    self.hub.tell_namespaces(&uid, namespaces);
+                    self.parts.tables.tell_namespaces(&uid, namespaces);
                 }
                 self.session.wakes.wake_all(freed);
                 self.session.wakes.wake(uid.clone());
-                self.hub.report_changed(&self.session, &uid);
-                self.hub.leader.wake(uid);
+                self.parts.sessions.publish(&self.session, SessionEvent::AnswerChanged(&uid));
             }
-            AnswerEffect::Late => self.hub.metrics.ignore("late"),
+            AnswerEffect::Late => self.parts.context.metrics.ignore("late"),
             AnswerEffect::NeverSent => self.count_ignored("never_sent", &uid),
             AnswerEffect::Future => self.count_ignored("future_epoch", &uid),
         }
     }
 
     fn count_ignored(&self, reason: &'static str, uid: &str) {
-        self.hub.metrics.ignore(reason);
-        if self.hub.may_log(reason, self.session.peer()) {
+        self.parts.context.metrics.ignore(reason);
+        if self.parts.context.may_log(reason, self.session.peer()) {
             let uid: String = uid.chars().take(64).filter(|c| !c.is_control()).collect();
             warn!(agentId = self.session.agent_id, reason, uid, "an answer of the agent is ignored");
         }

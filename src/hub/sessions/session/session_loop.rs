@@ -8,14 +8,21 @@ use futures::StreamExt;
 use tonic::{Status, Streaming};
 use tracing::{info, warn};
 
-use crate::hub::Hub;
+use crate::hub::admission::draining::Draining;
 use crate::hub::admission::hello::millis;
+use crate::hub::context::HubContext;
+use crate::hub::credentials::Credentials;
+use crate::hub::sessions::Sessions;
 use crate::hub::sessions::session::Session;
 use crate::hub::sessions::session::account_work::AccountWork;
 use crate::hub::sessions::session::outbox::Outbox;
+use crate::hub::static_accounts::StaticAccounts;
 use crate::hub::static_accounts::sync::StaticAccountSync;
+use crate::hub::tables::Tables;
 use crate::hub::tables::fences;
+use crate::hub::zone_probes::ZoneProbes;
 use crate::hub::zone_probes::prober::ZoneProber;
+use crate::objects::AccountObjects;
 use crate::wire::ops::{self, hub_frame};
 
 /// Maximum number of accounts looked at in one turn.
@@ -33,8 +40,21 @@ pub(in crate::hub) enum LoopEnd {
     Cut(&'static str, Status),
 }
 
+/// What the loop of a session works with.
+pub(in crate::hub) struct SessionParts {
+    pub(in crate::hub) context: Arc<HubContext>,
+    pub(in crate::hub) sessions: Arc<Sessions>,
+    pub(in crate::hub) credentials: Arc<Credentials>,
+    /// The accounts at the API server: one is read there before it is sent for the first time.
+    pub(in crate::hub) account_objects: Arc<dyn AccountObjects>,
+    pub(in crate::hub) draining: Arc<Draining>,
+    pub(in crate::hub) zone_probes: Arc<ZoneProbes>,
+    pub(in crate::hub) static_accounts: Arc<StaticAccounts>,
+    pub(in crate::hub) tables: Arc<Tables>,
+}
+
 pub(in crate::hub) struct SessionLoop {
-    pub(in crate::hub) hub: Arc<Hub>,
+    pub(in crate::hub) parts: Arc<SessionParts>,
     pub(in crate::hub) session: Arc<Session>,
     outbox: Outbox,
     pub(in crate::hub) accounts: AccountWork,
@@ -50,22 +70,23 @@ pub(in crate::hub) struct SessionLoop {
 
 impl SessionLoop {
     pub(in crate::hub) fn new(
-        hub: Arc<Hub>,
+        parts: Arc<SessionParts>,
         session: Arc<Session>,
         outbox: Outbox,
         max_message_bytes: usize,
     ) -> Self {
-        let work = AccountWork::new(Arc::clone(&hub), Arc::clone(&session), max_message_bytes);
-        let asker = ZoneProber::new(Arc::clone(&hub), Arc::clone(&session));
-        let statics = StaticAccountSync::new(Arc::clone(&hub), Arc::clone(&session));
-        let next_heartbeat = Instant::now() + hub.settings.heartbeat;
+        let accounts = AccountWork::new(Arc::clone(&parts), Arc::clone(&session), max_message_bytes);
+        let prober = ZoneProber::new(Arc::clone(&parts.zone_probes), Arc::clone(&session));
+        let static_accounts =
+            StaticAccountSync::new(Arc::clone(&parts.static_accounts), Arc::clone(&session));
+        let next_heartbeat = Instant::now() + parts.context.settings.heartbeat;
         Self {
-            hub,
+            parts,
             session,
             outbox,
-            accounts: work,
-            prober: asker,
-            static_accounts: statics,
+            accounts,
+            prober,
+            static_accounts,
             ack: 1,
             next_heartbeat,
             nonce: 0,
@@ -101,12 +122,12 @@ impl SessionLoop {
                 let why = *self.session.closed_because.lock();
                 return ControlFlow::Break(LoopEnd::Cut(why, Status::aborted(why)));
             }
-            () = self.hub.sends_away(), if self.drain_deadline.is_none() => self.drain(),
+            () = self.parts.draining.sends_away(), if self.drain_deadline.is_none() => self.drain(),
             frame = inbound.next() => return self.handle_frame(frame),
             permit = sink.reserve(), if !self.outbox.is_empty() => match permit {
                 Ok(permit) => {
                     self.outbox.send(permit, self.ack);
-                    self.hub.metrics.frames_out.inc();
+                    self.parts.context.metrics.frames_out.inc();
                 }
                 Err(_) => return ControlFlow::Break(LoopEnd::Gone("the stream is closed")),
             },
@@ -130,7 +151,7 @@ impl SessionLoop {
             self.accounts.check_later(again.map(|at| (at, uid.clone())));
         }
         self.prober.begin();
-        let assignment = |uid: &String| fences::assignment(&self.hub, &self.session, uid);
+        let assignment = |uid: &String| fences::assignment(&self.parts.context, &self.session, uid);
         let assignments: Vec<_> = uids.iter().filter_map(assignment).collect();
         self.accounts.check_accounts(uids);
         self.accounts.flush(&mut self.outbox);
@@ -138,8 +159,8 @@ impl SessionLoop {
     }
 
     fn wake_at(&self) -> Instant {
-        let watched = self.hub.settings.cuts_off_silent;
-        let silence = self.hub.silence_limit().saturating_sub(self.session.silent_for());
+        let watched = self.parts.context.settings.cuts_off_silent;
+        let silence = self.parts.context.silence_limit().saturating_sub(self.session.silent_for());
         let silence = watched.then(|| Instant::now() + silence);
         let stuck = (!self.outbox.is_empty())
             .then(|| Instant::now() + FRAME_SEND_TIMEOUT.saturating_sub(self.outbox.stuck_for()));
@@ -150,14 +171,16 @@ impl SessionLoop {
     fn timers(&mut self) -> ControlFlow<LoopEnd> {
         let now = Instant::now();
         if self.drain_deadline.is_some_and(|until| until <= now) {
-            let why = self.hub.drain_reason();
+            let why = self.parts.draining.reason();
             return ControlFlow::Break(LoopEnd::Cut(
                 why,
                 Status::unavailable(format!("{why}; connect anew")),
             ));
         }
-        if self.hub.settings.cuts_off_silent && self.session.silent_for() >= self.hub.silence_limit() {
-            let limit = self.hub.silence_limit();
+        if self.parts.context.settings.cuts_off_silent
+            && self.session.silent_for() >= self.parts.context.silence_limit()
+        {
+            let limit = self.parts.context.silence_limit();
             let status = Status::deadline_exceeded(format!("no frame for {limit:?}; connect anew"));
             return ControlFlow::Break(LoopEnd::Cut("it was silent for three heartbeats", status));
         }
@@ -166,7 +189,7 @@ impl SessionLoop {
             return ControlFlow::Break(LoopEnd::Cut("it reads too slowly", status));
         }
         if self.next_heartbeat <= now {
-            self.next_heartbeat = now + self.hub.settings.heartbeat;
+            self.next_heartbeat = now + self.parts.context.settings.heartbeat;
             self.nonce += 1;
             let unix_ms = jiff::Timestamp::now().as_millisecond();
             self.outbox.push_heartbeat(ops::Heartbeat { nonce: self.nonce, unix_ms, accounts_live: 0 });
@@ -177,7 +200,7 @@ impl SessionLoop {
 
     fn drain(&mut self) {
         self.drain_deadline = Some(Instant::now() + DRAIN_TIMEOUT);
-        let (place, other) = self.hub.next_redial();
+        let (place, other) = self.parts.draining.next_redial();
         let drain = ops::Drain {
             reconnect_after_ms: millis(place.after),
             jitter_ms: millis(place.jitter),

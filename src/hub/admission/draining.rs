@@ -1,0 +1,126 @@
+//! A replica that sends its agents away: it stops, or it alone does not reach the API server. They are spread as the other
+//! replicas can take them; one that is cut off takes none until it is no longer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+
+use super::drain::{Drain, RedialTime};
+use super::hello::HelloRefusal;
+use super::server;
+use crate::hub::context::HubContext;
+use crate::hub::sessions::Sessions;
+use crate::wire::ops::refused::Reason;
+
+/// Minimum delay given to an agent that is refused by a draining replica.
+const MIN_DRAIN_RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// Whether agents are sent away, and which of them dials again when.
+pub(in crate::hub) struct Draining {
+    context: Arc<HubContext>,
+    sessions: Arc<Sessions>,
+    /// Made when the first agent is sent away.
+    plan: Mutex<Option<Drain>>,
+    /// Number of agents that were given a redial time.
+    drained_agents: AtomicUsize,
+    /// This replica alone does not reach the API server.
+    isolated: watch::Sender<bool>,
+}
+
+impl Draining {
+    pub(super) fn new(context: Arc<HubContext>, sessions: Arc<Sessions>) -> Self {
+        Self {
+            context,
+            sessions,
+            plan: Mutex::default(),
+            drained_agents: AtomicUsize::new(0),
+            isolated: watch::Sender::new(false),
+        }
+    }
+
+    /// Sends the agents away, spread as the other replicas can take them, or takes them again.
+    pub(in crate::hub) fn set_isolated(&self, cut_off: bool) {
+        if cut_off {
+            // Each time they are spread anew.
+            *self.plan.lock() = None;
+            self.drained_agents.store(0, Ordering::Relaxed);
+        }
+        self.isolated.send_replace(cut_off);
+    }
+
+    /// Whether agents are sent away because this replica alone does not reach the API server.
+    pub(super) fn is_isolated(&self) -> bool {
+        *self.isolated.borrow()
+    }
+
+    /// Waits until agents are sent away, for whatever reason.
+    pub(in crate::hub) async fn sends_away(&self) {
+        let mut cut_off = self.isolated.subscribe();
+        tokio::select! {
+            () = self.context.stopping.cancelled() => {}
+            // The sender lives as long as self.
+            _ = cut_off.wait_for(|cut_off| *cut_off) => {}
+        }
+    }
+
+    /// When the next agent that is sent away dials again, and another replica that is alive.
+    pub(in crate::hub) fn next_redial(&self) -> (RedialTime, Option<String>) {
+        let others = self.context.replicas.others();
+        let nth = self.drained_agents.fetch_add(1, Ordering::Relaxed);
+        let place = self
+            .plan
+            .lock()
+            .get_or_insert_with(|| Drain {
+                agents: *self.sessions.connected.borrow(),
+                registration_qps: self.context.settings.registration_qps,
+                others: others.len(),
+                grace: self.context.settings.orphan_grace,
+            })
+            .redial_time(nth);
+        (place, others.into_iter().next())
+    }
+
+    /// Why agents are sent away.
+    pub(in crate::hub) fn reason(&self) -> &'static str {
+        if self.context.stopping.is_cancelled() {
+            "this replica is stopping"
+        } else {
+            "this replica does not reach its API server"
+        }
+    }
+
+    /// What an agent is told that comes while they are sent away.
+    pub(super) fn refusal(&self) -> HelloRefusal {
+        let (place, other) = self.next_redial();
+        let why = self.reason();
+        let message = match other {
+            Some(other) => format!("{why}; replica {other} is there, connect anew"),
+            None => format!("{why}; connect anew"),
+        };
+        let wait = place.after + place.jitter.mul_f64(fastrand::f64());
+        HelloRefusal::for_now(Reason::Draining, message, wait.max(MIN_DRAIN_RETRY_DELAY))
+    }
+}
+
+/// Keeps gRPC's health service in step with it until stopped.
+pub(in crate::hub) async fn publish_health(
+    draining: Arc<Draining>,
+    health: HealthReporter,
+    stop: CancellationToken,
+) {
+    let mut changes = draining.isolated.subscribe();
+    // The sender lives as long as this.
+    while let Some(Ok(())) = stop.run_until_cancelled(changes.changed()).await {
+        let cut_off = *changes.borrow_and_update();
+        let status = if cut_off { ServingStatus::NotServing } else { ServingStatus::Serving };
+        for service in server::SERVICES {
+            health.set_service_status(service, status).await;
+        }
+    }
+}

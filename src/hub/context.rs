@@ -1,0 +1,60 @@
+//! What every part of the hub reads and none of them owns.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::sessions::ledger::Moment;
+use super::{HubMetrics, HubSettings};
+use crate::fleet::Ticks;
+use crate::leases::{Leadership, Replicas};
+use crate::listen::addresses::Caller;
+use crate::listen::log_rate_limit::LogRateLimit;
+use crate::objects::{AccountIndex, AgentIndex};
+
+/// Number of heartbeats missed after which an agent's stream is cut.
+const MAX_MISSED_HEARTBEATS: u32 = 3;
+
+/// Settings, the objects as last seen, clocks, and what is counted and logged.
+pub(super) struct HubContext {
+    pub(super) settings: HubSettings,
+    pub(super) accounts: Arc<AccountIndex>,
+    pub(super) agent_index: Arc<AgentIndex>,
+    pub(super) ticks: Arc<Ticks>,
+    pub(super) leadership: Arc<Leadership>,
+    pub(super) replicas: Arc<Replicas>,
+    pub(super) metrics: HubMetrics,
+    pub(super) log_limit: LogRateLimit,
+    /// When the hub began: moments are counted from here.
+    pub(super) started: Instant,
+    /// The hub is stopping: sessions say goodbye.
+    pub(super) stopping: CancellationToken,
+    /// Sessions, and tasks beside them.
+    pub(super) tasks: TaskTracker,
+}
+
+impl HubContext {
+    /// Whether this replica leads: then the leader reads its sessions in the process.
+    pub(super) fn is_leading(&self) -> bool {
+        self.leadership.leads()
+    }
+
+    /// Whether a line may be written that somebody at an address has provoked; without an address: that we have.
+    pub(super) fn may_log(&self, reason: &'static str, peer: Option<SocketAddr>) -> bool {
+        let address = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.ip());
+        self.log_limit.may_log(reason, Caller::of(address))
+    }
+
+    /// Time since the hub began.
+    pub(super) fn moment(&self) -> Moment {
+        self.started.elapsed()
+    }
+
+    /// Time without a frame after which an agent counts as lost.
+    pub(super) fn silence_limit(&self) -> Duration {
+        self.settings.heartbeat * MAX_MISSED_HEARTBEATS
+    }
+}
