@@ -41,7 +41,8 @@ impl Fleet for Hub {
                     approved: away.approved,
                     presence: Presence::Away(away.since),
                     process: AgentProcess {
-                        boot_id: away.session.as_ref().map(|one| one.boot_id.clone()).unwrap_or_default(),
+                        boot_id:
+                            away.session.as_ref().map(|one| one.agent.boot_id.clone()).unwrap_or_default(),
                         ending: away.ending,
                         ..AgentProcess::default()
                     },
@@ -53,7 +54,7 @@ impl Fleet for Hub {
                         _ => Fact::Unknown,
                     },
                     cluster_uid: match &away.session {
-                        Some(session) => session.cluster_uid.clone(),
+                        Some(session) => session.agent.cluster_uid.clone(),
                         None => self.cluster_told(agent_id, zone_id),
                     },
                 }));
@@ -66,7 +67,7 @@ impl Fleet for Hub {
             facts.extend(self.zone_probes.asked(uid, round, &zones));
         } else if account.is_none_or(|account| zones::takes_any_zone(&account)) {
             let others = self.sessions.registry.representatives(MAX_ZONES_SHOWN).into_iter();
-            let others = others.filter(|session| !zones.contains(&session.zone));
+            let others = others.filter(|session| !zones.contains(&session.agent.zone));
             facts.extend(others.map(|session| session.stranger(None)));
         }
         facts
@@ -110,7 +111,7 @@ impl Fleet for Hub {
         let sessions =
             self.sessions.registry.in_zone(zone, |zone| zone.connected.values().cloned().collect::<Vec<_>>());
         for session in sessions.unwrap_or_default() {
-            let name = names::agent_object_name(&session.agent_id, &session.zone);
+            let name = names::agent_object_name(&session.agent.id, &session.agent.zone);
             if let Some(agent) = self.context.agent_index.get(&name) {
                 self.sessions.yields_to_owner(&session, &agent);
             }
@@ -135,11 +136,11 @@ impl Hub {
 
     fn show(&self, session: &Session) -> AgentView {
         AgentView {
-            agent_id: session.agent_id.clone(),
-            zone_id: session.zone.clone(),
-            version: session.version.clone(),
+            agent_id: session.agent.id.clone(),
+            zone_id: session.agent.zone.clone(),
+            version: session.agent.version.clone(),
             replica_id: self.context.settings.replica_id.clone(),
-            connected_since: session.connected_since,
+            connected_since: session.connected_since(),
             last_seen: session.last_seen(),
             approved: session.is_approved(),
             accounts: session.held_names(),

@@ -75,7 +75,7 @@ impl Sessions {
         let (mut accounts, mut unplaced) = (HashSet::new(), Vec::new());
         if session.was_approved() {
             let zones = self.zone_index.lock();
-            accounts.extend(zones.of_zone(&session.zone));
+            accounts.extend(zones.of_zone(&session.agent.zone));
             if first_of_zone {
                 unplaced = zones.without_zone();
             }
@@ -92,10 +92,11 @@ impl Sessions {
         if !session.was_approved() {
             return self.publish(session, SessionEvent::Ended { accounts: &[], affected: &[] });
         }
-        let zone_is_empty = self.registry.in_zone(&session.zone, |zone| zone.representative().is_none());
+        let zone_is_empty =
+            self.registry.in_zone(&session.agent.zone, |zone| zone.representative().is_none());
         let affected = {
             let zones = self.zone_index.lock();
-            let mut affected = zones.of_zone(&session.zone);
+            let mut affected = zones.of_zone(&session.agent.zone);
             if zone_is_empty.unwrap_or(true) {
                 affected.extend(zones.without_zone());
             }
@@ -106,7 +107,7 @@ impl Sessions {
 
     /// An agent has listed other accounts of its own: the leader looks at those of its zone, and so does the session.
     pub(super) fn listed(&self, session: &Session) {
-        let uids = self.zone_index.lock().of_zone(&session.zone);
+        let uids = self.zone_index.lock().of_zone(&session.agent.zone);
         let is_static =
             |uid: &String| self.context.accounts.by_uid(uid).is_some_and(|account| account.is_static());
         let uids: Vec<_> = uids.into_iter().filter(is_static).collect();
@@ -119,7 +120,7 @@ impl Sessions {
         let concerned = self.registry.concerned_with(uid);
         for session in &concerned {
             session.wakes.wake(uid.to_owned());
-            session.own_changed.notify_one();
+            session.own.changed.notify_one();
         }
         let serials: Vec<_> = concerned.iter().map(|session| session.serial).collect();
         self.events.publish_account_changed(uid, &serials);

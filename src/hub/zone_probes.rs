@@ -65,7 +65,7 @@ impl ZoneProbes {
 
     /// What a session has answered in this round, with the round's generation.
     pub(super) fn offer(&self, uid: &str, round: ProbeRound, session: &Session) -> Option<(i64, Offer)> {
-        let offer = self.offers.lock().of(uid, round, &session.zone, session.serial)?;
+        let offer = self.offers.lock().of(uid, round, &session.agent.zone, session.serial)?;
         Some((round.generation, offer))
     }
 
@@ -77,7 +77,7 @@ impl ZoneProbes {
 
     /// Whatever a session has answered about an account that asks counts no more.
     fn withdraw(&self, session: &Session, uid: &str) {
-        let changed = self.offers.lock().leave(uid, &session.zone, session.serial);
+        let changed = self.offers.lock().leave(uid, &session.agent.zone, session.serial);
         self.offer_changed(session, uid, changed);
     }
 

@@ -31,7 +31,8 @@ fn heed(admission: &Admission, agent: &KubesvcAgent) {
         admission.forget(&spec.agent_id);
     }
     agent_status.queue_missed_disconnect(agent);
-    let session = sessions.registry.of_agent(&spec.agent_id).filter(|session| session.zone == spec.zone_id);
+    let session =
+        sessions.registry.of_agent(&spec.agent_id).filter(|session| session.agent.zone == spec.zone_id);
     let Some(session) = session else { return };
     if sessions.yields_to_owner(&session, agent) {
         return;
@@ -45,7 +46,7 @@ fn heed(admission: &Admission, agent: &KubesvcAgent) {
     }
     // One that is still registering is told as well; it looks at its accounts when it stands.
     if session.approve(spec.approved) && sessions.registry.is_connected(&session) {
-        info!(agentId = session.agent_id, approved = spec.approved, "approval of the agent changed");
+        info!(agentId = session.agent.id, approved = spec.approved, "approval of the agent changed");
         sessions.stood(&session, true);
     }
 }

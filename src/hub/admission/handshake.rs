@@ -110,7 +110,7 @@ async fn live(
 ) {
     let admission = &*streams.admission;
     let accepted = tokio::select! {
-        () = session.close.cancelled() => None,
+        () = session.until_closed() => None,
         () = sink.closed() => None,
         () = admission.draining.sends_away() => Some(Err(admission.draining.refusal())),
         admitted = Box::pin(admit(admission, session, &greeting, place)) => Some(admitted),
@@ -118,9 +118,9 @@ async fn live(
     match accepted {
         Some(Ok(())) => {
             info!(
-                agentId = session.agent_id,
-                zoneId = session.zone,
-                version = session.version,
+                agentId = session.agent.id,
+                zoneId = session.agent.zone,
+                version = session.agent.version,
                 approved = session.is_approved(),
                 held = greeting.held.len(),
                 peer = peer.map(tracing::field::display),
@@ -212,10 +212,10 @@ fn is_taken_in_another_zone(context: &HubContext, session: &Session) -> Option<C
         other.replica != context.settings.replica_id
             && context.replicas.serves(&other.replica, other.incarnation.as_deref()) != Fact::Known(false)
     };
-    let (agents, now) = (context.agent_index.of_id(&session.agent_id), Timestamp::now());
-    agents.iter().filter(|agent| agent.spec.zone_id != session.zone).find_map(|agent| {
+    let (agents, now) = (context.agent_index.of_id(&session.agent.id), Timestamp::now());
+    agents.iter().filter(|agent| agent.spec.zone_id != session.agent.zone).find_map(|agent| {
         let status = agent.status.as_ref()?;
-        let other = status.session.as_ref().filter(|other| other.boot_id != session.boot_id)?;
+        let other = status.session.as_ref().filter(|other| other.boot_id != session.agent.boot_id)?;
         if status.connected {
             is_connected(other).then(|| ClaimError::Other(context.silence_limit()))
         } else {
@@ -232,16 +232,16 @@ async fn register(
 ) -> Result<(), HelloRefusal> {
     let Admission { context, agent_status, .. } = admission;
     let registration = Registration {
-        agent_id: session.agent_id.clone(),
-        zone: session.zone.clone(),
+        agent_id: session.agent.id.clone(),
+        zone: session.agent.zone.clone(),
         session_id: session.id.clone(),
-        boot_id: session.boot_id.clone(),
-        connect_seq: session.connect_seq,
+        boot_id: session.agent.boot_id.clone(),
+        connect_seq: session.agent.connect_seq,
         replica: context.settings.replica_id.clone(),
-        version: session.version.clone(),
+        version: session.agent.version.clone(),
         protocol: PROTOCOL_VERSION,
-        connected_since: session.connected_since,
-        cluster_uid: session.cluster_uid.clone(),
+        connected_since: session.connected_since(),
+        cluster_uid: session.agent.cluster_uid.clone(),
         needs_accounts,
         admission: class,
     };
@@ -270,23 +270,23 @@ async fn register(
             }
             Err(RegistrationError::Kept(left)) => return Err(duplicate(session, &ClaimError::Kept(left))),
             Err(problem) => {
-                warn_unless_away!(agentId = session.agent_id, error = %problem, "cannot register the agent; trying again");
+                warn_unless_away!(agentId = session.agent.id, error = %problem, "cannot register the agent; trying again");
             }
         }
     }
     let message = "the operator cannot write the KubesvcAgent object; see its log, and try again later";
-    let wait = admission.requeue(&session.agent_id, class).max(REGISTRATION_RETRY_DELAY);
+    let wait = admission.requeue(&session.agent.id, class).max(REGISTRATION_RETRY_DELAY);
     Err(HelloRefusal::for_now(Reason::Overloaded, message, wait))
 }
 
 /// What the agent holds by its own hello, and what the former stream of the same process was sent.
 fn seed(session: &Session, greeting: &AcceptedHello, former: Option<&Session>) {
-    let former = former.filter(|former| former.boot_id == session.boot_id);
+    let former = former.filter(|former| former.agent.boot_id == session.agent.boot_id);
     let before = former.map(|former| former.ledger.lock().clone()).unwrap_or_default();
     {
         let mut ledger = session.ledger.lock();
         ledger.seed(&greeting.held, &before);
-        ledger.are_foreign(session.foreign_uids.lock().drain());
+        ledger.are_foreign(session.take_claimed_uids().into_iter());
     }
     let mut cached = session.cached.lock();
     greeting.cached.iter().for_each(|(uid, epoch)| cached.seed(uid, *epoch));
@@ -304,7 +304,7 @@ async fn leave(streams: &AgentStreams, session: &Arc<Session>) {
     session.forget_claims();
     if !stood {
         // It may have been registered all the same. If that is seen only later, it is told then.
-        let seen = context.agent_index.get(&names::agent_object_name(&session.agent_id, &session.zone));
+        let seen = context.agent_index.get(&names::agent_object_name(&session.agent.id, &session.agent.zone));
         if let Some(agent) = seen {
             agent_status.queue_missed_disconnect(&agent);
         }
@@ -331,7 +331,7 @@ async fn refuse(
 ) {
     admission.context.metrics.refuse(refusal.reason.as_str_name());
     if admission.context.may_log(refusal.reason.as_str_name(), peer) {
-        let agent = session.map(|session| session.agent_id.as_str()).unwrap_or_default();
+        let agent = session.map(|session| session.agent.id.as_str()).unwrap_or_default();
         warn!(
             agentId = agent,
             reason = refusal.reason.as_str_name(),
@@ -344,7 +344,7 @@ async fn refuse(
 }
 
 fn duplicate(session: &Session, taken: &ClaimError) -> HelloRefusal {
-    let agent = &session.agent_id;
+    let agent = &session.agent.id;
     let (message, wait) = match taken {
         ClaimError::Other(wait) => (
             format!(

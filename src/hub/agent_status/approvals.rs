@@ -38,7 +38,9 @@ pub(in crate::hub) async fn run(status: Arc<AgentStatus>, stop: CancellationToke
 async fn write(status: &AgentStatus, name: &str) -> Result<(), String> {
     let Some(agent) = status.context.agent_index.get(name) else { return Ok(()) };
     let session = status.sessions.registry.of_agent(&agent.spec.agent_id);
-    let Some(session) = session.filter(|session| session.zone == agent.spec.zone_id) else { return Ok(()) };
-    let written = status.agents.write_approved(&session.agent_id, &session.zone, &session.id);
+    let Some(session) = session.filter(|session| session.agent.zone == agent.spec.zone_id) else {
+        return Ok(());
+    };
+    let written = status.agents.write_approved(&session.agent.id, &session.agent.zone, &session.id);
     written.await.map_err(|problem| problem.to_string())
 }

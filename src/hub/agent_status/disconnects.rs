@@ -37,8 +37,8 @@ pub(in crate::hub) struct Disconnect {
 impl Disconnect {
     pub(in crate::hub) fn new(session: &Session, end: SessionEnd) -> Self {
         Self {
-            agent_id: session.agent_id.clone(),
-            zone: session.zone.clone(),
+            agent_id: session.agent.id.clone(),
+            zone: session.agent.zone.clone(),
             session_id: session.id.clone(),
             end,
         }

@@ -255,7 +255,8 @@ fn settle(status: &AgentStatus, turns: &mut WriteSchedule, written: WriteReport)
 /// Writes an outbox. Whether it stands, or will never have to.
 async fn write_outbox(status: &AgentStatus, session: &Session, outbox: Vec<OutboxEntry>) -> bool {
     crash::point("agent-report:before");
-    let answer = status.agents.write_outbox(&session.agent_id, &session.zone, &session.id, &outbox).await;
+    let answer =
+        status.agents.write_outbox(&session.agent.id, &session.agent.zone, &session.id, &outbox).await;
     crash::point("agent-report:after");
     let problem = match answer {
         Ok(OutboxWrite::Written) => {
@@ -270,7 +271,7 @@ async fn write_outbox(status: &AgentStatus, session: &Session, outbox: Vec<Outbo
     };
     if status.context.may_log("reports", None) {
         warn_unless_away!(
-            agentId = session.agent_id,
+            agentId = session.agent.id,
             error = problem,
             "cannot write what the agent answered; tried again"
         );
@@ -281,7 +282,7 @@ async fn write_outbox(status: &AgentStatus, session: &Session, outbox: Vec<Outbo
 /// What accounts wait to hear of a session, as far as there is room.
 fn outbox_of(status: &AgentStatus, session: &Session, turn: &PackingCursor) -> PackedOutbox {
     let now = status.context.ticks.now();
-    let late = silence(&session.agent_id);
+    let late = silence(&session.agent.id);
     let mut entries = Vec::new();
     for uid in session.uids() {
         let Some(account) = status.context.accounts.by_uid(&uid) else { continue };
@@ -298,7 +299,7 @@ fn outbox_of(status: &AgentStatus, session: &Session, turn: &PackingCursor) -> P
             credential_mismatch: ledger.has_credential_mismatch(&uid, account.status_or_default().epoch),
             offers: false,
         };
-        entries.extend(awaited(&account, &session.zone, said));
+        entries.extend(awaited(&account, &session.agent.zone, said));
     }
     for uid in session.zone_probes.lock().uids() {
         let Some(account) = status.context.accounts.by_uid(&uid) else { continue };
@@ -306,7 +307,7 @@ fn outbox_of(status: &AgentStatus, session: &Session, turn: &PackingCursor) -> P
             offers: speaks_for_its_zone(status, session, &account),
             ..SessionReport::default()
         };
-        entries.extend(awaited(&account, &session.zone, said));
+        entries.extend(awaited(&account, &session.agent.zone, said));
     }
     packed(entries, turn)
 }
@@ -314,7 +315,8 @@ fn outbox_of(status: &AgentStatus, session: &Session, turn: &PackingCursor) -> P
 /// Whether the session could reach the account, and no other one of its zone is the one to say so.
 fn speaks_for_its_zone(status: &AgentStatus, session: &Session, account: &KubesvcAccount) -> bool {
     let round = ProbeRound::of(account);
-    let speaker = round.and_then(|round| status.zone_probes.speaker(account.uid(), round, &session.zone));
+    let speaker =
+        round.and_then(|round| status.zone_probes.speaker(account.uid(), round, &session.agent.zone));
     speaker == Some(session.serial)
 }
 
@@ -327,6 +329,18 @@ fn may_stand(status: &AgentStatus, entry: &OutboxEntry) -> bool {
 mod tests {
     use super::*;
     use crate::account::outbox::AnswerUrgency;
+    use crate::hub::zone_probes::offers::OfferChange;
+
+    #[test]
+    fn an_offer_marks_the_session_and_the_one_that_speaks_for_its_zone() {
+        let dirty = DirtyOutboxes::default();
+        dirty.session_event(1, SessionEvent::ProblemsChanged);
+        assert!(dirty.0.is_empty(), "no outbox has that");
+        let change = OfferChange { matters: false, speaker: Some(2) };
+        dirty.session_event(1, SessionEvent::OfferChanged("u", change));
+        dirty.session_event(3, SessionEvent::AnswerChanged("u"));
+        assert_eq!(dirty.0.try_take(9), [1, 2, 3]);
+    }
 
     #[test]
     fn what_one_session_says_is_gathered_and_not_said_too_often() {

@@ -168,7 +168,7 @@ pub(in crate::hub) async fn write_now(status: &AgentStatus, session: &Session) -
 
 /// Whether it was written; false: not its turn; absent: the API server did not take it.
 async fn write(status: &AgentStatus, session: &Session, note: &AgentSummary) -> Option<bool> {
-    let writing = status.agents.write_summary(&session.agent_id, &session.zone, &session.id, note);
+    let writing = status.agents.write_summary(&session.agent.id, &session.agent.zone, &session.id, note);
     let problem = match tokio::time::timeout(WRITE_TIMEOUT, writing).await {
         Ok(Ok(written)) => return Some(written),
         Ok(Err(problem)) => problem.to_string(),
@@ -176,7 +176,7 @@ async fn write(status: &AgentStatus, session: &Session, note: &AgentSummary) -> 
     };
     if status.context.may_log("notes", None) {
         warn_unless_away!(
-            agentId = session.agent_id,
+            agentId = session.agent.id,
             error = problem,
             "cannot write how many accounts the agent has"
         );

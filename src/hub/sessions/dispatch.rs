@@ -58,7 +58,7 @@ fn route(sessions: &Sessions, zone_probes: &ZoneProbes, key: &AccountKey) {
     }
     if let Some(zone) = account.spec.zone_id.as_deref().filter(|_| account.is_static()) {
         sessions.registry.in_zone(zone, |zone| {
-            zone.connected.values().for_each(|session| session.own_changed.notify_one());
+            zone.connected.values().for_each(|session| session.own.changed.notify_one());
         });
     }
     if let Some(zone) = account.status_or_default().granted_zone() {

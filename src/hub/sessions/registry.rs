@@ -78,18 +78,20 @@ impl Registry {
         if let Some(left) = inner.reserved_from(session, now) {
             return Err(ClaimError::Kept(left));
         }
-        let former = match inner.claims.get(&session.agent_id) {
+        let former = match inner.claims.get(&session.agent.id) {
             None => inner.last_of(session),
-            Some(current) if current.boot_id != session.boot_id => {
+            Some(current) if current.agent.boot_id != session.agent.boot_id => {
                 return Err(ClaimError::Other(silence_limit.saturating_sub(current.silent_for())));
             }
-            Some(current) if current.connect_seq >= session.connect_seq => return Err(ClaimError::Later),
+            Some(current) if current.agent.connect_seq >= session.agent.connect_seq => {
+                return Err(ClaimError::Later);
+            }
             Some(current) => Some(Arc::clone(current)),
         };
         if let Some(former) = &former {
             former.close("the agent has connected anew");
         }
-        inner.claims.insert(session.agent_id.clone(), Arc::clone(session));
+        inner.claims.insert(session.agent.id.clone(), Arc::clone(session));
         Ok(former)
     }
 
@@ -99,7 +101,7 @@ impl Registry {
         let mut inner = self.inner.write();
         inner.reserved.retain(|_, kept| kept.until > now);
         let session = inner.claims.get(agent_id).cloned()?;
-        let kept = ReservedId { boot_id: session.boot_id.clone(), until: now + ID_RESERVATION };
+        let kept = ReservedId { boot_id: session.agent.boot_id.clone(), until: now + ID_RESERVATION };
         inner.reserved.insert(agent_id.to_owned(), kept);
         Some(session)
     }
@@ -116,9 +118,9 @@ impl Registry {
         if !inner.is_claimed_by(session) {
             return None;
         }
-        let zone = inner.zones.entry(session.zone.clone()).or_default();
+        let zone = inner.zones.entry(session.agent.zone.clone()).or_default();
         let first = session.is_approved() && zone.representative().is_none();
-        zone.away.remove(&session.agent_id);
+        zone.away.remove(&session.agent.id);
         zone.connected.insert(session.serial, Arc::clone(session));
         self.by_serial.write().insert(session.serial, Arc::clone(session));
         Some(first)
@@ -134,14 +136,14 @@ impl Registry {
         let mut inner = self.inner.write();
         let in_force = inner.is_claimed_by(session);
         if in_force {
-            inner.claims.remove(&session.agent_id);
+            inner.claims.remove(&session.agent.id);
         }
         self.by_serial.write().remove(&session.serial);
-        if let Some(zone) = inner.zones.get_mut(&session.zone)
+        if let Some(zone) = inner.zones.get_mut(&session.agent.zone)
             && zone.connected.remove(&session.serial).is_some()
             // Nobody waits for one that was never given anything.
             && session.was_approved()
-            && !zone.connected.values().any(|other| other.agent_id == session.agent_id)
+            && !zone.connected.values().any(|other| other.agent.id == session.agent.id)
         {
             let away = AwaySession {
                 approved: session.is_approved(),
@@ -150,7 +152,7 @@ impl Registry {
                 session_id: session.id.clone(),
                 session: Some(Arc::clone(session)),
             };
-            zone.away.insert(session.agent_id.clone(), away);
+            zone.away.insert(session.agent.id.clone(), away);
         }
         in_force
     }
@@ -166,7 +168,7 @@ impl Registry {
     pub(in crate::hub) fn remember(&self, agent_id: &str, zone: &str, away: AwaySession) {
         let mut inner = self.inner.write();
         let zone = inner.zones.entry(zone.to_owned()).or_default();
-        if !zone.connected.values().any(|session| session.agent_id == agent_id) {
+        if !zone.connected.values().any(|session| session.agent.id == agent_id) {
             zone.away.entry(agent_id.to_owned()).or_insert(away);
         }
     }
@@ -217,7 +219,7 @@ impl Registry {
     /// Whether an agent is connected or connecting in a zone, or away from it and not forgotten.
     pub(in crate::hub) fn knows(&self, agent_id: &str, zone: &str) -> bool {
         let inner = self.inner.read();
-        inner.claims.get(agent_id).is_some_and(|session| session.zone == zone)
+        inner.claims.get(agent_id).is_some_and(|session| session.agent.zone == zone)
             || inner.zones.get(zone).is_some_and(|zone| zone.away.contains_key(agent_id))
     }
 
@@ -273,17 +275,18 @@ impl ZoneSessions {
 impl RegistryState {
     /// For how long the session's id is kept for another process.
     fn reserved_from(&self, session: &Session, now: Moment) -> Option<Duration> {
-        let kept = self.reserved.get(&session.agent_id).filter(|kept| kept.boot_id != session.boot_id)?;
+        let kept =
+            self.reserved.get(&session.agent.id).filter(|kept| kept.boot_id != session.agent.boot_id)?;
         Some(kept.until.saturating_sub(now)).filter(|left| !left.is_zero())
     }
 
     fn is_claimed_by(&self, session: &Session) -> bool {
-        self.claims.get(&session.agent_id).is_some_and(|current| current.serial == session.serial)
+        self.claims.get(&session.agent.id).is_some_and(|current| current.serial == session.serial)
     }
 
     /// The last session of the same process, if it has ended and is not forgotten.
     fn last_of(&self, session: &Session) -> Option<Arc<Session>> {
-        let away = self.zones.get(&session.zone)?.away.get(&session.agent_id)?;
-        away.session.clone().filter(|last| last.boot_id == session.boot_id)
+        let away = self.zones.get(&session.agent.zone)?.away.get(&session.agent.id)?;
+        away.session.clone().filter(|last| last.agent.boot_id == session.agent.boot_id)
     }
 }

@@ -118,7 +118,7 @@ impl StaticAccountReconciler {
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             // What is told comes in bursts.
-            () = self.session.own_changed.notified() => tokio::time::sleep(CHANGE_RECHECK_DELAY).await,
+            () = self.session.own.changed.notified() => tokio::time::sleep(CHANGE_RECHECK_DELAY).await,
         }
     }
 
@@ -153,7 +153,7 @@ impl StaticAccountReconciler {
     ) -> bool {
         let standing = self.parts.sessions.registry.connected();
         let listed_here = standing.iter().any(|other| {
-            other.zone == self.session.zone
+            other.agent.zone == self.session.agent.zone
                 && other.serial != self.session.serial
                 && other.is_approved()
                 && other.listing().is_some_and(|listing| here(&listing))
@@ -161,8 +161,8 @@ impl StaticAccountReconciler {
         listed_here
             || self.parts.context.agent_index.all().iter().any(|agent| {
                 let status = agent.status.as_ref().filter(|status| status.connected);
-                agent.spec.zone_id == self.session.zone
-                    && agent.spec.agent_id != self.session.agent_id
+                agent.spec.zone_id == self.session.agent.zone
+                    && agent.spec.agent_id != self.session.agent.id
                     && agent.spec.approved
                     && status.is_some_and(&elsewhere)
             })
@@ -236,7 +236,7 @@ impl StaticAccountReconciler {
             ListProblem { reason: "AccountsRefused", message }
         });
         {
-            let mut list = self.session.list.lock();
+            let mut list = self.session.own.list.lock();
             // A later list that was refused as a whole is the graver news.
             if list.problem.as_ref().is_none_or(|before| before.reason != LIST_REFUSED) {
                 list.problem = problem;
@@ -247,9 +247,9 @@ impl StaticAccountReconciler {
 
     async fn tell(&self, answer: &StaticAnswer) {
         let why = answer.failure.as_ref().map(|failure| failure.message.as_str()).unwrap_or_default();
-        if self.parts.context.may_log("static_accounts", self.session.peer()) {
+        if self.parts.context.may_log("static_accounts", self.session.agent.peer) {
             warn!(
-                agentId = self.session.agent_id,
+                agentId = self.session.agent.id,
                 account = answer.name,
                 why,
                 "an account of the agent's file is not taken"
@@ -305,13 +305,15 @@ impl StaticAccountReconciler {
             known.iter().map(Arc::as_ref).filter(|account| !is_asked(account)).chain(asked).collect();
         let (namespace, precedence) =
             (&self.parts.context.settings.accounts_namespace, self.parts.context.accounts.precedence());
-        let verdict = judge(listed, &self.session.zone, namespace, &found, precedence);
+        let verdict = judge(listed, &self.session.agent.zone, namespace, &found, precedence);
         match &verdict {
             // The file of one agent is never opened at another, and who came first stands.
             ListingDecision::Update(update) => {
                 let before = found.iter().find(|one| one.metadata.uid == update.metadata.uid);
                 match before.filter(|before| !is_same_source(before, update) && self.is_of_others(before)) {
-                    Some(before) => ListingDecision::Conflict(another_lists(&self.session.zone, before)),
+                    Some(before) => {
+                        ListingDecision::Conflict(another_lists(&self.session.agent.zone, before))
+                    }
                     None => verdict,
                 }
             }
@@ -322,7 +324,7 @@ impl StaticAccountReconciler {
     async fn create(&self, object: &KubesvcAccount) -> Result<(), WriteError> {
         self.parts.objects.create(object).await?;
         info!(
-            agentId = self.session.agent_id,
+            agentId = self.session.agent.id,
             account = object.account_name(),
             "an account of the agent's file was made"
         );
@@ -333,7 +335,7 @@ impl StaticAccountReconciler {
         let replaced = object.metadata.resource_version.clone().unwrap_or_default();
         let written = self.parts.objects.replace(object).await?;
         info!(
-            agentId = self.session.agent_id,
+            agentId = self.session.agent.id,
             account = object.account_name(),
             "an account was changed as the agent's file says"
         );
@@ -349,9 +351,9 @@ impl StaticAccountReconciler {
     }
 
     fn unavailable(&self, why: &str) -> SyncOutcome {
-        if self.parts.context.may_log("static_unavailable", self.session.peer()) {
+        if self.parts.context.may_log("static_unavailable", self.session.agent.peer) {
             warn_unless_away!(
-                agentId = self.session.agent_id,
+                agentId = self.session.agent.id,
                 why,
                 "accounts of the agent's file cannot be written yet"
             );

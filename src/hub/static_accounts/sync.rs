@@ -105,22 +105,22 @@ impl StaticAccountSync {
 
     /// The list is not taken; the one before stays in force.
     fn refuse(&mut self, why: String) {
-        warn!(agentId = self.session.agent_id, why, "the agent's list of its own accounts is refused");
+        warn!(agentId = self.session.agent.id, why, "the agent's list of its own accounts is refused");
         self.parts.context.metrics.ignore("static_list");
         self.refusal = Some(static_accounts::refusal("", Class::TooLarge, why.clone()));
-        self.session.list.lock().problem = Some(ListProblem { reason: LIST_REFUSED, message: why });
+        self.session.own.list.lock().problem = Some(ListProblem { reason: LIST_REFUSED, message: why });
         self.parts.sessions.publish(&self.session, SessionEvent::ProblemsChanged);
     }
 
     fn keep(&mut self, accounts: Vec<ops::AccountSpec>) {
         let listing = Arc::new(Listing::of(&accounts));
         info!(
-            agentId = self.session.agent_id,
+            agentId = self.session.agent.id,
             accounts = listing.len(),
             "the agent has listed its own accounts"
         );
         let before = {
-            let mut list = self.session.list.lock();
+            let mut list = self.session.own.list.lock();
             let now = ReportedList { listing: Some(Arc::clone(&listing)), problem: None };
             std::mem::replace(&mut *list, now).listing
         };
@@ -129,7 +129,7 @@ impl StaticAccountSync {
         } else {
             self.parts.sessions.listed(&self.session);
         }
-        let entries = static_accounts::read(accounts, &self.session.zone);
+        let entries = static_accounts::read(accounts, &self.session.agent.zone);
         self.running.cancel();
         self.running = self.session.ended.child_token();
         let keeper = StaticAccountReconciler::new(
@@ -141,13 +141,6 @@ impl StaticAccountSync {
         self.parts.context.tasks.spawn(async move {
             running.run_until_cancelled(keeper.run(entries)).await;
         });
-    }
-}
-
-impl Session {
-    /// The last complete list; absent until there is one.
-    pub(in crate::hub) fn listing(&self) -> Option<Arc<Listing>> {
-        self.list.lock().listing.clone()
     }
 }
 

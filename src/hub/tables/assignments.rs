@@ -217,9 +217,10 @@ impl AssignmentWriter {
                 let caching = self.tables.context.accounts.by_uid(&uid).is_some_and(|account| {
                     let status = account.status_or_default();
                     let process = status.caching.as_ref().and_then(|caching| caching.boot_id.as_ref());
-                    status.caching_agent() == Some(&session.agent_id) && process == Some(&session.boot_id)
+                    status.caching_agent() == Some(&session.agent.id)
+                        && process == Some(&session.agent.boot_id)
                 });
-                HoldChange::As(AssignmentKey { account, agent: session.agent_id.clone() }, caching)
+                HoldChange::As(AssignmentKey { account, agent: session.agent.id.clone() }, caching)
             });
             self.diff.look(serial, uid, held.unwrap_or(HoldChange::Nothing));
         }

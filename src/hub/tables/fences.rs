@@ -207,7 +207,7 @@ impl FenceReconciler {
                 session.cached.lock().fenced(&fence.uid, fence.epoch);
                 session.wakes.wake(fence.uid.clone());
                 info!(
-                    agentId = session.agent_id,
+                    agentId = session.agent.id,
                     uid = fence.uid,
                     epoch = fence.epoch.0,
                     "the fence is raised for the agent"
@@ -260,8 +260,8 @@ impl FenceReconciler {
         let fence = Fence {
             uid: uid.to_owned(),
             epoch,
-            agent_id: Some(session.agent_id.clone()),
-            boot_id: Some(session.boot_id.to_string()),
+            agent_id: Some(session.agent.id.clone()),
+            boot_id: Some(session.agent.boot_id.to_string()),
             replica_id: Some(self.tables.context.settings.replica_id.clone()),
         };
         Some((fence, Some(session)))
@@ -275,9 +275,9 @@ fn is_nobodys(account: &KubesvcAccount) -> bool {
 
 fn candidate<'s>(session: &'s Session, uid: &str) -> CachingProcess<'s> {
     CachingProcess {
-        agent_id: &session.agent_id,
-        boot_id: &session.boot_id,
-        zone: &session.zone,
+        agent_id: &session.agent.id,
+        boot_id: &session.agent.boot_id,
+        zone: &session.agent.zone,
         holds: session.is_approved() && session.holds(uid),
     }
 }

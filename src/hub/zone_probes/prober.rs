@@ -85,7 +85,7 @@ impl ZoneProber {
     fn forget_what_was_closed(&self, uid: &str, account: Option<&KubesvcAccount>) {
         let Some(round) = account.and_then(ProbeRound::of) else { return };
         let mut probes = self.session.zone_probes.lock();
-        let known = self.probes.offers.lock().of(uid, round, &self.session.zone, self.session.serial);
+        let known = self.probes.offers.lock().of(uid, round, &self.session.agent.zone, self.session.serial);
         if known.is_none() && probes.offers(uid, round) {
             probes.forget(uid);
             self.probes.offer_changed(&self.session, uid, OfferChange::default());
@@ -159,7 +159,7 @@ impl ZoneProber {
             return Err(("late", uid));
         }
         let offer = if result.ok { Offer::Yes } else { Offer::No(reason(result.failure.as_ref())) };
-        let (zone, serial) = (&self.session.zone, self.session.serial);
+        let (zone, serial) = (&self.session.agent.zone, self.session.serial);
         let changed = self.probes.offers.lock().answer(&uid, round, zone, serial, offer);
         self.probes.offer_changed(&self.session, &uid, changed);
         let again = self.session.zone_probes.lock().again_at(&uid);

@@ -171,12 +171,12 @@ impl AccountWork {
     /// The session, as far as its duties go.
     pub(in crate::hub) fn view(&self) -> SessionView<'_> {
         SessionView {
-            zone: &self.session.zone,
+            zone: &self.session.agent.zone,
             approved: self.session.is_approved(),
             draining: self.agent_drains,
             synced: self.parts.context.accounts.is_synced(),
             lists: None,
-            cluster_uid: &self.session.cluster_uid,
+            cluster_uid: &self.session.agent.cluster_uid,
         }
     }
 
@@ -263,18 +263,18 @@ impl AccountWork {
         duty: Duty,
     ) {
         let status = account.map(KubesvcAccount::status_or_default);
-        let zone = Some(self.session.zone.as_str());
+        let zone = Some(self.session.agent.zone.as_str());
         let granted = account.zip(status.as_deref()).filter(|(_, status)| {
             status.phase() == GrantPhase::Open && status.granted_zone() == zone && self.session.is_approved()
         });
-        let own = self.session.cluster_uid.as_str();
+        let own = self.session.agent.cluster_uid.as_str();
         let why = match (granted, duty) {
             (Some((account, status)), _) if lifecycle::runs_in_another_cluster(account, own) => {
                 Some(format!(
                     "account {:?} is bound to cluster {}, and agent {} runs in cluster {}: it is not sent the account",
                     account.account_name(),
                     lifecycle::short(status.cluster_uid.as_deref().unwrap_or_default()),
-                    self.session.agent_id,
+                    self.session.agent.id,
                     lifecycle::short(own),
                 ))
             }
@@ -282,7 +282,7 @@ impl AccountWork {
                 let reached =
                     entry.and_then(|entry| entry.report.as_ref()).and_then(|(_, word)| match word {
                         AgentReport::Held(reached) => {
-                            lifecycle::mismatch(status, &self.session.agent_id, reached)
+                            lifecycle::mismatch(status, &self.session.agent.id, reached)
                         }
                         _ => None,
                     });
@@ -299,11 +299,11 @@ impl AccountWork {
         let is_told = why.as_ref().filter(|_| !matches!(duty, Duty::DropFromWrongCluster(_))).cloned();
         if self.session.keep_from(uid, why) {
             if let Some(why) = is_told
-                && self.parts.context.may_log("kept_from", self.session.peer())
+                && self.parts.context.may_log("kept_from", self.session.agent.peer)
             {
-                warn!(agentId = self.session.agent_id, why, "an account is kept from the agent");
+                warn!(agentId = self.session.agent.id, why, "an account is kept from the agent");
             }
-            self.session.own_changed.notify_one();
+            self.session.own.changed.notify_one();
             self.parts.sessions.publish(&self.session, SessionEvent::ProblemsChanged);
         }
     }
@@ -311,11 +311,11 @@ impl AccountWork {
     /// Why the agent may not keep what it says it holds.
     fn wrong_cluster(&self, account: &KubesvcAccount, entry: &LedgerEntry) -> Option<Failure> {
         let Some((_, AgentReport::Held(reached))) = &entry.report else { return None };
-        let failure = lifecycle::mismatch(&account.status_or_default(), &self.session.agent_id, reached)?;
-        if self.parts.context.may_log("astray", self.session.peer()) {
+        let failure = lifecycle::mismatch(&account.status_or_default(), &self.session.agent.id, reached)?;
+        if self.parts.context.may_log("astray", self.session.agent.peer) {
             let why = &failure.message;
             warn!(
-                agentId = self.session.agent_id,
+                agentId = self.session.agent.id,
                 account = entry.name,
                 why,
                 "the agent is told to let go of it"
@@ -364,7 +364,7 @@ impl AccountWork {
                     self.parts.context.moment(),
                     UNSENT_RETRY_DELAY,
                 );
-                return self.unsent(uid);
+                return self.unsent(&uid);
             }
             PreparedAccount::Later => None,
             PreparedAccount::Unwanted => return self.abandon(&uid, epoch),
@@ -376,13 +376,13 @@ impl AccountWork {
             self.parts.context.moment(),
             UNSENT_RETRY_DELAY,
         );
-        self.unsent(uid);
+        self.unsent(&uid);
     }
 
     /// An account was not sent: the leader may have to do something about it.
-    fn unsent(&self, uid: String) {
-        self.session.wakes.wake(uid.clone());
-        self.parts.sessions.publish(&self.session, SessionEvent::AnswerChanged(&uid));
+    fn unsent(&self, uid: &str) {
+        self.session.wakes.wake(uid.to_owned());
+        self.parts.sessions.publish(&self.session, SessionEvent::AnswerChanged(uid));
     }
 
     /// The account goes out if it is still what is wanted: objects may have changed while the credential was awaited.

@@ -22,7 +22,7 @@ impl SessionLoop {
         let frame = match frame {
             None => return ControlFlow::Break(LoopEnd::Gone("the agent closed the stream")),
             Some(Err(status)) => {
-                debug!(agentId = self.session.agent_id, code = ?status.code(), "stream of agent failed");
+                debug!(agentId = self.session.agent.id, code = ?status.code(), "stream of agent failed");
                 return ControlFlow::Break(match status.code() {
                     tonic::Code::Cancelled | tonic::Code::Unknown | tonic::Code::Unavailable => {
                         LoopEnd::Gone("the connection broke")
@@ -73,7 +73,7 @@ impl SessionLoop {
             }
             Some(agent_frame::Frame::Hello(_)) => {
                 self.parts.context.metrics.ignore("second_hello");
-                warn!(agentId = self.session.agent_id, "a second hello on the same stream is ignored");
+                warn!(agentId = self.session.agent.id, "a second hello on the same stream is ignored");
             }
             Some(agent_frame::Frame::StaticAccounts(list)) => self.static_accounts.take_in(list),
             Some(agent_frame::Frame::ProbeResult(result)) => match self.prober.record_answer(result) {
@@ -101,7 +101,7 @@ impl SessionLoop {
         if let AgentReport::Held(reached) = &word {
             let account = self.parts.context.accounts.by_uid(&uid);
             let status = account.as_deref().map(KubesvcAccount::status_or_default);
-            let zone = Some(self.session.zone.as_str());
+            let zone = Some(self.session.agent.zone.as_str());
             let Some(status) = status.filter(|status| status.granted_zone() == zone) else {
                 return self.count_ignored("no_grant", &uid);
             };
@@ -132,9 +132,9 @@ impl SessionLoop {
 
     fn count_ignored(&self, reason: &'static str, uid: &str) {
         self.parts.context.metrics.ignore(reason);
-        if self.parts.context.may_log(reason, self.session.peer()) {
+        if self.parts.context.may_log(reason, self.session.agent.peer) {
             let uid: String = uid.chars().take(64).filter(|c| !c.is_control()).collect();
-            warn!(agentId = self.session.agent_id, reason, uid, "an answer of the agent is ignored");
+            warn!(agentId = self.session.agent.id, reason, uid, "an answer of the agent is ignored");
         }
     }
 }

@@ -101,13 +101,13 @@ impl SessionLoop {
                 break end;
             }
         };
-        let agent = &self.session.agent_id;
+        let agent = &self.session.agent.id;
         match end {
             LoopEnd::Gone(why) => {
-                info!(agentId = agent, zoneId = self.session.zone, why, "agent disconnected");
+                info!(agentId = agent, zoneId = self.session.agent.zone, why, "agent disconnected");
             }
             LoopEnd::Cut(why, status) => {
-                warn!(agentId = agent, zoneId = self.session.zone, why, "agent cut off");
+                warn!(agentId = agent, zoneId = self.session.agent.zone, why, "agent cut off");
                 self.outbox.end(status);
             }
         }
@@ -118,8 +118,8 @@ impl SessionLoop {
         let sink = self.outbox.sink();
         let wake_at = self.wake_at();
         tokio::select! {
-            () = self.session.close.cancelled() => {
-                let why = *self.session.closed_because.lock();
+            () = self.session.until_closed() => {
+                let why = self.session.closed_because().unwrap_or_default();
                 return ControlFlow::Break(LoopEnd::Cut(why, Status::aborted(why)));
             }
             () = self.parts.draining.sends_away(), if self.drain_deadline.is_none() => self.drain(),
