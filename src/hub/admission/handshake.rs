@@ -23,7 +23,7 @@ use crate::hub::agent_status::registration::{Registration, RegistrationError};
 use crate::hub::context::HubContext;
 use crate::hub::sessions::registry::ClaimError;
 use crate::hub::sessions::session::Session;
-use crate::hub::sessions::session::outbox::{Outbox, Sink};
+use crate::hub::sessions::session::frame_queue::{FrameQueue, Sink};
 use crate::hub::sessions::session::session_loop::{SessionLoop, SessionParts};
 use crate::telemetry::outages::warn_unless_away;
 use crate::wire::PROTOCOL_VERSION;
@@ -126,13 +126,13 @@ async fn live(
                 peer = peer.map(tracing::field::display),
                 "agent connected"
             );
-            let mut outbox = Outbox::new(sink);
-            outbox.push(hub_frame::Frame::Accepted(accepted_frame(admission, session)));
+            let mut frames = FrameQueue::new(sink);
+            frames.push(hub_frame::Frame::Accepted(accepted_frame(admission, session)));
             let max_message_bytes = greeting.max_message_bytes;
             // What it claims may be a hundred thousand accounts; the ledger has them by now.
             drop(greeting);
             let turns =
-                SessionLoop::new(Arc::clone(&streams.parts), Arc::clone(session), outbox, max_message_bytes);
+                SessionLoop::new(Arc::clone(&streams.parts), Arc::clone(session), frames, max_message_bytes);
             Box::pin(turns.run(inbound)).await;
         }
         Some(Err(refusal)) => refuse(admission, &sink, (peer, Some(session)), refusal).await,

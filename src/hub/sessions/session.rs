@@ -5,8 +5,8 @@
 mod account_work;
 mod answers;
 pub(in crate::hub) mod detached;
+pub(in crate::hub) mod frame_queue;
 mod lifetime;
-pub(in crate::hub) mod outbox;
 mod own_accounts;
 pub(in crate::hub) mod session_loop;
 

@@ -17,7 +17,7 @@ use crate::hub::sessions::duties::SessionView;
 use crate::hub::sessions::ledger::Moment;
 use crate::hub::sessions::session::Session;
 use crate::hub::sessions::session::detached::detached;
-use crate::hub::sessions::session::outbox::Outbox;
+use crate::hub::sessions::session::frame_queue::FrameQueue;
 use crate::hub::sessions::wire_conversion;
 use crate::hub::zone_probes::ZoneProbes;
 use crate::hub::zone_probes::offers::{OfferChange, SharedTarget};
@@ -127,14 +127,14 @@ impl ZoneProber {
     }
 
     /// Gives what is ready to the stream, as far as it has room.
-    pub(in crate::hub) fn flush(&mut self, outbox: &mut Outbox) {
-        while outbox.has_room()
+    pub(in crate::hub) fn flush(&mut self, frames: &mut FrameQueue) {
+        while frames.has_room()
             && let Some((round, probe)) = self.ready.pop_front()
         {
             let uid = probe.account.as_ref().map(|account| account.uid.as_str()).unwrap_or_default();
             if self.session.zone_probes.lock().send(uid, round) {
                 self.probes.context.metrics.probes.inc();
-                outbox.push(Frame::Probe(probe));
+                frames.push(Frame::Probe(probe));
             }
         }
         self.begin();

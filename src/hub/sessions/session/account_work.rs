@@ -20,7 +20,7 @@ use crate::hub::sessions::events::SessionEvent;
 use crate::hub::sessions::ledger::{LedgerEntry, Moment, PendingCommand};
 use crate::hub::sessions::session::Session;
 use crate::hub::sessions::session::detached::detached;
-use crate::hub::sessions::session::outbox::Outbox;
+use crate::hub::sessions::session::frame_queue::FrameQueue;
 use crate::hub::sessions::session::session_loop::SessionParts;
 use crate::hub::sessions::{mass_delete_guard, wire_conversion};
 use crate::objects::{AccountKey, AccountObjects, WriteError, version_of};
@@ -146,10 +146,10 @@ impl AccountWork {
     }
 
     /// Makes frames of what was gathered.
-    pub(in crate::hub) fn flush(&mut self, outbox: &mut Outbox) {
+    pub(in crate::hub) fn flush(&mut self, frames: &mut FrameQueue) {
         for accounts in self.drops.chunks(MAX_ACCOUNTS_IN_BATCH) {
             let batch_id = ulid::Ulid::generate().to_string();
-            outbox.push(Frame::DeleteAccounts(ops::DeleteAccounts { batch_id, accounts: accounts.to_vec() }));
+            frames.push(Frame::DeleteAccounts(ops::DeleteAccounts { batch_id, accounts: accounts.to_vec() }));
         }
         self.drops.clear();
         let (mut batch, mut bytes) = (Vec::new(), 0);
@@ -157,14 +157,14 @@ impl AccountWork {
             let size = spec.encoded_len() + 8;
             if batch.len() == MAX_ACCOUNTS_IN_BATCH || (bytes + size > self.batch_bytes && !batch.is_empty())
             {
-                outbox.push(add_frame(std::mem::take(&mut batch)));
+                frames.push(add_frame(std::mem::take(&mut batch)));
                 bytes = 0;
             }
             bytes += size;
             batch.push(spec);
         }
         if !batch.is_empty() {
-            outbox.push(add_frame(batch));
+            frames.push(add_frame(batch));
         }
     }
 

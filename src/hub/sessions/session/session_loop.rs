@@ -15,7 +15,7 @@ use crate::hub::credentials::Credentials;
 use crate::hub::sessions::Sessions;
 use crate::hub::sessions::session::Session;
 use crate::hub::sessions::session::account_work::AccountWork;
-use crate::hub::sessions::session::outbox::Outbox;
+use crate::hub::sessions::session::frame_queue::FrameQueue;
 use crate::hub::static_accounts::StaticAccounts;
 use crate::hub::static_accounts::sync::StaticAccountSync;
 use crate::hub::tables::Tables;
@@ -56,7 +56,7 @@ pub(in crate::hub) struct SessionParts {
 pub(in crate::hub) struct SessionLoop {
     pub(in crate::hub) parts: Arc<SessionParts>,
     pub(in crate::hub) session: Arc<Session>,
-    outbox: Outbox,
+    frames: FrameQueue,
     pub(in crate::hub) accounts: AccountWork,
     pub(in crate::hub) prober: ZoneProber,
     pub(in crate::hub) static_accounts: StaticAccountSync,
@@ -72,7 +72,7 @@ impl SessionLoop {
     pub(in crate::hub) fn new(
         parts: Arc<SessionParts>,
         session: Arc<Session>,
-        outbox: Outbox,
+        frames: FrameQueue,
         max_message_bytes: usize,
     ) -> Self {
         let accounts = AccountWork::new(Arc::clone(&parts), Arc::clone(&session), max_message_bytes);
@@ -83,7 +83,7 @@ impl SessionLoop {
         Self {
             parts,
             session,
-            outbox,
+            frames,
             accounts,
             prober,
             static_accounts,
@@ -108,14 +108,14 @@ impl SessionLoop {
             }
             LoopEnd::Cut(why, status) => {
                 warn!(agentId = agent, zoneId = self.session.agent.zone, why, "agent cut off");
-                self.outbox.end(status);
+                self.frames.end(status);
             }
         }
     }
 
     async fn turn(&mut self, inbound: &mut Streaming<ops::AgentFrame>) -> ControlFlow<LoopEnd> {
-        let room = self.outbox.has_room() && self.drain_deadline.is_none();
-        let sink = self.outbox.sink();
+        let room = self.frames.has_room() && self.drain_deadline.is_none();
+        let sink = self.frames.sink();
         let wake_at = self.wake_at();
         tokio::select! {
             () = self.session.until_closed() => {
@@ -124,23 +124,23 @@ impl SessionLoop {
             }
             () = self.parts.draining.sends_away(), if self.drain_deadline.is_none() => self.drain(),
             frame = inbound.next() => return self.handle_frame(frame),
-            permit = sink.reserve(), if !self.outbox.is_empty() => match permit {
+            permit = sink.reserve(), if !self.frames.is_empty() => match permit {
                 Ok(permit) => {
-                    self.outbox.send(permit, self.ack);
+                    self.frames.send(permit, self.ack);
                     self.parts.context.metrics.frames_out.inc();
                 }
                 Err(_) => return ControlFlow::Break(LoopEnd::Gone("the stream is closed")),
             },
-            () = self.accounts.prepared(), if room && self.accounts.is_preparing() => self.accounts.flush(&mut self.outbox),
+            () = self.accounts.prepared(), if room && self.accounts.is_preparing() => self.accounts.flush(&mut self.frames),
             again = self.prober.looked_up(), if room && self.prober.is_looking_up() => self.accounts.check_later(again),
             answers = self.static_accounts.answers(), if room => {
-                self.outbox.push(hub_frame::Frame::StaticAnswers(ops::StaticAnswers { answers }));
+                self.frames.push(hub_frame::Frame::StaticAnswers(ops::StaticAnswers { answers }));
             }
             uids = self.session.wakes.take(MAX_ACCOUNTS_PER_TURN), if room => self.check_accounts(uids),
             () = tokio::time::sleep_until(wake_at.into()) => return self.timers(),
         }
         if self.drain_deadline.is_none() {
-            self.prober.flush(&mut self.outbox);
+            self.prober.flush(&mut self.frames);
         }
         ControlFlow::Continue(())
     }
@@ -154,16 +154,16 @@ impl SessionLoop {
         let assignment = |uid: &String| fences::assignment(&self.parts.context, &self.session, uid);
         let assignments: Vec<_> = uids.iter().filter_map(assignment).collect();
         self.accounts.check_accounts(uids);
-        self.accounts.flush(&mut self.outbox);
-        assignments.into_iter().for_each(|frame| self.outbox.push(frame));
+        self.accounts.flush(&mut self.frames);
+        assignments.into_iter().for_each(|frame| self.frames.push(frame));
     }
 
     fn wake_at(&self) -> Instant {
         let watched = self.parts.context.settings.cuts_off_silent;
         let silence = self.parts.context.silence_limit().saturating_sub(self.session.silent_for());
         let silence = watched.then(|| Instant::now() + silence);
-        let stuck = (!self.outbox.is_empty())
-            .then(|| Instant::now() + FRAME_SEND_TIMEOUT.saturating_sub(self.outbox.stuck_for()));
+        let stuck = (!self.frames.is_empty())
+            .then(|| Instant::now() + FRAME_SEND_TIMEOUT.saturating_sub(self.frames.stuck_for()));
         let times = [silence, stuck, self.drain_deadline, self.accounts.next_check()];
         times.into_iter().flatten().fold(self.next_heartbeat, Instant::min)
     }
@@ -184,7 +184,7 @@ impl SessionLoop {
             let status = Status::deadline_exceeded(format!("no frame for {limit:?}; connect anew"));
             return ControlFlow::Break(LoopEnd::Cut("it was silent for three heartbeats", status));
         }
-        if self.outbox.stuck_for() >= FRAME_SEND_TIMEOUT {
+        if self.frames.stuck_for() >= FRAME_SEND_TIMEOUT {
             let status = Status::resource_exhausted("the agent reads too slowly; connect anew");
             return ControlFlow::Break(LoopEnd::Cut("it reads too slowly", status));
         }
@@ -192,7 +192,7 @@ impl SessionLoop {
             self.next_heartbeat = now + self.parts.context.settings.heartbeat;
             self.nonce += 1;
             let unix_ms = jiff::Timestamp::now().as_millisecond();
-            self.outbox.push_heartbeat(ops::Heartbeat { nonce: self.nonce, unix_ms, accounts_live: 0 });
+            self.frames.push_heartbeat(ops::Heartbeat { nonce: self.nonce, unix_ms, accounts_live: 0 });
         }
         self.accounts.wake_due();
         ControlFlow::Continue(())
@@ -206,6 +206,6 @@ impl SessionLoop {
             jitter_ms: millis(place.jitter),
             replica_id: other.unwrap_or_default(),
         };
-        self.outbox.push(hub_frame::Frame::Drain(drain));
+        self.frames.push(hub_frame::Frame::Drain(drain));
     }
 }

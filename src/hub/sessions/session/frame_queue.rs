@@ -17,7 +17,7 @@ const MAX_QUEUED_FRAMES: usize = 8;
 /// Heartbeats are left out while this many frames wait.
 const MAX_QUEUED_FRAMES_FOR_HEARTBEAT: usize = 2 * MAX_QUEUED_FRAMES;
 
-pub(in crate::hub) struct Outbox {
+pub(in crate::hub) struct FrameQueue {
     sink: Sink,
     waiting: VecDeque<Frame>,
     /// Counts frames from 1.
@@ -26,7 +26,7 @@ pub(in crate::hub) struct Outbox {
     waiting_since: Option<Instant>,
 }
 
-impl Outbox {
+impl FrameQueue {
     pub(in crate::hub) fn new(sink: Sink) -> Self {
         Self { sink, waiting: VecDeque::new(), seq: 0, waiting_since: None }
     }
