@@ -23,7 +23,7 @@ pub(super) mod queue;
 pub(super) mod server;
 pub(super) mod streams;
 pub(super) mod transport;
-pub(super) mod unapproved_agents;
+mod unapproved_agents;
 pub(super) mod waiting;
 
 use std::sync::Arc;

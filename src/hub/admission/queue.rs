@@ -33,13 +33,13 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of unapproved agents waiting here.
 const MAX_UNAPPROVED_WAITING: usize = 64;
 /// Delay given to an unapproved agent that is sent away.
-pub(in crate::hub) const UNAPPROVED_RETRY_DELAY: Duration = Duration::from_secs(60);
+pub(super) const UNAPPROVED_RETRY_DELAY: Duration = Duration::from_secs(60);
 /// Maximum number of reserved times.
 const MAX_RESERVED_TIMES: usize = 100_000;
 
 /// What an agent is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::hub) enum AdmissionDecision {
+pub(super) enum AdmissionDecision {
     /// It may wait here until it is registered; [`AdmissionQueue::leave`] when it is.
     Now,
     /// It comes again after this time.
@@ -62,7 +62,7 @@ pub enum AdmissionClass {
 
 /// The queues by admission class.
 #[derive(Debug)]
-pub(in crate::hub) struct AdmissionQueues {
+pub(super) struct AdmissionQueues {
     known: AdmissionQueue,
     newcomers: AdmissionQueue,
     unapproved: usize,
@@ -70,7 +70,7 @@ pub(in crate::hub) struct AdmissionQueues {
 
 impl AdmissionQueues {
     /// `per_second` registrations are written; 0: as many as the API server takes.
-    pub(in crate::hub) fn new(per_second: u32) -> Self {
+    pub(super) fn new(per_second: u32) -> Self {
         Self {
             known: AdmissionQueue::new(per_second),
             newcomers: AdmissionQueue::new(per_second),
@@ -80,17 +80,12 @@ impl AdmissionQueues {
 
     /// How many agents wait that have been here before: here, or away until their time. Others were held by nobody, so
     /// that nobody is taken for gone too soon for want of them.
-    pub(in crate::hub) fn backlog(&self) -> usize {
+    pub(super) fn backlog(&self) -> usize {
         self.known.backlog()
     }
 
     /// An agent wants to be registered.
-    pub(in crate::hub) fn arrive(
-        &mut self,
-        class: AdmissionClass,
-        agent_id: &str,
-        now: Moment,
-    ) -> AdmissionDecision {
+    pub(super) fn arrive(&mut self, class: AdmissionClass, agent_id: &str, now: Moment) -> AdmissionDecision {
         match class {
             AdmissionClass::Returning => self.known.arrive(agent_id, now),
             AdmissionClass::Newcomer => self.newcomers.arrive(agent_id, now),
@@ -103,7 +98,7 @@ impl AdmissionQueues {
     }
 
     /// One that waited here could not be registered: it has another place, unless it is a stranger.
-    pub(in crate::hub) fn again(&mut self, class: AdmissionClass, agent_id: &str, now: Moment) -> Duration {
+    pub(super) fn again(&mut self, class: AdmissionClass, agent_id: &str, now: Moment) -> Duration {
         match class {
             AdmissionClass::Returning => self.known.again(agent_id, now),
             AdmissionClass::Newcomer => self.newcomers.again(agent_id, now),
@@ -112,7 +107,7 @@ impl AdmissionQueues {
     }
 
     /// One that waited here does no longer.
-    pub(in crate::hub) fn leave(&mut self, class: AdmissionClass) {
+    pub(super) fn leave(&mut self, class: AdmissionClass) {
         match class {
             AdmissionClass::Returning => self.known.leave(),
             AdmissionClass::Newcomer => self.newcomers.leave(),
@@ -121,12 +116,12 @@ impl AdmissionQueues {
     }
 
     /// An agent comes no more: another replica has it. True: it had a place.
-    pub(in crate::hub) fn forget(&mut self, agent_id: &str) -> bool {
+    pub(super) fn forget(&mut self, agent_id: &str) -> bool {
         self.known.forget(agent_id) | self.newcomers.forget(agent_id)
     }
 
     /// Takes the places from those who have not come. True: somebody lost one.
-    pub(in crate::hub) fn sweep(&mut self, now: Moment) -> bool {
+    pub(super) fn sweep(&mut self, now: Moment) -> bool {
         self.known.sweep(now) | self.newcomers.sweep(now)
     }
 }

@@ -13,14 +13,14 @@ const MAX_WATCH_DELAY: Duration = Duration::from_secs(60);
 
 /// Strangers that may be given an object, until the watch shows it.
 #[derive(Debug, Default)]
-pub(in crate::hub) struct UnapprovedAgents {
+pub(super) struct UnapprovedAgents {
     /// By the name of the object, since when.
     pending: HashMap<String, Moment>,
 }
 
 impl UnapprovedAgents {
     /// Whether a stranger may be registered: its object is there, or there may be one more.
-    pub(in crate::hub) fn admit(&mut self, name: &str, agents: &AgentIndex, now: Moment) -> bool {
+    pub(super) fn admit(&mut self, name: &str, agents: &AgentIndex, now: Moment) -> bool {
         self.pending.retain(|one, since| agents.get(one).is_none() && *since + MAX_WATCH_DELAY > now);
         if agents.get(name).is_some() || self.pending.contains_key(name) {
             return true;

@@ -55,7 +55,7 @@ struct PreparedAdd {
     ready: PreparedAccount,
 }
 
-pub(in crate::hub) struct AccountWork {
+pub(super) struct AccountWork {
     parts: Arc<SessionParts>,
     session: Arc<Session>,
     batch_bytes: usize,
@@ -68,11 +68,7 @@ pub(in crate::hub) struct AccountWork {
 }
 
 impl AccountWork {
-    pub(in crate::hub) fn new(
-        parts: Arc<SessionParts>,
-        session: Arc<Session>,
-        max_message_bytes: usize,
-    ) -> Self {
+    pub(super) fn new(parts: Arc<SessionParts>, session: Arc<Session>, max_message_bytes: usize) -> Self {
         Self {
             parts,
             session,
@@ -87,12 +83,12 @@ impl AccountWork {
     }
 
     /// The agent is stopping: it is sent nothing new.
-    pub(in crate::hub) fn agent_drains(&mut self) {
+    pub(super) fn agent_drains(&mut self) {
         self.agent_drains = true;
     }
 
     /// Looks at accounts and begins what is to be done.
-    pub(in crate::hub) fn check_accounts(&mut self, uids: Vec<String>) {
+    pub(super) fn check_accounts(&mut self, uids: Vec<String>) {
         if !self.session.was_approved() {
             // It was given nothing, and nothing it says of accounts counts.
             return;
@@ -107,17 +103,17 @@ impl AccountWork {
     }
 
     /// Looks at an account again at a moment, if one is given.
-    pub(in crate::hub) fn check_later(&mut self, again: Option<(Moment, String)>) {
+    pub(super) fn check_later(&mut self, again: Option<(Moment, String)>) {
         self.later.extend(again);
     }
 
     /// When an account is to be looked at again by itself.
-    pub(in crate::hub) fn next_check(&self) -> Option<Instant> {
+    pub(super) fn next_check(&self) -> Option<Instant> {
         self.later.first().map(|(at, _)| self.parts.context.started + *at)
     }
 
     /// Wakes the accounts whose time has come.
-    pub(in crate::hub) fn wake_due(&mut self) {
+    pub(super) fn wake_due(&mut self) {
         let now = self.parts.context.moment();
         while let Some((at, uid)) = self.later.pop_first() {
             if at > now {
@@ -129,12 +125,12 @@ impl AccountWork {
     }
 
     /// Whether a credential is awaited.
-    pub(in crate::hub) fn is_preparing(&self) -> bool {
+    pub(super) fn is_preparing(&self) -> bool {
         !self.preparing.is_empty()
     }
 
     /// Waits for a credential, and takes in all that have come.
-    pub(in crate::hub) async fn prepared(&mut self) {
+    pub(super) async fn prepared(&mut self) {
         let Some(first) = self.preparing.next().await else { return };
         self.settle(first);
         while self.adds.len() < MAX_ACCOUNTS_IN_BATCH
@@ -146,7 +142,7 @@ impl AccountWork {
     }
 
     /// Makes frames of what was gathered.
-    pub(in crate::hub) fn flush(&mut self, frames: &mut FrameQueue) {
+    pub(super) fn flush(&mut self, frames: &mut FrameQueue) {
         for accounts in self.drops.chunks(MAX_ACCOUNTS_IN_BATCH) {
             let batch_id = ulid::Ulid::generate().to_string();
             frames.push(Frame::DeleteAccounts(ops::DeleteAccounts { batch_id, accounts: accounts.to_vec() }));
@@ -169,7 +165,7 @@ impl AccountWork {
     }
 
     /// The session, as far as its duties go.
-    pub(in crate::hub) fn view(&self) -> SessionView<'_> {
+    pub(super) fn view(&self) -> SessionView<'_> {
         SessionView {
             zone: &self.session.agent.zone,
             approved: self.session.is_approved(),

@@ -15,7 +15,7 @@ use crate::wire::ops::{self, agent_frame};
 
 impl SessionLoop {
     /// Takes in a frame of the agent, or the end of its stream.
-    pub(in crate::hub) fn handle_frame(
+    pub(super) fn handle_frame(
         &mut self,
         frame: Option<Result<ops::AgentFrame, Status>>,
     ) -> ControlFlow<LoopEnd> {

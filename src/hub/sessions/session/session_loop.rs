@@ -33,7 +33,7 @@ const FRAME_SEND_TIMEOUT: Duration = Duration::from_secs(30);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Why a session ended, and the status that the stream ends with.
-pub(in crate::hub) enum LoopEnd {
+pub(super) enum LoopEnd {
     /// The agent is gone or has said goodbye.
     Gone(&'static str),
     /// We end it.
@@ -54,14 +54,14 @@ pub(in crate::hub) struct SessionParts {
 }
 
 pub(in crate::hub) struct SessionLoop {
-    pub(in crate::hub) parts: Arc<SessionParts>,
-    pub(in crate::hub) session: Arc<Session>,
+    pub(super) parts: Arc<SessionParts>,
+    pub(super) session: Arc<Session>,
     frames: FrameQueue,
-    pub(in crate::hub) accounts: AccountWork,
-    pub(in crate::hub) prober: ZoneProber,
-    pub(in crate::hub) static_accounts: StaticAccountSync,
+    pub(super) accounts: AccountWork,
+    pub(super) prober: ZoneProber,
+    pub(super) static_accounts: StaticAccountSync,
     /// The agent's last frame that was handled.
-    pub(in crate::hub) ack: u64,
+    pub(super) ack: u64,
     next_heartbeat: Instant,
     nonce: u64,
     /// Drain was said; until then the agent may leave by itself.
