@@ -48,7 +48,7 @@ use tracing::{info, warn};
 pub use admission::queue::AdmissionClass;
 pub use agent_status::registration::{
     AgentObjects, AgentSummary, KnownAgent, KubeAgentObjects, OutboxWrite, RegisteredAgent, Registration,
-    RegistrationError,
+    RegistrationError, SessionRef,
 };
 pub use metrics::{HubMetrics, ReasonLabel};
 pub use settings::{HubSettings, Pings};

@@ -3,10 +3,10 @@
 use kubesvc::account::agent_resource::SessionEnd;
 use kubesvc::account::names;
 use kubesvc::account::spec::KubeconfigSource;
-use kubesvc::account::{KubesvcAccount, KubesvcAccountSpec, KubesvcAgent, ORIGIN_LABEL, State};
+use kubesvc::account::{KubesvcAccount, KubesvcAccountSpec, KubesvcAgent, ORIGIN_LABEL, SessionId, State};
 use kubesvc::budget::Budget;
 use kubesvc::hub::{
-    AdmissionClass, AgentObjects, AgentSummary, KubeAgentObjects, Registration, RegistrationError,
+    AdmissionClass, AgentObjects, AgentSummary, KubeAgentObjects, Registration, RegistrationError, SessionRef,
 };
 use kubesvc::leases::Replicas;
 use kubesvc::objects::{AccountObjects, KubeAccountObjects, WriteError};
@@ -22,6 +22,10 @@ use crate::harness::simulated_agent::SimulatedAgent;
 use crate::harness::simulated_agent::frames::{Introduction, Policy};
 use crate::harness::{must, wait::eventually};
 use crate::world::{PATIENCE, World, install_definitions};
+
+fn session_of_agent(id: &SessionId) -> SessionRef<'_> {
+    SessionRef { agent_id: "agent-1", zone: "east", id }
+}
 
 async fn namespace() -> TestNamespace {
     let plane = controlplane::shared().await;
@@ -68,7 +72,7 @@ async fn an_agents_object_is_noted_on_and_removed_only_as_it_was_seen() {
     let seen = must(agents.known().await.map_err(|error| error.to_string())).remove(0);
     for session in ["s0", "s1", "s1"] {
         eventually("it is its turn to be noted on", PATIENCE, async || {
-            match agents.write_summary("agent-1", "east", &session.into(), &note).await {
+            match agents.write_summary(session_of_agent(&session.into()), &note).await {
                 Ok(true) => Ok(()),
                 Ok(false) => Err("it was written just now".to_owned()),
                 Err(error) => Err(error.to_string()),
@@ -109,12 +113,12 @@ async fn every_replica_keeps_the_id_of_an_agent_that_was_disconnected_on_request
             .await
             .map_err(|error| error.to_string()),
     );
-    here.write_approved("agent-1", "east", &"s1".into()).await.expect("it is written");
+    here.write_approved(session_of_agent(&"s1".into())).await.expect("it is written");
     assert!(
         agent_of(&namespace).await.is_some_and(|agent| agent.status.is_some_and(|one| one.approved_once))
     );
 
-    here.write_disconnected("agent-1", "east", &"s1".into(), SessionEnd::Requested)
+    here.write_disconnected(session_of_agent(&"s1".into()), SessionEnd::Requested)
         .await
         .expect("it is written");
     let next = |boot: &str| Registration {

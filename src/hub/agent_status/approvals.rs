@@ -41,6 +41,6 @@ async fn write(status: &AgentStatus, name: &str) -> Result<(), String> {
     let Some(session) = session.filter(|session| session.agent.zone == agent.spec.zone_id) else {
         return Ok(());
     };
-    let written = status.agents.write_approved(&session.agent.id, &session.agent.zone, &session.id);
+    let written = status.agents.write_approved(session.reference());
     written.await.map_err(|problem| problem.to_string())
 }

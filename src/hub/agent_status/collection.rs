@@ -181,7 +181,7 @@ pub(in crate::hub) async fn collect(status: &AgentStatus, absent: &mut AbsentAge
             CollectionAction::MarkDisconnected => {
                 // Nobody saw its stream end.
                 let end = SessionEnd::ReplicaLost;
-                let told = agents.write_disconnected(&agent.agent_id, &agent.zone, &agent.session_id, end);
+                let told = agents.write_disconnected(agent.session(), end);
                 tokio::time::timeout(API_TIMEOUT, told).await
             }
             CollectionAction::Remove => {

@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::AgentStatus;
+use super::registration::SessionRef;
 use crate::account::agent_resource::SessionEnd;
 use crate::account::{KubesvcAgent, SessionId};
 use crate::hub::sessions::session::Session;
@@ -42,6 +43,10 @@ impl Disconnect {
             session_id: session.id.clone(),
             end,
         }
+    }
+
+    fn session(&self) -> SessionRef<'_> {
+        SessionRef { agent_id: &self.agent_id, zone: &self.zone, id: &self.session_id }
     }
 }
 
@@ -113,12 +118,7 @@ pub(in crate::hub) async fn record(status: &AgentStatus, disconnect: Disconnect)
 }
 
 async fn try_record(status: &AgentStatus, disconnect: &Disconnect) -> Result<(), String> {
-    let told = status.agents.write_disconnected(
-        &disconnect.agent_id,
-        &disconnect.zone,
-        &disconnect.session_id,
-        disconnect.end,
-    );
+    let told = status.agents.write_disconnected(disconnect.session(), disconnect.end);
     told.await.map_err(|problem| problem.to_string())
 }
 

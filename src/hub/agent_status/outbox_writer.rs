@@ -255,8 +255,7 @@ fn settle(status: &AgentStatus, turns: &mut WriteSchedule, written: WriteReport)
 /// Writes an outbox. Whether it stands, or will never have to.
 async fn write_outbox(status: &AgentStatus, session: &Session, outbox: Vec<OutboxEntry>) -> bool {
     crash::point("agent-report:before");
-    let answer =
-        status.agents.write_outbox(&session.agent.id, &session.agent.zone, &session.id, &outbox).await;
+    let answer = status.agents.write_outbox(session.reference(), &outbox).await;
     crash::point("agent-report:after");
     let problem = match answer {
         Ok(OutboxWrite::Written) => {

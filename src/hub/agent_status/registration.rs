@@ -46,6 +46,17 @@ pub struct Registration {
     pub admission: AdmissionClass,
 }
 
+/// A session, as the object of its agent names it. Nothing is written for one that it does not name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionRef<'s> {
+    /// The agent.
+    pub agent_id: &'s str,
+    /// Its zone.
+    pub zone: &'s str,
+    /// The ULID of the session.
+    pub id: &'s SessionId,
+}
+
 /// What the object says of an agent that was registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegisteredAgent {
@@ -93,6 +104,13 @@ pub struct KnownAgent {
     pub uid: String,
     /// The version of the object that says this.
     pub resource_version: String,
+}
+
+impl KnownAgent {
+    /// The session in force, or the last one.
+    pub fn session(&self) -> SessionRef<'_> {
+        SessionRef { agent_id: &self.agent_id, zone: &self.zone, id: &self.session_id }
+    }
 }
 
 /// What an agent's object says of its accounts, for people and for other replicas.
@@ -160,9 +178,7 @@ pub trait AgentObjects: Send + Sync {
     /// The API server cannot be reached or refuses.
     async fn write_disconnected(
         &self,
-        agent_id: &str,
-        zone: &str,
-        session_id: &SessionId,
+        session: SessionRef<'_>,
         end: SessionEnd,
     ) -> Result<(), RegistrationError>;
 
@@ -170,12 +186,7 @@ pub trait AgentObjects: Send + Sync {
     ///
     /// # Errors
     /// The API server cannot be reached or refuses.
-    async fn write_approved(
-        &self,
-        agent_id: &str,
-        zone: &str,
-        session_id: &SessionId,
-    ) -> Result<(), RegistrationError>;
+    async fn write_approved(&self, session: SessionRef<'_>) -> Result<(), RegistrationError>;
 
     /// Writes what is told of an agent's accounts; nothing is written if the object names another session or says so
     /// already. It comes after registrations: false if they use up the budget now, and nothing was done.
@@ -184,9 +195,7 @@ pub trait AgentObjects: Send + Sync {
     /// The API server cannot be reached or refuses.
     async fn write_summary(
         &self,
-        agent_id: &str,
-        zone: &str,
-        session_id: &SessionId,
+        session: SessionRef<'_>,
         note: &AgentSummary,
     ) -> Result<bool, RegistrationError>;
 
@@ -196,9 +205,7 @@ pub trait AgentObjects: Send + Sync {
     /// The API server cannot be reached or refuses.
     async fn write_outbox(
         &self,
-        agent_id: &str,
-        zone: &str,
-        session_id: &SessionId,
+        session: SessionRef<'_>,
         outbox: &[OutboxEntry],
     ) -> Result<OutboxWrite, RegistrationError>;
 

@@ -168,7 +168,7 @@ pub(in crate::hub) async fn write_now(status: &AgentStatus, session: &Session) -
 
 /// Whether it was written; false: not its turn; absent: the API server did not take it.
 async fn write(status: &AgentStatus, session: &Session, note: &AgentSummary) -> Option<bool> {
-    let writing = status.agents.write_summary(&session.agent.id, &session.agent.zone, &session.id, note);
+    let writing = status.agents.write_summary(session.reference(), note);
     let problem = match tokio::time::timeout(WRITE_TIMEOUT, writing).await {
         Ok(Ok(written)) => return Some(written),
         Ok(Err(problem)) => problem.to_string(),

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::account::lifecycle::{AgentProcess, AgentReport, Fact, Offer, Presence, SessionFact, Tick};
 use crate::account::{BootId, GrantEpoch, SessionId};
 use crate::hub::admission::hello::AcceptedHello;
+use crate::hub::agent_status::registration::SessionRef;
 use crate::hub::sessions::ledger::Ledger;
 use crate::hub::sessions::mass_delete_guard::VanishedState;
 use crate::hub::tables::caching_commands::CachingCommands;
@@ -121,6 +122,11 @@ impl Session {
             since: self.times.since,
             ..AgentProcess::default()
         }
+    }
+
+    /// The session, as the object of its agent names it.
+    pub(in crate::hub) fn reference(&self) -> SessionRef<'_> {
+        SessionRef { agent_id: &self.agent.id, zone: &self.agent.zone, id: &self.id }
     }
 
     /// Since when its stream stands.

@@ -20,7 +20,7 @@ use crate::account::outbox::OutboxEntry;
 use crate::account::spec::{KubeconfigSource, SecretKeyReference};
 use crate::account::{
     Grant, GrantEpoch, GrantPhase, KubesvcAccount, KubesvcAccountSpec, KubesvcAccountStatus, KubesvcAgent,
-    KubesvcAgentSpec, KubesvcAgentStatus, SessionId, State,
+    KubesvcAgentSpec, KubesvcAgentStatus, State,
 };
 use crate::fleet::Ticks;
 use crate::hub::tests::fakes::{FakeAccounts, FakeRows};
@@ -104,11 +104,10 @@ impl AgentObjects for FakeObjects {
 
     async fn write_disconnected(
         &self,
-        agent: &str,
-        _: &str,
-        _: &SessionId,
+        session: SessionRef<'_>,
         end: SessionEnd,
     ) -> Result<(), RegistrationError> {
+        let agent = session.agent_id;
         self.hang(agent).await;
         let mut unheard = self.unheard.lock();
         if *unheard > 0 {
@@ -120,18 +119,12 @@ impl AgentObjects for FakeObjects {
         Ok(())
     }
 
-    async fn write_approved(&self, agent: &str, _: &str, _: &SessionId) -> Result<(), RegistrationError> {
-        self.log.lock().push(format!("approved {agent}"));
+    async fn write_approved(&self, session: SessionRef<'_>) -> Result<(), RegistrationError> {
+        self.log.lock().push(format!("approved {}", session.agent_id));
         Ok(())
     }
 
-    async fn write_summary(
-        &self,
-        _: &str,
-        _: &str,
-        _: &SessionId,
-        note: &AgentSummary,
-    ) -> Result<bool, RegistrationError> {
+    async fn write_summary(&self, _: SessionRef<'_>, note: &AgentSummary) -> Result<bool, RegistrationError> {
         self.notes.lock().push(note.clone());
         Ok(*self.tells.lock())
     }
@@ -143,12 +136,10 @@ impl AgentObjects for FakeObjects {
 
     async fn write_outbox(
         &self,
-        agent: &str,
-        _: &str,
-        _: &SessionId,
+        session: SessionRef<'_>,
         outbox: &[OutboxEntry],
     ) -> Result<OutboxWrite, RegistrationError> {
-        self.hang(agent).await;
+        self.hang(session.agent_id).await;
         self.reports.lock().push(outbox.to_vec());
         Ok(*self.in_force.lock())
     }

@@ -11,14 +11,14 @@ use kube::{Api, Client};
 use crate::account::agent_resource::SessionEnd;
 use crate::account::lifecycle::Fact;
 use crate::account::outbox::{OutboxEntry, OutboxResult};
-use crate::account::{FIELD_MANAGER, KubesvcAgent, KubesvcAgentStatus, SessionId, names};
+use crate::account::{FIELD_MANAGER, KubesvcAgent, KubesvcAgentStatus, names};
 use crate::budget::{Budget, Urgency};
 use crate::crash;
 use crate::hub::admission::queue::AdmissionClass;
 use crate::hub::agent_status::registration::write_pacer::WritePacer;
 use crate::hub::agent_status::registration::{
     AgentObjects, AgentSummary, KnownAgent, OutboxWrite, RegisteredAgent, Registration, RegistrationError,
-    status,
+    SessionRef, status,
 };
 use crate::leases::Replicas;
 use crate::objects::{too_busy, version_of};
@@ -115,11 +115,11 @@ impl KubeAgentObjects {
     /// object says so now; false: there is no object, or `change` makes none of it.
     async fn update(
         &self,
-        (agent_id, zone): (&str, &str),
+        session: SessionRef<'_>,
         urgency: Urgency,
         change: impl Fn(&KubesvcAgent) -> Option<KubesvcAgentStatus> + Send,
     ) -> Result<bool, RegistrationError> {
-        let name = names::agent_object_name(agent_id, zone);
+        let name = names::agent_object_name(session.agent_id, session.zone);
         self.gate.pass(&name).await;
         for _ in 0..MAX_CONFLICT_RETRIES {
             let Some(agent) = self.read(&name).await? else { return Ok(false) };
@@ -132,7 +132,7 @@ impl KubeAgentObjects {
                 return Ok(true);
             }
         }
-        Err(contended(agent_id))
+        Err(contended(session.agent_id))
     }
 
     /// Writes the status, and answers with the object's version; absent: someone else has written meanwhile.
@@ -188,18 +188,16 @@ impl AgentObjects for KubeAgentObjects {
 
     async fn write_disconnected(
         &self,
-        agent_id: &str,
-        zone: &str,
-        session_id: &SessionId,
+        session: SessionRef<'_>,
         end: SessionEnd,
     ) -> Result<(), RegistrationError> {
         let disconnect = |agent: &KubesvcAgent| {
-            let status = status::disconnected(agent, session_id, end, Timestamp::now())?;
+            let status = status::disconnected(agent, session.id, end, Timestamp::now())?;
             crash::point("agent-left:before");
             Some(status)
         };
         // Revokes wait for it, and another process of the agent, wherever it comes to.
-        if self.update((agent_id, zone), Urgency::Answer, disconnect).await? {
+        if self.update(session, Urgency::Answer, disconnect).await? {
             crash::point("agent-left:after");
         }
         Ok(())
@@ -207,39 +205,30 @@ impl AgentObjects for KubeAgentObjects {
 
     async fn write_outbox(
         &self,
-        agent_id: &str,
-        zone: &str,
-        session_id: &SessionId,
+        session: SessionRef<'_>,
         outbox: &[OutboxEntry],
     ) -> Result<OutboxWrite, RegistrationError> {
-        let report = |agent: &KubesvcAgent| status::reported(agent, session_id, outbox);
-        let is_written = self.update((agent_id, zone), urgency_of(outbox), report).await?;
+        let report = |agent: &KubesvcAgent| status::reported(agent, session.id, outbox);
+        let is_written = self.update(session, urgency_of(outbox), report).await?;
         Ok(if is_written { OutboxWrite::Written } else { OutboxWrite::Superseded })
     }
 
-    async fn write_approved(
-        &self,
-        agent_id: &str,
-        zone: &str,
-        session_id: &SessionId,
-    ) -> Result<(), RegistrationError> {
-        let approve = |agent: &KubesvcAgent| status::approved(agent, session_id);
-        self.update((agent_id, zone), Urgency::Answer, approve).await.map(drop)
+    async fn write_approved(&self, session: SessionRef<'_>) -> Result<(), RegistrationError> {
+        let approve = |agent: &KubesvcAgent| status::approved(agent, session.id);
+        self.update(session, Urgency::Answer, approve).await.map(drop)
     }
 
     async fn write_summary(
         &self,
-        agent_id: &str,
-        zone: &str,
-        session_id: &SessionId,
+        session: SessionRef<'_>,
         note: &AgentSummary,
     ) -> Result<bool, RegistrationError> {
         if !self.budget.try_take() {
             return Ok(false);
         }
-        let name = names::agent_object_name(agent_id, zone);
+        let name = names::agent_object_name(session.agent_id, session.zone);
         let Some(agent) = self.read(&name).await? else { return Ok(true) };
-        let Some(status) = status::noted(&agent, session_id, note) else { return Ok(true) };
+        let Some(status) = status::noted(&agent, session.id, note) else { return Ok(true) };
         if self.gate.try_pass(&name).is_err() {
             return Ok(false);
         }
@@ -316,6 +305,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
+    use crate::account::SessionId;
 
     #[test]
     fn answers_are_as_urgent_as_the_most_urgent_among_them() {
@@ -394,6 +384,10 @@ mod tests {
         }
     }
 
+    fn session_of_a(id: &SessionId) -> SessionRef<'_> {
+        SessionRef { agent_id: "a", zone: "z", id }
+    }
+
     /// The object of agent `a`, with session `s` in it; its approval is not written down.
     fn registered_agent() -> KubesvcAgent {
         let session = registration("a", AdmissionClass::Returning);
@@ -459,18 +453,21 @@ mod tests {
         let paced = objects(api_server(Some(&agent)));
         let objects = paced.paced(Budget::default(), answers.clone(), Budget::default());
         answers.pause(REQUEST_TIMEOUT * 3);
-        objects.write_disconnected("a", "z", &"s".into(), SessionEnd::Cut).await.expect("it is only late");
+        objects
+            .write_disconnected(session_of_a(&"s".into()), SessionEnd::Cut)
+            .await
+            .expect("it is only late");
         assert!(began.elapsed() >= REQUEST_TIMEOUT * 3);
         answers.pause(REQUEST_TIMEOUT * 3);
-        objects.write_approved("a", "z", &"s".into()).await.expect("it is only late");
+        objects.write_approved(session_of_a(&"s".into())).await.expect("it is only late");
         assert!(began.elapsed() >= REQUEST_TIMEOUT * 6);
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_api_server_that_does_not_answer_is_given_up_and_said_to() {
         let objects = objects(silent_api_server());
-        let left = objects.write_disconnected("a", "z", &"s".into(), SessionEnd::Cut).await;
-        let approved = objects.write_approved("a", "z", &"s".into()).await;
+        let left = objects.write_disconnected(session_of_a(&"s".into()), SessionEnd::Cut).await;
+        let approved = objects.write_approved(session_of_a(&"s".into())).await;
         let registered = objects.register(&registration("a", AdmissionClass::Returning)).await.map(drop);
         for problem in [left, approved, registered] {
             let problem = problem.expect_err("there is no answer").to_string();
@@ -481,10 +478,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_status_is_written_again_after_a_conflict_and_given_up_after_eight() {
         let (client, writes) = contended_api_server(&registered_agent(), 1);
-        objects(client).write_approved("a", "z", &"s".into()).await.expect("the second write is taken");
+        objects(client).write_approved(session_of_a(&"s".into())).await.expect("the second write is taken");
         assert_eq!(writes.load(Ordering::Relaxed), 2);
         let (client, writes) = contended_api_server(&registered_agent(), usize::MAX);
-        let problem = objects(client).write_outbox("a", "z", &"s".into(), &[OutboxEntry::default()]).await;
+        let problem =
+            objects(client).write_outbox(session_of_a(&"s".into()), &[OutboxEntry::default()]).await;
         let problem = problem.expect_err("someone else is always faster").to_string();
         assert!(problem.contains("someone else writes it all the time"), "{problem}");
         assert_eq!(writes.load(Ordering::Relaxed), MAX_CONFLICT_RETRIES);
@@ -495,10 +493,10 @@ mod tests {
         let (client, writes) = contended_api_server(&registered_agent(), 0);
         let objects = objects(client);
         let another = "another".into();
-        let written = objects.write_outbox("a", "z", &another, &[OutboxEntry::default()]).await;
+        let written = objects.write_outbox(session_of_a(&another), &[OutboxEntry::default()]).await;
         assert_eq!(written.expect("it is answered"), OutboxWrite::Superseded);
         objects
-            .write_disconnected("a", "z", &another, SessionEnd::Cut)
+            .write_disconnected(session_of_a(&another), SessionEnd::Cut)
             .await
             .expect("there is nothing to say");
         assert_eq!(writes.load(Ordering::Relaxed), 0);
