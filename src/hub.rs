@@ -1,24 +1,24 @@
-//! The hub: agents connect to it, and it hands them what the objects grant to their zones.
+//! The hub: agents connect to it, and it sends each of them the accounts that are granted to its zone.
 //!
-//! Each agent has one stream and one [task](sessions::session) that owns it. What a session owes an account is decided by a
-//! [pure function](sessions::duties) of the object and of what the session has done; what agents say is read by the leader
-//! through [`Fleet`](crate::fleet::Fleet). Objects are read, never written, except the KubesvcAgents and the accounts
-//! that agents list in their own files.
+//! Each agent has one stream, owned by one [task](sessions::session). A [pure function](sessions::duties) of the account
+//! and of what the session has done decides what the session owes the account. The leader reads the agents' reports
+//! through [`Fleet`](crate::fleet::Fleet). The hub writes two kinds of objects: KubesvcAgents, and the accounts of agents'
+//! own files.
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`admission`] | the port, the hello, and agents that wait to be registered or are sent away |
-//! | [`sessions`] | the connected agents: their loops, what each was told and has said, and where to find them |
-//! | [`agent_status`] | the KubesvcAgent objects: registration, reports, disconnects, and those that are long gone |
-//! | [`zone_probes`] | accounts without a zone: whom to ask, and who could reach them |
+//! | [`admission`] | the port, the hello, the queue of agents to be registered, draining |
+//! | [`sessions`] | the connected agents: session loops, ledgers, the registry, session events |
+//! | [`agent_status`] | the KubesvcAgent objects: registration, summaries, outboxes, disconnects, collection |
+//! | [`zone_probes`] | probes of agents for accounts without a zone |
 //! | [`static_accounts`] | accounts of an agent's own file |
 //! | [`tables`] | rows about agents: assignments, fences, lists of namespaces |
 //! | [`fleet_view`] | the port [`Fleet`](crate::fleet::Fleet) |
-//! | [`context`], [`credentials`] | what the parts read and share |
-//! | [`retry`] | questions that may get no answer |
+//! | [`context`], [`credentials`] | what all parts read, and the reader of credentials they share |
+//! | [`retry`] | repeated requests to an API server that may not answer |
 //!
-//! What happens to a session is published once ([`sessions::events`]); agent status, tables and the leader mark what they
-//! look at again. No part knows the hub: it holds those below it, and [`Hub::new`] puts them together.
+//! Sessions publish [events](sessions::events); agent status, tables and the leader subscribe. No part holds the hub: it
+//! holds the parts that it uses, and [`Hub::new`] connects them.
 
 mod admission;
 mod agent_status;
@@ -83,59 +83,59 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for connections to end after the last session.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Why the hub cannot serve.
+/// Reason why the hub cannot serve.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
-    /// The port cannot be had.
+    /// The port cannot be bound.
     #[error(
         "cannot listen for agents on {address}:{port}: {source}; free the port, or set \
          kubesvc.grpc.server.address and kubesvc.grpc.server.port"
     )]
     Bind {
-        /// The address asked for.
+        /// The configured address.
         address: String,
-        /// The port asked for.
+        /// The configured port.
         port: u16,
-        /// What the system says.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The descriptors of the services are broken: a fault of the build.
+    /// The descriptors of the services are broken: a build error.
     #[error("the services cannot be described: {0}")]
     Descriptors(String),
-    /// The server ended by itself.
+    /// The server ended although it was not stopped.
     #[error("the server for agents ended: {0}")]
     Server(String),
 }
 
-/// What the hub reaches the rest through.
+/// The ports that the hub uses.
 pub struct HubPorts {
-    /// The accounts as last seen.
+    /// Index of accounts.
     pub accounts: Arc<AccountIndex>,
-    /// The accounts at the API server, for those that agents list.
+    /// Reads and writes accounts at the API server.
     pub account_objects: Arc<dyn AccountObjects>,
     /// Reads credentials.
     pub credentials: Arc<dyn CredentialSource>,
-    /// The KubesvcAgents, to be written.
+    /// Writes KubesvcAgents.
     pub agents: Arc<dyn AgentObjects>,
-    /// The KubesvcAgents as last seen.
+    /// Index of KubesvcAgents.
     pub agent_index: Arc<AgentIndex>,
     /// The rows of `kubesvc_assignments`.
     pub assignment_rows: Arc<dyn AssignmentRows>,
     /// The fences in `kubesvc_caching`.
     pub fence_rows: Arc<dyn FenceRows>,
-    /// Where the lists of namespaces are kept.
+    /// The lists of namespaces in the rows of accounts.
     pub namespace_rows: Arc<dyn NamespaceRows>,
     /// The leader's clock.
     pub ticks: Arc<Ticks>,
-    /// Is told the uids of accounts that should be decided anew.
+    /// Uids of accounts that the leader reconciles again.
     pub leader: Arc<WakeSet<String>>,
     /// Whether this replica leads.
     pub leadership: Arc<Leadership>,
-    /// Which replicas are alive.
+    /// Liveness of the other replicas.
     pub replicas: Arc<Replicas>,
 }
 
-/// The agents of this replica: its parts, put together.
+/// The hub of one replica: composes the parts and runs their tasks.
 pub struct Hub {
     context: Arc<HubContext>,
     sessions: Arc<Sessions>,
@@ -147,7 +147,7 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// A hub that serves nobody yet.
+    /// Creates a hub that does not listen yet.
     pub fn new(settings: HubSettings, ports: HubPorts) -> Arc<Self> {
         let context = Arc::new(HubContext {
             settings,
@@ -213,7 +213,7 @@ impl Hub {
     /// Binds the port.
     ///
     /// # Errors
-    /// It is taken, the address is not one of this machine, or the right is missing. One line, with what to do.
+    /// The port is in use, the address is not local, or the permission is missing. The error says what to do, in one line.
     pub async fn bind(&self) -> Result<BoundHub, HubError> {
         let settings = &self.context.settings;
         let listener = listener::bind(settings).await?;
@@ -225,24 +225,24 @@ impl Hub {
         Ok(BoundHub { listener, address })
     }
 
-    /// How many agents wait to be registered, those among them that were told a time to come again, as it changes.
+    /// Watches the number of returning agents that wait to be registered, including those with a reserved time.
     pub fn backlog(&self) -> watch::Receiver<usize> {
         self.admission.backlog()
     }
 
-    /// Agents that are connected by their objects, and not here, count as away from now on: they may come back within
-    /// the grace. To be called whenever this replica begins to lead, before it decides; what cannot be read, also for
-    /// want of an answer, is logged, and the grace of a new leader covers it. It takes 15 s at most.
+    /// Treats agents that their objects call connected, but are not connected here, as away from now on, so that they
+    /// may return within the grace. Called each time this replica becomes leader, before it decides anything. A failure
+    /// to read is logged; the grace of a new leader covers it. Takes at most 15 s.
     pub async fn remember_agents(&self) {
         self.agent_status.remember_agents().await;
     }
 
-    /// Sends the agents away, spread as the other replicas can take them, or takes them again.
+    /// Drains all agents, at the rate at which the other replicas register them, or accepts agents again.
     pub fn set_isolated(&self, cut_off: bool) {
         self.admission.draining.set_isolated(cut_off);
     }
 
-    /// The hub's counters.
+    /// Returns the hub's counters.
     pub fn metrics(&self) -> &HubMetrics {
         &self.context.metrics
     }
@@ -252,7 +252,7 @@ impl Hub {
         self.context.metrics.register(registry);
     }
 
-    /// Begins the tasks of all parts. Each goes on until stopped; where one ends before that, all do.
+    /// Spawns the tasks of all parts. If one of them ends before `stop`, all are stopped.
     fn spawn_tasks(&self, essential: &EssentialTasks, health: &HealthReporter, stop: &CancellationToken) {
         let stop = || stop.clone();
         let sessions = || Arc::clone(&self.sessions);
@@ -278,29 +278,29 @@ impl Hub {
     }
 }
 
-/// A hub whose port is bound.
+/// A hub with a bound port.
 pub struct BoundHub {
     listener: TcpListener,
     address: SocketAddr,
 }
 
 impl BoundHub {
-    /// Where it listens.
+    /// Returns the bound address.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves until stopped. Then all agents are told when to dial again, those that come meanwhile are refused with a
-    /// time, and it ends when all have left, within 5 s.
+    /// Serves until stopped. Then drains: each agent gets a redial time, new agents are refused with one, and the call
+    /// returns when all have disconnected, within 5 s.
     ///
     /// # Errors
-    /// The server, or a task beside it, cannot begin or ends by itself, which is a fault of ours.
+    /// The server or a task cannot start or ends by itself: a bug.
     pub async fn serve(self, hub: Arc<Hub>, stop: CancellationToken) -> Result<(), HubError> {
         let health = HealthReporter::new();
         let context = &hub.context;
         let router = server::router(context, Arc::clone(&hub.streams), &health).await?;
         let (stop, close) = (stop.child_token(), CancellationToken::new());
-        // Whoever comes while agents leave is answered; only then is the port closed.
+        // The port stays open while agents drain, so that agents that dial meanwhile get a redial time.
         let shut = CancellationToken::new();
         let door = Arc::new(listener::ConnectionPolicy {
             metrics: context.metrics.clone(),
@@ -318,7 +318,7 @@ impl BoundHub {
             tasks: context.tasks.clone(),
             log_limit: LogRateLimit::default(),
         });
-        // Before the agents' objects were listed, nobody could be told from a stranger.
+        // Before KubesvcAgents are listed, every agent would look unapproved.
         let seen = Arc::clone(&context.agent_index);
         let listed = async move { seen.synced().await };
         let incoming = ReceiverStream::new(listener::accept(self.listener, door, listed, shut.clone()));
@@ -328,7 +328,7 @@ impl BoundHub {
         let ended = CancellationToken::new();
         let serving = async {
             let served = router.serve_with_incoming_shutdown(incoming, shut.clone().cancelled_owned()).await;
-            // However it ended, nothing goes on without it.
+            // The tasks do not run without the server.
             stop.cancel();
             shut.cancel();
             ended.cancel();
@@ -347,7 +347,7 @@ impl BoundHub {
             if tokio::time::timeout_at(deadline, context.tasks.wait()).await.is_err() {
                 warn!("not all agents have left in time");
             }
-            // Last words are on their way; whoever does not take them is cut off.
+            // Lets the last frames be sent; connections that do not read them are closed.
             let _ = tokio::time::timeout(CLOSE_TIMEOUT, ended.cancelled()).await;
             close.cancel();
         };

@@ -1,16 +1,15 @@
-//! From a TCP connection to a session: the port and its bounds, the hello, and when an agent comes that cannot be
-//! registered now or whose replica stops.
+//! From a TCP connection to a session: the port and its bounds, the hello, the admission queue, and draining.
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`listener`], [`transport`], [`streams`] | the port: bounds, deadlines, and an answer to whoever speaks something else |
-//! | [`server`] | the gRPC services and the limits of HTTP/2 |
-//! | [`hello`] | which agents may stay; pure |
-//! | [`handshake`] | an opened stream until its session stands, and its end |
-//! | [`foreign_claims`] | how much of what an agent claims to hold is taken in |
-//! | [`queue`], [`waiting`], [`unapproved_agents`] | agents that wait to be registered, here or away until their time |
-//! | [`drain`], [`draining`] | when agents dial again whose replica stops, or alone does not reach the API server |
-//! | [`agent_watch`] | approvals, and streams of an agent that came after the one here |
+//! | [`listener`], [`transport`], [`streams`] | the port: bounds, deadlines, detection of other protocols |
+//! | [`server`] | the gRPC services and the HTTP/2 limits |
+//! | [`hello`] | validation of the first frame; pure |
+//! | [`handshake`] | a stream from its Hello until the session is connected, and the end of the session |
+//! | [`foreign_claims`] | bounds on accounts of other zones that an agent claims to hold |
+//! | [`queue`], [`waiting`], [`unapproved_agents`] | agents that wait to be registered, here or until a reserved time |
+//! | [`drain`], [`draining`] | redial times of agents when the replica stops or is isolated from the API server |
+//! | [`agent_watch`] | changes of KubesvcAgents: approvals, and sessions at other replicas |
 
 pub(super) mod agent_watch;
 pub(super) mod drain;
@@ -38,18 +37,18 @@ use draining::Draining;
 use queue::AdmissionQueues;
 use unapproved_agents::UnapprovedAgents;
 
-/// Agents that come: who may stay, who waits, and who is sent away.
+/// Admission of agents: classes, queues and draining.
 pub(super) struct Admission {
     context: Arc<HubContext>,
     sessions: Arc<Sessions>,
     agent_status: Arc<AgentStatus>,
-    /// Agents that wait to be registered, here or away until their time.
+    /// Agents that wait to be registered, here or until a reserved time.
     queues: Mutex<AdmissionQueues>,
-    /// How many these are.
+    /// Number of returning agents among them.
     backlog: watch::Sender<usize>,
-    /// Agents that were never approved.
+    /// Bound on the objects of agents that were never approved.
     unapproved_agents: Mutex<UnapprovedAgents>,
-    /// Room for accounts that agents claim and that are none of their zones.
+    /// Permits for claimed accounts of other zones, shared by all sessions.
     pub(super) foreign_claims: Arc<Semaphore>,
     pub(super) draining: Arc<Draining>,
 }
@@ -72,7 +71,7 @@ impl Admission {
         }
     }
 
-    /// How many agents wait to be registered, those among them that were told a time to come again, as it changes.
+    /// Watches the number of returning agents that wait to be registered.
     pub(super) fn backlog(&self) -> watch::Receiver<usize> {
         self.backlog.subscribe()
     }

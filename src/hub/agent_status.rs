@@ -1,13 +1,13 @@
-//! The KubesvcAgent objects: all that is written into them, and their end.
+//! The KubesvcAgent objects: the only writer of their status, and their removal.
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`registration`] | the port to the objects, and what their status says |
-//! | [`approvals`] | approvals that people give to connected agents, written down before they count |
-//! | [`summaries`] | how many accounts an agent holds, and what is wrong with its own |
-//! | [`outbox_writer`] | what accounts wait to hear, for the replica that leads |
-//! | [`disconnects`] | sessions that have ended |
-//! | [`departed_agents`], [`collection`] | agents that are long gone, and their objects |
+//! | [`registration`] | the port to the objects, and the functions that make their status |
+//! | [`approvals`] | approvals of connected agents, recorded before they take effect |
+//! | [`summaries`] | number of accounts held and failed, and problems of the agent's own accounts |
+//! | [`outbox_writer`] | reports for a leader in another replica |
+//! | [`disconnects`] | ends of sessions |
+//! | [`departed_agents`], [`collection`] | agents that are forgotten, and removal of their objects |
 
 pub(super) mod approvals;
 pub(super) mod collection;
@@ -36,11 +36,11 @@ use outbox_writer::DirtyOutboxes;
 use registration::{AgentObjects, KnownAgent};
 use summaries::DirtySummaries;
 
-/// Maximum number of registrations of one kind written at once.
+/// Maximum number of concurrent registrations of one kind.
 const MAX_CONCURRENT_REGISTRATIONS: usize = 16;
 
-/// Turns to write a registration. Those that are to be given accounts do not stand behind those that have what they need,
-/// and nobody behind those that were never here.
+/// Permits for registrations, by kind: agents that need accounts do not wait for those that hold theirs, and returning
+/// agents do not wait for newcomers.
 pub(super) struct RegistrationTurns {
     in_need: Semaphore,
     others: Semaphore,
@@ -55,7 +55,7 @@ impl Default for RegistrationTurns {
 }
 
 impl RegistrationTurns {
-    /// The turns of agents of one kind.
+    /// Returns the permits for agents of one kind.
     pub(super) fn of(&self, class: AdmissionClass, needs_accounts: bool) -> &Semaphore {
         match (class, needs_accounts) {
             (AdmissionClass::Returning, true) => &self.in_need,
@@ -64,32 +64,32 @@ impl RegistrationTurns {
         }
     }
 
-    /// Whether an agent is being registered that has the accounts it needs: what is less urgent waits.
+    /// Whether an agent is being registered that needs no accounts. Less urgent writes wait then.
     fn are_taken(&self) -> bool {
         self.others.available_permits() < MAX_CONCURRENT_REGISTRATIONS
     }
 }
 
-/// What sessions have changed and their agents' objects do not say yet.
+/// Dirty sets of the status, filled by session events.
 #[derive(Default)]
 pub(super) struct AgentStatusWakes {
     pub(super) summaries: Arc<DirtySummaries>,
     pub(super) outboxes: Arc<DirtyOutboxes>,
 }
 
-/// The KubesvcAgent objects, as this replica writes them.
+/// Writes the KubesvcAgents of this replica's agents.
 pub(super) struct AgentStatus {
     context: Arc<HubContext>,
     sessions: Arc<Sessions>,
     zone_probes: Arc<ZoneProbes>,
     pub(super) agents: Arc<dyn AgentObjects>,
     pub(super) registrations: RegistrationTurns,
-    /// Names of objects whose approval is to be written down.
+    /// Names of objects whose approval is to be recorded.
     pub(super) approvals: WakeSet<String>,
     wakes: AgentStatusWakes,
     /// Disconnects not yet written.
     pub(super) pending_disconnects: PendingDisconnects,
-    /// Agents that are forgotten and had accounts of their own.
+    /// Forgotten agents that had accounts in their own file.
     pub(super) departed_agents: DepartedAgents,
 }
 
@@ -114,8 +114,8 @@ impl AgentStatus {
         }
     }
 
-    /// Agents that are connected by their objects, and not here, count as away from now on: they may come back within
-    /// the grace. What cannot be read, also for want of an answer, is logged. It takes 15 s at most.
+    /// Treats agents that their objects call connected, but are not connected here, as away from now on. A failure to read
+    /// the objects is logged. Takes at most 15 s.
     pub(super) async fn remember_agents(&self) {
         match retry::ask_with_retries(|| self.agents.known()).await {
             Some(Ok(known)) => self.remember(known),
@@ -124,7 +124,7 @@ impl AgentStatus {
         }
     }
 
-    /// Agents that an earlier process of this replica had, and those that left it, count as away from now on.
+    /// Treats agents of an earlier process of this replica, and those already away, as away from now on.
     fn remember(&self, known: Vec<KnownAgent>) {
         let since = self.context.ticks.now();
         self.sessions.registry.begin_grace(since);
@@ -132,7 +132,7 @@ impl AgentStatus {
             known
         {
             if connected && approved_once && replica == self.context.settings.replica_id {
-                // Its stream was not seen to end.
+                // Nobody observed the end of its stream.
                 let ending = SessionEnding::ReplicaLost;
                 let away = AwaySession { approved, since, ending, session_id, session: None };
                 self.sessions.registry.remember(&agent_id, &zone, away);

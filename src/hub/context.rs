@@ -1,4 +1,4 @@
-//! What every part of the hub reads and none of them owns.
+//! Settings, indexes and clocks that all parts of the hub read and none of them owns.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::objects::{AccountIndex, AgentIndex};
 /// Number of heartbeats missed after which an agent's stream is cut.
 const MAX_MISSED_HEARTBEATS: u32 = 3;
 
-/// Settings, the objects as last seen, clocks, and what is counted and logged.
+/// Shared by all parts. Holds no state of any part.
 pub(super) struct HubContext {
     pub(super) settings: HubSettings,
     pub(super) accounts: Arc<AccountIndex>,
@@ -28,32 +28,32 @@ pub(super) struct HubContext {
     pub(super) replicas: Arc<Replicas>,
     pub(super) metrics: HubMetrics,
     pub(super) log_limit: LogRateLimit,
-    /// When the hub began: moments are counted from here.
+    /// Start of the hub; [`Moment`]s count from here.
     pub(super) started: Instant,
-    /// The hub is stopping: sessions say goodbye.
+    /// Cancelled when the hub stops: sessions drain.
     pub(super) stopping: CancellationToken,
-    /// Sessions, and tasks beside them.
+    /// Session tasks, and tasks spawned by sessions.
     pub(super) tasks: TaskTracker,
 }
 
 impl HubContext {
-    /// Whether this replica leads: then the leader reads its sessions in the process.
+    /// Whether this replica leads. Then the leader reads the sessions in this process.
     pub(super) fn is_leading(&self) -> bool {
         self.leadership.leads()
     }
 
-    /// Whether a line may be written that somebody at an address has provoked; without an address: that we have.
+    /// Whether a log line may be written that was caused by `peer`, or by the hub itself if absent.
     pub(super) fn may_log(&self, reason: &'static str, peer: Option<SocketAddr>) -> bool {
         let address = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.ip());
         self.log_limit.may_log(reason, Caller::of(address))
     }
 
-    /// Time since the hub began.
+    /// Returns the time since the start of the hub.
     pub(super) fn moment(&self) -> Moment {
         self.started.elapsed()
     }
 
-    /// Time without a frame after which an agent counts as lost.
+    /// Time without a frame after which a session counts as lost.
     pub(super) fn silence_limit(&self) -> Duration {
         self.settings.heartbeat * MAX_MISSED_HEARTBEATS
     }

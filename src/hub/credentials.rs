@@ -1,4 +1,4 @@
-//! Credentials as sessions and zone probes read them: a bounded number at once in the whole hub.
+//! Reading of credentials, shared by sessions and zone probes: bounds the concurrent reads of the whole hub.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use crate::account::KubesvcAccount;
 use crate::account::failure::Failure;
 use crate::secrets::{Credential, CredentialSource};
 
-/// Maximum number of credentials read at once.
+/// Maximum number of concurrent credential reads.
 pub(super) const MAX_CONCURRENT_CREDENTIAL_READS: usize = 64;
 
-/// The source of credentials, and its readers.
+/// A bounded reader of credentials.
 pub(super) struct Credentials {
     source: Arc<dyn CredentialSource>,
     pub(super) reads: Semaphore,
@@ -22,13 +22,13 @@ impl Credentials {
         Self { source, reads: Semaphore::new(MAX_CONCURRENT_CREDENTIAL_READS) }
     }
 
-    /// Waits for a turn to read, which lasts until the permit is dropped.
+    /// Waits for a permit to read.
     pub(super) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
         // The semaphore is never closed.
         self.reads.acquire().await.ok()
     }
 
-    /// Reads the credential of an account; `fresh`: not from memory.
+    /// Reads the credential of an account; `fresh` bypasses the cache.
     pub(super) async fn resolve(&self, account: &KubesvcAccount, fresh: bool) -> Result<Credential, Failure> {
         self.source.resolve(account, fresh).await
     }

@@ -1,15 +1,14 @@
-//! The connected agents: one session for each stream, the registry that finds them, and the accounts that each has to do
-//! with.
+//! The connected agents: one session per stream, and the registry of sessions.
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`session`] | one stream: who its agent is, its loop, its frames |
-//! | [`ledger`], [`duties`] | what an agent was told and has said, and what follows; pure |
-//! | [`wire_conversion`] | the wire's messages as the lifecycle's words |
+//! | [`session`] | one stream: its agent, its loop, its frames |
+//! | [`ledger`], [`duties`] | commands sent and reports received, by account, and the next command; pure |
+//! | [`wire_conversion`] | conversion between wire messages and lifecycle types |
 //! | [`registry`], [`zone_index`] | sessions by agent, zone and account; accounts by zone |
-//! | [`dispatch`] | changes of accounts to sessions |
-//! | [`events`] | what happens to sessions, to those who react to it |
-//! | [`mass_delete_guard`] | accounts that vanished with many others |
+//! | [`dispatch`] | routing of account changes to sessions |
+//! | [`events`] | session events and their subscribers |
+//! | [`mass_delete_guard`] | confirmation before many accounts are dropped at once |
 
 pub(super) mod dispatch;
 pub(super) mod duties;
@@ -36,7 +35,7 @@ use registry::Registry;
 use session::Session;
 use zone_index::ZoneIndex;
 
-/// The sessions of this replica, and what follows when one of them comes, answers or goes.
+/// The sessions of this replica. Publishes their events.
 pub(super) struct Sessions {
     pub(super) context: Arc<HubContext>,
     pub(super) registry: Registry,
@@ -59,18 +58,19 @@ impl Sessions {
         }
     }
 
-    /// Tells the subscribers what happened to a session.
+    /// Publishes an event of a session.
     pub(super) fn publish(&self, session: &Session, event: SessionEvent<'_>) {
         self.events.publish(session.serial, event);
     }
 
-    /// Waits until no session stands.
+    /// Waits until no session is connected.
     pub(super) async fn emptied(&self) {
         // The sender lives as long as self, so this ends only when there is none.
         let _ = self.connected.subscribe().wait_for(|count| *count == 0).await;
     }
 
-    /// An agent stands, or its approval has changed: it looks at what its zone has, and the leader at what that may change.
+    /// Handles that a session is connected, or its approval changed: wakes the accounts of its zone in the session and at
+    /// the leader.
     pub(super) fn stood(&self, session: &Session, first_of_zone: bool) {
         let (mut accounts, mut unplaced) = (HashSet::new(), Vec::new());
         if session.was_approved() {
@@ -86,8 +86,8 @@ impl Sessions {
         session.wakes.wake_all(accounts);
     }
 
-    /// An agent is away: the leader looks at what it had, at what its zone has and, where the zone has no other agent,
-    /// at what takes any zone.
+    /// Handles the end of a session: wakes, at the leader, the accounts of the session and of its zone, and those without
+    /// a zone if the zone has no other session.
     pub(super) fn ended(&self, session: &Session, uids: &[String]) {
         if !session.was_approved() {
             return self.publish(session, SessionEvent::Ended { accounts: &[], affected: &[] });
@@ -105,7 +105,7 @@ impl Sessions {
         self.publish(session, SessionEvent::Ended { accounts: uids, affected: &affected });
     }
 
-    /// An agent has listed other accounts of its own: the leader looks at those of its zone, and so does the session.
+    /// Handles a different list of the agent's own accounts: wakes the static accounts of its zone.
     pub(super) fn listed(&self, session: &Session) {
         let uids = self.zone_index.lock().of_zone(&session.agent.zone);
         let is_static =
@@ -115,7 +115,7 @@ impl Sessions {
         self.publish(session, SessionEvent::Listed(&uids));
     }
 
-    /// The object of an account has changed or is gone: the sessions that have to do with it look at it again.
+    /// Handles a changed or deleted account: wakes it in the sessions that have it in their ledger.
     fn account_changed(&self, uid: &str) {
         let concerned = self.registry.concerned_with(uid);
         for session in &concerned {
@@ -126,14 +126,14 @@ impl Sessions {
         self.events.publish_account_changed(uid, &serials);
     }
 
-    /// A session has nothing to do with these accounts any more.
+    /// Handles that these accounts left the session's ledger.
     pub(super) fn release<'a>(&self, session: &Session, uids: impl IntoIterator<Item = &'a String>) {
         for uid in self.registry.release(session.serial, uids) {
             self.events.publish_orphaned(uid);
         }
     }
 
-    /// Closes a session if the agent's object names another one that came after it. Whether it does.
+    /// Closes a session if the agent's object names a later one. Returns whether it did.
     pub(super) fn yields_to_owner(&self, session: &Session, agent: &KubesvcAgent) -> bool {
         let in_force = agent.status.as_ref().and_then(|status| status.session.as_ref());
         if !session.is_superseded_by(in_force.map(|one| one.id.as_str()), version_of(agent)) {

@@ -1,4 +1,4 @@
-//! The settings of the hub, and what they are where nothing is set.
+//! Settings of the hub and their defaults.
 
 use std::time::Duration;
 
@@ -7,78 +7,78 @@ use crate::account::lifecycle::Tick;
 use crate::listen::addresses::AddressLimits;
 use crate::wire::MAX_MESSAGE_BYTES;
 
-/// The settings of the hub.
+/// Settings of the hub.
 #[derive(Clone, Debug)]
 pub struct HubSettings {
-    /// Where to listen: `*` for all addresses, else an address or a name.
+    /// Address to listen on: `*` for all addresses, else an address or a host name.
     pub address: String,
-    /// The port; 0 lets the system choose.
+    /// Port to listen on; 0 lets the system choose.
     pub port: u16,
     /// Whether gRPC's health service is served.
     pub health_service: bool,
-    /// The largest gRPC message in both directions, in bytes.
+    /// Maximum size of a gRPC message in both directions, in bytes.
     pub max_message_bytes: usize,
-    /// This replica.
+    /// Id of this replica.
     pub replica_id: String,
-    /// How often both sides send Heartbeat.
+    /// Interval between heartbeats, in both directions.
     pub heartbeat: Duration,
-    /// Whether an agent that is silent for three heartbeats is cut off; else only the pings of HTTP/2 find that one is
-    /// gone.
+    /// Whether the stream of an agent is cut after three missed heartbeats; otherwise only HTTP/2 pings detect a lost
+    /// agent.
     pub cuts_off_silent: bool,
-    /// Pings of HTTP/2 to agents; absent: none.
+    /// HTTP/2 pings to agents; `None` disables them.
     pub pings: Option<Pings>,
-    /// TCP connections at once; more are closed.
+    /// Maximum number of TCP connections; further ones are closed.
     pub connection_cap: usize,
-    /// After how many ticks an agent that is away is forgotten: twice the orphan grace.
+    /// Ticks after which an absent agent is forgotten: twice the orphan grace.
     pub forget_after: Tick,
-    /// Bound on the connections of one address.
+    /// Maximum number of connections from one address.
     pub limits: AddressLimits,
-    /// TCP connections at once that have no stream; with one more, one of the address
-    /// that has the most is closed.
+    /// Maximum number of TCP connections without a stream. With one more, a connection of the address that has the most
+    /// is closed.
     pub without_stream_cap: usize,
-    /// How long a connection may take to begin with HTTP/2.
+    /// Time limit for the HTTP/2 preface of a connection.
     pub preface_wait: Duration,
-    /// How long a connection may take from there to its first request.
+    /// Time limit from the preface to the first request.
     pub request_wait: Duration,
-    /// How long a connection may be without a stream.
+    /// Maximum time of a connection without a stream.
     pub idle_wait: Duration,
-    /// How long a stream may take until its Hello.
+    /// Time limit for the Hello of a stream.
     pub hello_wait: Duration,
-    /// The port of REST, to be named to whoever speaks HTTP/1 here.
+    /// REST port, named in the answer to HTTP/1 clients.
     pub rest_port: Option<u16>,
-    /// Where the objects of accounts that agents list are made.
+    /// Namespace in which static accounts are created.
     pub accounts_namespace: String,
-    /// Whether the operator watches that namespace; if not, such accounts are not taken.
+    /// Whether the operator watches that namespace; if not, static accounts are refused.
     pub accounts_watched: bool,
-    /// Whether an agent is approved when it is registered for the first time.
+    /// Whether an agent is approved at its first registration.
     pub approves_new: bool,
-    /// After how many ticks the object of an agent that is away is removed.
+    /// Ticks after which the object of an absent agent is removed.
     pub remove_agents_after: Tick,
-    /// After how many ticks the object of an agent is removed that is away and was never approved.
+    /// Ticks after which the object of an absent agent is removed that was never approved.
     pub remove_unapproved_after: Tick,
-    /// How long the object of an agent that is away is kept where a person has decided whether it is approved.
+    /// Time for which the object of an absent agent is kept if a person has set its approval.
     pub forget_approved_after: Duration,
-    /// When `kubesvc_assignments` is read again and mended.
+    /// Schedule of the checks that repair `kubesvc_assignments`.
     pub assignment_checks: AssignmentChecks,
-    /// After how many ticks a session that owes an answer has failed.
+    /// Ticks after which an outstanding answer of a session counts as a failure.
     pub operation_wait: Tick,
-    /// Other replicas may lead: before an account is sent to a session for the first time, its object is read from the
-    /// API server itself.
+    /// Whether other replicas may lead. Then an account's object is read from the API server before the account is first
+    /// sent to a session.
     pub clustered: bool,
-    /// How many registrations a second are written; 0: no limit.
+    /// Maximum registrations per second; 0: no limit.
     pub registration_qps: u32,
-    /// How long an agent may be away before its accounts are ORPHANED.
+    /// Time after which the accounts of an absent agent become ORPHANED.
     pub orphan_grace: Duration,
-    /// After how many ticks without its agent a static account is deleted.
+    /// Ticks after which a static account without its agent is deleted.
     pub account_cleanup: Tick,
 }
 
-/// Pings of HTTP/2.
+/// HTTP/2 pings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pings {
-    /// The pace.
+    /// Interval between pings.
     pub every: Duration,
-    /// A connection on which a ping is not answered within this time is closed.
+    /// Time limit for the answer to a ping; then the connection is closed.
     pub timeout: Duration,
 }
 

@@ -1,13 +1,13 @@
-//! Accounts of an agent's own file: from the frames that list them to the objects that stand for them.
+//! Accounts of an agent's own file: from the frames that list them to their KubesvcAccounts.
 //!
 //! | step | where |
 //! |---|---|
-//! | frames become a list, within its bounds | [`incoming`] |
-//! | an entry becomes a spec, or is refused with the field at fault | [`entry`] |
-//! | a list becomes what it has, by name and source | [`listing`] |
-//! | a spec and what there is already become a write, or a refusal | [`judge`] |
-//! | a session takes in lists, and gives the answers to its stream | [`sync`] |
-//! | a task beside the session writes the objects of one list | [`reconciler`] |
+//! | collect frames into a list, within its bounds | [`incoming`] |
+//! | convert an entry into a spec, or refuse it and name the field | [`entry`] |
+//! | index a list by name and source | [`listing`] |
+//! | compare a spec with the existing objects: a write or a refusal | [`judge`] |
+//! | receive lists in a session, and send the answers | [`sync`] |
+//! | write the objects of one list, in a task beside the session | [`reconciler`] |
 //!
 //! All but the last two are pure.
 
@@ -34,19 +34,19 @@ use crate::wire::{common, ops};
 
 /// The value of the label `kubesvc.io/origin` of an account that an agent listed.
 pub(super) const ORIGIN: &str = "agent";
-/// The longest name that an answer repeats, in characters.
+/// Maximum number of characters of a name in an answer.
 const NAME_SHOWN: usize = 255;
 
-/// What keeps the objects of accounts that agents list.
+/// Creates and updates KubesvcAccounts for the lists of agents.
 pub(super) struct StaticAccounts {
     pub(super) context: Arc<HubContext>,
     pub(super) sessions: Arc<Sessions>,
     pub(super) agent_status: Arc<AgentStatus>,
-    /// The accounts at the API server.
+    /// Reads and writes accounts at the API server.
     pub(super) objects: Arc<dyn AccountObjects>,
 }
 
-/// What the agent is told of an entry, or of the whole list where the name is empty.
+/// Refusal of an entry, or of the whole list if the name is empty.
 pub(super) fn refusal(name: &str, class: Class, message: String) -> ops::StaticAnswer {
     let name = name.chars().filter(|character| !character.is_control()).take(NAME_SHOWN).collect();
     let retryable = class == Class::Conflict;

@@ -1,10 +1,10 @@
-//! What the tables say of agents: rows that follow the sessions, each family written by a task of its own.
+//! Rows about agents, which follow the sessions. Each table family has its own writer task.
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`assignments`] | `kubesvc_assignments`: which agents of this replica hold which accounts |
+//! | [`assignments`] | `kubesvc_assignments`: the accounts held by this replica's agents |
 //! | [`fences`] | the fences in `kubesvc_caching` |
-//! | [`caching_commands`] | who was told to stream the objects of which account; pure |
+//! | [`caching_commands`] | commands to an agent to stream an account's objects; pure |
 //! | [`namespaces`] | the lists of namespaces in the rows of accounts |
 
 pub(super) mod assignments;
@@ -20,7 +20,7 @@ use assignments::{AssignmentRows, DirtyAssignments};
 use fences::{DirtyFences, FenceRows};
 use namespaces::{NamespaceLists, NamespaceRows};
 
-/// What is to be looked at again in the tables: filled by the sessions, emptied by the tasks that write.
+/// Dirty sets of the tables, filled by session events.
 #[derive(Default)]
 pub(super) struct TableWakes {
     pub(super) assignments: Arc<DirtyAssignments>,
@@ -28,14 +28,14 @@ pub(super) struct TableWakes {
     pub(super) namespaces: Arc<NamespaceLists>,
 }
 
-/// The rows, by table family.
+/// Row ports, by table family.
 pub(super) struct TableRows {
     pub(super) assignments: Arc<dyn AssignmentRows>,
     pub(super) fences: Arc<dyn FenceRows>,
     pub(super) namespaces: Arc<dyn NamespaceRows>,
 }
 
-/// The tables, as this replica writes them.
+/// Writes the rows about this replica's agents.
 pub(super) struct Tables {
     context: Arc<HubContext>,
     sessions: Arc<Sessions>,

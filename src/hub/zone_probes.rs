@@ -1,10 +1,10 @@
-//! Accounts that name no zone: which agents to ask, and which of them could reach the account.
+//! Zone probes: asks agents whether they can reach an account that has no zone.
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`probe`] | what one session was asked and when it is asked again; pure |
-//! | [`offers`] | the answers of all sessions, by account and zone; pure |
-//! | [`prober`] | a session's questions: looks up where a cluster is, asks, and takes in the answer |
+//! | [`probe`] | the probes of one session and their retry times; pure |
+//! | [`offers`] | answers of all sessions, by account and zone; pure |
+//! | [`prober`] | the prober of one session: looks up the target, sends probes, records answers |
 
 pub(super) mod offers;
 pub(super) mod probe;
@@ -24,12 +24,12 @@ use crate::hub::sessions::session::Session;
 use offers::{OfferChange, Offers};
 use probe::ProbeRound;
 
-/// Maximum number of sessions of a zone with the same answer shown to an account that is probed.
+/// Maximum number of sessions of one zone with the same answer that the leader sees.
 const MAX_EQUAL_ANSWERS_SHOWN: usize = 16;
-/// Maximum number of sessions shown to an account that is probed, beside those of its last zone.
+/// Maximum number of probed sessions that the leader sees, beside those of the account's last zone.
 const MAX_PROBED_SESSIONS_SHOWN: usize = 256;
 
-/// The answers of agents about accounts without a zone.
+/// Answers of all sessions to zone probes.
 pub(super) struct ZoneProbes {
     context: Arc<HubContext>,
     sessions: Arc<Sessions>,
@@ -46,50 +46,49 @@ impl ZoneProbes {
         Self { context, sessions, credentials, offers: Mutex::default() }
     }
 
-    /// An account asks in this round. Answers with the sessions that are to be told.
+    /// Starts a round for an account. Returns the sessions to wake; none if the round has started already.
     pub(super) fn announce(&self, uid: &str, round: ProbeRound) -> Vec<Arc<Session>> {
         let is_new = self.offers.lock().announce(uid, round);
         if is_new { self.sessions.registry.connected() } else { Vec::new() }
     }
 
-    /// An account asks no more. Answers with the sessions that were asked.
+    /// Ends the probing of an account. Returns the sessions that were asked.
     pub(super) fn close(&self, uid: &str) -> Vec<Arc<Session>> {
         let asked = self.offers.lock().close(uid);
         asked.into_iter().filter_map(|serial| self.sessions.registry.by_serial(serial)).collect()
     }
 
-    /// The session that speaks for a zone that offers in this round.
+    /// Returns the session that reports the offer of a zone in this round.
     pub(super) fn speaker(&self, uid: &str, round: ProbeRound, zone: &str) -> Option<u64> {
         self.offers.lock().speaker(uid, round, zone)
     }
 
-    /// What a session has answered in this round, with the round's generation.
+    /// Returns the answer of a session in this round, with the round's generation.
     pub(super) fn offer(&self, uid: &str, round: ProbeRound, session: &Session) -> Option<(i64, Offer)> {
         let offer = self.offers.lock().of(uid, round, &session.agent.zone, session.serial)?;
         Some((round.generation, offer))
     }
 
-    /// Whatever a session has answered counts no more: it has ended.
+    /// Withdraws all answers of a session that has ended.
     pub(super) fn withdraw_all(&self, session: &Session) {
         let asked = session.zone_probes.lock().uids();
         asked.iter().for_each(|uid| self.withdraw(session, uid));
     }
 
-    /// Whatever a session has answered about an account that asks counts no more.
+    /// Withdraws the answer of a session about one account.
     fn withdraw(&self, session: &Session, uid: &str) {
         let changed = self.offers.lock().leave(uid, &session.agent.zone, session.serial);
         self.offer_changed(session, uid, changed);
     }
 
-    /// A session has answered whether it could reach an account, or its answer counts no more.
+    /// Publishes that an answer of a session came or was withdrawn.
     fn offer_changed(&self, session: &Session, uid: &str, changed: OfferChange) {
         self.sessions.publish(session, SessionEvent::OfferChanged(uid, changed));
     }
 
-    /// Connected and approved sessions of all zones but these, for an account that asks: those that offer it a place
-    /// first, then those that have not answered, then those that cannot reach it. Of each zone at most 16 of a kind,
-    /// and at most 256 in all; so whether a zone offers, and whether any is still to answer, is seen however many agents
-    /// there are.
+    /// Returns connected and approved sessions of all zones except these, for an account that is probed: first those that
+    /// can reach it, then those without an answer, then those that cannot. At most 16 of a kind from one zone and 256 in
+    /// all, so the leader sees which zones offer and whether an answer is outstanding, with any number of agents.
     pub(super) fn asked(&self, uid: &str, round: ProbeRound, except: &[String]) -> Vec<SessionFact> {
         let (mut offering, mut silent, mut unable) = (Vec::new(), Vec::new(), Vec::new());
         self.sessions.registry.in_zones(|zones| {

@@ -1,4 +1,4 @@
-//! What the objects of agents show: approvals that people give and take, and which stream of an agent is in force.
+//! Changes of KubesvcAgents: approvals set by people, and sessions registered at other replicas.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use tracing::info;
 use super::Admission;
 use crate::account::KubesvcAgent;
 
-/// Maximum number of changed objects taken in at once.
+/// Maximum number of changed objects handled in one pass.
 const MAX_CHANGES_PER_PASS: usize = 1000;
 
-/// Takes in what changes until stopped.
+/// Handles changes until stopped.
 pub(in crate::hub) async fn run(admission: Arc<Admission>, stop: CancellationToken) {
     let agents = &admission.context.agent_index;
     let changed = agents.follow();
@@ -38,13 +38,13 @@ fn heed(admission: &Admission, agent: &KubesvcAgent) {
         return;
     }
     if spec.approved && status.is_some_and(|status| !status.approved_once) {
-        // It counts once it is written down.
+        // The approval takes effect once the status records it.
         if let Some(name) = &agent.metadata.name {
             agent_status.approvals.wake(name.clone());
         }
         return;
     }
-    // One that is still registering is told as well; it looks at its accounts when it stands.
+    // A session that is still registering is updated too; it checks its accounts once it is connected.
     if session.approve(spec.approved) && sessions.registry.is_connected(&session) {
         info!(agentId = session.agent.id, approved = spec.approved, "approval of the agent changed");
         sessions.stood(&session, true);

@@ -1,5 +1,5 @@
-//! A replica that sends its agents away: it stops, or it alone does not reach the API server. They are spread as the other
-//! replicas can take them; one that is cut off takes none until it is no longer.
+//! Draining of the replica's agents, because it stops or because it alone does not reach the API server. Redial times are
+//! spread at the rate at which the other replicas register agents. An isolated replica accepts no agents.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,13 +21,13 @@ use crate::wire::ops::refused::Reason;
 /// Minimum delay given to an agent that is refused by a draining replica.
 const MIN_DRAIN_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Whether agents are sent away, and which of them dials again when.
+/// State of the drain, and the redial times given so far.
 pub(in crate::hub) struct Draining {
     context: Arc<HubContext>,
     sessions: Arc<Sessions>,
-    /// Made when the first agent is sent away.
+    /// Created for the first redial time.
     plan: Mutex<Option<Drain>>,
-    /// Number of agents that were given a redial time.
+    /// Number of redial times given.
     drained_agents: AtomicUsize,
     /// This replica alone does not reach the API server.
     isolated: watch::Sender<bool>,
@@ -44,22 +44,22 @@ impl Draining {
         }
     }
 
-    /// Sends the agents away, spread as the other replicas can take them, or takes them again.
+    /// Starts a drain because of isolation, or accepts agents again.
     pub(in crate::hub) fn set_isolated(&self, cut_off: bool) {
         if cut_off {
-            // Each time they are spread anew.
+            // Each drain has its own redial times.
             *self.plan.lock() = None;
             self.drained_agents.store(0, Ordering::Relaxed);
         }
         self.isolated.send_replace(cut_off);
     }
 
-    /// Whether agents are sent away because this replica alone does not reach the API server.
+    /// Whether this replica alone does not reach the API server.
     pub(super) fn is_isolated(&self) -> bool {
         *self.isolated.borrow()
     }
 
-    /// Waits until agents are sent away, for whatever reason.
+    /// Waits until agents are drained, for either reason.
     pub(in crate::hub) async fn sends_away(&self) {
         let mut cut_off = self.isolated.subscribe();
         tokio::select! {
@@ -69,7 +69,7 @@ impl Draining {
         }
     }
 
-    /// When the next agent that is sent away dials again, and another replica that is alive.
+    /// Returns the next redial time, and another replica that is alive.
     pub(in crate::hub) fn next_redial(&self) -> (RedialTime, Option<String>) {
         let others = self.context.replicas.others();
         let nth = self.drained_agents.fetch_add(1, Ordering::Relaxed);
@@ -86,7 +86,7 @@ impl Draining {
         (place, others.into_iter().next())
     }
 
-    /// Why agents are sent away.
+    /// Returns the reason for the drain, for messages.
     pub(in crate::hub) fn reason(&self) -> &'static str {
         if self.context.stopping.is_cancelled() {
             "this replica is stopping"
@@ -95,7 +95,7 @@ impl Draining {
         }
     }
 
-    /// What an agent is told that comes while they are sent away.
+    /// Refusal of an agent that dials during the drain.
     pub(super) fn refusal(&self) -> HelloRefusal {
         let (place, other) = self.next_redial();
         let why = self.reason();
@@ -108,7 +108,7 @@ impl Draining {
     }
 }
 
-/// Keeps gRPC's health service in step with it until stopped.
+/// Publishes isolation in the gRPC health service until stopped.
 pub(in crate::hub) async fn publish_health(
     draining: Arc<Draining>,
     health: HealthReporter,

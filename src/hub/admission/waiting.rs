@@ -1,4 +1,4 @@
-//! Agents that wait to be registered: here, or away until the time that they are told.
+//! Agents that wait to be registered: with an open stream, or until a reserved time.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,26 +12,26 @@ use super::queue::{AdmissionClass, AdmissionDecision, UNAPPROVED_RETRY_DELAY};
 use crate::account::{GrantPhase, State, names};
 use crate::wire::ops::refused::Reason;
 
-/// Maximum number of a zone's accounts checked for one that an agent needs.
+/// Maximum number of accounts of a zone that are checked for one the agent does not hold.
 const MAX_ACCOUNTS_CHECKED: usize = 1000;
-/// Interval between sweeps of times that agents have not kept to.
+/// Interval between sweeps of expired reserved times.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What a stranger is told while there are as many as may be.
+/// Refusal of an unapproved agent while their maximum is reached.
 fn too_many_unapproved() -> HelloRefusal {
     let message =
         "many agents that were never approved are connected or waiting; approve this one, or try again later";
     HelloRefusal::for_now(Reason::Overloaded, message, UNAPPROVED_RETRY_DELAY)
 }
 
-/// An agent that waits here to be registered, for as long as this lives.
+/// A place in the admission queue; dropping it frees the place.
 pub(super) struct QueuedAgent<'a> {
     admission: &'a Admission,
     class: AdmissionClass,
 }
 
 impl QueuedAgent<'_> {
-    /// What was known of it when it came.
+    /// Returns the class of the agent at its hello.
     pub(super) fn class(&self) -> AdmissionClass {
         self.class
     }
@@ -45,7 +45,7 @@ impl Drop for QueuedAgent<'_> {
 }
 
 impl Admission {
-    /// What is known of an agent that says hello.
+    /// Returns the class of an agent at its hello.
     pub(super) fn class(&self, greeting: &AcceptedHello) -> AdmissionClass {
         let name = names::agent_object_name(&greeting.agent_id, &greeting.zone);
         match self.context.agent_index.get(&name) {
@@ -55,7 +55,7 @@ impl Admission {
         }
     }
 
-    /// Lets an agent wait for its registration, or tells it when to come again.
+    /// Puts an agent into the queue, or refuses it with a time to dial again.
     pub(super) fn enqueue(
         &self,
         greeting: &AcceptedHello,
@@ -80,14 +80,14 @@ impl Admission {
         }
     }
 
-    /// A registration that did not succeed: when the agent has its turn again.
+    /// Puts an agent back whose registration failed. Returns the time until its next turn.
     pub(super) fn requeue(&self, agent_id: &str, class: AdmissionClass) -> Duration {
         let wait = self.queues.lock().again(class, agent_id, self.context.moment());
         self.publish_backlog();
         wait
     }
 
-    /// Whether an agent's zone has an account that it does not hold.
+    /// Whether the agent's zone has a granted account that the agent does not hold.
     pub(super) fn needs_accounts_of_zone(&self, greeting: &AcceptedHello) -> bool {
         let of_zone = self.sessions.zone_index.lock().of_zone(&greeting.zone);
         let held: HashSet<_> = greeting.held.iter().map(|(uid, _, epoch)| (uid.as_str(), *epoch)).collect();
@@ -102,21 +102,21 @@ impl Admission {
         })
     }
 
-    /// An agent comes no more: another replica has it.
+    /// Removes the reserved time of an agent that is connected to another replica.
     pub(super) fn forget(&self, agent_id: &str) {
         if self.queues.lock().forget(agent_id) {
             self.publish_backlog();
         }
     }
 
-    /// Tells those who ask how many wait.
+    /// Publishes the number of waiting agents.
     fn publish_backlog(&self) {
         let waiting = self.queues.lock().backlog();
         self.backlog.send_if_modified(|told| std::mem::replace(told, waiting) != waiting);
     }
 }
 
-/// Takes back the times of agents that did not come, until stopped.
+/// Frees the reserved times of agents that did not come, until stopped.
 pub(in crate::hub) async fn sweep(admission: Arc<Admission>, stop: CancellationToken) {
     let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
     while stop.run_until_cancelled(sweep.tick()).await.is_some() {

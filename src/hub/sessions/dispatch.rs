@@ -1,4 +1,4 @@
-//! Changes of accounts, to the sessions that they concern.
+//! Routing of account changes to sessions.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::objects::AccountKey;
 /// Maximum number of changes routed in one pass.
 const MAX_CHANGES_PER_PASS: usize = 1000;
 
-/// Wakes, for each object that changes, the sessions it concerns: those of the zone that has the grant, and those that
-/// have had to do with it.
+/// Wakes, for each changed account, the sessions of the zone that has the grant and the sessions that have the account in
+/// their ledger.
 pub(in crate::hub) async fn route_changes(
     sessions: Arc<Sessions>,
     zone_probes: Arc<ZoneProbes>,
@@ -27,7 +27,7 @@ pub(in crate::hub) async fn route_changes(
             () = stop.cancelled() => return,
             () = accounts.synced(), if !synced => {
                 synced = true;
-                // Only now may something be dropped that no object asks for.
+                // Accounts without an object may be dropped only from now on.
                 for session in sessions.registry.connected() {
                     session.wakes.wake_all(session.uids());
                 }

@@ -1,7 +1,7 @@
-//! What happens to sessions, published in one place to those who react to it.
+//! Session events: published by sessions, consumed by agent status, tables and the leader.
 //!
-//! A subscriber marks what is to be looked at again, in a bounded set of its own, and looks at it in a task of its own. It
-//! is called under the locks of a session: it is told a number and uids, and must not look at the session itself.
+//! A subscriber adds keys to its own bounded dirty set and processes them in its own task. It is called while locks of the
+//! session are held: it receives the serial and uids only, and must neither block nor access the session.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,48 +9,48 @@ use std::sync::Arc;
 use crate::hub::zone_probes::offers::OfferChange;
 use crate::wake_set::WakeSet;
 
-/// What happened to one session.
+/// A change of one session.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::hub) enum SessionEvent<'e> {
-    /// It stands, or the approval of its agent has changed.
+    /// The session is connected, or the approval of its agent changed.
     Stood {
-        /// Accounts of its zone, and those that it has to do with; none if its agent was never approved.
+        /// Accounts of its zone and those in its ledger; empty if its agent was never approved.
         accounts: &'e HashSet<String>,
-        /// Accounts without a zone, where it is the first of its zone that could take one.
+        /// Accounts without a zone, if this is the first approved session of its zone.
         unplaced: &'e [String],
     },
-    /// It has ended.
+    /// The session has ended.
     Ended {
-        /// Accounts that it had to do with; none if its agent was never approved.
+        /// Accounts in its ledger; empty if its agent was never approved.
         accounts: &'e [String],
-        /// Accounts of its zone, and those without a zone where its zone has no other session.
+        /// Accounts of its zone, and accounts without a zone if the zone has no other session.
         affected: &'e [String],
     },
-    /// Its report about an account has changed, or what it owes.
+    /// The session's report about an account, or its outstanding answer, changed.
     AnswerChanged(&'e str),
-    /// It has nothing to do with an account any more.
+    /// The account left the session's ledger.
     Released(&'e str),
-    /// Its agent has listed other accounts of its own; these are the static accounts of its zone.
+    /// The agent sent a different list of its own accounts. Carries the static accounts of its zone.
     Listed(&'e [String]),
-    /// What is wrong with the accounts of its agent has changed.
+    /// The problems reported in the agent's conditions may have changed.
     ProblemsChanged,
-    /// What it or its zone offers an account has changed.
+    /// The answer of the session, or of its zone, to a zone probe changed.
     OfferChanged(&'e str, OfferChange),
 }
 
-/// Reacts to events.
+/// A consumer of session events.
 pub(in crate::hub) trait SessionSubscriber: Send + Sync {
-    /// Something happened to the session of this serial.
+    /// Handles an event of the session with this serial.
     fn session_event(&self, serial: u64, event: SessionEvent<'_>);
 
-    /// The object of an account has changed; these sessions have to do with it.
+    /// Handles a change of an account's object. `serials` are the sessions that have the account in their ledger.
     fn account_changed(&self, _uid: &str, _serials: &[u64]) {}
 
-    /// No session has to do with an account any more.
+    /// Handles that no session has the account in its ledger any more.
     fn account_orphaned(&self, _uid: &str) {}
 }
 
-/// All subscribers, in the order in which they are told: the leader is the last, so that whatever it looks at is marked.
+/// The subscribers, in the order of notification. The leader comes last, after every dirty set is marked.
 pub(in crate::hub) struct SessionEvents(Vec<Arc<dyn SessionSubscriber>>);
 
 impl SessionEvents {
@@ -71,7 +71,7 @@ impl SessionEvents {
     }
 }
 
-/// The leader of this process: it decides anew about these accounts.
+/// Wakes the leader of this process for the accounts of an event.
 pub(in crate::hub) struct LeaderWakes(pub(in crate::hub) Arc<WakeSet<String>>);
 
 impl SessionSubscriber for LeaderWakes {
@@ -97,7 +97,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes down what it is told, under its name.
+    /// Records its calls under a name.
     struct Recorder(&'static str, Arc<Mutex<Vec<String>>>);
 
     impl SessionSubscriber for Recorder {

@@ -1,5 +1,5 @@
-//! The guard against a mass delete: many accounts vanish at once. An API server that starts, or that was restored, may show less than there is:
-//! before an agent is told to drop them, all accounts are listed once more.
+//! Guard against mass deletes. An API server that starts or was restored may show fewer accounts than exist. When
+//! many accounts of a session vanish at once, all accounts are listed again before the agent drops them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,33 +15,33 @@ use crate::hub::sessions::Sessions;
 use crate::hub::sessions::ledger::{Ledger, LedgerEntry};
 use crate::hub::sessions::session::Session;
 
-/// Number of vanished accounts of a session, beside a tenth of them, above which a new list must confirm that they are
-/// gone.
+/// Number of vanished accounts of a session above which a new list must confirm the deletion, unless they are at most
+/// a tenth of its accounts.
 const MAX_UNCONFIRMED_DELETES: usize = 10;
 /// Minimum interval between two lists.
 const LIST_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum interval between two lists while more are asked for.
+/// Maximum interval between two lists while more are requested.
 const MAX_LIST_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Whether that many of a session's accounts are so many that what shows it is doubted.
+/// Whether this many of a session's accounts need a confirmation.
 pub(in crate::hub) fn is_mass_delete(vanished: usize, of: usize) -> bool {
     vanished > MAX_UNCONFIRMED_DELETES.max(of / 10)
 }
 
-/// What was found out about an account of a session that no object has.
+/// Verdict on an account of a session that has no object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::hub) enum VanishedState {
-    /// It vanished with few others, and is dropped.
+    /// Vanished with few others; it is dropped.
     Few,
-    /// It vanished with many others; a list is waited for.
+    /// Vanished with many others; waits for a list.
     Awaited,
-    /// That list is under way.
+    /// The list is in progress.
     Asked,
-    /// A list was without it, so it is dropped.
+    /// A list did not contain it; it is dropped.
     Listed,
 }
 
-/// Sessions that wait for a list, by their serials. Which accounts they wait for, they know themselves.
+/// Serials of sessions that wait for a list. The sessions know for which accounts.
 #[derive(Default)]
 pub(in crate::hub) struct MassDeleteGuard {
     waiting: Mutex<HashSet<u64>>,
@@ -59,8 +59,8 @@ impl MassDeleteGuard {
     }
 }
 
-/// Lists all accounts anew whenever many have vanished, until stopped. The longer that goes on, the more seldom: whoever
-/// may connect can claim accounts that never were.
+/// Lists all accounts again when many have vanished, until stopped. The interval grows while this continues, because
+/// any agent can claim accounts that never existed.
 pub(in crate::hub) async fn run(sessions: Arc<Sessions>, stop: CancellationToken) {
     let (mut pause, mut ended) = (LIST_INTERVAL, Instant::now());
     while stop.run_until_cancelled(sessions.mass_delete_guard.more.notified()).await.is_some() {
@@ -95,7 +95,7 @@ async fn list_anew(sessions: &Sessions) {
     }
 }
 
-/// The accounts of a session with one verdict have another from now on. Answers which.
+/// Advances the accounts of a session from one verdict to another. Returns their uids.
 fn advance(session: &Session, from: VanishedState, to: VanishedState) -> Vec<String> {
     let mut vanished = session.vanished_accounts.lock();
     let verdicts = vanished.iter_mut().filter(|(_, verdict)| **verdict == from);
@@ -107,9 +107,8 @@ fn advance(session: &Session, from: VanishedState, to: VanishedState) -> Vec<Str
         .collect()
 }
 
-/// Of these accounts of a session those that it must not drop yet: many have vanished, and no list has shown that since.
-/// All accounts of the session are looked at only where one of these has vanished that was not judged yet, and then all
-/// are judged: a hello with a hundred thousand unknown accounts costs one such look.
+/// Returns those of these accounts that the session must not drop yet. All accounts of the session are judged at
+/// once, and only if one of these vanished without a verdict: a hello with 100,000 unknown accounts costs one pass.
 pub(in crate::hub) fn held_back(sessions: &Sessions, session: &Session, uids: &[String]) -> HashSet<String> {
     let ledger = session.ledger.lock();
     let mut judged = session.vanished_accounts.lock();
@@ -130,7 +129,7 @@ pub(in crate::hub) fn held_back(sessions: &Sessions, session: &Session, uids: &[
     uids.iter().filter(waits).cloned().collect()
 }
 
-/// Judges all accounts that have vanished and were not judged. Whether a list is to be waited for.
+/// Judges all vanished accounts without a verdict. Returns whether a list is needed.
 fn judge(
     ledger: &Ledger,
     judged: &mut HashMap<String, VanishedState>,

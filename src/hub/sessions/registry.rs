@@ -1,4 +1,4 @@
-//! The sessions: one for each agent id, by zone, and those that ended a while ago.
+//! The sessions of this replica: one per agent id, by zone, and those that ended recently.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use crate::account::{BootId, SessionId};
 use crate::hub::sessions::ledger::Moment;
 use crate::hub::sessions::session::Session;
 
-/// A session that ended, or an agent that an earlier operator had.
+/// An ended session, or an agent of an earlier process of the operator.
 #[derive(Clone)]
 pub(in crate::hub) struct AwaySession {
     pub(in crate::hub) approved: bool,
     pub(in crate::hub) since: Tick,
     pub(in crate::hub) ending: SessionEnding,
     pub(in crate::hub) session_id: SessionId,
-    /// What it was told and has said; absent for an agent of an earlier operator.
+    /// The ended session; absent for an agent of an earlier process of the operator.
     pub(in crate::hub) session: Option<Arc<Session>>,
 }
 
@@ -39,19 +39,19 @@ struct RegistryState {
     zones: BTreeMap<String, ZoneSessions>,
 }
 
-/// An agent id that only one process may have, until a moment.
+/// An agent id that only one process may use, until a moment.
 struct ReservedId {
     boot_id: BootId,
     until: Moment,
 }
 
-/// Why an agent id cannot be had.
+/// Why an agent id cannot be claimed.
 pub(in crate::hub) enum ClaimError {
-    /// Another process is connected under it; it will have been lost by then if it is.
+    /// Another process is connected under the id. Carries the time after which it counts as lost if silent.
     Other(Duration),
-    /// A later connection of the same process stands.
+    /// A later connection of the same process exists.
     Later,
-    /// Its agent was disconnected on request, and the id is kept for that process for this time.
+    /// The agent was disconnected on request. Carries the time for which the id is reserved for its process.
     Kept(Duration),
 }
 
@@ -59,15 +59,15 @@ pub(in crate::hub) enum ClaimError {
 #[derive(Default)]
 pub(in crate::hub) struct Registry {
     inner: RwLock<RegistryState>,
-    /// Sessions that have to do with a uid.
+    /// Sessions that have a uid in their ledger.
     concerned: Mutex<HashMap<String, HashSet<u64>>>,
-    /// Sessions that stand, by serial.
+    /// Connected sessions, by serial.
     by_serial: RwLock<HashMap<u64, Arc<Session>>>,
 }
 
 impl Registry {
-    /// Takes the agent id for a session. The one it takes over from is closed and handed back, as is the last session
-    /// of the same process.
+    /// Claims the agent id for a session. Closes and returns the session that held it, or returns the last session of
+    /// the same process.
     pub(in crate::hub) fn claim(
         &self,
         session: &Arc<Session>,
@@ -95,8 +95,8 @@ impl Registry {
         Ok(former)
     }
 
-    /// The session in force of an agent that is to be disconnected on request. Its id is kept for its process from now
-    /// on, before the stream ends.
+    /// Reserves the id of an agent for its process before it is disconnected on request. Returns the session in
+    /// force.
     pub(in crate::hub) fn reserve_id(&self, agent_id: &str, now: Moment) -> Option<Arc<Session>> {
         let mut inner = self.inner.write();
         inner.reserved.retain(|_, kept| kept.until > now);
@@ -106,13 +106,13 @@ impl Registry {
         Some(session)
     }
 
-    /// Whether an agent's id is kept for this process since it was disconnected on request.
+    /// Whether the agent id is reserved for this process.
     pub(in crate::hub) fn is_reserved(&self, agent_id: &str, boot_id: &BootId) -> bool {
         self.inner.read().reserved.get(agent_id).is_some_and(|kept| kept.boot_id == *boot_id)
     }
 
-    /// A registered session stands from now on, unless another has taken its agent id meanwhile. Answers whether it is
-    /// the first approved one of its zone.
+    /// Connects a registered session, unless another session has claimed its agent id meanwhile. Returns whether it
+    /// is the first approved session of its zone.
     pub(in crate::hub) fn connect(&self, session: &Arc<Session>) -> Option<bool> {
         let mut inner = self.inner.write();
         if !inner.is_claimed_by(session) {
@@ -126,12 +126,12 @@ impl Registry {
         Some(first)
     }
 
-    /// Whether the session stands.
+    /// Whether the session is connected.
     pub(in crate::hub) fn is_connected(&self, session: &Session) -> bool {
         self.by_serial.read().contains_key(&session.serial)
     }
 
-    /// A session has ended. Answers whether its agent has no other one.
+    /// Removes an ended session. Returns whether it was the one in force.
     pub(in crate::hub) fn leave(&self, session: &Arc<Session>, now: Tick, ending: SessionEnding) -> bool {
         let mut inner = self.inner.write();
         let in_force = inner.is_claimed_by(session);
@@ -141,7 +141,7 @@ impl Registry {
         self.by_serial.write().remove(&session.serial);
         if let Some(zone) = inner.zones.get_mut(&session.agent.zone)
             && zone.connected.remove(&session.serial).is_some()
-            // Nobody waits for one that was never given anything.
+            // An agent that was never given an account is not waited for.
             && session.was_approved()
             && !zone.connected.values().any(|other| other.agent.id == session.agent.id)
         {
@@ -157,14 +157,14 @@ impl Registry {
         in_force
     }
 
-    /// Whoever is away counts as away from now on: a leader knows nothing of what was before it led.
+    /// Restarts the grace of all absent agents: a new leader does not know what happened before.
     pub(in crate::hub) fn begin_grace(&self, now: Tick) {
         for zone in self.inner.write().zones.values_mut() {
             zone.away.values_mut().for_each(|away| away.since = now);
         }
     }
 
-    /// An agent that an earlier operator had counts as away from now on, unless it is back.
+    /// Adds an agent of an earlier process of the operator as absent, unless it is connected.
     pub(in crate::hub) fn remember(&self, agent_id: &str, zone: &str, away: AwaySession) {
         let mut inner = self.inner.write();
         let zone = inner.zones.entry(zone.to_owned()).or_default();
@@ -173,8 +173,7 @@ impl Registry {
         }
     }
 
-    /// Forgets who went away at or before `before`, and hands back agent id, zone and session of each that no session
-    /// of ours stands for.
+    /// Forgets agents that have been away since `before` or longer. Returns agent id, zone and session of each.
     pub(in crate::hub) fn forget(&self, before: Tick) -> Vec<(String, String, AwaySession)> {
         let mut inner = self.inner.write();
         let mut forgotten = Vec::new();
@@ -196,39 +195,39 @@ impl Registry {
         self.inner.read().zones.get(zone).map(read)
     }
 
-    /// One approved session of each of the first `max` zones by name.
+    /// Returns one approved session of each of the first `max` zones by name.
     pub(in crate::hub) fn representatives(&self, max: usize) -> Vec<Arc<Session>> {
         self.inner.read().zones.values().filter_map(|zone| zone.representative().cloned()).take(max).collect()
     }
 
-    /// The session in force of an agent.
+    /// Returns the session in force of an agent.
     pub(in crate::hub) fn of_agent(&self, agent_id: &str) -> Option<Arc<Session>> {
         self.inner.read().claims.get(agent_id).cloned()
     }
 
-    /// Reads all zones, in the order of their names.
+    /// Reads all zones, ordered by name.
     pub(in crate::hub) fn in_zones<T>(&self, read: impl FnOnce(&BTreeMap<String, ZoneSessions>) -> T) -> T {
         read(&self.inner.read().zones)
     }
 
-    /// A session that stands.
+    /// Returns a connected session.
     pub(in crate::hub) fn by_serial(&self, serial: u64) -> Option<Arc<Session>> {
         self.by_serial.read().get(&serial).cloned()
     }
 
-    /// Whether an agent is connected or connecting in a zone, or away from it and not forgotten.
+    /// Whether an agent is connected or registering in a zone, or away and not forgotten.
     pub(in crate::hub) fn knows(&self, agent_id: &str, zone: &str) -> bool {
         let inner = self.inner.read();
         inner.claims.get(agent_id).is_some_and(|session| session.agent.zone == zone)
             || inner.zones.get(zone).is_some_and(|zone| zone.away.contains_key(agent_id))
     }
 
-    /// All sessions that stand.
+    /// Returns all connected sessions.
     pub(in crate::hub) fn connected(&self) -> Vec<Arc<Session>> {
         self.by_serial.read().values().cloned().collect()
     }
 
-    /// A session has to do with these accounts.
+    /// Records that a session has these accounts in its ledger.
     pub(in crate::hub) fn concern<'a>(&self, serial: u64, uids: impl IntoIterator<Item = &'a String>) {
         let mut concerned = self.concerned.lock();
         for uid in uids {
@@ -236,7 +235,7 @@ impl Registry {
         }
     }
 
-    /// A session has nothing to do with these accounts any more. Answers with those that no session has to do with.
+    /// Records that these accounts left the session's ledger. Returns those that no session has any more.
     pub(in crate::hub) fn release<'a>(
         &self,
         serial: u64,
@@ -256,7 +255,7 @@ impl Registry {
         orphaned
     }
 
-    /// Sessions that stand and have to do with an account.
+    /// Returns the connected sessions that have an account in their ledger.
     pub(in crate::hub) fn concerned_with(&self, uid: &str) -> Vec<Arc<Session>> {
         let serials: Vec<_> =
             self.concerned.lock().get(uid).map(|all| all.iter().copied().collect()).unwrap_or_default();
@@ -266,14 +265,14 @@ impl Registry {
 }
 
 impl ZoneSessions {
-    /// An approved session that stands.
+    /// Returns an approved connected session.
     pub(in crate::hub) fn representative(&self) -> Option<&Arc<Session>> {
         self.connected.values().find(|session| session.is_approved())
     }
 }
 
 impl RegistryState {
-    /// For how long the session's id is kept for another process.
+    /// Returns the time for which the session's id is reserved for another process.
     fn reserved_from(&self, session: &Session, now: Moment) -> Option<Duration> {
         let kept =
             self.reserved.get(&session.agent.id).filter(|kept| kept.boot_id != session.agent.boot_id)?;
@@ -284,7 +283,7 @@ impl RegistryState {
         self.claims.get(&session.agent.id).is_some_and(|current| current.serial == session.serial)
     }
 
-    /// The last session of the same process, if it has ended and is not forgotten.
+    /// Returns the last session of the same process, if it has ended and is not forgotten.
     fn last_of(&self, session: &Session) -> Option<Arc<Session>> {
         let away = self.zones.get(&session.agent.zone)?.away.get(&session.agent.id)?;
         away.session.clone().filter(|last| last.agent.boot_id == session.agent.boot_id)

@@ -1,6 +1,6 @@
-//! One stream of one agent: who it is, what it was told and what it has said.
+//! One stream of one agent: its identity, what it was sent and what it answered.
 //!
-//! A task of its own owns the stream (`session_loop`); the rest of the hub reads the session and wakes it.
+//! One task owns the stream (`session_loop`). The rest of the hub reads the session and wakes accounts in it.
 
 mod account_work;
 mod answers;
@@ -33,34 +33,34 @@ use own_accounts::OwnAccounts;
 
 static SERIALS: AtomicU64 = AtomicU64::new(1);
 
-/// The process at the other end.
+/// The agent process of a session.
 pub(in crate::hub) struct AgentIdentity {
-    /// Its agent id.
+    /// The agent id.
     pub(in crate::hub) id: String,
     pub(in crate::hub) zone: String,
     pub(in crate::hub) boot_id: BootId,
-    /// Counts the connections of the process.
+    /// Number of the connection, counted by the process from 1.
     pub(in crate::hub) connect_seq: i64,
     pub(in crate::hub) version: String,
-    /// uid of kube-system of the cluster that it runs in; empty where it has not said.
+    /// uid of kube-system of the cluster that the agent runs in; empty if unknown.
     pub(in crate::hub) cluster_uid: String,
-    /// Where it dials from; the lines about what it does wrong are counted by that.
+    /// Remote address, also the key of the log rate limit.
     pub(in crate::hub) peer: Option<SocketAddr>,
 }
 
-/// When a session began, and when its agent was heard last.
+/// Start of a session and time of its last frame.
 struct SessionTimes {
-    /// The leader's tick at which it was begun.
+    /// The leader's tick at the start.
     since: Tick,
     connected_since: Timestamp,
     last_frame: Mutex<(Instant, Timestamp)>,
 }
 
-/// One stream of one agent, as the whole hub sees it.
+/// One stream of one agent.
 pub(in crate::hub) struct Session {
     /// Unique in this process.
     pub(in crate::hub) serial: u64,
-    /// A ULID, as the agent and its object know it.
+    /// ULID, known to the agent and named in its KubesvcAgent.
     pub(in crate::hub) id: SessionId,
     pub(in crate::hub) agent: AgentIdentity,
     times: SessionTimes,
@@ -68,16 +68,16 @@ pub(in crate::hub) struct Session {
     claims: ClaimedAccounts,
     object: ObjectState,
     closing: Closing,
-    /// The stream is let go of; nothing more is sent or heard on it.
+    /// Cancelled when the stream is released: no frame is sent or received after that.
     pub(in crate::hub) ended: CancellationToken,
-    /// Accounts to look at again.
+    /// Accounts to check again.
     pub(in crate::hub) wakes: WakeSet<String>,
     pub(in crate::hub) ledger: Mutex<Ledger>,
-    /// What was found out about accounts that no object has; to be locked after the ledger.
+    /// Verdicts on accounts without an object. Locked after the ledger.
     pub(in crate::hub) vanished_accounts: Mutex<HashMap<String, VanishedState>>,
-    /// What its agent was told of the accounts whose objects it streams.
+    /// Commands to stream an account's objects, as sent to the agent.
     pub(in crate::hub) cached: Mutex<CachingCommands>,
-    /// What it was asked about accounts without a zone.
+    /// Zone probes of this session.
     pub(in crate::hub) zone_probes: Mutex<ZoneProbes>,
     pub(in crate::hub) own: OwnAccounts,
 }
@@ -124,22 +124,22 @@ impl Session {
         }
     }
 
-    /// The session, as the object of its agent names it.
+    /// Returns the session as its KubesvcAgent names it.
     pub(in crate::hub) fn reference(&self) -> SessionRef<'_> {
         SessionRef { agent_id: &self.agent.id, zone: &self.agent.zone, id: &self.id }
     }
 
-    /// Since when its stream stands.
+    /// Start of the stream.
     pub(in crate::hub) fn connected_since(&self) -> Timestamp {
         self.times.connected_since
     }
 
-    /// For how long no frame has come.
+    /// Time since the last frame.
     pub(in crate::hub) fn silent_for(&self) -> Duration {
         self.times.last_frame.lock().0.elapsed()
     }
 
-    /// When the last frame came.
+    /// Time of the last frame.
     pub(in crate::hub) fn last_seen(&self) -> Timestamp {
         self.times.last_frame.lock().1
     }
@@ -149,8 +149,8 @@ impl Session {
         self.ledger.lock().frame(tick);
     }
 
-    /// What the leader is told of this session about an account that is at `epoch`. Silence about an older epoch is
-    /// none about this one, which the session may not have seen yet.
+    /// Returns what the leader sees of this session for an account at `epoch`. Silence about an older epoch does not
+    /// count: the session may not have seen this one yet.
     pub(in crate::hub) fn fact(&self, uid: &str, epoch: GrantEpoch, now: Tick) -> SessionFact {
         let ledger = self.ledger.lock();
         let owes = ledger.entry(uid).and_then(|entry| entry.owed).is_some_and(|(owed, _)| owed == epoch);
@@ -168,7 +168,7 @@ impl Session {
         }
     }
 
-    /// What the leader is told of this session about an account that it has had nothing to do with.
+    /// Returns what the leader sees of this session for an account that is not in its ledger.
     pub(in crate::hub) fn stranger(&self, offer: Option<(i64, Offer)>) -> SessionFact {
         SessionFact {
             agent_id: self.agent.id.clone(),
@@ -184,12 +184,12 @@ impl Session {
         }
     }
 
-    /// Whether the agent holds the account, as far as it has said.
+    /// Whether the agent reported that it holds the account.
     pub(in crate::hub) fn holds(&self, uid: &str) -> bool {
         self.held_name(uid).is_some()
     }
 
-    /// The name of an account that the agent holds, as far as it has said.
+    /// Name of the account if the agent reported that it holds it.
     pub(in crate::hub) fn held_name(&self, uid: &str) -> Option<String> {
         let ledger = self.ledger.lock();
         let held =
@@ -197,12 +197,12 @@ impl Session {
         Some(held.name.clone())
     }
 
-    /// How many accounts the agent holds, and how many it could not take or drop or has lost.
+    /// Number of accounts held, and of those that failed to be added or dropped or were lost.
     pub(in crate::hub) fn counts(&self) -> (usize, usize) {
         self.ledger.lock().counts()
     }
 
-    /// Names of the accounts that the agent holds, as far as it has said, sorted.
+    /// Names of the accounts that the agent reported to hold, sorted.
     pub(in crate::hub) fn held_names(&self) -> Vec<String> {
         let mut names: Vec<_> = {
             let ledger = self.ledger.lock();
@@ -214,7 +214,7 @@ impl Session {
         names
     }
 
-    /// Uids of all accounts that the session has to do with.
+    /// Uids of all accounts in the ledger.
     pub(in crate::hub) fn uids(&self) -> Vec<String> {
         self.ledger.lock().uids().cloned().collect()
     }

@@ -1,4 +1,4 @@
-//! An index of accounts by zone, so that no agent that connects or leaves costs a walk over all accounts.
+//! Index of accounts by zone: an agent that connects or leaves costs no walk over all accounts.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,7 +10,7 @@ use crate::objects::AccountKey;
 #[derive(Debug, PartialEq, Eq)]
 struct IndexedAccount {
     uid: String,
-    /// The zone of the grant, the pinned one and the last one, without doubles.
+    /// Zones of the grant, of the spec and of the last grant, without duplicates.
     zones: Vec<String>,
 }
 
@@ -24,7 +24,7 @@ pub(in crate::hub) struct ZoneIndex {
 }
 
 impl ZoneIndex {
-    /// Takes in an object as it is now, or that it is gone. Answers with the uids that the key had and has.
+    /// Updates or removes the account of a key. Returns its uids before and after.
     pub(in crate::hub) fn put(&mut self, key: &AccountKey, account: Option<&KubesvcAccount>) -> Vec<String> {
         let mut uids = Vec::with_capacity(2);
         if let Some(old) = self.by_key.remove(key) {
@@ -49,17 +49,17 @@ impl ZoneIndex {
         uids
     }
 
-    /// Accounts that are in the zone, pinned to it, or were in it last.
+    /// Returns the accounts that are granted to the zone, pinned to it, or were granted to it last.
     pub(in crate::hub) fn of_zone(&self, zone: &str) -> Vec<String> {
         self.by_zone.get(zone).map(|uids| uids.iter().cloned().collect()).unwrap_or_default()
     }
 
-    /// Accounts that wait for any zone.
+    /// Returns the accounts that wait for any zone.
     pub(in crate::hub) fn without_zone(&self) -> Vec<String> {
         self.anywhere.iter().cloned().collect()
     }
 
-    /// Accounts that every agent is asked about.
+    /// Returns the accounts that every agent is probed for.
     pub(in crate::hub) fn probing(&self) -> Vec<String> {
         self.probing.iter().cloned().collect()
     }

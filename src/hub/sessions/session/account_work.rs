@@ -1,4 +1,4 @@
-//! The work of a session on its accounts: looks at each, prepares its credential, and makes frames of at most 50
+//! The work of a session on its accounts: checks each, prepares its credential, and makes frames of at most 50
 //! accounts or 1 MiB.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -28,24 +28,24 @@ use crate::telemetry::outages::warn_unless_away;
 use crate::wire::ops::hub_frame::Frame;
 use crate::wire::{MAX_ACCOUNTS_IN_BATCH, MAX_BATCH_BYTES, common, ops};
 
-/// Maximum number of credentials that one session reads at once.
+/// Maximum number of concurrent credential reads of one session.
 const MAX_CREDENTIAL_READS: usize = 32;
-/// Time limit for reading a credential, without the wait for its turn.
+/// Time limit for reading a credential, excluding the wait for a permit.
 const CREDENTIAL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Delay before an account that could not be sent is looked at again: the leader decides meanwhile.
+/// Delay before an account that could not be sent is checked again; the leader decides meanwhile.
 const UNSENT_RETRY_DELAY: Duration = Duration::from_secs(5);
-/// Size of a frame beside the accounts in it, in bytes.
+/// Size of a frame without its accounts, in bytes.
 const FRAME_OVERHEAD_BYTES: usize = 1024;
 
-/// An account that is ready to be sent, or why it is not.
+/// An account that is ready to be sent, or the reason why it is not.
 enum PreparedAccount {
     Spec(Box<ops::AccountSpec>),
     Failed(Failure),
-    /// The credential is another one than the grant's.
+    /// The credential differs from the one of the grant.
     CredentialMismatch,
-    /// Not now: the object cannot be read, or is not what the watch showed.
+    /// Retry later: the object cannot be read, or differs from the watched one.
     Later,
-    /// The account is gone, or wants something else by now.
+    /// The account is gone, or owes something else by now.
     Unwanted,
 }
 
@@ -82,15 +82,15 @@ impl AccountWork {
         }
     }
 
-    /// The agent is stopping: it is sent nothing new.
+    /// Stops sending accounts: the agent is draining.
     pub(super) fn agent_drains(&mut self) {
         self.agent_drains = true;
     }
 
-    /// Looks at accounts and begins what is to be done.
+    /// Checks accounts and starts what they owe.
     pub(super) fn check_accounts(&mut self, uids: Vec<String>) {
         if !self.session.was_approved() {
-            // It was given nothing, and nothing it says of accounts counts.
+            // The agent was never approved: it holds nothing, and its reports do not count.
             return;
         }
         let doubted = mass_delete_guard::held_back(&self.parts.sessions, &self.session, &uids);
@@ -102,17 +102,17 @@ impl AccountWork {
         self.begin_preparing();
     }
 
-    /// Looks at an account again at a moment, if one is given.
+    /// Schedules another check of an account, if a time is given.
     pub(super) fn check_later(&mut self, again: Option<(Moment, String)>) {
         self.later.extend(again);
     }
 
-    /// When an account is to be looked at again by itself.
+    /// Returns the time of the next scheduled check.
     pub(super) fn next_check(&self) -> Option<Instant> {
         self.later.first().map(|(at, _)| self.parts.context.started + *at)
     }
 
-    /// Wakes the accounts whose time has come.
+    /// Wakes the accounts whose scheduled check is due.
     pub(super) fn wake_due(&mut self) {
         let now = self.parts.context.moment();
         while let Some((at, uid)) = self.later.pop_first() {
@@ -124,12 +124,12 @@ impl AccountWork {
         }
     }
 
-    /// Whether a credential is awaited.
+    /// Whether a credential is being read.
     pub(super) fn is_preparing(&self) -> bool {
         !self.preparing.is_empty()
     }
 
-    /// Waits for a credential, and takes in all that have come.
+    /// Waits for a credential, and handles all that are ready.
     pub(super) async fn prepared(&mut self) {
         let Some(first) = self.preparing.next().await else { return };
         self.settle(first);
@@ -141,7 +141,7 @@ impl AccountWork {
         self.begin_preparing();
     }
 
-    /// Makes frames of what was gathered.
+    /// Makes frames of the gathered accounts.
     pub(super) fn flush(&mut self, frames: &mut FrameQueue) {
         for accounts in self.drops.chunks(MAX_ACCOUNTS_IN_BATCH) {
             let batch_id = ulid::Ulid::generate().to_string();
@@ -164,7 +164,7 @@ impl AccountWork {
         }
     }
 
-    /// The session, as far as its duties go.
+    /// Returns the session as its duties see it.
     pub(super) fn view(&self) -> SessionView<'_> {
         SessionView {
             zone: &self.session.agent.zone,
@@ -176,7 +176,7 @@ impl AccountWork {
         }
     }
 
-    /// The same, as far as its duties about one account go.
+    /// The same, for one account.
     fn view_for(&self, account: Option<&KubesvcAccount>) -> SessionView<'_> {
         let lists = match account.filter(|account| account.is_static()).map(|one| self.session.lists(one)) {
             Some(Fact::Known(lists)) => Some(lists),
@@ -245,12 +245,12 @@ impl AccountWork {
         if is_new {
             self.parts.sessions.registry.concern(self.session.serial, [&uid]);
         }
-        // An answer is owed from now on. The leader may have looked before that, and must know when it is overdue.
+        // An answer is outstanding from now on. The leader may have looked before, and must learn when it is overdue.
         self.parts.sessions.publish(&self.session, SessionEvent::AnswerChanged(&uid));
     }
 
-    /// The agent's object says which accounts are kept from it because they are bound to another cluster, from when that is
-    /// so until it holds them or they are none of its zone.
+    /// Records in the agent's conditions that an account is kept from it because it is bound to another cluster,
+    /// until the agent holds the account or the account leaves the zone.
     fn publish_kept_accounts(
         &self,
         uid: &str,
@@ -284,7 +284,7 @@ impl AccountWork {
                     });
                 reached.map(|failure| format!("account {:?}: {}", account.account_name(), failure.message))
             }
-            // Asked again, it may reach the right one by now; until it says so nothing has changed.
+            // The agent is asked again and may reach the right cluster by now; nothing changes until it reports.
             (Some(_), _)
                 if !entry.is_some_and(|entry| matches!(entry.report, Some((_, AgentReport::Held(_))))) =>
             {
@@ -304,7 +304,7 @@ impl AccountWork {
         }
     }
 
-    /// Why the agent may not keep what it says it holds.
+    /// Returns why the agent may not keep an account that it reports to hold.
     fn wrong_cluster(&self, account: &KubesvcAccount, entry: &LedgerEntry) -> Option<Failure> {
         let Some((_, AgentReport::Held(reached))) = &entry.report else { return None };
         let failure = lifecycle::mismatch(&account.status_or_default(), &self.session.agent.id, reached)?;
@@ -336,7 +336,7 @@ impl AccountWork {
         is_to_prepare(&self.session, uid, epoch)
     }
 
-    /// What was to be sent is looked at afresh.
+    /// Discards a prepared Add; the account is checked again.
     fn abandon(&mut self, uid: &str, epoch: GrantEpoch) {
         self.session.ledger.lock().abandon(uid, epoch);
         self.session.wakes.wake(uid.to_owned());
@@ -375,13 +375,13 @@ impl AccountWork {
         self.unsent(&uid);
     }
 
-    /// An account was not sent: the leader may have to do something about it.
+    /// Handles an account that was not sent: the leader may have to act.
     fn unsent(&self, uid: &str) {
         self.session.wakes.wake(uid.to_owned());
         self.parts.sessions.publish(&self.session, SessionEvent::AnswerChanged(uid));
     }
 
-    /// The account goes out if it is still what is wanted: objects may have changed while the credential was awaited.
+    /// Sends the account if it still owes an Add: objects may have changed while the credential was read.
     fn add(&mut self, uid: &str, epoch: GrantEpoch, spec: ops::AccountSpec) {
         let account = self.parts.context.accounts.by_uid(uid);
         let mut ledger = self.session.ledger.lock();
@@ -408,10 +408,10 @@ async fn prepare(
     uid: String,
     epoch: GrantEpoch,
 ) -> PreparedAdd {
-    // The clock begins after it: how many others wait is no fault of this account.
+    // The timeout starts after the permit: the wait is not the account's fault.
     let _turn = parts.credentials.turn().await;
     let ready = match parts.context.accounts.by_uid(&uid) {
-        // In the queue it may have become another account's turn, or nobody's.
+        // The account may have changed, or be gone, since it was queued.
         Some(account) if is_to_prepare(&session, &uid, epoch) => {
             let ready = ready(&parts, &session, &account, epoch);
             tokio::time::timeout(CREDENTIAL_TIMEOUT, ready)
@@ -468,9 +468,9 @@ async fn ready(
     PreparedAccount::CredentialMismatch
 }
 
-/// Whether the API server itself says what the watch showed: the grant is open for that zone and epoch. A leader that
-/// ends a revoke asks the sessions that are registered by then. One that registers later must not be sent an account on
-/// the word of a watch that lags behind; what was written after it had registered is not older than that.
+/// Whether the API server confirms that the grant is open for that zone and epoch. A leader that ends a revoke asks
+/// the sessions registered by then. A session that registers later must not be sent an account because of a stale
+/// watch; an object read after the registration is not older than that.
 async fn is_still_granted(objects: &dyn AccountObjects, seen: &KubesvcAccount) -> Result<bool, WriteError> {
     let key = AccountKey::of(seen);
     let Some(now) = objects.get(&key.namespace, &key.name).await? else { return Ok(false) };

@@ -1,4 +1,4 @@
-//! The frames of an agent, one by one: its answers are recorded in the ledger.
+//! Handling of the agent's frames: records its reports in the ledger.
 
 use std::ops::ControlFlow;
 
@@ -14,7 +14,7 @@ use crate::hub::sessions::wire_conversion::{self, AccountAnswer};
 use crate::wire::ops::{self, agent_frame};
 
 impl SessionLoop {
-    /// Takes in a frame of the agent, or the end of its stream.
+    /// Handles a frame of the agent, or the end of its stream.
     pub(super) fn handle_frame(
         &mut self,
         frame: Option<Result<ops::AgentFrame, Status>>,
@@ -64,7 +64,7 @@ impl SessionLoop {
             Some(agent_frame::Frame::Heartbeat(_)) => {}
             Some(agent_frame::Frame::Draining(_)) => {
                 self.accounts.agent_drains();
-                // What it was asked is of no use any more.
+                // A draining agent is not probed.
                 self.session.wakes.wake_all(self.session.zone_probes.lock().uids());
             }
             Some(agent_frame::Frame::Goodbye(_)) => {
@@ -81,7 +81,7 @@ impl SessionLoop {
                 Err(("late", _)) => self.parts.context.metrics.ignore("late"),
                 Err((reason, uid)) => self.count_ignored(reason, &uid),
             },
-            // A frame of a later version of the protocol.
+            // A frame of a later protocol version.
             None => self.parts.context.metrics.ignore("unknown_frame"),
         }
         ControlFlow::Continue(())
@@ -105,7 +105,7 @@ impl SessionLoop {
             let Some(status) = status.filter(|status| status.granted_zone() == zone) else {
                 return self.count_ignored("no_grant", &uid);
             };
-            // Where there was no room for the list, only their number is told.
+            // Without namespaces in the report, only their number is known.
             tells_namespaces = !is_another_cluster(&status, reached)
                 && (reached.namespaces_count == 0 || !namespaces.is_empty());
         }

@@ -1,13 +1,13 @@
-//! Work that continues while the loop of its session is blocked.
+//! Work that continues while its session loop is blocked.
 
 use std::future::Future;
 
 use tokio_util::task::AbortOnDropHandle;
 
-/// Runs work as a task of its own, which ends with the returned future.
+/// Runs work as its own task, which is aborted when the returned future is dropped.
 ///
-/// A session's loop polls nothing while its agent takes no frames. What others wait for, a place among those that read
-/// credentials or a look for all sessions, must not stand still with it.
+/// A session loop polls nothing while its agent reads no frames. Work that others wait for, such as a credential read
+/// that holds a permit, must not stall with it.
 pub(in crate::hub) fn detached<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
 ) -> impl Future<Output = T> + Send {
@@ -17,7 +17,7 @@ pub(in crate::hub) fn detached<T: Send + 'static>(
             Ok(done) => done,
             Err(ended) => match ended.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
-                // It is aborted only by whoever would wait for it, or by a runtime that ends.
+                // Aborted only by dropping this future, or by the runtime's shutdown.
                 Err(_) => std::future::pending().await,
             },
         }

@@ -1,4 +1,4 @@
-//! Frames on their way to the agent. It is bounded by its user: nothing new is begun while it is full.
+//! Frames waiting to be sent to the agent. The session loop bounds it: it starts no work while the queue is full.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -9,20 +9,20 @@ use tonic::Status;
 use crate::crash;
 use crate::wire::ops::{self, hub_frame::Frame};
 
-/// What the agent's stream takes.
+/// Sender into the agent's stream.
 pub(in crate::hub) type Sink = mpsc::Sender<Result<ops::HubFrame, Status>>;
 
-/// Frames that may wait before nothing new is begun; one has at most 1 MiB.
+/// Number of waiting frames, of at most 1 MiB each, at which no new work starts.
 const MAX_QUEUED_FRAMES: usize = 8;
-/// Heartbeats are left out while this many frames wait.
+/// Number of waiting frames at which heartbeats are skipped.
 const MAX_QUEUED_FRAMES_FOR_HEARTBEAT: usize = 2 * MAX_QUEUED_FRAMES;
 
 pub(in crate::hub) struct FrameQueue {
     sink: Sink,
     waiting: VecDeque<Frame>,
-    /// Counts frames from 1.
+    /// Sequence number of the last frame, from 1.
     seq: u64,
-    /// Since when the first frame waits.
+    /// Time since which the first frame waits.
     waiting_since: Option<Instant>,
 }
 
@@ -50,17 +50,17 @@ impl FrameQueue {
         self.waiting.len() < MAX_QUEUED_FRAMES
     }
 
-    /// For how long the agent has taken nothing though something waits.
+    /// Time for which the agent has read nothing although frames wait.
     pub(in crate::hub) fn stuck_for(&self) -> Duration {
         self.waiting_since.map(|since| since.elapsed()).unwrap_or_default()
     }
 
-    /// Where to wait for room in the stream.
+    /// Returns the sender, to wait for capacity.
     pub(in crate::hub) fn sink(&self) -> Sink {
         self.sink.clone()
     }
 
-    /// Gives the first frame to the stream. `ack` is the last frame of the agent that was handled.
+    /// Sends the first frame. `ack` is the sequence number of the agent's last handled frame.
     pub(in crate::hub) fn send(
         &mut self,
         permit: mpsc::Permit<'_, Result<ops::HubFrame, Status>>,
@@ -76,7 +76,7 @@ impl FrameQueue {
         true
     }
 
-    /// Ends the stream with a status, if it still takes one.
+    /// Ends the stream with a status, if it still accepts one.
     pub(in crate::hub) fn end(&self, status: Status) {
         let _ = self.sink.try_send(Err(status));
     }

@@ -1,4 +1,4 @@
-//! The loop of a connected session, which never waits for anything but its next turn.
+//! The loop of a connected session. It waits for its next event only, never for a call.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -25,27 +25,27 @@ use crate::hub::zone_probes::prober::ZoneProber;
 use crate::objects::AccountObjects;
 use crate::wire::ops::{self, hub_frame};
 
-/// Maximum number of accounts looked at in one turn.
+/// Maximum number of accounts checked in one turn.
 const MAX_ACCOUNTS_PER_TURN: usize = 200;
-/// Time limit for an agent to take a frame; then its stream is cut.
+/// Time limit for the agent to read a frame; then its stream is cut.
 const FRAME_SEND_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time limit for an agent to leave after Drain.
+/// Time limit for the agent to disconnect after Drain.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Why a session ended, and the status that the stream ends with.
+/// How a session ended, and the status its stream ends with.
 pub(super) enum LoopEnd {
-    /// The agent is gone or has said goodbye.
+    /// The agent disconnected or said Goodbye.
     Gone(&'static str),
-    /// We end it.
+    /// The hub ends the stream.
     Cut(&'static str, Status),
 }
 
-/// What the loop of a session works with.
+/// The parts that a session loop uses.
 pub(in crate::hub) struct SessionParts {
     pub(in crate::hub) context: Arc<HubContext>,
     pub(in crate::hub) sessions: Arc<Sessions>,
     pub(in crate::hub) credentials: Arc<Credentials>,
-    /// The accounts at the API server: one is read there before it is sent for the first time.
+    /// Reads an account at the API server before it is first sent.
     pub(in crate::hub) account_objects: Arc<dyn AccountObjects>,
     pub(in crate::hub) draining: Arc<Draining>,
     pub(in crate::hub) zone_probes: Arc<ZoneProbes>,
@@ -60,11 +60,11 @@ pub(in crate::hub) struct SessionLoop {
     pub(super) accounts: AccountWork,
     pub(super) prober: ZoneProber,
     pub(super) static_accounts: StaticAccountSync,
-    /// The agent's last frame that was handled.
+    /// Sequence number of the agent's last handled frame.
     pub(super) ack: u64,
     next_heartbeat: Instant,
     nonce: u64,
-    /// Drain was said; until then the agent may leave by itself.
+    /// Set when Drain is sent; the agent may disconnect by itself until then.
     drain_deadline: Option<Instant>,
 }
 
@@ -94,7 +94,7 @@ impl SessionLoop {
         }
     }
 
-    /// Runs until the stream ends, one way or the other.
+    /// Runs until the stream ends.
     pub(in crate::hub) async fn run(mut self, mut inbound: Streaming<ops::AgentFrame>) {
         let end = loop {
             if let ControlFlow::Break(end) = self.turn(&mut inbound).await {
