@@ -1,6 +1,6 @@
-//! Approvals that people give to agents which are connected here. Each is written into the agent's status before the agent
-//! is given anything: whatever becomes of this process, a revoke waits for the agent from then on. The session follows
-//! when the watch shows the status.
+//! Approvals that people set on agents connected here. Each is recorded in the agent's status before the agent is
+//! sent anything, so that a revoke waits for the agent even if this process dies. The session is approved when the
+//! watch shows the new status.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const MAX_APPROVALS_PER_BATCH: usize = 100;
 /// Delay after a failed write.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Writes approvals down until stopped.
+/// Records approvals until stopped.
 pub(in crate::hub) async fn run(status: Arc<AgentStatus>, stop: CancellationToken) {
     while let Some(names) = stop.run_until_cancelled(status.approvals.take(MAX_APPROVALS_PER_BATCH)).await {
         for name in names {
@@ -34,7 +34,7 @@ pub(in crate::hub) async fn run(status: Arc<AgentStatus>, stop: CancellationToke
     }
 }
 
-/// Writes down that an agent was approved, if it is connected here.
+/// Records the approval of an agent that is connected here.
 async fn write(status: &AgentStatus, name: &str) -> Result<(), String> {
     let Some(agent) = status.context.agent_index.get(name) else { return Ok(()) };
     let session = status.sessions.registry.of_agent(&agent.spec.agent_id);

@@ -1,7 +1,7 @@
-//! Collection of the objects of absent agents: marked as disconnected after the grace, and later removed. Counted in ticks since they were
-//! first seen so, so that a process that slept removes nobody. Where a person has decided about an agent, its object is kept
-//! for a month, or the decision would be lost with it; that of one that was never approved goes after a minute. Of several replicas only the leader does it, and an agent
-//! that another living replica has is not touched.
+//! Collection of the objects of absent agents: marks them as disconnected after the grace, and removes them later.
+//! Absence is counted in ticks since it was first observed, so that a process that was suspended removes nothing. An
+//! object whose approval was set by a person is kept for a month, and one that was never approved for a minute. Only
+//! the leader collects, and it leaves agents of other living replicas alone.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,56 +18,56 @@ use crate::account::lifecycle::{Fact, Tick};
 use crate::hub::agent_status::registration::KnownAgent;
 use crate::telemetry::outages::warn_unless_away;
 
-/// Interval between passes over all objects, or half the time after which one is removed if that is shorter.
+/// Interval between passes over all objects, at most half the removal time.
 const COLLECTION_INTERVAL: Duration = Duration::from_secs(60);
 /// Time limit for one request to the API server.
 const API_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What is to be done about one object.
+/// What to do with one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CollectionAction {
     /// Nothing yet.
     Keep,
-    /// It says that an agent is connected, and nobody has it.
+    /// It says connected, but no replica has the agent.
     MarkDisconnected,
     /// Its agent has been away for too long.
     Remove,
 }
 
-/// After how many ticks something is done about an object.
+/// Ticks of absence after which an object is changed or removed.
 #[derive(Clone, Copy, Debug)]
 struct CollectionDelays {
-    /// Until then its agent may come back, and writes itself.
+    /// Until then the agent may come back, which writes the object.
     mark_disconnected: Tick,
     remove: Tick,
-    /// Where the agent was never approved.
+    /// For agents that were never approved.
     remove_unapproved: Tick,
-    /// Time since its stream ended, where a person has decided whether it is approved.
+    /// Time since the end of the stream, if a person has set the approval.
     forget_decision: Duration,
-    /// What is decided without a person.
+    /// The default approval.
     approves_new: bool,
 }
 
 impl CollectionDelays {
-    /// Whether an object goes whose agent has been away for so many ticks of this leader.
+    /// Whether an object is removed whose agent has been absent for this many ticks.
     fn removes(&self, agent: &KnownAgent, absent: Tick, wall: Timestamp) -> bool {
         let was_approved = agent.approved || agent.approved_once;
         let after = if was_approved { self.remove } else { self.remove.min(self.remove_unapproved) };
         let since = agent.ended_at.and_then(|ended| Duration::try_from(wall.duration_since(ended)).ok());
-        // By the wall clock only beside the ticks: it may have stood still, or leap.
+        // The wall clock may stop or jump, so it counts only together with the ticks.
         let away = since.unwrap_or(Duration::from_secs(absent));
         absent >= after && (agent.approved == self.approves_new || away >= self.forget_decision)
     }
 }
 
-/// Since when the agents that nobody has were seen so, by uid of their objects. Pure.
+/// Tick of the first observed absence, by object uid. Pure.
 #[derive(Debug, Default)]
 pub(in crate::hub) struct AbsentAgents {
     since: HashMap<String, Tick>,
 }
 
 impl AbsentAgents {
-    /// Judges an object. `is_here`: its agent is connected, connecting, or may still come back.
+    /// Judges an object. `is_here`: its agent is connected, registering, or may still come back.
     fn judge(
         &mut self,
         agent: &KnownAgent,
@@ -89,21 +89,21 @@ impl AbsentAgents {
         }
     }
 
-    /// Forgets objects that are no longer there.
+    /// Forgets objects that no longer exist.
     fn keep_only(&mut self, known: &[KnownAgent]) {
         let uids: std::collections::HashSet<_> = known.iter().map(|agent| agent.uid.as_str()).collect();
         self.since.retain(|uid, _| uids.contains(uid.as_str()));
     }
 }
 
-/// Interval between passes while there are objects of unapproved agents, which are removed sooner.
+/// Interval between passes while objects of unapproved agents exist, which are removed sooner.
 const UNAPPROVED_COLLECTION_INTERVAL: Duration = Duration::from_secs(5);
 
 fn interval(remove_after: Tick) -> Duration {
     (Duration::from_secs(remove_after) / 2).clamp(Duration::from_secs(1), COLLECTION_INTERVAL)
 }
 
-/// Sweeps until stopped.
+/// Collects until stopped.
 pub(in crate::hub) async fn run(status: Arc<AgentStatus>, stop: CancellationToken) {
     let context = &status.context;
     let mut absent = AbsentAgents::default();
@@ -128,8 +128,8 @@ pub(in crate::hub) async fn run(status: Arc<AgentStatus>, stop: CancellationToke
     }
 }
 
-/// Whether an agent is connected, connecting, or may still come back: here, or at a replica that is not known to be
-/// gone.
+/// Whether an agent is connected, registering or may still come back, here or at a replica that is not known to be
+/// dead.
 fn is_here(status: &AgentStatus, agent: &KnownAgent) -> bool {
     let context = &status.context;
     let ours = agent.replica == context.settings.replica_id;
@@ -141,16 +141,16 @@ fn is_here(status: &AgentStatus, agent: &KnownAgent) -> bool {
     status.sessions.registry.knows(&agent.agent_id, &agent.zone) || is_elsewhere()
 }
 
-/// Looks at all objects once, if this replica leads.
+/// Makes one pass over all objects, if this replica leads.
 pub(in crate::hub) async fn collect(status: &AgentStatus, absent: &mut AbsentAgents) {
     let AgentStatus { context, agents, .. } = status;
     if !context.leadership.leads() {
-        // Whoever leads next counts anew.
+        // The next leader counts from the start.
         *absent = AbsentAgents::default();
         return;
     }
     if context.replicas.backlog_since(context.ticks.now()).is_some() {
-        // Whoever is away may be waiting to be registered.
+        // An absent agent may be waiting to be registered.
         return;
     }
     let known = match tokio::time::timeout(API_TIMEOUT, agents.known()).await {
@@ -166,7 +166,7 @@ pub(in crate::hub) async fn collect(status: &AgentStatus, absent: &mut AbsentAge
         forget_decision: context.settings.forget_approved_after,
         approves_new: context.settings.approves_new,
     };
-    // What one had in its own file is kept for as long as it may come back.
+    // Static accounts are kept as long as their agent may come back.
     let after_listing =
         CollectionDelays { remove: after.remove.max(context.settings.account_cleanup), ..after };
     for agent in known {
@@ -179,7 +179,7 @@ pub(in crate::hub) async fn collect(status: &AgentStatus, absent: &mut AbsentAge
         let done = match fate {
             CollectionAction::Keep => continue,
             CollectionAction::MarkDisconnected => {
-                // Nobody saw its stream end.
+                // Nobody observed the end of the stream.
                 let end = SessionEnd::ReplicaLost;
                 let told = agents.write_disconnected(agent.session(), end);
                 tokio::time::timeout(API_TIMEOUT, told).await

@@ -1,5 +1,5 @@
-//! Agents that were forgotten, as far as they had an account in their own file: while one of them may come back, the account
-//! is not deleted because the others do not have it. Kept for the time of the cleanup.
+//! Forgotten agents that had accounts in their own file. While such an agent may come back, an account that no other
+//! agent lists is not deleted. Kept for the cleanup time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,22 +15,22 @@ use crate::account::lifecycle::{AgentProcess, Fact, Presence, SessionFact, Tick}
 use crate::hub::sessions::registry::AwaySession;
 use crate::hub::static_accounts::Listing;
 
-/// Interval between scans for agents to be forgotten.
+/// Interval between scans for agents to forget.
 const FORGET_INTERVAL: Duration = Duration::from_secs(5);
 
-/// An agent that was forgotten.
+/// A forgotten agent.
 struct DepartedAgent {
     since: Tick,
     approved: bool,
     listing: Arc<Listing>,
 }
 
-/// By zone and agent id; those alone that had listed something.
+/// By zone and agent id; only agents that had listed accounts.
 #[derive(Default)]
 pub(in crate::hub) struct DepartedAgents(Mutex<HashMap<(String, String), DepartedAgent>>);
 
 impl DepartedAgents {
-    /// An agent is forgotten from now on.
+    /// Adds an agent that is being forgotten.
     pub(in crate::hub) fn put(&self, agent_id: &str, zone: &str, away: &AwaySession) {
         let listing = away.session.as_ref().and_then(|session| session.listing());
         if let Some(listing) = listing.filter(|listing| listing.len() > 0) {
@@ -39,7 +39,7 @@ impl DepartedAgents {
         }
     }
 
-    /// Forgets those that left at or before `before`, and those that are back.
+    /// Removes agents that left at or before `before`, and those that are back.
     pub(in crate::hub) fn sweep(&self, before: Option<Tick>, is_back: impl Fn(&str, &str) -> bool) {
         self.0.lock().retain(|(zone, agent_id), gone| {
             before.is_none_or(|before| gone.since > before) && !is_back(agent_id, zone)
@@ -48,8 +48,8 @@ impl DepartedAgents {
 }
 
 impl AgentStatus {
-    /// Agents of a zone that are forgotten and had the account in their own file: those of this process, and those that their
-    /// objects tell of.
+    /// Returns the forgotten agents of a zone that list the account: those of this process, and those recorded in
+    /// KubesvcAgents.
     pub(in crate::hub) fn departed_with(&self, account: &KubesvcAccount, zone: &str) -> Vec<SessionFact> {
         let departed = self.departed_agents.0.lock();
         let is_known = |agent_id: &str| self.sessions.registry.knows(agent_id, zone);
@@ -68,7 +68,7 @@ impl AgentStatus {
             };
             let is_told = || departed.contains_key(&(zone.to_owned(), spec.agent_id.clone()));
             if spec.zone_id == zone && is_ours() && lists() && !is_known(&spec.agent_id) && !is_told() {
-                // An earlier process had it, and nobody says when it left.
+                // Listed by an agent of an earlier process; the time it left is unknown.
                 facts.push(fact(&spec.agent_id, zone, spec.approved, 0));
             }
         }
@@ -76,13 +76,13 @@ impl AgentStatus {
     }
 }
 
-/// Forgets agents that have been away for long, and says so in their objects, until stopped.
+/// Forgets agents that have been away for long and records their disconnects, until stopped.
 pub(in crate::hub) async fn forget(status: Arc<AgentStatus>, stop: CancellationToken) {
     let AgentStatus { context, sessions, .. } = &*status;
     let mut sweep = tokio::time::interval(FORGET_INTERVAL);
     while stop.run_until_cancelled(sweep.tick()).await.is_some() {
         if context.replicas.backlog_since(context.ticks.now()).is_some() {
-            // Whoever is away may be waiting to be registered.
+            // An absent agent may be waiting to be registered.
             continue;
         }
         let Some(before) = context.ticks.now().checked_sub(context.settings.forget_after) else { continue };
@@ -90,7 +90,7 @@ pub(in crate::hub) async fn forget(status: Arc<AgentStatus>, stop: CancellationT
         status.departed_agents.sweep(over, |agent_id, zone| sessions.registry.knows(agent_id, zone));
         for (agent_id, zone, away) in sessions.registry.forget(before) {
             status.departed_agents.put(&agent_id, &zone, &away);
-            // Told by whoever tells of all that have left: this one goes on, however long the API server takes.
+            // Written by the disconnects task: this loop does not wait for the API server.
             status.pending_disconnects.put(Disconnect {
                 agent_id,
                 zone,

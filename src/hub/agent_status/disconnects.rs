@@ -1,6 +1,6 @@
-//! Disconnects not yet written to their KubesvcAgent. Until one is written, other replicas treat the agent as connected
-//! here: they reject a second process with its id, and a revoke waits for its answer. So it is tried until it is written;
-//! a replica that dies before is known by its Lease to have none.
+//! Disconnects not yet written to their KubesvcAgent. Until one is written, other replicas treat the agent as
+//! connected here: they reject a second process with its id, and a revoke waits for its answer. Each is retried until
+//! it is written. If this replica dies first, its Lease shows that it has no agents.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use crate::account::{KubesvcAgent, SessionId};
 use crate::hub::sessions::session::Session;
 use crate::telemetry::outages::warn_unless_away;
 
-/// Objects written at once, and failures in one go after which no further write is begun.
+/// Maximum number of concurrent writes, and of failures in one pass after which no further write starts.
 const MAX_CONCURRENT_WRITES: usize = 16;
 /// First delay after a failed write.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Maximum delay after failed writes.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 
-/// A session that has ended.
+/// The end of a session.
 #[derive(Clone, Debug)]
 pub(in crate::hub) struct Disconnect {
     pub(in crate::hub) agent_id: String,
@@ -50,7 +50,7 @@ impl Disconnect {
     }
 }
 
-/// Those whose objects could not be written yet: of each agent the last, since an object names only one session.
+/// The last disconnect of each agent that is not written yet; an object names one session only.
 #[derive(Default)]
 pub(in crate::hub) struct PendingDisconnects {
     of_agents: Mutex<HashMap<(String, String), Disconnect>>,
@@ -68,7 +68,7 @@ impl PendingDisconnects {
         std::mem::take(&mut *self.of_agents.lock()).into_values().collect()
     }
 
-    /// Puts it back, unless a later session of the agent has ended since.
+    /// Puts a disconnect back, unless a later session of the agent has ended since.
     fn put_back(&self, disconnect: Disconnect) {
         self.of_agents
             .lock()
@@ -78,15 +78,15 @@ impl PendingDisconnects {
 }
 
 impl AgentStatus {
-    /// A session of this process that an agent's object calls connected, and that is not here: its stream ended while it
-    /// was being registered, or an answer was lost.
+    /// Returns the disconnect of a session of this process that the object calls connected although it is not
+    /// connected here: the stream ended during registration, or the answer to a write was lost.
     pub(in crate::hub) fn missed_disconnect(&self, agent: &KubesvcAgent) -> Option<Disconnect> {
         let (context, registry) = (&self.context, &self.sessions.registry);
         let (spec, status) = (&agent.spec, agent.status.as_ref().filter(|status| status.connected)?);
         let session = status.session.as_ref()?;
         let is_ours = session.replica == context.settings.replica_id
             && session.incarnation.as_deref() == Some(context.replicas.incarnation());
-        // Where the agent has a stream, that one writes the object, or looks here when it has ended.
+        // A connected session writes the object itself, or checks for this at its end.
         let is_left = is_ours && registry.of_agent(&spec.agent_id).is_none();
         let requested = registry.is_reserved(&spec.agent_id, &session.boot_id);
         is_left.then(|| Disconnect {
@@ -97,7 +97,7 @@ impl AgentStatus {
         })
     }
 
-    /// Queues a disconnect that the object does not say, if there is one.
+    /// Queues the missed disconnect of an object, if there is one.
     pub(in crate::hub) fn queue_missed_disconnect(&self, agent: &KubesvcAgent) {
         if let Some(left) = self.missed_disconnect(agent) {
             self.pending_disconnects.put(left);
@@ -105,7 +105,7 @@ impl AgentStatus {
     }
 }
 
-/// Has the object say that the session has ended, now or as soon as it can be written.
+/// Writes a disconnect, and queues it for a retry on failure.
 pub(in crate::hub) async fn record(status: &AgentStatus, disconnect: Disconnect) {
     if let Err(problem) = try_record(status, &disconnect).await {
         warn_unless_away!(
@@ -122,7 +122,7 @@ async fn try_record(status: &AgentStatus, disconnect: &Disconnect) -> Result<(),
     told.await.map_err(|problem| problem.to_string())
 }
 
-/// Tells what could not be told, until stopped.
+/// Writes queued disconnects until stopped.
 pub(in crate::hub) async fn run(status: Arc<AgentStatus>, stop: CancellationToken) {
     let mut again = RETRY_DELAY;
     loop {
@@ -144,8 +144,8 @@ pub(in crate::hub) async fn run(status: Arc<AgentStatus>, stop: CancellationToke
     }
 }
 
-/// Writes all of them, a bounded number at once: one write that hangs holds up none of the others. False: some could not be
-/// written, and are kept.
+/// Writes all queued disconnects, a bounded number at once, so that a write that hangs does not block the others.
+/// Returns false if some failed; those are queued again.
 async fn record_all(status: &AgentStatus) -> bool {
     let mut waiting = status.pending_disconnects.take().into_iter();
     let mut under_way = FuturesUnordered::new();

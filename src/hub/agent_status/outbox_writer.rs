@@ -1,5 +1,5 @@
-//! Writes the outboxes: the reports of this replica's sessions that accounts wait for, while another replica leads:
-//! soon, at most twice a second for each agent, and only what changed.
+//! Writes the outboxes: reports of this replica's sessions that accounts wait for, while another replica leads. At
+//! most twice a second for each agent, and only changes.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -27,11 +27,11 @@ const MIN_WRITE_INTERVAL: Duration = Duration::from_millis(500);
 const BATCH_DELAY: Duration = Duration::from_millis(10);
 /// Delay after a failed write.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Interval between scans for sessions that owe an answer.
+/// Interval between scans for sessions with an outstanding answer.
 const OVERDUE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Time for which packed entries stand before those without room take their place.
+/// Time after which entries that did not fit take the place of those written.
 const OVERFLOW_ROTATION_INTERVAL: Duration = Duration::from_secs(10);
-/// Objects that are written at once. Each ends by itself, so that one write that hangs holds up no other session.
+/// Maximum number of concurrent writes. Each ends by itself, so that one that hangs does not block other sessions.
 const MAX_CONCURRENT_WRITES: usize = 16;
 /// Maximum number of sessions taken from the wake set at once.
 const MAX_SESSIONS_PER_SCAN: usize = 100_000;
@@ -60,31 +60,31 @@ impl SessionSubscriber for DirtyOutboxes {
     }
 }
 
-/// Which sessions have something to say, and when each may. Pure.
+/// Sessions with a changed outbox, and the time of their next write. Pure.
 #[derive(Debug, Default)]
 pub(in crate::hub) struct WriteSchedule {
-    /// When the sessions that wait may be written.
+    /// Times at which waiting sessions may be written.
     due: BTreeSet<(Instant, u64)>,
     waiting: HashSet<u64>,
-    /// Those that are being written, and whether there is something to say since.
+    /// Sessions being written, and whether they changed meanwhile.
     under_way: HashMap<u64, bool>,
-    /// When each may be written again.
+    /// Earliest time of the next write of each session.
     not_before: HashMap<u64, Instant>,
-    /// Those that have more to say than there is room for.
+    /// Sessions whose reports exceed the size of an outbox.
     overflowing: HashMap<u64, OutboxOverflow>,
 }
 
-/// What a session says by turns.
+/// Rotation of reports that do not fit into one outbox.
 #[derive(Debug)]
 struct OutboxOverflow {
     now: PackingCursor,
     next: PackingCursor,
-    /// When that is next.
+    /// Time of the next rotation.
     at: Instant,
 }
 
 impl WriteSchedule {
-    /// A session may have something to say.
+    /// Marks a session whose outbox may have changed.
     fn mark(&mut self, serial: u64, now: Instant) {
         if let Some(again) = self.under_way.get_mut(&serial) {
             *again = true;
@@ -96,12 +96,12 @@ impl WriteSchedule {
         }
     }
 
-    /// When the next one may be written.
+    /// Returns the time of the next write.
     fn next(&self) -> Option<Instant> {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Takes those that may be written now, at most so many. They are under way until they are [ended](Self::end).
+    /// Takes at most `most` due sessions. They are being written until [`end`](Self::end).
     fn take(&mut self, now: Instant, most: usize) -> Vec<u64> {
         let mut taken = Vec::new();
         while taken.len() < most
@@ -116,19 +116,19 @@ impl WriteSchedule {
         taken
     }
 
-    /// A write has ended, one way or another.
+    /// Ends a write, successful or not.
     fn end(&mut self, serial: u64, now: Instant) {
         if self.under_way.remove(&serial) == Some(true) {
             self.mark(serial, now);
         }
     }
 
-    /// It was written, or tried, and is not before this moment again.
+    /// Delays the next write of a session.
     fn rest(&mut self, serial: u64, until: Instant) {
         self.not_before.insert(serial, until);
     }
 
-    /// Whose turn it is at a session.
+    /// Returns the current position of the rotation of a session.
     fn turn_of(&mut self, serial: u64, now: Instant) -> PackingCursor {
         let Some(crowded) = self.overflowing.get_mut(&serial) else { return PackingCursor::new() };
         if crowded.at <= now {
@@ -137,7 +137,7 @@ impl WriteSchedule {
         crowded.now.clone()
     }
 
-    /// What had no room at a session is next.
+    /// Records where the rotation of a session continues.
     fn had_no_room(&mut self, serial: u64, (begun, next): (PackingCursor, PackingCursor), now: Instant) {
         if next.is_empty() {
             self.overflowing.remove(&serial);
@@ -154,7 +154,7 @@ impl WriteSchedule {
         crowded.next = next;
     }
 
-    /// Marks the sessions at which it is the next one's turn.
+    /// Marks the sessions whose rotation is due.
     fn go_on(&mut self, now: Instant) {
         let due: Vec<_> =
             self.overflowing.iter().filter(|(_, one)| one.at <= now).map(|(serial, _)| *serial).collect();
@@ -167,7 +167,7 @@ impl WriteSchedule {
     }
 }
 
-/// Keeps the outboxes in step until stopped.
+/// Writes outboxes until stopped.
 pub(in crate::hub) async fn run(status: Arc<AgentStatus>, stop: CancellationToken) {
     let AgentStatus { context, sessions, wakes, .. } = &*status;
     let mut turns = WriteSchedule::default();
@@ -184,7 +184,7 @@ pub(in crate::hub) async fn run(status: Arc<AgentStatus>, stop: CancellationToke
             }
             // The sender lives as long as the hub.
             _ = leads.changed() => {
-                // Whoever leads now, all is looked at again.
+                // A change of leadership may change every outbox.
                 sessions.registry.connected().iter().for_each(|one| turns.mark(one.serial, Instant::now()));
             }
             _ = overdue.tick(), if !context.is_leading() => {
@@ -210,12 +210,12 @@ async fn at(next: Option<Instant>) {
     }
 }
 
-/// What became of a session's turn.
+/// Result of one write.
 struct WriteReport {
     serial: u64,
-    /// What was said by turns, and what is next; absent: the session has ended.
+    /// Position of the rotation and the next one; absent if the session has ended.
     turns: Option<(PackingCursor, PackingCursor)>,
-    /// Whether it stands; absent: there was no news.
+    /// Whether the write succeeded; absent if nothing changed.
     done: Option<bool>,
 }
 
@@ -252,7 +252,7 @@ fn settle(status: &AgentStatus, turns: &mut WriteSchedule, written: WriteReport)
     }
 }
 
-/// Writes an outbox. Whether it stands, or will never have to.
+/// Writes an outbox. Returns false if it has to be retried.
 async fn write_outbox(status: &AgentStatus, session: &Session, outbox: Vec<OutboxEntry>) -> bool {
     crash::point("agent-report:before");
     let answer = status.agents.write_outbox(session.reference(), &outbox).await;
@@ -278,7 +278,7 @@ async fn write_outbox(status: &AgentStatus, session: &Session, outbox: Vec<Outbo
     false
 }
 
-/// What accounts wait to hear of a session, as far as there is room.
+/// Returns the reports of a session that accounts wait for, as far as they fit.
 fn outbox_of(status: &AgentStatus, session: &Session, turn: &PackingCursor) -> PackedOutbox {
     let now = status.context.ticks.now();
     let late = silence(&session.agent.id);
@@ -311,7 +311,7 @@ fn outbox_of(status: &AgentStatus, session: &Session, turn: &PackingCursor) -> P
     packed(entries, turn)
 }
 
-/// Whether the session could reach the account, and no other one of its zone is the one to say so.
+/// Whether the session reports its zone's offer for the account.
 fn speaks_for_its_zone(status: &AgentStatus, session: &Session, account: &KubesvcAccount) -> bool {
     let round = ProbeRound::of(account);
     let speaker =
@@ -319,7 +319,7 @@ fn speaks_for_its_zone(status: &AgentStatus, session: &Session, account: &Kubesv
     speaker == Some(session.serial)
 }
 
-/// Whether an entry may be left standing that nothing waits for any more.
+/// Whether an entry that nothing waits for any more may be left in the object.
 fn may_stand(status: &AgentStatus, entry: &OutboxEntry) -> bool {
     entry.may_stand(status.context.accounts.by_uid(&entry.uid).as_deref())
 }

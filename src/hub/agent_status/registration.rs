@@ -1,5 +1,4 @@
-//! The port to the KubesvcAgent objects. Its adapter over the Kubernetes API is in `kube_objects`, what their status says
-//! in `status`.
+//! The port to KubesvcAgent objects. `kube_objects` is its adapter to the Kubernetes API; `status` makes the status.
 
 mod kube_objects;
 pub(in crate::hub) mod status;
@@ -17,162 +16,161 @@ use crate::hub::admission::queue::AdmissionClass;
 
 pub use kube_objects::KubeAgentObjects;
 
-/// A session, as it is written into its KubesvcAgent.
+/// A session, as it is written to its KubesvcAgent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registration {
-    /// The agent.
+    /// Agent id.
     pub agent_id: String,
-    /// Its zone.
+    /// Zone of the agent.
     pub zone: String,
-    /// The ULID of the session.
+    /// ULID of the session.
     pub session_id: SessionId,
-    /// The ULID of the agent's process.
+    /// ULID of the agent's process.
     pub boot_id: BootId,
-    /// Counts the connections of that process.
+    /// Number of the connection, counted by that process.
     pub connect_seq: i64,
-    /// The replica that holds the stream.
+    /// Replica that holds the stream.
     pub replica: String,
-    /// The program's version; empty if it told none.
+    /// Version of the agent; empty if unknown.
     pub version: String,
-    /// The protocol that both speak.
+    /// Protocol version of the stream.
     pub protocol: u32,
-    /// Since when the stream stands.
+    /// Start of the stream.
     pub connected_since: Timestamp,
-    /// uid of kube-system of the cluster that it runs in; empty where it has not said.
+    /// uid of kube-system of the cluster that the agent runs in; empty if unknown.
     pub cluster_uid: String,
-    /// Whether its zone has accounts that it does not hold: it is registered before those that have what they need.
+    /// Whether the zone has accounts that the agent does not hold. Such agents are registered first.
     pub needs_accounts: bool,
-    /// What was known of the agent when it came: those that were here before are registered first.
+    /// Class of the agent at its hello. Returning agents are registered first.
     pub admission: AdmissionClass,
 }
 
-/// A session, as the object of its agent names it. Nothing is written for one that it does not name.
+/// A session, as its KubesvcAgent names it. Writes do nothing if the object names another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionRef<'s> {
-    /// The agent.
+    /// Agent id.
     pub agent_id: &'s str,
-    /// Its zone.
+    /// Zone of the agent.
     pub zone: &'s str,
-    /// The ULID of the session.
+    /// ULID of the session.
     pub id: &'s SessionId,
 }
 
-/// What the object says of an agent that was registered.
+/// State of a registered agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegisteredAgent {
-    /// Whether the agent is given accounts.
+    /// Whether the agent is approved.
     pub approved: bool,
-    /// Whether it ever was; then it may hold some.
+    /// Whether it ever was; then it may hold accounts.
     pub approved_once: bool,
-    /// The version of the object that names the session.
+    /// Version of the object that names the session.
     pub version: u64,
 }
 
-/// What became of a session's outbox.
+/// Result of writing an outbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutboxWrite {
-    /// The object says it.
+    /// The object contains the outbox.
     Written,
     /// The object names another session: this one is no longer in force.
     Superseded,
 }
 
-/// An agent that has an object.
+/// An agent that has a KubesvcAgent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownAgent {
-    /// The agent.
+    /// Agent id.
     pub agent_id: String,
-    /// Its zone.
+    /// Zone of the agent.
     pub zone: String,
-    /// Its session in force, or its last one.
+    /// Session in force, or the last one.
     pub session_id: SessionId,
-    /// The replica of that session; empty if there was none.
+    /// Replica of that session; empty if there was none.
     pub replica: String,
-    /// The process of that replica, if it is said.
+    /// Incarnation of that replica, if recorded.
     pub incarnation: Option<String>,
-    /// Whether it is given accounts.
+    /// Whether the agent is approved.
     pub approved: bool,
     /// Whether it ever was.
     pub approved_once: bool,
     /// Whether the object says that it is connected.
     pub connected: bool,
-    /// When its last stream ended, if that is said.
+    /// End of its last stream, if recorded.
     pub ended_at: Option<Timestamp>,
-    /// Whether it has accounts in its own file, as it said last.
+    /// Whether its last list of own accounts had any.
     pub lists: bool,
-    /// The object's uid.
+    /// uid of the object.
     pub uid: String,
-    /// The version of the object that says this.
+    /// resourceVersion of the object.
     pub resource_version: String,
 }
 
 impl KnownAgent {
-    /// The session in force, or the last one.
+    /// Returns the session in force, or the last one.
     pub fn session(&self) -> SessionRef<'_> {
         SessionRef { agent_id: &self.agent_id, zone: &self.zone, id: &self.session_id }
     }
 }
 
-/// What an agent's object says of its accounts, for people and for other replicas.
+/// Summary of an agent's accounts, for people and for other replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentSummary {
-    /// How many accounts it holds.
+    /// Number of accounts held.
     pub held: i32,
-    /// How many it could not take, or has lost.
+    /// Number of accounts that failed or were lost.
     pub failed: i32,
-    /// Digests of the names in its own file, sorted; absent until it has listed them.
+    /// Digests of the names in its own file, sorted; absent until it has sent its list.
     pub static_accounts: Option<Vec<String>>,
     /// Digests of those names with their sources, sorted.
     pub static_sources: Option<Vec<String>>,
-    /// What is wrong with its own accounts: one word in CamelCase, and a sentence.
+    /// Problem of its own accounts: a reason in CamelCase and a message.
     pub problem: Option<(String, String)>,
-    /// Accounts that are kept from it because they are bound to another cluster: the first of them, and why.
+    /// First account that is kept from the agent because it is bound to another cluster, and why.
     pub kept_from: Option<String>,
 }
 
-/// Why an object could not be written.
+/// Reason why an object was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistrationError {
-    /// A later connection of the same process is registered already.
+    /// A later connection of the same process is registered.
     #[error("a later connection of the same process is registered")]
     Superseded,
-    /// Another process is connected under the agent's id, at another replica.
+    /// Another process with the agent's id is connected at another replica.
     #[error("another process is connected under this id at replica {0}")]
     ConnectedElsewhere(String),
-    /// The agent was disconnected on request, and another process asks for its id too soon.
+    /// The agent was disconnected on request, and its id is reserved for its process for this time.
     #[error("the agent was disconnected on request; its id is kept for its process for {0:?}")]
     Kept(Duration),
-    /// The name of the object is taken by another agent; the two names hash alike.
+    /// The object belongs to another agent whose name has the same hash.
     #[error("KubesvcAgent {0} belongs to another agent; give the agent another AGENT_ID")]
     NameTaken(String),
-    /// The API server did not take it.
+    /// The API server cannot be reached or refused the request.
     #[error("KubesvcAgent {name}: {reason}")]
     Api {
-        /// The object, or what was asked for.
+        /// Name of the object, or the kind of request.
         name: String,
-        /// What the API server said.
+        /// Error of the API server.
         reason: String,
     },
 }
 
-/// The KubesvcAgent objects.
+/// Reads and writes KubesvcAgent objects.
 #[async_trait]
 pub trait AgentObjects: Send + Sync {
-    /// All agents that have an object.
+    /// Returns all agents that have an object.
     ///
     /// # Errors
-    /// The API server cannot be asked.
+    /// The API server cannot be reached.
     async fn known(&self) -> Result<Vec<KnownAgent>, RegistrationError>;
 
-    /// Writes a session into its object, which is created if need be. Tried once against the API server, and again
-    /// only where someone else has written meanwhile.
+    /// Writes a session into its object, which is created if it does not exist. Retries only after a conflict.
     ///
     /// # Errors
-    /// The API server cannot be reached or refuses; a later connection of the process is there already; another process
-    /// is connected under the agent's id.
+    /// The API server cannot be reached or refuses; a later connection of the process is registered; another process
+    /// is connected with the agent's id.
     async fn register(&self, registration: &Registration) -> Result<RegisteredAgent, RegistrationError>;
 
-    /// Writes that a session has ended, and how; nothing is written if the object names another session or says so already.
+    /// Writes the end of a session. Does nothing if the object names another session or already says so.
     ///
     /// # Errors
     /// The API server cannot be reached or refuses.
@@ -182,14 +180,14 @@ pub trait AgentObjects: Send + Sync {
         end: SessionEnd,
     ) -> Result<(), RegistrationError>;
 
-    /// Writes down that an agent was approved; nothing is written if the object names another session, or says so already.
+    /// Records that the agent is approved. Does nothing if the object names another session or already says so.
     ///
     /// # Errors
     /// The API server cannot be reached or refuses.
     async fn write_approved(&self, session: SessionRef<'_>) -> Result<(), RegistrationError>;
 
-    /// Writes what is told of an agent's accounts; nothing is written if the object names another session or says so
-    /// already. It comes after registrations: false if they use up the budget now, and nothing was done.
+    /// Writes the summary of an agent's accounts. Does nothing if the object names another session or already says
+    /// so. Has the lowest priority: returns false, without a write, while registrations use up the budget.
     ///
     /// # Errors
     /// The API server cannot be reached or refuses.
@@ -199,7 +197,7 @@ pub trait AgentObjects: Send + Sync {
         note: &AgentSummary,
     ) -> Result<bool, RegistrationError>;
 
-    /// Writes the answers that accounts wait for, where the object names this session.
+    /// Writes the reports that accounts wait for.
     ///
     /// # Errors
     /// The API server cannot be reached or refuses.
@@ -209,7 +207,7 @@ pub trait AgentObjects: Send + Sync {
         outbox: &[OutboxEntry],
     ) -> Result<OutboxWrite, RegistrationError>;
 
-    /// Removes the object of an agent, if it is still the one that was seen.
+    /// Removes the object of an agent, if it has not changed since it was read.
     ///
     /// # Errors
     /// The API server cannot be reached or refuses.

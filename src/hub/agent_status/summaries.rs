@@ -1,4 +1,4 @@
-//! Summaries of agents' accounts in their KubesvcAgents: written when changed, rarely, and after everything else.
+//! Writes summaries of agents' accounts to their KubesvcAgents: only changes, rarely, and with the lowest priority.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -45,14 +45,14 @@ impl SessionSubscriber for DirtySummaries {
     }
 }
 
-/// When an agent's object was written last, and what it was told.
+/// Time and content of the last write of one session.
 #[derive(Debug, Default)]
 struct WrittenSummary {
     at: Moment,
     summary: Option<AgentSummary>,
 }
 
-/// What was told of each session that stands. Pure.
+/// Sessions with a changed summary, and what was written of each. Pure.
 #[derive(Debug, Default)]
 pub(in crate::hub) struct SummaryQueue {
     written: HashMap<u64, WrittenSummary>,
@@ -60,11 +60,11 @@ pub(in crate::hub) struct SummaryQueue {
 }
 
 impl SummaryQueue {
-    /// There may be news of these sessions.
+    /// Marks sessions whose summary may have changed.
     pub(in crate::hub) fn mark(&mut self, serials: impl IntoIterator<Item = u64>, now: Moment) {
         for serial in serials {
             self.pending.insert(serial);
-            // A session that has just begun has more to tell in a moment.
+            // A new session is about to report more.
             self.written.entry(serial).or_insert(WrittenSummary { at: now, summary: None });
         }
     }
@@ -80,12 +80,12 @@ impl SummaryQueue {
         due
     }
 
-    /// Whether the session was told of in other words.
+    /// Whether the summary differs from the one written.
     pub(in crate::hub) fn is_news(&self, serial: u64, note: &AgentSummary) -> bool {
         self.written.get(&serial).is_none_or(|told| told.summary.as_ref() != Some(note))
     }
 
-    /// The object says it now; without a note, it could not be written.
+    /// Records a write; without a summary, a failed one.
     pub(in crate::hub) fn wrote(&mut self, serial: u64, note: Option<AgentSummary>, now: Moment) {
         if note.is_none() {
             self.pending.insert(serial);
@@ -94,19 +94,19 @@ impl SummaryQueue {
         self.written.insert(serial, WrittenSummary { at: now, summary: note.or(before) });
     }
 
-    /// It could not be its turn yet.
+    /// Marks a session again that was not written.
     pub(in crate::hub) fn later(&mut self, serial: u64) {
         self.pending.insert(serial);
     }
 
-    /// The session has ended.
+    /// Forgets a session that has ended.
     pub(in crate::hub) fn forget(&mut self, serial: u64) {
         self.written.remove(&serial);
         self.pending.remove(&serial);
     }
 }
 
-/// Keeps the objects in step until stopped.
+/// Writes summaries until stopped.
 pub(in crate::hub) async fn run(status: Arc<AgentStatus>, stop: CancellationToken) {
     let mut notes = SummaryQueue::default();
     let mut look = tokio::time::interval(SCAN_INTERVAL);
@@ -139,7 +139,7 @@ async fn write_due(status: &AgentStatus, notes: &mut SummaryQueue) {
             news.push((session, note));
         }
     }
-    // When there is no room for one, there is none for the others.
+    // Once one write was refused for lack of budget, the others are not tried.
     let full = &AtomicBool::new(false);
     let mut written = stream::iter(news)
         .map(|(session, note)| async move {
@@ -161,12 +161,12 @@ async fn write_due(status: &AgentStatus, notes: &mut SummaryQueue) {
     }
 }
 
-/// Writes what is to be told of a session now. Whether it stands.
+/// Writes the summary of a session now. Returns whether the object contains it.
 pub(in crate::hub) async fn write_now(status: &AgentStatus, session: &Session) -> bool {
     write(status, session, &summary_of(session)).await == Some(true)
 }
 
-/// Whether it was written; false: not its turn; absent: the API server did not take it.
+/// Returns whether it was written, false if the budget did not allow it, and `None` if the API server failed.
 async fn write(status: &AgentStatus, session: &Session, note: &AgentSummary) -> Option<bool> {
     let writing = status.agents.write_summary(session.reference(), note);
     let problem = match tokio::time::timeout(WRITE_TIMEOUT, writing).await {

@@ -1,7 +1,7 @@
-//! `kubesvc_assignments`: which agents of this replica hold which accounts, for those who read tables. The rows follow
-//! what the sessions say, about a second later, and everything that waits in one transaction; while the database cannot
-//! be used they wait, at most one entry for each pair. With each change the database counts by how many agents the account
-//! is held, in all replicas; the numbers are compared when the rows are.
+//! `kubesvc_assignments`: the accounts that each agent of this replica holds, for readers of the tables. The rows
+//! follow the sessions within about a second; all changes share a transaction. While the database is unavailable they
+//! wait, at most one entry for each pair. With each change the database updates the number of agents that hold the
+//! account, over all replicas; the checks of the rows compare these numbers too.
 
 mod checks;
 mod row_diff;
@@ -29,32 +29,32 @@ const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
 /// Maximum number of rows in one transaction.
 const MAX_ROWS_PER_TRANSACTION: usize = 2048;
-/// Maximum number of sessions and accounts looked at in one flush.
+/// Maximum number of sessions and accounts handled in one flush.
 const MAX_CHANGES_PER_FLUSH: usize = 1_000_000;
-/// Time limit for one use of the database.
+/// Time limit for one request to the database.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time limit for the last rows when the hub stops.
+/// Time limit for the last flush when the hub stops.
 const FINAL_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The rows of this replica.
 #[async_trait]
 pub trait AssignmentRows: Send + Sync {
-    /// All of them.
+    /// Returns all of them.
     ///
     /// # Errors
-    /// The database cannot be used.
+    /// The database is unavailable.
     async fn read(&self) -> Result<Vec<Assignment>, StoreError>;
 
-    /// Accounts of any replica whose row says another number of agents than the assignments do.
+    /// Returns the accounts of any replica whose row has another number of agents than there are assignments.
     ///
     /// # Errors
-    /// The database cannot be used.
+    /// The database is unavailable.
     async fn miscounted(&self) -> Result<Vec<String>, StoreError>;
 
     /// Writes all of these changes or none.
     ///
     /// # Errors
-    /// The database cannot be used, or refuses them.
+    /// The database is unavailable or refuses them.
     async fn write(&self, changes: &AssignmentChanges) -> Result<(), StoreError>;
 }
 
@@ -65,7 +65,7 @@ pub struct StoredAssignments {
 }
 
 impl StoredAssignments {
-    /// The rows of this replica.
+    /// Creates the rows of this replica.
     pub fn new(store: Arc<dyn Store>, replica_id: &str) -> Self {
         Self { store, replica_id: replica_id.to_owned() }
     }
@@ -114,7 +114,7 @@ impl SessionSubscriber for DirtyAssignments {
     }
 }
 
-/// Keeps the rows in step until the hub stops; when all sessions have ended, the last of them go.
+/// Keeps the rows in step until the hub stops, and removes the last ones after all sessions have ended.
 pub(in crate::hub) async fn run(tables: Arc<Tables>, stop: CancellationToken) {
     let mut writer = AssignmentWriter::new(tables);
     let mut flush = tokio::time::interval(FLUSH_INTERVAL);
@@ -134,7 +134,7 @@ pub(in crate::hub) async fn run(tables: Arc<Tables>, stop: CancellationToken) {
         return;
     }
     writer.follow();
-    // Twice: a row says that its agent cannot be reached, and then goes.
+    // Two rounds: a row first says that its agent is unreachable, and is then removed.
     let last = async {
         writer.flush().await?;
         writer.flush().await
@@ -151,12 +151,12 @@ pub(in crate::hub) async fn run(tables: Arc<Tables>, stop: CancellationToken) {
 struct AssignmentWriter {
     tables: Arc<Tables>,
     diff: RowDiff,
-    /// Not before this moment: the database could not be used.
+    /// Earliest time of the next flush, after a failure of the database.
     not_before: Duration,
     wait: Duration,
-    /// When the rows are read again.
+    /// Schedule of the checks that read all rows.
     checks: CheckSchedule,
-    /// Replicas come and go, and so does what this one knows of them; the leader clears up after those that are gone.
+    /// Wakes when replicas come or go: the leader removes the rows of those it considers dead.
     replicas: watch::Receiver<u64>,
 }
 
@@ -191,7 +191,7 @@ impl AssignmentWriter {
         match self.flush().await {
             Ok(()) if self.not_before > Duration::ZERO => {
                 info!("kubesvc_assignments is in step again");
-                // Rows of accounts may come only now, and say that nobody holds them.
+                // Account rows may be inserted only now, with a count of zero agents.
                 self.checks.hasten(now);
                 (self.not_before, self.wait) = (Duration::ZERO, FLUSH_INTERVAL);
             }
@@ -206,7 +206,7 @@ impl AssignmentWriter {
         }
     }
 
-    /// Takes in what the sessions have said since.
+    /// Collects what the sessions hold since the last flush.
     fn follow(&mut self) {
         for (serial, uid) in self.tables.wakes.assignments.0.try_take(MAX_CHANGES_PER_FLUSH) {
             let Some(session) = self.tables.sessions.registry.by_serial(serial) else {

@@ -1,58 +1,58 @@
-//! What one session's agent was told of the accounts whose objects it streams. Pure.
+//! Commands to one session's agent to stream the objects of accounts. Pure.
 //!
-//! An agent is told *on* for an account when it was elected, holds the account, and the fence stands at the epoch of its
-//! election; it is told *off* when somebody else was elected after it.
+//! The agent is told to start streaming an account once it is elected, holds the account, and the fence stands at the
+//! epoch of its election. It is told to stop when another agent is elected after it.
 
 use std::collections::HashMap;
 
 use crate::account::{BootId, CachingEpoch, GrantEpoch, GrantPhase, KubesvcAccount};
 
-/// The process of an agent, as elections name it.
+/// An agent process, as elections name it.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::hub) struct CachingProcess<'a> {
     pub(in crate::hub) agent_id: &'a str,
     pub(in crate::hub) boot_id: &'a BootId,
     pub(in crate::hub) zone: &'a str,
-    /// Whether it is approved, and holds the account.
+    /// Whether it is approved and holds the account.
     pub(in crate::hub) holds: bool,
 }
 
-/// What is to be said.
+/// The command to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::hub) enum CachingCommand {
     Nothing,
-    /// Stream the account's objects, under this epoch.
+    /// Stream the account's objects under this epoch.
     Start(CachingEpoch),
-    /// Stream them no longer; this is the epoch that was said before.
+    /// Stop streaming them; carries the epoch of the start.
     Stop(CachingEpoch),
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct StreamState {
-    /// The fence stands at this epoch.
+    /// Epoch at which the fence stands.
     fenced: Option<CachingEpoch>,
-    /// *On* was said for this epoch, with the grant's epoch and the object's generation.
+    /// Epoch, grant epoch and object generation of the last start that was sent.
     told: Option<(CachingEpoch, GrantEpoch, i64)>,
 }
 
-/// The accounts of one session; bounded by those that it holds.
+/// Commands of one session, by account; bounded by the accounts it holds.
 #[derive(Clone, Debug, Default)]
 pub(in crate::hub) struct CachingCommands {
     entries: HashMap<String, StreamState>,
 }
 
 impl CachingCommands {
-    /// What the agent's hello says that it streams.
+    /// Records what the agent's hello says it streams.
     pub(in crate::hub) fn seed(&mut self, uid: &str, epoch: CachingEpoch) {
         self.entries.entry(uid.to_owned()).or_default().told = Some((epoch, GrantEpoch::NONE, 0));
     }
 
-    /// The fence stands at this epoch for this session.
+    /// Records that the fence stands at this epoch for this session.
     pub(in crate::hub) fn fenced(&mut self, uid: &str, epoch: CachingEpoch) {
         self.entries.entry(uid.to_owned()).or_default().fenced = Some(epoch);
     }
 
-    /// The epoch to which the fence is still to be raised for this session.
+    /// Returns the epoch to which the fence must be raised for this session.
     pub(in crate::hub) fn to_raise(
         &self,
         process: CachingProcess<'_>,
@@ -63,7 +63,8 @@ impl CachingCommands {
         (fenced != Some(epoch)).then_some(epoch)
     }
 
-    /// Fences as they were read: what stands lower than it was raised is to be raised again. Answers for which accounts.
+    /// Compares with the stored fences. Returns the accounts whose fence is lower than recorded and must be raised
+    /// again.
     pub(in crate::hub) fn compare(&mut self, standing: &HashMap<String, CachingEpoch>) -> Vec<String> {
         let fell = |uid: &String, epoch: CachingEpoch| standing.get(uid).is_none_or(|stands| *stands < epoch);
         let mut fallen = Vec::new();
@@ -75,12 +76,12 @@ impl CachingCommands {
         fallen
     }
 
-    /// The session has nothing to do with the account any more.
+    /// Forgets an account that left the session's ledger.
     pub(in crate::hub) fn forget(&mut self, uid: &str) {
         self.entries.remove(uid);
     }
 
-    /// What is to be said of an account now; it counts as said.
+    /// Returns the command for an account and records it as sent.
     pub(in crate::hub) fn command(
         &mut self,
         process: CachingProcess<'_>,
@@ -97,17 +98,17 @@ impl CachingCommands {
             return CachingCommand::Start(epoch);
         }
         let Some((told, ..)) = entry.told else { return CachingCommand::Nothing };
-        // A watch that lags behind shows an earlier election.
+        // A stale watch shows an earlier election.
         if status.caching.as_ref().is_none_or(|caching| caching.epoch <= told) {
             return CachingCommand::Nothing;
         }
         self.entries.remove(account.uid());
-        // Where the grant is revoked, the agent is told to drop the account.
+        // If the grant is revoked, the agent is told to drop the account instead.
         if status.phase() == GrantPhase::Open { CachingCommand::Stop(told) } else { CachingCommand::Nothing }
     }
 }
 
-/// The epoch under which this process was elected.
+/// Returns the epoch under which this process is elected.
 fn elected(process: CachingProcess<'_>, account: &KubesvcAccount) -> Option<CachingEpoch> {
     let status = account.status_or_default();
     let caching = status.caching.as_ref()?;

@@ -1,6 +1,7 @@
-//! The fences in `kubesvc_caching` of the accounts whose objects agents of this replica stream. Each is raised when the
-//! agent was elected and holds the account, all that wait in few transactions, under no term; then the agent is told. Where
-//! nobody was elected any more, the replica that leads raises the fence, so that nothing more is taken.
+//! The fences in `kubesvc_caching`, for accounts whose objects this replica's agents stream. A fence is raised once
+//! the agent is elected and holds the account; the agent is told after that. All pending fences share few
+//! transactions, outside of any term. When no agent is elected any more, the leader raises the fence, so that no
+//! further batch is accepted.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -26,15 +27,15 @@ use crate::wire::ops::{self, hub_frame::Frame};
 
 /// Maximum number of fences in one transaction.
 const MAX_FENCES_PER_TRANSACTION: usize = 256;
-/// Time limit for one use of the database.
+/// Time limit for one request to the database.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Delay before a fence without a row is tried again, and the first one after a failure of the database.
+/// Delay before a fence without a row is retried, and first delay after a failure of the database.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Maximum delay after a failure of the database.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
 /// Interval between comparisons with all stored fences.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
-/// Maximum number of accounts looked at in one pass.
+/// Maximum number of accounts handled in one pass.
 const MAX_ACCOUNTS_PER_PASS: usize = 100_000;
 
 /// The fences.
@@ -43,13 +44,13 @@ pub trait FenceRows: Send + Sync {
     /// Raises fences; see [`Store::raise_fences`].
     ///
     /// # Errors
-    /// The database cannot be used, or refuses one.
+    /// The database is unavailable or refuses one.
     async fn raise(&self, fences: &[Fence]) -> Result<Vec<(String, RaiseOutcome)>, StoreError>;
 
-    /// All that were ever raised.
+    /// Returns all fences.
     ///
     /// # Errors
-    /// The database cannot be used.
+    /// The database is unavailable.
     async fn standing(&self) -> Result<Vec<StoredFence>, StoreError>;
 }
 
@@ -127,14 +128,14 @@ pub(in crate::hub) async fn run(tables: Arc<Tables>, stop: CancellationToken) {
 
 struct FenceReconciler {
     tables: Arc<Tables>,
-    /// The fences as they are known to stand; none of an account that is gone.
+    /// The stored fences as far as known; none of a deleted account.
     stored: HashMap<String, CachingEpoch>,
     retry: HashSet<String>,
     wait: Duration,
 }
 
 impl FenceReconciler {
-    /// Reads all fences. Answers with accounts whose fence is to be raised again.
+    /// Reads all fences. Returns the accounts whose fence must be raised again.
     async fn check(&mut self) -> Vec<String> {
         let rows = match with_timeout(self.tables.rows.fences.standing()).await {
             Ok(rows) => rows,
@@ -155,7 +156,7 @@ impl FenceReconciler {
         uids
     }
 
-    /// Raises what is to be raised for these accounts, and has the agents told.
+    /// Raises the fences of these accounts, and wakes the sessions that must be told.
     async fn raise(&mut self, uids: Vec<String>) {
         let wanted: Vec<_> = uids.iter().filter_map(|uid| self.wanted(uid)).collect();
         for some in wanted.chunks(MAX_FENCES_PER_TRANSACTION) {
@@ -179,7 +180,7 @@ impl FenceReconciler {
         }
     }
 
-    /// One that the database refuses must not keep the others out.
+    /// Raises fences; one that the database refuses does not block the others.
     async fn try_raise(&self, fences: &[Fence]) -> Result<Vec<(String, RaiseOutcome)>, StoreError> {
         match with_timeout(self.tables.rows.fences.raise(fences)).await {
             Err(StoreError::Refused { .. }) if fences.len() > 1 => {
@@ -213,14 +214,14 @@ impl FenceReconciler {
                     "the fence is raised for the agent"
                 );
             }
-            // The object will tell who was elected since.
+            // The account's object will show the later election.
             Some(RaiseOutcome::Higher(epoch)) => {
                 self.stored.insert(fence.uid.clone(), epoch);
                 debug!(uid = fence.uid, epoch = fence.epoch.0, stands = epoch.0, "somebody else was elected");
             }
             Some(RaiseOutcome::Missing) => {
                 self.stored.remove(&fence.uid);
-                // The leader inserts it a moment later. Nothing is taken of an account that has none.
+                // The leader inserts the row shortly. Until then no batch of the account is accepted.
                 if session.is_some() {
                     self.retry.insert(fence.uid.clone());
                 }
@@ -229,7 +230,7 @@ impl FenceReconciler {
         }
     }
 
-    /// The fence that is to be raised for an account, and the session it is raised for.
+    /// Returns the fence to raise for an account, and its session.
     fn wanted(&mut self, uid: &str) -> Option<(Fence, Option<Arc<Session>>)> {
         let Some(account) = self.tables.context.accounts.by_uid(uid) else {
             self.stored.remove(uid);
@@ -239,7 +240,7 @@ impl FenceReconciler {
         let caching = status.caching.as_ref()?;
         let Some(agent_id) = &caching.agent_id else {
             let is_to_rise = self.stored.get(uid).is_none_or(|stands| *stands < caching.epoch);
-            // Where no row is left there is nothing to be taken either.
+            // Without a row no batch is accepted either.
             let is_ours = self.tables.context.is_leading() && !account.is_being_deleted();
             let fence = Fence {
                 uid: uid.to_owned(),
@@ -254,7 +255,7 @@ impl FenceReconciler {
         if !self.tables.sessions.registry.is_connected(&session) {
             return None;
         }
-        // Before the lock: it looks into the ledger.
+        // Computed before the lock, because it locks the ledger.
         let process = candidate(&session, uid);
         let epoch = session.cached.lock().to_raise(process, &account)?;
         let fence = Fence {
@@ -268,7 +269,7 @@ impl FenceReconciler {
     }
 }
 
-/// Somebody streamed it, and nobody does any more.
+/// Whether the account was streamed by an agent and no agent is elected now.
 fn is_nobodys(account: &KubesvcAccount) -> bool {
     account.status_or_default().caching.as_ref().is_some_and(|caching| caching.agent_id.is_none())
 }
@@ -282,7 +283,7 @@ fn candidate<'s>(session: &'s Session, uid: &str) -> CachingProcess<'s> {
     }
 }
 
-/// What a session's agent is to be told of an account now; it counts as told.
+/// Returns the command for a session's agent about an account, and records it as sent.
 pub(in crate::hub) fn assignment(context: &HubContext, session: &Session, uid: &str) -> Option<Frame> {
     let Some(account) = context.accounts.by_uid(uid) else {
         if context.accounts.is_synced() {

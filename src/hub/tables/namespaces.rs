@@ -1,7 +1,8 @@
-//! The lists of namespaces that agents of this replica saw: too long for an object, so the row alone has them.
+//! The lists of namespaces that this replica's agents reported. They are too long for an object, so only the rows
+//! have them.
 //!
-//! All that wait share a transaction. They are written on the one connection that writes rows too, and a transaction for
-//! each would hold up the rows that activations wait for.
+//! All pending lists share a transaction. They use the connection that writes rows; a transaction for each list would
+//! delay the rows that activations wait for.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,35 +20,35 @@ use crate::store::{NamespaceList, Store, StoreError};
 use crate::telemetry::errors::chain;
 use crate::wake_set::WakeSet;
 
-/// How many lists are written together at most, and about how many bytes.
+/// Maximum number and total bytes of lists in one write.
 const MAX_LISTS_PER_WRITE: usize = 256;
 const MAX_BYTES_PER_WRITE: usize = 1 << 20;
-/// Maximum number of retries of a list whose row is not there yet.
+/// Maximum number of retries of a list whose row does not exist yet.
 const MAX_RETRIES: usize = 4;
-/// How long to wait between tries: while the database is away longer and longer, up to the second.
+/// Delay between retries, growing up to the maximum while the database is unavailable.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
-/// How often some lists are written again, and how many: a row may have been made anew, without its list. One that is
-/// there changes nothing.
+/// Interval of rewrites, and maximum number of lists in each: a row may have been inserted again without its list.
+/// Rewriting an unchanged list has no effect.
 const REWRITE_INTERVAL: Duration = Duration::from_secs(60);
 const MAX_LISTS_PER_REWRITE: usize = 1000;
 
-/// Bound on the lists of accounts that agents made by their own files, in bytes: an agent can have a thousand of them, and
-/// a list can have ten thousand names.
+/// Maximum size of the lists of static accounts, in bytes: an agent may have 1,000 such accounts with 10,000
+/// namespaces each.
 const MAX_STATIC_BYTES: usize = 32 * 1024 * 1024;
-/// What a name takes beside its letters.
+/// Size of a name without its characters, in bytes.
 const BYTES_PER_NAME: usize = size_of::<String>() + 16;
 
-/// The lists that agents of this replica have told, by the account's uid.
+/// Lists by account uid.
 #[derive(Debug, Default)]
 struct Lists {
     of_accounts: HashMap<String, Arc<[String]>>,
-    /// What the lists of static accounts take, in bytes.
+    /// Size of each list of a static account, in bytes.
     static_bytes: HashMap<String, usize>,
     all_static_bytes: usize,
 }
 
-/// There is no room for one more list of a static account.
+/// The lists of static accounts have reached their maximum size.
 #[derive(Debug, PartialEq, Eq)]
 struct NoRoom;
 
@@ -60,7 +61,7 @@ impl Lists {
         self.of_accounts.keys().cloned().collect()
     }
 
-    /// Takes in a list. Answers whether it is another one than before.
+    /// Stores a list. Returns whether it changed.
     fn put(&mut self, uid: &str, names: Vec<String>, is_static: bool) -> Result<bool, NoRoom> {
         if self.of_accounts.get(uid).is_some_and(|before| **before == *names) {
             return Ok(false);
@@ -84,7 +85,8 @@ impl Lists {
     }
 }
 
-/// The lists, and which of them are to be written. A list goes when no session has to do with its account any more.
+/// The lists, and the accounts whose list is to be written. A list is dropped when no session has its account any
+/// more.
 #[derive(Default)]
 pub(in crate::hub) struct NamespaceLists {
     lists: Mutex<Lists>,
@@ -106,7 +108,7 @@ impl SessionSubscriber for NamespaceLists {
 }
 
 impl Tables {
-    /// An agent has told which namespaces it saw for an account.
+    /// Stores the namespaces that an agent reported for an account.
     pub(in crate::hub) fn tell_namespaces(&self, uid: &str, namespaces: Vec<String>) {
         let is_static = self.context.accounts.by_uid(uid).is_some_and(|account| account.is_static());
         let told = &self.wakes.namespaces;
@@ -126,19 +128,19 @@ impl Tables {
         }
     }
 
-    /// The namespaces that an agent of this replica has told of an account.
+    /// Returns the namespaces that an agent of this replica reported for an account.
     pub(in crate::hub) fn namespaces(&self, uid: &str) -> Option<Vec<String>> {
         self.wakes.namespaces.get(uid)
     }
 }
 
-/// Where the lists are kept.
+/// Where the lists are written.
 #[async_trait]
 pub trait NamespaceRows: Send + Sync {
-    /// Writes all of these lists or none. Answers with the uids that have no row.
+    /// Writes all of these lists or none. Returns the uids without a row.
     ///
     /// # Errors
-    /// The database cannot be used, or refuses one.
+    /// The database is unavailable or refuses one.
     async fn put(&self, lists: &[NamespaceList]) -> Result<Vec<String>, StoreError>;
 }
 
@@ -155,15 +157,15 @@ impl NamespaceRows for StoredNamespaces {
 /// Lists that were not written.
 #[derive(Debug, Default)]
 struct UnwrittenLists {
-    /// They have no row, or their row refuses them.
+    /// Without a row, or refused by the database.
     rowless: Vec<String>,
-    /// The database cannot be used.
+    /// The database is unavailable.
     unavailable: Vec<String>,
 }
 
-/// What is tried again, and when. An account is in it once.
+/// Lists to be retried, each once, and the time of the retry.
 struct RetryQueue {
-    /// How often each is tried for want of a row.
+    /// Remaining retries of each list without a row.
     left: HashMap<String, usize>,
     at: Instant,
     pause: Duration,
@@ -178,7 +180,7 @@ impl RetryQueue {
         self.left.keys().cloned().collect()
     }
 
-    /// These were tried. What waits for the database waits until it is back.
+    /// Records the result of a write. Lists that wait for the database are retried without limit.
     fn tried(&mut self, tried: &[String], missed: UnwrittenLists, now: Instant) {
         let was_due = self.left.is_empty() || self.at <= now;
         let mut before: HashMap<_, _> = tried.iter().filter_map(|uid| self.left.remove_entry(uid)).collect();
@@ -203,8 +205,8 @@ impl RetryQueue {
     }
 }
 
-/// Writes the list of each account that an agent has told one of. What is missed by a crash is written when an agent
-/// holds the account again.
+/// Writes the list of each account for which an agent reported one, until stopped. A list lost in a crash is written
+/// when an agent holds the account again.
 pub(in crate::hub) async fn run(tables: Arc<Tables>, stop: CancellationToken) {
     let NamespaceLists { lists, dirty } = &*tables.wakes.namespaces;
     let mut again = RetryQueue::new(Instant::now());
@@ -232,7 +234,7 @@ pub(in crate::hub) async fn run(tables: Arc<Tables>, stop: CancellationToken) {
     }
 }
 
-/// The next uids by name after the one that was the last before; from the beginning after the end.
+/// Returns the next uids in order after `last`, starting over at the end.
 fn next_after(mut uids: Vec<String>, last: &mut String) -> Vec<String> {
     uids.sort_unstable();
     let begin = uids.partition_point(|uid| uid.as_str() <= last.as_str());
@@ -246,7 +248,7 @@ fn next_after(mut uids: Vec<String>, last: &mut String) -> Vec<String> {
     next
 }
 
-/// Writes the lists of these accounts. Answers with those that are to be tried again.
+/// Writes the lists of these accounts. Returns those to be retried.
 async fn write(tables: &Tables, uids: &[String]) -> UnwrittenLists {
     let rows = &*tables.rows.namespaces;
     let (mut missed, mut lists, mut bytes) = (UnwrittenLists::default(), Vec::new(), 0);
@@ -268,7 +270,7 @@ async fn put(rows: &dyn NamespaceRows, lists: &[NamespaceList], missed: &mut Unw
         return;
     }
     match rows.put(lists).await {
-        // The one at fault must not keep the others out.
+        // One list at fault does not block the others.
         Err(StoreError::Refused { .. }) if lists.len() > 1 => {
             for list in lists.chunks(1) {
                 missed.take(list, rows.put(list).await);

@@ -1,4 +1,4 @@
-//! The KubesvcAgent objects at the API server.
+//! KubesvcAgent objects at the API server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +25,7 @@ use crate::objects::{too_busy, version_of};
 
 /// Maximum number of attempts at a write after conflicts.
 const MAX_CONFLICT_RETRIES: usize = 8;
-/// Bound on one answer of the API server. It begins after the turn to write was given: waiting for that is no fault of the
-/// API server.
+/// Time limit for one answer of the API server, excluding the wait for the budget.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// KubesvcAgent objects in one namespace.
@@ -34,17 +33,17 @@ pub struct KubeAgentObjects {
     api: Api<KubesvcAgent>,
     approve_new: bool,
     replicas: Arc<Replicas>,
-    /// For registrations, and for what is told to people.
+    /// For registrations and summaries.
     budget: Budget,
-    /// For what the leader waits for, and registrations of agents that are to be given accounts.
+    /// For reports the leader waits for, and registrations of agents that need accounts.
     answers: Budget,
-    /// For agents that were never approved, beside one of the others.
+    /// For agents that were never approved, in addition to one of the others.
     unapproved: Budget,
     gate: WritePacer,
 }
 
 impl KubeAgentObjects {
-    /// Objects in `namespace`; an agent that is seen for the first time is approved if `approve_new`.
+    /// Objects in `namespace`; a new agent is approved if `approve_new`.
     pub fn new(client: Client, namespace: &str, approve_new: bool, replicas: Arc<Replicas>) -> Self {
         Self {
             api: Api::namespaced(client, namespace),
@@ -57,8 +56,8 @@ impl KubeAgentObjects {
         }
     }
 
-    /// The same, with no more registrations and notes than `registrations` allows, no more answers for the leader
-    /// than `answers` does, and no more registrations of agents that were never approved than `unapproved` does.
+    /// Limits registrations and summaries by `registrations`, writes the leader waits for by `answers`, and
+    /// registrations of unapproved agents by `strangers`.
     #[must_use]
     pub fn paced(mut self, registrations: Budget, answers: Budget, strangers: Budget) -> Self {
         self.budget = registrations;
@@ -89,7 +88,7 @@ impl KubeAgentObjects {
         timed(name, self.api.get_opt(name)).await?.map_err(failed(name))
     }
 
-    /// Waits until one write of a registration is allowed. A tenth of the registrations may be of strangers.
+    /// Waits for the budget of one registration. At most a tenth may be of unapproved agents.
     async fn pace(&self, registration: &Registration) {
         if registration.admission == AdmissionClass::Unapproved {
             self.unapproved.take(Urgency::Newcomer).await;
@@ -97,12 +96,12 @@ impl KubeAgentObjects {
         self.pace_of(registration).take(urgency(registration)).await;
     }
 
-    /// Registrations that change nothing for an account leave the other budget to those that do.
+    /// Registrations that change nothing for any account leave the budget of the others alone.
     fn pace_of(&self, registration: &Registration) -> &Budget {
         if registration.needs_accounts { &self.answers } else { &self.budget }
     }
 
-    /// What the API server said, which is left alone if it asks for that.
+    /// Converts an error of the API server, and pauses the budgets if it asks for that.
     fn heed(&self, name: &str, problem: kube::Error) -> RegistrationError {
         if let Some(pause) = too_busy(&problem) {
             self.budget.pause(pause);
@@ -111,8 +110,8 @@ impl KubeAgentObjects {
         failed(name)(problem)
     }
 
-    /// Writes the status that `change` makes of an agent's object, and makes it anew after a conflict. Answers whether the
-    /// object says so now; false: there is no object, or `change` makes none of it.
+    /// Writes the status that `change` makes of an agent's object, and retries after a conflict. Returns whether the
+    /// object has that status; false if there is no object or `change` returns `None`.
     async fn update(
         &self,
         session: SessionRef<'_>,
@@ -135,7 +134,7 @@ impl KubeAgentObjects {
         Err(contended(session.agent_id))
     }
 
-    /// Writes the status, and answers with the object's version; absent: someone else has written meanwhile.
+    /// Writes the status. Returns the object's version, or `None` after a conflict.
     async fn put(
         &self,
         mut agent: KubesvcAgent,
@@ -154,13 +153,13 @@ impl KubeAgentObjects {
 #[async_trait]
 impl AgentObjects for KubeAgentObjects {
     async fn known(&self) -> Result<Vec<KnownAgent>, RegistrationError> {
-        // From the API server's cache: what is a moment old will do, and it spares etcd.
+        // Served from the API server's cache, which spares etcd; slightly stale data is enough.
         let listed = self.api.list(&ListParams::default().match_any()).await.map_err(failed("list"))?;
         Ok(listed.items.into_iter().map(status::known).collect())
     }
 
     async fn register(&self, registration: &Registration) -> Result<RegisteredAgent, RegistrationError> {
-        // An object that has to be made first is written twice all the same: its status cannot be made with it.
+        // A new object takes two writes in one turn: it cannot be created with a status.
         self.gate.pass(&names::agent_object_name(&registration.agent_id, &registration.zone)).await;
         for _ in 0..MAX_CONFLICT_RETRIES {
             let agent = self.get_or_create(registration).await?;
@@ -196,7 +195,7 @@ impl AgentObjects for KubeAgentObjects {
             crash::point("agent-left:before");
             Some(status)
         };
-        // Revokes wait for it, and another process of the agent, wherever it comes to.
+        // Revokes, and other processes with the agent's id, wait for this write.
         if self.update(session, Urgency::Answer, disconnect).await? {
             crash::point("agent-left:after");
         }
@@ -235,7 +234,7 @@ impl AgentObjects for KubeAgentObjects {
         crash::point("agent-note:before");
         let written = self.put(agent, status).await;
         crash::point("agent-note:after");
-        // After a conflict it is the next one's turn to say it.
+        // After a conflict the summary is written later.
         Ok(written?.is_some())
     }
 
@@ -252,14 +251,14 @@ impl AgentObjects for KubeAgentObjects {
         crash::point("agent-remove:after");
         match removed {
             Ok(_) => Ok(()),
-            // Gone already, or another one by now.
+            // Already removed or replaced.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
             Err(problem) => Err(self.heed(&name, problem)),
         }
     }
 }
 
-/// Agents that were here before are registered first.
+/// Returning agents are registered first.
 fn urgency(registration: &Registration) -> Urgency {
     match registration.admission {
         AdmissionClass::Returning => Urgency::Registration,
@@ -267,7 +266,7 @@ fn urgency(registration: &Registration) -> Urgency {
     }
 }
 
-/// How urgent answers are: as urgent as the most urgent among them.
+/// Returns the urgency of the most urgent report.
 fn urgency_of(outbox: &[OutboxEntry]) -> Urgency {
     let ends_a_revoke = outbox.iter().any(|entry| entry.result == OutboxResult::Dropped);
     if ends_a_revoke { Urgency::Revoke } else { Urgency::Answer }
@@ -281,7 +280,7 @@ fn failed(name: &str) -> impl Fn(kube::Error) -> RegistrationError + '_ {
     move |problem| RegistrationError::Api { name: name.to_owned(), reason: problem.to_string() }
 }
 
-/// Waits for an answer of the API server.
+/// Waits for an answer of the API server, within its time limit.
 async fn timed<T>(name: &str, answer: impl Future<Output = T>) -> Result<T, RegistrationError> {
     tokio::time::timeout(REQUEST_TIMEOUT, answer).await.map_err(|_| RegistrationError::Api {
         name: name.to_owned(),

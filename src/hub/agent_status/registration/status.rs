@@ -1,4 +1,4 @@
-//! What the object of an agent says, made from what it said before.
+//! The status of a KubesvcAgent, made from the previous one.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use crate::account::outbox::OutboxEntry;
 use crate::account::{KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus, SessionId, ZONE_LABEL, names};
 use crate::hub::agent_status::registration::{AgentSummary, KnownAgent, Registration, RegistrationError};
 
-/// The condition about the accounts of the agent's own file.
+/// Condition type for the accounts of the agent's own file.
 const STATIC_ACCOUNTS: &str = "StaticAccounts";
-/// The condition about the cluster that the agent is in, or reaches.
+/// Condition type for the cluster that the agent runs in or reaches.
 const SAME_CLUSTER: &str = "SameCluster";
-/// The longest message of a condition, in bytes.
+/// Maximum length of a condition's message, in bytes.
 const MAX_MESSAGE_BYTES: usize = 1024;
 
 pub(in crate::hub) fn new_object(name: &str, registration: &Registration, approved: bool) -> KubesvcAgent {
@@ -28,7 +28,7 @@ pub(in crate::hub) fn new_object(name: &str, registration: &Registration, approv
     }
 }
 
-/// The status with the session in it.
+/// Returns the status with a new session.
 pub(in crate::hub) fn registered(
     agent: &KubesvcAgent,
     registration: &Registration,
@@ -73,7 +73,7 @@ pub(in crate::hub) fn registered(
         version: (!registration.version.is_empty()).then(|| registration.version.clone()),
         protocol_version: i32::try_from(registration.protocol).ok(),
         outbox: Vec::new(),
-        // A new process may have another file; what it lists is not known until it has said so.
+        // A new process may have another file; its accounts are unknown until it sends its list.
         static_accounts: before.static_accounts.filter(|_| same_process),
         static_sources: before.static_sources.filter(|_| same_process),
         cluster_uid: (!registration.cluster_uid.is_empty()).then(|| registration.cluster_uid.clone()),
@@ -81,7 +81,7 @@ pub(in crate::hub) fn registered(
     })
 }
 
-/// The status of an agent whose session has ended; absent: there is nothing to write.
+/// Returns the status after the end of a session; `None` if there is nothing to write.
 pub(in crate::hub) fn disconnected(
     agent: &KubesvcAgent,
     session_id: &SessionId,
@@ -95,15 +95,15 @@ pub(in crate::hub) fn disconnected(
     Some(KubesvcAgentStatus { connected: false, session: Some(session), ..status.clone() })
 }
 
-/// The status with the approval written down that a person has given; absent: it says so, none is given, or it is of
-/// another session.
+/// Returns the status that records an approval; `None` if it is recorded, not given, or the object names another
+/// session.
 pub(super) fn approved(agent: &KubesvcAgent, session_id: &SessionId) -> Option<KubesvcAgentStatus> {
     let status = agent.status.as_ref().filter(|status| agent.spec.approved && !status.approved_once)?;
     let ours = status.session.as_ref().is_some_and(|session| session.id == *session_id);
     ours.then(|| KubesvcAgentStatus { approved_once: true, ..status.clone() })
 }
 
-/// The status with the answers that accounts wait for; absent: it is of another session.
+/// Returns the status with these reports; `None` if the object names another session.
 pub(in crate::hub) fn reported(
     agent: &KubesvcAgent,
     session_id: &SessionId,
@@ -114,7 +114,7 @@ pub(in crate::hub) fn reported(
     ours.then(|| KubesvcAgentStatus { outbox: outbox.to_vec(), ..status.clone() })
 }
 
-/// The status with what is told of the agent's accounts; absent: it says so already, or is of another session.
+/// Returns the status with this summary; `None` if it is unchanged, or the object names another session.
 pub(super) fn noted(
     agent: &KubesvcAgent,
     session_id: &SessionId,
@@ -125,7 +125,7 @@ pub(super) fn noted(
     let noted = KubesvcAgentStatus {
         held: Some(note.held),
         failed: Some(note.failed),
-        // What was listed last stands until the agent has listed anew.
+        // The previous list stands until the agent sends another one.
         static_accounts: note.static_accounts.clone().or_else(|| status.static_accounts.clone()),
         static_sources: note.static_sources.clone().or_else(|| status.static_sources.clone()),
         conditions: conditions(status, note),
@@ -134,8 +134,7 @@ pub(super) fn noted(
     (ours && noted != *status).then_some(noted)
 }
 
-/// The conditions, with those about the agent's own accounts and its cluster as they are now: each absent while nothing is
-/// wrong.
+/// Returns the conditions, with those about own accounts and cluster replaced. Each is absent without a problem.
 fn conditions(status: &KubesvcAgentStatus, note: &AgentSummary) -> Vec<Condition> {
     let own = note.problem.as_ref().map(|(reason, message)| (reason.as_str(), message));
     let cluster = note.kept_from.as_ref().map(|message| (FailureClass::ClusterMismatch.reason(), message));
@@ -158,7 +157,7 @@ fn conditions(status: &KubesvcAgentStatus, note: &AgentSummary) -> Vec<Condition
     conditions
 }
 
-/// What the object says.
+/// Reads an object.
 pub(super) fn known(agent: KubesvcAgent) -> KnownAgent {
     let status = agent.status.unwrap_or_default();
     let ended_at = status.session.as_ref().and_then(|session| Some(session.ended_at.as_ref()?.0));
@@ -178,13 +177,13 @@ pub(super) fn known(agent: KubesvcAgent) -> KnownAgent {
     }
 }
 
-/// The first whole second that is not before it: what is counted from there is not counted short.
+/// Rounds up to a whole second, so that a time counted from it is not too short.
 fn next_second(time: Timestamp) -> Timestamp {
     let whole = whole_seconds(time);
     if whole < time { Timestamp::from_second(time.as_second() + 1).unwrap_or(time) } else { whole }
 }
 
-/// The API server keeps seconds; more would never compare equal.
+/// Truncates to seconds: the API server keeps no fractions, and the status would always differ.
 fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }

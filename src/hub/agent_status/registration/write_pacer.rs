@@ -1,4 +1,4 @@
-//! One object is written at most so often.
+//! Minimum interval between writes of one object.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use tokio::time::Instant;
 
 /// Minimum interval between two writes of one object.
 const MIN_WRITE_INTERVAL: Duration = Duration::from_millis(500);
-/// Number of tracked names at which those are dropped that may be written again.
+/// Number of tracked names at which expired ones are dropped.
 const MAX_TRACKED_NAMES: usize = 1024;
 
-/// When each object may be written again.
+/// Earliest time of the next write, by object.
 #[derive(Debug, Default)]
 pub(super) struct WritePacer(Mutex<HashMap<String, Instant>>);
 
@@ -23,7 +23,7 @@ impl WritePacer {
         }
     }
 
-    /// Takes the turn if an object may be written now; else says when.
+    /// Takes the turn if the object may be written now; otherwise returns the time of the next turn.
     pub(super) fn try_pass(&self, name: &str) -> Result<(), Instant> {
         let now = Instant::now();
         let mut again = self.0.lock();

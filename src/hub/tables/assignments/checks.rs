@@ -1,18 +1,18 @@
-//! When the rows in the database are read again and compared. Pure.
+//! Schedule of the checks that compare all rows. Pure.
 
 use std::time::Duration;
 
 use crate::hub::sessions::ledger::Moment;
 
-/// Delay of the first comparison after a start or a change.
+/// Delay of the first check after a start or a change.
 const FIRST_CHECK_DELAY: Duration = Duration::from_secs(5);
 
-/// When the rows are read again and mended, though nothing has changed.
+/// Periods of the regular checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AssignmentChecks {
-    /// Until the first time.
+    /// Delay of the first check.
     pub initial_delay: Duration,
-    /// From one time to the next, at the longest.
+    /// Maximum interval between two checks.
     pub period: Duration,
 }
 
@@ -22,9 +22,9 @@ impl Default for AssignmentChecks {
     }
 }
 
-/// The next comparisons: five seconds after the start or a change, then ten, and so on until the period is reached.
-/// Whoever leads may have taken this replica, or the process that had its id before, for dead; then it removes the
-/// rows, at the latest some seconds after.
+/// The next checks: five seconds after a start or a change, then ten, and so on up to the period. The leader may have
+/// considered this replica, or the process that had its id before, dead; it then removes the rows within some
+/// seconds.
 #[derive(Debug)]
 pub(super) struct CheckSchedule {
     period: Duration,
@@ -38,13 +38,13 @@ impl CheckSchedule {
         Self { period, pace: FIRST_CHECK_DELAY, next: now + checks.initial_delay }
     }
 
-    /// Something has happened by which rows may have been lost.
+    /// Restarts the schedule: rows may have been lost.
     pub(super) fn hasten(&mut self, now: Moment) {
         self.pace = FIRST_CHECK_DELAY;
         self.next = self.next.min(now + self.pace.min(self.period));
     }
 
-    /// Whether they are to be compared now.
+    /// Whether a check is due.
     pub(super) fn is_due(&mut self, now: Moment) -> bool {
         let is_due = now >= self.next;
         if is_due {

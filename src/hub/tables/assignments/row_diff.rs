@@ -1,62 +1,62 @@
-//! What the rows shall be, and what the database is known to hold. Pure.
+//! The desired rows, and the rows that the database is known to hold. Pure.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::store::{Assignment, AssignmentChanges};
 
-/// The key of a row.
+/// Key of a row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct AssignmentKey {
     pub(super) account: String,
     pub(super) agent: String,
 }
 
-/// What a session has of an account.
+/// What a session holds of an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AccountHold {
     uid: String,
     caching: bool,
 }
 
-/// What the database holds under a key.
+/// State of a stored row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum StoredRow {
-    /// As it should be, for the account with this uid, whose objects the agent streams or not. An account that is made anew under its name gets its row anew,
-    /// because the old one went with the old account.
+    /// As desired, for the account with this uid, and whether the agent streams its objects. An account that is
+    /// created again under its name gets a new row, because the old one went with the old account.
     Right(AccountHold),
-    /// It says that the agent cannot be reached, since the session has ended, and goes with the next round.
+    /// Marked as unreachable because the session has ended; removed in the next round.
     Unreachable,
-    /// It was read, and may be anything.
+    /// Read from the database, not compared yet.
     Unsure,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct RowDiff {
-    /// The pair of each session and account that it holds.
+    /// Pair of each session and account it holds.
     holds: HashMap<(u64, String), (AssignmentKey, bool)>,
-    /// For each pair the sessions that hold it, and what they have: two for a moment, when an agent connects anew.
+    /// Sessions that hold each pair; briefly two when an agent reconnects.
     pairs: HashMap<AssignmentKey, BTreeMap<u64, AccountHold>>,
-    /// What the database holds; absent while that must be read.
+    /// Stored rows; absent while they must be read.
     rows: Option<HashMap<AssignmentKey, StoredRow>>,
     dirty: HashSet<AssignmentKey>,
-    /// Pairs whose session has ended, until their row says so: readers of the table see that before it goes.
+    /// Pairs whose session has ended and whose row does not say so yet; readers see that before the row is removed.
     lost: HashSet<AssignmentKey>,
-    /// Pairs whose row was marked in this round, to go with the next.
+    /// Pairs whose row was marked in this round; removed in the next.
     marked: HashSet<AssignmentKey>,
 }
 
 /// What a session has of an account.
 pub(super) enum HoldChange {
-    /// It holds it as this pair, and streams its objects or not.
+    /// It holds the account as this pair; the flag says whether it streams the objects.
     As(AssignmentKey, bool),
-    /// It has dropped it.
+    /// It dropped the account.
     Nothing,
     /// The session has ended.
     Ended,
 }
 
 impl RowDiff {
-    /// A session was looked at for what it has of an account.
+    /// Records what a session has of an account.
     pub(super) fn look(&mut self, serial: u64, uid: String, held: HoldChange) {
         let key = (serial, uid);
         let (held, has_ended) = match held {
@@ -87,22 +87,22 @@ impl RowDiff {
         }
     }
 
-    /// The database may hold something else than is known: it is to be read.
+    /// Marks the stored rows as unknown: they are read again.
     pub(super) fn mark_stale(&mut self) {
         self.rows = None;
     }
 
-    /// Whether it is known what the database holds.
+    /// Whether the stored rows are known.
     pub(super) fn is_read(&self) -> bool {
         self.rows.is_some()
     }
 
-    /// This is what the database holds.
+    /// Sets the stored rows.
     pub(super) fn read(&mut self, rows: impl Iterator<Item = Assignment>) {
         let mut known = HashMap::new();
         for row in rows {
             let pair = AssignmentKey { account: row.account_name.clone(), agent: row.agent_id.clone() };
-            // The account of a row that is as it should be is the one that holds it.
+            // A row that is as desired belongs to the account that is held.
             let hold = self.hold(&pair).filter(|hold| row == right(&pair, hold.caching));
             known.insert(pair, hold.map_or(StoredRow::Unsure, StoredRow::Right));
         }
@@ -110,12 +110,12 @@ impl RowDiff {
         self.rows = Some(known);
     }
 
-    /// A new round: rows that were marked as unreachable in the one before go.
+    /// Starts a round: rows marked in the previous one are removed.
     pub(super) fn begin_round(&mut self) {
         self.dirty.extend(self.marked.drain());
     }
 
-    /// Changes to be written, at most so many; absent: the database holds what it should in this round.
+    /// Returns the next changes, bounded in number; `None` if the rows are as desired in this round.
     pub(super) fn changes(&mut self, max: usize) -> Option<AssignmentChanges> {
         let rows = self.rows.as_ref()?;
         let (pairs, mut changes, mut count) = (&self.pairs, AssignmentChanges::default(), 0);
@@ -149,7 +149,7 @@ impl RowDiff {
         (count > 0).then_some(changes)
     }
 
-    /// These changes are committed.
+    /// Records that these changes are committed.
     pub(super) fn written(&mut self, changes: &AssignmentChanges) {
         for (account, agent) in &changes.deletes {
             let pair = AssignmentKey { account: account.clone(), agent: agent.clone() };
@@ -185,7 +185,7 @@ fn key(row: &Assignment) -> (&str, &str) {
     (&row.account_name, &row.agent_id)
 }
 
-/// The row of a pair.
+/// Returns the row of a pair.
 fn right(pair: &AssignmentKey, caching: bool) -> Assignment {
     Assignment {
         account_name: pair.account.clone(),
