@@ -9,15 +9,15 @@ use crate::hub::Hub;
 use crate::hub::sessions::session::Session;
 use crate::hub::zone_probes::probe::ProbeRound;
 
-/// Maximum number of zones shown to an account that takes any zone.
+/// Maximum number of zones shown for an account that takes any zone.
 const MAX_ZONES_SHOWN: usize = 64;
 
 #[async_trait]
 impl Fleet for Hub {
-    /// All sessions of the zones that the account has to do with (its grant's, its pinned one, its last one), those
-    /// away included. Of the other zones, where it takes any: while it asks, the sessions that
-    /// [`asked`](super::zone_probes::ZoneProbes::asked) gives; else one connected and approved session of each, the first 64 by name. That is all a choice of zone
-    /// needs, and it keeps a decision cheap with many zones.
+    /// Returns all sessions, including absent ones, of the zones of the account: granted, pinned and last. If it
+    /// takes any zone, adds sessions of other zones: while it is probed those of
+    /// [`asked`](super::zone_probes::ZoneProbes::asked), else one connected and approved session of each of the first
+    /// 64 zones by name. That suffices to choose a zone, and keeps a decision cheap with many zones.
     fn sessions(&self, uid: &str) -> Vec<SessionFact> {
         let now = self.context.ticks.now();
         let account = self.context.accounts.by_uid(uid);
@@ -27,7 +27,7 @@ impl Fleet for Hub {
         let mut facts = Vec::new();
         for zone_id in &zones {
             self.sessions.registry.in_zone(zone_id, |zone| {
-                // What an agent says that was never approved counts for no account, and nobody waits for it.
+                // Reports and silence of an agent that was never approved do not count.
                 let in_force = zone.connected.values();
                 let in_force = in_force.filter(|one| !one.is_superseded() && one.was_approved());
                 facts.extend(in_force.map(|session| SessionFact {
@@ -128,7 +128,7 @@ impl Fleet for Hub {
 }
 
 impl Hub {
-    /// The cluster that an agent was in when it last registered, by its object.
+    /// Returns the cluster of an agent at its last registration, from its KubesvcAgent.
     fn cluster_told(&self, agent_id: &str, zone: &str) -> String {
         let agent = self.context.agent_index.get(&names::agent_object_name(agent_id, zone));
         agent.and_then(|agent| agent.status.as_ref()?.cluster_uid.clone()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! What the hub counts.
+//! Metrics of the hub.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -6,35 +6,35 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-/// Why something was refused or ignored.
+/// Label with the reason for a refusal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ReasonLabel {
     /// One of a fixed set of words.
     pub reason: &'static str,
 }
 
-/// The hub's counters. Reading and counting are atomic operations.
+/// The hub's counters; atomic.
 #[derive(Clone, Debug, Default)]
 pub struct HubMetrics {
-    /// TCP connections that were accepted.
+    /// Accepted TCP connections.
     pub connections: Counter,
-    /// TCP connections that were closed before they spoke HTTP/2, by reason.
+    /// TCP connections closed before they spoke HTTP/2, by reason.
     pub connections_refused: Family<ReasonLabel, Counter>,
-    /// Agent sessions that stand.
+    /// Connected sessions.
     pub sessions: Gauge,
-    /// Agent sessions that were accepted.
+    /// Accepted sessions.
     pub sessions_accepted: Counter,
-    /// Agent sessions that ended after they were accepted.
+    /// Ended sessions, of those accepted.
     pub sessions_ended: Counter,
-    /// Hellos that were refused, by reason.
+    /// Refused hellos, by reason.
     pub refusals: Family<ReasonLabel, Counter>,
     /// Frames from agents.
     pub frames_in: Counter,
     /// Frames to agents.
     pub frames_out: Counter,
-    /// Probes that were sent to agents.
+    /// Probes sent to agents.
     pub probes: Counter,
-    /// Frames and answers that were ignored, by reason.
+    /// Ignored frames and answers, by reason.
     pub ignored: Family<ReasonLabel, Counter>,
 }
 

@@ -1,14 +1,14 @@
-//! Requests to the API server that may get no answer: they are repeated, over another connection.
+//! Requests to an API server that may not answer: repeated over another connection.
 
 use std::time::Duration;
 
-/// How long one answer may take: several times what the objects of 10,000 agents need.
+/// Time limit for one answer: several times what the objects of 10,000 agents need.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of attempts.
 const MAX_ATTEMPTS: usize = 3;
 
-/// Asks until there is an answer, good or bad; absent: there was none in 15 s. A question that is given up takes its
-/// connection with it, so the next one is not asked into the same silence.
+/// Repeats a request until it is answered; `None` without an answer in 15 s. An abandoned request closes its
+/// connection, so the next one uses another.
 pub(super) async fn ask_with_retries<T, E, F>(question: impl Fn() -> F) -> Option<Result<T, E>>
 where
     F: Future<Output = Result<T, E>>,

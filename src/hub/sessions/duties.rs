@@ -1,30 +1,36 @@
-//! What one session owes one account: a function of what the object says and what the session has done.
+//! What one session owes one account: a function of the account's object and of the ledger.
 //!
-//! An account is *wanted* at a session where the agent is approved, the grant is Open for its zone, and the state is
-//! ACTIVATING, ACTIVE or ORPHANED. Wanted and not held under the grant's epoch: Add. Not wanted and perhaps held: Drop.
-//! The grant is being revoked and the agent was never sent the account: Dropped is said for it, so that the leader
-//! need not wait. That is owed without approval too, since an agent may hold what it was given before. Held in another cluster than the one the account is bound to: Drop, and it is asked for again later,
-//! as after a failure; the agents that hold it in the right one are not touched. An account of an agent's own file is owed
-//! to agents alone that list it themselves, with its source, and one that asks for the agent's own cluster to none that
-//! runs in another one than it is bound to. A newer epoch of the same account supersedes a command that is not answered; an Add waits for a Drop.
+//! An account is *wanted* in a session if the agent is approved, the grant is Open for its zone, and the state is
+//! ACTIVATING, ACTIVE or ORPHANED.
+//!
+//! - Wanted, and not held under the grant's epoch: Add. An Add waits for a Drop.
+//! - Not wanted, and possibly held: Drop.
+//! - The grant is Revoking and the agent was never sent the account: the hub reports Dropped, so that the leader does
+//!   not wait. This needs no approval, since an agent may hold what it was sent before.
+//! - Held in another cluster than the account is bound to: Drop, and Add again later, as after a failure. Agents that
+//!   hold it in the right cluster are not affected.
+//! - A static account is wanted only by agents that list it with the same source. An account that uses the agent's
+//!   own cluster is not wanted by an agent that runs in another cluster than the account is bound to.
+//!
+//! A newer epoch of an account supersedes an unanswered command.
 
 use crate::account::lifecycle::{AgentReport, is_another_cluster, runs_in_another_cluster};
 use crate::account::{GrantEpoch, GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
 use crate::hub::sessions::ledger::{LedgerEntry, Moment, PendingCommand, RetryAt};
 
-/// The session, as far as its duties go.
+/// The session, as its duties see it.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::hub) struct SessionView<'a> {
     pub(in crate::hub) zone: &'a str,
-    /// Whether the agent is given accounts.
+    /// Whether the agent is approved.
     pub(in crate::hub) approved: bool,
-    /// The agent is stopping: it is sent nothing new.
+    /// The agent is draining: nothing new is sent.
     pub(in crate::hub) draining: bool,
-    /// Whether all objects were seen once. Before that, an account that is not known may well exist.
+    /// Whether all accounts were listed once. Before that, an unknown account may exist.
     pub(in crate::hub) synced: bool,
-    /// Whether the agent's own file has the account that is looked at; absent until it has sent its list.
+    /// Whether the agent's own file lists the account; absent until it has sent its list.
     pub(in crate::hub) lists: Option<bool>,
-    /// uid of kube-system of the cluster that the agent runs in; empty where it has not said.
+    /// uid of kube-system of the cluster that the agent runs in; empty if unknown.
     pub(in crate::hub) cluster_uid: &'a str,
 }
 
@@ -35,28 +41,27 @@ impl Default for SessionView<'_> {
     }
 }
 
-/// What is to be done now.
+/// The next command, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::hub) enum Duty {
-    /// Nothing, until the object, the session or the answer to a command changes.
+    /// Nothing until the object, the session or the answer to a command changes.
     Nothing,
     /// Nothing before this moment.
     Later(Moment),
     /// Send the account under this epoch.
     Add(GrantEpoch),
-    /// Have it dropped, up to this epoch.
+    /// Drop it, up to this epoch.
     Drop(GrantEpoch),
-    /// The agent holds it under this epoch in another cluster than the one it is bound to: have it dropped, and take
-    /// that for a failure of this agent.
+    /// The agent holds it under this epoch in the wrong cluster: drop it, and report a failure of this agent.
     DropFromWrongCluster(GrantEpoch),
-    /// Say Dropped for the agent.
+    /// Report Dropped for the agent.
     SayDropped(GrantEpoch),
-    /// The session has nothing to do with the account any more.
+    /// Remove the account from the ledger.
     Forget,
 }
 
-/// Decides for one account and one session. `account` is absent where no object has the uid, `entry` where the session
-/// never had to do with it.
+/// Decides for one account and one session. `account` is `None` if no object has the uid, `entry` if the account is
+/// not in the ledger.
 pub(in crate::hub) fn duty(
     view: SessionView<'_>,
     account: Option<&KubesvcAccount>,
@@ -72,7 +77,7 @@ pub(in crate::hub) fn duty(
         && status.phase() == GrantPhase::Open
     {
         match view.lists {
-            // What it holds is looked at when it has said which accounts are its own.
+            // The agent's accounts are checked once it has sent its own list.
             None if account.is_static() => return Duty::Nothing,
             Some(false) if account.is_static() => return clean(view, Some(status), entry, now),
             _ if runs_in_another_cluster(account, view.cluster_uid) => {
@@ -135,7 +140,7 @@ fn add(
     Duty::Add(epoch)
 }
 
-/// FAILED under an open grant: neither add nor drop. Any other state is none that an open grant goes with.
+/// FAILED under an open grant: neither Add nor Drop. No other state occurs with an open grant.
 fn keep(
     status: &KubesvcAccountStatus,
     entry: Option<&LedgerEntry>,
@@ -162,7 +167,7 @@ fn revoke(view: SessionView<'_>, status: &KubesvcAccountStatus, entry: Option<&L
     }
 }
 
-/// The account is none of this session's: whatever it may hold of it goes.
+/// The account does not belong to this session: drops whatever the agent may hold.
 fn clean(
     view: SessionView<'_>,
     status: Option<&KubesvcAccountStatus>,

@@ -1,4 +1,4 @@
-//! What one session has been told and has said, account by account. No I/O and no clock: time comes in.
+//! Commands sent by one session and reports received, by account. No I/O and no clock: the time is an argument.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,20 +7,20 @@ use crate::account::GrantEpoch;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::lifecycle::{AgentReport, Tick};
 
-/// Time since the hub began.
+/// Time since the start of the hub.
 pub(in crate::hub) type Moment = Duration;
 
 /// Delays before a failed epoch is sent again, in seconds; the last one repeats.
 pub(in crate::hub) const RETRY_DELAYS_SECONDS: [u64; 4] = [10, 20, 40, 60];
-/// Number of mismatches in a row between the credential read here and the grant's after which that is a failure.
+/// Number of consecutive credential mismatches after which the session reports a failure.
 const MAX_CREDENTIAL_MISMATCHES: u32 = 12;
-/// Age of a session's last frame, in ticks, from which its debts count no further: it is being lost, not silent.
+/// Age of the last frame, in ticks, from which silence counts no further: the connection is being lost.
 const MAX_TICKS_WITHOUT_FRAME: Tick = 15;
 
-/// What was begun for an account and is not answered yet.
+/// A command without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::hub) enum PendingCommand {
-    /// An Add of this epoch awaits its credential; nothing was sent.
+    /// An Add of this epoch waits for its credential; nothing was sent.
     Prepare(GrantEpoch),
     /// AddAccounts was sent for this epoch.
     Add(GrantEpoch),
@@ -28,56 +28,56 @@ pub(in crate::hub) enum PendingCommand {
     Drop(GrantEpoch),
 }
 
-/// When an epoch that failed is asked for again.
+/// Time at which a failed epoch is sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::hub) struct RetryAt {
     pub(in crate::hub) epoch: GrantEpoch,
     pub(in crate::hub) count: usize,
     pub(in crate::hub) at: Moment,
-    /// The failure was that the agent held it in the wrong cluster. So it said Held before, and the next Held does not
-    /// end the series.
+    /// The agent held the account in the wrong cluster. It reported Held before, so the next Held does not end the
+    /// series.
     pub(in crate::hub) wrong_cluster: bool,
 }
 
-/// One account in one session.
+/// State of one account in one session.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in crate::hub) struct LedgerEntry {
-    /// The account's name.
+    /// Name of the account.
     pub(in crate::hub) name: String,
-    /// The greatest epoch that the agent may hold: told in its hello, or sent. Absent: it holds nothing.
+    /// Greatest epoch that the agent may hold, from its hello or from a sent Add; `None` if it holds nothing.
     pub(in crate::hub) believed: Option<GrantEpoch>,
-    /// It said in its hello that it holds the account. It is asked again all the same, for what it reaches.
+    /// Its hello said that it holds the account. It is sent an Add all the same, to learn what it reaches.
     pub(in crate::hub) said_held: bool,
     pub(in crate::hub) command: Option<PendingCommand>,
-    /// The last report, with its epoch.
+    /// Last report, with its epoch.
     pub(in crate::hub) report: Option<(GrantEpoch, AgentReport)>,
-    /// The object was read from the API server itself since the session was registered.
+    /// Whether the object was read from the API server since the registration.
     pub(in crate::hub) confirmed: bool,
     pub(in crate::hub) retry: Option<RetryAt>,
-    /// The epoch whose credential was found to be another one than the grant's, and how often in a row.
+    /// Epoch whose credential differed from the grant's, and the number of consecutive mismatches.
     pub(in crate::hub) credential_mismatch: Option<(GrantEpoch, u32)>,
-    /// The epoch of a drop that the agent could not do.
+    /// Epoch of a drop that failed.
     pub(in crate::hub) drop_failed: Option<GrantEpoch>,
-    /// It was claimed in the hello, and was then none of the zone's accounts.
+    /// Claimed in the hello while it was no account of the zone.
     pub(in crate::hub) foreign: bool,
-    /// Since when an answer is owed, on the session's clock of silence, and for which epoch.
+    /// Epoch of the outstanding answer, and since when, on the silence clock.
     pub(in crate::hub) owed: Option<(GrantEpoch, Tick)>,
 }
 
-/// What became of an answer.
+/// Effect of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::hub) enum AnswerEffect {
     /// It is the account's last report now.
     Taken,
-    /// A duplicate, or for an older epoch: harmless.
+    /// A duplicate, or an answer for an older epoch; ignored.
     Late,
-    /// The session was never sent this account.
+    /// The account was never sent in this session.
     NeverSent,
     /// The epoch was never sent.
     Future,
 }
 
-/// Counts ticks, but only those at most [`MAX_TICKS_WITHOUT_FRAME`] after a frame.
+/// Counts ticks, up to [`MAX_TICKS_WITHOUT_FRAME`] after each frame.
 #[derive(Clone, Copy, Debug, Default)]
 struct SilenceClock {
     counted: Tick,
@@ -99,11 +99,11 @@ impl SilenceClock {
 #[derive(Clone, Debug, Default)]
 pub(in crate::hub) struct Ledger {
     entries: HashMap<String, LedgerEntry>,
-    /// Account names with drops under way, and how many.
+    /// Account names with drops in progress, and their number.
     dropping: HashMap<String, usize>,
     /// Accounts that wait until their name is free.
     waiting: HashMap<String, Vec<String>>,
-    /// How many entries are foreign.
+    /// Number of foreign entries.
     foreign: usize,
     clock: SilenceClock,
 }
@@ -125,13 +125,13 @@ impl Ledger {
         self.entries.iter()
     }
 
-    /// A frame came.
+    /// Records that a frame came.
     pub(in crate::hub) fn frame(&mut self, now: Tick) {
         self.clock.frame(now);
     }
 
-    /// For how many ticks the agent has owed an answer about the account. None of them while the hub itself still waits
-    /// for the credential: that wait has its own bound, and says nothing about the agent.
+    /// Returns the ticks for which an answer about the account is outstanding. Zero while the credential is being
+    /// read: that wait has its own bound and is not the agent's.
     pub(in crate::hub) fn silent_for(&self, uid: &str, now: Tick) -> Option<Tick> {
         let entry = self.entries.get(uid)?;
         let (_, since) = entry.owed?;
@@ -139,28 +139,28 @@ impl Ledger {
         Some(if is_preparing { 0 } else { self.clock.read(now).saturating_sub(since) })
     }
 
-    /// Whether the object was read from the API server itself since the session was registered.
+    /// Whether the object was read from the API server since the registration.
     pub(in crate::hub) fn is_confirmed(&self, uid: &str) -> bool {
         self.entries.get(uid).is_some_and(|entry| entry.confirmed)
     }
 
-    /// The object was read from the API server itself.
+    /// Records that the object was read from the API server.
     pub(in crate::hub) fn confirm(&mut self, uid: &str) {
         if let Some(entry) = self.entries.get_mut(uid) {
             entry.confirmed = true;
         }
     }
 
-    /// Whether any answer is owed.
+    /// Whether any answer is outstanding.
     pub(in crate::hub) fn owes(&self) -> bool {
         self.entries.values().any(|entry| entry.owed.is_some())
     }
 
-    /// What the agent holds by its own hello (uid, name and epoch), and what the former stream of the same process was
-    /// sent. A word stands only where both agree; what the hello does not name may still be held, and is dropped or sent
-    /// again explicitly.
+    /// Initializes the ledger with what the agent's hello says it holds (uid, name, epoch) and with the ledger of the
+    /// former stream of the same process. A report is kept only where both agree. What the hello does not name may
+    /// still be held, and is dropped or sent again explicitly.
     pub(in crate::hub) fn seed(&mut self, held: &[(String, String, GrantEpoch)], former: &Self) {
-        // Foreign accounts were never sent: whether they are held, the hello alone says.
+        // Foreign accounts were never sent, so the hello alone counts.
         let sent = former.entries().filter(|(_, entry)| entry.may_hold() && !entry.foreign);
         for (uid, entry) in sent {
             self.believe(uid, &entry.name, entry.believed.unwrap_or_default(), None);
@@ -189,23 +189,23 @@ impl Ledger {
         }
     }
 
-    /// How many accounts the agent holds, and how many it could not take or drop or has lost.
+    /// Returns the number of accounts held, and of those that failed to be added or dropped or were lost.
     pub(in crate::hub) fn counts(&self) -> (usize, usize) {
         self.entries.values().fold((0, 0), |(held, failed), entry| match &entry.report {
             Some((_, AgentReport::Held(_))) => (held + 1, failed),
             Some((_, AgentReport::Failed(_) | AgentReport::Lost(_))) => (held, failed + 1),
-            // An agent that has come back holds what it says, though it is asked once more.
+            // A reconnected agent holds what its hello says, although an Add is sent again.
             None if entry.said_held => (held + 1, failed),
             Some((_, AgentReport::Dropped)) | None => (held, failed),
         })
     }
 
-    /// An Add is wanted. The account owes an answer from now on, though its credential is still awaited.
+    /// Starts an Add: an answer is outstanding from now on, although the credential is not read yet.
     pub(in crate::hub) fn prepare(&mut self, uid: &str, name: &str, epoch: GrantEpoch, now: Tick) {
         self.owe(uid, name, epoch, now).command = Some(PendingCommand::Prepare(epoch));
     }
 
-    /// An Add is wanted, and the name is not free: the account is looked at again when it is.
+    /// Delays an Add until the name is free.
     pub(in crate::hub) fn wait_for_name(&mut self, uid: &str, name: &str, epoch: GrantEpoch, now: Tick) {
         self.owe(uid, name, epoch, now);
         let waiting = self.waiting.entry(name.to_owned()).or_default();
@@ -214,12 +214,12 @@ impl Ledger {
         }
     }
 
-    /// Whether a drop under this name is under way.
+    /// Whether a drop under this name is in progress.
     pub(in crate::hub) fn name_is_busy(&self, name: &str) -> bool {
         self.dropping.contains_key(name)
     }
 
-    /// An Add was given to the stream: the agent's time to answer begins.
+    /// Records that an Add was sent; the time limit of its answer starts.
     pub(in crate::hub) fn added(&mut self, uid: &str, epoch: GrantEpoch, now: Tick) {
         let since = self.clock.read(now);
         if let Some(entry) = self.entries.get_mut(uid) {
@@ -232,7 +232,7 @@ impl Ledger {
         }
     }
 
-    /// A drop was given to the stream.
+    /// Records that a drop was sent.
     pub(in crate::hub) fn dropping(&mut self, uid: &str, name: &str, epoch: GrantEpoch, now: Tick) {
         let before = self.entries.get(uid).and_then(|entry| entry.command);
         if !matches!(before, Some(PendingCommand::Drop(_))) {
@@ -242,7 +242,8 @@ impl Ledger {
         entry.command = Some(PendingCommand::Drop(epoch));
     }
 
-    /// A drop was given to the stream because the agent holds the account in the wrong cluster: that is its failure.
+    /// Records that a drop was sent because the agent holds the account in the wrong cluster, and reports that
+    /// failure.
     pub(in crate::hub) fn dropping_from_wrong_cluster(
         &mut self,
         uid: &str,
@@ -259,7 +260,7 @@ impl Ledger {
         entry.retry = entry.retry.map(|again| RetryAt { wrong_cluster: true, ..again });
     }
 
-    /// Dropped, said for an agent that was never sent the account.
+    /// Reports Dropped for an agent that was never sent the account.
     pub(in crate::hub) fn say_dropped(&mut self, uid: &str, name: &str, epoch: GrantEpoch) {
         let entry = self.at(uid, name);
         entry.command = None;
@@ -267,7 +268,7 @@ impl Ledger {
         entry.report = Some((epoch, AgentReport::Dropped));
     }
 
-    /// The Add was not sent: the account's own fault is the session's word, anything else is tried again at `retry`.
+    /// Records that an Add was not sent. A failure of the account is reported; anything else is retried at `retry`.
     pub(in crate::hub) fn not_sent(
         &mut self,
         uid: &str,
@@ -290,8 +291,8 @@ impl Ledger {
         }
     }
 
-    /// The Add was not sent: the credential is another one than the grant's. The leader has to look, and does not know it
-    /// by itself. Where that goes on, it is the session's failure.
+    /// Records that an Add was not sent because of a credential mismatch. The leader has to check, and cannot notice
+    /// by itself. A persistent mismatch is reported as a failure.
     pub(in crate::hub) fn record_credential_mismatch(
         &mut self,
         uid: &str,
@@ -308,7 +309,7 @@ impl Ledger {
         self.not_sent(uid, epoch, failure, now, wait);
     }
 
-    /// Whether the credential of this epoch was last found to be another one than the grant's.
+    /// Whether the last read of this epoch's credential was a mismatch.
     pub(in crate::hub) fn has_credential_mismatch(&self, uid: &str, epoch: GrantEpoch) -> bool {
         self.entries
             .get(uid)
@@ -316,7 +317,7 @@ impl Ledger {
             .is_some_and(|(doubted, _)| doubted == epoch)
     }
 
-    /// The Add is not to be sent as it was prepared.
+    /// Discards a prepared Add.
     pub(in crate::hub) fn abandon(&mut self, uid: &str, epoch: GrantEpoch) {
         if let Some(entry) =
             self.entries.get_mut(uid).filter(|one| one.command == Some(PendingCommand::Prepare(epoch)))
@@ -325,7 +326,7 @@ impl Ledger {
         }
     }
 
-    /// `working`: the clock of silence starts anew.
+    /// Handles `Working`: the silence clock restarts.
     pub(in crate::hub) fn working(&mut self, uid: &str, now: Tick) {
         let since = self.clock.read(now);
         if let Some((_, owed)) = self.entries.get_mut(uid).and_then(|entry| entry.owed.as_mut()) {
@@ -333,7 +334,7 @@ impl Ledger {
         }
     }
 
-    /// Takes in an answer. `of_drop`: a failure to drop.
+    /// Records an answer. `of_drop`: a failure to drop.
     pub(in crate::hub) fn record_answer(
         &mut self,
         uid: &str,
@@ -366,12 +367,12 @@ impl Ledger {
         heard
     }
 
-    /// Accounts that waited for a name which is free now.
+    /// Takes the accounts that waited for a name that is free now.
     pub(in crate::hub) fn freed(&mut self, name: &str) -> Vec<String> {
         if self.name_is_busy(name) { Vec::new() } else { self.waiting.remove(name).unwrap_or_default() }
     }
 
-    /// Nothing about the account matters to this session any more. Answers whether it was a foreign one.
+    /// Removes an account. Returns whether it was a foreign one.
     pub(in crate::hub) fn forget(&mut self, uid: &str) -> bool {
         let Some(entry) = self.entries.remove(uid) else { return false };
         if matches!(entry.command, Some(PendingCommand::Drop(_))) {
@@ -381,7 +382,7 @@ impl Ledger {
         entry.foreign
     }
 
-    /// Forgets what was only claimed: whether the agent holds that, its next hello says.
+    /// Removes what was only claimed; the next hello says whether the agent holds it.
     pub(in crate::hub) fn forget_foreign(&mut self) {
         let foreign = self.entries.iter().filter(|(_, entry)| entry.foreign);
         let foreign: Vec<_> = foreign.map(|(uid, _)| uid.clone()).collect();
@@ -391,7 +392,7 @@ impl Ledger {
         self.entries.shrink_to_fit();
     }
 
-    /// These accounts were claimed, and are none of the zone's.
+    /// Marks claimed accounts as foreign.
     pub(in crate::hub) fn are_foreign(&mut self, uids: impl Iterator<Item = String>) {
         for uid in uids {
             if let Some(entry) = self.entries.get_mut(&uid).filter(|entry| !entry.foreign) {
@@ -401,7 +402,7 @@ impl Ledger {
         }
     }
 
-    /// How many foreign accounts it has to do with.
+    /// Returns the number of foreign accounts.
     pub(in crate::hub) fn foreign(&self) -> usize {
         self.foreign
     }
@@ -415,11 +416,11 @@ impl Ledger {
         }
     }
 
-    /// An answer for this epoch is owed; one for another epoch is owed no longer.
+    /// An answer for this epoch is outstanding, and for no other.
     fn owe(&mut self, uid: &str, name: &str, epoch: GrantEpoch, now: Tick) -> &mut LedgerEntry {
         let since = self.clock.read(now);
         let entry = self.at(uid, name);
-        // An agent's hello may have named it otherwise. A drop under way is counted by the name it was begun with.
+        // The agent's hello may have used another name. A drop in progress counts under the name it started with.
         if entry.name != name && !matches!(entry.command, Some(PendingCommand::Drop(_))) {
             name.clone_into(&mut entry.name);
         }
@@ -438,7 +439,7 @@ impl Ledger {
     }
 }
 
-/// What is said where the leader goes on granting another credential than the one that is read here.
+/// Failure reported when the leader keeps granting another credential than the one read here.
 fn another_credential() -> Failure {
     let message = "the replica of the agent reads another credential than the leader; see that all replicas have the same file, and the same Secret";
     Failure::new(FailureClass::CredentialDiffers, message)
@@ -450,7 +451,7 @@ impl LedgerEntry {
         self.believed.is_some()
     }
 
-    /// The greatest epoch that the agent can know of.
+    /// Returns the greatest epoch that the agent can know.
     fn known_epoch(&self) -> Option<GrantEpoch> {
         match self.command {
             Some(PendingCommand::Add(epoch) | PendingCommand::Drop(epoch)) => self.believed.max(Some(epoch)),
@@ -474,7 +475,7 @@ impl LedgerEntry {
         self.retry = Some(RetryAt { epoch, count: count + 1, at, wrong_cluster: false });
     }
 
-    /// Whether what is dropped under this epoch was held in the wrong cluster: that goes on being its word.
+    /// Whether the drop of this epoch follows from the wrong cluster; that failure remains the report.
     fn failed_in_wrong_cluster(&self, epoch: GrantEpoch) -> bool {
         self.retry.is_some_and(|again| again.wrong_cluster && again.epoch == epoch)
             && matches!(&self.report, Some((said, AgentReport::Failed(_))) if *said == epoch)
@@ -485,7 +486,7 @@ impl LedgerEntry {
             Some(PendingCommand::Add(sent) | PendingCommand::Drop(sent)) if epoch < sent => {
                 return AnswerEffect::Late;
             }
-            // In answer to an Add it makes no sense; it must not become a loop.
+            // Dropped makes no sense as the answer to an Add; it must not become a loop.
             Some(PendingCommand::Add(sent)) => self.pace(sent, now),
             _ => {}
         }

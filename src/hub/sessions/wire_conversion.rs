@@ -12,9 +12,10 @@ use crate::wire::common::failure::Class;
 use crate::wire::ops::account_result::Outcome;
 use crate::wire::{common, ops};
 
-/// The longest version of a cluster, in bytes: for people, so that it may be cut short.
+/// Maximum length of a cluster's version, in bytes; longer ones are truncated, since people read them only.
 const MAX_VERSION: usize = 64;
-/// What an identity may be made of, in characters: cutting short would make two clusters one.
+/// Maximum length of an identity, in characters; longer ones are refused, since truncation could make two clusters
+/// equal.
 const MAX_PARTS: [(&str, usize); 5] = [
     ("kube_system_uid", 36),
     ("host", 512),
@@ -22,7 +23,7 @@ const MAX_PARTS: [(&str, usize); 5] = [
     ("token_keys_digest", 64),
     ("authority_key_digest", 64),
 ];
-/// How many namespaces are kept of an identity.
+/// Maximum number of namespaces kept of an identity.
 const MAX_NAMESPACES: usize = 10_000;
 
 /// An agent's answer about one account.
@@ -31,13 +32,13 @@ pub(in crate::hub) struct AccountAnswer {
     pub(in crate::hub) uid: String,
     pub(in crate::hub) epoch: GrantEpoch,
     pub(in crate::hub) report: AgentReport,
-    /// The failure is one to drop the account.
+    /// Whether the failure is one of a drop.
     pub(in crate::hub) of_drop: bool,
-    /// The namespaces it saw, where it holds the account.
+    /// Namespaces of the account, if held.
     pub(in crate::hub) namespaces: Vec<String>,
 }
 
-/// Reads an answer; absent: it names no account, no epoch that could be, or no outcome.
+/// Converts an answer; `None` without an account, a valid epoch or an outcome.
 pub(in crate::hub) fn answer(result: ops::AccountResult) -> Option<AccountAnswer> {
     let (uid, epoch) = reference(result.account?)?;
     let mut namespaces = Vec::new();
@@ -55,7 +56,7 @@ pub(in crate::hub) fn answer(result: ops::AccountResult) -> Option<AccountAnswer
     Some(AccountAnswer { uid, epoch, report, of_drop: result.dropped, namespaces })
 }
 
-/// Reads a loss; absent: it names no account.
+/// Converts a loss; `None` without an account.
 pub(in crate::hub) fn loss(lost: ops::Lost) -> Option<AccountAnswer> {
     let (uid, epoch) = reference(lost.account?)?;
     let failure = lost.failure.as_ref().map_or_else(
@@ -71,13 +72,13 @@ pub(in crate::hub) fn loss(lost: ops::Lost) -> Option<AccountAnswer> {
     })
 }
 
-/// Uid and epoch of a reference.
+/// Returns uid and epoch of a reference.
 pub(in crate::hub) fn reference(account: common::AccountRef) -> Option<(String, GrantEpoch)> {
     let epoch = GrantEpoch::from_wire(account.epoch)?;
     (!account.uid.is_empty()).then_some((account.uid, epoch))
 }
 
-/// A failure as the wire has it, in our words.
+/// Converts a failure.
 pub(in crate::hub) fn read_failure(failure: &common::Failure) -> Failure {
     let class = match failure.class() {
         Class::Auth => FailureClass::Auth,
@@ -86,7 +87,7 @@ pub(in crate::hub) fn read_failure(failure: &common::Failure) -> Failure {
         Class::Tls => FailureClass::Tls,
         Class::Timeout => FailureClass::Timeout,
         Class::BadKubeconfig => FailureClass::BadKubeconfig,
-        // A file that is not there may come; a path that is not allowed will not.
+        // A missing file may appear; a path that is not allowed will not.
         Class::BadReference if failure.retryable => FailureClass::CredentialMissing,
         Class::BadReference => FailureClass::BadReference,
         Class::ClusterMismatch => FailureClass::ClusterMismatch,
@@ -107,7 +108,7 @@ pub(in crate::hub) fn read_failure(failure: &common::Failure) -> Failure {
     Failure::new(class, message)
 }
 
-/// What an account reached, or that no cluster can be named so.
+/// Converts the identity of a cluster, or returns a failure if it is malformed.
 fn read_identity(identity: &ops::ClusterIdentity) -> Result<ClusterIdentity, Failure> {
     let texts = [
         &identity.kube_system_uid,
@@ -141,12 +142,12 @@ fn read_identity(identity: &ops::ClusterIdentity) -> Result<ClusterIdentity, Fai
     })
 }
 
-/// The text with each run of control characters as one space.
+/// Replaces each run of control characters with a space.
 fn printable(text: &str) -> String {
     text.split(char::is_control).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// An account as an agent is sent it. It holds the credential: it must not be logged.
+/// Converts an account for its agent. Contains the credential: must not be logged.
 pub(in crate::hub) fn account_spec(
     account: &KubesvcAccount,
     epoch: GrantEpoch,
@@ -188,7 +189,7 @@ pub(in crate::hub) fn account_spec(
     }
 }
 
-/// An account by reference. Epochs and generations are never negative.
+/// Converts a reference. Epochs and generations are never negative.
 pub(in crate::hub) fn account_ref(
     uid: &str,
     name: &str,

@@ -1,4 +1,4 @@
-//! One account of an agent's file, as the spec of an object.
+//! One account of an agent's file, as the spec of a KubesvcAccount.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -11,20 +11,20 @@ use crate::wire::common::failure::Class;
 use crate::wire::ops::account_spec::Credential;
 use crate::wire::ops::{self, StaticAnswer};
 
-/// An entry that was found good.
+/// A valid entry.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::hub) struct ValidEntry {
-    /// The account's name.
+    /// Account name.
     pub(in crate::hub) name: String,
-    /// What the file says of it, pinned to the agent's zone.
+    /// The spec from the file, pinned to the agent's zone.
     pub(in crate::hub) spec: KubesvcAccountSpec,
 }
 
-/// An entry, or what the agent is told instead.
+/// An entry, or its refusal.
 pub(in crate::hub) type ListedEntry = Result<ValidEntry, StaticAnswer>;
 
-/// Reads a list for a zone: each good entry, and a refusal for each bad one. The first of two entries with one name
-/// counts.
+/// Converts a list for a zone: valid entries, and a refusal for each invalid one. Of two entries with one name the
+/// first counts.
 pub(in crate::hub) fn read(accounts: Vec<ops::AccountSpec>, zone: &str) -> Vec<ListedEntry> {
     let mut names = HashSet::new();
     let entries = accounts.into_iter().map(|sent| {
@@ -83,7 +83,7 @@ fn one(sent: ops::AccountSpec, zone: &str) -> ListedEntry {
     if problems.is_empty() { Ok(ValidEntry { name, spec }) } else { Err(refuse(problems.join("; "))) }
 }
 
-/// What the API server would refuse.
+/// Checks what the API server would refuse.
 fn problems(spec: &KubesvcAccountSpec) -> Vec<String> {
     const MAX_ROLES: usize = 1000;
     let mut problems = validate(spec);

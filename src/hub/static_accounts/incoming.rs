@@ -1,29 +1,29 @@
-//! The frames that make one list. What is over a bound refuses the list as a whole, once, up to the frame that ends
-//! it; the list before it stays in force.
+//! Assembles a list from its frames. A list that exceeds a bound is refused as a whole, once, up to its last frame;
+//! the previous list stays in force.
 
 use prost::Message;
 
 use crate::wire::{MAX_ACCOUNTS_IN_BATCH, MAX_BATCH_BYTES, ops};
 
-/// How many accounts a list may have.
+/// Maximum number of accounts in a list.
 const MAX_ACCOUNTS: usize = 1000;
-/// How many bytes a list may have.
+/// Maximum size of a list, in bytes.
 const MAX_BYTES: usize = 8 * 1024 * 1024;
-/// Room for what stands around the accounts in a frame.
+/// Allowance for the size of a frame without its accounts.
 const FRAME_OVERHEAD_BYTES: usize = 1024;
 
-/// What a frame led to.
+/// Result of one frame.
 #[derive(Debug, PartialEq)]
 pub(in crate::hub) enum FrameOutcome {
-    /// More frames are to come, or the rest of a refused list.
+    /// More frames follow, or the rest of a refused list.
     More,
     /// The list is complete.
     Complete(Vec<ops::AccountSpec>),
-    /// The list is refused, and why.
+    /// The list is refused, for this reason.
     Refused(String),
 }
 
-/// A list that is coming in.
+/// A list that is being received.
 #[derive(Debug, Default)]
 pub(in crate::hub) struct IncomingList {
     accounts: Vec<ops::AccountSpec>,
@@ -32,7 +32,7 @@ pub(in crate::hub) struct IncomingList {
 }
 
 impl IncomingList {
-    /// Takes in a frame.
+    /// Adds a frame.
     pub(in crate::hub) fn take(&mut self, frame: ops::StaticAccounts) -> FrameOutcome {
         if self.refused {
             self.refused = !frame.complete;

@@ -1,4 +1,4 @@
-//! What becomes of a listed account, given the objects that have its name.
+//! Decision about a listed account, given the objects with its name.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -7,23 +7,23 @@ use crate::account::name_precedence::Precedence;
 use crate::account::{FINALIZER, KubesvcAccount, KubesvcAccountSpec, ORIGIN_LABEL, names};
 use crate::hub::static_accounts::{ORIGIN, ValidEntry};
 
-/// What is to be done about a listed account.
+/// What to do about a listed account.
 #[derive(Debug, PartialEq)]
 pub(in crate::hub) enum ListingDecision {
-    /// Its object is as the file says.
+    /// Its object is as listed.
     Keep,
-    /// Its object is to be made.
+    /// Create its object.
     Create(Box<KubesvcAccount>),
-    /// Its object is to be written, under the version that was judged.
+    /// Replace its object, at the version that was judged.
     Update(Box<KubesvcAccount>),
-    /// Its object is being deleted: another one can be made when it is gone.
+    /// Its object is being deleted; a new one can be created after that.
     Wait,
-    /// The name is somebody else's, and whose.
+    /// Another account has the name; carries the message.
     Conflict(String),
 }
 
-/// Judges a listed account of a zone. `found` are the objects with its account name, and one that has its object name
-/// whatever its account name; `namespace` is where its object is made. Beside a declared account it has one only where that
+/// Judges a listed account of a zone. `found` are the objects with its account name, and the one with its object
+/// name. `namespace` is where its object is created. Beside a declared account it has an object only if the declared
 /// one does not take precedence.
 pub(in crate::hub) fn judge(
     listed: &ValidEntry,
@@ -71,13 +71,13 @@ pub(in crate::hub) fn judge(
     }
 }
 
-/// Whether two specs name the same kubeconfig: then an agent that lists the one lists the other.
+/// Whether two specs refer to the same kubeconfig: an agent that lists one then lists the other.
 pub(in crate::hub) fn is_same_source(one: &KubesvcAccount, other: &KubesvcAccount) -> bool {
     let digest = |account: &KubesvcAccount| names::source_digest("", &account.spec);
     digest(one) == digest(other)
 }
 
-/// What an agent is told whose entry has the name of an account that another agent lists with another kubeconfig.
+/// Message to an agent whose entry has the name of an account that another agent lists with another kubeconfig.
 pub(in crate::hub) fn another_lists(zone: &str, account: &KubesvcAccount) -> String {
     format!(
         "another agent of zone {zone:?} lists an account of this name with another kubeconfig, context or \
@@ -86,14 +86,14 @@ pub(in crate::hub) fn another_lists(zone: &str, account: &KubesvcAccount) -> Str
     )
 }
 
-/// Which cluster the account is bound to, if one is known, to go on in a sentence.
+/// Names the cluster that the account is bound to, if known, as the continuation of a sentence.
 fn bound_to(account: &KubesvcAccount) -> String {
     let status = account.status_or_default();
     let bound = status.cluster_uid.as_deref().filter(|bound| !bound.is_empty());
     bound.map(|bound| format!(", and it is bound to cluster {}", short(bound))).unwrap_or_default()
 }
 
-/// The object of a listed account. It comes with its finalizer, so that the operator need not write it once more.
+/// Makes the object of a listed account, with its finalizer, which saves a write.
 fn object(listed: &ValidEntry, namespace: &str) -> KubesvcAccount {
     KubesvcAccount {
         metadata: ObjectMeta {
@@ -108,7 +108,7 @@ fn object(listed: &ValidEntry, namespace: &str) -> KubesvcAccount {
     }
 }
 
-/// The file says nothing of these fields, so they stay as a person has set them.
+/// Keeps the fields that a file does not set as a person has set them.
 fn update(ours: &KubesvcAccount, listed: &KubesvcAccountSpec) -> ListingDecision {
     let spec = KubesvcAccountSpec {
         account_name: ours.spec.account_name.clone(),

@@ -1,4 +1,4 @@
-//! What an agent lists, as others compare it: names, and for each what its kubeconfig is.
+//! Names and sources of an agent's own accounts, for comparison.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use crate::account::{KubesvcAccount, KubesvcAccountSpec, names};
 use crate::wire::ops::AccountSpec;
 use crate::wire::ops::account_spec::Credential;
 
-/// The accounts of an agent's own file: by name, the digest of name and source.
+/// Digest of name and source of each account, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::hub) struct Listing(BTreeMap<String, String>);
 
 impl Listing {
-    /// All that have a name, those included that are refused; of two entries with one name the first counts.
+    /// Indexes all named entries, including refused ones. Of two entries with one name the first counts.
     pub(in crate::hub) fn of(accounts: &[AccountSpec]) -> Self {
         let mut by_name = BTreeMap::new();
         for sent in accounts {
@@ -24,12 +24,12 @@ impl Listing {
         Self(by_name)
     }
 
-    /// How many there are.
+    /// Returns the number of accounts.
     pub(in crate::hub) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether it has the account: its name, with its source.
+    /// Whether it has the account, by name and source.
     pub(in crate::hub) fn has(&self, account: &KubesvcAccount) -> bool {
         let name = account.account_name();
         self.0.get(name).is_some_and(|listed| *listed == names::source_digest(name, &account.spec))
@@ -40,12 +40,12 @@ impl Listing {
         self.0.contains_key(name)
     }
 
-    /// Digests of the names, sorted.
+    /// Returns the digests of the names, sorted.
     pub(in crate::hub) fn name_digests(&self) -> Vec<String> {
         sorted(self.0.keys().map(|name| names::digest(name)))
     }
 
-    /// Digests of names and sources, sorted.
+    /// Returns the digests of names and sources, sorted.
     pub(in crate::hub) fn source_digests(&self) -> Vec<String> {
         sorted(self.0.values().cloned())
     }
@@ -57,7 +57,7 @@ fn sorted(digests: impl Iterator<Item = String>) -> Vec<String> {
     digests
 }
 
-/// The part of the spec that says what the kubeconfig is.
+/// Returns the part of the spec that defines the kubeconfig.
 fn source(sent: &AccountSpec) -> KubesvcAccountSpec {
     let mut kubeconfig = KubeconfigSource::default();
     match &sent.credential {

@@ -1,5 +1,4 @@
-//! Makes and changes the objects of one list, and tries again what cannot be done yet, for as long as the session and
-//! the list last.
+//! Creates and updates the objects of one list, and retries, for as long as session and list last.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,9 +21,9 @@ use crate::telemetry::outages::warn_unless_away;
 use crate::wire::common::failure::Class;
 use crate::wire::ops::StaticAnswer;
 
-/// Maximum number of objects written at once.
+/// Maximum number of concurrent writes.
 const MAX_CONCURRENT_WRITES: usize = 8;
-/// Maximum number of decisions about one object in one pass after conflicts.
+/// Maximum number of decisions about one object in one pass, after conflicts.
 const MAX_CONFLICT_RETRIES: usize = 4;
 /// Delays between attempts; the last one repeats.
 const RETRY_DELAYS: [Duration; 5] = [
@@ -34,30 +33,30 @@ const RETRY_DELAYS: [Duration; 5] = [
     Duration::from_secs(10),
     Duration::from_secs(30),
 ];
-/// Interval between looks at a name that another account has: it may become free.
+/// Interval between checks of a name that another account has.
 const CONFLICT_RETRY_DELAY: Duration = Duration::from_secs(60);
 
-/// What is kept is looked at again after this time, or soon after a change of it is told: a person may have deleted or
-/// changed it.
+/// Interval between checks of objects that are as listed, and delay of the check after a change: a person may have
+/// deleted or changed one.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(60);
 const CHANGE_RECHECK_DELAY: Duration = Duration::from_secs(2);
 
-/// What became of an account.
+/// Result for one account.
 enum SyncOutcome {
     /// Its object is as listed.
     Kept,
-    /// The API server will never take it.
+    /// The API server refuses it permanently.
     Refused(StaticAnswer),
-    /// The name is somebody else's for now.
+    /// Another account has the name.
     Taken(StaticAnswer),
-    /// It cannot be done yet.
+    /// Retry later.
     Later,
 }
 
-/// An account that is not settled.
+/// An account that is not as listed yet.
 struct UnsettledAccount {
     listed: ValidEntry,
-    /// What the agent was told of it.
+    /// The last answer sent to the agent.
     told: Option<StaticAnswer>,
 }
 
@@ -76,7 +75,7 @@ impl StaticAccountReconciler {
         Self { parts, session, answers }
     }
 
-    /// Keeps the objects of a list, until another one takes its place or the session ends, or none is left to keep.
+    /// Runs until another list replaces this one, the session ends, or no account is left.
     pub(in crate::hub) async fn run(self, entries: Vec<ListedEntry>) {
         let count = entries.len();
         let (mut open, mut kept, mut refused) = (Vec::new(), Vec::new(), Vec::new());
@@ -97,7 +96,7 @@ impl StaticAccountReconciler {
             self.session.until_approved().await;
             let later = self.round(&mut open, &mut kept, &mut refused).await;
             self.note(count, &refused, &open);
-            // Most agents list nothing, and a task costs memory for as long as the session.
+            // Ends the task, because most agents list nothing and a task costs memory.
             if open.is_empty() && kept.is_empty() {
                 return;
             }
@@ -117,13 +116,13 @@ impl StaticAccountReconciler {
         let wait = if all_kept { RECHECK_INTERVAL } else { CONFLICT_RETRY_DELAY };
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
-            // What is told comes in bursts.
+            // Changes come in bursts.
             () = self.session.own.changed.notified() => tokio::time::sleep(CHANGE_RECHECK_DELAY).await,
         }
     }
 
-    /// Whether an object that was as listed is so no longer, by the index. Where several agents list an account, what one
-    /// has written is left alone by the others: they may never agree.
+    /// Whether an object that was as listed differs now, by the index. If several agents list an account, each leaves
+    /// alone what another one has written: their files may never agree.
     fn is_lost(&self, listed: &ValidEntry) -> bool {
         match self.judge(listed, None) {
             ListingDecision::Keep => self.is_kept_from(listed).is_some(),
@@ -140,12 +139,12 @@ impl StaticAccountReconciler {
         )
     }
 
-    /// Whether another connected agent of the zone has this very account in its file, with the source that it has now.
+    /// Whether another connected agent of the zone lists this account with its current source.
     fn is_of_others(&self, account: &KubesvcAccount) -> bool {
         self.do_others(|listing| listing.has(account), |status| status.lists(account) == Some(true))
     }
 
-    /// Whether another approved agent of the zone is connected that lists something, here or at another replica.
+    /// Whether another approved agent of the zone that lists the account is connected, here or at another replica.
     fn do_others(
         &self,
         here: impl Fn(&Listing) -> bool,
@@ -168,7 +167,7 @@ impl StaticAccountReconciler {
             })
     }
 
-    /// Why the account that stands under a listed name is kept from this agent, if it is.
+    /// Returns why the account with a listed name is kept from this agent, if it is.
     fn is_kept_from(&self, listed: &ValidEntry) -> Option<String> {
         let known = self.parts.context.accounts.by_account_name(&listed.name);
         known
@@ -177,8 +176,8 @@ impl StaticAccountReconciler {
             .find_map(|account| self.session.is_kept_from(account.uid()))
     }
 
-    /// Waits until the agent's object says what the agent lists. Another replica that leads knows it from there alone, and
-    /// would delete an account that it does not see listed.
+    /// Waits until the agent's KubesvcAgent records the list. A leader in another replica knows the list from there
+    /// only, and would delete an account that is not listed.
     async fn list_is_told(&self) {
         let mut waits =
             RETRY_DELAYS.into_iter().chain(std::iter::repeat(RETRY_DELAYS[RETRY_DELAYS.len() - 1]));
@@ -189,7 +188,7 @@ impl StaticAccountReconciler {
         }
     }
 
-    /// Tries all that are open once; those that are settled leave. Answers whether some cannot be done yet.
+    /// Makes one attempt for each open account. Returns whether some must be retried.
     async fn round(
         &self,
         open: &mut Vec<UnsettledAccount>,
@@ -225,7 +224,7 @@ impl StaticAccountReconciler {
         later
     }
 
-    /// The agent's object says what is wrong with its accounts.
+    /// Updates the problem in the agent's conditions.
     fn note(&self, count: usize, refused: &[StaticAnswer], open: &[UnsettledAccount]) {
         let taken = open.iter().filter_map(|one| one.told.as_ref());
         let told: Vec<_> = refused.iter().chain(taken).collect();
@@ -237,7 +236,7 @@ impl StaticAccountReconciler {
         });
         {
             let mut list = self.session.own.list.lock();
-            // A later list that was refused as a whole is the graver news.
+            // A refused list is the more severe problem.
             if list.problem.as_ref().is_none_or(|before| before.reason != LIST_REFUSED) {
                 list.problem = problem;
             }
@@ -256,11 +255,11 @@ impl StaticAccountReconciler {
             );
         }
         self.parts.context.metrics.ignore("static_account");
-        // The session has ended if nobody takes it.
+        // Fails only if the session has ended.
         let _ = self.answers.send(answer.clone()).await;
     }
 
-    /// Brings one object in step with what is listed.
+    /// Brings one object in step with its entry.
     async fn put(&self, listed: &ValidEntry) -> SyncOutcome {
         let settings = &self.parts.context.settings;
         let taken = |why: String| SyncOutcome::Taken(refusal(&listed.name, Class::Conflict, why));
@@ -292,7 +291,7 @@ impl StaticAccountReconciler {
         SyncOutcome::Later
     }
 
-    /// Judges by the index, and by what the API server was asked for, which is newer.
+    /// Judges by the index and by an object read from the API server, which is newer.
     fn judge(&self, listed: &ValidEntry, asked: Option<&KubesvcAccount>) -> ListingDecision {
         let known = self.parts.context.accounts.by_account_name(&listed.name);
         let is_asked = |account: &KubesvcAccount| {
@@ -307,7 +306,7 @@ impl StaticAccountReconciler {
             (&self.parts.context.settings.accounts_namespace, self.parts.context.accounts.precedence());
         let verdict = judge(listed, &self.session.agent.zone, namespace, &found, precedence);
         match &verdict {
-            // The file of one agent is never opened at another, and who came first stands.
+            // A file of one agent is never read by another agent; the first one stands.
             ListingDecision::Update(update) => {
                 let before = found.iter().find(|one| one.metadata.uid == update.metadata.uid);
                 match before.filter(|before| !is_same_source(before, update) && self.is_of_others(before)) {
@@ -343,7 +342,7 @@ impl StaticAccountReconciler {
         Ok(())
     }
 
-    /// What stands in the place of an object that could not be written.
+    /// Reads the object whose write failed.
     async fn ask(&self, object: &KubesvcAccount) -> Result<Option<KubesvcAccount>, WriteError> {
         let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
         let name = object.metadata.name.as_deref().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The accounts of the agent's own file: taken in frame by frame, and then kept as objects by a task beside the session,
-//! which must not wait for the API server.
+//! The accounts of the agent's own file: receives the list in the session loop, and reconciles the objects in a task
+//! beside it, because the loop must not wait for the API server.
 
 use std::sync::Arc;
 
@@ -14,16 +14,16 @@ use crate::hub::static_accounts::{self, FrameOutcome, IncomingList, Listing, Sta
 use crate::wire::common::failure::Class;
 use crate::wire::{MAX_ACCOUNTS_IN_BATCH, ops};
 
-/// Answers that wait until the stream has room; the task that gives them waits with them.
+/// Maximum number of answers that wait for the stream; the reconciler waits when it is full.
 const MAX_WAITING_ANSWERS: usize = 64;
 
-/// Why an agent's accounts are not taken: the list as a whole is refused.
+/// Reason in the condition if the list is refused as a whole.
 pub(super) const LIST_REFUSED: &str = "ListRefused";
 
-/// What is wrong with an agent's own accounts, for people.
+/// Problem of an agent's own accounts, for its conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::hub) struct ListProblem {
-    /// One word in CamelCase.
+    /// Reason in CamelCase.
     pub(in crate::hub) reason: &'static str,
     pub(in crate::hub) message: String,
 }
@@ -31,27 +31,27 @@ pub(in crate::hub) struct ListProblem {
 /// The last complete list of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::hub) struct ReportedList {
-    /// What it has; absent until a list was complete.
+    /// The list; absent until one was complete.
     pub(in crate::hub) listing: Option<Arc<Listing>>,
     pub(in crate::hub) problem: Option<ListProblem>,
 }
 
-/// Answers on their way from the tasks that keep lists. There is no channel before the first list is complete: most agents
-/// never send one, and even an empty channel takes 3 KiB.
+/// Answers from the reconcilers. The channel is created with the first list: most agents never send one, and an empty
+/// channel takes 3 KiB.
 #[derive(Default)]
 struct Answers(Option<(mpsc::Sender<ops::StaticAnswer>, mpsc::Receiver<ops::StaticAnswer>)>);
 
 impl Answers {
-    /// For a task that answers.
+    /// Returns a sender for a reconciler.
     fn sender(&mut self) -> mpsc::Sender<ops::StaticAnswer> {
         self.0.get_or_insert_with(|| mpsc::channel(MAX_WAITING_ANSWERS)).0.clone()
     }
 
-    /// Waits for answers: at most 50. Where there is no channel it waits for ever; whoever makes one waits anew.
+    /// Waits for up to 50 answers. Without a channel it waits forever; the loop calls it again after creating one.
     async fn next(&mut self) -> Vec<ops::StaticAnswer> {
         let Some((_, waiting)) = &mut self.0 else { return std::future::pending().await };
         let mut answers = Vec::new();
-        // The sender lives as long as self, so this never ends empty.
+        // The sender lives as long as self, so this returns at least one answer.
         answers.extend(waiting.recv().await);
         while answers.len() < MAX_ACCOUNTS_IN_BATCH
             && let Ok(answer) = waiting.try_recv()
@@ -66,10 +66,10 @@ pub(in crate::hub) struct StaticAccountSync {
     parts: Arc<StaticAccounts>,
     session: Arc<Session>,
     incoming: IncomingList,
-    /// The answer to a list that is refused as a whole.
+    /// Answer to a list that is refused as a whole.
     refusal: Option<ops::StaticAnswer>,
     answers: Answers,
-    /// Ends the task of the list before.
+    /// Cancels the reconciler of the previous list.
     running: CancellationToken,
 }
 
@@ -86,7 +86,7 @@ impl StaticAccountSync {
         }
     }
 
-    /// Takes in a frame of a list.
+    /// Handles a frame of a list.
     pub(in crate::hub) fn take_in(&mut self, frame: ops::StaticAccounts) {
         match self.incoming.take(frame) {
             FrameOutcome::More => {}
@@ -95,7 +95,7 @@ impl StaticAccountSync {
         }
     }
 
-    /// Waits for answers to give to the agent: at most 50.
+    /// Waits for up to 50 answers to send to the agent.
     pub(in crate::hub) async fn answers(&mut self) -> Vec<ops::StaticAnswer> {
         if let Some(refusal) = self.refusal.take() {
             return vec![refusal];
@@ -103,7 +103,7 @@ impl StaticAccountSync {
         self.answers.next().await
     }
 
-    /// The list is not taken; the one before stays in force.
+    /// Refuses a list; the previous one stays in force.
     fn refuse(&mut self, why: String) {
         warn!(agentId = self.session.agent.id, why, "the agent's list of its own accounts is refused");
         self.parts.context.metrics.ignore("static_list");

@@ -1,4 +1,4 @@
-//! Who could reach which of the accounts that have no zone: the answers of all sessions, by account and zone.
+//! Answers of all sessions to zone probes, by account and zone. Pure.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -9,35 +9,36 @@ use crate::account::lifecycle::Offer;
 use crate::hub::zone_probes::probe::ProbeRound;
 use crate::wire::ops::probe::Target;
 
-/// What agents are asked to reach, looked up once for all of them. It holds no credential.
+/// Target of a probe, looked up once for all sessions. Contains no credential.
 pub(in crate::hub) type SharedTarget = Arc<OnceCell<Target>>;
 
-/// The answers of one zone, by the serial of the session.
+/// Answers of one zone, by session serial.
 type ZoneAnswers = BTreeMap<u64, Offer>;
 
 struct ProbedAccount {
     round: ProbeRound,
-    /// All sessions were told to look at the round.
+    /// Whether the sessions were woken for the round.
     announced: bool,
     looked: SharedTarget,
-    /// Sessions that are to answer.
+    /// Sessions with an outstanding answer.
     open: HashSet<u64>,
     zones: BTreeMap<String, ZoneAnswers>,
-    /// For each zone that offers, the session that said so first and says so still: it speaks for the zone.
+    /// For each zone that can reach the account, the first session that said so and still does: it reports for the
+    /// zone.
     speakers: BTreeMap<String, u64>,
 }
 
-/// What became of the answers to one question.
+/// Effect of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::hub) struct OfferChange {
-    /// It may change what the leader does.
+    /// Whether it may change a decision of the leader.
     pub(in crate::hub) matters: bool,
-    /// This session speaks for its zone from now on.
+    /// Session that reports for its zone from now on.
     pub(in crate::hub) speaker: Option<u64>,
 }
 
 impl ProbedAccount {
-    /// Finds who speaks for a zone, after an answer came or went.
+    /// Elects the session that reports for a zone, after an answer came or went.
     fn elect(&mut self, zone: &str) -> Option<u64> {
         let says_yes = |serial: &u64| self.zones.get(zone)?.get(serial).filter(|offer| **offer == Offer::Yes);
         let before = self.speakers.get(zone).copied();
@@ -55,34 +56,34 @@ impl ProbedAccount {
     }
 }
 
-/// Accounts that ask; bounded by the number of accounts and, in each, of sessions.
+/// Probed accounts; bounded by the number of accounts and of sessions.
 #[derive(Default)]
 pub(in crate::hub) struct Offers {
     by_uid: HashMap<String, ProbedAccount>,
 }
 
 impl Offers {
-    /// The account asks. Answers whether all sessions are to be told.
+    /// Starts a round for an account. Returns whether the sessions must be woken.
     pub(in crate::hub) fn announce(&mut self, uid: &str, round: ProbeRound) -> bool {
         !std::mem::replace(&mut self.at(uid, round).announced, true)
     }
 
-    /// The account asks no more: answers with the sessions that were asked.
+    /// Ends the probing of an account. Returns the sessions that were asked.
     pub(in crate::hub) fn close(&mut self, uid: &str) -> Vec<u64> {
         let Some(asked) = self.by_uid.remove(uid) else { return Vec::new() };
         let answered = asked.zones.into_values().flat_map(BTreeMap::into_keys);
         answered.chain(asked.open).collect()
     }
 
-    /// A session is being asked.
+    /// Records that a session is being asked, and returns the shared target.
     pub(in crate::hub) fn ask(&mut self, uid: &str, round: ProbeRound, serial: u64) -> SharedTarget {
         let asked = self.at(uid, round);
         asked.open.insert(serial);
         Arc::clone(&asked.looked)
     }
 
-    /// A session has answered. It matters to the leader if its zone offers now and did not, or offers no more, or nobody
-    /// is waited for any longer.
+    /// Records an answer. It matters to the leader if it changes whether the zone can reach the account, or if it is
+    /// the last outstanding one.
     pub(in crate::hub) fn answer(
         &mut self,
         uid: &str,
@@ -100,7 +101,7 @@ impl Offers {
         OfferChange { matters, speaker: asked.elect(zone) }
     }
 
-    /// A session is not to be asked any more, or is gone.
+    /// Withdraws a session that is not asked any more or has ended.
     pub(in crate::hub) fn leave(&mut self, uid: &str, zone: &str, serial: u64) -> OfferChange {
         let Some(asked) = self.by_uid.get_mut(uid) else { return OfferChange::default() };
         let was_last = asked.open.remove(&serial) && asked.open.is_empty();
@@ -114,24 +115,24 @@ impl Offers {
             }
         }
         let speaker = asked.elect(zone);
-        // A session may have begun with a question after the account had ceased to ask.
+        // A session may have started a probe after the account's round had ended.
         if !asked.announced && asked.open.is_empty() && asked.zones.is_empty() {
             self.by_uid.remove(uid);
         }
         OfferChange { matters: was_last || changed, speaker }
     }
 
-    /// The session that speaks for a zone that offers in this round.
+    /// Returns the session that reports for a zone in this round.
     pub(in crate::hub) fn speaker(&self, uid: &str, round: ProbeRound, zone: &str) -> Option<u64> {
         self.by_uid.get(uid).filter(|asked| asked.round == round)?.speakers.get(zone).copied()
     }
 
-    /// What one session has answered in this round.
+    /// Returns the answer of one session in this round.
     pub(in crate::hub) fn of(&self, uid: &str, round: ProbeRound, zone: &str, serial: u64) -> Option<Offer> {
         self.in_zone(uid, round, zone)?.get(&serial).cloned()
     }
 
-    /// What the sessions of a zone have answered in this round.
+    /// Returns the answers of a zone in this round.
     pub(in crate::hub) fn in_zone(&self, uid: &str, round: ProbeRound, zone: &str) -> Option<&ZoneAnswers> {
         self.by_uid.get(uid).filter(|asked| asked.round == round)?.zones.get(zone)
     }

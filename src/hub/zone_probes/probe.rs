@@ -1,8 +1,8 @@
-//! The probes of one session about accounts without a zone: whether its agent could reach them.
+//! The zone probes of one session: which accounts its agent is asked about, and when. Pure.
 //!
-//! An account *asks* while it is TO_MIGRATE without a grant, is to be ACTIVE, names no zone and is not being deleted.
-//! Each approved session is asked once in a round; one that said No is asked again, at the pace of
-//! [`RETRY_DELAYS_SECONDS`]. What was answered counts for its round only, and is forgotten when the account asks no more.
+//! An account is probed while it is TO_MIGRATE without a grant, shall be ACTIVE, names no zone and is not being
+//! deleted. Each approved session is asked once in a round; after a No it is asked again with the delays of
+//! [`RETRY_DELAYS_SECONDS`]. An answer counts for its round only, and is forgotten when probing ends.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::hub::sessions::ledger::{Moment, RETRY_DELAYS_SECONDS};
 /// Maximum number of unanswered probes of one agent; further ones wait.
 pub(in crate::hub) const MAX_OPEN_PROBES: usize = 256;
 
-/// What an answer counts for.
+/// The round that an answer counts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::hub) struct ProbeRound {
     pub(in crate::hub) generation: i64,
@@ -25,7 +25,7 @@ pub(in crate::hub) struct ProbeRound {
 }
 
 impl ProbeRound {
-    /// The round an account is in; absent: it does not ask.
+    /// Returns the round of an account; `None` if it is not probed.
     pub(in crate::hub) fn of(account: &KubesvcAccount) -> Option<Self> {
         let status = account.status_or_default();
         let mark = zones::probe_round(account)?.into_bytes().try_into().ok()?;
@@ -33,18 +33,18 @@ impl ProbeRound {
     }
 }
 
-/// How far a question is.
+/// State of one probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProbeStage {
-    /// It waits until fewer are open.
+    /// Waits for its turn.
     Waiting,
-    /// The address of the cluster is being looked up.
+    /// The target is being looked up.
     LookingUp,
-    /// It was sent.
+    /// Sent.
     Sent,
     /// The agent can reach the account.
     Yes,
-    /// It cannot, or could not be asked; it is asked again at this moment.
+    /// The agent cannot reach it, or could not be asked; asked again at this moment.
     RetryAt(Moment),
 }
 
@@ -52,24 +52,24 @@ enum ProbeStage {
 struct ZoneProbe {
     round: ProbeRound,
     stage: ProbeStage,
-    /// How often it was answered No in this round.
+    /// Number of No answers in this round.
     refused: usize,
 }
 
-/// What is to be done about one account.
+/// Next step for one account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::hub) enum ProbeStep {
-    /// Nothing, until the account or the session changes.
+    /// Nothing until the account or the session changes.
     Nothing,
     /// Nothing before this moment.
     Later(Moment),
-    /// The agent is to be asked.
+    /// Ask the agent.
     Send(ProbeRound),
-    /// What was asked and answered is of no use any more.
+    /// Forget the probe.
     Forget,
 }
 
-/// All that one session was asked.
+/// All probes of one session.
 #[derive(Debug, Default)]
 pub(in crate::hub) struct ZoneProbes {
     probes: HashMap<String, ZoneProbe>,
@@ -78,7 +78,7 @@ pub(in crate::hub) struct ZoneProbes {
 }
 
 impl ZoneProbes {
-    /// Decides about one account; absent where no object has the uid.
+    /// Decides the next step for one account; `account` is `None` if no object has the uid.
     pub(in crate::hub) fn step(
         &self,
         view: SessionView<'_>,
@@ -100,7 +100,7 @@ impl ZoneProbes {
         }
     }
 
-    /// The agent is to be asked when it is the question's turn.
+    /// Queues a probe.
     pub(in crate::hub) fn queue(&mut self, uid: &str, round: ProbeRound) {
         let before = self.probes.get(uid).filter(|probe| probe.round == round);
         let refused = before.map_or(0, |probe| probe.refused);
@@ -110,7 +110,7 @@ impl ZoneProbes {
         self.put(uid, ZoneProbe { round, stage: ProbeStage::Waiting, refused });
     }
 
-    /// The question whose turn it is, if the agent owes few enough answers.
+    /// Returns the next probe, if fewer than the maximum are unanswered.
     pub(in crate::hub) fn next(&mut self) -> Option<(String, ProbeRound)> {
         while self.open < MAX_OPEN_PROBES {
             let uid = self.waiting.pop_front()?;
@@ -123,18 +123,19 @@ impl ZoneProbes {
         None
     }
 
-    /// The question goes out now; false: it is not wanted any more.
+    /// Records that the probe is sent. Returns false if it is not wanted any more.
     pub(in crate::hub) fn send(&mut self, uid: &str, round: ProbeRound) -> bool {
         self.advance(uid, round, ProbeStage::LookingUp, ProbeStage::Sent)
     }
 
-    /// The question cannot be sent: it is tried again after a while. Answers when.
+    /// Records that the probe cannot be sent. Returns the time of the retry.
     pub(in crate::hub) fn not_sent(&mut self, uid: &str, round: ProbeRound, now: Moment) -> Option<Moment> {
         let at = now + Duration::from_secs(RETRY_DELAYS_SECONDS[0]);
         self.advance(uid, round, ProbeStage::LookingUp, ProbeStage::RetryAt(at)).then_some(at)
     }
 
-    /// Takes in an answer, and says for which round it is; absent: nothing of the kind was asked. A No is paced.
+    /// Records an answer. Returns its round, or `None` if the probe was never sent. A No is asked again after a
+    /// delay.
     pub(in crate::hub) fn answer(
         &mut self,
         uid: &str,
@@ -155,17 +156,17 @@ impl ZoneProbes {
         Some(probe.round)
     }
 
-    /// Whether the agent has said in this round that it can reach the account.
+    /// Whether the agent answered in this round that it can reach the account.
     pub(in crate::hub) fn offers(&self, uid: &str, round: ProbeRound) -> bool {
         self.probes.get(uid).is_some_and(|one| one.round == round && one.stage == ProbeStage::Yes)
     }
 
-    /// Whether the agent has said last that it can reach the account, in whatever round.
+    /// Whether the agent's last answer, in any round, was that it can reach the account.
     pub(in crate::hub) fn has_offered(&self, uid: &str) -> bool {
         self.stage(uid) == Some(ProbeStage::Yes)
     }
 
-    /// When the agent is to be asked again.
+    /// Returns the time of the next probe.
     pub(in crate::hub) fn again_at(&self, uid: &str) -> Option<Moment> {
         match self.stage(uid) {
             Some(ProbeStage::RetryAt(at)) => Some(at),
@@ -173,7 +174,7 @@ impl ZoneProbes {
         }
     }
 
-    /// The account asks no more.
+    /// Forgets an account that is not probed any more.
     pub(in crate::hub) fn forget(&mut self, uid: &str) {
         let Some(probe) = self.probes.remove(uid) else { return };
         self.open -= usize::from(is_open(probe.stage));
@@ -182,7 +183,7 @@ impl ZoneProbes {
         }
     }
 
-    /// All accounts that the session was or is to be asked about.
+    /// Returns all accounts with a probe.
     pub(in crate::hub) fn uids(&self) -> Vec<String> {
         self.probes.keys().cloned().collect()
     }

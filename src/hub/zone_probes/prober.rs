@@ -1,5 +1,4 @@
-//! What a session does about accounts that have no zone: looks up where their clusters are, asks the agent, and takes
-//! in what it answers.
+//! The prober of one session: looks up targets, sends probes to the agent and records its answers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,12 +26,12 @@ use crate::wire::ops::hub_frame::Frame;
 use crate::wire::ops::probe::Target;
 use crate::wire::{common, ops};
 
-/// Maximum number of clusters that one session looks up at once.
+/// Maximum number of concurrent target lookups of one session.
 const MAX_TARGET_LOOKUPS: usize = 16;
 /// Time limit for reading a credential.
 const CREDENTIAL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A question whose cluster was looked up, or could not be.
+/// A probe whose target was looked up, or could not be.
 struct PreparedProbe {
     uid: String,
     round: ProbeRound,
@@ -51,7 +50,7 @@ impl ZoneProber {
         Self { probes, session, looking_up: FuturesUnordered::new(), ready: VecDeque::new() }
     }
 
-    /// Looks at an account. Answers when to look again.
+    /// Checks an account. Returns the time of the next check.
     pub(in crate::hub) fn check(&mut self, view: SessionView<'_>, uid: &str) -> Option<Moment> {
         let account = self.probes.context.accounts.by_uid(uid);
         self.forget_what_was_closed(uid, account.as_deref());
@@ -68,7 +67,7 @@ impl ZoneProber {
                     had_offered
                 };
                 if had_offered {
-                    // What it offered in the round before is said no more.
+                    // The offer of the previous round is withdrawn from the outbox.
                     self.probes.offer_changed(&self.session, uid, OfferChange::default());
                 }
                 None
@@ -81,7 +80,7 @@ impl ZoneProber {
         }
     }
 
-    /// The account may have ceased to ask and begun again before the session looked: its answer went with the first time.
+    /// Forgets an answer if probing ended and started again before this check: the answer went with the first round.
     fn forget_what_was_closed(&self, uid: &str, account: Option<&KubesvcAccount>) {
         let Some(round) = account.and_then(ProbeRound::of) else { return };
         let mut probes = self.session.zone_probes.lock();
@@ -92,7 +91,7 @@ impl ZoneProber {
         }
     }
 
-    /// Begins with the questions whose turn it is.
+    /// Starts the queued probes whose turn has come.
     pub(in crate::hub) fn begin(&mut self) {
         while self.looking_up.len() + self.ready.len() < MAX_TARGET_LOOKUPS {
             let Some((uid, round)) = self.session.zone_probes.lock().next() else { return };
@@ -101,12 +100,12 @@ impl ZoneProber {
         }
     }
 
-    /// Whether a cluster is being looked up.
+    /// Whether a target is being looked up.
     pub(in crate::hub) fn is_looking_up(&self) -> bool {
         !self.looking_up.is_empty()
     }
 
-    /// Waits until a cluster was looked up. Answers which account to look at again, and when.
+    /// Waits for a target. Returns the account to check again, and when.
     pub(in crate::hub) async fn looked_up(&mut self) -> Option<(Moment, String)> {
         let PreparedProbe { uid, round, target } = self.looking_up.next().await?;
         let Some(target) = target else {
@@ -126,7 +125,7 @@ impl ZoneProber {
         None
     }
 
-    /// Gives what is ready to the stream, as far as it has room.
+    /// Sends ready probes, as far as the queue has capacity.
     pub(in crate::hub) fn flush(&mut self, frames: &mut FrameQueue) {
         while frames.has_room()
             && let Some((round, probe)) = self.ready.pop_front()
@@ -140,10 +139,10 @@ impl ZoneProber {
         self.begin();
     }
 
-    /// Takes in an answer. Answers when to ask again.
+    /// Records an answer. Returns the account to ask again, and when.
     ///
     /// # Errors
-    /// The word under which an answer is counted that is ignored: nobody asked for it, or it comes too late.
+    /// The reason, for the metrics, why the answer is ignored: never asked, or late.
     pub(in crate::hub) fn record_answer(
         &mut self,
         result: ops::ProbeResult,
@@ -168,7 +167,7 @@ impl ZoneProber {
     }
 }
 
-/// Uid, epoch and generation that an answer names.
+/// Returns uid, epoch and generation of an answer.
 fn probed_account(account: common::AccountRef) -> Option<(String, GrantEpoch, i64)> {
     let generation = i64::try_from(account.generation).ok()?;
     let (uid, epoch) = wire_conversion::reference(account)?;
@@ -188,13 +187,13 @@ async fn prepare(
     round: ProbeRound,
     looked: SharedTarget,
 ) -> PreparedProbe {
-    // One look for all sessions: whoever comes first reads the credential, the others wait for it.
+    // Shared by all sessions: the first one reads the credential, the others wait for it.
     let target = looked.get_or_try_init(|| look_up_target(&probes, &uid, round)).await.ok().cloned();
     PreparedProbe { uid, round, target }
 }
 
-/// What is to be reached; none if the account asks no more, or its credential cannot be read: then the leader finds
-/// the same, and says so.
+/// Looks up the target of a probe. Fails if the account is not probed any more, or its credential cannot be read; the
+/// leader finds and reports the latter by itself.
 async fn look_up_target(probes: &ZoneProbes, uid: &str, round: ProbeRound) -> Result<Target, ()> {
     let _turn = probes.credentials.turn().await;
     let account = probes
@@ -208,7 +207,7 @@ async fn look_up_target(probes: &ZoneProbes, uid: &str, round: ProbeRound) -> Re
     target(&credential).ok_or(())
 }
 
-/// Where the account is, without what lets anyone in.
+/// Returns the address of the account, without credentials.
 fn target(credential: &Credential) -> Option<Target> {
     Some(match &credential.kind {
         CredentialKind::File(path) => Target::File(path.clone()),
