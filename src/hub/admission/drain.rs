@@ -1,37 +1,37 @@
-//! How the agents of a replica that stops leave it: when each dials again. Pure.
+//! Redial times of a draining replica's agents. Pure.
 
 use std::time::Duration;
 
-/// Rate at which agents redial where registrations have no limit.
+/// Rate at which agents redial if registrations have no limit.
 const DEFAULT_REGISTRATIONS_PER_SECOND: u32 = 1000;
-/// Minimum time until a replica is there that takes the place of the last one.
+/// Minimum time until a successor of the last replica is ready.
 const SUCCESSOR_START_TIME: Duration = Duration::from_secs(2);
 
-/// A replica that stops.
+/// A draining replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::hub) struct Drain {
-    /// How many agents are connected to it.
+    /// Number of connected agents.
     pub(in crate::hub) agents: usize,
-    /// How many registrations a second a replica takes; 0: no limit.
+    /// Registrations per second of one replica; 0: no limit.
     pub(in crate::hub) registration_qps: u32,
-    /// How many other replicas are alive.
+    /// Number of other living replicas.
     pub(in crate::hub) others: usize,
-    /// How long an agent may be away before its accounts are ORPHANED.
+    /// Time after which the accounts of an absent agent become ORPHANED.
     pub(in crate::hub) grace: Duration,
 }
 
-/// When one agent dials again.
+/// Redial time of one agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::hub) struct RedialTime {
-    /// Not sooner than this.
+    /// Minimum delay.
     pub(in crate::hub) after: Duration,
-    /// Up to so much later.
+    /// Maximum additional delay.
     pub(in crate::hub) jitter: Duration,
 }
 
 impl Drain {
-    /// When the agent dials that is told as the `nth`, counted from 0. All of them are spread as the others can take
-    /// them, and the last is back in half the grace: the other half is for being registered.
+    /// Returns the redial time of the `nth` agent, from 0. The agents are spread at the rate at which the other
+    /// replicas register them, within half of the grace; the other half is for the registrations.
     pub(in crate::hub) fn redial_time(&self, nth: usize) -> RedialTime {
         let latest = self.grace / 2;
         let soonest = if self.others == 0 { SUCCESSOR_START_TIME.min(latest / 2) } else { Duration::ZERO };

@@ -1,6 +1,6 @@
-//! What an agent claims to hold in its hello, and how much of it is taken in: the accounts of its zone always, those that
-//! are none of its zone within bounds, so that a hello cannot fill the memory. What is not taken in now is heard when the
-//! agent says hello again.
+//! Accounts that an agent claims in its hello to hold. Accounts of its zone are always accepted; accounts of other
+//! zones (foreign ones) within bounds, so that a hello cannot fill the memory. The rest is accepted when the agent
+//! says Hello again.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -13,32 +13,32 @@ use crate::hub::admission::hello::{AcceptedHello, HelloRefusal};
 use crate::hub::admission::queue::AdmissionClass;
 use crate::wire::ops::refused::Reason;
 
-/// Foreign accounts taken in of one hello at once.
+/// Maximum number of foreign accounts accepted from one hello.
 pub(in crate::hub) const MAX_FOREIGN: usize = 10_000;
-/// Foreign accounts of all sessions of a replica.
+/// Maximum number of foreign accounts of all sessions of a replica.
 pub(in crate::hub) const MAX_FOREIGN_OF_REPLICA: usize = 200_000;
-/// With more claims than these, the accounts must have been listed: before that all of them look foreign.
+/// Maximum number of claims accepted before the accounts are listed: until then all of them look foreign.
 const MAX_UNLISTED: usize = 1000;
-/// Time limit for the list of accounts; an agent waits longer for an answer to its hello.
+/// Time limit for the list of accounts; shorter than an agent's wait for the answer to its hello.
 const ACCOUNT_LIST_TIMEOUT: Duration = Duration::from_secs(4);
-/// Time after which an agent comes again that could not be judged before the accounts were listed.
+/// Delay given to an agent whose claims cannot be judged because the accounts are not listed yet.
 const UNLISTED_RETRY: Duration = Duration::from_secs(5);
-/// Time after which a newcomer comes again whose claims there is no room for.
+/// Delay given to a newcomer whose claims exceed the free permits.
 const NO_ROOM_RETRY: Duration = Duration::from_secs(60);
 
 /// The foreign accounts of a hello.
 #[derive(Debug, Default)]
 pub(in crate::hub) struct ForeignClaims {
-    /// Those that are taken in.
+    /// Uids of the accepted ones.
     pub(in crate::hub) uids: HashSet<String>,
-    /// Their room.
+    /// Their permits.
     pub(in crate::hub) permit: Option<OwnedSemaphorePermit>,
-    /// There are more.
+    /// Whether there are more.
     pub(in crate::hub) more: bool,
 }
 
 impl Admission {
-    /// Takes out of a hello what is not taken in now.
+    /// Removes the claims from a hello that are not accepted now.
     pub(in crate::hub) async fn limit(
         &self,
         greeting: &mut AcceptedHello,
@@ -87,7 +87,7 @@ impl Admission {
     }
 }
 
-/// The first [`MAX_FOREIGN`] accounts that are none of the zone. One look at each claim.
+/// Returns the first [`MAX_FOREIGN`] accounts of other zones. Looks up each claim once.
 fn sort_out(held: &[(String, String, GrantEpoch)], is_of_zone: impl Fn(&str) -> bool) -> ForeignClaims {
     let mut foreign = ForeignClaims::default();
     for (uid, _, _) in held {

@@ -1,4 +1,4 @@
-//! From the opened stream to a session that stands: hello, agent id, registration, acceptance.
+//! From the opened stream to a connected session: Hello, claim of the agent id, registration, Accepted.
 
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
@@ -30,7 +30,7 @@ use crate::wire::PROTOCOL_VERSION;
 use crate::wire::ops::refused::Reason;
 use crate::wire::ops::{self, agent_frame, hub_frame};
 
-/// Waits between the tries to register, when the API server cannot be reached.
+/// Delays before each attempt to register.
 const REGISTRATION_RETRY_DELAYS: [Duration; 6] = [
     Duration::ZERO,
     Duration::from_millis(200),
@@ -41,21 +41,21 @@ const REGISTRATION_RETRY_DELAYS: [Duration; 6] = [
 ];
 /// Minimum delay given to an agent whose registration failed.
 const REGISTRATION_RETRY_DELAY: Duration = Duration::from_secs(5);
-/// When an agent comes again whose object calls another process connected, at another replica: that replica may be about
-/// to write that it has left, or to be taken for dead.
+/// Delay given to an agent whose id is connected at another replica by its object. That replica may be about to write
+/// the disconnect, or to be considered dead.
 const CONNECTED_AT_PEER_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Time limit for the former stream of the same process to end.
 const FORMER_STREAM_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the stream of an agent is run with.
+/// The parts that run an agent's stream.
 pub(in crate::hub) struct AgentStreams {
     pub(in crate::hub) admission: Arc<Admission>,
     pub(in crate::hub) parts: Arc<SessionParts>,
 }
 
-/// What the stream of one agent lives through.
+/// Runs the stream of one agent.
 ///
-/// Each part is boxed, so that an idle session keeps no room for the state of those that are over.
+/// Each phase is boxed, so that an idle session keeps no memory for the state of finished phases.
 pub(in crate::hub) async fn run(
     streams: Arc<AgentStreams>,
     mut inbound: Streaming<ops::AgentFrame>,
@@ -82,7 +82,7 @@ pub(in crate::hub) async fn run(
         Ok(foreign) => foreign,
         Err(refusal) => return refuse(admission, &sink, (peer, None), refusal).await,
     };
-    // Before the agent's id is claimed: its former stream stands until this one is taken.
+    // Before the claim of the agent id: the former stream stays until this one has a place.
     let place = match admission.enqueue(&greeting, class) {
         Ok(place) => place,
         Err(refusal) => return refuse(admission, &sink, (peer, None), refusal).await,
@@ -90,7 +90,7 @@ pub(in crate::hub) async fn run(
     let session = Arc::new(Session::new(&greeting, peer, admission.context.ticks.now()));
     session.claimed(foreign);
     let lived = Box::pin(live(&streams, &session, greeting, place, inbound, sink, peer));
-    // Also after a panic the agent has left: else its id would be taken for as long as the process runs.
+    // Also after a panic, or the agent id would stay claimed for the life of the process.
     let lived = AssertUnwindSafe(lived).catch_unwind().await;
     Box::pin(leave(&streams, &session)).await;
     if let Err(panic) = lived {
@@ -98,7 +98,7 @@ pub(in crate::hub) async fn run(
     }
 }
 
-/// The stream of an agent, from the claim of its id until it ends.
+/// Runs the stream from the claim of the agent id to its end.
 async fn live(
     streams: &AgentStreams,
     session: &Arc<Session>,
@@ -129,7 +129,7 @@ async fn live(
             let mut frames = FrameQueue::new(sink);
             frames.push(hub_frame::Frame::Accepted(accepted_frame(admission, session)));
             let max_message_bytes = greeting.max_message_bytes;
-            // What it claims may be a hundred thousand accounts; the ledger has them by now.
+            // A hello may claim 100,000 accounts; the ledger has them by now.
             drop(greeting);
             let turns =
                 SessionLoop::new(Arc::clone(&streams.parts), Arc::clone(session), frames, max_message_bytes);
@@ -143,7 +143,7 @@ async fn live(
     }
 }
 
-/// Reads and checks the first frame; absent: the stream has ended, or was ended with a status.
+/// Reads and checks the first frame; `None` if the stream has ended.
 async fn greet(
     admission: &Admission,
     inbound: &mut Streaming<ops::AgentFrame>,
@@ -170,7 +170,7 @@ async fn greet(
     None
 }
 
-/// Takes the agent id, registers and stands.
+/// Claims the agent id, registers and connects the session.
 async fn admit(
     admission: &Admission,
     session: &Arc<Session>,
@@ -190,7 +190,7 @@ async fn admit(
     let needs_accounts = class != AdmissionClass::Unapproved && admission.needs_accounts_of_zone(greeting);
     register(admission, session, class, needs_accounts).await?;
     drop(place);
-    // What an agent claims that was never approved counts for no account.
+    // Claims of an agent that was never approved do not count.
     if session.was_approved() {
         seed(session, greeting, former.as_deref());
     } else if greeting.claims() {
@@ -205,8 +205,9 @@ async fn admit(
     Ok(())
 }
 
-/// Whether another process is connected under the agent's id in another zone, at another replica, or was disconnected on
-/// request there: it has an object of its own, so that registering would not find it. At this replica the id is claimed.
+/// Returns an error if another process with the agent's id is connected to another zone at another replica, or was
+/// disconnected there on request. It has its own object, so registration does not detect it. At this replica the
+/// claim does.
 fn is_taken_in_another_zone(context: &HubContext, session: &Session) -> Option<ClaimError> {
     let is_connected = |other: &AgentSession| {
         other.replica != context.settings.replica_id
@@ -279,7 +280,7 @@ async fn register(
     Err(HelloRefusal::for_now(Reason::Overloaded, message, wait))
 }
 
-/// What the agent holds by its own hello, and what the former stream of the same process was sent.
+/// Initializes the ledger with the hello and with the former stream of the same process.
 fn seed(session: &Session, greeting: &AcceptedHello, former: Option<&Session>) {
     let former = former.filter(|former| former.agent.boot_id == session.agent.boot_id);
     let before = former.map(|former| former.ledger.lock().clone()).unwrap_or_default();
@@ -292,7 +293,7 @@ fn seed(session: &Session, greeting: &AcceptedHello, former: Option<&Session>) {
     greeting.cached.iter().for_each(|(uid, epoch)| cached.seed(uid, *epoch));
 }
 
-/// The stream has ended: the agent is away from now on, unless it has another one.
+/// Handles the end of the stream: the agent is away from now on, unless it has another stream.
 async fn leave(streams: &AgentStreams, session: &Arc<Session>) {
     let Admission { context, sessions, agent_status, draining, .. } = &*streams.admission;
     let stood = sessions.registry.is_connected(session);
@@ -303,7 +304,7 @@ async fn leave(streams: &AgentStreams, session: &Arc<Session>) {
     sessions.release(session, &uids);
     session.forget_claims();
     if !stood {
-        // It may have been registered all the same. If that is seen only later, it is told then.
+        // It may have been registered all the same. If the object shows that later, it is handled then.
         let seen = context.agent_index.get(&names::agent_object_name(&session.agent.id, &session.agent.zone));
         if let Some(agent) = seen {
             agent_status.queue_missed_disconnect(&agent);
@@ -315,9 +316,10 @@ async fn leave(streams: &AgentStreams, session: &Arc<Session>) {
     streams.parts.zone_probes.withdraw_all(session);
     sessions.ended(session, &uids);
     sessions.connected.send_modify(|count| *count -= 1);
-    // Where others are alive, they know by this replica's Lease that all its agents have left; nothing is written for each.
+    // While the replica stops, the others learn from its Lease that its agents have left; nothing is written for
+    // each.
     let is_known = context.stopping.is_cancelled() && !context.replicas.others().is_empty();
-    // That a person asked for it is, or its id would not be kept at the others.
+    // A disconnect on request is always written, or the others would not reserve the id.
     if in_force && (!is_known || session.was_closed_on_request()) {
         disconnects::record(agent_status, Disconnect::new(session, session.end(ending))).await;
     }

@@ -1,4 +1,4 @@
-//! The first frame of an agent: taken, or refused with a reason and what to do.
+//! Validation of an agent's first frame.
 
 use std::time::Duration;
 
@@ -6,22 +6,22 @@ use crate::account::{BootId, CachingEpoch, GrantEpoch, names};
 use crate::wire::ops::refused::Reason;
 use crate::wire::{PROTOCOL_VERSION, ops};
 
-/// The longest agent id, in characters: what each database takes as `agent_id`.
+/// Maximum length of an agent id, in characters: the size of `agent_id` in each database.
 const MAX_AGENT_ID_CHARS: usize = 191;
-/// The longest zone, in characters.
+/// Maximum length of a zone, in characters.
 const MAX_ZONE_CHARS: usize = 255;
-/// The longest version, in characters.
+/// Maximum length of a version, in characters.
 const MAX_VERSION_CHARS: usize = 128;
-/// The longest uid of a cluster, in characters.
+/// Maximum length of a cluster uid, in characters.
 const MAX_CLUSTER_UID_CHARS: usize = 128;
-/// How many accounts a hello may name.
+/// Maximum number of accounts in a hello.
 pub(in crate::hub) const MAX_HELD_ACCOUNTS: usize = 100_000;
-/// The longest name of an account.
+/// Maximum length of an account name, in characters.
 const MAX_NAME_CHARS: usize = 255;
-/// The longest uid of an account.
+/// Maximum length of an account uid, in characters.
 const MAX_UID_CHARS: usize = 64;
 
-/// A hello that was found good.
+/// A valid hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::hub) struct AcceptedHello {
     pub(in crate::hub) agent_id: String,
@@ -29,25 +29,25 @@ pub(in crate::hub) struct AcceptedHello {
     pub(in crate::hub) boot_id: BootId,
     pub(in crate::hub) connect_seq: i64,
     pub(in crate::hub) version: String,
-    /// Uid, name and epoch of what the agent holds.
+    /// Uid, name and epoch of the accounts that the agent holds.
     pub(in crate::hub) held: Vec<(String, String, GrantEpoch)>,
-    /// Uid and epoch of what it streams the objects of.
+    /// Uid and epoch of the accounts whose objects it streams.
     pub(in crate::hub) cached: Vec<(String, CachingEpoch)>,
-    /// It says more of its accounts than is taken in.
+    /// Whether it claims more than was accepted.
     pub(in crate::hub) has_unheard: bool,
-    /// The largest message the agent takes, in bytes.
+    /// Maximum size of a message to the agent, in bytes.
     pub(in crate::hub) max_message_bytes: usize,
-    /// uid of kube-system of the cluster it runs in; empty where it has not said.
+    /// uid of kube-system of the agent's cluster; empty if unknown.
     pub(in crate::hub) cluster_uid: String,
 }
 
 impl AcceptedHello {
-    /// Whether it says to hold any account.
+    /// Whether it claims to hold any account.
     pub(in crate::hub) fn claims(&self) -> bool {
         !self.held.is_empty() || !self.cached.is_empty()
     }
 
-    /// Takes nothing in of what an agent says to hold that was never approved, nor keeps it in memory while it waits.
+    /// Drops the claims of an agent that was never approved, which also frees their memory while it waits.
     pub(in crate::hub) fn ignore_claims(&mut self) {
         self.has_unheard |= self.claims();
         self.held = Vec::new();
@@ -55,12 +55,12 @@ impl AcceptedHello {
     }
 }
 
-/// Why an agent may not stay.
+/// Refusal of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::hub) struct HelloRefusal {
     pub(in crate::hub) reason: Reason,
     pub(in crate::hub) message: String,
-    /// Absent: trying again is of no use until something is changed.
+    /// `None`: a retry is useless until something is changed.
     pub(in crate::hub) retry_after: Option<Duration>,
 }
 
@@ -83,12 +83,12 @@ impl HelloRefusal {
     }
 }
 
-/// Milliseconds as the wire has them; what does not fit is the longest time that does.
+/// Converts to milliseconds for the wire, saturating.
 pub(in crate::hub) fn millis(duration: Duration) -> u32 {
     u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
 }
 
-/// Checks a hello.
+/// Validates a hello.
 pub(in crate::hub) fn check(
     hello: ops::Hello,
     max_message_bytes: usize,
@@ -164,7 +164,7 @@ fn held(account: ops::HeldAccount) -> Result<(String, String, GrantEpoch), Hello
     Ok((account.uid, account.name, epoch))
 }
 
-/// What a held account says of caching, if it does.
+/// Converts the caching epoch of a held account, if it has one.
 fn cached(account: &ops::HeldAccount) -> Option<Result<(String, CachingEpoch), HelloRefusal>> {
     let uid = &account.account.as_ref()?.uid;
     match CachingEpoch::from_wire(account.caching_epoch) {

@@ -1,4 +1,4 @@
-//! The accept loop: connections under a cap, each looked at before it reaches gRPC.
+//! The accept loop: bounds the connections and detects their protocol before gRPC.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,13 +20,13 @@ use crate::listen::connection_phase::WaitingConnections;
 use crate::listen::listen;
 use crate::listen::log_rate_limit::LogRateLimit;
 
-/// How long a connection may take to begin with HTTP/2, and to read the 505 it gets for HTTP/1.
+/// Time limit for the HTTP/2 preface, and for reading the 505 sent to HTTP/1 clients.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long the loop rests after the system refused to accept (too many open files).
+/// Delay after the system refused to accept, e.g. because of too many open files.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
-/// Why a connection without a stream was closed where there were too many.
+/// Reason for closing a connection without a stream when there are too many.
 pub(in crate::hub) const DISPLACED: &str = "displaced";
-/// Connections that were looked at and wait for tonic to take them.
+/// Maximum number of detected connections that wait for tonic.
 const MAX_READY_CONNECTIONS: usize = 64;
 
 /// Binds the hub's port.
@@ -35,25 +35,25 @@ pub(in crate::hub) async fn bind(settings: &HubSettings) -> Result<TcpListener, 
     listen(address, port).await.map_err(|source| HubError::Bind { address: address.clone(), port, source })
 }
 
-/// What every connection needs.
+/// Bounds and deadlines of all connections.
 pub(in crate::hub) struct ConnectionPolicy {
     pub(in crate::hub) metrics: HubMetrics,
     pub(in crate::hub) cap: usize,
-    /// Connections of each address.
+    /// Connections by address.
     pub(in crate::hub) addresses: Arc<Addresses>,
-    /// Connections without a stream, from the first moment on, and how many of them there may be.
+    /// Connections without a stream, from their start, and their maximum number.
     pub(in crate::hub) without_stream: Arc<WaitingConnections>,
     pub(in crate::hub) without_stream_cap: usize,
     pub(in crate::hub) preface_wait: Duration,
     pub(in crate::hub) bounds: StreamDeadlines,
     pub(in crate::hub) rest_port: Option<u16>,
-    /// Ends all connections for good.
+    /// Closes all connections.
     pub(in crate::hub) close: CancellationToken,
     pub(in crate::hub) tasks: TaskTracker,
     pub(in crate::hub) log_limit: LogRateLimit,
 }
 
-/// Accepts from when it is `ready` until stopped, and hands over what speaks HTTP/2.
+/// Accepts from when `ready` completes until stopped, and returns the HTTP/2 connections.
 pub(in crate::hub) fn accept(
     listener: TcpListener,
     policy: Arc<ConnectionPolicy>,
@@ -133,9 +133,9 @@ fn admit(
                 let streams = Streams::default();
                 let watched = streams::watch_over(Arc::clone(&policy), streams.clone(), close.clone(), (caller, turn));
                 let connection = Connection::new(stream, taken, peer, streams, close, permits);
-                // Nobody takes it: the hub is stopping.
+                // Fails only while the hub stops.
                 let _ = ready.send(Ok(connection)).await;
-                // It lives as long as the connection, which outlives the hub's sessions when that stops.
+                // Lives as long as the connection, which outlives the hub's sessions while it stops.
                 tokio::spawn(watched);
             }
             Ok(Ok(other)) => turn_away(&policy, other, stream, peer).await,
@@ -161,7 +161,7 @@ async fn turn_away(
         DetectedProtocol::Http1 => {
             policy.metrics.refuse_connection("http1");
             let answered = transport::answer_http1(&mut *stream, policy.rest_port);
-            // Whoever does not read the answer goes without.
+            // A client that does not read the answer is closed without it.
             let _ = tokio::time::timeout(PREFACE_TIMEOUT, answered).await;
         }
         DetectedProtocol::Tls => {

@@ -1,11 +1,11 @@
-//! The queue of agents to be registered: which may wait here, and at which time the others dial again. Pure.
+//! The admission queue: which agents may wait to be registered, and when the others dial again. Pure.
 //!
-//! Registrations are written at a pace. So many may wait for theirs as are written before an agent loses patience; each
-//! of the others is told the time of a place of its own, and leaves. Whoever comes at that time has its place, before
-//! anybody who was told none; whoever comes sooner is told the same time again, so that hurrying is of no use.
+//! Registrations have a rate limit. As many agents may wait as are registered before an agent's own timeout; each of
+//! the others is given a reserved time and disconnects. An agent that comes at its reserved time is admitted before
+//! agents without one; an agent that comes earlier gets the same time again, so that retrying early is useless.
 //!
-//! Agents that have an object wait in a queue of their own, so that newcomers do not keep them waiting. Unapproved agents
-//! get no reserved time: a few of them wait, and the others are sent away.
+//! Returning agents have their own queue, so that newcomers do not delay them. Unapproved agents get no reserved
+//! time: a few of them wait, and the others are refused.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -16,13 +16,13 @@ use crate::hub::sessions::ledger::Moment;
 #[cfg(test)]
 mod tests;
 
-/// Rate at which agents are given times where registrations have no limit.
+/// Rate of reserved times if registrations have no limit.
 const DEFAULT_REGISTRATIONS_PER_SECOND: u32 = 1000;
-/// Maximum wait here, in seconds: shorter than an agent's wait for an answer to its hello.
+/// Maximum wait here, in seconds: shorter than an agent's wait for the answer to its hello.
 const MAX_WAIT_SECONDS: u32 = 4;
 /// Maximum number of agents waiting here, at any registration rate.
 const MAX_WAITING: usize = 1024;
-/// Time by which an agent may come before its reserved time.
+/// Time before its reserved time at which an agent is admitted.
 const EARLY_ARRIVAL_TOLERANCE: Duration = Duration::from_millis(50);
 /// Minimum delay given to an agent.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(250);
@@ -32,35 +32,35 @@ const LATE_ARRIVAL_TOLERANCE: Duration = Duration::from_secs(30);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of unapproved agents waiting here.
 const MAX_UNAPPROVED_WAITING: usize = 64;
-/// Delay given to an unapproved agent that is sent away.
+/// Delay given to an unapproved agent that is refused.
 pub(super) const UNAPPROVED_RETRY_DELAY: Duration = Duration::from_secs(60);
 /// Maximum number of reserved times.
 const MAX_RESERVED_TIMES: usize = 100_000;
 
-/// What an agent is told.
+/// Answer to an agent that wants to be registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AdmissionDecision {
-    /// It may wait here until it is registered; [`AdmissionQueue::leave`] when it is.
+    /// It waits here until it is registered, then [`AdmissionQueue::leave`].
     Now,
-    /// It comes again after this time.
+    /// It dials again after this time.
     Later(Duration),
     /// The maximum number of unapproved agents is waiting here.
     TooManyUnapproved,
 }
 
-/// What is known of an agent before it is registered.
+/// What is known of an agent before its registration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AdmissionClass {
-    /// It has an object, and is approved or was.
+    /// It has an object and is, or was, approved.
     #[default]
     Returning,
-    /// It has no object, and is approved as soon as it has.
+    /// It has no object and is approved when it is created.
     Newcomer,
-    /// It was never approved, and is not by being registered.
+    /// It was never approved, and registration does not approve it.
     Unapproved,
 }
 
-/// The queues by admission class.
+/// The queues, by admission class.
 #[derive(Debug)]
 pub(super) struct AdmissionQueues {
     known: AdmissionQueue,
@@ -69,7 +69,7 @@ pub(super) struct AdmissionQueues {
 }
 
 impl AdmissionQueues {
-    /// `per_second` registrations are written; 0: as many as the API server takes.
+    /// `per_second`: registration rate; 0: no limit.
     pub(super) fn new(per_second: u32) -> Self {
         Self {
             known: AdmissionQueue::new(per_second),
@@ -78,13 +78,13 @@ impl AdmissionQueues {
         }
     }
 
-    /// How many agents wait that have been here before: here, or away until their time. Others were held by nobody, so
-    /// that nobody is taken for gone too soon for want of them.
+    /// Returns the number of returning agents that wait, here or until a reserved time. Other agents hold no
+    /// accounts, so nobody must be considered gone because of them.
     pub(super) fn backlog(&self) -> usize {
         self.known.backlog()
     }
 
-    /// An agent wants to be registered.
+    /// Handles an agent that wants to be registered.
     pub(super) fn arrive(&mut self, class: AdmissionClass, agent_id: &str, now: Moment) -> AdmissionDecision {
         match class {
             AdmissionClass::Returning => self.known.arrive(agent_id, now),
@@ -97,7 +97,7 @@ impl AdmissionQueues {
         }
     }
 
-    /// One that waited here could not be registered: it has another place, unless it is a stranger.
+    /// Handles a failed registration: returns the delay until the agent's next turn.
     pub(super) fn again(&mut self, class: AdmissionClass, agent_id: &str, now: Moment) -> Duration {
         match class {
             AdmissionClass::Returning => self.known.again(agent_id, now),
@@ -106,7 +106,7 @@ impl AdmissionQueues {
         }
     }
 
-    /// One that waited here does no longer.
+    /// Frees the place of an agent that waited here.
     pub(super) fn leave(&mut self, class: AdmissionClass) {
         match class {
             AdmissionClass::Returning => self.known.leave(),
@@ -115,12 +115,12 @@ impl AdmissionQueues {
         }
     }
 
-    /// An agent comes no more: another replica has it. True: it had a place.
+    /// Removes the reserved time of an agent that another replica has. Returns whether it had one.
     pub(super) fn forget(&mut self, agent_id: &str) -> bool {
         self.known.forget(agent_id) | self.newcomers.forget(agent_id)
     }
 
-    /// Takes the places from those who have not come. True: somebody lost one.
+    /// Removes expired reserved times. Returns whether there were any.
     pub(super) fn sweep(&mut self, now: Moment) -> bool {
         self.known.sweep(now) | self.newcomers.sweep(now)
     }
@@ -129,23 +129,23 @@ impl AdmissionQueues {
 /// The queue of one admission class.
 #[derive(Debug)]
 struct AdmissionQueue {
-    /// From one registration to the next.
+    /// Interval between registrations.
     gap: Duration,
-    /// How many may wait here.
+    /// Maximum number of agents waiting here.
     capacity: usize,
-    /// So many are registered within half a second.
+    /// Number of registrations in half a second.
     unnoticed: usize,
     waiting: usize,
-    /// The first time that nobody was told.
+    /// First time that is not reserved.
     free: Moment,
-    /// When each agent was told to come, by a hash of its id: ids are as long as whoever sends them likes.
+    /// Reserved times by the hash of the agent id: ids have any length.
     reserved: HashMap<u64, Moment>,
     hash: RandomState,
     swept: Moment,
 }
 
 impl AdmissionQueue {
-    /// `per_second` registrations are written; 0: as many as the API server takes.
+    /// `per_second`: registration rate; 0: no limit.
     fn new(per_second: u32) -> Self {
         let rate = if per_second == 0 { DEFAULT_REGISTRATIONS_PER_SECOND } else { per_second };
         let room = usize::try_from(rate.saturating_mul(MAX_WAIT_SECONDS)).unwrap_or(usize::MAX);
@@ -161,13 +161,14 @@ impl AdmissionQueue {
         }
     }
 
-    /// How many wait: here, or away until their time. A few that are registered within a second are none.
+    /// Returns the number of agents that wait, here or until a reserved time; zero if they are registered within half
+    /// a second.
     fn backlog(&self) -> usize {
         let few = self.reserved.is_empty() && self.waiting <= self.unnoticed;
         if few { 0 } else { self.waiting + self.reserved.len() }
     }
 
-    /// An agent wants to be registered.
+    /// Handles an agent that wants to be registered.
     fn arrive(&mut self, agent_id: &str, now: Moment) -> AdmissionDecision {
         self.sweep(now);
         let key = self.hash.hash_one(agent_id);
@@ -186,7 +187,7 @@ impl AdmissionQueue {
         }
     }
 
-    /// One that waited here could not be registered: it has another place.
+    /// Handles a failed registration: returns the delay until the agent's next turn.
     fn again(&mut self, agent_id: &str, now: Moment) -> Duration {
         match self.tell(agent_id, now) {
             AdmissionDecision::Later(wait) => wait,
@@ -194,17 +195,17 @@ impl AdmissionQueue {
         }
     }
 
-    /// One that waited here does no longer.
+    /// Frees the place of an agent that waited here.
     fn leave(&mut self) {
         self.waiting = self.waiting.saturating_sub(1);
     }
 
-    /// An agent comes no more: another replica has it. True: it had a place.
+    /// Removes the reserved time of an agent that another replica has. Returns whether it had one.
     fn forget(&mut self, agent_id: &str) -> bool {
         self.reserved.remove(&self.hash.hash_one(agent_id)).is_some()
     }
 
-    /// Takes the places from those who have not come. True: somebody lost one.
+    /// Removes expired reserved times. Returns whether there were any.
     fn sweep(&mut self, now: Moment) -> bool {
         if now.saturating_sub(self.swept) < SWEEP_INTERVAL {
             return false;
@@ -220,8 +221,8 @@ impl AdmissionQueue {
         AdmissionDecision::Now
     }
 
-    /// While others were told to come, a newcomer is let in only where none of their times is still to come, and half
-    /// of the room is left to those who are late.
+    /// While times are reserved, an agent without one is admitted only if none of them is in the future, and half of
+    /// the capacity is left to late agents.
     fn has_room_for_a_newcomer(&self, now: Moment) -> bool {
         if self.reserved.is_empty() {
             self.waiting < self.capacity && self.free <= now + Duration::from_secs(MAX_WAIT_SECONDS.into())

@@ -21,24 +21,24 @@ use crate::wire::events::caching_server::{Caching, CachingServer};
 use crate::wire::ops::operations_server::{Operations, OperationsServer};
 use crate::wire::{DESCRIPTORS, events, ops};
 
-/// Streams of one connection at once: GetOps, Caching, health and reflection, with room.
+/// Maximum number of streams of one connection: GetOps, Caching, health and reflection, with reserve.
 const MAX_STREAMS: u32 = 16;
-/// HTTP/2 window of a stream. GetOps is always read, so it is no back-pressure, only a bound.
+/// HTTP/2 window of a stream. GetOps is always read, so this is a bound and no back-pressure.
 const STREAM_WINDOW: u32 = 1024 * 1024;
-/// HTTP/2 window of a connection: what a stream that is not read may not use up.
+/// HTTP/2 window of a connection, larger than the window of a stream that is not read.
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 /// Maximum size of an HTTP/2 frame, in bytes.
 const MAX_FRAME_BYTES: u32 = 16 * 1024;
 /// Maximum size of the headers of one request, in bytes.
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
-/// Streams that were reset by the other side and are not yet handled (rapid reset).
+/// Maximum number of streams that the client reset and that are not handled yet (rapid reset).
 const MAX_PENDING_RESETS: usize = 32;
-/// Streams that we reset for the other side's errors, before the connection is closed.
+/// Maximum number of streams that the server reset for errors of the client; then the connection is closed.
 const MAX_ERROR_RESETS: usize = 256;
 /// Maximum number of frames queued for one agent, beside those of its session.
 const MAX_QUEUED_FRAMES: usize = 4;
 
-/// The services as gRPC's health service names them.
+/// Names of the services in gRPC's health service.
 pub(in crate::hub) const SERVICES: [&str; 3] = ["", "ops.Operations", "events.Caching"];
 
 struct OperationsService {
@@ -75,10 +75,10 @@ impl Caching for CachingService {
     }
 }
 
-/// All services, with the streams of each connection counted.
+/// All services, counting the streams of each connection.
 pub(in crate::hub) type CountedRouter = Router<Stack<StreamCountingLayer, Identity>>;
 
-/// All services behind the HTTP/2 limits.
+/// Builds all services with the HTTP/2 limits.
 pub(in crate::hub) async fn router(
     context: &HubContext,
     streams: Arc<AgentStreams>,

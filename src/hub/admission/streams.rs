@@ -1,4 +1,4 @@
-//! The streams of each connection: one on which none is opened in time, or for a while, is closed.
+//! Streams of each connection: closes connections that have none.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -17,11 +17,11 @@ use crate::hub::admission::transport::Peer;
 use crate::listen::addresses::Caller;
 use crate::listen::connection_phase::Turn;
 
-/// How many streams of one connection are open; clones share it.
+/// Number of open streams of one connection; clones share it.
 #[derive(Clone, Debug)]
 pub(in crate::hub) struct Streams(watch::Sender<usize>);
 
-/// An open stream, until this is dropped.
+/// An open stream, closed when dropped.
 struct OpenStream(watch::Sender<usize>);
 
 impl Drop for OpenStream {
@@ -43,17 +43,17 @@ impl Streams {
     }
 }
 
-/// Bounds on a connection without a stream.
+/// Deadlines of a connection without a stream.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::hub) struct StreamDeadlines {
-    /// Until the first request.
+    /// Time limit until the first request.
     pub(in crate::hub) first_request: Duration,
-    /// After the last stream has ended.
+    /// Time limit after the end of the last stream.
     pub(in crate::hub) idle: Duration,
 }
 
-/// Closes a connection that is without a stream for too long, or gives its place to another where there are too many; ends
-/// with the connection.
+/// Closes a connection that has no stream for too long, or that is displaced because there are too many. Ends with
+/// the connection.
 pub(in crate::hub) async fn watch_over(
     door: Arc<ConnectionPolicy>,
     streams: Streams,
@@ -65,7 +65,7 @@ pub(in crate::hub) async fn watch_over(
     drop(streams);
     let (mut limit, mut reason) = (bounds.first_request, "no_request");
     loop {
-        // Absent: the connection was closed otherwise.
+        // `None`: the connection was closed otherwise.
         let busy = close.run_until_cancelled(tokio::time::timeout(limit, seen.wait_for(|open| *open > 0)));
         match busy.await {
             None | Some(Ok(Err(_))) => return,
@@ -88,7 +88,7 @@ pub(in crate::hub) async fn watch_over(
     }
 }
 
-/// Counts the streams of each connection, from the request to the end of its answer.
+/// Counts the streams of each connection, from the request to the end of its response.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::hub) struct StreamCountingLayer;
 
@@ -124,7 +124,7 @@ where
         let answer = self.0.call(request);
         async move {
             let answer = answer.await?;
-            // It goes with the body.
+            // Dropped with the body.
             let counted = move |body: B| {
                 body.map_frame(move |frame| {
                     let _open = &open;

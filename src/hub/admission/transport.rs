@@ -1,4 +1,4 @@
-//! One connection below gRPC: what it speaks is looked at before tonic gets it.
+//! One connection below gRPC: detects its protocol before tonic gets it.
 
 use std::future::Future;
 use std::io;
@@ -14,31 +14,32 @@ use tonic::transport::server::Connected;
 use crate::hub::admission::streams::Streams;
 use crate::listen::addresses::AddressSlot;
 
-/// What every HTTP/2 connection begins with.
+/// The HTTP/2 preface.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Size of the part of an HTTP/1 request that is read before it is answered, in bytes.
+/// Maximum size of an HTTP/1 request that is read before the answer, in bytes.
 const HTTP1_PEEK_BYTES: usize = 16;
-/// Maximum size read and discarded after an answer, in bytes, so that closing does not destroy it on its way.
+/// Maximum size read and discarded after an answer, in bytes, so that closing the connection does not discard the
+/// answer.
 const MAX_DISCARDED_BYTES: u64 = 64 * 1024;
 
-/// A byte stream under HTTP/2: TCP now, TLS over it later.
+/// A byte stream below HTTP/2: TCP, or TLS over it.
 pub(in crate::hub) trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
-/// What the first bytes of a connection are.
+/// Protocol of a connection, by its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::hub) enum DetectedProtocol {
-    /// The preface of HTTP/2.
+    /// The HTTP/2 preface.
     Http2,
-    /// A request line of HTTP/1.
+    /// An HTTP/1 request line.
     Http1,
     /// A TLS ClientHello.
     Tls,
-    /// Something else, or the end.
+    /// Another protocol, or end of stream.
     Other,
 }
 
-/// Judges the first bytes; absent: more are needed.
+/// Detects the protocol; `None` if more bytes are needed.
 pub(in crate::hub) fn judge(bytes: &[u8]) -> Option<DetectedProtocol> {
     let begins = bytes.len().min(PREFACE.len());
     if bytes[..begins] == PREFACE[..begins] {
@@ -59,7 +60,7 @@ pub(in crate::hub) fn judge(bytes: &[u8]) -> Option<DetectedProtocol> {
     }
 }
 
-/// Reads until it is clear what is spoken. The bytes read are kept in `taken`.
+/// Reads until the protocol is known. The bytes read are kept in `taken`.
 pub(in crate::hub) async fn listen(
     stream: &mut (dyn Transport + '_),
     taken: &mut Vec<u8>,
@@ -81,7 +82,7 @@ fn judge_taken(taken: &[u8], count: usize) -> Option<DetectedProtocol> {
     if count == 0 { Some(DetectedProtocol::Other) } else { judge(taken) }
 }
 
-/// Answers an HTTP/1 request with 505 and a sentence, and waits until the other side has had the chance to read it.
+/// Answers an HTTP/1 request with 505 and a message, and gives the client time to read it.
 pub(in crate::hub) async fn answer_http1(
     stream: &mut (dyn Transport + '_),
     rest_port: Option<u16>,
@@ -99,22 +100,22 @@ pub(in crate::hub) async fn answer_http1(
     Ok(())
 }
 
-/// A connection that speaks HTTP/2, for tonic. It gives its places under the bounds back when it is dropped, and reads as
-/// ended, and fails to write, once the hub closes for good.
+/// An HTTP/2 connection for tonic. Frees its permits when dropped. Once the hub closes, it reads as ended and fails
+/// to write.
 pub(in crate::hub) struct Connection {
     stream: Box<dyn Transport>,
-    /// Bytes that were looked at and are still to be read.
+    /// Bytes read during detection.
     taken: Vec<u8>,
     given: usize,
     peer: SocketAddr,
     closed: Pin<Box<WaitForCancellationFutureOwned>>,
     streams: Streams,
     _places: ConnectionPermits,
-    /// Whoever watches over it ends with it.
+    /// Its watcher ends with it.
     _gone: DropGuard,
 }
 
-/// What a connection takes up of the bounds, until it is dropped.
+/// Permits of a connection, freed when dropped.
 pub(in crate::hub) struct ConnectionPermits {
     pub(in crate::hub) _connection: OwnedSemaphorePermit,
     pub(in crate::hub) _address: AddressSlot,
@@ -143,7 +144,7 @@ impl Connection {
 }
 
 impl Connection {
-    /// A write that nobody takes must not keep a hub from ending.
+    /// A write that the agent does not read must not keep the hub from stopping.
     fn fail_if_closed(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         match self.closed.as_mut().poll(cx) {
             Poll::Ready(()) => Err(io::ErrorKind::ConnectionAborted.into()),
@@ -152,7 +153,7 @@ impl Connection {
     }
 }
 
-/// Who is at the other end, as requests carry it.
+/// The client of a connection, as an extension of its requests.
 #[derive(Clone, Debug)]
 pub(in crate::hub) struct Peer {
     pub(in crate::hub) address: SocketAddr,

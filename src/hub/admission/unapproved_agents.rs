@@ -1,4 +1,4 @@
-//! How many objects agents may have that were never approved. Pure but for the index.
+//! Bound on the objects of agents that were never approved. Pure except for the index.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -6,20 +6,20 @@ use std::time::Duration;
 use crate::hub::sessions::ledger::Moment;
 use crate::objects::AgentIndex;
 
-/// KubesvcAgents of agents that were never approved, in all.
+/// Maximum number of KubesvcAgents that were never approved.
 const MAX_OBJECTS: usize = 100;
-/// Time after which the watch has shown an object that was made, or it was not made.
+/// Time after which the watch has shown a new object, or it was not created.
 const MAX_WATCH_DELAY: Duration = Duration::from_secs(60);
 
-/// Strangers that may be given an object, until the watch shows it.
+/// Unapproved agents whose object the watch has not shown yet.
 #[derive(Debug, Default)]
 pub(super) struct UnapprovedAgents {
-    /// By the name of the object, since when.
+    /// Time of admission, by object name.
     pending: HashMap<String, Moment>,
 }
 
 impl UnapprovedAgents {
-    /// Whether a stranger may be registered: its object is there, or there may be one more.
+    /// Whether an unapproved agent may be registered: its object exists, or one more is allowed.
     pub(super) fn admit(&mut self, name: &str, agents: &AgentIndex, now: Moment) -> bool {
         self.pending.retain(|one, since| agents.get(one).is_none() && *since + MAX_WATCH_DELAY > now);
         if agents.get(name).is_some() || self.pending.contains_key(name) {
