@@ -302,7 +302,7 @@ impl BoundHub {
         let (stop, close) = (stop.child_token(), CancellationToken::new());
         // The port stays open while agents drain, so that agents that dial meanwhile get a redial time.
         let shut = CancellationToken::new();
-        let door = Arc::new(listener::ConnectionPolicy {
+        let policy = Arc::new(listener::ConnectionPolicy {
             metrics: context.metrics.clone(),
             cap: context.settings.connection_cap,
             addresses: Addresses::new(context.settings.limits.clone()),
@@ -321,7 +321,7 @@ impl BoundHub {
         // Before KubesvcAgents are listed, every agent would look unapproved.
         let seen = Arc::clone(&context.agent_index);
         let listed = async move { seen.synced().await };
-        let incoming = ReceiverStream::new(listener::accept(self.listener, door, listed, shut.clone()));
+        let incoming = ReceiverStream::new(listener::accept(self.listener, policy, listed, shut.clone()));
         let essential = EssentialTasks::new(context.tasks.clone(), stop.clone());
         hub.spawn_tasks(&essential, &health, &stop);
         info!(address = %self.address, "agents may connect");

@@ -17,12 +17,12 @@ pub(in crate::hub) async fn run(admission: Arc<Admission>, stop: CancellationTok
     let changed = agents.follow();
     while let Some(names) = stop.run_until_cancelled(changed.take(MAX_CHANGES_PER_PASS)).await {
         for agent in names.iter().filter_map(|name| agents.get(name)) {
-            heed(&admission, &agent);
+            handle(&admission, &agent);
         }
     }
 }
 
-fn heed(admission: &Admission, agent: &KubesvcAgent) {
+fn handle(admission: &Admission, agent: &KubesvcAgent) {
     let Admission { context, sessions, agent_status, .. } = admission;
     let (spec, status) = (&agent.spec, agent.status.as_ref());
     let in_force = status.and_then(|status| status.session.as_ref());

@@ -131,9 +131,9 @@ async fn live(
             let max_message_bytes = greeting.max_message_bytes;
             // A hello may claim 100,000 accounts; the ledger has them by now.
             drop(greeting);
-            let turns =
+            let session_loop =
                 SessionLoop::new(Arc::clone(&streams.parts), Arc::clone(session), frames, max_message_bytes);
-            Box::pin(turns.run(inbound)).await;
+            Box::pin(session_loop.run(inbound)).await;
         }
         Some(Err(refusal)) => refuse(admission, &sink, (peer, Some(session)), refusal).await,
         None => {
@@ -246,10 +246,10 @@ async fn register(
         needs_accounts,
         admission: class,
     };
-    let places = agent_status.registrations.of(class, needs_accounts);
+    let turns = agent_status.registrations.of(class, needs_accounts);
     for wait in REGISTRATION_RETRY_DELAYS {
         tokio::time::sleep(wait).await;
-        let Ok(_place) = places.acquire().await else { break };
+        let Ok(_place) = turns.acquire().await else { break };
         crash::point("agent-object:before");
         let registered = agent_status.agents.register(&registration).await;
         crash::point("agent-object:after");

@@ -55,12 +55,12 @@ pub(in crate::hub) struct StreamDeadlines {
 /// Closes a connection that has no stream for too long, or that is displaced because there are too many. Ends with
 /// the connection.
 pub(in crate::hub) async fn watch_over(
-    door: Arc<ConnectionPolicy>,
+    policy: Arc<ConnectionPolicy>,
     streams: Streams,
     close: CancellationToken,
     (caller, turn): (Caller, Turn),
 ) {
-    let ConnectionPolicy { bounds, metrics, .. } = &*door;
+    let ConnectionPolicy { bounds, metrics, .. } = &*policy;
     let (mut seen, mut turn) = (streams.0.subscribe(), Some(turn));
     drop(streams);
     let (mut limit, mut reason) = (bounds.first_request, "no_request");
@@ -80,7 +80,7 @@ pub(in crate::hub) async fn watch_over(
             None | Some(Err(_)) => return,
             Some(Ok(_)) => (limit, reason) = (bounds.idle, "idle"),
         }
-        let (waits, displaced) = door.without_stream.enter_among(door.without_stream_cap, caller, &close);
+        let (waits, displaced) = policy.without_stream.enter_among(policy.without_stream_cap, caller, &close);
         if displaced {
             metrics.refuse_connection(DISPLACED);
         }
@@ -150,7 +150,7 @@ mod tests {
         StreamDeadlines { first_request: Duration::from_secs(10), idle: Duration::from_secs(30) };
 
     /// A port at which so many connections may be without a stream.
-    fn door(without_stream_cap: usize) -> Arc<ConnectionPolicy> {
+    fn policy(without_stream_cap: usize) -> Arc<ConnectionPolicy> {
         Arc::new(ConnectionPolicy {
             metrics: HubMetrics::default(),
             cap: 10,
@@ -167,34 +167,38 @@ mod tests {
     }
 
     /// A connection that has just begun; it is watched until the token is cancelled.
-    fn watched(door: &Arc<ConnectionPolicy>) -> (Streams, CancellationToken, tokio::task::JoinHandle<()>) {
+    fn watched(policy: &Arc<ConnectionPolicy>) -> (Streams, CancellationToken, tokio::task::JoinHandle<()>) {
         let (streams, close) = (Streams::default(), CancellationToken::new());
         let caller = Caller::of([192, 0, 2, 1].into());
-        let (turn, _) =
-            WaitingConnections::enter_among(&door.without_stream, door.without_stream_cap, caller, &close);
+        let (turn, _) = WaitingConnections::enter_among(
+            &policy.without_stream,
+            policy.without_stream_cap,
+            caller,
+            &close,
+        );
         let watched =
-            tokio::spawn(watch_over(Arc::clone(door), streams.clone(), close.clone(), (caller, turn)));
+            tokio::spawn(watch_over(Arc::clone(policy), streams.clone(), close.clone(), (caller, turn)));
         (streams, close, watched)
     }
 
-    fn closed_for(door: &ConnectionPolicy, reason: &'static str) -> u64 {
-        door.metrics.connections_refused.get_or_create(&crate::hub::ReasonLabel { reason }).get()
+    fn closed_for(policy: &ConnectionPolicy, reason: &'static str) -> u64 {
+        policy.metrics.connections_refused.get_or_create(&crate::hub::ReasonLabel { reason }).get()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_without_a_request_is_closed_in_ten_seconds() {
-        let door = door(9);
-        let (_streams, close, watched) = watched(&door);
+        let policy = policy(9);
+        let (_streams, close, watched) = watched(&policy);
         let since = tokio::time::Instant::now();
         watched.await.expect("no panic");
         assert_eq!((since.elapsed(), close.is_cancelled()), (BOUNDS.first_request, true));
-        assert_eq!(closed_for(&door, "no_request"), 1);
+        assert_eq!(closed_for(&policy, "no_request"), 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_closed_thirty_seconds_after_its_last_stream() {
-        let door = door(9);
-        let (streams, close, watched) = watched(&door);
+        let policy = policy(9);
+        let (streams, close, watched) = watched(&policy);
         let (first, second) = (streams.open(), streams.open());
         tokio::time::sleep(Duration::from_secs(3600)).await;
         drop(first);
@@ -203,34 +207,34 @@ mod tests {
         let since = tokio::time::Instant::now();
         drop(second);
         watched.await.expect("no panic");
-        assert_eq!((since.elapsed(), closed_for(&door, "idle")), (BOUNDS.idle, 1));
+        assert_eq!((since.elapsed(), closed_for(&policy, "idle")), (BOUNDS.idle, 1));
         assert!(close.is_cancelled());
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_watch_ends_with_its_connection() {
-        let door = door(9);
-        let (streams, close, watched) = watched(&door);
+        let policy = policy(9);
+        let (streams, close, watched) = watched(&policy);
         let _open = streams.open();
         tokio::task::yield_now().await;
         close.cancel();
         watched.await.expect("no panic");
-        assert_eq!(closed_for(&door, "idle") + closed_for(&door, "no_request"), 0);
+        assert_eq!(closed_for(&policy, "idle") + closed_for(&policy, "no_request"), 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn among_too_many_connections_without_a_stream_the_longest_idle_is_closed_and_none_with_an_agent() {
-        let door = door(2);
-        let (agent, with_agent, _agent) = watched(&door);
+        let policy = policy(2);
+        let (agent, with_agent, _agent) = watched(&policy);
         let open = agent.open();
         tokio::task::yield_now().await;
-        let (_idle, first, _first) = watched(&door);
-        let (_idle_too, second, _second) = watched(&door);
+        let (_idle, first, _first) = watched(&policy);
+        let (_idle_too, second, _second) = watched(&policy);
         assert!(!first.is_cancelled() && !second.is_cancelled());
         // Its last stream ends: it is the third without one, and has been for the shortest time.
         drop(open);
         tokio::task::yield_now().await;
         assert!(first.is_cancelled() && !second.is_cancelled() && !with_agent.is_cancelled());
-        assert_eq!(closed_for(&door, "displaced"), 1);
+        assert_eq!(closed_for(&policy, "displaced"), 1);
     }
 }

@@ -129,33 +129,33 @@ impl WriteSchedule {
     }
 
     /// Returns the current position of the rotation of a session.
-    fn turn_of(&mut self, serial: u64, now: Instant) -> PackingCursor {
-        let Some(crowded) = self.overflowing.get_mut(&serial) else { return PackingCursor::new() };
-        if crowded.at <= now {
-            crowded.now = std::mem::take(&mut crowded.next);
+    fn cursor_of(&mut self, serial: u64, now: Instant) -> PackingCursor {
+        let Some(overflow) = self.overflowing.get_mut(&serial) else { return PackingCursor::new() };
+        if overflow.at <= now {
+            overflow.now = std::mem::take(&mut overflow.next);
         }
-        crowded.now.clone()
+        overflow.now.clone()
     }
 
     /// Records where the rotation of a session continues.
-    fn had_no_room(&mut self, serial: u64, (begun, next): (PackingCursor, PackingCursor), now: Instant) {
+    fn record_overflow(&mut self, serial: u64, (begun, next): (PackingCursor, PackingCursor), now: Instant) {
         if next.is_empty() {
             self.overflowing.remove(&serial);
             return;
         }
-        let crowded = self.overflowing.entry(serial).or_insert_with(|| OutboxOverflow {
+        let overflow = self.overflowing.entry(serial).or_insert_with(|| OutboxOverflow {
             now: begun,
             next: PackingCursor::new(),
             at: now,
         });
-        if crowded.at <= now {
-            crowded.at = now + OVERFLOW_ROTATION_INTERVAL;
+        if overflow.at <= now {
+            overflow.at = now + OVERFLOW_ROTATION_INTERVAL;
         }
-        crowded.next = next;
+        overflow.next = next;
     }
 
     /// Marks the sessions whose rotation is due.
-    fn go_on(&mut self, now: Instant) {
+    fn mark_due_rotations(&mut self, now: Instant) {
         let due: Vec<_> =
             self.overflowing.iter().filter(|(_, one)| one.at <= now).map(|(serial, _)| *serial).collect();
         due.into_iter().for_each(|serial| self.mark(serial, now));
@@ -170,34 +170,34 @@ impl WriteSchedule {
 /// Writes outboxes until stopped.
 pub(in crate::hub) async fn run(status: Arc<AgentStatus>, stop: CancellationToken) {
     let AgentStatus { context, sessions, wakes, .. } = &*status;
-    let mut turns = WriteSchedule::default();
+    let mut schedule = WriteSchedule::default();
     let mut writes = FuturesUnordered::new();
     let mut leads = context.leadership.follow();
     let mut overdue = tokio::time::interval(OVERDUE_CHECK_INTERVAL);
     overdue.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        let next = turns.next();
+        let next = schedule.next();
         tokio::select! {
             () = stop.cancelled() => return,
             serials = wakes.outboxes.0.take(MAX_SESSIONS_PER_SCAN) => {
-                serials.into_iter().for_each(|serial| turns.mark(serial, Instant::now()));
+                serials.into_iter().for_each(|serial| schedule.mark(serial, Instant::now()));
             }
             // The sender lives as long as the hub.
             _ = leads.changed() => {
                 // A change of leadership may change every outbox.
-                sessions.registry.connected().iter().for_each(|one| turns.mark(one.serial, Instant::now()));
+                sessions.registry.connected().iter().for_each(|one| schedule.mark(one.serial, Instant::now()));
             }
             _ = overdue.tick(), if !context.is_leading() => {
                 let owing = sessions.registry.connected().into_iter().filter(|one| one.ledger.lock().owes());
-                owing.for_each(|one| turns.mark(one.serial, Instant::now()));
-                turns.go_on(Instant::now());
+                owing.for_each(|one| schedule.mark(one.serial, Instant::now()));
+                schedule.mark_due_rotations(Instant::now());
             }
-            Some(written) = writes.next(), if !writes.is_empty() => settle(&status, &mut turns, written),
+            Some(written) = writes.next(), if !writes.is_empty() => settle(&status, &mut schedule, written),
             () = at(next), if next.is_some() && writes.len() < MAX_CONCURRENT_WRITES => {
                 let now = Instant::now();
-                for serial in turns.take(now, MAX_CONCURRENT_WRITES - writes.len()) {
-                    let turn = turns.turn_of(serial, now);
-                    writes.push(write(&status, serial, turn));
+                for serial in schedule.take(now, MAX_CONCURRENT_WRITES - writes.len()) {
+                    let cursor = schedule.cursor_of(serial, now);
+                    writes.push(write(&status, serial, cursor));
                 }
             }
         }
@@ -214,41 +214,41 @@ async fn at(next: Option<Instant>) {
 struct WriteReport {
     serial: u64,
     /// Position of the rotation and the next one; absent if the session has ended.
-    turns: Option<(PackingCursor, PackingCursor)>,
+    cursors: Option<(PackingCursor, PackingCursor)>,
     /// Whether the write succeeded; absent if nothing changed.
     done: Option<bool>,
 }
 
-async fn write(status: &AgentStatus, serial: u64, turn: PackingCursor) -> WriteReport {
+async fn write(status: &AgentStatus, serial: u64, cursor: PackingCursor) -> WriteReport {
     let Some(session) = status.sessions.registry.by_serial(serial) else {
-        return WriteReport { serial, turns: None, done: None };
+        return WriteReport { serial, cursors: None, done: None };
     };
     let PackedOutbox { entries, next } = if status.context.is_leading() {
         PackedOutbox::default()
     } else {
-        outbox_of(status, &session, &turn)
+        outbox_of(status, &session, &cursor)
     };
     let is_news = session.is_news(&entries, |entry| may_stand(status, entry));
     let done = if is_news { Some(write_outbox(status, &session, entries).await) } else { None };
-    WriteReport { serial, turns: Some((turn, next)), done }
+    WriteReport { serial, cursors: Some((cursor, next)), done }
 }
 
-fn settle(status: &AgentStatus, turns: &mut WriteSchedule, written: WriteReport) {
+fn settle(status: &AgentStatus, schedule: &mut WriteSchedule, written: WriteReport) {
     let (now, serial) = (Instant::now(), written.serial);
-    if let Some(had_no_room) = written.turns {
-        turns.had_no_room(serial, had_no_room, now);
+    if let Some(cursors) = written.cursors {
+        schedule.record_overflow(serial, cursors, now);
     }
     match written.done {
-        Some(true) => turns.rest(serial, now + MIN_WRITE_INTERVAL),
-        Some(false) => turns.rest(serial, now + RETRY_DELAY),
+        Some(true) => schedule.rest(serial, now + MIN_WRITE_INTERVAL),
+        Some(false) => schedule.rest(serial, now + RETRY_DELAY),
         None => {}
     }
-    turns.end(serial, now);
+    schedule.end(serial, now);
     if written.done == Some(false) {
-        turns.mark(serial, now);
+        schedule.mark(serial, now);
     }
     if status.sessions.registry.by_serial(serial).is_none() {
-        turns.forget(serial);
+        schedule.forget(serial);
     }
 }
 
@@ -279,7 +279,7 @@ async fn write_outbox(status: &AgentStatus, session: &Session, outbox: Vec<Outbo
 }
 
 /// Returns the reports of a session that accounts wait for, as far as they fit.
-fn outbox_of(status: &AgentStatus, session: &Session, turn: &PackingCursor) -> PackedOutbox {
+fn outbox_of(status: &AgentStatus, session: &Session, cursor: &PackingCursor) -> PackedOutbox {
     let now = status.context.ticks.now();
     let late = silence(&session.agent.id);
     let mut entries = Vec::new();
@@ -308,7 +308,7 @@ fn outbox_of(status: &AgentStatus, session: &Session, turn: &PackingCursor) -> P
         };
         entries.extend(awaited(&account, &session.agent.zone, said));
     }
-    packed(entries, turn)
+    packed(entries, cursor)
 }
 
 /// Whether the session reports its zone's offer for the account.
@@ -343,47 +343,51 @@ mod tests {
 
     #[test]
     fn what_one_session_says_is_gathered_and_not_said_too_often() {
-        let (mut turns, begin) = (WriteSchedule::default(), Instant::now());
-        turns.mark(1, begin);
-        turns.mark(1, begin);
-        assert_eq!(turns.next(), Some(begin + BATCH_DELAY));
-        assert!(turns.take(begin, 9).is_empty());
-        assert_eq!(turns.take(begin + BATCH_DELAY, 9), [1]);
-        turns.rest(1, begin + MIN_WRITE_INTERVAL);
-        turns.end(1, begin + BATCH_DELAY);
-        turns.mark(1, begin + BATCH_DELAY);
-        turns.mark(2, begin + BATCH_DELAY);
-        assert_eq!(turns.take(begin + BATCH_DELAY * 2, 9), [2]);
-        assert_eq!(turns.next(), Some(begin + MIN_WRITE_INTERVAL));
-        assert_eq!(turns.take(begin + MIN_WRITE_INTERVAL, 9), [1]);
-        assert_eq!(turns.next(), None);
+        let (mut schedule, begin) = (WriteSchedule::default(), Instant::now());
+        schedule.mark(1, begin);
+        schedule.mark(1, begin);
+        assert_eq!(schedule.next(), Some(begin + BATCH_DELAY));
+        assert!(schedule.take(begin, 9).is_empty());
+        assert_eq!(schedule.take(begin + BATCH_DELAY, 9), [1]);
+        schedule.rest(1, begin + MIN_WRITE_INTERVAL);
+        schedule.end(1, begin + BATCH_DELAY);
+        schedule.mark(1, begin + BATCH_DELAY);
+        schedule.mark(2, begin + BATCH_DELAY);
+        assert_eq!(schedule.take(begin + BATCH_DELAY * 2, 9), [2]);
+        assert_eq!(schedule.next(), Some(begin + MIN_WRITE_INTERVAL));
+        assert_eq!(schedule.take(begin + MIN_WRITE_INTERVAL, 9), [1]);
+        assert_eq!(schedule.next(), None);
     }
 
     #[test]
     fn a_session_is_written_once_at_a_time_and_again_for_what_came_meanwhile() {
-        let (mut turns, begin) = (WriteSchedule::default(), Instant::now());
-        (1..=3).for_each(|serial| turns.mark(serial, begin));
-        assert_eq!(turns.take(begin + BATCH_DELAY, 2), [1, 2]);
-        turns.mark(1, begin + BATCH_DELAY);
-        assert_eq!(turns.take(begin + OVERFLOW_ROTATION_INTERVAL, 9), [3]);
-        turns.end(1, begin + OVERFLOW_ROTATION_INTERVAL);
-        turns.end(2, begin + OVERFLOW_ROTATION_INTERVAL);
-        assert_eq!(turns.take(begin + OVERFLOW_ROTATION_INTERVAL * 2, 9), [1]);
+        let (mut schedule, begin) = (WriteSchedule::default(), Instant::now());
+        (1..=3).for_each(|serial| schedule.mark(serial, begin));
+        assert_eq!(schedule.take(begin + BATCH_DELAY, 2), [1, 2]);
+        schedule.mark(1, begin + BATCH_DELAY);
+        assert_eq!(schedule.take(begin + OVERFLOW_ROTATION_INTERVAL, 9), [3]);
+        schedule.end(1, begin + OVERFLOW_ROTATION_INTERVAL);
+        schedule.end(2, begin + OVERFLOW_ROTATION_INTERVAL);
+        assert_eq!(schedule.take(begin + OVERFLOW_ROTATION_INTERVAL * 2, 9), [1]);
     }
 
     #[test]
     fn what_had_no_room_gets_its_turn_after_a_while_and_not_before() {
-        let (mut turns, begin) = (WriteSchedule::default(), Instant::now());
+        let (mut schedule, begin) = (WriteSchedule::default(), Instant::now());
         let at = |uid: &str| PackingCursor::from([(AnswerUrgency::Standing, uid.to_owned())]);
-        turns.had_no_room(1, (PackingCursor::new(), at("b")), begin);
-        turns.had_no_room(1, (PackingCursor::new(), at("c")), begin + OVERFLOW_ROTATION_INTERVAL / 2);
-        assert_eq!(turns.turn_of(1, begin + OVERFLOW_ROTATION_INTERVAL / 2), PackingCursor::new(), "not yet");
-        turns.go_on(begin + OVERFLOW_ROTATION_INTERVAL / 2);
-        assert_eq!(turns.next(), None);
-        turns.go_on(begin + OVERFLOW_ROTATION_INTERVAL);
-        assert_eq!(turns.take(begin + OVERFLOW_ROTATION_INTERVAL + BATCH_DELAY, 9), [1]);
-        assert_eq!(turns.turn_of(1, begin + OVERFLOW_ROTATION_INTERVAL), at("c"));
-        turns.had_no_room(1, (at("c"), PackingCursor::new()), begin + OVERFLOW_ROTATION_INTERVAL);
-        assert!(turns.overflowing.is_empty(), "all has room now");
+        schedule.record_overflow(1, (PackingCursor::new(), at("b")), begin);
+        schedule.record_overflow(1, (PackingCursor::new(), at("c")), begin + OVERFLOW_ROTATION_INTERVAL / 2);
+        assert_eq!(
+            schedule.cursor_of(1, begin + OVERFLOW_ROTATION_INTERVAL / 2),
+            PackingCursor::new(),
+            "not yet"
+        );
+        schedule.mark_due_rotations(begin + OVERFLOW_ROTATION_INTERVAL / 2);
+        assert_eq!(schedule.next(), None);
+        schedule.mark_due_rotations(begin + OVERFLOW_ROTATION_INTERVAL);
+        assert_eq!(schedule.take(begin + OVERFLOW_ROTATION_INTERVAL + BATCH_DELAY, 9), [1]);
+        assert_eq!(schedule.cursor_of(1, begin + OVERFLOW_ROTATION_INTERVAL), at("c"));
+        schedule.record_overflow(1, (at("c"), PackingCursor::new()), begin + OVERFLOW_ROTATION_INTERVAL);
+        assert!(schedule.overflowing.is_empty(), "all has room now");
     }
 }

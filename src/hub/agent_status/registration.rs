@@ -194,7 +194,7 @@ pub trait AgentObjects: Send + Sync {
     async fn write_summary(
         &self,
         session: SessionRef<'_>,
-        note: &AgentSummary,
+        summary: &AgentSummary,
     ) -> Result<bool, RegistrationError>;
 
     /// Writes the reports that accounts wait for.

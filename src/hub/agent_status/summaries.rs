@@ -71,8 +71,9 @@ impl SummaryQueue {
 
     /// Takes the sessions that may be written now.
     pub(in crate::hub) fn due(&mut self, now: Moment) -> Vec<u64> {
-        let is_due =
-            |serial: &u64| self.written.get(serial).is_none_or(|told| now >= told.at + MIN_WRITE_INTERVAL);
+        let is_due = |serial: &u64| {
+            self.written.get(serial).is_none_or(|written| now >= written.at + MIN_WRITE_INTERVAL)
+        };
         let due: Vec<_> = self.pending.iter().copied().filter(is_due).collect();
         due.iter().for_each(|serial| {
             self.pending.remove(serial);
@@ -81,17 +82,17 @@ impl SummaryQueue {
     }
 
     /// Whether the summary differs from the one written.
-    pub(in crate::hub) fn is_news(&self, serial: u64, note: &AgentSummary) -> bool {
-        self.written.get(&serial).is_none_or(|told| told.summary.as_ref() != Some(note))
+    pub(in crate::hub) fn is_news(&self, serial: u64, summary: &AgentSummary) -> bool {
+        self.written.get(&serial).is_none_or(|written| written.summary.as_ref() != Some(summary))
     }
 
     /// Records a write; without a summary, a failed one.
-    pub(in crate::hub) fn wrote(&mut self, serial: u64, note: Option<AgentSummary>, now: Moment) {
-        if note.is_none() {
+    pub(in crate::hub) fn wrote(&mut self, serial: u64, summary: Option<AgentSummary>, now: Moment) {
+        if summary.is_none() {
             self.pending.insert(serial);
         }
-        let before = self.written.remove(&serial).and_then(|told| told.summary);
-        self.written.insert(serial, WrittenSummary { at: now, summary: note.or(before) });
+        let before = self.written.remove(&serial).and_then(|written| written.summary);
+        self.written.insert(serial, WrittenSummary { at: now, summary: summary.or(before) });
     }
 
     /// Marks a session again that was not written.
@@ -108,7 +109,7 @@ impl SummaryQueue {
 
 /// Writes summaries until stopped.
 pub(in crate::hub) async fn run(status: Arc<AgentStatus>, stop: CancellationToken) {
-    let mut notes = SummaryQueue::default();
+    let mut queue = SummaryQueue::default();
     let mut look = tokio::time::interval(SCAN_INTERVAL);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -116,47 +117,47 @@ pub(in crate::hub) async fn run(status: Arc<AgentStatus>, stop: CancellationToke
             () = stop.cancelled() => return,
             _ = look.tick() => {}
         }
-        notes.mark(status.wakes.summaries.0.try_take(MAX_SESSIONS_PER_SCAN), status.context.moment());
+        queue.mark(status.wakes.summaries.0.try_take(MAX_SESSIONS_PER_SCAN), status.context.moment());
         if status.registrations.are_taken() {
             continue;
         }
         tokio::select! {
             () = stop.cancelled() => return,
-            () = write_due(&status, &mut notes) => {}
+            () = write_due(&status, &mut queue) => {}
         }
     }
 }
 
-async fn write_due(status: &AgentStatus, notes: &mut SummaryQueue) {
+async fn write_due(status: &AgentStatus, queue: &mut SummaryQueue) {
     let mut news = Vec::new();
-    for serial in notes.due(status.context.moment()) {
+    for serial in queue.due(status.context.moment()) {
         let Some(session) = status.sessions.registry.by_serial(serial) else {
-            notes.forget(serial);
+            queue.forget(serial);
             continue;
         };
-        let note = summary_of(&session);
-        if notes.is_news(serial, &note) {
-            news.push((session, note));
+        let summary = summary_of(&session);
+        if queue.is_news(serial, &summary) {
+            news.push((session, summary));
         }
     }
     // Once one write was refused for lack of budget, the others are not tried.
     let full = &AtomicBool::new(false);
     let mut written = stream::iter(news)
-        .map(|(session, note)| async move {
+        .map(|(session, summary)| async move {
             let written = if status.registrations.are_taken() || full.load(Ordering::Relaxed) {
                 Some(false)
             } else {
-                write(status, &session, &note).await
+                write(status, &session, &summary).await
             };
             full.fetch_or(written == Some(false), Ordering::Relaxed);
-            (session.serial, note, written)
+            (session.serial, summary, written)
         })
         .buffer_unordered(MAX_CONCURRENT_WRITES);
-    while let Some((serial, note, written)) = written.next().await {
+    while let Some((serial, summary, written)) = written.next().await {
         match written {
-            Some(true) => notes.wrote(serial, Some(note), status.context.moment()),
-            Some(false) => notes.later(serial),
-            None => notes.wrote(serial, None, status.context.moment()),
+            Some(true) => queue.wrote(serial, Some(summary), status.context.moment()),
+            Some(false) => queue.later(serial),
+            None => queue.wrote(serial, None, status.context.moment()),
         }
     }
 }
@@ -167,8 +168,8 @@ pub(in crate::hub) async fn write_now(status: &AgentStatus, session: &Session) -
 }
 
 /// Returns whether it was written, false if the budget did not allow it, and `None` if the API server failed.
-async fn write(status: &AgentStatus, session: &Session, note: &AgentSummary) -> Option<bool> {
-    let writing = status.agents.write_summary(session.reference(), note);
+async fn write(status: &AgentStatus, session: &Session, summary: &AgentSummary) -> Option<bool> {
+    let writing = status.agents.write_summary(session.reference(), summary);
     let problem = match tokio::time::timeout(WRITE_TIMEOUT, writing).await {
         Ok(Ok(written)) => return Some(written),
         Ok(Err(problem)) => problem.to_string(),
@@ -213,42 +214,42 @@ mod tests {
 
     #[test]
     fn an_object_is_written_at_most_once_in_five_seconds() {
-        let mut notes = SummaryQueue::default();
+        let mut queue = SummaryQueue::default();
         let mut writes = 0;
         // A thousand activations in ten seconds.
         for tenth in 0..=150_u32 {
             let now = NOW + Duration::from_millis(100) * tenth;
             let count = i32::try_from(tenth.min(100) * 10).expect("it is small");
-            notes.mark([1], now);
-            for serial in notes.due(now) {
-                if notes.is_news(serial, &held(count)) {
+            queue.mark([1], now);
+            for serial in queue.due(now) {
+                if queue.is_news(serial, &held(count)) {
                     writes += 1;
-                    notes.wrote(serial, Some(held(count)), now);
+                    queue.wrote(serial, Some(held(count)), now);
                 }
             }
         }
         assert_eq!(writes, 2);
-        assert!(!notes.is_news(1, &held(1000)));
+        assert!(!queue.is_news(1, &held(1000)));
     }
 
     #[test]
     fn what_could_not_be_written_is_due_again_after_the_pause() {
-        let mut notes = SummaryQueue::default();
-        notes.mark([1], NOW);
-        assert!(notes.due(NOW).is_empty(), "it has just begun");
+        let mut queue = SummaryQueue::default();
+        queue.mark([1], NOW);
+        assert!(queue.due(NOW).is_empty(), "it has just begun");
         let later = NOW + MIN_WRITE_INTERVAL;
-        assert_eq!(notes.due(later), [1]);
-        notes.wrote(1, None, later);
-        assert!(notes.due(later).is_empty());
-        assert_eq!(notes.due(later + MIN_WRITE_INTERVAL), [1]);
-        assert!(notes.is_news(1, &held(0)));
+        assert_eq!(queue.due(later), [1]);
+        queue.wrote(1, None, later);
+        assert!(queue.due(later).is_empty());
+        assert_eq!(queue.due(later + MIN_WRITE_INTERVAL), [1]);
+        assert!(queue.is_news(1, &held(0)));
     }
 
     #[test]
     fn nothing_is_kept_of_a_session_that_has_ended() {
-        let mut notes = SummaryQueue::default();
-        notes.mark([1], NOW);
-        notes.forget(1);
-        assert!(notes.written.is_empty() && notes.pending.is_empty());
+        let mut queue = SummaryQueue::default();
+        queue.mark([1], NOW);
+        queue.forget(1);
+        assert!(queue.written.is_empty() && queue.pending.is_empty());
     }
 }

@@ -150,8 +150,8 @@ impl StaticAccountReconciler {
         here: impl Fn(&Listing) -> bool,
         elsewhere: impl Fn(&KubesvcAgentStatus) -> bool,
     ) -> bool {
-        let standing = self.parts.sessions.registry.connected();
-        let listed_here = standing.iter().any(|other| {
+        let connected = self.parts.sessions.registry.connected();
+        let listed_here = connected.iter().any(|other| {
             other.agent.zone == self.session.agent.zone
                 && other.serial != self.session.serial
                 && other.is_approved()

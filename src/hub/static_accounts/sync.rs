@@ -132,14 +132,14 @@ impl StaticAccountSync {
         let entries = static_accounts::read(accounts, &self.session.agent.zone);
         self.running.cancel();
         self.running = self.session.ended.child_token();
-        let keeper = StaticAccountReconciler::new(
+        let reconciler = StaticAccountReconciler::new(
             Arc::clone(&self.parts),
             Arc::clone(&self.session),
             self.answers.sender(),
         );
         let running = self.running.clone();
         self.parts.context.tasks.spawn(async move {
-            running.run_until_cancelled(keeper.run(entries)).await;
+            running.run_until_cancelled(reconciler.run(entries)).await;
         });
     }
 }

@@ -39,7 +39,7 @@ pub struct KubeAgentObjects {
     answers: Budget,
     /// For agents that were never approved, in addition to one of the others.
     unapproved: Budget,
-    gate: WritePacer,
+    pacer: WritePacer,
 }
 
 impl KubeAgentObjects {
@@ -52,7 +52,7 @@ impl KubeAgentObjects {
             budget: Budget::default(),
             answers: Budget::default(),
             unapproved: Budget::default(),
-            gate: WritePacer::default(),
+            pacer: WritePacer::default(),
         }
     }
 
@@ -119,7 +119,7 @@ impl KubeAgentObjects {
         change: impl Fn(&KubesvcAgent) -> Option<KubesvcAgentStatus> + Send,
     ) -> Result<bool, RegistrationError> {
         let name = names::agent_object_name(session.agent_id, session.zone);
-        self.gate.pass(&name).await;
+        self.pacer.pass(&name).await;
         for _ in 0..MAX_CONFLICT_RETRIES {
             let Some(agent) = self.read(&name).await? else { return Ok(false) };
             let Some(status) = change(&agent) else { return Ok(false) };
@@ -160,7 +160,7 @@ impl AgentObjects for KubeAgentObjects {
 
     async fn register(&self, registration: &Registration) -> Result<RegisteredAgent, RegistrationError> {
         // A new object takes two writes in one turn: it cannot be created with a status.
-        self.gate.pass(&names::agent_object_name(&registration.agent_id, &registration.zone)).await;
+        self.pacer.pass(&names::agent_object_name(&registration.agent_id, &registration.zone)).await;
         for _ in 0..MAX_CONFLICT_RETRIES {
             let agent = self.get_or_create(registration).await?;
             let approved = agent.spec.approved;
@@ -220,15 +220,15 @@ impl AgentObjects for KubeAgentObjects {
     async fn write_summary(
         &self,
         session: SessionRef<'_>,
-        note: &AgentSummary,
+        summary: &AgentSummary,
     ) -> Result<bool, RegistrationError> {
         if !self.budget.try_take() {
             return Ok(false);
         }
         let name = names::agent_object_name(session.agent_id, session.zone);
         let Some(agent) = self.read(&name).await? else { return Ok(true) };
-        let Some(status) = status::noted(&agent, session.id, note) else { return Ok(true) };
-        if self.gate.try_pass(&name).is_err() {
+        let Some(status) = status::summarized(&agent, session.id, summary) else { return Ok(true) };
+        if self.pacer.try_pass(&name).is_err() {
             return Ok(false);
         }
         crash::point("agent-note:before");

@@ -115,29 +115,29 @@ pub(in crate::hub) fn reported(
 }
 
 /// Returns the status with this summary; `None` if it is unchanged, or the object names another session.
-pub(super) fn noted(
+pub(super) fn summarized(
     agent: &KubesvcAgent,
     session_id: &SessionId,
-    note: &AgentSummary,
+    summary: &AgentSummary,
 ) -> Option<KubesvcAgentStatus> {
     let status = agent.status.as_ref()?;
     let ours = status.session.as_ref().is_some_and(|session| session.id == *session_id);
-    let noted = KubesvcAgentStatus {
-        held: Some(note.held),
-        failed: Some(note.failed),
+    let summarized = KubesvcAgentStatus {
+        held: Some(summary.held),
+        failed: Some(summary.failed),
         // The previous list stands until the agent sends another one.
-        static_accounts: note.static_accounts.clone().or_else(|| status.static_accounts.clone()),
-        static_sources: note.static_sources.clone().or_else(|| status.static_sources.clone()),
-        conditions: conditions(status, note),
+        static_accounts: summary.static_accounts.clone().or_else(|| status.static_accounts.clone()),
+        static_sources: summary.static_sources.clone().or_else(|| status.static_sources.clone()),
+        conditions: conditions(status, summary),
         ..status.clone()
     };
-    (ours && noted != *status).then_some(noted)
+    (ours && summarized != *status).then_some(summarized)
 }
 
 /// Returns the conditions, with those about own accounts and cluster replaced. Each is absent without a problem.
-fn conditions(status: &KubesvcAgentStatus, note: &AgentSummary) -> Vec<Condition> {
-    let own = note.problem.as_ref().map(|(reason, message)| (reason.as_str(), message));
-    let cluster = note.kept_from.as_ref().map(|message| (FailureClass::ClusterMismatch.reason(), message));
+fn conditions(status: &KubesvcAgentStatus, summary: &AgentSummary) -> Vec<Condition> {
+    let own = summary.problem.as_ref().map(|(reason, message)| (reason.as_str(), message));
+    let cluster = summary.kept_from.as_ref().map(|message| (FailureClass::ClusterMismatch.reason(), message));
     let mut conditions = status.conditions.clone();
     for (type_, problem) in [(STATIC_ACCOUNTS, own), (SAME_CLUSTER, cluster)] {
         let before = conditions.iter().position(|one| one.type_ == type_).map(|at| conditions.remove(at));
@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn what_an_agent_lists_stands_for_the_life_of_its_process() {
         let agent = registered();
-        let agent = with(agent.clone(), noted(&agent, &"s1".into(), &note()).expect("it is new"));
+        let agent = with(agent.clone(), summarized(&agent, &"s1".into(), &summary()).expect("it is new"));
         let listed = |boot: &str| {
             let next = Registration { boot_id: boot.into(), connect_seq: 3, ..registration() };
             super::registered(&agent, &next, |_| true, at(0)).expect("it is free").static_accounts
@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(again.session.and_then(|one| one.ended), None, "it stands again");
     }
 
-    fn note() -> AgentSummary {
+    fn summary() -> AgentSummary {
         AgentSummary {
             held: 3,
             failed: 1,
@@ -360,44 +360,50 @@ mod tests {
     #[test]
     fn a_note_is_written_once_and_only_by_the_session_in_force() {
         let agent = registered();
-        assert_eq!(noted(&agent, &"s0".into(), &note()), None);
-        let status = noted(&agent, &"s1".into(), &note()).expect("it is new");
+        assert_eq!(summarized(&agent, &"s0".into(), &summary()), None);
+        let status = summarized(&agent, &"s1".into(), &summary()).expect("it is new");
         assert_eq!((status.held, status.failed), (Some(3), Some(1)));
         let agent = with(agent, status);
-        assert_eq!(noted(&agent, &"s1".into(), &note()), None);
-        let unlisted = AgentSummary { static_accounts: None, ..note() };
-        assert_eq!(noted(&agent, &"s1".into(), &unlisted), None, "what was listed last stands");
+        assert_eq!(summarized(&agent, &"s1".into(), &summary()), None);
+        let unlisted = AgentSummary { static_accounts: None, ..summary() };
+        assert_eq!(summarized(&agent, &"s1".into(), &unlisted), None, "what was listed last stands");
     }
 
     #[test]
     fn what_is_wrong_with_an_agents_own_accounts_is_a_condition_while_it_is_so() {
         let problem = Some(("ListRefused".to_owned(), "x".repeat(5000)));
-        let status =
-            noted(&registered(), &"s1".into(), &AgentSummary { problem, ..note() }).expect("it is new");
+        let status = summarized(&registered(), &"s1".into(), &AgentSummary { problem, ..summary() })
+            .expect("it is new");
         let condition = &status.conditions[0];
         assert_eq!((condition.type_.as_str(), condition.status.as_str()), ("StaticAccounts", "False"));
         assert_eq!((condition.reason.as_str(), condition.message.len()), ("ListRefused", 1024));
         let since = condition.last_transition_time.clone();
         let mut agent = with(registered(), status);
         let problem = Some(("AccountsRefused".to_owned(), "one".to_owned()));
-        let status =
-            noted(&agent, &"s1".into(), &AgentSummary { problem, ..note() }).expect("it is another one");
+        let status = summarized(&agent, &"s1".into(), &AgentSummary { problem, ..summary() })
+            .expect("it is another one");
         assert_eq!(status.conditions[0].last_transition_time, since, "it is False all the time");
         agent = with(agent, status);
-        assert_eq!(noted(&agent, &"s1".into(), &note()).map(|status| status.conditions), Some(Vec::new()));
+        assert_eq!(
+            summarized(&agent, &"s1".into(), &summary()).map(|status| status.conditions),
+            Some(Vec::new())
+        );
     }
 
     #[test]
     fn an_object_says_in_which_cluster_the_agent_runs_and_what_is_kept_from_it() {
         let agent = registered();
         assert_eq!(agent.status.as_ref().and_then(|status| status.cluster_uid.as_deref()), Some("c1"));
-        let kept = AgentSummary { kept_from: Some("account \"a\" is bound".into()), ..note() };
-        let status = noted(&agent, &"s1".into(), &kept).expect("it is new");
+        let kept = AgentSummary { kept_from: Some("account \"a\" is bound".into()), ..summary() };
+        let status = summarized(&agent, &"s1".into(), &kept).expect("it is new");
         let told: Vec<_> =
             status.conditions.iter().map(|one| (one.type_.as_str(), one.reason.as_str())).collect();
         assert_eq!(told, [("SameCluster", "ClusterMismatch")]);
         let agent = with(agent, status);
-        assert_eq!(noted(&agent, &"s1".into(), &note()).map(|status| status.conditions), Some(Vec::new()));
+        assert_eq!(
+            summarized(&agent, &"s1".into(), &summary()).map(|status| status.conditions),
+            Some(Vec::new())
+        );
     }
 
     #[test]

@@ -44,22 +44,22 @@ mod tests {
 
     #[tokio::test]
     async fn an_object_is_written_twice_a_second_at_most_and_others_are_not_held_up() {
-        let (gate, since) = (WritePacer::default(), std::time::Instant::now());
-        gate.pass("a").await;
-        gate.pass("b").await;
+        let (pacer, since) = (WritePacer::default(), std::time::Instant::now());
+        pacer.pass("a").await;
+        pacer.pass("b").await;
         assert!(since.elapsed() < MIN_WRITE_INTERVAL);
-        assert!(gate.try_pass("a").is_err());
-        gate.pass("a").await;
-        gate.pass("a").await;
+        assert!(pacer.try_pass("a").is_err());
+        pacer.pass("a").await;
+        pacer.pass("a").await;
         assert!(since.elapsed() >= MIN_WRITE_INTERVAL * 2);
     }
 
     #[test]
     fn names_are_forgotten_when_they_may_be_written_again() {
-        let gate = WritePacer::default();
+        let pacer = WritePacer::default();
         let long_ago = Instant::now();
-        gate.0.lock().extend((0..MAX_TRACKED_NAMES).map(|one| (one.to_string(), long_ago)));
-        assert!(gate.try_pass("a").is_ok());
-        assert_eq!(gate.0.lock().len(), 1);
+        pacer.0.lock().extend((0..MAX_TRACKED_NAMES).map(|one| (one.to_string(), long_ago)));
+        assert!(pacer.try_pass("a").is_ok());
+        assert_eq!(pacer.0.lock().len(), 1);
     }
 }
