@@ -139,7 +139,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|e| unreachable!("{}: {e}", path.display()))
 }
 
-/// The pages in the root of the repository and in `docs/`.
+/// The pages at the top of the repository, in `docs/`, and in each folder of `src/`.
 fn pages() -> Vec<PathBuf> {
     let in_folder = |folder: PathBuf| {
         let entries = fs::read_dir(&folder).expect("the folder of the pages");
@@ -147,10 +147,18 @@ fn pages() -> Vec<PathBuf> {
     };
     let mut pages: Vec<_> = in_folder(root())
         .chain(in_folder(root().join("docs")))
+        .chain(below(&root().join("src")))
         .filter(|path| path.extension().is_some_and(|ending| ending == "md"))
         .collect();
     pages.sort();
     pages
+}
+
+/// All files below a folder.
+fn below(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder of the repository");
+    let paths = entries.map(|entry| entry.expect("an entry of that folder").path());
+    paths.flat_map(|path| if path.is_dir() { below(&path) } else { vec![path] }).collect()
 }
 
 /// The lines outside of fenced blocks.
