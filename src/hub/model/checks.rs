@@ -1,50 +1,50 @@
-//! What must never be, each by its name.
+//! The properties, by name.
 
 use crate::account::{GrantPhase, KubesvcAccount, KubesvcAccountStatus, KubesvcAgent, State};
 use crate::hub::model::world::{AccountVariant, HubSession, ModelWorld, ToAgent, number_of, session_of};
 
-/// What the protocol promises.
+/// A promise of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Property {
     /// The zone of a grant changes only through None.
     ZoneThroughNone,
-    /// The epoch of an object never goes back.
+    /// The epoch of an object never decreases.
     EpochGrows,
     /// An open grant ends by a revoke.
     GrantEndsByRevoke,
-    /// When a revoke ends, no connected session that is registered holds the account in its zone.
+    /// When a revoke ends, no connected registered session holds the account in its zone.
     NoHolderAfterRevoke,
-    /// An account is on its way only to sessions of the zone that has the grant.
+    /// An account is sent only to sessions of the zone that has the grant.
     SentUnderGrant,
-    /// An account of an agent's own file is on its way only to agents that list it.
+    /// A static account is sent only to agents that list it.
     SentToListers,
-    /// An account of an agent's own file that is connected, or may come back, stays.
+    /// A static account whose agent is connected, or may come back, stays.
     ListedStays,
-    /// An account without a zone is given to one of which an approved agent is known.
+    /// An account without a zone is granted only to a zone with a known approved agent.
     ZoneMayOffer,
-    /// ACTIVE is what an agent of the zone has said for this epoch.
+    /// ACTIVE follows from a report of an agent of the zone for this epoch.
     ActiveIsHeld,
-    /// ORPHANED begins in a zone in which no session is in force.
+    /// ORPHANED starts only in a zone without a session in force.
     OrphanedIsDeserted,
-    /// What was said of an object that is gone does not count for the next one of its name.
+    /// A report about a deleted object does not count for the next one of its name.
     OldUidIsMute,
-    /// The object goes only without a grant.
+    /// The object is deleted only without a grant.
     FinalizerFromNone,
-    /// No leader of before leaves a row of an object that is gone. The newest one may write it at the moment in which
-    /// the object goes; it sees that next, and the row goes too.
+    /// No former leader leaves a row of a deleted object. The current leader may write one at the moment of the
+    /// deletion; it observes the deletion next, and deletes the row.
     RowHasObject,
     /// Rows are written under the newest term.
     NewestTermWritesRows,
     /// One stream of an agent is in force.
     OneStream,
-    /// From wherever the faults end, everything comes to rest as it is wanted.
+    /// Wherever the faults end, everything settles as desired.
     Rest,
-    /// Without faults nothing goes round in a circle.
+    /// Without faults there is no cycle.
     NoLivelock,
 }
 
 impl ModelWorld {
-    /// Checks a status that is about to be written over the object as it is.
+    /// Checks a status before it replaces the current one.
     pub(super) fn check_status(
         &mut self,
         replica: usize,
@@ -89,8 +89,8 @@ impl ModelWorld {
         }
     }
 
-    /// What an agent that was away for the grace brings back after the leader has read the sessions is not looked at: it
-    /// drops that as soon as its replica looks, and is sent nothing.
+    /// An account that an agent brings back after the grace, after the leader has read the sessions, is ignored: the
+    /// agent drops it at the next check of its replica, and is sent nothing.
     fn check_revoked(&mut self, replica: usize, uid: &str, zone: &str) {
         let holder = self.could_be_seen_by(replica, zone).find(|session| self.has(session, uid));
         if let Some(session) = holder {
@@ -115,7 +115,7 @@ impl ModelWorld {
     /// Sessions in force of a zone that were registered before a replica read them, if it has.
     fn could_be_seen_by(&self, replica: usize, zone: &str) -> impl Iterator<Item = &HubSession> {
         let read = self.replicas[replica].has_read.filter(|_| self.rules.sessions_read);
-        // With a reading that is still used later, what came between counts too.
+        // Without the rule an old read may be used, so sessions registered since then count too.
         let read = read.filter(|_| self.rules.reads_afresh);
         let counts = move |session: &HubSession| read.is_none_or(|read| session.id < read.before);
         self.in_force().filter(move |session| session.zone == zone && counts(session))
@@ -134,14 +134,14 @@ impl ModelWorld {
         self.breaks(property, || what);
     }
 
-    /// Checks an object that goes with the write at hand.
+    /// Checks an object that is deleted by the current write.
     pub(super) fn check_end(&mut self, before: &KubesvcAccount) {
         if before.status_or_default().phase() != GrantPhase::None {
             self.breaks(Property::FinalizerFromNone, || "the object went with a grant".to_owned());
         }
     }
 
-    /// Checks a row that is about to be written under a term that is over.
+    /// Checks a row that is written under an earlier term.
     pub(super) fn check_late_row(&mut self, term: u32, row: Option<u8>) {
         let uid = self.object().map(|now| number_of(now.uid()));
         self.breaks(Property::NewestTermWritesRows, || format!("a row was written under term {term}"));
@@ -151,7 +151,7 @@ impl ModelWorld {
         }
     }
 
-    /// Checks what must be so at any time.
+    /// Checks the invariants of a world.
     pub(super) fn check(&mut self) {
         if let Some((session, uid)) = self.sent_without_grant() {
             let what = format!(
@@ -176,7 +176,7 @@ impl ModelWorld {
         }
     }
 
-    /// A session in force to which an account goes, or at which it starts, without a grant.
+    /// Returns a session in force that is sent an account, or starts it, without a grant.
     fn sent_without_grant(&self) -> Option<(&HubSession, String)> {
         let now = self.object();
         let status = now.map(|now| now.status_or_default());
@@ -189,7 +189,7 @@ impl ModelWorld {
         })
     }
 
-    /// Sessions that stand and are the ones that their objects name.
+    /// Returns the connected sessions that their objects name.
     fn in_force(&self) -> impl Iterator<Item = &HubSession> {
         self.standing().filter(|session| {
             let agent = self.agents[session.agent].as_ref();
@@ -205,7 +205,7 @@ impl ModelWorld {
         self.processes[session.process].stream == Some(session.id)
     }
 
-    /// What a session was sent, and its agent neither holds nor refused yet.
+    /// Returns what a session was sent and its agent has neither held nor refused yet.
     fn under_way<'a>(&'a self, session: &'a HubSession) -> impl Iterator<Item = &'a str> {
         let sent = session.to_agent.iter().filter_map(|frame| match frame {
             ToAgent::Add { uid, .. } => Some(uid.as_str()),
@@ -214,7 +214,7 @@ impl ModelWorld {
         sent.chain(self.processes[session.process].starting.keys().map(String::as_str))
     }
 
-    /// Whether the agent at the other end holds the account or starts it, or is about to be told to.
+    /// Whether the session's agent holds the account, starts it, or is about to be told to.
     fn has(&self, session: &HubSession, uid: &str) -> bool {
         let uid = self.uid_on_the_wire(uid);
         let process = &self.processes[session.process];

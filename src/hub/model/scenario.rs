@@ -1,37 +1,37 @@
-//! What may happen in a search.
+//! Bounds of a search.
 
-/// What a person does.
+/// An action of a person.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum PersonAction {
     OtherZone,
     OtherState,
     Delete,
-    /// The first agent is given accounts no more.
+    /// Withdraws the approval of the first agent.
     Disapprove,
-    /// An account is made under the name of one that is gone.
+    /// Creates an account under the name of a deleted one.
     MakeAnew,
 }
 
-/// How often each of these may happen.
+/// Maximum number of times each fault may happen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Faults {
     /// Another replica takes the lead.
     pub(super) takeovers: u8,
-    /// A replica that leads no more, and does not know it yet, looks and acts.
+    /// A replica that leads no more, and does not know it, decides and acts.
     pub(super) late: u8,
-    /// A leader sleeps between what it decides and what it does.
+    /// A leader sleeps between a decision and its write.
     pub(super) sleeps: u8,
-    /// A replica dies with all its streams, and begins anew.
+    /// A replica dies with all its streams, and restarts.
     pub(super) crashes: u8,
     /// An agent loses its stream.
     pub(super) cuts: u8,
-    /// An agent's process begins anew.
+    /// An agent process restarts.
     pub(super) restarts: u8,
-    /// An agent cannot take the account.
+    /// An agent fails to add the account.
     pub(super) failures: u8,
-    /// The leader thinks that a retry is due, or that an agent is silent.
+    /// The leader considers a retry due, or an agent silent.
     pub(super) delays: u8,
-    /// How many versions a watch may lag behind.
+    /// Number of versions by which a watch may lag.
     pub(super) lag: u8,
 }
 
@@ -54,11 +54,11 @@ impl Faults {
     }
 }
 
-/// The agents, what people do in this order and at any moment, and how often else something happens.
+/// The agents, the actions of people in order, and the bounds of faults.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scenario {
     pub(super) name: &'static str,
-    /// Id and zone of each process. Two may have one id.
+    /// Id and zone of each process; two may share an id.
     pub(super) agents: &'static [(&'static str, &'static str)],
     pub(super) script: &'static [PersonAction],
     pub(super) faults: Faults,

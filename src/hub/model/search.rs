@@ -1,4 +1,4 @@
-//! Every order of steps, each world once, the nearest first.
+//! Breadth-first exploration of all worlds.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,30 +10,30 @@ use crate::hub::model::shared::WorldDigest;
 use crate::hub::model::steps::ModelStep;
 use crate::hub::model::world::ModelWorld;
 
-/// What a search has seen.
+/// Result of a search.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct VisitedWorlds {
-    /// Different worlds.
+    /// Number of distinct worlds.
     pub(super) states: usize,
-    /// Steps between them.
+    /// Number of steps between them.
     pub(super) transitions: usize,
-    /// Steps to the furthest of them.
+    /// Number of steps to the furthest world.
     pub(super) depth: usize,
-    /// Worlds in which nothing more happens by itself, and from which time passes until all is as wanted.
+    /// Number of worlds in which nothing happens by itself any more, and from which time passes.
     pub(super) ends: usize,
     pub(super) took: Duration,
-    /// All worlds that can be reached were seen.
+    /// Whether all reachable worlds were explored.
     pub(super) is_complete: bool,
 }
 
-/// What does not hold, and how it comes to that.
+/// A violated property, and the steps that lead to it.
 #[derive(Debug)]
 pub(super) struct Broken {
     pub(super) property: Property,
     pub(super) story: String,
 }
 
-/// What leads to each world from the beginning: the world before it, and the step.
+/// Predecessor of each world: the world and the step.
 type Traces = Vec<(u32, ModelStep)>;
 
 struct Search {
@@ -45,10 +45,10 @@ struct Search {
     seen: VisitedWorlds,
 }
 
-/// Searches all that can happen, up to a number of worlds.
+/// Explores all worlds, up to a maximum number.
 ///
 /// # Errors
-/// What is broken, and the steps that led there.
+/// The violated property, and the steps that lead to it.
 pub(super) fn search(begin: ModelWorld, most: usize) -> Result<VisitedWorlds, Broken> {
     let since = Instant::now();
     let mut search = Search {
@@ -133,7 +133,7 @@ impl Search {
         steps
     }
 
-    /// What is broken, and how it came to that.
+    /// Returns the violation and the steps that lead to it.
     fn tell(&self, place: u32, property: Property, what: &str) -> Broken {
         let steps = self.way_to(place);
         let mut world = self.begin.clone();

@@ -1,4 +1,4 @@
-//! All that can happen next.
+//! All possible next steps.
 
 use std::sync::Arc;
 
@@ -9,38 +9,38 @@ use crate::hub::model::world::{
     ModelReplica, ModelWorld, REPLICA_NAMES, REPLICAS, SessionNumber, ZONES, made, session_of,
 };
 
-/// One thing that happens. Replicas, sessions and processes are named by their places in the world before it.
+/// One step. Replicas, sessions and processes are named by their index in the world before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ModelStep {
-    /// A person does what is next in the script.
+    /// A person performs the next action of the script.
     Wish,
-    /// A replica that believes to lead looks, and acts.
+    /// A replica that believes to lead decides and acts.
     Lead(u8, Mood),
-    /// It looks, and sleeps.
+    /// It decides, and sleeps.
     Doze(u8),
     /// It wakes, and acts.
     Act(u8),
-    /// A replica's watch shows the next version of the object.
+    /// A replica's watch shows the next version of the account.
     Watch(u8),
-    /// A replica's watch shows the agents' objects.
+    /// A replica's watch shows the KubesvcAgents.
     WatchAgents(u8),
     TakeLead(u8),
     /// A replica learns that it leads no more.
     LoseLead(u8),
-    /// A replica dies, and begins anew.
+    /// A replica dies, and restarts.
     Crash(u8),
-    /// A session has been away for the grace, says the leader.
+    /// The leader considers a session away for the grace.
     Gone(u8, SessionNumber),
-    /// A session looks at its accounts.
+    /// A session checks its accounts.
     Look(u8),
     ToAgent(u8),
     ToHub(u8),
     Report(u8),
-    /// The hub finds that a stream is gone.
+    /// The hub detects that a stream is gone.
     End(u8),
-    /// The object says that the stream is gone.
+    /// The object records that the stream is gone.
     TellEnded(u8),
-    /// The attempt of a process to start the first, or the second, account of its kind ends.
+    /// A process finishes starting the first, or second, account of its kind.
     Finish(u8, u8, bool),
     /// A process loses its stream.
     Cut(u8),
@@ -55,7 +55,7 @@ fn small(number: usize) -> u8 {
 }
 
 impl ModelWorld {
-    /// All steps that may be possible now.
+    /// Returns all steps that may be possible now.
     pub(super) fn steps(&self) -> Vec<ModelStep> {
         let mut steps = Vec::with_capacity(32);
         if !self.script.is_empty() {
@@ -104,7 +104,7 @@ impl ModelWorld {
                 if leads && self.faults.sleeps > 0 {
                     steps.push(ModelStep::Doze(place));
                 }
-                // Who has read the sessions decides next, before its ticks go on.
+                // A leader that has read the sessions decides before its next tick.
                 if replica.has_read.is_none() || !self.rules.reads_afresh {
                     steps.extend(self.away_from(number).into_iter().map(|id| ModelStep::Gone(place, id)));
                 }
@@ -152,7 +152,7 @@ impl ModelWorld {
         }
     }
 
-    /// Sessions that a replica sees to be away and that may come back, as far as it knows.
+    /// Sessions that a replica sees as away and that may come back, as far as it knows.
     pub(super) fn away_from(&self, number: usize) -> Vec<SessionNumber> {
         let replica = &self.replicas[number];
         let away = replica.agents.iter().flatten().filter_map(|agent| {
@@ -165,12 +165,12 @@ impl ModelWorld {
         away.filter(|id| !replica.gone.contains(id)).collect()
     }
 
-    /// Whether this one follows by a step that happens by itself, as often as it can.
+    /// Whether this world follows from `before` by a step that needs neither a fault nor a person.
     pub(super) fn follows_by_itself(&self, before: &Self) -> bool {
         self.faults == before.faults && self.script.len() == before.script.len()
     }
 
-    /// The world after a step; absent where the step changes nothing.
+    /// Returns the world after a step; `None` if the step changes nothing.
     pub(super) fn after(&self, step: ModelStep) -> Option<Self> {
         let mut world = self.clone();
         if !world.take(step) {
@@ -181,7 +181,7 @@ impl ModelWorld {
         Some(world)
     }
 
-    /// No watch lags further behind than it may.
+    /// Keeps every watch within its maximum lag.
     fn keep_up(&mut self) {
         let most = usize::from(self.faults.lag);
         self.replicas.iter_mut().for_each(|replica| replica.lag = replica.lag.min(most));
@@ -255,7 +255,8 @@ impl ModelWorld {
         replica.has_read = None;
     }
 
-    /// Its streams end with it, and no object says so. If it led, another leads some time, or it does itself.
+    /// Its streams end with it, and no object records that. If it led, another replica leads eventually, or it does
+    /// again.
     fn crash(&mut self, number: usize) {
         self.faults.takeovers += u8::from(self.replicas[number].leads == Some(self.term));
         self.sessions.retain(|session| session.replica != number);
@@ -289,7 +290,7 @@ impl ModelWorld {
         self.lose_frames(stream);
     }
 
-    /// What was on its way to the agent never arrives.
+    /// Frames on their way to the agent are lost.
     fn lose_frames(&mut self, stream: Option<SessionNumber>) {
         let session = self.sessions.iter_mut().find(|session| Some(session.id) == stream);
         if let Some(session) = session.filter(|session| !session.to_agent.is_empty()) {
@@ -347,7 +348,7 @@ impl ModelWorld {
         true
     }
 
-    /// A step in words.
+    /// Describes a step.
     pub(super) fn told_step(&self, step: ModelStep) -> String {
         let session = |place: u8| {
             let one = &self.sessions[usize::from(place)];

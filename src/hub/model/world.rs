@@ -1,4 +1,4 @@
-//! What the world consists of.
+//! The state of the world.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -18,59 +18,59 @@ use crate::wire::ops::AccountResult;
 pub(super) const ZONES: [&str; 2] = ["east", "west"];
 pub(super) const REPLICAS: usize = 2;
 pub(super) const REPLICA_NAMES: [&str; REPLICAS] = ["0", "1"];
-/// The leader's ticks stand still; what takes time is said to have taken it.
+/// The leader's ticks do not advance; steps state that time has passed.
 pub(super) const NOW: u64 = 1000;
 
-/// Counts sessions; what it counts to is no part of a world.
+/// Session counter; no part of the state.
 pub(super) type SessionNumber = u32;
 
-/// The agents' objects, by the place of the agent; absent: it never connected.
+/// KubesvcAgents, by the index of the agent; `None` if it never connected.
 pub(super) type AgentObjectVersions = Arc<Vec<Option<Shared<KubesvcAgent>>>>;
 
-/// The rules of the protocol that can be left out, to see what each is good for.
+/// Rules of the protocol that can be left out, to show what each one is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rules {
-    /// A status write carries the version that it was decided on.
+    /// A status write carries the version it was decided on.
     pub(super) preconditions: bool,
-    /// A grant changes its zone over None only.
+    /// A grant changes its zone only through None.
     pub(super) zone_over_none: bool,
-    /// Words count for the uid that they name.
+    /// A report counts for the uid it names.
     pub(super) uids: bool,
-    /// A revoke waits for a word of each connected session.
+    /// A revoke waits for a report of each connected session.
     pub(super) words_only: bool,
-    /// A session stands in its object before it is sent anything.
+    /// A session is written to its object before it is sent anything.
     pub(super) registration: bool,
-    /// A second process under a connected agent's id is refused.
+    /// A second process with a connected agent's id is refused.
     pub(super) one_process: bool,
-    /// Rows are written under the term of the lead.
+    /// Rows are written under the leader's term.
     pub(super) terms: bool,
     /// The sessions are read before a revoke ends.
     pub(super) sessions_read: bool,
-    /// A reading of the sessions counts for the look that follows it, and for no later one.
+    /// A read of the sessions counts for the next decision only.
     pub(super) reads_afresh: bool,
-    /// The object is read before a session is sent it for the first time.
+    /// The account's object is read before it is first sent to a session.
     pub(super) object_read: bool,
     /// A revoke waits for agents whose approval was withdrawn.
     pub(super) unapproved_awaited: bool,
-    /// What counts is the session that the agent's object names, and not the one that stood here before.
+    /// The session named in the agent's object counts, not an earlier one here.
     pub(super) in_force_only: bool,
-    /// An account of an agent's own file goes to agents alone that list it themselves.
+    /// A static account is sent only to agents that list it.
     pub(super) own_lists: bool,
-    /// It stays while an agent that listed it last is away.
+    /// A static account stays while an agent that listed it is away.
     pub(super) away_lists: bool,
-    /// A zone is offered by approved agents alone.
+    /// Only approved agents offer a zone.
     pub(super) approved_offers: bool,
 }
 
-/// What the account is like.
+/// Kind of the account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum AccountVariant {
     /// It names its zone.
     #[default]
     Pinned,
-    /// It names none, and is given to a zone whose agents offer; agents with this id are strangers, never approved.
+    /// It names no zone and is granted to a zone whose agents offer. Agents with this id were never approved.
     Unpinned { stranger: &'static str },
-    /// It is of the file of the agents with this id.
+    /// It is in the file of the agents with this id.
     Listed { by: &'static str },
 }
 
@@ -110,83 +110,83 @@ pub(super) struct HubSession {
     pub(super) id: SessionNumber,
     pub(super) replica: usize,
     pub(super) process: usize,
-    /// The place of its agent.
+    /// Index of its agent.
     pub(super) agent: usize,
     pub(super) agent_id: &'static str,
     pub(super) zone: &'static str,
     pub(super) boot: u8,
-    /// Whether the agent is given accounts, as far as its replica knows.
+    /// Whether the agent is approved, as far as its replica knows.
     pub(super) approved: bool,
     pub(super) ledger: Ledger,
-    /// How many versions of the account's object had been stored when it was registered.
+    /// Number of versions of the account's object stored before its registration.
     pub(super) registered_at: u32,
     pub(super) reported: Vec<OutboxEntry>,
-    /// It has ended, and its object is still to say so.
+    /// Ended, but not yet in its object.
     pub(super) ended: bool,
     pub(super) to_agent: VecDeque<ToAgent>,
     pub(super) to_hub: VecDeque<AccountResult>,
 }
 
-/// A process of an agent.
+/// An agent process.
 #[derive(Clone, Debug)]
 pub(super) struct ModelProcess {
-    /// The place of its agent; two processes under one id have one.
+    /// Index of its agent; two processes with one id share it.
     pub(super) agent: usize,
     pub(super) agent_id: &'static str,
     pub(super) zone: &'static str,
     /// Distinguishes processes and their restarts.
     pub(super) boot: u8,
-    /// Counts its connections.
+    /// Number of its connections.
     pub(super) seq: u32,
     pub(super) table: AccountTable,
-    /// The session at the other end of its stream.
+    /// Session at the other end of its stream.
     pub(super) stream: Option<SessionNumber>,
     pub(super) starting: BTreeMap<String, (Attempt, AccountRef)>,
 }
 
-/// What a reading of the sessions counts for.
+/// Validity of a read of the sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SessionReading {
     pub(super) uid: u8,
     pub(super) epoch: i64,
-    /// Sessions from this one on were registered later.
+    /// Sessions from this number on were registered later.
     pub(super) before: SessionNumber,
 }
 
 /// One replica of the operator.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ModelReplica {
-    /// How many versions of the object its watch lags behind.
+    /// Number of versions by which its watch of the account lags.
     pub(super) lag: usize,
-    /// The agents' objects as a leader's watch shows them.
+    /// KubesvcAgents as its watch shows them.
     pub(super) agents: AgentObjectVersions,
-    /// The term under which it believes that it leads.
+    /// Term under which it believes to lead.
     pub(super) leads: Option<u32>,
     /// Sessions that have been away for the grace, by its ticks.
     pub(super) gone: BTreeSet<SessionNumber>,
-    /// It has read the sessions, and decides next.
+    /// Set after it has read the sessions, until it decides.
     pub(super) has_read: Option<SessionReading>,
-    /// What it has decided, and sleeps before it does it.
+    /// A decision that it has not carried out yet, because it sleeps.
     pub(super) pending: Option<Shared<Pending>>,
-    /// When it began: sessions that it had before this one are lost.
+    /// Start of the replica; earlier sessions of it are lost.
     pub(super) since: SessionNumber,
 }
 
-/// All of it.
+/// The whole world.
 #[derive(Clone, Debug)]
 pub(super) struct ModelWorld {
     pub(super) rules: Rules,
     pub(super) kind: AccountVariant,
     pub(super) faults: Faults,
-    /// What people will do, in this order.
+    /// Remaining actions of people, in order.
     pub(super) script: &'static [PersonAction],
-    /// Versions of the object, the newest last; absent: it was gone. As many as some watch lags behind.
+    /// Versions of the object, newest last; `None`: deleted. As many as the slowest watch needs.
     pub(super) objects: Vec<Option<ObjectVersion>>,
-    /// Counts versions of the object.
+    /// Number of versions of the object.
     pub(super) stored: u32,
-    /// Counts the objects made under the name.
+    /// Number of objects created under the name.
     pub(super) made: u8,
-    /// The uid of the account's row.
+    /// uid in the account's row.
     pub(super) row: Option<u8>,
     pub(super) term: u32,
     pub(super) agents: AgentObjectVersions,
@@ -194,25 +194,25 @@ pub(super) struct ModelWorld {
     pub(super) sessions: Vec<Shared<HubSession>>,
     pub(super) processes: Vec<Shared<ModelProcess>>,
     pub(super) next_session: SessionNumber,
-    /// Words that agents have sent: uid, epoch and zone of what was held.
+    /// Reports sent by agents: uid, epoch and zone of what was held.
     pub(super) held: Arc<BTreeSet<(u8, i64, &'static str)>>,
-    /// What is wrong, as soon as something is.
+    /// The first violated property.
     pub(super) broken: Option<(Property, String)>,
-    /// A property that is not looked at.
+    /// A property that is not checked.
     pub(super) ignored: Option<Property>,
 }
 
-/// The number of an account's uid.
+/// Number in an account's uid.
 pub(super) fn number_of(uid: &str) -> u8 {
     uid.strip_prefix('u').and_then(|number| number.parse().ok()).unwrap_or_default()
 }
 
-/// The session that an agent's object names.
+/// Session named by an agent's object.
 pub(super) fn session_of(agent: &KubesvcAgent) -> Option<SessionNumber> {
     agent.status.as_ref()?.session.as_ref()?.id.as_str().parse().ok()
 }
 
-/// An account that a person has just made.
+/// An account that a person has just created.
 pub(super) fn made(number: u8) -> KubesvcAccount {
     let secret = SecretKeyReference { name: "s".into(), key: None };
     let kubeconfig = KubeconfigSource { secret_ref: Some(secret), ..KubeconfigSource::default() };
@@ -225,7 +225,7 @@ pub(super) fn made(number: u8) -> KubesvcAccount {
 }
 
 impl ModelWorld {
-    /// No agent is connected, the first replica leads, and the account was just made.
+    /// Initial world: no agent is connected, the first replica leads, the account was just created.
     pub(super) fn new(scenario: &Scenario, rules: Rules) -> Self {
         let places: Vec<&str> = scenario.agents.iter().map(|(id, _)| *id).collect();
         let process = |(index, (agent_id, zone)): (usize, &(&'static str, &'static str))| {
@@ -269,7 +269,7 @@ impl ModelWorld {
         world
     }
 
-    /// The same with an account of this kind.
+    /// Initial world with an account of this kind.
     pub(super) fn with(mut self, kind: AccountVariant) -> Self {
         self.kind = kind;
         let versions = std::mem::take(&mut self.objects).into_iter();
@@ -278,7 +278,7 @@ impl ModelWorld {
         Self { objects: versions, ..self }
     }
 
-    /// An account that was just made, as it is in this world.
+    /// A new account of this world.
     pub(super) fn of_kind(&self, mut account: KubesvcAccount) -> KubesvcAccount {
         match self.kind {
             AccountVariant::Pinned => {}
@@ -292,34 +292,34 @@ impl ModelWorld {
         account
     }
 
-    /// Whether an agent may be sent the account, as far as that hangs on its own file.
+    /// Whether an agent may be sent the account, as far as its own file decides that.
     pub(super) fn lists(&self, agent_id: &str) -> bool {
         !matches!(self.kind, AccountVariant::Listed { by } if by != agent_id)
     }
 
-    /// Whether an agent is approved when it comes.
+    /// Whether an agent is approved when it connects.
     pub(super) fn approves(&self, agent_id: &str) -> bool {
         !matches!(self.kind, AccountVariant::Unpinned { stranger } if stranger == agent_id)
     }
 
-    /// The object as it is.
+    /// Returns the newest version of the object.
     pub(super) fn object(&self) -> Option<&ObjectVersion> {
         self.objects.last().and_then(Option::as_ref)
     }
 
-    /// The object as a replica's watch shows it.
+    /// Returns the object as a replica's watch shows it.
     pub(super) fn seen_by(&self, replica: usize) -> Option<&ObjectVersion> {
         let index = self.objects.len().checked_sub(1 + self.replicas[replica].lag)?;
         self.objects[index].as_ref()
     }
 
-    /// Whether what a session's replica sees of the object was written after the session was registered.
+    /// Whether the version that a session's replica sees was written after the session's registration.
     pub(super) fn is_seen_since(&self, session: &HubSession) -> bool {
         let lag = u32::try_from(self.replicas[session.replica].lag).unwrap_or(u32::MAX);
         self.stored.saturating_sub(lag) > session.registered_at
     }
 
-    /// A new version of the object; no watch shows it yet. What is only shown to people is taken out.
+    /// Stores a new version of the object that no watch shows yet. Fields for people only are removed.
     pub(super) fn store(&mut self, account: Option<KubesvcAccount>) {
         let version = account.map(|mut account| {
             if let Some(status) = &mut account.status {
@@ -334,28 +334,28 @@ impl ModelWorld {
         self.replicas.iter_mut().for_each(|replica| replica.lag += 1);
     }
 
-    /// Forgets versions that every watch has shown.
+    /// Drops versions that every watch has shown.
     pub(super) fn forget_old_versions(&mut self) {
         let oldest = self.replicas.iter().map(|replica| replica.lag).max().unwrap_or_default();
         let superfluous = self.objects.len().saturating_sub(oldest + 1);
         self.objects.drain(..superfluous);
     }
 
-    /// Something is wrong.
+    /// Records a violated property.
     pub(super) fn breaks(&mut self, property: Property, what: impl FnOnce() -> String) {
         if self.ignored != Some(property) && self.broken.is_none() {
             self.broken = Some((property, what()));
         }
     }
 
-    /// Whether the session that an agent's object names is lost: its replica has died since.
+    /// Whether the session named by an agent's object is lost because its replica has died since.
     pub(super) fn is_lost(&self, agent: &KubesvcAgent) -> bool {
         let session = agent.status.as_ref().and_then(|status| status.session.as_ref());
         let place = session.and_then(|one| REPLICA_NAMES.iter().position(|name| *name == one.replica));
         place.zip(session_of(agent)).is_some_and(|(place, id)| id < self.replicas[place].since)
     }
 
-    /// The sessions that stand.
+    /// Returns the connected sessions.
     pub(super) fn standing(&self) -> impl Iterator<Item = &HubSession> {
         self.sessions.iter().map(|session| &**session).filter(|session| !session.ended)
     }
