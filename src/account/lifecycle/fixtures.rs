@@ -31,6 +31,16 @@ pub(super) fn wall(now: Tick) -> Timestamp {
     EPOCH + SignedDuration::from_secs(i64::try_from(now).expect("a short test"))
 }
 
+impl Decision {
+    pub(super) fn nothing() -> Self {
+        Self::default()
+    }
+
+    pub(super) fn wait_until(tick: Tick) -> Self {
+        Self { action: None, wake: Some(tick) }
+    }
+}
+
 /// A new account with a Secret, as `kubectl apply` makes it: generation 1, no finalizer, the status the CRD defaults.
 pub(super) fn account(name: &str) -> KubesvcAccount {
     let secret = SecretKeyReference { name: format!("{name}-kubeconfig"), key: None };

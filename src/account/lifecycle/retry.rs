@@ -4,8 +4,10 @@ use std::borrow::Cow;
 
 use sha2::{Digest, Sha256};
 
-use super::observation::{LifecyclePolicy, Tick};
-use crate::account::failure::{FailureClass, Outlook};
+use super::facts::Facts;
+use super::observation::{Fact, LifecyclePolicy, Tick};
+use crate::account::GrantPhase;
+use crate::account::failure::{Failure, FailureClass, Outlook};
 
 /// The longest value of the annotation `kubesvc.io/retry` that is kept as it is, in bytes.
 const MAX_RETRY_MARK_BYTES: usize = 256;
@@ -41,6 +43,46 @@ pub fn plan(class: FailureClass, failed_count: i32, uid: &str, policy: &Lifecycl
         _ if tries_left => Retry { after: Some(backoff(failed_count, uid, policy)), stalled: false },
         Outlook::MayPass => Retry { after: Some(policy.retry_max.max(1)), stalled: true },
         Outlook::NeedsSomeone => Retry { after: None, stalled: true },
+    }
+}
+
+/// What happens after a failure of this account: as [`plan`] says, with deletion tried without a limit.
+pub(super) fn after_failure(facts: &Facts<'_>, class: FailureClass, failed_count: i32) -> Retry {
+    let (account, policy) = (facts.observation.account, facts.observation.policy);
+    if account.is_being_deleted() {
+        return Retry { after: Some(backoff(failed_count, account.uid(), policy)), stalled: true };
+    }
+    plan(class, failed_count, account.uid(), policy)
+}
+
+/// When a FAILED account may be tried again.
+pub(super) enum Due {
+    /// Now.
+    Now,
+    /// At this tick, unless something changes before.
+    At(Tick),
+    /// Only when something changes.
+    OnChange,
+}
+
+/// When this FAILED or DELETE_FAILED account may be tried again.
+pub(super) fn due(facts: &Facts<'_>) -> Due {
+    let observation = facts.observation;
+    let judged_otherwise = observation.credential_changed && facts.status.phase() != GrantPhase::Revoking;
+    let class = facts.failure_class().unwrap_or(FailureClass::Internal);
+    let rival_is_gone = class == FailureClass::DuplicateName && observation.rival.is_none();
+    let forbidden = |failure: &Failure| failure.class == FailureClass::SourceForbidden;
+    let may_use_its_source = class == FailureClass::SourceForbidden
+        && !matches!(&observation.credential, Fact::Known(Err(failure)) if forbidden(failure));
+    if facts.starts_anew() || judged_otherwise || rival_is_gone || may_use_its_source {
+        return Due::Now;
+    }
+    match after_failure(facts, class, facts.status.failed_count).after {
+        None => Due::OnChange,
+        Some(after) => {
+            let at = observation.in_state_since.saturating_add(after);
+            if at <= observation.now { Due::Now } else { Due::At(at) }
+        }
     }
 }
 

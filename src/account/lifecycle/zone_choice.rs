@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sha2::{Digest as _, Sha256};
 
 use super::cluster_identity::short;
-use super::context::LifecycleContext;
+use super::facts::Facts;
 use super::observation::{Fact, Offer, Presence, SessionFact, Tick};
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::state::State;
@@ -35,9 +35,9 @@ pub(super) enum ZoneChoice {
 }
 
 /// Chooses.
-pub(super) fn choose(context: &LifecycleContext<'_>) -> ZoneChoice {
-    match zone_of(context) {
-        ZoneChoice::Zone(zone) => match spans(context, &zone) {
+pub(super) fn choose(facts: &Facts<'_>) -> ZoneChoice {
+    match zone_of(facts) {
+        ZoneChoice::Zone(zone) => match spans(facts, &zone) {
             Some(failure) => ZoneChoice::Refused(failure),
             None => ZoneChoice::Zone(zone),
         },
@@ -47,12 +47,12 @@ pub(super) fn choose(context: &LifecycleContext<'_>) -> ZoneChoice {
 
 /// Why the account cannot be given to a zone: it asks for the cluster that the agents are in, they are in different ones,
 /// and it is bound to none. Of an account of agents' own files the first that answers stands.
-pub(super) fn spans(context: &LifecycleContext<'_>, zone: &str) -> Option<Failure> {
+pub(super) fn spans(facts: &Facts<'_>, zone: &str) -> Option<Failure> {
     const MAX_NAMES_SHOWN: usize = 4;
-    let account = context.observation.account;
-    let is_bound = context.status.cluster_uid.as_deref().is_some_and(|bound| !bound.is_empty());
+    let account = facts.observation.account;
+    let is_bound = facts.status.cluster_uid.as_deref().is_some_and(|bound| !bound.is_empty());
     let asks = account.spec.agent_source().service_account == Some(true) && !account.is_static();
-    let clusters = if asks && !is_bound { context.clusters_of(zone) } else { BTreeMap::new() };
+    let clusters = if asks && !is_bound { facts.clusters_of(zone) } else { BTreeMap::new() };
     if clusters.len() < 2 {
         return None;
     }
@@ -70,70 +70,70 @@ pub(super) fn spans(context: &LifecycleContext<'_>, zone: &str) -> Option<Failur
     Some(Failure::new(FailureClass::ZoneSpansClusters, message))
 }
 
-fn zone_of(context: &LifecycleContext<'_>) -> ZoneChoice {
-    if let Some(pinned) = context.observation.account.spec.zone_id.as_deref() {
-        let connected = context.connected(pinned).next().is_some();
+fn zone_of(facts: &Facts<'_>) -> ZoneChoice {
+    if let Some(pinned) = facts.observation.account.spec.zone_id.as_deref() {
+        let connected = facts.connected(pinned).next().is_some();
         return if connected {
             ZoneChoice::Zone(pinned.to_owned())
         } else {
             ZoneChoice::NoAgent(no_agent_in(pinned))
         };
     }
-    if !context.observation.policy.offers {
+    if !facts.observation.policy.offers {
         return ZoneChoice::Refused(zone_required());
     }
-    let connected = context.connected_zones();
+    let connected = facts.connected_zones();
     if connected.is_empty() {
         let message = "no agent connected; start one, or see why none can connect";
         return ZoneChoice::NoAgent(Failure::new(FailureClass::NoAgent, message));
     }
-    let tried = context.tried_zones();
+    let tried = facts.tried_zones();
     let is_new = |zone: &&str| !tried.iter().any(|one| one == *zone);
     if let Some(before) =
-        context.status.zone_id.as_deref().filter(|zone| connected.contains(zone) && is_new(zone))
+        facts.status.zone_id.as_deref().filter(|zone| connected.contains(zone) && is_new(zone))
     {
         return ZoneChoice::Zone(before.to_owned());
     }
     let untried: BTreeSet<&str> = connected.iter().copied().filter(is_new).collect();
     if untried.is_empty() || tried.len() >= MAX_TRIED_ZONES {
-        return ZoneChoice::Over(none_left(context, tried));
+        return ZoneChoice::Over(none_left(facts, tried));
     }
-    let grace = context.all_seen_at();
-    if let Some(until) = grace.filter(|_| others_matter(context, tried)) {
+    let grace = facts.all_seen_at();
+    if let Some(until) = grace.filter(|_| others_matter(facts, tried)) {
         return ZoneChoice::NotYet(until);
     }
     match connected.first() {
         // Where others were asked before the leader changed, they will be again.
-        Some(_) if grace.is_some() && context.state() == State::ToMigrate => among_offers(context, &untried),
+        Some(_) if grace.is_some() && facts.state() == State::ToMigrate => among_offers(facts, &untried),
         Some(only) if connected.len() == 1 => ZoneChoice::Zone((*only).to_owned()),
-        _ => among_offers(context, &untried),
+        _ => among_offers(facts, &untried),
     }
 }
 
 /// Whether an agent that is not connected could decide where the account goes: one of the zone it was in before, or any
 /// where every one must be heard.
-fn others_matter(context: &LifecycleContext<'_>, tried: &[String]) -> bool {
-    let before = context.status.zone_id.as_ref().is_some_and(|zone| !tried.contains(zone));
-    before || hears_everyone(context) || context.failure_class() == Some(FailureClass::ZoneAmbiguous)
+fn others_matter(facts: &Facts<'_>, tried: &[String]) -> bool {
+    let before = facts.status.zone_id.as_ref().is_some_and(|zone| !tried.contains(zone));
+    before || hears_everyone(facts) || facts.failure_class() == Some(FailureClass::ZoneAmbiguous)
 }
 
 /// A path or a service account may mean another cluster at each agent: everyone is heard before one is chosen.
-fn hears_everyone(context: &LifecycleContext<'_>) -> bool {
-    let source = context.observation.account.spec.agent_source();
+fn hears_everyone(facts: &Facts<'_>) -> bool {
+    let source = facts.observation.account.spec.agent_source();
     source.file.is_some() || source.service_account == Some(true)
 }
 
 /// Whether another zone than this one may offer, has agents and was not tried in this round.
-pub(super) fn another_zone_is_left(context: &LifecycleContext<'_>, zone: &str) -> bool {
-    let tried = context.tried_zones();
-    context.observation.policy.offers
+pub(super) fn another_zone_is_left(facts: &Facts<'_>, zone: &str) -> bool {
+    let tried = facts.tried_zones();
+    facts.observation.policy.offers
         && tried.len() < MAX_TRIED_ZONES
-        && context.connected_zones().into_iter().any(|one| one != zone && !tried.iter().any(|old| old == one))
+        && facts.connected_zones().into_iter().any(|one| one != zone && !tried.iter().any(|old| old == one))
 }
 
 /// The zones with agents, as a FAILED `ZoneAmbiguous` remembers them: the first by name.
-pub(super) fn zones_to_remember(context: &LifecycleContext<'_>) -> Vec<String> {
-    context.connected_zones().into_iter().take(MAX_TRIED_ZONES).map(str::to_owned).collect()
+pub(super) fn zones_to_remember(facts: &Facts<'_>) -> Vec<String> {
+    facts.connected_zones().into_iter().take(MAX_TRIED_ZONES).map(str::to_owned).collect()
 }
 
 fn zone_required() -> Failure {
@@ -149,18 +149,18 @@ pub(super) fn no_agent_in(zone: &str) -> Failure {
 
 /// The zone that offers to take the account as it is now and whose agent has been connected for longest; where everyone
 /// must be heard, exactly one zone must offer. Names decide nothing: an agent gives itself the name of its zone.
-fn among_offers(context: &LifecycleContext<'_>, zones: &BTreeSet<&str>) -> ZoneChoice {
-    let observation = context.observation;
-    if context.state() != State::ToMigrate {
+fn among_offers(facts: &Facts<'_>, zones: &BTreeSet<&str>) -> ZoneChoice {
+    let observation = facts.observation;
+    if facts.state() != State::ToMigrate {
         return ZoneChoice::Asked { zones: zones.len(), until: observation.now };
     }
     let until = observation.in_state_since.saturating_add(observation.policy.operation_wait);
     let asked: Vec<_> = observation.sessions.iter().filter(|session| is_asked(session, zones)).collect();
-    let says_yes = |session: &&&SessionFact| matches!(answer(context, session), Some(Offer::Yes));
+    let says_yes = |session: &&&SessionFact| matches!(answer(facts, session), Some(Offer::Yes));
     let willing: BTreeSet<&str> =
         asked.iter().filter(says_yes).map(|session| session.zone.as_str()).collect();
-    if hears_everyone(context) {
-        let heard = asked.iter().all(|session| answer(context, session).is_some());
+    if hears_everyone(facts) {
+        let heard = asked.iter().all(|session| answer(facts, session).is_some());
         if !heard && until > observation.now {
             return ZoneChoice::Asked { zones: zones.len(), until };
         }
@@ -169,17 +169,17 @@ fn among_offers(context: &LifecycleContext<'_>, zones: &BTreeSet<&str>) -> ZoneC
         }
     }
     let offers = asked.iter().filter(says_yes);
-    let first = offers.min_by_key(|session| (session.process.since, lot(context, &session.zone)));
+    let first = offers.min_by_key(|session| (session.process.since, lot(facts, &session.zone)));
     match first {
         Some(session) => ZoneChoice::Zone(session.zone.clone()),
         None if until > observation.now => ZoneChoice::Asked { zones: zones.len(), until },
-        None => ZoneChoice::Over(nobody_offers(context, &asked)),
+        None => ZoneChoice::Over(nobody_offers(facts, &asked)),
     }
 }
 
 /// Orders the zones whose agents came in the same second, for each account in another way.
-fn lot(context: &LifecycleContext<'_>, zone: &str) -> [u8; 32] {
-    let uid = Sha256::digest(context.observation.account.uid());
+fn lot(facts: &Facts<'_>, zone: &str) -> [u8; 32] {
+    let uid = Sha256::digest(facts.observation.account.uid());
     Sha256::new().chain_update(uid).chain_update(zone).finalize().into()
 }
 
@@ -188,9 +188,9 @@ fn is_asked(session: &SessionFact, zones: &BTreeSet<&str>) -> bool {
 }
 
 /// What a session answered for the spec as it is now.
-fn answer<'s>(context: &LifecycleContext<'_>, session: &'s SessionFact) -> Option<&'s Offer> {
+fn answer<'s>(facts: &Facts<'_>, session: &'s SessionFact) -> Option<&'s Offer> {
     let (generation, offer) = session.offer.as_ref()?;
-    (*generation == context.observation.account.generation()).then_some(offer)
+    (*generation == facts.observation.account.generation()).then_some(offer)
 }
 
 fn ambiguous(willing: &BTreeSet<&str>) -> Failure {
@@ -201,8 +201,8 @@ fn ambiguous(willing: &BTreeSet<&str>) -> Failure {
 }
 
 /// Everyone said no, or nothing: the most telling no is the reason.
-fn nobody_offers(context: &LifecycleContext<'_>, asked: &[&SessionFact]) -> Failure {
-    let refusals = asked.iter().filter_map(|session| match answer(context, session) {
+fn nobody_offers(facts: &Facts<'_>, asked: &[&SessionFact]) -> Failure {
+    let refusals = asked.iter().filter_map(|session| match answer(facts, session) {
         Some(Offer::No(failure)) => Some((telling(failure.class), session, failure)),
         _ => None,
     });
@@ -234,13 +234,13 @@ fn telling(class: FailureClass) -> u8 {
 }
 
 /// Every zone with agents was tried.
-fn none_left(context: &LifecycleContext<'_>, tried: &[String]) -> Failure {
+fn none_left(facts: &Facts<'_>, tried: &[String]) -> Failure {
     let names = tried.iter().map(String::as_str).take(10).collect::<Vec<_>>().join(", ");
-    let last = context.status.error_message.as_deref().unwrap_or("the agents failed to take the account");
+    let last = facts.status.error_message.as_deref().unwrap_or("the agents failed to take the account");
     Failure::new(FailureClass::Unreachable, format!("no zone is left to try after {names}: {last}"))
 }
 
 /// Whether the credential that is known is the one that offers were asked for, or the grant was opened with.
-pub(super) fn credential_is_the_one_tried(context: &LifecycleContext<'_>) -> bool {
-    matches!(&context.observation.credential, Fact::Known(Ok(known)) if known.is(context.status.credential_version.as_deref()))
+pub(super) fn credential_is_the_one_tried(facts: &Facts<'_>) -> bool {
+    matches!(&facts.observation.credential, Fact::Known(Ok(known)) if known.is(facts.status.credential_version.as_deref()))
 }

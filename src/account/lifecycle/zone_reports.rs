@@ -1,7 +1,7 @@
 //! The reports of a zone's agents about the account, taken together.
 
 use super::cluster_identity::mismatch;
-use super::context::{LifecycleContext, earlier, silence};
+use super::facts::{Facts, earlier, silence};
 use super::observation::{AgentReport, ClusterIdentity, SessionFact, Tick};
 use crate::account::KubesvcAccount;
 use crate::account::failure::Failure;
@@ -12,8 +12,8 @@ pub(super) struct ZoneReports<'a> {
     pub(super) connected: usize,
     /// The cluster that one of them holds it in, which is the one the account is bound to.
     pub(super) held: Option<&'a ClusterIdentity>,
-    /// Whether there is hope.
-    pub(super) verdict: ZoneOutcome,
+    /// What follows from them.
+    pub(super) outcome: ZoneOutcome,
     /// Whether each of them failed, and for a reason that agents of another zone may not have.
     pub(super) all_failed_by_place: bool,
 }
@@ -28,38 +28,38 @@ pub(super) enum ZoneOutcome {
 
 impl<'a> ZoneReports<'a> {
     /// What they say for the epoch of the status.
-    pub(super) fn of(context: &LifecycleContext<'a>, zone: &str) -> Self {
-        let verdict = ZoneOutcome::Open(None);
-        let mut reports = Self { connected: 0, held: None, verdict, all_failed_by_place: true };
+    pub(super) fn of(facts: &Facts<'a>, zone: &str) -> Self {
+        let outcome = ZoneOutcome::Open(None);
+        let mut reports = Self { connected: 0, held: None, outcome, all_failed_by_place: true };
         let (mut pending, mut wake) = (false, None);
         let (mut said, mut silent) = (None, None);
-        for session in context.connected(zone) {
+        for session in facts.connected(zone) {
             reports.connected += 1;
-            let report = report_for_epoch(context, session);
+            let report = report_for_epoch(facts, session);
             reports.all_failed_by_place &=
                 matches!(report, Some(AgentReport::Failed(failure)) if failure.class.is_of_place());
             match report {
                 Some(AgentReport::Held(identity)) => {
-                    match mismatch(&context.status, &session.agent_id, identity) {
+                    match mismatch(&facts.status, &session.agent_id, identity) {
                         None => reports.held = reports.held.or(Some(identity)),
                         Some(failure) => said = said.or(Some(failure)),
                     }
                 }
                 Some(AgentReport::Failed(failure)) => said = said.or_else(|| Some(failure.clone())),
-                _ if context.is_silent(session) => {
+                _ if facts.is_silent(session) => {
                     silent = silent.or_else(|| Some(silence(&session.agent_id)));
                 }
                 _ => {
                     pending = true;
-                    wake = earlier(wake, context.silent_at(session));
-                    wake = earlier(wake, context.lists_until(session));
+                    wake = earlier(wake, facts.silent_at(session));
+                    wake = earlier(wake, facts.lists_until(session));
                 }
             }
         }
         if let (false, Some(failure)) = (pending, said.or(silent)) {
-            reports.verdict = ZoneOutcome::AllFailed(failure);
+            reports.outcome = ZoneOutcome::AllFailed(failure);
         } else {
-            reports.verdict = ZoneOutcome::Open(wake);
+            reports.outcome = ZoneOutcome::Open(wake);
         }
         reports.all_failed_by_place &= reports.connected > 0;
         reports
@@ -76,7 +76,7 @@ pub fn runs_in_another_cluster(account: &KubesvcAccount, own: &str) -> bool {
         && bound.is_some_and(|bound| bound != own)
 }
 
-fn report_for_epoch<'a>(context: &LifecycleContext<'_>, session: &'a SessionFact) -> Option<&'a AgentReport> {
+fn report_for_epoch<'a>(facts: &Facts<'_>, session: &'a SessionFact) -> Option<&'a AgentReport> {
     let (epoch, report) = session.report.as_ref()?;
-    (*epoch == context.status.epoch).then_some(report)
+    (*epoch == facts.status.epoch).then_some(report)
 }

@@ -1,6 +1,6 @@
 //! Zones without agents: for how long an account stays with one.
 
-use super::context::LifecycleContext;
+use super::facts::Facts;
 use super::observation::{Fact, Presence, Tick};
 use super::zone_choice::another_zone_is_left;
 use crate::account::state::State;
@@ -10,6 +10,7 @@ use crate::account::state::State;
 const RECHECK_TICKS: Tick = 60;
 
 /// Whether an account stays.
+#[derive(Clone, Copy)]
 pub(super) enum ZoneRetention {
     /// It stays, and is looked at again at the tick at the latest.
     Until(Option<Tick>),
@@ -20,53 +21,53 @@ pub(super) enum ZoneRetention {
 /// Whether a static account stays: it goes as soon as agents of its zone are connected and none of them has it in its
 /// file, unless one that had is away; then, and where the whole zone is gone, when that has been so for the time of the
 /// cleanup. A leader that has just begun has not heard all agents yet.
-pub(super) fn of_static(context: &LifecycleContext<'_>) -> ZoneRetention {
-    let (observation, account) = (context.observation, context.observation.account);
-    let zone = account.spec.zone_id.as_deref().or(context.status.zone_id.as_deref());
+pub(super) fn of_static(facts: &Facts<'_>) -> ZoneRetention {
+    let (observation, account) = (facts.observation, facts.observation.account);
+    let zone = account.spec.zone_id.as_deref().or(facts.status.zone_id.as_deref());
     let Some(zone) = zone.filter(|_| account.is_static()) else { return ZoneRetention::Until(None) };
-    if let Some(since) = context.gone_since(zone) {
-        return over_at(context, since.saturating_add(observation.policy.account_cleanup));
+    if let Some(since) = facts.gone_since(zone) {
+        return over_at(facts, since.saturating_add(observation.policy.account_cleanup));
     }
-    let connected = context.sessions_of(zone).filter(|session| session.presence == Presence::Connected);
+    let connected = facts.sessions_of(zone).filter(|session| session.presence == Presence::Connected);
     let mut heard = connected.map(|session| &session.lists).peekable();
     if heard.peek().is_none() || !heard.all(|lists| *lists == Fact::Known(false)) {
         return ZoneRetention::Until(None);
     }
-    match context.left_listing_it(zone) {
-        Some(since) => over_at(context, since.saturating_add(observation.policy.account_cleanup)),
-        None => context.all_seen_at().map_or(ZoneRetention::Over, |until| ZoneRetention::Until(Some(until))),
+    match facts.left_listing_it(zone) {
+        Some(since) => over_at(facts, since.saturating_add(observation.policy.account_cleanup)),
+        None => facts.all_seen_at().map_or(ZoneRetention::Over, |until| ZoneRetention::Until(Some(until))),
     }
 }
 
 /// Whether an account stays with a zone that was found for it, where that has no agents any more and another has.
-pub(super) fn of_found_zone(context: &LifecycleContext<'_>, zone: &str) -> ZoneRetention {
-    let waits = matches!(context.state(), State::Orphaned | State::Failed);
-    if !waits || context.observation.account.spec.zone_id.is_some() {
+pub(super) fn of_found_zone(facts: &Facts<'_>, zone: &str) -> ZoneRetention {
+    let waits = matches!(facts.state(), State::Orphaned | State::Failed);
+    if !waits || facts.observation.account.spec.zone_id.is_some() {
         return ZoneRetention::Until(None);
     }
     // One whose approval was withdrawn can take nothing.
-    let Some(since) = context.gone_since(zone).or_else(|| unapproved_since(context, zone)) else {
+    let Some(since) = facts.gone_since(zone).or_else(|| unapproved_since(facts, zone)) else {
         return ZoneRetention::Until(None);
     };
-    let at = since.saturating_add(context.observation.policy.account_cleanup);
-    match over_at(context, at) {
-        ZoneRetention::Over if !another_zone_is_left(context, zone) => {
-            ZoneRetention::Until(Some(context.observation.now + RECHECK_TICKS))
+    let at = since.saturating_add(facts.observation.policy.account_cleanup);
+    match over_at(facts, at) {
+        ZoneRetention::Over if !another_zone_is_left(facts, zone) => {
+            ZoneRetention::Until(Some(facts.observation.now + RECHECK_TICKS))
         }
         stay => stay,
     }
 }
 
-fn unapproved_since(context: &LifecycleContext<'_>, zone: &str) -> Option<Tick> {
-    let anyone = context.sessions_of(zone).any(|session| session.presence == Presence::Connected);
-    let observation = context.observation;
+fn unapproved_since(facts: &Facts<'_>, zone: &str) -> Option<Tick> {
+    let anyone = facts.sessions_of(zone).any(|session| session.presence == Presence::Connected);
+    let observation = facts.observation;
     (!anyone).then_some(observation.in_state_since.max(observation.leading_since))
 }
 
-fn over_at(context: &LifecycleContext<'_>, at: Tick) -> ZoneRetention {
-    if at > context.observation.now {
+fn over_at(facts: &Facts<'_>, at: Tick) -> ZoneRetention {
+    if at > facts.observation.now {
         return ZoneRetention::Until(Some(at));
     }
     // Its agents may be among those that wait to be registered.
-    context.backlog_until().map_or(ZoneRetention::Over, |until| ZoneRetention::Until(Some(until)))
+    facts.backlog_until().map_or(ZoneRetention::Over, |until| ZoneRetention::Until(Some(until)))
 }

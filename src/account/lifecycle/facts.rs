@@ -1,10 +1,14 @@
 //! An observation, and what is derived from it.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::observation::{AgentReport, Fact, Observation, Presence, SessionFact, Tick};
-use super::{retry, zone_reports};
+use super::observation::{Fact, Observation, Presence, SessionFact, Tick};
+use super::retry;
+use super::revoke_progress::{self, Blocker, RevokeProgress};
+use super::zone_choice::{self, ZoneChoice};
+use super::zone_reports::{self, ZoneReports};
 use crate::account::definition;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::{DesiredState, GrantPhase, KubesvcAccountStatus, State};
@@ -14,61 +18,55 @@ const MAX_BACKLOG_TICKS: Tick = 600;
 /// Interval, in ticks, between looks at an account that only waits for the backlog to end: nothing wakes it then.
 const BACKLOG_RECHECK_TICKS: Tick = 5;
 
-/// An observation with what is derived from it once.
-pub(super) struct LifecycleContext<'a> {
+/// An observation with what is derived from it once: all that a rule decides from.
+pub(super) struct Facts<'a> {
     pub(super) observation: &'a Observation<'a>,
     pub(super) status: Cow<'a, KubesvcAccountStatus>,
     pub(super) definition: String,
+    choice: OnceCell<ZoneChoice>,
+    reports: OnceCell<ZoneReports<'a>>,
+    revoke: OnceCell<RevokeProgress>,
 }
 
-/// How far a revoke is.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum RevokeProgress {
-    /// Every session has dropped the account or is gone.
-    Over,
-    /// So it seems; the sessions are to be read once more, from the API server itself.
-    ToConfirm,
-    /// Someone is waited for.
-    Blocked(Blocker),
-}
-
-/// Why a revoke is not over.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Blocker {
-    /// Someone is still to answer, or may come back; look again at the tick.
-    Waiting(Option<Tick>),
-    /// An agent said that it could not drop the account, or says nothing. Others may still be waited for until the
-    /// tick.
-    Failed(Failure, Option<Tick>),
-}
-
-/// What a session says to a revoke.
-enum DropAnswer {
-    /// It holds nothing.
-    Given,
-    /// It failed, or is silent.
-    Failed(Failure),
-    /// It has not answered, or may come back; it counts as silent or gone at the tick.
-    Awaited(Option<Tick>),
-}
-
-impl Blocker {
-    /// When to look again.
-    pub(super) fn wake(&self) -> Option<Tick> {
-        match self {
-            Self::Waiting(wake) => *wake,
-            Self::Failed(_, wake) => *wake,
-        }
-    }
-}
-
-impl<'a> LifecycleContext<'a> {
+impl<'a> Facts<'a> {
     pub(super) fn new(observation: &'a Observation<'a>) -> Self {
         Self {
             observation,
             status: observation.account.status_or_default(),
             definition: definition::digest(&observation.account.spec),
+            choice: OnceCell::new(),
+            reports: OnceCell::new(),
+            revoke: OnceCell::new(),
         }
+    }
+
+    /// What is known of the zone that the account is to be given to.
+    pub(super) fn choice(&self) -> &ZoneChoice {
+        self.choice.get_or_init(|| zone_choice::choose(self))
+    }
+
+    /// What the agents of the zone that has the grant say.
+    pub(super) fn reports(&self) -> &ZoneReports<'a> {
+        self.reports.get_or_init(|| ZoneReports::of(self, self.zone()))
+    }
+
+    /// How far the revoke is; absent: none is under way.
+    pub(super) fn revoke(&self) -> Option<&RevokeProgress> {
+        let is_revoking = self.status.phase() == GrantPhase::Revoking;
+        is_revoking.then(|| self.revoke.get_or_init(|| revoke_progress::of(self)))
+    }
+
+    /// Why the revoke is not over; absent where it is, or may be.
+    pub(super) fn blocker(&self) -> Option<&Blocker> {
+        match self.revoke()? {
+            RevokeProgress::Blocked(blocker) => Some(blocker),
+            RevokeProgress::Over | RevokeProgress::ToConfirm => None,
+        }
+    }
+
+    /// The zone that has the grant; empty where none has.
+    pub(super) fn zone(&self) -> &str {
+        self.status.granted_zone().unwrap_or_default()
     }
 
     pub(super) fn state(&self) -> State {
@@ -275,45 +273,6 @@ impl<'a> LifecycleContext<'a> {
     pub(super) fn silent_at(&self, session: &SessionFact) -> Option<Tick> {
         let owed = session.silent_for?;
         Some(self.observation.now + self.observation.policy.operation_wait.saturating_sub(owed))
-    }
-
-    /// How far the revoke is: over when every session has dropped the account or is gone.
-    pub(super) fn revoke_progress(&self) -> RevokeProgress {
-        let Some(zone) = self.status.granted_zone() else { return RevokeProgress::Over };
-        let (mut waiting, mut wake, mut failure) = (false, None, None);
-        for session in self.observation.sessions.iter().filter(|session| session.zone == zone) {
-            match self.drop_answer(session) {
-                DropAnswer::Given => {}
-                DropAnswer::Failed(reason) => failure = failure.or(Some(reason)),
-                DropAnswer::Awaited(at) => {
-                    waiting = true;
-                    wake = earlier(wake, at);
-                }
-            }
-        }
-        match failure {
-            Some(failure) => RevokeProgress::Blocked(Blocker::Failed(failure, wake)),
-            None if waiting => RevokeProgress::Blocked(Blocker::Waiting(wake)),
-            None if self.observation.sessions_are_read => RevokeProgress::Over,
-            None => RevokeProgress::ToConfirm,
-        }
-    }
-
-    /// What one session of the zone says to the revoke. One whose approval was withdrawn may have the account still, and
-    /// is asked and waited for like any other.
-    fn drop_answer(&self, session: &SessionFact) -> DropAnswer {
-        if session.presence != Presence::Connected {
-            let until = self.may_return_until(session);
-            return until.map_or(DropAnswer::Given, |until| DropAnswer::Awaited(Some(until)));
-        }
-        match &session.report {
-            Some((epoch, AgentReport::Dropped)) if *epoch >= self.status.epoch => DropAnswer::Given,
-            Some((epoch, AgentReport::Failed(failure))) if *epoch >= self.status.epoch => {
-                DropAnswer::Failed(failure.clone())
-            }
-            _ if self.is_silent(session) => DropAnswer::Failed(silence(&session.agent_id)),
-            _ => DropAnswer::Awaited(self.silent_at(session)),
-        }
     }
 
     /// Whether a session owes an answer for too long.
