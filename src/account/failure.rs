@@ -2,51 +2,79 @@
 
 use std::fmt;
 
-/// The class of a failure. The wire protocol has the same classes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FailureClass {
+/// Makes [`FailureClass`] of a table, so that a class is one line of it.
+macro_rules! failure_classes {
+    ($($(#[$doc:meta])* $class:ident = $reason:literal, $outlook:ident;)+) => {
+        /// The class of a failure, and with it the reason of FAILED.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum FailureClass {
+            $($(#[$doc])* $class,)+
+        }
+
+        impl FailureClass {
+            /// All classes.
+            pub const ALL: &[Self] = &[$(Self::$class),+];
+
+            /// The reason as conditions and Events carry it: a word in CamelCase.
+            pub fn reason(self) -> &'static str {
+                match self {
+                    $(Self::$class => $reason,)+
+                }
+            }
+
+            /// Whether a failure of this class is retried.
+            pub fn outlook(self) -> Outlook {
+                match self {
+                    $(Self::$class => Outlook::$outlook,)+
+                }
+            }
+        }
+    };
+}
+
+failure_classes! {
     /// The cluster refused the credential (401).
-    Auth,
+    Auth = "Unauthorized", NeedsSomeone;
     /// The credential lacks a permission (403).
-    Forbidden,
+    Forbidden = "Forbidden", NeedsSomeone;
     /// No connection to the cluster.
-    Unreachable,
+    Unreachable = "ClusterUnreachable", MayPass;
     /// The cluster's certificate is not trusted, or TLS failed otherwise.
-    Tls,
+    Tls = "TLSFailed", MayPass;
     /// No response in time.
-    Timeout,
+    Timeout = "Timeout", MayPass;
     /// The kubeconfig is refused.
-    BadKubeconfig,
+    BadKubeconfig = "KubeconfigRefused", CannotPass;
     /// The reference to a credential cannot be resolved as written.
-    BadReference,
+    BadReference = "ReferenceRefused", CannotPass;
     /// A Secret, a key of it, or a file does not exist (yet).
-    CredentialMissing,
+    CredentialMissing = "CredentialMissing", MayPass;
     /// An agent's replica reads another credential than the leader does.
-    CredentialDiffers,
+    CredentialDiffers = "CredentialDiffers", MayPass;
     /// The account reached another cluster than it is bound to.
-    ClusterMismatch,
+    ClusterMismatch = "ClusterMismatch", CannotPass;
     /// The kubeconfig would run a program.
-    ExecForbidden,
+    ExecForbidden = "ExecForbidden", CannotPass;
     /// The cluster's kinds could not be read.
-    Discovery,
+    Discovery = "DiscoveryFailed", MayPass;
     /// Something else holds the requested resource.
-    Conflict,
+    Conflict = "Conflict", MayPass;
     /// No agent that could take the account is connected.
-    NoAgent,
+    NoAgent = "NoAgent", MayPass;
     /// Agents of several zones offer to take an account that names none, and only one of the zones can be meant.
-    ZoneAmbiguous,
+    ZoneAmbiguous = "ZoneAmbiguous", MayPass;
     /// The account names no zone, and no zone may offer to take it.
-    ZoneRequired,
+    ZoneRequired = "ZoneRequired", CannotPass;
     /// The agents of the zone run in different clusters, and the account asks for the cluster they run in.
-    ZoneSpansClusters,
+    ZoneSpansClusters = "ZoneSpansClusters", CannotPass;
     /// Accounts of this namespace may not use this source of a kubeconfig.
-    SourceForbidden,
+    SourceForbidden = "SourceForbidden", CannotPass;
     /// Another object has the same account name, and takes precedence.
-    DuplicateName,
+    DuplicateName = "DuplicateName", CannotPass;
     /// The database has a foreign row of this name.
-    RowExists,
+    RowExists = "RowExists", MayPass;
     /// An internal error of kubesvc.
-    Internal,
+    Internal = "InternalError", MayPass;
 }
 
 /// Whether a failure is retried.
@@ -61,94 +89,16 @@ pub enum Outlook {
 }
 
 impl FailureClass {
-    /// Whether a failure of this class is retried.
-    pub fn outlook(self) -> Outlook {
-        match self {
-            Self::Unreachable
-            | Self::Tls
-            | Self::Timeout
-            | Self::Internal
-            | Self::CredentialMissing
-            | Self::CredentialDiffers
-            | Self::Discovery
-            | Self::NoAgent
-            | Self::ZoneAmbiguous
-            | Self::RowExists
-            | Self::Conflict => Outlook::MayPass,
-            Self::Auth | Self::Forbidden => Outlook::NeedsSomeone,
-            Self::BadKubeconfig
-            | Self::BadReference
-            | Self::ExecForbidden
-            | Self::ClusterMismatch
-            | Self::ZoneRequired
-            | Self::ZoneSpansClusters
-            | Self::SourceForbidden
-            | Self::DuplicateName => Outlook::CannotPass,
-        }
-    }
-
-    /// Whether agents of another zone may succeed despite this failure: it concerns the network between agent and
-    /// cluster, or a file that only some agents have.
+    /// Whether agents of another zone may well succeed where this is said: the network between agent and cluster, or a
+    /// file that only some agents have.
     pub fn is_of_place(self) -> bool {
         matches!(self, Self::Unreachable | Self::Tls | Self::Timeout | Self::CredentialMissing)
     }
 
-    /// The reason for conditions and Events, in CamelCase.
-    pub fn reason(self) -> &'static str {
-        match self {
-            Self::Auth => "Unauthorized",
-            Self::Forbidden => "Forbidden",
-            Self::Unreachable => "ClusterUnreachable",
-            Self::Tls => "TLSFailed",
-            Self::Timeout => "Timeout",
-            Self::BadKubeconfig => "KubeconfigRefused",
-            Self::BadReference => "ReferenceRefused",
-            Self::CredentialMissing => "CredentialMissing",
-            Self::CredentialDiffers => "CredentialDiffers",
-            Self::ClusterMismatch => "ClusterMismatch",
-            Self::ExecForbidden => "ExecForbidden",
-            Self::Discovery => "DiscoveryFailed",
-            Self::Conflict => "Conflict",
-            Self::NoAgent => "NoAgent",
-            Self::ZoneAmbiguous => "ZoneAmbiguous",
-            Self::ZoneRequired => "ZoneRequired",
-            Self::ZoneSpansClusters => "ZoneSpansClusters",
-            Self::SourceForbidden => "SourceForbidden",
-            Self::DuplicateName => "DuplicateName",
-            Self::RowExists => "RowExists",
-            Self::Internal => "InternalError",
-        }
-    }
-
-    /// Returns the class with this [`reason`](Self::reason); used by a new leader to read a status.
+    /// The class whose [`reason`](Self::reason) this is; how a leader that has just started reads a status.
     pub fn from_reason(reason: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|class| class.reason() == reason)
+        Self::ALL.iter().copied().find(|class| class.reason() == reason)
     }
-
-    /// All classes.
-    pub const ALL: [Self; 21] = [
-        Self::Auth,
-        Self::Forbidden,
-        Self::Unreachable,
-        Self::Tls,
-        Self::Timeout,
-        Self::BadKubeconfig,
-        Self::BadReference,
-        Self::CredentialMissing,
-        Self::CredentialDiffers,
-        Self::ClusterMismatch,
-        Self::ExecForbidden,
-        Self::Discovery,
-        Self::Conflict,
-        Self::NoAgent,
-        Self::ZoneAmbiguous,
-        Self::ZoneRequired,
-        Self::ZoneSpansClusters,
-        Self::SourceForbidden,
-        Self::DuplicateName,
-        Self::RowExists,
-        Self::Internal,
-    ];
 }
 
 /// A failure whose message may be shown: it contains no credential.
@@ -187,5 +137,20 @@ pub fn truncate(text: &mut String, max: usize) {
 impl fmt::Display for FailureClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.reason())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_is_explained_on_the_page_of_states() {
+        let page = include_str!("../../docs/states.md");
+        for class in FailureClass::ALL {
+            let row = format!("| `{class}` |");
+            assert!(page.contains(&row), "docs/states.md has no row for the reason {class}");
+            assert_eq!(FailureClass::from_reason(class.reason()), Some(*class));
+        }
     }
 }

@@ -310,7 +310,7 @@ fn a_duplicate_and_a_foreign_row_say_what_holds_the_name() {
 
 #[test]
 fn every_reason_of_failed_has_something_to_do() {
-    for class in FailureClass::ALL {
+    for &class in FailureClass::ALL {
         for stalled in [false, true] {
             let explanation = explain(&failed(pinned("east"), class, stalled), Some(&[]), now());
             assert!(!explanation.waits_for.is_empty() && !explanation.advice.is_empty(), "{class}");
