@@ -308,16 +308,7 @@ impl Values {
 /// The value of a setting without a default: an empty list, or nothing.
 fn empty(kind: SettingType) -> Option<SettingValue> {
     match kind {
-        SettingType::List
-        | SettingType::Namespaces
-        | SettingType::NamespaceList
-        | SettingType::NamespacesOrOwn
-        | SettingType::Folders
-        | SettingType::Networks
-        | SettingType::Hosts
-        | SettingType::Origins
-        | SettingType::Servers
-        | SettingType::Commands => Some(SettingValue::List(Vec::new())),
+        SettingType::List(_) => Some(SettingValue::List(Vec::new())),
         _ => None,
     }
 }

@@ -38,28 +38,35 @@ pub(crate) enum SettingType {
     Choice(&'static [&'static str]),
     /// As [`SettingType::Choice`]; empty text counts as not set.
     OptionalChoice(&'static [&'static str]),
-    /// A list of texts, or one text with commas.
-    List,
-    /// A list of namespaces, or `*` for all.
-    Namespaces,
-    /// A list of namespaces.
-    NamespaceList,
-    /// A list of namespaces, `.` for the operator's own, or `*` for all.
-    NamespacesOrOwn,
-    /// A list of absolute folders.
-    Folders,
-    /// A list of addresses and networks.
-    Networks,
-    /// A list of host names, each perhaps with a port.
-    Hosts,
-    /// A list of origins of web pages.
-    Origins,
-    /// A list of servers: hosts, suffixes, networks, with ports or without.
-    Servers,
-    /// A list of names of programs, without folders.
-    Commands,
+    /// A list of these, or one text with commas.
+    List(ListItem),
     /// Anything; it is not looked at.
     Any,
+}
+
+/// What a list holds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ListItem {
+    /// Text on one line.
+    Text,
+    /// A Kubernetes namespace.
+    Namespace,
+    /// A namespace, or `*` for all.
+    NamespaceOrAll,
+    /// A namespace, `.` for the operator's own, or `*` for all.
+    NamespaceOwnOrAll,
+    /// An absolute folder.
+    Folder,
+    /// An address or a network.
+    Network,
+    /// A host name, perhaps with a port.
+    Host,
+    /// An origin of web pages.
+    Origin,
+    /// A server: a host, a suffix or a network, with ports or without.
+    Server,
+    /// The name of a program, without a folder.
+    Command,
 }
 
 /// A setting's value after its type has been checked.
@@ -87,24 +94,12 @@ impl SettingType {
                 Some(SettingValue::CustomResourceDefinitions(shapes::custom_resource_definitions(node)?))
             }
             (yaml::YamlValue::Text(text), _) => self.parse(text),
-            (
-                yaml::YamlValue::List(items),
-                Self::List
-                | Self::Namespaces
-                | Self::NamespaceList
-                | Self::NamespacesOrOwn
-                | Self::Folders
-                | Self::Networks
-                | Self::Hosts
-                | Self::Origins
-                | Self::Servers
-                | Self::Commands,
-            ) => {
+            (yaml::YamlValue::List(items), Self::List(of)) => {
                 let texts = items.iter().map(|item| match &item.value {
                     yaml::YamlValue::Text(text) => Ok(text.clone()),
                     _ => Err(format!("a list with {} in line {}", say(item), item.line)),
                 });
-                self.list(texts.collect::<Result<_, _>>()?)
+                of.list(texts.collect::<Result<_, _>>()?)
             }
             (yaml::YamlValue::List(_) | yaml::YamlValue::Map(_), _) => None,
         };
@@ -147,39 +142,34 @@ impl SettingType {
                 let word = words.iter().find(|w| w.eq_ignore_ascii_case(trimmed))?;
                 Some(SettingValue::Text((*word).to_owned()))
             }
-            Self::List
-            | Self::Namespaces
-            | Self::NamespaceList
-            | Self::NamespacesOrOwn
-            | Self::Folders
-            | Self::Networks
-            | Self::Hosts
-            | Self::Origins
-            | Self::Servers
-            | Self::Commands => {
-                self.list(trimmed.split(',').map(|t| t.trim().to_owned()).filter(|t| !t.is_empty()).collect())
+            Self::List(of) => {
+                of.list(trimmed.split(',').map(|t| t.trim().to_owned()).filter(|t| !t.is_empty()).collect())
             }
             Self::Any => Some(SettingValue::Nothing),
         }
     }
+}
 
+impl ListItem {
     fn list(self, items: Vec<String>) -> Option<SettingValue> {
-        let good = |item: &String| match self {
-            Self::Namespaces => item == "*" || dns_label(item),
-            Self::NamespaceList => dns_label(item),
-            Self::NamespacesOrOwn => matches!(item.as_str(), "*" | ".") || dns_label(item),
-            Self::Folders => item.starts_with('/') && one_line(item, 4096),
-            Self::Networks => item.parse::<Network>().is_ok(),
-            Self::Hosts => is_host(item),
-            Self::Origins => is_origin(item),
-            Self::Servers => item.parse::<ServerEntry>().is_ok(),
-            Self::Commands => {
-                one_line(item, 255) && !item.contains('/') && !matches!(item.as_str(), "." | "..")
-            }
-            _ => one_line(item, 4096),
-        };
-        let fits = !matches!(self, Self::Servers | Self::Commands) || items.len() <= MAX_SERVERS;
-        (fits && items.iter().all(good)).then_some(SettingValue::List(items))
+        let is_bounded = matches!(self, Self::Server | Self::Command);
+        let fits = !is_bounded || items.len() <= MAX_SERVERS;
+        (fits && items.iter().all(|item| self.takes(item))).then_some(SettingValue::List(items))
+    }
+
+    fn takes(self, item: &str) -> bool {
+        match self {
+            Self::Text => one_line(item, 4096),
+            Self::Namespace => dns_label(item),
+            Self::NamespaceOrAll => item == "*" || dns_label(item),
+            Self::NamespaceOwnOrAll => matches!(item, "*" | ".") || dns_label(item),
+            Self::Folder => item.starts_with('/') && one_line(item, 4096),
+            Self::Network => item.parse::<Network>().is_ok(),
+            Self::Host => is_host(item),
+            Self::Origin => is_origin(item),
+            Self::Server => item.parse::<ServerEntry>().is_ok(),
+            Self::Command => one_line(item, 255) && !item.contains('/') && !matches!(item, "." | ".."),
+        }
     }
 }
 
@@ -220,23 +210,34 @@ impl fmt::Display for SettingType {
             }
             Self::Choice(words) => write!(f, "one of {}", words.join(", ")),
             Self::OptionalChoice(words) => write!(f, "one of {}, or empty", words.join(", ")),
-            Self::List => f.write_str("a list of texts"),
-            Self::Namespaces => f.write_str("a list of namespaces, or [\"*\"] for all"),
-            Self::NamespaceList => f.write_str("a list of namespaces"),
-            Self::NamespacesOrOwn => {
-                f.write_str("a list of namespaces, [\".\"] for the operator's own, or [\"*\"] for all")
-            }
-            Self::Folders => f.write_str("a list of absolute folders"),
-            Self::Networks => f.write_str("a list of addresses and networks, such as 10.0.0.0/8"),
-            Self::Hosts => f.write_str("a list of host names, each with or without a port"),
-            Self::Origins => f.write_str("a list of origins, such as https://deck.example.com (no *)"),
-            Self::Servers => write!(
-                f,
-                "a list of at most {MAX_SERVERS} hosts, *.suffixes, addresses or CIDRs, each with :PORT, :FROM-TO or neither"
-            ),
-            Self::Commands => f.write_str("a list of names of programs, without folders"),
+            Self::List(of) => of.fmt(f),
             Self::Any => f.write_str("anything"),
         }
+    }
+}
+
+/// What is allowed, to end the sentence "must be …".
+impl fmt::Display for ListItem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Text => "a list of texts",
+            Self::Namespace => "a list of namespaces",
+            Self::NamespaceOrAll => "a list of namespaces, or [\"*\"] for all",
+            Self::NamespaceOwnOrAll => {
+                "a list of namespaces, [\".\"] for the operator's own, or [\"*\"] for all"
+            }
+            Self::Folder => "a list of absolute folders",
+            Self::Network => "a list of addresses and networks, such as 10.0.0.0/8",
+            Self::Host => "a list of host names, each with or without a port",
+            Self::Origin => "a list of origins, such as https://deck.example.com (no *)",
+            Self::Server => {
+                return write!(
+                    f,
+                    "a list of at most {MAX_SERVERS} hosts, *.suffixes, addresses or CIDRs, each with :PORT, :FROM-TO or neither"
+                );
+            }
+            Self::Command => "a list of names of programs, without folders",
+        })
     }
 }
 

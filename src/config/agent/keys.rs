@@ -1,7 +1,8 @@
 //! The table of the agent's settings.
 
 use crate::config::logging;
-use crate::config::setting_type::SettingType;
+use crate::config::setting_type::ListItem;
+use crate::config::setting_type::SettingType::{self, List};
 use crate::config::table::Capability::{Migration, Operations, Streaming};
 use crate::config::table::{PORT, SettingRow, Spec, count, inert, later, millis, read, refused, seconds};
 
@@ -134,17 +135,17 @@ const ROWS: &[SettingRow] = &[
     // Clusters
     read(
         "kubernetes.kubeconfigFolders",
-        SettingType::Folders,
+        List(ListItem::Folder),
         "/opt/armory,/kubeconfigfiles,/etc/kubesvc",
         "folders in which an account's kubeconfig may be",
     ),
     read(
         "kubernetes.execCommands",
-        SettingType::Commands,
+        List(ListItem::Command),
         "aws,aws-iam-authenticator,gke-gcloud-auth-plugin,kubelogin",
         "programs in PATH that may log in for kubeconfigs of this file",
     ),
-    read("kubernetes.policy.servers", SettingType::Servers, "", "the only API servers dialled; empty: all"),
+    read("kubernetes.policy.servers", List(ListItem::Server), "", "the only API servers dialled; empty: all"),
     read(
         "kubernetes.policy.loopback",
         SettingType::Flag,
@@ -211,10 +212,10 @@ const ROWS: &[SettingRow] = &[
         "custom kinds",
     )
     .idle(NO_STREAM),
-    read("kubernetes.accounts[].kinds", SettingType::List, "", "the only kinds cached"),
-    read("kubernetes.accounts[].omitKinds", SettingType::List, "", "kinds not cached"),
-    read("kubernetes.accounts[].namespaces", SettingType::List, "", "the only namespaces watched"),
-    read("kubernetes.accounts[].omitNamespaces", SettingType::List, "", "namespaces not watched"),
+    read("kubernetes.accounts[].kinds", List(ListItem::Text), "", "the only kinds cached"),
+    read("kubernetes.accounts[].omitKinds", List(ListItem::Text), "", "kinds not cached"),
+    read("kubernetes.accounts[].namespaces", List(ListItem::Text), "", "the only namespaces watched"),
+    read("kubernetes.accounts[].omitNamespaces", List(ListItem::Text), "", "namespaces not watched"),
     read(
         "kubernetes.accounts[].onlyNamespacedResources",
         SettingType::Flag,
@@ -241,7 +242,7 @@ const ROWS: &[SettingRow] = &[
         .idle(NO_PROXY),
     read(
         "kubernetes.accounts[].policy.servers",
-        SettingType::Servers,
+        List(ListItem::Server),
         "",
         "kubernetes.policy.servers for this one",
     ),
@@ -286,7 +287,7 @@ const ROWS: &[SettingRow] = &[
     inert("kubernetes.accounts[].kubeconfigContents", CLOUDDRIVERS, "a kubeconfig").secret(),
     refused(
         "kubernetes.accounts[].requiredGroupMembership",
-        SettingType::List,
+        List(ListItem::Text),
         None,
         "the agent does not read it; write the groups as roles under READ and WRITE of permissions",
         "groups that may read and write",
@@ -320,7 +321,7 @@ const ROWS: &[SettingRow] = &[
     later(
         Operations,
         "kubernetes.retries.retryableErrors",
-        SettingType::List,
+        List(ListItem::Text),
         "after errors with these words",
     ),
 ];
@@ -342,11 +343,11 @@ const REST: &[SettingRow] = &[
         seconds(1, DAY),
         "belongs in the operator's file",
     ),
-    later(Migration, "dynamicAccounts.namePatterns", SettingType::List, "belongs in the operator's file"),
+    later(Migration, "dynamicAccounts.namePatterns", List(ListItem::Text), "belongs in the operator's file"),
     later(
         Migration,
         "dynamicAccounts.credentialScanNamePatterns",
-        SettingType::List,
+        List(ListItem::Text),
         "belongs in the operator's file",
     ),
     read("dynamicAccountsEnabled", SettingType::Flag, "true", "older spelling of dynamicAccounts.enabled"),

@@ -1,7 +1,8 @@
 //! The table of the operator's settings.
 
 use crate::config::logging;
-use crate::config::setting_type::SettingType;
+use crate::config::setting_type::ListItem;
+use crate::config::setting_type::SettingType::{self, List};
 use crate::config::table::Capability::{Lifecycle, Migration, Operations, Streaming};
 use crate::config::table::{PORT, SettingRow, Spec, count, inert, later, millis, read, refused, seconds};
 
@@ -121,14 +122,14 @@ const ROWS: &[SettingRow] = &[
         "256",
         "connections to the REST server from one address (IPv6: /64); 0: no bound",
     ),
-    read("server.limits.exempt", SettingType::Networks, "", "networks for which that bound does not count"),
+    read("server.limits.exempt", List(ListItem::Network), "", "networks for which that bound does not count"),
     read(
         "server.hosts",
-        SettingType::Hosts,
+        List(ListItem::Host),
         "",
         "names under which REST is called, with or without a port; another is 421; none: any",
     ),
-    read("server.cors.allowedOrigins", SettingType::Origins, "", "origins whose web pages may call REST"),
+    read("server.cors.allowedOrigins", List(ListItem::Origin), "", "origins whose web pages may call REST"),
     // The hub
     read("kubesvc.grpc.server.address", SettingType::Address, "*", "address of the hub that agents dial"),
     read("kubesvc.grpc.server.port", PORT, "9091", "port of the hub that agents dial"),
@@ -147,7 +148,7 @@ const ROWS: &[SettingRow] = &[
     ),
     read(
         "kubesvc.grpc.server.limits.exempt",
-        SettingType::Networks,
+        List(ListItem::Network),
         "",
         "networks for which that bound does not count",
     ),
@@ -177,7 +178,7 @@ const ROWS: &[SettingRow] = &[
     ),
     refused(
         "kubesvc.grpc.server.security.ciphers",
-        SettingType::List,
+        List(ListItem::Text),
         None,
         HUB_TLS,
         "TLS cipher suites allowed",
@@ -191,7 +192,7 @@ const ROWS: &[SettingRow] = &[
     ),
     refused(
         "kubesvc.grpc.server.security.protocols",
-        SettingType::List,
+        List(ListItem::Text),
         None,
         HUB_TLS,
         "TLS versions allowed",
@@ -224,7 +225,7 @@ const ROWS: &[SettingRow] = &[
     ),
     refused(
         "kubesvc.grpc.auth.x509.filters",
-        SettingType::List,
+        List(ListItem::Text),
         None,
         HUB_AUTH,
         "the subjects that are let in",
@@ -239,19 +240,19 @@ const ROWS: &[SettingRow] = &[
     ),
     read(
         "kubesvc.watchNamespaces",
-        SettingType::Namespaces,
+        List(ListItem::NamespaceOrAll),
         "",
         "namespaces watched; none: the operator's own",
     ),
     read(
         "kubesvc.secrets.folders",
-        SettingType::Folders,
+        List(ListItem::Folder),
         "",
         "folders of the operator below which references of engine file may name kubeconfigs",
     ),
     read(
         "kubesvc.secrets.namespaces",
-        SettingType::NamespaceList,
+        List(ListItem::Namespace),
         "",
         "namespaces besides its own whose Secrets an account may name by a reference of engine k8s",
     ),
@@ -281,14 +282,14 @@ const ROWS: &[SettingRow] = &[
         SettingType::Flag,
         "remove cached objects with such an account",
     ),
-    later(Streaming, "kubesvc.cache.cacheDefaults", SettingType::List, "kinds cached for every account"),
+    later(Streaming, "kubesvc.cache.cacheDefaults", List(ListItem::Text), "kinds cached for every account"),
     later(
         Streaming,
         "kubesvc.cache.cacheKinds",
-        SettingType::List,
+        List(ListItem::Text),
         "kinds cached unless an account says otherwise",
     ),
-    later(Streaming, "kubesvc.cache.cacheOmitKinds", SettingType::List, "kinds never cached"),
+    later(Streaming, "kubesvc.cache.cacheOmitKinds", List(ListItem::Text), "kinds never cached"),
     later(Streaming, "kubesvc.cache.cacheAll", SettingType::Flag, "cache every kind a cluster has"),
     later(Streaming, "kubesvc.cache.bodyFormat", TEXT, "how cached objects are stored"),
     later(
@@ -365,13 +366,13 @@ const ROWS: &[SettingRow] = &[
     later(
         Migration,
         "kubesvc.dynamicAccounts.namePatterns",
-        SettingType::List,
+        List(ListItem::Text),
         "names taken over from the database",
     ),
     later(
         Migration,
         "kubesvc.dynamicAccounts.credentialScanNamePatterns",
-        SettingType::List,
+        List(ListItem::Text),
         "names taken over from credential sources",
     ),
     later(
@@ -414,13 +415,13 @@ const ROWS: &[SettingRow] = &[
     ),
     read(
         "kubesvc.accounts.agentSources",
-        SettingType::NamespacesOrOwn,
+        List(ListItem::NamespaceOwnOrAll),
         "*",
         "namespaces whose accounts may use an agent's files and its service account",
     ),
     read(
         "kubesvc.accounts.operatorFiles",
-        SettingType::NamespacesOrOwn,
+        List(ListItem::NamespaceOwnOrAll),
         "*",
         "namespaces whose accounts may use references of engine file",
     ),
