@@ -86,24 +86,23 @@ pub fn check_url(url: &str) -> Result<(), StoreError> {
     url::parse(url).map(drop)
 }
 
-/// A warning if the connection leaves this machine and is in plain text or does not verify the server.
-pub fn exposure(url: &str) -> Option<String> {
+/// What a connection to a database on another machine leaves open to an attacker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatabaseExposure {
+    /// Whether the connection may be without TLS. If not, the server is not verified.
+    pub may_be_plaintext: bool,
+    /// What an attacker on the way can do, and what to do about it; without a password.
+    pub warning: String,
+}
+
+/// Returns what the connection of a URL leaves open, if anything.
+pub fn exposure(url: &str) -> Option<DatabaseExposure> {
     url::exposure(&url::parse(url).ok()?)
 }
 
 /// Whether the database at this URL can serve several replicas.
 pub fn serves_several(url: &str) -> bool {
     !matches!(url::parse(url), Ok(url::DatabaseUrl::Sqlite(_)))
-}
-
-/// Whether the settings allow a connection without TLS to a database server on another machine.
-pub fn may_be_plaintext(url: &str) -> bool {
-    match url::parse(url) {
-        Ok(url::DatabaseUrl::MySql(address) | url::DatabaseUrl::Postgres(address)) => {
-            address.may_be_plaintext()
-        }
-        _ => false,
-    }
 }
 
 async fn open_database(

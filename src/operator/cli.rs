@@ -81,7 +81,7 @@ fn start(arguments: &RunArguments, loaded: &Loaded<OperatorSettings>) -> ExitCod
         tracing::warn!("{warning}");
     }
     if let Some(exposure) = crate::store::exposure(&loaded.settings.database_url) {
-        tracing::warn!("{exposure}");
+        tracing::warn!("{}", exposure.warning);
     }
     if let Err(error) = no_core_dumps() {
         tracing::warn!(%error, "cannot disable core dumps; a crash may write credentials to disk");

@@ -71,7 +71,7 @@ pub(super) fn exposures(settings: &OperatorSettings, foreign: bool) -> [Exposure
         ),
         door(
             DATABASE_PLAINTEXT,
-            store::may_be_plaintext(&settings.database_url),
+            store::exposure(&settings.database_url).is_some_and(|database| database.may_be_plaintext),
             "connections to the database on another machine may be without TLS; require TLS in kubesvc.database.url",
         ),
     ]

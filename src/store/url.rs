@@ -9,7 +9,7 @@ use percent_encoding::percent_decode_str;
 use secrecy::SecretString;
 use url::Url;
 
-use super::StoreError;
+use super::{DatabaseExposure, StoreError};
 
 /// A parsed database URL.
 #[derive(Debug)]
@@ -145,23 +145,26 @@ fn server(url: &str, default_port: u16, modes: &[&str]) -> Result<ServerAddress,
     Ok(address)
 }
 
-/// A warning about what an attacker between kubesvc and its database can do. `None` for a file, a server on this
-/// machine, and a connection that verifies the server.
-pub(super) fn exposure(database: &DatabaseUrl) -> Option<String> {
+/// Returns what an attacker between kubesvc and its database can do. `None` for a file, a server on this machine, and
+/// a connection that verifies the server.
+pub(super) fn exposure(database: &DatabaseUrl) -> Option<DatabaseExposure> {
     let (DatabaseUrl::MySql(address) | DatabaseUrl::Postgres(address)) = database else { return None };
     if address.is_on_this_machine() {
         return None;
     }
     let mode = address.tls_mode.as_deref().unwrap_or_default();
     let mode = mode.to_ascii_lowercase().replace('-', "_");
-    let what = match mode.as_str() {
+    let (may_be_plaintext, what) = match mode.as_str() {
         "verify_ca" | "verify_full" | "verify_identity" => return None,
         // The driver does not upgrade a connection with `allow`.
-        "disable" | "disabled" | "allow" => "is in plain text: its password and rows can be read on the way",
-        "require" | "required" => {
-            "is encrypted, but the server's certificate is not verified: anybody on the way can pose as it"
+        "disable" | "disabled" | "allow" => {
+            (true, "is in plain text: its password and rows can be read on the way")
         }
-        _ => "may be in plain text, where the server or anybody on the way says so",
+        "require" | "required" => (
+            false,
+            "is encrypted, but the server's certificate is not verified: anybody on the way can pose as it",
+        ),
+        _ => (true, "may be in plain text, where the server or anybody on the way says so"),
     };
     let unused = match address.authority {
         Some(_) => "; ssl-ca verifies nothing with this ssl-mode",
@@ -171,10 +174,11 @@ pub(super) fn exposure(database: &DatabaseUrl) -> Option<String> {
         DatabaseUrl::Postgres(_) => "verify-full",
         _ => "VERIFY_IDENTITY",
     };
-    Some(format!(
+    let warning = format!(
         "the connection to the database {address} {what}{unused}; add ssl-mode={verifying} (and ssl-ca=FILE for an \
          authority of your own) to kubesvc.database.url"
-    ))
+    );
+    Some(DatabaseExposure { may_be_plaintext, warning })
 }
 
 impl ServerAddress {
@@ -183,17 +187,6 @@ impl ServerAddress {
         self.host.starts_with('/')
             || self.host.eq_ignore_ascii_case("localhost")
             || self.host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
-    }
-
-    /// Whether the URL allows an unencrypted connection to another machine.
-    pub(super) fn may_be_plaintext(&self) -> bool {
-        let has_tls = match self.tls_mode.as_deref() {
-            None => self.authority.is_some(),
-            Some(mode) => !["disabled", "disable", "preferred", "prefer", "allow"]
-                .iter()
-                .any(|m| m.eq_ignore_ascii_case(mode)),
-        };
-        !self.is_on_this_machine() && !has_tls
     }
 
     fn set(&mut self, name: &str, value: String, modes: &[&str]) -> Result<(), StoreError> {
@@ -294,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_connection_beyond_this_machine_that_verifies_nobody_is_warned_of() {
-        let warned = |url: &str| exposure(&parse(url).expect(url));
+        let warned = |url: &str| exposure(&parse(url).expect(url)).map(|exposure| exposure.warning);
         for url in [
             "sqlite://kubesvc.db",
             "postgres://u:hunter2@127.0.0.1/d",
