@@ -15,6 +15,7 @@ use crate::account::kubeconfig::fields::{Mapping, is_set, quoted, shown};
 
 mod address;
 mod document;
+pub(crate) mod edit;
 mod error;
 mod fields;
 mod file_path;
@@ -27,6 +28,7 @@ mod user;
 mod tests;
 
 pub use address::{carried_ipv4, refused_address};
+pub(crate) use document::DocumentNode;
 pub use error::{KubeconfigError, KubeconfigErrorKind};
 pub use file_path::vet_file_path;
 pub use render::render;

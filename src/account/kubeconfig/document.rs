@@ -21,11 +21,21 @@ pub(super) const FORMAT_REMEDY: &str = "give a kubeconfig as `kubectl config vie
 
 /// A text of the file, wiped when dropped if it is a copy.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Text<'a>(Cow<'a, str>);
+pub(crate) struct Text<'a>(Cow<'a, str>);
 
 impl Text<'_> {
     pub(super) fn as_str(&self) -> &str {
         &self.0
+    }
+
+    fn into_owned(mut self) -> Text<'static> {
+        std::mem::take(&mut self.0).into_owned().into()
+    }
+}
+
+impl From<String> for Text<'_> {
+    fn from(text: String) -> Self {
+        Self(Cow::Owned(text))
     }
 }
 
@@ -43,7 +53,8 @@ impl Borrow<str> for Text<'_> {
     }
 }
 
-pub(super) enum DocumentNode<'a> {
+/// A part of the file.
+pub(crate) enum DocumentNode<'a> {
     /// A text, and whether it was unquoted and so may be a null, a boolean or a number.
     Scalar {
         text: Text<'a>,
@@ -51,6 +62,19 @@ pub(super) enum DocumentNode<'a> {
     },
     List(Vec<DocumentNode<'a>>),
     Map(BTreeMap<Text<'a>, DocumentNode<'a>>),
+}
+
+impl DocumentNode<'_> {
+    /// The same, without the text that it was read from.
+    pub(super) fn into_owned(self) -> DocumentNode<'static> {
+        match self {
+            Self::Scalar { text, plain } => DocumentNode::Scalar { text: text.into_owned(), plain },
+            Self::List(items) => DocumentNode::List(items.into_iter().map(Self::into_owned).collect()),
+            Self::Map(entries) => DocumentNode::Map(
+                entries.into_iter().map(|(key, node)| (key.into_owned(), node.into_owned())).collect(),
+            ),
+        }
+    }
 }
 
 /// Decodes the file: at most 256 KiB of UTF-8 without NUL. A byte order mark is dropped.

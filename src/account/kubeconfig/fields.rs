@@ -30,7 +30,7 @@ impl DocumentNode<'_> {
         }
     }
 
-    fn is_null(&self) -> bool {
+    pub(super) fn is_null(&self) -> bool {
         matches!(self, Self::Scalar { text, plain } if sort(text.as_str(), *plain) == ScalarType::Null)
     }
 }

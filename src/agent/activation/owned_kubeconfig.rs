@@ -7,6 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use secrecy::zeroize::Zeroizing;
 
+use crate::account::kubeconfig::{self, DocumentNode};
 use crate::agent::activation::exec::{Exec, ExecCredential};
 use crate::agent::activation::files::{read, read_file};
 use crate::agent::failure::before_send;
@@ -14,13 +15,9 @@ use crate::agent::watched_files::ReadFile;
 use crate::wire::common::Failure;
 use crate::wire::common::failure::Class;
 
-mod tree;
-
-use tree::TreeNode;
-
 /// A kubeconfig with the contents of the files that it named, and its program, if it logs in with one.
 pub(super) struct OwnedKubeconfig {
-    root: TreeNode,
+    root: DocumentNode<'static>,
     user: String,
     pub(super) files: Vec<ReadFile>,
     pub(super) exec: Option<Exec>,
@@ -69,7 +66,7 @@ pub(super) fn with_files(
     context: Option<&str>,
     path: &Path,
 ) -> Result<Option<OwnedKubeconfig>, Failure> {
-    let Some(mut root) = tree::read(bytes) else { return Ok(None) };
+    let Some(mut root) = kubeconfig::edit::read(bytes) else { return Ok(None) };
     let name = match context {
         Some(name) => name.to_owned(),
         None => match root.text("current-context") {
@@ -122,7 +119,7 @@ struct FileInliner<'p> {
 
 impl FileInliner<'_> {
     /// Replaces the path in `key` by the file's content in `key-data`.
-    fn data(&mut self, of: &mut TreeNode, key: &str) -> Result<(), Failure> {
+    fn data(&mut self, of: &mut DocumentNode<'_>, key: &str) -> Result<(), Failure> {
         let Some(path) = of.text(key).map(str::to_owned) else { return Ok(()) };
         self.changed = true;
         of.remove(key);
@@ -135,7 +132,7 @@ impl FileInliner<'_> {
     }
 
     /// Replaces the path in `tokenFile` by the file's content in `token`.
-    fn token(&mut self, user: &mut TreeNode) -> Result<(), Failure> {
+    fn token(&mut self, user: &mut DocumentNode<'_>) -> Result<(), Failure> {
         let Some(path) = user.text("tokenFile").map(str::to_owned) else { return Ok(()) };
         let content = self.read(&path)?;
         let token = std::str::from_utf8(&content).map(str::trim).unwrap_or_default();
