@@ -14,6 +14,7 @@ mod access;
 mod calls;
 mod client;
 mod discovery;
+mod error;
 mod key;
 mod members;
 mod membership;
@@ -41,6 +42,7 @@ use tracing::warn;
 
 pub use calls::{RelayError, RemoteAgent, RemoteHolders};
 pub use client::CallError;
+pub use error::JoinPeersError;
 pub use membership::Replica;
 pub use messages::{
     AgentsOfReplica, DisconnectCall, Holders, HoldersQuestion, MAX_UIDS_PER_QUESTION, ReachAnswer,
@@ -167,12 +169,12 @@ impl Peers {
         ways: JoinPoints,
         background: &BackgroundTasks,
         stop: &CancellationToken,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, JoinPeersError> {
         let (allowed, denied) = access::review(&ways.discovery, &lookup.namespace).await?;
         if !denied.is_empty() {
             let problem = cannot_look(&denied, &lookup.namespace);
             if lookup.fail_fast {
-                return Err(problem);
+                return Err(JoinPeersError::Denied(problem));
             }
             warn!("{problem}; continuing because kubesvc.cluster-kubernetes.failFast is false");
         }

@@ -42,13 +42,21 @@ fn fault(letter: char) -> Option<&'static str> {
     }
 }
 
+/// What an agent's id or zone has that it must not have, to go on in a sentence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("has {what} (U+{:04X})", u32::from(*.letter))]
+pub struct AgentNameError {
+    letter: char,
+    what: &'static str,
+}
+
 /// Whether a text can be an agent's id or zone.
 ///
 /// # Errors
 /// The first forbidden character, with its code point.
-pub fn check_agent_name(text: &str) -> Result<(), String> {
-    let wrong = text.chars().find_map(|letter| Some((letter, fault(letter)?)));
-    wrong.map_or(Ok(()), |(letter, what)| Err(format!("has {what} (U+{:04X})", u32::from(letter))))
+pub fn check_agent_name(text: &str) -> Result<(), AgentNameError> {
+    let wrong = text.chars().find_map(|letter| Some(AgentNameError { letter, what: fault(letter)? }));
+    wrong.map_or(Ok(()), Err)
 }
 
 /// Whether a text can be the value of a label.
@@ -162,7 +170,7 @@ mod tests {
             ("a\u{3000}b", "a blank that is no space"),
             ("a\u{2028}b", "a separator of lines"),
         ] {
-            let problem = check_agent_name(bad).expect_err(bad);
+            let problem = check_agent_name(bad).expect_err(bad).to_string();
             assert!(problem.contains(why), "{bad:?}: {problem}");
         }
     }

@@ -37,7 +37,8 @@ mod tests;
 mod tls;
 
 pub(super) use dial::forbidden;
-pub use tls::Trust;
+pub(super) use tls::system_verifier;
+pub use tls::{Trust, TrustError};
 
 use redact::Redactor;
 

@@ -170,7 +170,8 @@ impl Link {
     }
 
     async fn greet(&mut self) -> Result<AcceptedStream, StreamEnd> {
-        let channel = dial::channel(&self.endpoint, &self.options).await.map_err(StreamEnd::Broken)?;
+        let dialled = dial::channel(&self.endpoint, &self.options).await;
+        let channel = dialled.map_err(|error| StreamEnd::Broken(dial::chain(&error)))?;
         if self.own_cluster.is_none() {
             self.own_cluster = self.accounts.own_cluster().await;
         }

@@ -189,7 +189,7 @@ impl Values {
             return;
         }
         let harmless = match (row.kind.read(node), refusal.harmless) {
-            (Err(read), _) => return self.problems.push(wrong(row, key, read, place)),
+            (Err(read), _) => return self.problems.push(wrong(row, key, read.0, place)),
             (Ok(_), None) => false,
             (Ok(SettingValue::Nothing), Some(word)) => {
                 matches!(&node.value, yaml::YamlValue::Text(text) if text.trim().eq_ignore_ascii_case(word))
@@ -496,14 +496,14 @@ impl Walk<'_> {
                 && !has_placeholder(node)
                 && let Err(read) = row.kind.read(node)
             {
-                self.values.problems.push(wrong(row, &written, read, place));
+                self.values.problems.push(wrong(row, &written, read.0, place));
                 return;
             }
             return self.unread(row, place);
         }
         let key = if row.key.contains(['*', '[']) { written } else { row.key.to_owned() };
         match row.kind.read(node) {
-            Err(read) => self.values.problems.push(wrong(row, &key, read, place)),
+            Err(read) => self.values.problems.push(wrong(row, &key, read.0, place)),
             Ok(_) if has_placeholder(node) => {
                 self.values.problems.push(wrong(row, &key, say(node), place));
             }

@@ -83,9 +83,14 @@ pub(crate) enum SettingValue {
     CustomResourceDefinitions(Vec<CustomResourceDefinition>),
 }
 
+/// What stands where a setting's value cannot be taken, to end the sentence "… is".
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct UnfitValue(pub(super) String);
+
 impl SettingType {
-    /// Reads a value; the error says what stands there.
-    pub(crate) fn read(self, node: &YamlNode) -> Result<SettingValue, String> {
+    /// Reads a value.
+    pub(crate) fn read(self, node: &YamlNode) -> Result<SettingValue, UnfitValue> {
         let parsed = match (&node.value, self) {
             (yaml::YamlValue::Null, _) => Some(SettingValue::Nothing),
             (_, Self::Any) => Some(SettingValue::Nothing),
@@ -97,13 +102,13 @@ impl SettingType {
             (yaml::YamlValue::List(items), Self::List(of)) => {
                 let texts = items.iter().map(|item| match &item.value {
                     yaml::YamlValue::Text(text) => Ok(text.clone()),
-                    _ => Err(format!("a list with {} in line {}", say(item), item.line)),
+                    _ => Err(UnfitValue(format!("a list with {} in line {}", say(item), item.line))),
                 });
                 of.list(texts.collect::<Result<_, _>>()?)
             }
             (yaml::YamlValue::List(_) | yaml::YamlValue::Map(_), _) => None,
         };
-        parsed.ok_or_else(|| say(node))
+        parsed.ok_or_else(|| UnfitValue(say(node)))
     }
 
     /// Reads a value from an environment variable or a flag, or the text of a YAML scalar.

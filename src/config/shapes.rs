@@ -1,6 +1,6 @@
 //! Settings that are neither a single value nor a list of texts.
 
-use super::setting_type::{one_line, say};
+use super::setting_type::{UnfitValue, one_line, say};
 use super::table::fold;
 use super::yaml::{MappingEntry, YamlNode, YamlValue, shown};
 
@@ -28,7 +28,7 @@ pub struct CustomResourceDefinition {
 }
 
 /// Parses `{READ: [..], WRITE: [..]}`, or a list of such mappings. The error describes what was found.
-pub(super) fn permissions(node: &YamlNode) -> Result<RolePermissions, String> {
+pub(super) fn permissions(node: &YamlNode) -> Result<RolePermissions, UnfitValue> {
     let mut found = RolePermissions::default();
     match &node.value {
         YamlValue::Map(entries) => take_permissions(entries, &mut found)?,
@@ -36,26 +36,27 @@ pub(super) fn permissions(node: &YamlNode) -> Result<RolePermissions, String> {
             for item in items {
                 match &item.value {
                     YamlValue::Map(entries) => take_permissions(entries, &mut found)?,
-                    _ => return Err(format!("a list with {} in line {}", say(item), item.line)),
+                    _ => return Err(UnfitValue(format!("a list with {} in line {}", say(item), item.line))),
                 }
             }
         }
-        YamlValue::Null | YamlValue::Text(_) => return Err(say(node)),
+        YamlValue::Null | YamlValue::Text(_) => return Err(UnfitValue(say(node))),
     }
     Ok(found)
 }
 
-fn take_permissions(entries: &[MappingEntry], found: &mut RolePermissions) -> Result<(), String> {
+fn take_permissions(entries: &[MappingEntry], found: &mut RolePermissions) -> Result<(), UnfitValue> {
+    let unfit = |what: String| Err(UnfitValue(format!("something with {what}")));
     for MappingEntry { key, line, node } in entries {
         let roles = match fold(key).as_str() {
             "read" => &mut found.read,
             "write" => &mut found.write,
-            _ => return Err(format!("something with the key \"{}\" in line {line}", shown(key))),
+            _ => return unfit(format!("the key \"{}\" in line {line}", shown(key))),
         };
         let items = match &node.value {
             YamlValue::Null => continue,
             YamlValue::List(items) => items,
-            _ => return Err(format!("something with {} under {} in line {line}", say(node), shown(key))),
+            _ => return unfit(format!("{} under {} in line {line}", say(node), shown(key))),
         };
         for item in items {
             match &item.value {
@@ -66,28 +67,30 @@ fn take_permissions(entries: &[MappingEntry], found: &mut RolePermissions) -> Re
                 }
                 _ => {
                     let (read, key) = (say(item), shown(key));
-                    return Err(format!("something with the role {read} under {key} in line {}", item.line));
+                    return unfit(format!("the role {read} under {key} in line {}", item.line));
                 }
             }
         }
         if roles.len() > MAX_ROLES {
-            return Err(format!("something with more than {MAX_ROLES} roles under {}", shown(key)));
+            return unfit(format!("more than {MAX_ROLES} roles under {}", shown(key)));
         }
     }
     Ok(())
 }
 
 /// Parses a list of `{kind, scope}`. The error describes what was found.
-pub(super) fn custom_resource_definitions(node: &YamlNode) -> Result<Vec<CustomResourceDefinition>, String> {
-    let YamlValue::List(items) = &node.value else { return Err(say(node)) };
+pub(super) fn custom_resource_definitions(
+    node: &YamlNode,
+) -> Result<Vec<CustomResourceDefinition>, UnfitValue> {
+    let YamlValue::List(items) = &node.value else { return Err(UnfitValue(say(node))) };
     if items.len() > MAX_ROLES {
-        return Err(say(node));
+        return Err(UnfitValue(say(node)));
     }
     items.iter().map(custom_resource_definition).collect()
 }
 
-fn custom_resource_definition(item: &YamlNode) -> Result<CustomResourceDefinition, String> {
-    let wrong = |what: String, line: usize| Err(format!("a list with {what} in line {line}"));
+fn custom_resource_definition(item: &YamlNode) -> Result<CustomResourceDefinition, UnfitValue> {
+    let wrong = |what: String, line: usize| Err(UnfitValue(format!("a list with {what} in line {line}")));
     let YamlValue::Map(entries) = &item.value else { return wrong(say(item), item.line) };
     let (mut kind, mut cluster_scoped) = (None, false);
     for MappingEntry { key, line, node } in entries {

@@ -12,6 +12,7 @@ use super::election::{Candidate, LeaseAction, Moment, Times};
 use super::leadership::{Leadership, Mandate};
 use super::objects::{self, LEADER_LEASE, LeaseObjects, LeaseWriteError};
 use crate::crash;
+use crate::telemetry::errors::chain;
 use crate::telemetry::outages::{api_server_is_away, warn_unless_away};
 
 /// Maximum random increase of the pause between two attempts, as a factor, so that replicas do not retry in
@@ -197,7 +198,7 @@ impl Elector {
             match self.release(&lease).await {
                 Ok(()) => info!(lease = LEADER_LEASE, "released the Lease"),
                 Err(error) => {
-                    let lease = LEADER_LEASE;
+                    let (lease, error) = (LEADER_LEASE, chain(&error));
                     warn_unless_away!(
                         lease,
                         error,
@@ -209,30 +210,30 @@ impl Elector {
     }
 
     /// Writes the Lease without a holder, unless another replica holds it.
-    async fn release(&self, lease: &Lease) -> Result<(), String> {
+    async fn release(&self, lease: &Lease) -> Result<(), LeaseWriteError> {
         let mut lease = lease.clone();
         for _ in 0..2 {
             match self.leases.put(&objects::released(&lease), RELEASE_TIMEOUT).await {
                 Ok(_) => return Ok(()),
-                Err(LeaseWriteError::Api(error)) => return Err(error),
                 Err(LeaseWriteError::Changed) => {}
+                Err(error) => return Err(error),
             }
             // A renewal from this replica may have been in flight.
             match self.leases.get(LEADER_LEASE, RELEASE_TIMEOUT).await {
                 Ok(Some(now)) if objects::holder(&now) == self.id => lease = now,
                 Ok(_) | Err(LeaseWriteError::Changed) => return Ok(()),
-                Err(LeaseWriteError::Api(error)) => return Err(error),
+                Err(error) => return Err(error),
             }
         }
-        Err("it changed during each attempt".to_owned())
+        Err(LeaseWriteError::Changed)
     }
 
     /// Counts a failed request and logs the first one, until a request succeeds again.
     fn complain(&mut self, what: &str, failed: &LeaseWriteError) {
         self.leadership.failed_renewals.inc();
         let error = match failed {
-            LeaseWriteError::Changed => "it was changed, deleted or created by another client",
-            LeaseWriteError::Api(error) => error.as_str(),
+            LeaseWriteError::Changed => "it was changed, deleted or created by another client".to_owned(),
+            failed => chain(failed),
         };
         if !api_server_is_away() && !std::mem::replace(&mut self.complained, true) {
             warn!(lease = LEADER_LEASE, error, "cannot {what} the Lease; retrying");

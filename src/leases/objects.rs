@@ -11,7 +11,6 @@ use kube::{Api, Client};
 
 use super::election::LeaseRecord;
 use crate::account::{FIELD_MANAGER, names};
-use crate::telemetry::errors::chain;
 
 /// Name of the leader's Lease.
 pub const LEADER_LEASE: &str = "kubesvc-operator";
@@ -31,12 +30,20 @@ pub struct LeaseObjects {
 }
 
 /// Reason why a Lease could not be read or written.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum LeaseWriteError {
-    /// Another client has written, created or deleted it.
+    /// Somebody else has written, made or deleted it.
+    #[error("it changed during each attempt")]
     Changed,
-    /// The API server failed, refused the request, or did not answer in time.
-    Api(String),
+    /// The operator lacks the right.
+    #[error("the operator may not use Leases in its namespace; apply config/rbac ({message})")]
+    Forbidden { message: String },
+    /// No answer came in time.
+    #[error("the API server did not answer in time")]
+    Silent,
+    /// The API server did not take it, or could not be reached.
+    #[error(transparent)]
+    Api(kube::Error),
 }
 
 impl LeaseObjects {
@@ -84,13 +91,10 @@ async fn in_time<T>(
             Err(LeaseWriteError::Changed)
         }
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 401 | 403) => {
-            Err(LeaseWriteError::Api(format!(
-                "the operator may not use Leases in its namespace; apply config/rbac ({})",
-                status.message
-            )))
+            Err(LeaseWriteError::Forbidden { message: status.message })
         }
-        Ok(Err(problem)) => Err(LeaseWriteError::Api(chain(&problem))),
-        Err(_) => Err(LeaseWriteError::Api("the API server does not answer".to_owned())),
+        Ok(Err(problem)) => Err(LeaseWriteError::Api(problem)),
+        Err(_) => Err(LeaseWriteError::Silent),
     }
 }
 

@@ -12,6 +12,7 @@ use super::election::Times;
 use super::objects::{self, BACKLOG, INCARNATION, LeaseObjects, LeaseWriteError, replica_lease};
 use super::replicas::Replicas;
 use crate::crash;
+use crate::telemetry::errors::chain;
 use crate::telemetry::outages::api_server_is_away;
 
 /// Delay after a failed write.
@@ -64,7 +65,8 @@ impl OwnLease {
                     self.times.renewal()
                 }
                 Err(LeaseWriteError::Changed) => Duration::ZERO,
-                Err(LeaseWriteError::Api(error)) => {
+                Err(error) => {
+                    let error = chain(&error);
                     if !api_server_is_away() && !std::mem::replace(&mut complained, true) {
                         warn!(
                             error,

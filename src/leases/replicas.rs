@@ -284,7 +284,8 @@ impl Replicas {
                 Ok(()) => info!(lease = name, "removed the Lease of a dead replica"),
                 // The replica is back, or another client has removed the Lease.
                 Err(LeaseWriteError::Changed) => {}
-                Err(LeaseWriteError::Api(error)) => {
+                Err(error) => {
+                    let error = chain(&error);
                     warn_unless_away!(lease = name, error, "cannot remove the Lease of a dead replica");
                 }
             }

@@ -15,14 +15,19 @@ use serde_json::value::RawValue;
 
 use crate::account::KubesvcAccount;
 
+/// Why an object is no account.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct MalformedAccount(String);
+
 /// An account, or the reason why it is malformed. Can be deserialized from JSON only.
 #[derive(Clone, Debug)]
 pub(super) struct GuardedAccount(DeserializeGuard<KubesvcAccount>);
 
 impl GuardedAccount {
     /// Returns the account, or what is wrong with it.
-    pub(super) fn into_result(self) -> Result<KubesvcAccount, String> {
-        self.0.0.map_err(|invalid| invalid.error)
+    pub(super) fn into_result(self) -> Result<KubesvcAccount, MalformedAccount> {
+        self.0.0.map_err(|invalid| MalformedAccount(invalid.error))
     }
 }
 
@@ -97,7 +102,7 @@ mod tests {
         let names: Vec<_> = list.items.iter().map(name).collect();
         assert_eq!(names, [Some("bad"), Some("good")]);
         let [bad, good] = <[GuardedAccount; 2]>::try_from(list.items).expect("two");
-        let problem = bad.into_result().expect_err("a number is no source");
+        let problem = bad.into_result().expect_err("a number is no source").to_string();
         assert!(problem.contains("invalid type: integer `7`"), "{problem}");
         let spec = good.into_result().expect("it is well-formed").spec;
         assert_eq!(spec.kubeconfig.secret_ref.map(|secret| secret.name).as_deref(), Some("s"));

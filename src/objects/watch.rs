@@ -65,7 +65,7 @@ fn take_in(accounts: &AccountIndex, object: GuardedAccount) {
     match object.into_result() {
         Ok(account) => accounts.seen(account),
         Err(invalid) => {
-            error!(account = %key, error = invalid, "ignored a malformed KubesvcAccount; correct the object");
+            error!(account = %key, error = invalid.to_string(), "ignored a malformed KubesvcAccount; correct the object");
         }
     }
 }

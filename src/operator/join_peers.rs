@@ -62,7 +62,7 @@ pub(super) async fn join(
         namespace: location.namespace.clone(),
         discovery: discovery(settings, location).await?,
     };
-    Peers::join(identity, lookup, ways, background, stop).await
+    Peers::join(identity, lookup, ways, background, stop).await.map_err(|error| chain(&error))
 }
 
 /// The client that discovers replicas: the operator's own, unless the settings say otherwise.

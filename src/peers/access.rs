@@ -8,7 +8,7 @@ use k8s_openapi::api::authorization::v1::{
 use kube::api::PostParams;
 use kube::{Api, Client};
 
-use crate::telemetry::errors::chain;
+use super::error::JoinPeersError;
 
 /// Timeout for one access review.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(15);
@@ -30,7 +30,7 @@ pub(super) struct WatchableKinds {
 pub(super) async fn review(
     client: &Client,
     namespace: &str,
-) -> Result<(WatchableKinds, Vec<String>), String> {
+) -> Result<(WatchableKinds, Vec<String>), JoinPeersError> {
     let endpoints = denied(client, namespace, "", "endpoints").await?;
     let slices = denied(client, namespace, "discovery.k8s.io", "endpointslices").await?;
     let allowed = WatchableKinds { endpoints: endpoints.is_none(), slices: slices.is_none() };
@@ -42,7 +42,7 @@ async fn denied(
     namespace: &str,
     group: &str,
     resource: &str,
-) -> Result<Option<String>, String> {
+) -> Result<Option<String>, JoinPeersError> {
     let mut missing = Vec::new();
     for verb in VERBS {
         if !may(client, namespace, group, resource, verb).await? {
@@ -59,7 +59,7 @@ async fn may(
     group: &str,
     resource: &str,
     verb: &str,
-) -> Result<bool, String> {
+) -> Result<bool, JoinPeersError> {
     let question = SelfSubjectAccessReview {
         spec: SelfSubjectAccessReviewSpec {
             resource_attributes: Some(ResourceAttributes {
@@ -74,10 +74,10 @@ async fn may(
         ..SelfSubjectAccessReview::default()
     };
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
-    let what = format!("whether the operator may {verb} {resource} in namespace {namespace}");
+    let right = format!("{verb} {resource} in namespace {namespace}");
     match tokio::time::timeout(REVIEW_TIMEOUT, reviews.create(&PostParams::default(), &question)).await {
         Ok(Ok(answer)) => Ok(answer.status.is_some_and(|status| status.allowed)),
-        Ok(Err(error)) => Err(format!("the API server does not say {what}: {}", chain(&error))),
-        Err(_) => Err(format!("the API server did not say {what} within {} s", REVIEW_TIMEOUT.as_secs())),
+        Ok(Err(source)) => Err(JoinPeersError::Review { right, source }),
+        Err(_) => Err(JoinPeersError::ReviewTimeout { right, within: REVIEW_TIMEOUT }),
     }
 }

@@ -17,6 +17,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tracing::info;
 
+use super::error::JoinPeersError;
 use crate::account::FIELD_MANAGER;
 use crate::telemetry::outages::warn_unless_away;
 
@@ -108,12 +109,11 @@ impl PeerKey {
     /// # Errors
     /// One line that says what to do, without any part of the key: a permission is missing, the Secret
     /// contains no usable key, or the API server does not answer.
-    pub(super) async fn open(client: Client, namespace: &str) -> Result<Self, String> {
+    pub(super) async fn open(client: Client, namespace: &str) -> Result<Self, JoinPeersError> {
         let secrets = Api::namespaced(client, namespace);
-        let keys =
-            tokio::time::timeout(READ_TIMEOUT, read_or_make(&secrets, namespace)).await.unwrap_or_else(
-                |_| Err(format!("Secret {namespace}/{SECRET_NAME}: the API server does not answer")),
-            )?;
+        let keys = tokio::time::timeout(READ_TIMEOUT, read_or_make(&secrets, namespace))
+            .await
+            .unwrap_or_else(|_| Err(JoinPeersError::Silent { secret: path(namespace) }))?;
         Ok(Self {
             secrets,
             namespace: namespace.to_owned(),
@@ -196,7 +196,7 @@ impl PeerKey {
     }
 }
 
-async fn read_or_make(secrets: &Api<Secret>, namespace: &str) -> Result<PeerKeys, String> {
+async fn read_or_make(secrets: &Api<Secret>, namespace: &str) -> Result<PeerKeys, JoinPeersError> {
     for _ in 0..MAX_ATTEMPTS {
         if let Some(secret) =
             secrets.get_opt(SECRET_NAME).await.map_err(|error| failed(namespace, "get", &error))?
@@ -219,15 +219,15 @@ async fn read_or_make(secrets: &Api<Secret>, namespace: &str) -> Result<PeerKeys
             Err(error) => return Err(failed(namespace, "create", &error)),
         }
     }
-    Err(format!("Secret {namespace}/{SECRET_NAME} is deleted each time it is created; stop what deletes it"))
+    Err(JoinPeersError::Contended { secret: path(namespace) })
 }
 
-fn new_secret() -> Result<Secret, String> {
+fn new_secret() -> Result<Secret, JoinPeersError> {
     let mut bytes = vec![0; MIN_KEY_BYTES];
     rustls::crypto::ring::default_provider()
         .secure_random
         .fill(&mut bytes)
-        .map_err(|_| "the system's random number generator failed".to_owned())?;
+        .map_err(|_| JoinPeersError::NoRandomness)?;
     Ok(Secret {
         metadata: ObjectMeta { name: Some(SECRET_NAME.to_owned()), ..ObjectMeta::default() },
         type_: Some("Opaque".to_owned()),
@@ -236,13 +236,9 @@ fn new_secret() -> Result<Secret, String> {
     })
 }
 
-fn parse(mut secret: Secret, namespace: &str) -> Result<PeerKeys, String> {
+fn parse(mut secret: Secret, namespace: &str) -> Result<PeerKeys, JoinPeersError> {
     let mut field = |name| secret.data.as_mut().and_then(|data| data.remove(name)).map(|bytes| bytes.0);
-    let unfit = |name| {
-        format!(
-            "Secret {namespace}/{SECRET_NAME} must have {MIN_KEY_BYTES} random bytes or more under {name:?}; delete it, and it is made anew"
-        )
-    };
+    let unfit = |field| JoinPeersError::Unfit { secret: path(namespace), field, min_bytes: MIN_KEY_BYTES };
     let key = field(SECRET_KEY).and_then(SigningKey::new).ok_or_else(|| unfit(SECRET_KEY))?;
     let other = field(SECOND_SECRET_KEY)
         .map(|bytes| SigningKey::new(bytes).ok_or_else(|| unfit(SECOND_SECRET_KEY)))
@@ -250,20 +246,20 @@ fn parse(mut secret: Secret, namespace: &str) -> Result<PeerKeys, String> {
     Ok(PeerKeys { key: Arc::new(key), other: other.map(Arc::new) })
 }
 
+/// The Secret of this namespace, as people name it.
+fn path(namespace: &str) -> String {
+    format!("{namespace}/{SECRET_NAME}")
+}
+
 /// Describes an error of the client without anything from the Secret.
-fn failed(namespace: &str, verb: &str, error: &kube::Error) -> String {
+fn failed(namespace: &str, verb: &'static str, error: &kube::Error) -> JoinPeersError {
+    let secret = path(namespace);
     match error {
-        kube::Error::Api(status) if status.code == 403 => format!(
-            "the operator may not {verb} Secret {namespace}/{SECRET_NAME}, whose key signs calls between replicas; apply \
-             config/rbac, or set kubesvc.cluster: local for one replica"
-        ),
+        kube::Error::Api(status) if status.code == 403 => JoinPeersError::SecretForbidden { verb, secret },
         kube::Error::Api(status) => {
-            format!(
-                "cannot {verb} Secret {namespace}/{SECRET_NAME}: the API server answered {} {}",
-                status.code, status.reason
-            )
+            JoinPeersError::SecretRefused { verb, secret, code: status.code, reason: status.reason.clone() }
         }
-        _ => format!("cannot {verb} Secret {namespace}/{SECRET_NAME}: the API server cannot be reached"),
+        _ => JoinPeersError::Unreachable { verb, secret },
     }
 }
 
@@ -286,7 +282,7 @@ mod tests {
             ..Secret::default()
         };
         for secret in [Secret::default(), with("other", &[7; 32]), with(SECRET_KEY, b"short-s3cret")] {
-            let problem = parse(secret, "ns").expect_err("no good key");
+            let problem = parse(secret, "ns").expect_err("no good key").to_string();
             assert!(problem.contains("ns/kubesvc-peer") && problem.contains("delete it"), "{problem}");
             assert!(!problem.contains("s3cret"), "{problem}");
         }
@@ -308,6 +304,7 @@ mod tests {
         assert_eq!(keys.named(&id(2)).map(|key| key.bytes().to_vec()), Some(vec![2; 32]));
         assert!(keys.named(&id(3)).is_none() && keys.named("").is_none());
         assert_eq!(id(1).len(), KEY_ID_DIGITS);
-        assert!(parse(secret(b"short"), "ns").expect_err("no good key").contains(SECOND_SECRET_KEY));
+        let problem = parse(secret(b"short"), "ns").expect_err("no good key").to_string();
+        assert!(problem.contains(SECOND_SECRET_KEY), "{problem}");
     }
 }

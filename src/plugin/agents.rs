@@ -160,7 +160,7 @@ async fn approve(
     for name in names {
         let answer = match choose(agents, name) {
             Ok(agent) => set(session, agent, approved).await,
-            Err(reason) => Err(CommandError::Failed(reason)),
+            Err(unclear) => Err(unclear),
         };
         match answer {
             Ok(line) => out::print(&line)?,
@@ -175,7 +175,7 @@ async fn approve(
 }
 
 /// Returns the agent with this object name, else the only one with this id.
-fn choose<'a>(agents: &'a [KubesvcAgent], name: &str) -> Result<&'a KubesvcAgent, String> {
+fn choose<'a>(agents: &'a [KubesvcAgent], name: &str) -> Result<&'a KubesvcAgent, CommandError> {
     let name = name.strip_prefix("kubesvcagent.kubesvc.io/").or(name.strip_prefix("ksg/")).unwrap_or(name);
     let of_name: Vec<_> = agents.iter().filter(|agent| agent.name_any() == name).collect();
     let of_id: Vec<_> = agents.iter().filter(|agent| agent.spec.agent_id == name).collect();
@@ -186,14 +186,17 @@ fn choose<'a>(agents: &'a [KubesvcAgent], name: &str) -> Result<&'a KubesvcAgent
             let there = agents.iter().map(|agent| agent.spec.agent_id.as_str());
             let near = did_you_mean(name, there);
             let more = if near.is_empty() { "; see kubectl kubesvc agents -A" } else { &near };
-            Err(format!("no agent {name}{more}"))
+            Err(CommandError::Failed(format!("no agent {name}{more}")))
         }
         several => {
             let zones: Vec<_> = several
                 .iter()
                 .map(|agent| format!("{} in zone {}", agent.name_any(), agent.spec.zone_id))
                 .collect();
-            Err(format!("several agents match {name}: {}; give the name of one, or --zone", zones.join(", ")))
+            Err(CommandError::Failed(format!(
+                "several agents match {name}: {}; give the name of one, or --zone",
+                zones.join(", ")
+            )))
         }
     }
 }
@@ -228,9 +231,13 @@ mod tests {
         let agents = [agent("a", "east"), agent("a", "west"), agent("worker", "west")];
         assert_eq!(choose(&agents, "worker").map(ResourceExt::name_any), Ok("worker-west".to_owned()));
         assert_eq!(choose(&agents, "ksg/a-west").map(ResourceExt::name_any), Ok("a-west".to_owned()));
-        let several = choose(&agents, "a").expect_err("there are two");
+        let said = |name: &str| match choose(&agents, name) {
+            Err(CommandError::Failed(reason)) => reason,
+            other => unreachable!("{name}: {other:?}"),
+        };
+        let several = said("a");
         assert!(several.contains("a-east in zone east, a-west in zone west"), "{several}");
-        let near = choose(&agents, "wroker").expect_err("there is none");
+        let near = said("wroker");
         assert!(near.contains("did you mean worker?"), "{near}");
     }
 }

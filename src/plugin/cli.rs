@@ -77,8 +77,9 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     exit(match &cli.command {
         Command::Completion(arguments) => completion::script(arguments),
-        Command::Version => out::print(&format!("kubectl-kubesvc {}", env!("CARGO_PKG_VERSION")))
-            .map_err(CommandError::Failed),
+        Command::Version => {
+            out::print(&format!("kubectl-kubesvc {}", env!("CARGO_PKG_VERSION"))).map_err(CommandError::from)
+        }
         command => in_runtime(run(&cli.place, command)),
     })
 }

@@ -3,6 +3,7 @@
 use kube::core::Status;
 
 use crate::telemetry::errors::chain;
+use crate::ui::out::OutputError;
 
 /// Why a command failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +19,12 @@ pub(super) enum CommandError {
 impl From<String> for CommandError {
     fn from(reason: String) -> Self {
         Self::Failed(reason)
+    }
+}
+
+impl From<OutputError> for CommandError {
+    fn from(error: OutputError) -> Self {
+        Self::Failed(chain(&error))
     }
 }
 

@@ -15,6 +15,7 @@ use super::memory_limit::{GrowingPermit, MemoryPermit};
 use super::{RestState, json, json_size};
 use crate::account::spinnaker::is_account_name;
 use crate::listen::addresses::Caller;
+use crate::telemetry::errors::chain;
 
 /// Time limit for the first bytes of a body, and slack that is added to the time allowed by the minimum rate.
 const BODY_GRACE: Duration = Duration::from_secs(5);
@@ -111,7 +112,8 @@ pub(super) async fn again(body: Body) -> Result<Bytes, RestError> {
 async fn parse(state: &RestState, caller: Option<Caller>, bytes: &[u8]) -> Result<Read, RestError> {
     let size = json_size::measure(bytes).map_err(|unfit| RestError::bad_request(unfit.to_string()))?;
     let held = state.limits.values(caller, size.memory(), Instant::now() + PARSE_TIMEOUT).await?;
-    Ok((json::parse(bytes).map_err(RestError::bad_request)?, held))
+    let value = json::parse(bytes).map_err(|error| RestError::bad_request(chain(&error)))?;
+    Ok((value, held))
 }
 
 async fn bytes(

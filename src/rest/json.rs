@@ -5,16 +5,17 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// Parses a body. The error message says what is wrong and where, and contains none of the values.
-pub(super) fn parse(bytes: &[u8]) -> Result<Value, String> {
-    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let value = Strict.deserialize(&mut deserializer).map_err(|problem| describe(&problem))?;
-    deserializer.end().map_err(|problem| describe(&problem))?;
-    Ok(value)
-}
+/// Why a body is not taken. Its source says what is wrong and where, and shows nothing of the values.
+#[derive(Debug, thiserror::Error)]
+#[error("the body is not JSON")]
+pub(super) struct JsonError(#[from] serde_json::Error);
 
-fn describe(problem: &serde_json::Error) -> String {
-    format!("the body is not JSON: {problem}")
+/// Parses a body.
+pub(super) fn parse(bytes: &[u8]) -> Result<Value, JsonError> {
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let value = Strict.deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    Ok(value)
 }
 
 /// Builds a `Value` and refuses duplicate keys, since one of the two values would be lost silently.
@@ -88,6 +89,7 @@ impl<'de> Visitor<'de> for Strict {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::errors::chain;
 
     #[test]
     fn good_json_is_what_it_is() {
@@ -109,7 +111,7 @@ mod tests {
             " ",
             &deep,
         ] {
-            let problem = parse(text.as_bytes()).expect_err(text);
+            let problem = chain(&parse(text.as_bytes()).expect_err(text));
             assert!(!problem.contains("s3cret"), "{problem}");
         }
         assert!(parse(b"{\"a\":\"\xff\"}").is_err());

@@ -4,6 +4,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::out::OutputError;
 use super::text::is_hidden;
 
 /// Output format of `-o`.
@@ -25,8 +26,8 @@ pub enum Format {
 /// # Errors
 ///
 /// The value has a map with keys that are not strings.
-pub fn json(value: &impl Serialize) -> Result<String, String> {
-    let text = serde_json::to_string_pretty(value).map_err(|error| format!("no JSON: {error}"))?;
+pub fn json(value: &impl Serialize) -> Result<String, OutputError> {
+    let text = serde_json::to_string_pretty(value).map_err(OutputError::Json)?;
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
         // Outside strings, JSON has no such character except the line feed.
@@ -44,13 +45,13 @@ pub fn json(value: &impl Serialize) -> Result<String, String> {
 /// # Errors
 ///
 /// Same as [`json`].
-pub fn yaml(value: &impl Serialize) -> Result<String, String> {
-    let value = serde_json::to_value(value).map_err(|error| format!("no YAML: {error}"))?;
+pub fn yaml(value: &impl Serialize) -> Result<String, OutputError> {
+    let value = serde_json::to_value(value).map_err(OutputError::YamlValue)?;
     // JSON is YAML: a value whose text YAML would print unescaped is written as JSON instead.
     if any_text(&value, &|text| text.chars().any(|c| is_hidden(c) && c != '\n')) {
         return json(&value);
     }
-    serde_saphyr::to_string(&value).map_err(|error| format!("no YAML: {error}"))
+    serde_saphyr::to_string(&value).map_err(OutputError::Yaml)
 }
 
 fn any_text(value: &Value, holds: &impl Fn(&str) -> bool) -> bool {

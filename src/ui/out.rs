@@ -3,16 +3,31 @@
 
 use std::io::{self, IsTerminal, Write};
 
+/// Why something cannot be shown.
+#[derive(Debug, thiserror::Error)]
+pub enum OutputError {
+    /// Standard output takes nothing.
+    #[error("standard output cannot be written")]
+    Closed(#[source] io::Error),
+    /// It is no JSON.
+    #[error("no JSON")]
+    Json(#[source] serde_json::Error),
+    /// It is no YAML, which is to be a subset of JSON.
+    #[error("no YAML")]
+    YamlValue(#[source] serde_json::Error),
+    /// It is no YAML.
+    #[error("no YAML")]
+    Yaml(#[source] serde_saphyr::SerializeError),
+}
+
 /// Prints to standard output.
 ///
 /// # Errors
 ///
 /// The write failed for another reason than a closed pipe.
-pub fn print(text: &str) -> Result<(), String> {
+pub fn print(text: &str) -> Result<(), OutputError> {
     match write(&mut anstream::stdout().lock(), text) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(format!("standard output cannot be written: {error}"))
-        }
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(OutputError::Closed(error)),
         _ => Ok(()),
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::out;
+use super::out::{self, OutputError};
 
 /// Interval between redraws of the bar while nothing changes.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(500);
@@ -39,7 +39,7 @@ impl Progress {
     /// # Errors
     ///
     /// Same as [`out::print`].
-    pub fn print(&self, line: &str) -> Result<(), String> {
+    pub fn print(&self, line: &str) -> Result<(), OutputError> {
         self.bar.suspend(|| out::print(line))
     }
 

@@ -4,31 +4,61 @@ use std::sync::{Arc, OnceLock};
 
 use moka::sync::Cache;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::client::{Resumption, VerifierBuilderError, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, TrustAnchor, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, Error as TlsError, RootCertStore, SignatureScheme};
 use secrecy::ExposeSecret;
 use sha2::{Digest, Sha256};
 use tokio::net::TcpStream;
+use tokio::task::JoinError;
 use tokio_rustls::client::TlsStream;
 
 use crate::account::kubeconfig::Authentication;
 use crate::agent::cluster::ClusterEndpoint;
 use crate::agent::failure::before_send;
+use crate::telemetry::errors::chain;
 use crate::wire::common::Failure;
 use crate::wire::common::failure::Class;
 
 /// Maximum number of cached verifiers.
 const MAX_CACHED_AUTHORITIES: u64 = 256;
 
+/// Why certificates of servers cannot be verified.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum TrustError {
+    /// The machine has no certificate authorities, or they cannot be read.
+    #[error("the agent's machine trusts no certificate authority (ca-certificates)")]
+    NoAuthority(#[source] Option<Arc<rustls_native_certs::Error>>),
+    /// An authority is no certificate in PEM.
+    #[error(transparent)]
+    Pem(Arc<pem::Error>),
+    /// An authority cannot be used.
+    #[error(transparent)]
+    Authority(#[from] TlsError),
+    /// No verifier can be made of the authorities.
+    #[error(transparent)]
+    Verifier(#[from] VerifierBuilderError),
+    /// Reading the machine's authorities ended early.
+    #[error(transparent)]
+    Interrupted(Arc<JoinError>),
+}
+
+/// Reads the machine's authorities, which may take long.
+pub(in crate::agent) async fn system_verifier(
+    trust: Trust,
+) -> Result<Arc<dyn ServerCertVerifier>, TrustError> {
+    let read = tokio::task::spawn_blocking(move || trust.system());
+    read.await.unwrap_or_else(|error| Err(TrustError::Interrupted(Arc::new(error))))
+}
+
 /// Verifiers of server certificates. Accounts with the same authority share one; the system's authorities are
 /// read once, when first needed.
 #[derive(Clone)]
 pub struct Trust {
     provider: Arc<CryptoProvider>,
-    system: Arc<OnceLock<Result<Arc<dyn ServerCertVerifier>, String>>>,
+    system: Arc<OnceLock<Result<Arc<dyn ServerCertVerifier>, TrustError>>>,
     authorities: Cache<[u8; 32], Arc<dyn ServerCertVerifier>>,
 }
 
@@ -50,7 +80,7 @@ impl std::fmt::Debug for Trust {
 
 impl Trust {
     /// The verifier with the system's authorities. Reads files the first time.
-    pub fn system(&self) -> Result<Arc<dyn ServerCertVerifier>, String> {
+    pub fn system(&self) -> Result<Arc<dyn ServerCertVerifier>, TrustError> {
         self.system.get_or_init(|| self.read_system()).clone()
     }
 
@@ -60,36 +90,30 @@ impl Trust {
         self.authorities.entry_count()
     }
 
-    fn read_system(&self) -> Result<Arc<dyn ServerCertVerifier>, String> {
+    fn read_system(&self) -> Result<Arc<dyn ServerCertVerifier>, TrustError> {
         let found = rustls_native_certs::load_native_certs();
         let mut roots = RootCertStore::empty();
         let (good, _) = roots.add_parsable_certificates(found.certs);
         if good == 0 {
-            let why = found.errors.first().map(|error| format!(": {error}")).unwrap_or_default();
-            return Err(format!(
-                "the agent's machine trusts no certificate authority (ca-certificates){why}"
-            ));
+            return Err(TrustError::NoAuthority(found.errors.into_iter().next().map(Arc::new)));
         }
-        self.verifier(roots)
+        Ok(self.verifier(roots)?)
     }
 
-    fn verifier(&self, roots: RootCertStore) -> Result<Arc<dyn ServerCertVerifier>, String> {
-        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), self.provider.clone())
-            .build()
-            .map(|verifier| verifier as Arc<dyn ServerCertVerifier>)
-            .map_err(|error| error.to_string())
+    fn verifier(&self, roots: RootCertStore) -> Result<Arc<dyn ServerCertVerifier>, VerifierBuilderError> {
+        let builder = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), self.provider.clone());
+        Ok(builder.build()?)
     }
 
     /// The verifier with these authorities (PEM).
-    pub(in crate::agent) fn authority(&self, pem: &[u8]) -> Result<Arc<dyn ServerCertVerifier>, String> {
+    pub(in crate::agent) fn authority(&self, pem: &[u8]) -> Result<Arc<dyn ServerCertVerifier>, TrustError> {
         let key: [u8; 32] = Sha256::digest(pem).into();
         if let Some(verifier) = self.authorities.get(&key) {
             return Ok(verifier);
         }
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(pem) {
-            let certificate = certificate.map_err(|error| error.to_string())?;
-            roots.add(certificate).map_err(|error| error.to_string())?;
+            roots.add(certificate.map_err(|error| TrustError::Pem(Arc::new(error)))?)?;
         }
         let verifier = self.verifier(roots)?;
         self.authorities.insert(key, verifier.clone());
@@ -165,11 +189,8 @@ impl Trust {
                 )
             }),
             None => {
-                let trust = self.clone();
-                tokio::task::spawn_blocking(move || trust.system())
-                    .await
-                    .unwrap_or_else(|error| Err(error.to_string()))
-                    .map_err(|error| before_send(Class::Tls, error))
+                let verifier = system_verifier(self.clone()).await;
+                verifier.map_err(|error| before_send(Class::Tls, chain(&error)))
             }
         }
     }

@@ -8,7 +8,7 @@ use rustls::client::danger::ServerCertVerifier;
 use tokio::time::timeout;
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 
-use crate::agent::cluster::Trust;
+use crate::agent::cluster::{Trust, TrustError, system_verifier};
 use crate::agent::{AgentError, AgentOptions, KeepAlive};
 
 /// Timeout from name resolution to the end of the handshakes.
@@ -51,15 +51,30 @@ pub(super) fn endpoint(options: &AgentOptions) -> Result<Endpoint, AgentError> {
         .buffer_size(64))
 }
 
+/// Why there is no connection to the hub.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DialError {
+    /// The hub's certificate cannot be verified.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+    /// TLS cannot be set up.
+    #[error("TLS to the hub {hub} cannot be set up")]
+    Tls { hub: String, source: tonic::transport::Error },
+    /// The hub cannot be reached.
+    #[error("no connection to the hub {hub}")]
+    Unreachable { hub: String, source: tonic::transport::Error },
+    /// The hub does not answer.
+    #[error("no connection to the hub {hub} within {} s", CONNECT_TIMEOUT.as_secs())]
+    Silent { hub: String },
+}
+
 /// Connects. The error is meant for people.
-pub(super) async fn channel(endpoint: &Endpoint, options: &AgentOptions) -> Result<Channel, String> {
+pub(super) async fn channel(endpoint: &Endpoint, options: &AgentOptions) -> Result<Channel, DialError> {
     if options.insecure {
         return connect(endpoint, &options.hub).await;
     }
     // Read for each connection, so that an updated set of authorities needs no restart.
-    let verifier = tokio::task::spawn_blocking(|| Trust::default().system())
-        .await
-        .unwrap_or_else(|error| Err(error.to_string()))?;
+    let verifier = system_verifier(Trust::default()).await?;
     connect(&with_tls(endpoint, &options.hub, verifier)?, &options.hub).await
 }
 
@@ -67,18 +82,18 @@ fn with_tls(
     endpoint: &Endpoint,
     hub: &str,
     verifier: Arc<dyn ServerCertVerifier>,
-) -> Result<Endpoint, String> {
+) -> Result<Endpoint, DialError> {
     endpoint
         .clone()
         .tls_config_with_verifier(ClientTlsConfig::new(), verifier)
-        .map_err(|error| format!("TLS to the hub {hub} cannot be set up: {}", chain(&error)))
+        .map_err(|source| DialError::Tls { hub: hub.to_owned(), source })
 }
 
-async fn connect(endpoint: &Endpoint, hub: &str) -> Result<Channel, String> {
+async fn connect(endpoint: &Endpoint, hub: &str) -> Result<Channel, DialError> {
     match timeout(CONNECT_TIMEOUT, endpoint.connect()).await {
         Ok(Ok(channel)) => Ok(channel),
-        Ok(Err(error)) => Err(format!("no connection to the hub {hub}: {}", chain(&error))),
-        Err(_) => Err(format!("no connection to the hub {hub} within {} s", CONNECT_TIMEOUT.as_secs())),
+        Ok(Err(source)) => Err(DialError::Unreachable { hub: hub.to_owned(), source }),
+        Err(_) => Err(DialError::Silent { hub: hub.to_owned() }),
     }
 }
 
@@ -129,7 +144,7 @@ mod tests {
             connect(&with_tls(&endpoint, &hub, verifier).expect("TLS"), &hub).await
         };
         dial(&authority).await.expect("a connection");
-        let error = dial(&Authority::new()).await.expect_err("a certificate that is not trusted");
+        let error = chain(&dial(&Authority::new()).await.expect_err("a certificate that is not trusted"));
         assert!(error.contains(&hub) && error.contains("invalid peer certificate"), "{error}");
     }
 }
