@@ -160,13 +160,7 @@ pub(super) async fn keep_updated(controller: &Controller, stop: &CancellationTok
         let failed = update(controller, &secrets).await;
         let Some(((namespace, secret), error)) = failed.first() else { return Outcome::Done };
         let error = chain(&**error);
-        warn_unless_away!(
-            namespace,
-            secret,
-            failed = failed.len(),
-            error,
-            "cannot update Secrets; retrying"
-        );
+        warn_unless_away!(namespace, secret, failed = failed.len(), error, "cannot update Secrets; retrying");
         Outcome::Failed(failed.into_iter().map(|(key, _)| key).collect(), error)
     };
     context.tasks.drive(task, stop, update).await;
