@@ -1,25 +1,25 @@
-//! Whether steps that happen by themselves can go round in a circle.
+//! Detection of cycles among steps that happen by themselves.
 
-/// The steps that happen by themselves: for each world in the order of their numbers, where they lead.
+/// The steps that happen by themselves: their targets, for each world in order of its number.
 #[derive(Debug, Default)]
 pub(super) struct Edges {
     to: Vec<u32>,
-    /// Where the steps of each world end in `to`.
+    /// End of each world's steps in `to`.
     ends: Vec<usize>,
 }
 
 impl Edges {
-    /// A step of the world at hand.
+    /// Adds a step of the current world.
     pub(super) fn add(&mut self, to: u32) {
         self.to.push(to);
     }
 
-    /// The next world's steps follow.
+    /// Starts the steps of the next world.
     pub(super) fn end_of_node(&mut self) {
         self.ends.push(self.to.len());
     }
 
-    /// Where a world's steps stand in `to`; none where it was not looked at.
+    /// Returns the range of a world's steps in `to`; empty if it was not expanded.
     fn of(&self, node: u32) -> std::ops::Range<usize> {
         let node = node as usize;
         let end = self.ends.get(node).copied();
@@ -31,12 +31,12 @@ impl Edges {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
     New,
-    /// On the way that is being followed.
+    /// On the current path.
     Open,
     Done,
 }
 
-/// The worlds of a circle in their order, if there is one.
+/// Returns the worlds of a cycle in order, if there is one.
 pub(super) fn circle(edges: &Edges) -> Option<Vec<u32>> {
     let mut marks = vec![Mark::New; edges.ends.len()];
     for start in 0..u32::try_from(edges.ends.len()).unwrap_or(u32::MAX) {

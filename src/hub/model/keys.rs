@@ -1,7 +1,7 @@
-//! When two worlds are the same: what they say, with sessions named by where they stand and not by what they are called.
+//! Equality of worlds: encodes a world, with sessions named by their position and not by their id.
 //!
-//! Left out is what only counts or is only shown: numbers of connections and attempts, times, messages. Where an object
-//! keeps such things, the world takes them out when it is stored, so that nothing can be decided by them.
+//! Numbers of connections and attempts, times and messages are left out. The world removes them from objects when
+//! they are stored, so that no decision can depend on them.
 
 use crate::account::lifecycle::{Action, AgentReport};
 use crate::account::outbox::OutboxEntry;
@@ -73,7 +73,7 @@ impl Encode for KubesvcAccountStatus {
     }
 }
 
-/// Which session it names is said by the world.
+/// The world encodes which session it names.
 impl Encode for KubesvcAgent {
     fn encode(&self, bytes: &mut Vec<u8>) {
         bytes.push(u8::from(self.spec.approved));
@@ -171,7 +171,7 @@ impl Encode for HubSession {
     }
 }
 
-/// Which session is at the other end is said by the world.
+/// The world encodes the session at the other end.
 impl Encode for ModelProcess {
     fn encode(&self, bytes: &mut Vec<u8>) {
         bytes.push(self.boot);
@@ -197,7 +197,7 @@ impl Encode for Pending {
     }
 }
 
-/// Names sessions in the order in which they are come across.
+/// Numbers sessions in order of first use.
 struct SessionNames(Vec<SessionNumber>);
 
 impl SessionNames {
@@ -212,7 +212,7 @@ impl SessionNames {
 }
 
 impl ModelWorld {
-    /// The same for worlds that go on alike.
+    /// Returns the key of the world. Worlds with equal keys have the same future.
     pub(super) fn key(&self) -> WorldDigest {
         let mut bytes = Vec::with_capacity(512);
         self.faults.encode(&mut bytes);
@@ -226,7 +226,7 @@ impl ModelWorld {
 
         let mut names = SessionNames(Vec::new());
         let since = |one: &HubSession| {
-            // How far back the versions go that were stored since, as far as any watch lags.
+            // Number of versions stored since its registration, as far as any watch lags.
             let most = u32::from(self.faults.lag) + 1;
             u8::try_from((self.stored - one.registered_at).min(most)).unwrap_or(u8::MAX)
         };
@@ -244,7 +244,7 @@ impl ModelWorld {
         bytes.push(0xfe);
         for process in &self.processes {
             bytes.extend(process.digest());
-            // A stream that has no other end any more is one as good as another.
+            // All streams without another end are equal.
             let stands = process.stream.filter(|id| self.sessions.iter().any(|one| one.id == *id));
             bytes.push(match (process.stream, stands) {
                 (None, _) => 0xff,
@@ -269,7 +269,7 @@ impl ModelWorld {
         digest(&bytes)
     }
 
-    /// Whether sessions were registered since is what a reading is asked for.
+    /// A read is checked only against sessions registered since.
     fn encode_reading(&self, replica: &ModelReplica, bytes: &mut Vec<u8>) {
         let Some(reading) = replica.has_read else { return };
         bytes.push(reading.uid);
@@ -279,7 +279,7 @@ impl ModelWorld {
         }
     }
 
-    /// Only words about the object as it is can matter.
+    /// Only reports about the current object matter.
     fn encode_words(&self, bytes: &mut Vec<u8>) {
         let Some(now) = self.object() else { return };
         let (now, since) = (number_of(now.uid()), now.status_or_default().epoch);

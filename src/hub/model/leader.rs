@@ -1,4 +1,4 @@
-//! What a replica that leads, or believes that it does, does next.
+//! Next steps of a replica that leads, or believes to lead.
 
 use crate::account::lifecycle::{
     Action, AgentProcess, AgentReport, CredentialFact, Fact, LifecyclePolicy, Observation, Offer, Presence,
@@ -14,34 +14,34 @@ use crate::hub::model::world::{
     session_of,
 };
 
-/// What the leader takes for true about time.
+/// Assumptions of the leader about time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Mood {
-    /// Nothing is due and nobody is silent.
+    /// No retry is due and no agent is silent.
     Prompt,
-    /// Whatever waits for a retry is due.
+    /// Every pending retry is due.
     Due,
-    /// Whoever owes an answer is silent.
+    /// Every agent with an outstanding answer is silent.
     Silent,
 }
 
-/// What was decided, and the object that was seen.
+/// A decision, and the object it is based on.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
     pub(super) seen: Option<ObjectVersion>,
-    /// Absent: the object is gone, and what is left of it goes.
+    /// `None`: the object was deleted, and its row follows.
     pub(super) action: Option<Action>,
 }
 
 impl ModelWorld {
-    /// The leader looks once, and acts. Whether anything has changed.
+    /// The leader decides and acts. Returns whether anything changed.
     pub(super) fn lead(&mut self, replica: usize, mood: Mood) -> bool {
         if self.replicas[replica].leads.is_none() || self.replicas[replica].pending.is_some() {
             return false;
         }
         match self.intent(replica, mood) {
             Some(pending) => self.carry_out(replica, pending),
-            // What was read is old when it is looked at again.
+            // The read of the sessions is stale at the next decision.
             None => self.rules.reads_afresh && self.replicas[replica].has_read.take().is_some(),
         }
     }
@@ -62,7 +62,7 @@ impl ModelWorld {
         true
     }
 
-    /// What is to be done, as far as the replica sees.
+    /// Returns the decision, from what the replica sees.
     fn intent(&self, replica: usize, mood: Mood) -> Option<Pending> {
         let Some(seen) = self.seen_by(replica).cloned() else {
             return self.row.is_some().then_some(Pending { seen: None, action: None });
@@ -87,7 +87,7 @@ impl ModelWorld {
                 true
             }
             Action::ResolveCredential => false,
-            // An agent that lists the account has connected before there is an object.
+            // An agent that lists the account connects before the object exists.
             Action::DeleteObject if !self.has_seen_who_lists(replica) => false,
             Action::DeleteObject => {
                 let what = || "an account that an agent lists was deleted by itself".to_owned();
@@ -100,7 +100,7 @@ impl ModelWorld {
         }
     }
 
-    /// Forgets who was away for the grace and is not named any more.
+    /// Forgets sessions that were away for the grace and are not named any more.
     pub(super) fn forget_gone(&mut self, replica: usize) {
         let ModelReplica { agents, gone, .. } = &mut self.replicas[replica];
         if !gone.is_empty() {
@@ -139,17 +139,17 @@ impl ModelWorld {
         decide(&observation).action
     }
 
-    /// Whether the leader knows of an agent that lists the account.
+    /// Whether the leader knows an agent that lists the account.
     fn has_seen_who_lists(&self, replica: usize) -> bool {
         self.replicas[replica].agents.iter().flatten().any(|agent| self.lists(&agent.spec.agent_id))
     }
 
-    /// Its ticks stand still, so no agent is away for the time of the cleanup.
+    /// Its ticks do not advance, so no agent is away for the cleanup time.
     fn policy(&self) -> LifecyclePolicy {
         LifecyclePolicy { account_cleanup: 2 * NOW, ..LifecyclePolicy::default() }
     }
 
-    /// The sessions as the leader sees them: its own as they are, the others as its watch shows their objects.
+    /// The sessions as the leader sees them: its own directly, others through their objects in its watch.
     fn facts(&self, replica: usize, account: &KubesvcAccount, mood: Mood) -> Vec<SessionFact> {
         let counts = |session: &&HubSession| session.replica == replica && !self.gives_way(replica, session);
         let own: Vec<_> = self.standing().filter(counts).collect();
@@ -172,7 +172,7 @@ impl ModelWorld {
         facts
     }
 
-    /// Whether the objects that a replica has seen say that another replica has the stream of the agent by now.
+    /// Whether another replica has the agent's stream by now, according to the objects that a replica has seen.
     fn gives_way(&self, replica: usize, session: &HubSession) -> bool {
         let agent = self.replicas[replica].agents[session.agent].as_ref();
         let named = agent.and_then(|agent| agent.status.as_ref()?.session.as_ref());
@@ -190,7 +190,7 @@ impl ModelWorld {
             report: entry.and_then(|entry| entry.report.clone()),
             silent_for: owes.then_some(silent),
             approved: session.approved || !self.rules.approved_offers,
-            // Every agent that is asked can reach the cluster.
+            // Every probed agent can reach the cluster.
             offer: needs_zone_probe(account).then(|| (account.generation(), Offer::Yes)),
             lists: Fact::Known(self.lists(session.agent_id) || !self.rules.own_lists),
             ..fact(session.agent_id, session.zone, Presence::Connected)
@@ -207,7 +207,7 @@ impl ModelWorld {
         let session = status.session.as_ref()?;
         let (id, zone) = (&agent.spec.agent_id, &agent.spec.zone_id);
         let gone = session_of(agent).is_some_and(|id| self.replicas[replica].gone.contains(&id));
-        // That a replica has died is not known at once.
+        // The death of a replica is not known at once.
         if !status.connected || session.replica == REPLICA_NAMES[replica] || (gone && self.is_lost(agent)) {
             let away = fact(id, zone, Presence::Away(if gone { 0 } else { NOW }));
             let lists = match self.rules.away_lists {
@@ -225,7 +225,7 @@ impl ModelWorld {
         Some(SessionFact { report: word, approved, offer, lists, ..fact(id, zone, Presence::Connected) })
     }
 
-    /// Writes the object. With preconditions, nothing is written over a version that was not seen.
+    /// Writes the object. With preconditions, only over the version that was seen.
     fn write(&mut self, replica: usize, seen: &ObjectVersion, action: Action) -> bool {
         let Some(now) = self.object().cloned() else { return false };
         if self.rules.preconditions && !now.is(seen) {
@@ -253,7 +253,7 @@ impl ModelWorld {
         true
     }
 
-    /// What is written instead where the zone need not change over None: the other zone at once.
+    /// The status that is written if a zone may change without None: the other zone at once.
     fn bent(&self, seen: &ObjectVersion, mut write: StatusWrite) -> StatusWrite {
         let wanted = seen.spec.zone_id.clone();
         let leaves = write.status.granted_zone() != wanted.as_deref() && !seen.is_being_deleted();

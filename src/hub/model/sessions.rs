@@ -1,4 +1,4 @@
-//! Sessions and the agents at their other ends.
+//! Sessions, and the agents at their other ends.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,18 +27,18 @@ use crate::wire::ops::account_result::Outcome;
 use crate::wire::ops::account_spec::Credential;
 use crate::wire::ops::{AccountSpec, ClusterIdentity};
 
-/// When agents are heard.
+/// Time at which frames are received.
 const HEARD: Moment = Duration::from_secs(3600);
-/// When sessions are looked at: every pause after a failure is over by then.
+/// Time at which sessions check their accounts: every retry delay has passed by then.
 const LOOKED: Moment = Duration::from_secs(7200);
 
 impl ModelWorld {
-    /// What accounts are called between hub and agents.
+    /// Name of an account on the wire.
     pub(super) fn uid_on_the_wire<'a>(&self, uid: &'a str) -> &'a str {
         if self.rules.uids { uid } else { "x" }
     }
 
-    /// A process connects to a replica. Whether it was accepted.
+    /// A process connects to a replica. Returns whether it was accepted.
     pub(super) fn connect(&mut self, process: usize, replica: usize) -> bool {
         let one = self.processes[process].clone();
         let (agent, boot) = (one.agent, one.boot);
@@ -89,7 +89,7 @@ impl ModelWorld {
         true
     }
 
-    /// Writes the session into the agent's object.
+    /// Writes the session to the agent's object.
     fn register(&mut self, process: usize, replica: usize, id: SessionNumber) -> bool {
         let one = &self.processes[process];
         let place = one.agent;
@@ -123,7 +123,7 @@ impl ModelWorld {
         Arc::make_mut(&mut self.agents)[place] = Some(Shared::new(now));
     }
 
-    /// A session looks at its accounts. Whether anything has changed.
+    /// A session checks its accounts. Returns whether anything changed.
     pub(super) fn look(&mut self, index: usize) -> bool {
         let session = &self.sessions[index];
         let seen = self.seen_by(session.replica).cloned();
@@ -172,7 +172,7 @@ impl ModelWorld {
                     ledger.confirm(uid);
                 }
                 ledger.added(uid, epoch, 0);
-                // Says which object it is, also where uids do not.
+                // Identifies the object, also where uids do not.
                 let generation = account.map(|one| number_of(one.uid())).unwrap_or_default().into();
                 if is_connected {
                     session.to_agent.push_back(ToAgent::Add {
@@ -200,7 +200,7 @@ impl ModelWorld {
         true
     }
 
-    /// Whether the object itself says that the grant is open under this epoch.
+    /// Whether the stored object has an open grant under this epoch.
     fn is_granted(&self, seen: &KubesvcAccount, epoch: i64) -> bool {
         self.object().is_some_and(|now| {
             let status = now.status_or_default();
@@ -211,7 +211,7 @@ impl ModelWorld {
         })
     }
 
-    /// The agent takes in the next frame of its stream.
+    /// The agent handles the next frame of its stream.
     pub(super) fn hand_to_agent(&mut self, index: usize) -> bool {
         let number = self.sessions[index].process;
         if self.sessions[index].to_agent.is_empty()
@@ -238,7 +238,7 @@ impl ModelWorld {
         true
     }
 
-    /// An account that was starting stands, or cannot be had.
+    /// An account that was starting has started, or failed.
     pub(super) fn finish(&mut self, process: usize, number: usize, succeeds: bool) -> bool {
         let Some(uid) = self.processes[process].starting.keys().nth(number).cloned() else { return false };
         let one = self.processes[process].edit();
@@ -275,7 +275,7 @@ impl ModelWorld {
         }
     }
 
-    /// The hub takes in the next answer of a stream.
+    /// The hub handles the next answer of a stream.
     pub(super) fn hand_to_hub(&mut self, index: usize) -> bool {
         let session = &self.sessions[index];
         let Some(answer) = session.to_hub.front().cloned().and_then(wire_conversion::answer) else {
@@ -294,7 +294,7 @@ impl ModelWorld {
         true
     }
 
-    /// A session writes down what is awaited, unless its replica leads. Whether anything was written.
+    /// A session writes its outbox, unless its replica leads. Returns whether anything was written.
     pub(super) fn report(&mut self, index: usize) -> bool {
         let session = &self.sessions[index];
         let leads = self.replicas[session.replica].leads.is_some();
@@ -325,8 +325,8 @@ impl ModelWorld {
         true
     }
 
-    /// A replica's watch shows the agents as they are. What a replica does with that beside closing streams, it does only
-    /// if it leads.
+    /// A replica's watch shows the current KubesvcAgents. Apart from closing streams, the replica uses them only if
+    /// it leads.
     pub(super) fn watch_agents(&mut self, replica: usize) -> bool {
         let agents = self.agents.clone();
         let before = std::mem::replace(&mut self.replicas[replica].agents, agents);
@@ -336,7 +336,7 @@ impl ModelWorld {
         self.close_superseded(replica) || heeded || !same
     }
 
-    /// The sessions of a replica learn who is given accounts. Whether any did.
+    /// The sessions of a replica learn their approval. Returns whether any did.
     fn heed_approvals(&mut self, replica: usize) -> bool {
         let mut changed = false;
         for session in self.sessions.iter_mut().filter(|session| session.replica == replica) {
@@ -362,7 +362,7 @@ impl ModelWorld {
         self.sessions.len() != before
     }
 
-    /// The object of an agent whose session has ended says so.
+    /// The object of an agent records the end of its session.
     pub(super) fn tell_ended(&mut self, index: usize) -> bool {
         let session = self.sessions.remove(index);
         if let Some(agent) = self.agents[session.agent].clone()
@@ -379,7 +379,7 @@ impl ModelWorld {
     }
 }
 
-/// Which object an agent holds, at which epoch, and where.
+/// Object, epoch and zone of an account that an agent holds.
 fn said(account: &AccountRef, zone: &'static str) -> (u8, i64, &'static str) {
     let epoch = i64::try_from(account.epoch).unwrap_or_default();
     (u8::try_from(account.generation).unwrap_or_default(), epoch, zone)

@@ -1,4 +1,4 @@
-//! The faults are over: does everything come to rest, and as it is wanted?
+//! Settling after the last fault: checks that the world comes to rest as desired.
 
 use crate::account::{DesiredState, KubesvcAccount, State};
 use crate::hub::model::checks::Property;
@@ -6,14 +6,14 @@ use crate::hub::model::leader::Mood;
 use crate::hub::model::scenario::Faults;
 use crate::hub::model::world::{ModelProcess, ModelWorld, REPLICAS, number_of};
 
-/// After so many rounds in which something still changes, it never rests.
+/// Maximum number of rounds until the world must be at rest.
 const ROUNDS: usize = 60;
 
 impl ModelWorld {
-    /// Lets everything happen in one fair order until nothing does.
+    /// Runs all steps in one fair order until nothing changes.
     ///
     /// # Errors
-    /// It does not rest, breaks a rule on the way, or rests otherwise than wanted.
+    /// The world does not come to rest, violates a property, or rests in another state than desired.
     pub(super) fn settle(&self) -> Result<(), (Property, String)> {
         let mut world = self.clone();
         world.faults = Faults { lag: world.faults.lag, ..Faults::NONE };
@@ -81,7 +81,7 @@ impl ModelWorld {
         }
     }
 
-    /// Sessions whose agents are gone end, and their objects say so.
+    /// Sessions whose agents are gone end, and their objects record it.
     fn end_streams(&mut self) {
         let has_ended = |world: &Self, index: usize| {
             let session = &world.sessions[index];
@@ -90,7 +90,7 @@ impl ModelWorld {
         while let Some(index) = (0..self.sessions.len()).find(|index| has_ended(self, *index)) {
             self.tell_ended(index);
         }
-        // Who was superseded at its replica has no stream either.
+        // A superseded session has no stream either.
         for process in 0..self.processes.len() {
             let stream = self.processes[process].stream;
             if stream.is_some_and(|id| !self.sessions.iter().any(|session| session.id == id)) {
@@ -103,7 +103,7 @@ impl ModelWorld {
         let wrong = |what: &str| Err(format!("at rest {what}: {}", self.told()));
         let holders = |uid: &str| -> Vec<_> {
             let uid = self.uid_on_the_wire(uid);
-            // One that another process under its id keeps out holds what it held; nothing reaches it.
+            // A process that is refused because of another one with its id keeps what it held.
             let holds = |process: &&ModelProcess| {
                 process.stream.is_some()
                     && process.table.held().any(|held| held.account.is_some_and(|one| one.uid == uid))
@@ -155,7 +155,7 @@ impl ModelWorld {
         }
     }
 
-    /// Whether an agent of the zone that the account names is given accounts.
+    /// Whether an agent of the account's zone is approved.
     fn has_agent_for(&self, account: &KubesvcAccount) -> bool {
         let zone = account.spec.zone_id.as_deref();
         let agents = self.agents.iter().flatten();
@@ -165,7 +165,7 @@ impl ModelWorld {
         })
     }
 
-    /// The world in some lines, for a person.
+    /// Describes the world for people.
     pub(super) fn told(&self) -> String {
         let object = self.object().map(|now| {
             let status = now.status_or_default();

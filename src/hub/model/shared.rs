@@ -1,19 +1,19 @@
-//! Parts of a world that most of its successors have in common: copied when one is changed, digested once.
+//! Parts of a world that most of its successors share: copied on write, digested once.
 
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 use sha2::{Digest as _, Sha256};
 
-/// What something says, in 16 bytes. Two things with one digest are taken for the same.
+/// A digest of 16 bytes. Values with equal digests are considered equal.
 pub(super) type WorldDigest = [u8; 16];
 
-/// Says everything that matters for what happens next, and nothing that only counts.
+/// Encodes everything that can affect later steps, and nothing else.
 pub(super) trait Encode {
     fn encode(&self, bytes: &mut Vec<u8>);
 }
 
-/// The digest of some bytes.
+/// Returns the digest of some bytes.
 pub(super) fn digest(bytes: &[u8]) -> WorldDigest {
     let whole = Sha256::digest(bytes);
     let mut digest = [0; 16];
@@ -21,7 +21,7 @@ pub(super) fn digest(bytes: &[u8]) -> WorldDigest {
     digest
 }
 
-/// A part of a world.
+/// A shared part of a world.
 #[derive(Debug)]
 pub(super) struct Shared<T>(Arc<SharedPart<T>>);
 
@@ -36,7 +36,7 @@ impl<T> Shared<T> {
         Self(Arc::new(SharedPart { value, digest: OnceLock::new() }))
     }
 
-    /// Whether both are one in memory.
+    /// Whether both are the same allocation.
     pub(super) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -53,7 +53,7 @@ impl<T: Encode> Shared<T> {
 }
 
 impl<T: Clone> Shared<T> {
-    /// The value, to be changed for this owner alone.
+    /// Returns the value for mutation; copies it if it is shared.
     pub(super) fn edit(&mut self) -> &mut T {
         if Arc::get_mut(&mut self.0).is_none() {
             *self = Self::new(self.0.value.clone());

@@ -12,12 +12,12 @@ use crate::store::{
     Assignment, AssignmentChanges, Fence, NamespaceList, RaiseOutcome, StoreError, StoredFence,
 };
 
-/// Accounts at an API server in memory. What is written is not shown to the index by itself.
+/// Accounts at an API server in memory. Writes are not shown in the index.
 #[derive(Default)]
 pub(super) struct FakeAccounts {
     pub(super) there: Mutex<HashMap<String, KubesvcAccount>>,
     pub(super) log: Mutex<Vec<String>>,
-    /// So many calls fail.
+    /// Number of calls that fail.
     pub(super) failing: Mutex<usize>,
     /// Names that are refused.
     pub(super) refused: Mutex<Vec<String>>,
@@ -78,19 +78,19 @@ impl AccountObjects for FakeAccounts {
     }
 }
 
-/// Assignments in memory.
+/// Rows in memory.
 #[derive(Default)]
 pub(super) struct FakeRows {
     pub(super) rows: Mutex<BTreeMap<(String, String), Assignment>>,
     /// Lists of namespaces by uid.
     pub(super) namespaces: Mutex<BTreeMap<String, Vec<String>>>,
-    /// Fences by uid, as they were raised last.
+    /// Last raised fence by uid.
     pub(super) fences: Mutex<BTreeMap<String, Fence>>,
-    /// Accounts that have no fence.
+    /// Accounts without a fence.
     pub(super) unfenced: Mutex<Vec<String>>,
     pub(super) down: Mutex<bool>,
     pub(super) writes: Mutex<usize>,
-    /// Accounts whose number of agents is wrong.
+    /// Accounts with a wrong number of agents.
     pub(super) miscounted: Mutex<Vec<String>>,
 }
 

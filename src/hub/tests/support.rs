@@ -1,4 +1,4 @@
-//! A hub on a port of its own, agents made of frames, and fakes behind the ports.
+//! A hub on its own port, scripted agents, and fakes behind its ports.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -29,35 +29,35 @@ use crate::secrets::{Credential, CredentialKind};
 use crate::wire::ops::operations_client::OperationsClient;
 use crate::wire::ops::{self, agent_frame, hub_frame};
 
-/// How long a test waits for what must come.
+/// Time limit for an expected event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) const BOOT_A: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAA";
 pub(super) const BOOT_B: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAB";
 
-/// Registrations in memory.
+/// KubesvcAgents in memory.
 pub(super) struct FakeObjects {
     pub(super) log: Mutex<Vec<String>>,
-    /// Of each registration, whether its agent needed accounts.
+    /// Whether the agent of each registration needed accounts.
     pub(super) needs: Mutex<Vec<bool>>,
     pub(super) approve: Mutex<bool>,
-    /// Agents were approved before, though they are not now.
+    /// Agents were approved before, but are not now.
     pub(super) withdrawn: Mutex<bool>,
     pub(super) failing: Mutex<usize>,
-    /// Registrations of such agents do not end.
+    /// Registrations of this class do not complete.
     pub(super) holds_up: Mutex<Option<AdmissionClass>>,
-    /// So many tries to say that an agent has left come to nothing.
+    /// Number of writes of a disconnect that fail.
     pub(super) unheard: Mutex<usize>,
     pub(super) known: Mutex<Vec<KnownAgent>>,
     pub(super) notes: Mutex<Vec<AgentSummary>>,
     pub(super) removed: Mutex<Vec<String>>,
-    /// Notes are written; else it is not their turn.
+    /// Whether summaries are written; otherwise the budget does not allow it.
     pub(super) tells: Mutex<bool>,
     pub(super) in_force: Mutex<OutboxWrite>,
     pub(super) reports: Mutex<Vec<Vec<OutboxEntry>>>,
-    /// What is written of these agents is never answered.
+    /// Agents whose writes do not complete.
     pub(super) hung: Mutex<HashSet<String>>,
-    /// How many of these writes have begun, and were not waited for to their end.
+    /// Numbers of such writes that were started and that were abandoned.
     pub(super) hangs: Mutex<[usize; 2]>,
 }
 
@@ -145,11 +145,11 @@ impl AgentObjects for FakeObjects {
     }
 }
 
-/// Credentials in memory, by account name; an account without one has a kubeconfig of version `v1`.
+/// Credentials in memory, by account name; by default a kubeconfig of version `v1`.
 #[derive(Default)]
 pub(super) struct FakeCredentials {
     pub(super) answers: Mutex<HashMap<String, Result<Credential, Failure>>>,
-    /// Accounts whose names begin so have no answer yet.
+    /// Prefix of account names without an answer yet.
     pub(super) unanswered: watch::Sender<Option<&'static str>>,
 }
 
@@ -194,12 +194,12 @@ impl TestHub {
         Self::that_leads(settings, None).await
     }
 
-    /// One whose leadership is as given.
+    /// A hub with this leadership.
     pub(super) async fn that_leads(settings: HubSettings, leads: Option<Arc<Leadership>>) -> Self {
         Self::of_replicas(settings, leads, Replicas::alone("r-0")).await
     }
 
-    /// One among these replicas; it leads alone unless said otherwise.
+    /// A hub among these replicas; leads alone by default.
     pub(super) async fn of_replicas(
         settings: HubSettings,
         leads: Option<Arc<Leadership>>,
@@ -272,7 +272,7 @@ impl TestHub {
         }
     }
 
-    /// The object of an agent of zone `z` as a watch would show it.
+    /// Shows the object of an agent of zone `z` in the watch.
     pub(super) fn show_agent(&self, agent_id: &str, approved: bool, session_id: &str, version: u64) {
         let spec = KubesvcAgentSpec { agent_id: agent_id.into(), zone_id: "z".into(), approved };
         let mut agent = KubesvcAgent::new(agent_id, spec);
@@ -283,7 +283,7 @@ impl TestHub {
         self.agents.seen(agent);
     }
 
-    /// The object of an agent of zone `z` that is connected to another replica.
+    /// Shows the object of an agent of zone `z` that is connected to another replica.
     pub(super) fn show_agent_at(&self, agent_id: &str, replica: &str, version: u64) {
         let spec = KubesvcAgentSpec { agent_id: agent_id.into(), zone_id: "z".into(), approved: true };
         let mut agent = KubesvcAgent::new(agent_id, spec);
@@ -297,7 +297,7 @@ impl TestHub {
         self.agents.seen(agent);
     }
 
-    /// The object of an agent of zone `z` that is connected to this process by a session.
+    /// Shows the object of an agent of zone `z` that a session connects to this process.
     pub(super) fn show_agent_here(&self, agent_id: &str, session_id: &str, version: u64) {
         let spec = KubesvcAgentSpec { agent_id: agent_id.into(), zone_id: "z".into(), approved: true };
         let name = crate::account::names::agent_object_name(agent_id, "z");
@@ -317,7 +317,7 @@ impl TestHub {
         self.agents.seen(agent);
     }
 
-    /// The object of an approved agent of zone `z` that was here before, and is away.
+    /// Shows the object of an approved, absent agent of zone `z`.
     pub(super) fn show_agent_before(&self, agent_id: &str) {
         let mut agent = agent_object_in(agent_id, "z", "", 1);
         let status = agent.status.as_mut().expect("it has one");
@@ -330,7 +330,7 @@ impl TestHub {
         Channel::from_shared(uri).expect("a URI").connect().await.expect("the hub listens")
     }
 
-    /// Opens a stream and says nothing.
+    /// Opens a stream and sends nothing.
     pub(super) async fn open(&self) -> TestAgent {
         let mut client =
             OperationsClient::new(self.channel().await).max_decoding_message_size(8 * 1024 * 1024);
@@ -339,14 +339,14 @@ impl TestHub {
         TestAgent { frames: Some(frames), answers: answer.into_inner() }
     }
 
-    /// Opens a stream and says hello.
+    /// Opens a stream and sends Hello.
     pub(super) async fn greet(&self, hello: ops::Hello) -> TestAgent {
         let agent = self.open().await;
         agent.say(agent_frame::Frame::Hello(hello)).await;
         agent
     }
 
-    /// An agent of zone `z` that was accepted.
+    /// Connects an agent of zone `z`.
     pub(super) async fn agent(&self, agent_id: &str) -> TestAgent {
         let mut agent = self.greet(hello(agent_id)).await;
         agent.accepted().await;
@@ -369,7 +369,7 @@ impl TestAgent {
         frames.send(frame).await.expect("the stream is open");
     }
 
-    /// The next frame but heartbeats, or how the stream ends.
+    /// Returns the next frame except heartbeats, or how the stream ends.
     pub(super) async fn next(&mut self) -> Result<Option<hub_frame::Frame>, Status> {
         let answer = async {
             loop {
@@ -432,7 +432,7 @@ pub(super) fn hello(agent_id: &str) -> ops::Hello {
     }
 }
 
-/// An account that zone `z` is granted under epoch 1.
+/// An account granted to zone `z` under epoch 1.
 pub(super) fn account(name: &str) -> KubesvcAccount {
     let secret = SecretKeyReference { name: name.into(), key: None };
     let kubeconfig = KubeconfigSource { secret_ref: Some(secret), ..Default::default() };
@@ -453,7 +453,7 @@ pub(super) fn account(name: &str) -> KubesvcAccount {
     account
 }
 
-/// The same account with another status.
+/// The same account with a changed status.
 pub(super) fn with(
     mut account: KubesvcAccount,
     change: impl FnOnce(&mut KubesvcAccountStatus),
@@ -503,7 +503,7 @@ pub(super) fn dropped(account: &crate::wire::common::AccountRef) -> ops::Account
     ops::AccountResult { account: Some(account.clone()), outcome: None, dropped: true }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(super) async fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let looking = async {
         loop {
