@@ -1,12 +1,12 @@
 //! A child process that writes its output to a file and cannot outlive the test.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::Write,
     os::unix::process::{CommandExt, ExitStatusExt},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -21,6 +21,9 @@ use super::{reaper, wait};
 /// The child waits until the reaper watches it. If this process dies before that, the child reads the end of the pipe
 /// and never executes the program.
 const WAIT_FOR_REAPER: &str = r#"read -r go && input=$1 && shift && exec "$@" <"$input""#;
+
+/// Time limit for the threads of a paused process to stop.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Files for a child's input and output.
 #[derive(Debug, Clone, Default)]
@@ -135,7 +138,7 @@ impl Process {
 
     /// Returns the whole output so far.
     pub(crate) fn log_text(&self) -> String {
-        std::fs::read(&self.log)
+        fs::read(&self.log)
             .map_or_else(|_| String::new(), |text| String::from_utf8_lossy(&text).into_owned())
     }
 
@@ -190,6 +193,22 @@ impl Process {
     /// Pauses the process group (SIGSTOP): its connections stay open and nothing answers.
     pub(crate) fn pause(&self) {
         self.signal(Signal::SIGSTOP);
+        // The signal reaches one thread, which stops the others: on a loaded machine these run on for a moment.
+        let begun = Instant::now();
+        while !self.is_stopped() && begun.elapsed() < STOP_TIMEOUT {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Whether no thread of the leader runs.
+    fn is_stopped(&self) -> bool {
+        let Ok(threads) = fs::read_dir(format!("/proc/{}/task", self.pid)) else { return true };
+        // The state follows the thread's name in parentheses.
+        let runs =
+            |stat: &str| stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['T', 'Z', 'X']));
+        !threads
+            .flatten()
+            .any(|thread| fs::read_to_string(thread.path().join("stat")).is_ok_and(|stat| runs(&stat)))
     }
 
     /// Resumes a paused process group (SIGCONT).
