@@ -183,7 +183,13 @@ impl Demo {
                 })
                 .await?;
         }
-        Ok(())
+        // The operator writes what an agent holds at most once in five seconds.
+        screen
+            .step("the agent's object says how many accounts it holds", async {
+                let wanted = "--for=jsonpath={.status.held}=1";
+                self.kubectl(&["wait", "ksg", "--all", wanted, "--timeout=30s"]).await?.ok().map(drop)
+            })
+            .await
     }
 
     /// The row follows the object at once, but not in the same moment.
