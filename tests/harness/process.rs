@@ -138,8 +138,7 @@ impl Process {
 
     /// Returns the whole output so far.
     pub(crate) fn log_text(&self) -> String {
-        fs::read(&self.log)
-            .map_or_else(|_| String::new(), |text| String::from_utf8_lossy(&text).into_owned())
+        fs::read(&self.log).map_or_else(|_| String::new(), |text| String::from_utf8_lossy(&text).into_owned())
     }
 
     /// Returns the last lines of the output.
