@@ -1,7 +1,7 @@
 //! Connections that wait for a request head: their deadlines, and which one is closed first when there are too many.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,8 @@ pub(super) struct ConnectionDeadlines {
     pub(super) idle: Duration,
 }
 
-/// Connections of a port that wait for their caller, in the order in which the wait began.
+/// Connections of a port that wait for their caller. When there are too many, the longest-waiting connection of the caller
+/// that has the most is closed, so that a flood displaces its own connections and not the one of a probe.
 #[derive(Debug, Default)]
 pub struct WaitingConnections(Mutex<WaitQueue>);
 
@@ -42,17 +43,15 @@ impl Drop for Turn {
 #[derive(Debug, Default)]
 struct WaitQueue {
     next: u64,
-    connections: BTreeMap<u64, (CancellationToken, Option<Caller>)>,
-    /// Waiting connections of each caller, for connections that were registered with one.
+    connections: HashMap<u64, (CancellationToken, Caller)>,
+    /// Waiting connections of each caller, in the order in which the wait began.
     callers: HashMap<Caller, BTreeSet<u64>>,
 }
 
 impl WaitQueue {
     fn remove(&mut self, number: u64) -> Option<CancellationToken> {
         let (close, caller) = self.connections.remove(&number)?;
-        if let Some(caller) = caller
-            && let Some(of_caller) = self.callers.get_mut(&caller)
-        {
+        if let Some(of_caller) = self.callers.get_mut(&caller) {
             of_caller.remove(&number);
             if of_caller.is_empty() {
                 self.callers.remove(&caller);
@@ -61,50 +60,40 @@ impl WaitQueue {
         Some(close)
     }
 
-    /// Returns the longest-waiting connection of the caller that has the most.
-    fn first_of_most(&self) -> Option<u64> {
+    /// Closes the longest-waiting connection of the caller that has the most. Returns `false` if none waits.
+    fn displace(&mut self) -> bool {
         let callers = self.callers.values().filter_map(|turns| Some((turns.len(), *turns.first()?)));
-        callers.max_by_key(|(count, first)| (*count, Reverse(*first))).map(|(_, first)| first)
+        let first = callers.max_by_key(|(count, first)| (*count, Reverse(*first))).map(|(_, first)| first);
+        first.and_then(|first| self.remove(first)).map(|close| close.cancel()).is_some()
     }
 }
 
 impl WaitingConnections {
-    /// Closes the connection that has waited longest. Returns `false` if none waits.
-    pub(super) fn close_oldest(&self) -> bool {
-        let mut queue = self.0.lock();
-        let oldest = queue.connections.first_key_value().map(|(number, _)| *number);
-        oldest.and_then(|oldest| queue.remove(oldest)).map(|close| close.cancel()).is_some()
+    /// Closes one waiting connection. Returns `false` if none waits.
+    pub(super) fn displace(&self) -> bool {
+        self.0.lock().displace()
     }
 
-    /// Registers a waiting connection that `close` closes. If more than `most` wait, closes the longest-waiting
-    /// connection of the caller that has the most, so that a flood displaces its own connections. Returns whether one
-    /// was closed.
+    /// Registers a waiting connection that `close` closes. If more than `most` wait, closes one of them. Returns whether
+    /// one was closed.
     pub fn enter_among(
         self: &Arc<Self>,
         most: usize,
         caller: Caller,
         close: &CancellationToken,
     ) -> (Turn, bool) {
-        let number = self.enter(close, Some(caller));
-        let displaced = {
-            let mut queue = self.0.lock();
-            let one = if queue.connections.len() > most { queue.first_of_most() } else { None };
-            one.and_then(|one| queue.remove(one))
-        };
-        if let Some(close) = &displaced {
-            close.cancel();
-        }
-        (Turn { waiting: Arc::clone(self), number }, displaced.is_some())
+        let number = self.enter(caller, close);
+        let mut queue = self.0.lock();
+        let displaced = queue.connections.len() > most && queue.displace();
+        (Turn { waiting: Arc::clone(self), number }, displaced)
     }
 
-    fn enter(&self, close: &CancellationToken, caller: Option<Caller>) -> u64 {
+    fn enter(&self, caller: Caller, close: &CancellationToken) -> u64 {
         let mut queue = self.0.lock();
         queue.next += 1;
         let turn = queue.next;
         queue.connections.insert(turn, (close.clone(), caller));
-        if let Some(caller) = caller {
-            queue.callers.entry(caller).or_default().insert(turn);
-        }
+        queue.callers.entry(caller).or_default().insert(turn);
         turn
     }
 
@@ -138,6 +127,7 @@ enum ConnectionActivity {
 /// The phase of one connection, shared by its reader, its request handler and the task that closes it.
 #[derive(Debug)]
 pub(super) struct ConnectionPhase {
+    caller: Caller,
     activity: Mutex<ConnectionActivity>,
     changed: Notify,
     close: CancellationToken,
@@ -147,11 +137,15 @@ pub(super) struct ConnectionPhase {
 
 impl ConnectionPhase {
     /// Creates the phase of a new connection.
-    pub(super) fn new(waiting: Arc<WaitingConnections>, patience: ConnectionDeadlines) -> Self {
+    pub(super) fn new(
+        waiting: Arc<WaitingConnections>,
+        caller: Caller,
+        deadlines: ConnectionDeadlines,
+    ) -> Self {
         let close = CancellationToken::new();
-        let turn = waiting.enter(&close, None);
-        let doing = Mutex::new(ConnectionActivity::Head { until: Instant::now() + patience.head, turn });
-        Self { activity: doing, changed: Notify::new(), close, waiting, deadlines: patience }
+        let turn = waiting.enter(caller, &close);
+        let activity = Mutex::new(ConnectionActivity::Head { until: Instant::now() + deadlines.head, turn });
+        Self { caller, activity, changed: Notify::new(), close, waiting, deadlines }
     }
 
     /// Reports that bytes were read. After a pause they begin a new head.
@@ -181,7 +175,7 @@ impl ConnectionPhase {
     /// Reports that a request was answered.
     pub(super) fn answered(&self) {
         let until = Instant::now() + self.deadlines.idle;
-        let turn = self.waiting.enter(&self.close, None);
+        let turn = self.waiting.enter(self.caller, &self.close);
         let was = std::mem::replace(&mut *self.activity.lock(), ConnectionActivity::Idle { until, turn });
         self.leave(was);
         self.changed.notify_one();
@@ -234,7 +228,11 @@ mod tests {
         ConnectionDeadlines { head: Duration::from_secs(10), idle: Duration::from_secs(15) };
 
     fn phase(waiting: &Arc<WaitingConnections>) -> Arc<ConnectionPhase> {
-        Arc::new(ConnectionPhase::new(Arc::clone(waiting), PATIENCE))
+        of_caller(waiting, 1)
+    }
+
+    fn of_caller(waiting: &Arc<WaitingConnections>, last: u8) -> Arc<ConnectionPhase> {
+        Arc::new(ConnectionPhase::new(Arc::clone(waiting), caller(last), PATIENCE))
     }
 
     /// Returns why the connection is closed, and after how many seconds.
@@ -287,14 +285,32 @@ mod tests {
         busy.began();
         let gone = phase(&waiting);
         drop(gone);
-        assert!(waiting.close_oldest());
+        assert!(waiting.displace());
         assert_eq!(closed(&first).await, (Overdue::Displaced, 0));
         busy.answered();
-        assert!(waiting.close_oldest());
+        assert!(waiting.displace());
         assert_eq!(closed(&second).await, (Overdue::Displaced, 0));
-        assert!(waiting.close_oldest());
+        assert!(waiting.displace());
         assert_eq!(closed(&busy).await, (Overdue::Displaced, 0));
-        assert!(!waiting.close_oldest(), "none waits any more");
+        assert!(!waiting.displace(), "none waits any more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_crowd_that_waits_for_heads_displaces_its_own_and_not_the_probe_that_came_before_it() {
+        let waiting = Arc::default();
+        let probe = of_caller(&waiting, 1);
+        let crowd = [of_caller(&waiting, 2), of_caller(&waiting, 2)];
+        assert!(waiting.displace());
+        assert_eq!(closed(&crowd[0]).await, (Overdue::Displaced, 0));
+        let next = of_caller(&waiting, 2);
+        assert!(waiting.displace());
+        assert_eq!(closed(&crowd[1]).await, (Overdue::Displaced, 0));
+        probe.began();
+        probe.answered();
+        let _last = of_caller(&waiting, 2);
+        assert!(waiting.displace());
+        assert_eq!(closed(&next).await, (Overdue::Displaced, 0));
+        assert_eq!(closed(&probe).await, (Overdue::Idle, 15));
     }
 
     fn caller(last: u8) -> Caller {

@@ -43,8 +43,8 @@ pub struct CalledAt(pub SocketAddr);
 /// Limits of one port.
 #[derive(Clone, Debug)]
 pub struct HttpLimits {
-    /// Maximum number of open connections. A further one displaces the connection that has waited longest for a
-    /// request head; if none waits, the new one is closed.
+    /// Maximum number of open connections. A further one displaces a connection that waits for a request head: the
+    /// one that has waited longest, of the caller that has the most. If none waits, the new one is closed.
     pub connections: usize,
     /// Limits on the connections of one caller.
     pub addresses: AddressLimits,
@@ -153,7 +153,7 @@ impl HttpServer {
         if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
             return Some(ConnectionSlot { _slot: slot, _address: address });
         }
-        if !self.waiting.close_oldest() {
+        if !self.waiting.displace() {
             self.close("cap", peer, "the limit of connections is reached, and all are in use");
             return None;
         }
@@ -178,9 +178,10 @@ impl HttpServer {
         place: ConnectionSlot,
         graceful: &GracefulShutdown,
     ) {
-        let patience = ConnectionDeadlines { head: self.limits.head_timeout, idle: self.limits.idle_timeout };
-        let phase = Arc::new(ConnectionPhase::new(Arc::clone(&self.waiting), patience));
+        let deadlines =
+            ConnectionDeadlines { head: self.limits.head_timeout, idle: self.limits.idle_timeout };
         let (called_at, caller) = (stream.local_addr().ok().map(CalledAt), Caller::of(peer.ip()));
+        let phase = Arc::new(ConnectionPhase::new(Arc::clone(&self.waiting), caller, deadlines));
         let requests = Arc::clone(&phase);
         let service = service_fn(move |mut request: Request<Incoming>| {
             requests.began();
