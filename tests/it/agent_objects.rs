@@ -6,7 +6,8 @@ use kubesvc::account::spec::KubeconfigSource;
 use kubesvc::account::{KubesvcAccount, KubesvcAccountSpec, KubesvcAgent, ORIGIN_LABEL, SessionId, State};
 use kubesvc::budget::Budget;
 use kubesvc::hub::{
-    AdmissionClass, AgentObjects, AgentSummary, KubeAgentObjects, Registration, RegistrationError, SessionRef,
+    AdmissionClass, AgentObjects, AgentSummary, KnownAgent, KubeAgentObjects, Registration,
+    RegistrationError, SessionRef,
 };
 use kubesvc::leases::Replicas;
 use kubesvc::objects::{AccountObjects, KubeAccountObjects, WriteError};
@@ -55,6 +56,17 @@ async fn agent_of(namespace: &TestNamespace) -> Option<KubesvcAgent> {
     must(namespace.api::<KubesvcAgent>().get_opt(&name).await.map_err(|error| error.to_string()))
 }
 
+/// Returns the agent as listed, once the API server's cache, which serves the list, has its last write.
+async fn listed_as_written(agents: &KubeAgentObjects, namespace: &TestNamespace) -> KnownAgent {
+    eventually("the list shows the last write", PATIENCE, async || {
+        let version = agent_of(namespace).await.and_then(|agent| agent.metadata.resource_version);
+        let listed = agents.known().await.map_err(|error| error.to_string())?;
+        let current = listed.into_iter().find(|known| Some(&known.resource_version) == version.as_ref());
+        current.ok_or_else(|| format!("the list is older than {version:?}"))
+    })
+    .await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agents_object_is_noted_on_and_removed_only_as_it_was_seen() {
     let namespace = namespace().await;
@@ -69,7 +81,7 @@ async fn an_agents_object_is_noted_on_and_removed_only_as_it_was_seen() {
         kept_from: None,
         problem: Some(("ListRefused".into(), "too many".into())),
     };
-    let seen = must(agents.known().await.map_err(|error| error.to_string())).remove(0);
+    let seen = listed_as_written(&agents, &namespace).await;
     for session in ["s0", "s1", "s1"] {
         eventually("it is its turn to be noted on", PATIENCE, async || {
             match agents.write_summary(session_of_agent(&session.into()), &note).await {
@@ -88,7 +100,7 @@ async fn an_agents_object_is_noted_on_and_removed_only_as_it_was_seen() {
 
     must(agents.remove(&seen).await.map_err(|error| error.to_string()));
     assert!(agent_of(&namespace).await.is_some(), "it has changed since it was seen");
-    let seen = must(agents.known().await.map_err(|error| error.to_string())).remove(0);
+    let seen = listed_as_written(&agents, &namespace).await;
     must(agents.remove(&seen).await.map_err(|error| error.to_string()));
     assert!(agent_of(&namespace).await.is_none());
     must(agents.remove(&seen).await.map_err(|error| error.to_string()));
