@@ -22,8 +22,8 @@ pub(super) struct ConnectionDeadlines {
     pub(super) idle: Duration,
 }
 
-/// Connections of a port that wait for their caller. When there are too many, the longest-waiting connection of the caller
-/// that has the most is closed, so that a flood displaces its own connections and not the one of a probe.
+/// Connections of a port that wait for their caller. When there are too many, the longest-waiting one of the caller
+/// that has the most is closed, so that a flood displaces its own connections and not that of a probe.
 #[derive(Debug, Default)]
 pub struct WaitingConnections(Mutex<WaitQueue>);
 
