@@ -9,7 +9,7 @@ DENY_FOLDER := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kubesvc/cargo-deny-$(DENY_
 DENY := $(DENY_FOLDER)/bin/cargo-deny
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-replicas test faults random-faults model bench lint fmt crds openapi docs controlplane databases judge openapi-check build clean
+.PHONY: help demo demo-replicas test faults random-faults model bench lint fmt crds openapi docs controlplane databases judge helm promtool openapi-check build clean
 
 help: ## Say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,9 +22,9 @@ demo-replicas: controlplane databases ## Three replicas, two agents; the leader 
 	$(CARGO) build --quiet --features $(FEATURES) --bins --example demo_replicas
 	@$(CARGO) run --quiet --features $(FEATURES) --example demo_replicas
 
-test: controlplane databases judge ## All tests: pure, database, real control planes, faults
-	$(CARGO) test --features $(FEATURES) --quiet --no-run
-	$(CARGO) test --features $(FEATURES) --quiet
+test: controlplane databases judge helm promtool ## All tests: pure, database, real control planes, faults
+	$(CARGO) test --workspace --features $(FEATURES) --quiet --no-run
+	$(CARGO) test --workspace --features $(FEATURES) --quiet
 
 faults: controlplane databases ## The long faults: every crash point on every database, ten minutes without a database, floods
 	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 4 --skip random_faults:: faults::
@@ -34,15 +34,15 @@ random-faults: controlplane databases ## An hour of random faults on three repli
 	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 1 random_faults::
 
 model: ## Every order of steps of the protocol, in larger worlds than `make test` has; a table of what was seen
-	$(CARGO) test --profile bench --features $(FEATURES) --quiet --lib hub::model -- --ignored --nocapture
+	$(CARGO) test --profile bench --features $(FEATURES) --quiet --lib hub::model_checker -- --ignored --nocapture
 
 bench: controlplane databases ## Ratios against raw API writes and a bare client; results go to docs/benchmarks.md
 	$(CARGO) bench --bench accounts
 
 lint: $(DENY) ## Format, clippy, licences and versions of dependencies
-	$(CARGO) fmt --check
-	$(CARGO) clippy --all-targets --features $(FEATURES) --quiet -- -D warnings
-	$(CARGO) clippy --lib --bins --quiet -- -D warnings
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --features $(FEATURES) --quiet -- -D warnings
+	$(CARGO) clippy --workspace --lib --bins --quiet -- -D warnings
 	$(DENY) --log-level error check --hide-inclusion-graph licenses bans sources
 	@sh tests/advisories.sh $(DENY)
 
@@ -51,16 +51,17 @@ $(DENY):
 	@$(CARGO) install --quiet --locked --version $(DENY_VERSION) --root $(DENY_FOLDER) cargo-deny
 
 fmt: ## Format the code
-	$(CARGO) fmt
+	$(CARGO) fmt --all
 
-crds: ## Write crds/ from the Rust types
+crds: ## Write crds/, and their copy in the chart, from the Rust types
 	$(CARGO) run --quiet --bin kubesvc-operator -- crds --directory crds
+	cp crds/*.yaml charts/kubesvc/files/crds/
 
 openapi: ## Write docs/openapi.json from the routes
 	$(CARGO) run --quiet --bin kubesvc-operator -- openapi > docs/openapi.json
 
-docs: ## Write the tables of docs/settings.md from the code
-	UPDATE_DOCS=1 $(CARGO) test --features $(FEATURES) --quiet --test it docs::the_tables
+docs: ## Write the tables of docs/settings.md and the charts' schemas of settings from the code
+	UPDATE_DOCS=1 $(CARGO) test --features $(FEATURES) --quiet --test it -- docs::the_tables drift::the_charts
 
 openapi-check: controlplane ## Drive every REST call with schemathesis (installed once in the cache folder, pinned; needs Python and PyPI)
 	KUBESVC_SCHEMATHESIS=$$(sh tests/openapi/schemathesis.sh) && export KUBESVC_SCHEMATHESIS && \
@@ -74,6 +75,12 @@ databases: ## See to the programs of MariaDB and PostgreSQL for the tests (Debia
 
 judge: ## Build what judges objects as Argo CD and Flux do (half a minute; kept in the same place)
 	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane judge
+
+helm: ## Build Helm, which installs the charts in the tests (four minutes; kept in the same place)
+	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane helm
+
+promtool: ## Build promtool, which checks alerts and runs their unit tests (two minutes; kept in the same place)
+	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane promtool
 
 build: ## Build the three programs for release
 	$(CARGO) build --release --bins

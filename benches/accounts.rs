@@ -15,10 +15,9 @@
 
 use std::{process::ExitCode, time::Instant};
 
-use harness::{
+use kubesvc_testkit::{
     controlplane::{ControlPlane, StartOptions},
-    kubeconfig::{self, Proof},
-    pki::Authority,
+    kubeconfig::{self, Authority, Proof},
 };
 use options::{AT_ONCE, Benchmark, Options};
 use report::Report;
@@ -38,8 +37,6 @@ mod failover;
 mod follow;
 #[path = "accounts/follower.rs"]
 mod follower;
-#[path = "../tests/harness/mod.rs"]
-mod harness;
 #[path = "accounts/idle.rs"]
 mod idle;
 #[path = "accounts/objects.rs"]
@@ -161,7 +158,7 @@ fn servers(plane: &ControlPlane) -> Result<Vec<(&'static str, u32)>, String> {
 async fn conditions(options: &Options, start: Instant) -> Result<String, String> {
     let Options { accounts, rounds, .. } = options;
     let machine = processes::machine()?;
-    let (kubernetes, etcd) = harness::assets::versions()?;
+    let (kubernetes, etcd) = kubesvc_testkit::assets::versions()?;
     let date = jiff::Timestamp::now().strftime("%-d %B %Y");
     let minutes = start.elapsed().as_secs().div_ceil(60);
     Ok(format!(

@@ -3,7 +3,7 @@
 // Package controlplane pins the programs of a real Kubernetes control plane for the tests and the demo.
 //
 // Nothing here is linked into kubesvc. The module exists so that go.sum fixes every byte that goes into these
-// programs; tests/harness/assets.rs builds them and keeps them in a cache folder keyed by go.sum.
+// programs; crates/testkit/src/assets.rs builds them and keeps them in a cache folder keyed by go.sum.
 package controlplane
 
 import (

@@ -1,23 +1,29 @@
 //! Finds or builds etcd, kube-apiserver and kubectl, and says where they are: `make controlplane`. With the argument
-//! `judge` it is the program that judges objects as Argo CD and Flux do: `make judge`.
-
-#[path = "../tests/harness/mod.rs"]
-mod harness;
+//! `judge` it is the program that judges objects as Argo CD and Flux do: `make judge`; with `helm` it is Helm: `make helm`;
+//! with `promtool`, what reads rules and expressions as Prometheus does: `make promtool`.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    if std::env::args().nth(1).as_deref() == Some("judge") {
-        return match harness::assets::gitops_judge() {
+    let one = match std::env::args().nth(1).as_deref() {
+        Some("judge") => Some(("the judge of GitOps health", kubesvc_testkit::assets::gitops_judge())),
+        Some("helm") => Some(("Helm", kubesvc_testkit::assets::helm())),
+        Some("promtool") => {
+            Some(("promtool", kubesvc_testkit::assets::prometheus_tools().map(|tools| tools.promtool)))
+        }
+        _ => None,
+    };
+    if let Some((what, found)) = one {
+        return match found {
             Ok(path) => {
-                println!("the judge of GitOps health is {}", path.display());
+                println!("{what} is {}", path.display());
                 ExitCode::SUCCESS
             }
             Err(reason) => failed(&reason),
         };
     }
-    match harness::assets::ensure() {
+    match kubesvc_testkit::assets::ensure() {
         Ok(assets) => {
             let programs = [&assets.etcd, &assets.kube_apiserver, &assets.kubectl];
             let folders: BTreeSet<_> = programs.into_iter().filter_map(|program| program.parent()).collect();

@@ -4,8 +4,6 @@
 
 #[path = "demo/checks.rs"]
 mod checks;
-#[path = "../tests/harness/mod.rs"]
-mod harness;
 #[path = "demo/http.rs"]
 mod http_get;
 #[path = "demo/inputs.rs"]
@@ -25,7 +23,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use harness::{
+use inputs::{accounts, agent_settings, operator_settings};
+use kubesvc_testkit::{
     controlplane::{ControlPlane, StartOptions, kubectl_path},
     folder::Folder,
     kubectl::{self, Output},
@@ -33,7 +32,6 @@ use harness::{
     process::Process,
     wait::try_eventually,
 };
-use inputs::{accounts, agent_settings, operator_settings};
 use screen::Screen;
 use stage::{NAMESPACE, end_well, install, is_once, namespaced, prepare, program, until_ready, with_log};
 

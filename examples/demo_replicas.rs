@@ -5,8 +5,6 @@
 
 #[path = "demo_replicas/balancer.rs"]
 mod balancer;
-#[path = "../tests/harness/mod.rs"]
-mod harness;
 #[path = "demo/http.rs"]
 mod http_get;
 #[path = "demo_replicas/lookout.rs"]
@@ -23,7 +21,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use balancer::Balancer;
-use harness::{
+use kubesvc_testkit::{
     controlplane::{ControlPlane, StartOptions, kubectl_path},
     databases::{self, Kind},
     folder::Folder,

@@ -4,72 +4,67 @@
 //! again*; the action follows from what is then observed. Each action is one write, and after a crash before or after
 //! it, the next look continues from the state it left.
 
+mod account_rows;
 mod act;
 mod adoption;
 mod dead_replicas;
-mod elections;
 mod events;
-mod foreign_rows;
-mod leader;
 mod listings;
-mod memory;
-mod metrics;
 mod observe;
 mod owned_secrets;
 mod reconcile;
-mod schedule;
-mod workers;
+mod transient_state;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::Client;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::info;
 
-use crate::account::failure::FailureClass;
-use crate::account::lifecycle::{LifecyclePolicy, RowFact};
-use crate::account::name_precedence::awaits_request;
-use crate::account::row::{self, AccountRow};
-use crate::account::secret_reference::is_read_by_operator;
-use crate::account::source_rules::SourceRules;
-use crate::account::{GrantPhase, KubesvcAccount};
-use crate::background_tasks::{Outcome, TaskRegistry, TaskSpec};
-use crate::budget::Budget;
-use crate::fleet::{Fleet, Ticks};
+use crate::connected_agents::{ConnectedAgents, Ticks};
+use crate::informers::{AccountIndex, AccountKey, AgentIndex};
 use crate::leases::{LeaseObjects, Mandate, Replicas};
-use crate::objects::{AccountIndex, AccountKey, AgentIndex};
 use crate::secrets::CredentialSource;
-use crate::store::Store;
-use crate::store::projection::Projection;
-use crate::telemetry::errors::chain;
-use crate::wake_set::WakeSet;
+use account_rows::ForeignRows;
+use adoption::SkippedRows;
+use events::Events;
+use kubesvc_core::ReplicaId;
+use kubesvc_core::lifecycle::{LifecyclePolicy, Tick};
+use kubesvc_core::secret_reference::is_read_by_operator;
+use kubesvc_core::source_rules::SourceRules;
+use kubesvc_runtime::background_tasks::{Outcome, TaskRegistry, TaskSpec};
+use kubesvc_runtime::kube_access::KubeAccess;
+use kubesvc_runtime::work_queue::WorkQueue;
+use kubesvc_store::Store;
+use kubesvc_store::account_projection::Projection;
+use listings::Listings;
+use reconcile::Schedule;
+use transient_state::{Elections, TransientStates};
 
 pub use adoption::AdoptedRows;
-pub use metrics::ControllerMetrics;
 
-/// Maximum number of accounts reconciled concurrently.
-const MAX_CONCURRENT_ACCOUNTS: usize = 64;
 /// Maximum number of uids, or of Secrets, looked up at once.
 const MAX_WAKES_PER_BATCH: usize = 1024;
 /// Interval at which all accounts are reconciled and unwatched credentials are read again.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(600);
-/// Interval between comparisons of rows and objects.
-const ROW_COMPARISON_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Dependencies of the controller, assembled by the composition root. Clones share all of it.
 #[derive(Clone)]
 pub struct ControllerContext {
-    /// Client for objects.
-    pub client: Client,
+    /// Access to the API server, within the rate limit of writes.
+    pub kube: KubeAccess,
     /// Index of the accounts as last seen.
     pub accounts: Arc<AccountIndex>,
     /// The connected agents.
-    pub fleet: Arc<dyn Fleet>,
+    pub connected_agents: Arc<dyn ConnectedAgents>,
     /// Index of the agents' objects as last seen.
     pub agents: Arc<AgentIndex>,
     /// Names of the agents' objects that changed.
-    pub changed_agents: Arc<WakeSet<String>>,
+    pub changed_agents: Arc<WorkQueue<String>>,
     /// Resolver of credentials.
     pub credentials: Arc<dyn CredentialSource>,
     /// Writer of the rows.
@@ -85,17 +80,15 @@ pub struct ControllerContext {
     /// The leader's clock, in seconds.
     pub ticks: Arc<Ticks>,
     /// uids of accounts that the hub wants reconciled.
-    pub wakes: Arc<WakeSet<String>>,
+    pub wakes: Arc<WorkQueue<String>>,
     /// Secrets that changed, by namespace and name.
-    pub changed_secrets: Arc<WakeSet<(String, String)>>,
+    pub changed_secrets: Arc<WorkQueue<(String, String)>>,
     /// Secrets that an earlier version of kubesvc may have created, by namespace and name.
-    pub outdated_secrets: Arc<WakeSet<(String, String)>>,
-    /// Rate limit of writes to the API server.
-    pub budget: Budget,
+    pub outdated_secrets: Arc<WorkQueue<(String, String)>>,
     /// Registry of the leader's tasks.
     pub tasks: TaskRegistry,
     /// id of this replica, for Events.
-    pub replica_id: String,
+    pub replica_id: ReplicaId,
     /// Metrics of the controller.
     pub metrics: ControllerMetrics,
     /// The right to lead.
@@ -104,6 +97,41 @@ pub struct ControllerContext {
     pub replicas: Arc<Replicas>,
     /// The replicas' Leases; `None` with a single replica.
     pub leases: Option<LeaseObjects>,
+}
+
+/// The controller while it leads.
+struct Controller {
+    context: ControllerContext,
+    schedule: Schedule,
+    transient_states: TransientStates,
+    events: Events,
+    /// Elections that are being written.
+    elections: Elections,
+    /// Foreign rows.
+    foreign: ForeignRows,
+    /// Foreign rows that adoption cannot take.
+    skipped: SkippedRows,
+    /// Account names listed in agents' own files.
+    listings: Listings,
+    leading_since: Tick,
+}
+
+impl Controller {
+    fn new(context: ControllerContext, events: Events) -> Self {
+        let schedule = Schedule::new(context.accounts.follow());
+        let leading_since = context.ticks.now();
+        Self {
+            context,
+            schedule,
+            transient_states: TransientStates::default(),
+            events,
+            elections: Elections::default(),
+            foreign: ForeignRows::default(),
+            skipped: SkippedRows::default(),
+            listings: Listings::default(),
+            leading_since,
+        }
+    }
 }
 
 /// Leads until `stop`, then finishes the work in progress and returns. When `over` is cancelled, leadership is lost
@@ -117,20 +145,20 @@ async fn lead(context: ControllerContext, stop: CancellationToken, over: Cancell
         return;
     }
     // Queued Events are dropped when leadership ends.
-    let telling = over.child_token();
-    let events = events::Events::start(context.client.clone(), &context.replica_id, telling.clone());
-    let _ended = telling.drop_guard();
-    let controller = Arc::new(leader::Controller::new(context, events));
+    let events_stop = over.child_token();
+    let events = Events::start(&context.kube, &context.replica_id, events_stop.clone());
+    let _ended = events_stop.drop_guard();
+    let controller = Arc::new(Controller::new(context, events));
     info!(accounts = controller.context.accounts.len(), "started leading");
     tokio::join!(
-        workers::run(Arc::clone(&controller), stop.clone(), over),
+        reconcile::run(Arc::clone(&controller), stop.clone(), over),
         keep_time(&controller, &stop),
-        follow_fleet(&controller, &stop),
+        follow_connected_agents(&controller, &stop),
         follow_secrets(&controller, &stop),
         listings::follow(&controller, &stop),
         owned_secrets::keep_updated(&controller, &stop),
         resync(&controller, &stop),
-        repair_rows(&controller, &stop),
+        account_rows::repair(&controller, &stop),
         adoption::run(&controller, &stop),
         dead_replicas::run(&controller, &stop),
     );
@@ -138,7 +166,7 @@ async fn lead(context: ControllerContext, stop: CancellationToken, over: Cancell
 
 /// Advances the leader's seconds. For a process that was suspended, one tick passes however long that took, and none
 /// if its mandate expired meanwhile.
-async fn keep_time(controller: &leader::Controller, stop: &CancellationToken) {
+async fn keep_time(controller: &Controller, stop: &CancellationToken) {
     let context = &controller.context;
     let task = TaskSpec::new("clock of the leader", "Counts seconds, and wakes accounts that are due");
     let second = task.every(Duration::from_secs(1));
@@ -154,7 +182,7 @@ async fn keep_time(controller: &leader::Controller, stop: &CancellationToken) {
     context.tasks.drive(second, stop, tick).await;
 }
 
-async fn follow_fleet(controller: &leader::Controller, stop: &CancellationToken) {
+async fn follow_connected_agents(controller: &Controller, stop: &CancellationToken) {
     let context = &controller.context;
     let task = TaskSpec::new("reports of agents", "Wakes accounts of which agents said something");
     let task = task.woken_by(&context.wakes).batch(MAX_WAKES_PER_BATCH);
@@ -167,14 +195,14 @@ async fn follow_fleet(controller: &leader::Controller, stop: &CancellationToken)
 }
 
 /// Rereads the credential of each account that names a changed Secret.
-async fn follow_secrets(controller: &leader::Controller, stop: &CancellationToken) {
+async fn follow_secrets(controller: &Controller, stop: &CancellationToken) {
     let context = &controller.context;
     let task = TaskSpec::new("changed Secrets", "Has the credentials of accounts read again");
     let task = task.woken_by(&context.changed_secrets).batch(MAX_WAKES_PER_BATCH);
     let recheck = |changed: Vec<(String, String)>| async move {
         for (namespace, name) in changed {
             for account in context.accounts.by_secret(&namespace, &name) {
-                controller.memories.recheck_credential(account.uid());
+                controller.transient_states.recheck_credential(account.uid());
                 controller.schedule.wakes.wake(AccountKey::of(&account));
             }
         }
@@ -183,13 +211,13 @@ async fn follow_secrets(controller: &leader::Controller, stop: &CancellationToke
     context.tasks.drive(task, stop, recheck).await;
 }
 
-async fn resync(controller: &leader::Controller, stop: &CancellationToken) {
+async fn resync(controller: &Controller, stop: &CancellationToken) {
     let context = &controller.context;
     let task = TaskSpec::new("resync", "Wakes all accounts").every(RESYNC_INTERVAL);
     let wake_all = |_: Vec<()>| async {
         for account in context.accounts.all() {
             if is_read_by_operator(account.spec.agent_source()) {
-                controller.memories.recheck_credential(account.uid());
+                controller.transient_states.recheck_credential(account.uid());
             }
             controller.schedule.wakes.wake(AccountKey::of(&account));
         }
@@ -198,85 +226,55 @@ async fn resync(controller: &leader::Controller, stop: &CancellationToken) {
     context.tasks.drive(task, stop, wake_all).await;
 }
 
-/// Repairs rows that were edited, or that a crash left behind their object: immediately, then once a minute, and
-/// whenever the database is available again.
-async fn repair_rows(controller: &leader::Controller, stop: &CancellationToken) {
-    let projection = &controller.context.projection;
-    let task = TaskSpec::new("row comparison", "Repairs rows that differ from their objects");
-    let task = task.every(ROW_COMPARISON_INTERVAL).at_start().on_change(projection.watch());
-    let task = task.without_deadline().logs_itself();
-    controller.context.tasks.drive(task, stop, |_: Vec<()>| compare_rows(controller)).await;
+/// Metrics of the controller. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct ControllerMetrics {
+    /// By former and new state.
+    transitions: Family<[(&'static str, &'static str); 2], Counter>,
+    reconciles: Counter,
+    writes: Counter,
+    conflicts: Counter,
+    failed_requests: Counter,
+    dropped_events: Counter,
+    foreign_rows: Gauge,
+    adopted_rows: Counter,
+    unreadable_rows: Gauge,
+    adoption_passes: Counter,
 }
 
-async fn compare_rows(controller: &leader::Controller) -> Outcome {
-    let projection = &controller.context.projection;
-    if projection.problem().is_some() {
-        // The next run follows as soon as the database is available.
-        return Outcome::Done;
+impl ControllerMetrics {
+    /// Registers the metrics under `kubesvc_controller_…`.
+    pub fn register(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("kubesvc_controller");
+        registry.register("transitions", "State changes written", self.transitions.clone());
+        registry.register("looks", "Times an account was looked at", self.reconciles.clone());
+        registry.register("writes", "Writes of account objects", self.writes.clone());
+        registry.register(
+            "conflicts",
+            "Writes refused because the object had changed",
+            self.conflicts.clone(),
+        );
+        registry.register("failed_requests", "Requests that failed otherwise", self.failed_requests.clone());
+        registry.register(
+            "dropped_events",
+            "Kubernetes Events that were not written",
+            self.dropped_events.clone(),
+        );
+        registry.register(
+            "foreign_rows",
+            "Rows of kubesvc_accounts that kubesvc did not write",
+            self.foreign_rows.clone(),
+        );
+        registry.register(
+            "adoption_looks",
+            "Times the rows that are to become accounts were looked at",
+            self.adoption_passes.clone(),
+        );
+        registry.register("adopted_rows", "Rows that became accounts", self.adopted_rows.clone());
+        registry.register(
+            "unreadable_rows",
+            "Rows that are to become accounts and cannot",
+            self.unreadable_rows.clone(),
+        );
     }
-    let outcome = match projection.repair(|| expected_rows(&controller.context)).await {
-        Ok(repair) if repair.is_nothing() => Outcome::Done,
-        Ok(repair) => {
-            info!(
-                inserted = repair.inserted,
-                updated = repair.updated,
-                deleted = repair.deleted,
-                refused = repair.refused,
-                "repaired rows"
-            );
-            Outcome::Done
-        }
-        Err(error) => {
-            warn!(error = %chain(&error), "rows were not compared; tried again in a minute");
-            Outcome::Refused(chain(&error))
-        }
-    };
-    foreign_rows::tell(controller);
-    // Accounts that waited for the database, or for a foreign row to go, can continue.
-    let all = controller.context.accounts.all();
-    let waiting = all.iter().filter(|one| one.is_being_deleted() || waits_for_its_row(one));
-    controller.schedule.wakes.wake_all(waiting.map(|one| AccountKey::of(one)));
-    outcome
-}
-
-/// Whether the account has no row because a foreign row has its name.
-fn waits_for_its_row(account: &KubesvcAccount) -> bool {
-    account.status_or_default().failure_class() == Some(FailureClass::RowExists)
-}
-
-/// The rows that should exist: one for each account that has kubesvc's finalizer and its name to itself. An account
-/// that is being deleted keeps its row but gets no new one.
-fn expected_rows(context: &ControllerContext) -> Vec<AccountRow> {
-    let accounts = context.accounts.all();
-    accounts
-        .iter()
-        .filter(|account| calls_for_row(context, account))
-        .map(|account| row::of(account))
-        .collect()
-}
-
-/// Whether an account should have a row, and the row can be written without the lifecycle.
-fn calls_for_row(context: &ControllerContext, account: &KubesvcAccount) -> bool {
-    let may = match context.projection.fact(account.uid(), account.account_name()) {
-        RowFact::Present => true,
-        RowFact::Foreign => false,
-        RowFact::Absent | RowFact::Unavailable => !account.is_being_deleted() && !waits_for_its_row(account),
-    };
-    may && account.has_finalizer() && rival_of(context, account).is_none() && !awaits_request(account)
-}
-
-/// The object that takes precedence over this one under the same account name, if any.
-fn rival_of(context: &ControllerContext, account: &KubesvcAccount) -> Option<Arc<KubesvcAccount>> {
-    let first = context.accounts.by_account_name(account.account_name()).into_iter().next()?;
-    context.accounts.precedence().takes_precedence(&first, account).then_some(first)
-}
-
-/// Whether another object still has a grant under the account's name, although this one takes precedence.
-fn is_name_held(context: &ControllerContext, account: &KubesvcAccount) -> bool {
-    let namesakes = context.accounts.by_account_name(account.account_name());
-    let precedence = context.accounts.precedence();
-    let holds = |other: &Arc<KubesvcAccount>| {
-        precedence.takes_precedence(account, other) && other.status_or_default().phase() != GrantPhase::None
-    };
-    namesakes.iter().any(holds)
 }

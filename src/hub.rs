@@ -2,35 +2,34 @@
 //!
 //! Each agent has one stream, owned by one [task](sessions::session). A [pure function](sessions::duties) of the account
 //! and of what the session has done decides what the session owes the account. The leader reads the agents' reports
-//! through [`Fleet`](crate::fleet::Fleet). The hub writes two kinds of objects: KubesvcAgents, and the accounts of agents'
-//! own files.
+//! through [`ConnectedAgents`](crate::connected_agents::ConnectedAgents). The hub writes two kinds of objects:
+//! KubesvcAgents, and the accounts of agents' own files.
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`admission`] | the port, the hello, the queue of agents to be registered, draining |
+//! | [`agent_admission`] | the port, the hello, the queue of agents to be registered, draining |
 //! | [`sessions`] | the connected agents: session loops, ledgers, the registry, session events |
 //! | [`agent_status`] | the KubesvcAgent objects: registration, summaries, outboxes, disconnects, collection |
 //! | [`zone_probes`] | probes of agents for accounts without a zone |
 //! | [`static_accounts`] | accounts of an agent's own file |
-//! | [`tables`] | rows about agents: assignments, fences, lists of namespaces |
-//! | [`fleet_view`] | the port [`Fleet`](crate::fleet::Fleet) |
-//! | [`context`], [`credentials`] | what all parts read, and the reader of credentials they share |
-//! | [`retry`] | repeated requests to an API server that may not answer |
+//! | [`table_writers`] | rows about agents: assignments, fences, lists of namespaces |
+//! | [`account_objects`] | the port for accounts at the API server |
+//! | [`local_agents`] | the port [`ConnectedAgents`](crate::connected_agents::ConnectedAgents) |
+//! | [`context`] | what all parts read, and the reader of credentials they share |
 //!
 //! Sessions publish [events](sessions::events); agent status, tables and the leader subscribe. No part holds the hub: it
 //! holds the parts that it uses, and [`Hub::new`] connects them.
 
-mod admission;
+mod account_objects;
+mod agent_admission;
 mod agent_status;
 mod context;
-mod credentials;
-mod fleet_view;
+mod local_agents;
 mod metrics;
-mod retry;
 mod sessions;
 mod settings;
 mod static_accounts;
-mod tables;
+mod table_writers;
 mod zone_probes;
 
 use std::net::SocketAddr;
@@ -45,37 +44,39 @@ use tokio_util::task::TaskTracker;
 use tonic_health::server::HealthReporter;
 use tracing::{info, warn};
 
-pub use admission::queue::AdmissionClass;
+pub use account_objects::AccountObjects;
+pub use agent_admission::queue::AdmissionClass;
 pub use agent_status::registration::{
     AgentObjects, AgentSummary, KnownAgent, KubeAgentObjects, OutboxWrite, RegisteredAgent, Registration,
     RegistrationError, SessionRef,
 };
 pub use metrics::{HubMetrics, ReasonLabel};
-pub use settings::{HubSettings, Pings};
-pub use tables::assignments::{AssignmentChecks, AssignmentRows, StoredAssignments};
-pub use tables::fences::{FenceRows, StoredFences};
-pub use tables::namespaces::{NamespaceRows, StoredNamespaces};
+pub use settings::{
+    AbsentAgentSettings, AdmissionSettings, HubSettings, ListenerSettings, Pings, SessionSettings,
+    StaticAccountSettings,
+};
+pub use table_writers::assignments::{AssignmentChecks, AssignmentRows, StoredAssignments};
+pub use table_writers::fences::{FenceRows, StoredFences};
+pub use table_writers::namespaces::{NamespaceRows, StoredNamespaces};
 
-use crate::fleet::Ticks;
+use crate::connected_agents::Ticks;
+use crate::informers::{AccountIndex, AgentIndex};
 use crate::leases::{Leadership, Replicas};
-use crate::listen::addresses::Addresses;
-use crate::listen::log_rate_limit::LogRateLimit;
-use crate::objects::{AccountIndex, AccountObjects, AgentIndex};
 use crate::secrets::CredentialSource;
-use crate::shutdown::EssentialTasks;
-use crate::wake_set::WakeSet;
-use admission::handshake::AgentStreams;
-use admission::streams::StreamDeadlines;
-use admission::{Admission, agent_watch, draining, listener, server, waiting};
+use agent_admission::handshake::AgentStreams;
+use agent_admission::listener::{self, ConnectionPolicy};
+use agent_admission::{Admission, draining, server};
 use agent_status::{AgentStatus, AgentStatusWakes};
-use agent_status::{approvals, collection, departed_agents, disconnects, outbox_writer, summaries};
-use context::HubContext;
-use credentials::Credentials;
+use agent_status::{disconnects, garbage_collection, report_outbox_writer, summaries};
+use context::{Credentials, HubContext};
+use kubesvc_runtime::background_tasks::{BackgroundTasks, TaskRegistry};
+use kubesvc_runtime::listen::connection_limits::LogRateLimit;
+use kubesvc_runtime::work_queue::WorkQueue;
 use sessions::events::{LeaderWakes, SessionEvents, SessionSubscriber};
 use sessions::session::session_loop::SessionParts;
-use sessions::{Sessions, dispatch, mass_delete_guard};
+use sessions::{Sessions, mass_delete_guard};
 use static_accounts::StaticAccounts;
-use tables::{TableRows, TableWakes, Tables, assignments, fences, namespaces};
+use table_writers::{TableRows, TableWakes, TableWriters, assignments, fences, namespaces};
 use zone_probes::ZoneProbes;
 
 /// Time limit for sessions to end when the hub stops.
@@ -128,7 +129,7 @@ pub struct HubPorts {
     /// The leader's clock.
     pub ticks: Arc<Ticks>,
     /// Uids of accounts that the leader reconciles again.
-    pub leader: Arc<WakeSet<String>>,
+    pub leader: Arc<WorkQueue<String>>,
     /// Whether this replica leads.
     pub leadership: Arc<Leadership>,
     /// Liveness of the other replicas.
@@ -142,7 +143,7 @@ pub struct Hub {
     zone_probes: Arc<ZoneProbes>,
     agent_status: Arc<AgentStatus>,
     admission: Arc<Admission>,
-    tables: Arc<Tables>,
+    tables: Arc<TableWriters>,
     streams: Arc<AgentStreams>,
 }
 
@@ -189,7 +190,8 @@ impl Hub {
             fences: ports.fence_rows,
             namespaces: ports.namespace_rows,
         };
-        let tables = Arc::new(Tables::new(Arc::clone(&context), Arc::clone(&sessions), rows, table_wakes));
+        let tables =
+            Arc::new(TableWriters::new(Arc::clone(&context), Arc::clone(&sessions), rows, table_wakes));
         let static_accounts = Arc::new(StaticAccounts {
             context: Arc::clone(&context),
             sessions: Arc::clone(&sessions),
@@ -215,7 +217,7 @@ impl Hub {
     /// # Errors
     /// The port is in use, the address is not local, or the permission is missing. The error says what to do, in one line.
     pub async fn bind(&self) -> Result<BoundHub, HubError> {
-        let settings = &self.context.settings;
+        let settings = &self.context.settings.listener;
         let listener = listener::bind(settings).await?;
         let address = listener.local_addr().map_err(|source| HubError::Bind {
             address: settings.address.clone(),
@@ -252,29 +254,21 @@ impl Hub {
         self.context.metrics.register(registry);
     }
 
-    /// Spawns the tasks of all parts. If one of them ends before `stop`, all are stopped.
-    fn spawn_tasks(&self, essential: &EssentialTasks, health: &HealthReporter, stop: &CancellationToken) {
-        let stop = || stop.clone();
-        let sessions = || Arc::clone(&self.sessions);
-        let agents = || Arc::clone(&self.agent_status);
-        let admission = || Arc::clone(&self.admission);
-        let tables = || Arc::clone(&self.tables);
-        let zone_probes = Arc::clone(&self.zone_probes);
-        let draining = Arc::clone(&self.admission.draining);
-        essential.spawn("routing changes", dispatch::route_changes(sessions(), zone_probes, stop()));
-        essential.spawn("following agents", agent_watch::run(admission(), stop()));
-        essential.spawn("admission queue", waiting::sweep(admission(), stop()));
-        essential.spawn("outbox writes", outbox_writer::run(agents(), stop()));
-        essential.spawn("forgetting agents", departed_agents::forget(agents(), stop()));
-        essential.spawn("approvals of agents", approvals::run(agents(), stop()));
-        essential.spawn("agent summaries", summaries::run(agents(), stop()));
-        essential.spawn("agent collection", collection::run(agents(), stop()));
-        essential.spawn("disconnects", disconnects::run(agents(), stop()));
-        essential.spawn("mass delete guard", mass_delete_guard::run(sessions(), stop()));
-        essential.spawn("fences", fences::run(tables(), stop()));
-        essential.spawn("namespace lists", namespaces::run(tables(), stop()));
-        essential.spawn("assignments", assignments::run(tables(), stop()));
-        essential.spawn("health", draining::publish_health(draining, health.clone(), stop()));
+    /// Starts the tasks of all parts.
+    fn start_tasks(&self, background: &BackgroundTasks, health: &HealthReporter) {
+        let Self { sessions, zone_probes, agent_status, admission, tables, .. } = self;
+        sessions::start(background, sessions, zone_probes);
+        mass_delete_guard::start(background, sessions);
+        agent_admission::start(background, admission);
+        draining::start(background, &admission.draining, health);
+        report_outbox_writer::start(background, agent_status);
+        agent_status::start(background, agent_status);
+        summaries::start(background, agent_status);
+        garbage_collection::start(background, agent_status);
+        disconnects::start(background, agent_status);
+        fences::start(background, tables);
+        namespaces::start(background, tables);
+        assignments::start(background, tables);
     }
 }
 
@@ -291,39 +285,30 @@ impl BoundHub {
     }
 
     /// Serves until stopped. Then drains: each agent gets a redial time, new agents are refused with one, and the call
-    /// returns when all have disconnected, within 5 s.
+    /// returns when all have disconnected, within 5 s. `registry` lists the background tasks.
     ///
     /// # Errors
     /// The server or a task cannot start or ends by itself: a bug.
-    pub async fn serve(self, hub: Arc<Hub>, stop: CancellationToken) -> Result<(), HubError> {
+    pub async fn serve(
+        self,
+        hub: Arc<Hub>,
+        registry: TaskRegistry,
+        stop: CancellationToken,
+    ) -> Result<(), HubError> {
         let health = HealthReporter::new();
         let context = &hub.context;
         let router = server::router(context, Arc::clone(&hub.streams), &health).await?;
         let (stop, close) = (stop.child_token(), CancellationToken::new());
         // The port stays open while agents drain, so that agents that dial meanwhile get a redial time.
         let shut = CancellationToken::new();
-        let policy = Arc::new(listener::ConnectionPolicy {
-            metrics: context.metrics.clone(),
-            cap: context.settings.connection_cap,
-            addresses: Addresses::new(context.settings.limits.clone()),
-            without_stream: Arc::default(),
-            without_stream_cap: context.settings.without_stream_cap,
-            preface_wait: context.settings.preface_wait,
-            bounds: StreamDeadlines {
-                first_request: context.settings.request_wait,
-                idle: context.settings.idle_wait,
-            },
-            rest_port: context.settings.rest_port,
-            close: close.clone(),
-            tasks: context.tasks.clone(),
-            log_limit: LogRateLimit::default(),
-        });
+        let policy = Arc::new(ConnectionPolicy::new(context, close.clone()));
         // Before KubesvcAgents are listed, every agent would look unapproved.
         let seen = Arc::clone(&context.agent_index);
         let listed = async move { seen.synced().await };
         let incoming = ReceiverStream::new(listener::accept(self.listener, policy, listed, shut.clone()));
-        let essential = EssentialTasks::new(context.tasks.clone(), stop.clone());
-        hub.spawn_tasks(&essential, &health, &stop);
+        // If a task ends before `stop`, all are stopped.
+        let background = BackgroundTasks::new(context.tasks.clone(), stop.clone(), registry);
+        hub.start_tasks(&background, &health);
         info!(address = %self.address, "agents may connect");
         let ended = CancellationToken::new();
         let serving = async {
@@ -345,14 +330,14 @@ impl BoundHub {
             shut.cancel();
             context.tasks.close();
             if tokio::time::timeout_at(deadline, context.tasks.wait()).await.is_err() {
-                warn!("not all agents have left in time");
+                warn!("some agents did not disconnect in time");
             }
             // Lets the last frames be sent; connections that do not read them are closed.
             let _ = tokio::time::timeout(CLOSE_TIMEOUT, ended.cancelled()).await;
             close.cancel();
         };
         let (served, ()) = tokio::join!(serving, ending);
-        if let Some(why) = essential.failed_task() {
+        if let Some(why) = background.failed_task() {
             return Err(HubError::Server(why.to_owned()));
         }
         served.map_err(|problem| HubError::Server(problem.to_string()))
@@ -360,6 +345,6 @@ impl BoundHub {
 }
 
 #[cfg(test)]
-mod model;
+mod model_checker;
 #[cfg(test)]
 mod tests;

@@ -1,19 +1,106 @@
 //! The composition root of `kubesvc-operator`: the only place that assembles its parts.
 
-mod arguments;
 mod cli;
-mod copy;
-mod database;
-mod exposure;
-mod isolation;
-mod join_peers;
 mod kube_client;
-mod kube_connection;
 mod lead;
-mod leases;
 mod readiness;
+mod replicas;
 mod run;
-mod run_location;
+mod security_warnings;
 mod settings;
+mod startup;
+mod state_metrics;
+
+use std::io;
+use std::path::PathBuf;
+
+use kube::config::{InClusterError, KubeconfigError};
+
+use crate::hub::HubError;
+use crate::peers::JoinPeersError;
+use kubesvc_runtime::kube_access::KubeError;
+use kubesvc_runtime::telemetry::errors::chain;
+use kubesvc_store::StoreError;
 
 pub use cli::main;
+
+/// Why the operator cannot start, or ended by itself: what is missing, and what to do. A cause in the middle of a text
+/// is no source, since its text would stand there twice.
+#[derive(Debug, thiserror::Error)]
+enum StartError {
+    /// The process cannot handle its signals.
+    #[error("signals cannot be caught")]
+    Signals(#[source] io::Error),
+    /// The file of `--kubeconfig` cannot be used.
+    #[error("--kubeconfig {}", .path.display())]
+    KubeconfigFlag { path: PathBuf, source: KubeconfigError },
+    /// The file of the variable `KUBECONFIG` cannot be used.
+    #[error("KUBECONFIG")]
+    KubeconfigVariable(#[source] KubeconfigError),
+    /// No kubeconfig is given, and the process runs in no pod.
+    #[error("no API server: this is no pod ({}); give --kubeconfig FILE or set KUBECONFIG", chain(.0))]
+    NoApiServer(InClusterError),
+    /// A part of the client's configuration cannot be used.
+    #[error("no client for {server}")]
+    Client { server: String, source: kube::Error },
+    /// The API server does not have the definitions of kubesvc.
+    #[error(
+        "the API server {server} does not know {plural}.kubesvc.io; install the definitions: kubesvc-operator crds | kubectl apply -f -"
+    )]
+    NoDefinitions { server: String, plural: String },
+    /// The operator lacks a permission.
+    #[error(
+        "the operator may not list {plural}.kubesvc.io in {scope}; apply config/rbac, or give it a kubeconfig that may ({why})"
+    )]
+    Forbidden { plural: String, scope: String, why: String },
+    /// The API server does not answer, or refuses otherwise.
+    #[error("the API server {server} cannot be used")]
+    ApiServer { server: String, source: KubeError },
+    /// The kubeconfig of the API server with the Endpoints cannot be used.
+    #[error("kubesvc.cluster-kubernetes.kubeconfigFile {}", .path.display())]
+    PeersKubeconfig { path: PathBuf, source: KubeconfigError },
+    /// This replica cannot join the others.
+    #[error(transparent)]
+    JoinPeers(#[from] JoinPeersError),
+    /// A port cannot be listened on.
+    #[error(
+        "cannot listen on {address}:{port} ({settings}): {cause}; choose another port, or stop the process that uses it"
+    )]
+    Listen { address: String, port: u16, settings: &'static str, cause: io::Error },
+    /// A listener fails otherwise.
+    #[error(transparent)]
+    Listener(io::Error),
+    /// The port for agents cannot be listened on.
+    #[error(transparent)]
+    Hub(#[from] HubError),
+    /// URL, login, schema or tables of the database are wrong. Waiting does not help there.
+    #[error(transparent)]
+    Database(#[from] StoreError),
+    /// A task that must run until the process stops ended earlier.
+    #[error("an essential task ended: {0}")]
+    TaskEnded(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_start_names_its_cause_once_and_what_to_do() {
+        let cause = || io::Error::from(io::ErrorKind::AddrInUse);
+        let address = "127.0.0.1".to_owned();
+        let settings = "server.address, server.port";
+        assert_eq!(
+            chain(&StartError::Listen { address, port: 7002, settings, cause: cause() }),
+            "cannot listen on 127.0.0.1:7002 (server.address, server.port): address in use; choose another port, or stop \
+             the process that uses it"
+        );
+        assert_eq!(chain(&StartError::Signals(cause())), "signals cannot be caught: address in use");
+        assert_eq!(chain(&StartError::Listener(cause())), "address in use");
+        let store = StoreError::Refused { what: "table t".to_owned(), source: std::sync::Arc::new(cause()) };
+        assert_eq!(chain(&StartError::Database(store)), "the database refuses table t: address in use");
+        let (path, source) = (PathBuf::from("/k"), KubeconfigError::FindPath);
+        let why = chain(&source);
+        assert_eq!(chain(&StartError::KubeconfigFlag { path, source }), format!("--kubeconfig /k: {why}"));
+    }
+}

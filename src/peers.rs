@@ -2,27 +2,22 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `members` | who the replicas are, from Endpoints and EndpointSlices: pure |
-//! | `discovery`, `membership` | the watches of both kinds, and the replicas as last seen |
-//! | `access` | whether both kinds may be watched |
-//! | `key`, `signature`, `replays` | the key that all replicas share, signatures under it, and replay protection |
-//! | `client`, `messages`, `calls` | calls to other replicas |
+//! | `discovery` | whether Endpoints and EndpointSlices may be watched, and the watches |
+//! | `membership` | who the replicas are according to these objects, and as last seen |
+//! | `key`, `signature` | the key that all replicas share, and signatures under it |
+//! | `client`, `calls` | calls to other replicas, and their messages |
+//! | `received_calls` | calls of other replicas: verification and replay protection |
 //! | `verification` | which of the discovered addresses have answered under the key, and so are replicas |
-//! | `sessions` | which replica has which agent, according to the KubesvcAgents |
 
-mod access;
 mod calls;
 mod client;
 mod discovery;
-mod error;
 mod key;
-mod members;
 mod membership;
-mod messages;
-mod metrics;
-mod replays;
-mod sessions;
+mod received_calls;
 mod signature;
+#[cfg(test)]
+mod tests;
 mod verification;
 
 use std::collections::HashMap;
@@ -30,44 +25,37 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Endpoints;
-use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::Client;
 use parking_lot::Mutex;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
 
-pub use calls::{RelayError, RemoteAgent, RemoteHolders};
-pub use client::CallError;
-pub use error::JoinPeersError;
-pub use membership::Replica;
-pub use messages::{
-    AgentsOfReplica, DisconnectCall, Holders, HoldersQuestion, MAX_UIDS_PER_QUESTION, ReachAnswer,
-};
-pub use signature::SignatureError;
-
-use crate::background_tasks::BackgroundTasks;
-use crate::objects::AgentIndex;
-use access::WatchableKinds;
+use crate::informers::AgentIndex;
 use client::PeerClient;
-use discovery::DiscoveryScope;
-use key::{PeerKey, SigningKey};
-use members::PodNames;
-use membership::Membership;
-use metrics::{PeerMetrics, RefusalLabel};
-use replays::Replays;
-use sessions::RecordedSessions;
-use signature::{CallSignature, Recipient, SignedCall};
+use key::PeerKey;
+use kubesvc_core::ReplicaId;
+use kubesvc_runtime::background_tasks::BackgroundTasks;
+use kubesvc_runtime::kube_access::{KubeAccess, KubeError};
+use membership::{Membership, PodNames};
+use received_calls::Replays;
 use verification::VerifiedPeers;
+
+pub use calls::{
+    AgentsOfReplica, DisconnectCall, Holders, HoldersQuestion, MAX_UIDS_PER_QUESTION, ReachAnswer,
+    RelayError, RemoteAgent, RemoteHolders,
+};
+pub use client::CallError;
+pub use membership::Replica;
+pub use received_calls::{AnswerSigner, UncheckedCall};
+pub use signature::SignatureError;
 
 /// This replica, as others reach it.
 #[derive(Clone, Debug)]
 pub struct PeerIdentity {
     /// Id of the replica.
-    pub replica_id: String,
+    pub replica_id: ReplicaId,
     /// Address on which its REST API listens.
     pub address: SocketAddr,
     /// Host name of its machine, used in its URL if it listens on all addresses.
@@ -98,21 +86,21 @@ pub struct Lookup {
     pub fail_fast: bool,
 }
 
-/// Clients and data needed to join the other replicas.
+/// Accesses and data needed to join the other replicas.
 pub struct JoinPoints {
-    /// Client of the operator's own API server, which has the Secret with the key.
-    pub own: Client,
+    /// Access to the operator's own API server, which has the Secret with the key.
+    pub own: KubeAccess,
     /// The KubesvcAgents as last seen.
     pub agents: Arc<AgentIndex>,
     /// The operator's namespace.
     pub namespace: String,
-    /// Client of the API server that has the Endpoints.
-    pub discovery: Client,
+    /// Access to the API server that has the Endpoints.
+    pub discovery: KubeAccess,
 }
 
 /// The replicas, as this one sees them.
 pub struct Peers {
-    replica_id: String,
+    replica_id: ReplicaId,
     identity: PeerIdentity,
     started: Timestamp,
     membership: Arc<Membership>,
@@ -125,7 +113,8 @@ pub struct Peers {
 struct PeerTransport {
     key: Arc<PeerKey>,
     client: PeerClient,
-    sessions: RecordedSessions,
+    /// The KubesvcAgents, which stand in for a replica that does not answer.
+    agents: Arc<AgentIndex>,
     verified: Arc<VerifiedPeers>,
     replays: Mutex<Replays>,
     began: Instant,
@@ -133,32 +122,65 @@ struct PeerTransport {
     silent: Mutex<HashMap<String, Instant>>,
 }
 
-/// A call from another replica whose signature is not verified yet, because its body has not been read.
-pub struct UncheckedCall {
-    signed: CallSignature,
-    key: Arc<SigningKey>,
-}
-
-/// Signs the answer to an admitted call.
-pub struct AnswerSigner {
-    key: Arc<SigningKey>,
-    nonce: String,
-}
-
-impl AnswerSigner {
-    /// Returns the headers that sign an answer.
-    pub fn sign(&self, status: StatusCode, body: &[u8]) -> [(HeaderName, HeaderValue); 2] {
-        signature::answer_headers(&self.key, &self.nonce, status, body)
-    }
+/// Why a replica cannot join the others: what is missing, and what to do. Nothing of the key is in it.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinPeersError {
+    /// The API server refuses to say what the operator may do, or cannot be reached.
+    #[error("the API server does not say whether the operator may {right}")]
+    Review {
+        /// What was asked about.
+        right: String,
+        /// Why not.
+        #[source]
+        source: KubeError,
+    },
+    /// The operator may not look for the other replicas.
+    #[error("{0}")]
+    Denied(String),
+    /// The operator may not use the Secret.
+    #[error(
+        "the operator may not {verb} Secret {secret}, whose key signs calls between replicas; apply config/rbac, or set \
+         kubesvc.cluster: local for one replica"
+    )]
+    SecretForbidden {
+        /// The verb as RBAC has it.
+        verb: &'static str,
+        /// Namespace and name.
+        secret: String,
+    },
+    /// The API server does not take the request, cannot be reached, or does not answer.
+    #[error(transparent)]
+    Secret(KubeError),
+    /// Somebody deletes the Secret as often as it is made.
+    #[error("Secret {secret} is made and deleted all the time; let it be")]
+    Contended {
+        /// Namespace and name.
+        secret: String,
+    },
+    /// The Secret holds no good key.
+    #[error(
+        "Secret {secret} must have {min_bytes} random bytes or more under {field:?}; delete it, and it is made anew"
+    )]
+    Unfit {
+        /// Namespace and name.
+        secret: String,
+        /// The key of the Secret.
+        field: &'static str,
+        /// How long it must be.
+        min_bytes: usize,
+    },
+    /// No key can be made.
+    #[error("the system gives no random numbers")]
+    NoRandomness,
 }
 
 impl Peers {
     /// Creates a replica that runs alone: it looks for no others and refuses their calls.
     pub fn alone(identity: PeerIdentity) -> Self {
-        Self::new(identity, Membership::default(), None)
+        Self::new(identity, Arc::default(), None)
     }
 
-    /// Joins the other replicas: checks permissions, reads or creates the key, and starts the watches, which
+    /// Joins the other replicas: checks permissions, starts the watches, and reads or creates the key. The watches
     /// run until stopped.
     ///
     /// # Errors
@@ -170,68 +192,37 @@ impl Peers {
         background: &BackgroundTasks,
         stop: &CancellationToken,
     ) -> Result<Self, JoinPeersError> {
-        let (allowed, denied) = access::review(&ways.discovery, &lookup.namespace).await?;
-        if !denied.is_empty() {
-            let problem = cannot_look(&denied, &lookup.namespace);
-            if lookup.fail_fast {
-                return Err(JoinPeersError::Denied(problem));
-            }
-            warn!("{problem}; continuing because kubesvc.cluster-kubernetes.failFast is false");
-        }
-        let key = Arc::new(PeerKey::open(ways.own, &ways.namespace).await?);
         let names =
             lookup.pod_domain.clone().map(|domain| PodNames { namespace: lookup.namespace.clone(), domain });
+        let membership = Arc::new(Membership::new(names));
+        discovery::start(&ways.discovery, lookup, &membership, background, stop).await?;
+        let key = Arc::new(PeerKey::open(&ways.own, &ways.namespace).await?);
         let proofs = Arc::new(VerifiedPeers::default());
         let link = PeerTransport {
             client: PeerClient::new(&identity.replica_id, Arc::clone(&key), Arc::clone(&proofs)),
             key,
-            sessions: RecordedSessions::new(ways.agents),
+            agents: ways.agents,
             verified: proofs,
             replays: Mutex::default(),
             began: Instant::now(),
             silent: Mutex::default(),
         };
         let link = Arc::new(link);
-        let cluster = Self::new(identity, Membership::new(names), Some(Arc::clone(&link)));
-        cluster.watch(allowed, lookup, &ways.discovery, background, stop);
+        let cluster = Self::new(identity, membership, Some(Arc::clone(&link)));
         let (membership, identity) = (Arc::clone(&cluster.membership), cluster.identity.clone());
         let is_self = move |replica: &Replica| identity.is(replica);
         verification::start(background, link, membership, is_self);
         Ok(cluster)
     }
 
-    fn new(identity: PeerIdentity, membership: Membership, link: Option<Arc<PeerTransport>>) -> Self {
+    fn new(identity: PeerIdentity, membership: Arc<Membership>, link: Option<Arc<PeerTransport>>) -> Self {
         Self {
             replica_id: identity.replica_id.clone(),
             identity,
             started: Timestamp::now(),
-            membership: Arc::new(membership),
+            membership,
             metrics: PeerMetrics::default(),
             transport: link,
-        }
-    }
-
-    fn watch(
-        &self,
-        allowed: WatchableKinds,
-        lookup: Lookup,
-        client: &Client,
-        background: &BackgroundTasks,
-        stop: &CancellationToken,
-    ) {
-        let looked = DiscoveryScope {
-            namespace: lookup.namespace,
-            service_prefix: lookup.service_name_prefix,
-            port_name: lookup.http_port_name,
-        };
-        let (client, membership) = (|| client.clone(), || Arc::clone(&self.membership));
-        if allowed.endpoints {
-            let watch = discovery::watch::<Endpoints>(client(), looked.clone(), membership(), stop.clone());
-            background.spawn("watch of Endpoints", "Finds replicas by their Endpoints", watch);
-        }
-        if allowed.slices {
-            let watch = discovery::watch::<EndpointSlice>(client(), looked, membership(), stop.clone());
-            background.spawn("watch of EndpointSlices", "Finds replicas by their EndpointSlices", watch);
         }
     }
 
@@ -278,86 +269,38 @@ impl Peers {
             if address.ip().is_unspecified() { self.identity.host.clone() } else { address.ip().to_string() };
         Replica {
             id: self.replica_id.clone(),
-            base_url: members::base_url(&host, address.port(), None),
+            base_url: membership::base_url(&host, address.port(), None),
             ready,
             last_updated: self.started,
             named: true,
         }
     }
-
-    /// Checks the headers of a call from another replica, before its body is read. `address` is the local
-    /// address that received the call. An unknown key id makes it read the Secret again, in case the key was
-    /// rotated.
-    ///
-    /// # Errors
-    /// The call has no signature, is not for this replica or not of this time, or is signed with a key that
-    /// is not in use.
-    pub async fn look_at(
-        &self,
-        headers: &HeaderMap,
-        address: Option<SocketAddr>,
-    ) -> Result<UncheckedCall, SignatureError> {
-        let since_ms = self.started.as_millisecond();
-        let here = Recipient { id: &self.replica_id, address, since_ms };
-        let read = match &self.transport {
-            None => Err(SignatureError::Alone),
-            Some(link) => match CallSignature::read(headers, here, Timestamp::now().as_millisecond()) {
-                Err(refusal) => Err(refusal),
-                Ok(signed) => {
-                    let key = link.key.named(&signed.key_id).await;
-                    key.map(|key| UncheckedCall { signed, key }).ok_or(SignatureError::UnknownKey)
-                }
-            },
-        };
-        read.map_err(|refusal| self.count(refusal))
-    }
-
-    /// Verifies a call from another replica as a whole. Returns what signs its answer. The same call is never
-    /// admitted again.
-    ///
-    /// # Errors
-    /// The signature does not match, or the call was seen before.
-    pub fn admit(
-        &self,
-        call: UncheckedCall,
-        method: &str,
-        path: &str,
-        body: &[u8],
-    ) -> Result<AnswerSigner, SignatureError> {
-        let Some(link) = &self.transport else { return Err(self.count(SignatureError::Alone)) };
-        link.admit(call, SignedCall { method, path, body }).map_err(|refusal| self.count(refusal))
-    }
-
-    fn count(&self, refusal: SignatureError) -> SignatureError {
-        self.metrics.refused.get_or_create(&RefusalLabel { reason: refusal.word() }).inc();
-        refusal
-    }
 }
 
-impl PeerTransport {
-    fn admit(
-        &self,
-        UncheckedCall { signed, key }: UncheckedCall,
-        call: SignedCall<'_>,
-    ) -> Result<AnswerSigner, SignatureError> {
-        if !signed.fits(&key, call) {
-            return Err(SignatureError::Wrong);
-        }
-        let nonce = signed.stamp.nonce;
-        // Only nonces of correctly signed calls are remembered, so that strangers cannot fill the memory.
-        self.replays.lock().take(nonce.clone(), self.began.elapsed())?;
-        Ok(AnswerSigner { key, nonce })
+/// Counters of calls between replicas.
+#[derive(Clone, Debug, Default)]
+struct PeerMetrics {
+    /// Calls to other replicas.
+    calls: Counter,
+    /// Calls to other replicas that failed.
+    failed: Counter,
+    /// Calls from other replicas that were refused, by reason: one of a fixed set of words.
+    refused: Family<[(&'static str, &'static str); 1], Counter>,
+}
+
+impl PeerMetrics {
+    fn register(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("kubesvc_peer");
+        registry.register("calls", "Calls to other replicas", self.calls.clone());
+        registry.register(
+            "calls_failed",
+            "Calls to other replicas without a good answer",
+            self.failed.clone(),
+        );
+        registry.register(
+            "calls_refused",
+            "Calls of others refused for their signature",
+            self.refused.clone(),
+        );
     }
 }
-
-fn cannot_look(denied: &[String], namespace: &str) -> String {
-    format!(
-        "the operator may not {} in namespace {namespace}, and so cannot find other replicas; apply \
-         config/rbac/replicas.yaml there, which grants list and watch of endpoints and endpointslices.discovery.k8s.io \
-         to its service account, or set kubesvc.cluster: local for one replica",
-        denied.join(", nor ")
-    )
-}
-
-#[cfg(test)]
-mod tests;

@@ -5,52 +5,37 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `body`, `json_size`, `json`, `extract`, `input` | parsing a request, or a 4xx |
+//! | `accounts`, `dynamic`, `agents`, `clouddrivers`, `health` | the handlers, one module for each resource |
+//! | `internal` | signed calls of other replicas |
+//! | `body`, `json`, `extract` | parsing a request, or a 4xx |
 //! | `browsers` | which web pages may call: by default none |
 //! | `memory_limit` | how much memory requests may use at once |
-//! | `lookup` | finding an account's object by name, read from the API server |
+//! | `lookup` | the accounts of a request: finding their objects, running their writes |
 //! | `decide` | what a request does in each state; pure |
-//! | `create`, `change`, `credential` | the writes, and recovery from a crash between two of them |
-//! | `api` | calls to the API server, and how its errors map to a caller's |
-//! | `view`, `page` | accounts as REST shows them |
-//! | `holders` | which agents hold an account, across all replicas |
-//! | `internal` | signed calls of other replicas |
-//! | `startup` | answers until the process has started |
-//! | `unimplemented_routes` | documented calls that answer 501 |
-//! | `health` | liveness and readiness |
-//! | `error` | errors in the shape of Spring services |
+//! | `account_writes` | the writes, and recovery from a crash between two of them |
+//! | `view` | accounts as REST shows them |
+//! | `dto`, `openapi` | the OpenAPI description |
+//! | `error` | errors in the shape of Spring services, and how errors of the API server map to them |
 
+mod account_writes;
 mod accounts;
 mod agents;
-mod api;
-mod assignments;
 mod body;
 mod browsers;
-mod change;
 mod clouddrivers;
-mod create;
-mod credential;
-mod decide;
 mod dto;
-mod dynamic;
+mod dynamic_accounts;
 mod error;
 mod extract;
-mod gitops;
 mod health;
-mod holders;
-mod input;
-mod internal;
 mod json;
-mod json_size;
-mod kubernetes;
 mod lookup;
 mod memory_limit;
 mod openapi;
-mod page;
-mod startup;
+mod peer_routes;
+mod request_rules;
 #[cfg(test)]
 mod tests;
-mod unimplemented_routes;
 mod view;
 
 use std::future::Future;
@@ -60,28 +45,32 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 
 pub use browsers::BrowserRules;
-pub use health::Readiness;
+pub use health::{Readiness, StartupState, second_listener, starting};
 pub use openapi::openapi;
-pub use startup::{StartupState, second_listener, starting};
 
-use crate::account::not_watched;
-use crate::account::source_rules::SourceRules;
-use crate::background_tasks::TaskRegistry;
-use crate::fleet::Fleet;
-use crate::listen::addresses::AddressLimits;
-use crate::listen::http::HttpLimits;
-use crate::objects::AccountIndex;
+use crate::connected_agents::ConnectedAgents;
+use crate::informers::AccountIndex;
 use crate::peers::Peers;
-use crate::store::Store;
-use api::Calls;
 use error::RestError;
+use kubesvc_core::ReplicaId;
+use kubesvc_core::not_watched;
+use kubesvc_core::source_rules::SourceRules;
+use kubesvc_runtime::background_tasks::TaskRegistry;
+use kubesvc_runtime::kube_access::KubeAccess;
+use kubesvc_runtime::listen::connection_limits::AddressLimits;
+use kubesvc_runtime::listen::http::HttpLimits;
+use kubesvc_runtime::shutdown::spawn_named;
+use kubesvc_store::Store;
 use memory_limit::{MemoryPermit, RequestLimits};
 
 /// Time limit for a writing request to wait for its turn.
 const WRITE_SLOT_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Maximum number of concurrent requests of REST to the API server.
+const MAX_CONCURRENT_CALLS: usize = 64;
 
 /// Default limit on a request body, in bytes.
 pub const DEFAULT_MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
@@ -116,7 +105,7 @@ pub struct RestSettings {
     /// reconcile.
     pub accounts_watched: bool,
     /// Id of this replica.
-    pub replica_id: String,
+    pub replica_id: ReplicaId,
     /// Which accounts may use credentials from outside their own namespace.
     pub source_rules: SourceRules,
     /// Which web pages may call, and the host names that callers may use.
@@ -126,12 +115,12 @@ pub struct RestSettings {
 /// The components that REST calls.
 #[derive(Clone)]
 pub struct RestPorts {
-    /// Client of the operator's own API server.
-    pub client: kube::Client,
+    /// Access to the operator's own API server.
+    pub kube: KubeAccess,
     /// Index of the accounts as last seen.
     pub accounts: Arc<AccountIndex>,
     /// Agents connected to this replica.
-    pub fleet: Arc<dyn Fleet>,
+    pub connected_agents: Arc<dyn ConnectedAgents>,
     /// The other replicas.
     pub peers: Arc<Peers>,
     /// The database.
@@ -150,7 +139,6 @@ pub struct RestState {
     settings: Arc<RestSettings>,
     ports: RestPorts,
     limits: Arc<RequestLimits>,
-    calls: Arc<Calls>,
 }
 
 impl std::ops::Deref for RestState {
@@ -164,8 +152,9 @@ impl std::ops::Deref for RestState {
 impl RestState {
     /// Creates the state, with request limits sized for the configured body limit.
     pub fn new(settings: RestSettings, ports: RestPorts) -> Self {
-        let room = Arc::new(RequestLimits::new(settings.max_body_bytes));
-        Self { settings: Arc::new(settings), ports, limits: room, calls: Arc::default() }
+        let limits = Arc::new(RequestLimits::new(settings.max_body_bytes));
+        let kube = ports.kube.clone().at_most(MAX_CONCURRENT_CALLS);
+        Self { settings: Arc::new(settings), ports: RestPorts { kube, ..ports }, limits }
     }
 
     /// Returns 501 if dynamic accounts are off.
@@ -204,8 +193,8 @@ impl RestState {
             drop((held, place));
             written
         };
-        tokio::spawn(kept).await.unwrap_or_else(|problem| {
-            tracing::error!(error = %problem, "a request did not finish");
+        // Runs on if the caller hangs up. A panic is logged with the name of the task.
+        spawn_named("REST write", kept).detach().await.unwrap_or_else(|_| {
             Err(RestError::new(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "the operator failed to finish the request; see its log",
@@ -217,7 +206,7 @@ impl RestState {
 /// Routes of the REST API.
 pub fn router(state: RestState) -> Router {
     let browsers = Arc::new(state.settings.browsers.clone());
-    internal::routes(&state)
+    peer_routes::routes(&state)
         // Accounts. `dynamic` is a valid account name, so this path also serves GET and DELETE of the account of that
         // name.
         .route(
@@ -226,26 +215,34 @@ pub fn router(state: RestState) -> Router {
         )
         .route(
             "/armory/accounts/dynamic",
-            post(dynamic::post)
-                .put(dynamic::put)
-                .patch(dynamic::patch)
-                .get(dynamic::get)
-                .delete(dynamic::delete),
+            post(dynamic_accounts::post)
+                .put(dynamic_accounts::put)
+                .patch(dynamic_accounts::patch)
+                .get(dynamic_accounts::get)
+                .delete(dynamic_accounts::delete),
         )
         .route("/armory/accounts/{name}", get(accounts::get).delete(accounts::delete_one))
         // Spinnaker's queries about one account.
-        .route("/agents/kubernetes/accounts/{name}", get(kubernetes::account))
-        .route("/agents/kubernetes/accounts/{name}/namespaces", get(kubernetes::namespaces))
+        .route("/agents/kubernetes/accounts/{name}", get(accounts::get_or_empty))
+        .route("/agents/kubernetes/accounts/{name}/namespaces", get(accounts::namespaces))
         // Agents.
         .route("/armory/agents", get(agents::list))
         .route("/armory/agents/{id}", get(agents::get))
-        .route("/armory/agent/assignments", post(assignments::elect))
+        .route("/armory/agent/assignments", post(agents::elect))
         .route("/armory/agent/{id}/disconnect", post(agents::disconnect))
         // Replicas.
         .route("/armory/clouddrivers", get(clouddrivers::list))
         .route("/armory/clouddrivers/sql/pool/settings", get(clouddrivers::pools))
         .route("/armory/clouddrivers/{id}", get(clouddrivers::get))
-        .merge(unimplemented_routes::routes())
+        // Documented calls that are not implemented. They answer 501, because 404 would suggest a wrong path.
+        .route("/armory/agent/operations", get(operations).post(operations))
+        .route("/armory/agent/operations/{operationId}", get(operations))
+        // An agent may have the id `operations`.
+        .route("/armory/agent/operations/disconnect", get(operations).post(agents::disconnect_operations))
+        .route("/armory/agent/operationresults", post(operations))
+        .route("/armory/agent/operations/database", get(operations).post(operations))
+        .route("/credentials", any(credentials))
+        .route("/credentials/{*rest}", any(credentials))
         // Health, metrics and the OpenAPI description.
         .merge(health_routes())
         .route("/metrics", get(health::metrics))
@@ -272,4 +269,18 @@ fn health_routes() -> Router<RestState> {
         .route("/health/liveness", get(health::liveness))
         .route("/health/readiness", get(health::readiness))
         .route("/health/tasks", get(health::tasks))
+}
+
+async fn operations() -> RestError {
+    RestError::new(
+        StatusCode::NOT_IMPLEMENTED,
+        "operations are not implemented yet: this version registers accounts and their agents, and deploys nothing",
+    )
+}
+
+async fn credentials() -> RestError {
+    RestError::new(
+        StatusCode::NOT_IMPLEMENTED,
+        "requests to Clouddriver's account management are not forwarded yet; call Clouddriver itself, or /armory/accounts/dynamic here",
+    )
 }

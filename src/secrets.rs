@@ -1,28 +1,26 @@
-//! Resolves what a spec names to the credential itself.
+//! Resolves what a spec names to the credential itself, and writes the Secrets of accounts that kubesvc owns.
 //!
 //! | module | owns |
 //! |---|---|
+//! | `account_secret` | the Secret that kubesvc writes for the kubeconfigs of one account |
 //! | `source` | from an account to its vetted credential, and when the credential counts as changed |
-//! | `engine` | the port of secret engines, and the set of available engines |
-//! | `kube_secret`, `k8s` | Secrets at the API server, through `secretRef` and through references |
-//! | `file` | files on the operator's disk |
-//! | `noop` | references that are the secret themselves |
+//! | `engine` | the port of secret engines, the set of available engines, and the engines `k8s` and `noop`; Secrets that a spec names by `secretRef` are read here, too |
+//! | `file` | the engine `file`: files on the operator's disk |
 
+mod account_secret;
 mod engine;
 mod file;
-mod k8s;
-mod kube_secret;
-mod noop;
 mod source;
 #[cfg(test)]
 mod tests;
 
+pub use account_secret::{AccountSecret, AccountSecretError, SecretWriter};
 use async_trait::async_trait;
 use secrecy::SecretSlice;
 pub use source::Credentials;
 
-use crate::account::KubesvcAccount;
-use crate::account::failure::Failure;
+use kubesvc_core::KubesvcAccount;
+use kubesvc_core::failure::Failure;
 
 /// A vetted credential, ready to be sent to an agent of the zone that has the grant. Deliberately without
 /// `Debug`.

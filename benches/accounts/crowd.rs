@@ -15,13 +15,13 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
-use kubesvc::{
-    account::{FIELD_MANAGER, KubesvcAgent, KubesvcAgentSpec, names},
-    budget::{Budget, Urgency},
-    wire::ops::{
-        Accepted, AgentFrame, Hello, HubFrame, agent_frame, hub_frame,
-        operations_server::{Operations, OperationsServer},
-    },
+use kubesvc_core::{
+    FIELD_MANAGER, KubesvcAgent, KubesvcAgentSpec, object_names,
+    wire::ops::{Accepted, AgentFrame, Hello, HubFrame, agent_frame, hub_frame},
+};
+use kubesvc_runtime::{
+    grpc::ops::operations_server::{Operations, OperationsServer},
+    rate_limit::{RateLimit, Urgency},
 };
 use serde_json::json;
 use tokio::net::{TcpListener, TcpSocket};
@@ -31,24 +31,24 @@ use tonic::{
 };
 
 use crate::{
-    harness::{
-        controlplane::ControlPlane,
-        folder::Folder,
-        namespace::TestNamespace,
-        ports,
-        process::Process,
-        simulated_agent::{
-            SimulatedAgent,
-            frames::{Introduction, NoSession, Policy},
-        },
-        wait::try_eventually,
-    },
     objects::{ZONE, each},
     operator::{Operator, Site},
     options::Options,
     progress::say,
     report::{Report, Row, Wanted},
     statistics::{Series, shown},
+};
+use kubesvc_testkit::{
+    controlplane::ControlPlane,
+    folder::Folder,
+    namespace::TestNamespace,
+    ports,
+    process::Process,
+    simulated_agent::{
+        SimulatedAgent,
+        frames::{Introduction, NoSession, Policy},
+    },
+    wait::try_eventually,
 };
 
 /// Environment variable that makes this process the bare server, with its port as the value.
@@ -130,8 +130,9 @@ async fn known_agents(plane: &ControlPlane, count: usize) -> Result<TestNamespac
     let agents: Api<KubesvcAgent> = namespace.api();
     each(count, async |number| {
         let (agent_id, zone_id) = (agent_id(number), ZONE.to_owned());
-        let name = names::agent_object_name(&agent_id, &zone_id);
-        let agent = KubesvcAgent::new(&name, KubesvcAgentSpec { agent_id, zone_id, approved: true });
+        let name = object_names::agent_object_name(&agent_id.as_str().into(), &zone_id);
+        let agent =
+            KubesvcAgent::new(&name, KubesvcAgentSpec { agent_id: agent_id.into(), zone_id, approved: true });
         agents.create(&PostParams::default(), &agent).await.map(drop).map_err(|e| e.to_string())
     })
     .await?;
@@ -210,9 +211,9 @@ async fn accepted(hub: &str, number: usize) -> Result<SimulatedAgent, String> {
 async fn raw_writes(plane: &ControlPlane, count: usize) -> Result<f64, String> {
     let namespace = known_agents(plane, count).await?;
     let agents: Api<KubesvcAgent> = namespace.api();
-    let (budget, start) = (Budget::new(LIMIT, LIMIT), Instant::now());
+    let (rate_limit, start) = (RateLimit::new(LIMIT, LIMIT), Instant::now());
     each(count, async |number| {
-        budget.take(Urgency::Rest).await;
+        rate_limit.take(Urgency::Rest).await;
         register(&agents, &agent_id(number), ZONE).await
     })
     .await?;
@@ -221,7 +222,7 @@ async fn raw_writes(plane: &ControlPlane, count: usize) -> Result<f64, String> {
 
 /// Makes the one write that a registration needs.
 async fn register(agents: &Api<KubesvcAgent>, agent_id: &str, zone: &str) -> Result<(), String> {
-    let name = names::agent_object_name(agent_id, zone);
+    let name = object_names::agent_object_name(&agent_id.into(), zone);
     let session = json!({"id": agent_id, "bootId": agent_id, "connectSeq": 1, "replica": "bare"});
     let status =
         json!({"status": {"connected": true, "connectedSince": jiff::Timestamp::now(), "session": session}});

@@ -3,8 +3,7 @@
 use std::time::Instant;
 
 use crate::{
-    follow::{Follow, patience},
-    harness::{controlplane::ControlPlane, databases::Kind},
+    follow::{Follow, max_wait},
     objects::{self, Form},
     operator::introductions,
     options::Options,
@@ -13,6 +12,7 @@ use crate::{
     report::{Report, Row, Wanted},
     statistics::{Series, shown},
 };
+use kubesvc_testkit::{controlplane::ControlPlane, databases::Kind};
 
 /// Default duration of a Lease, in seconds.
 const LEASE: f64 = 15.0;
@@ -67,7 +67,7 @@ async fn rounds(
     let [introduction] = &introductions(1)[..] else { return Err("one agent was asked for".into()) };
     // The agent is connected to the next leader, so that the measurement excludes the agent's redial.
     let mut agent = other.connect(introduction).await?;
-    follow.active(accounts, patience(accounts)).await.map_err(|reason| leader.explain(&reason))?;
+    follow.active(accounts, max_wait(accounts)).await.map_err(|reason| leader.explain(&reason))?;
 
     let mut shares = [Vec::new(), Vec::new()];
     for round in 1..=options.rounds {
@@ -76,7 +76,7 @@ async fn rounds(
             let next = async {
                 objects::create_one(&client, namespace.name(), accounts, Form::RestMade, kubeconfig).await?;
                 accounts += 1;
-                follow.active(accounts, patience(accounts)).await.map_err(|reason| other.explain(&reason))
+                follow.active(accounts, max_wait(accounts)).await.map_err(|reason| other.explain(&reason))
             };
             let (stopped, active) = if end == End::Killed {
                 leader.kill();

@@ -8,7 +8,7 @@ use std::{
 
 use futures::TryStreamExt;
 use kube::{Client, Resource, core::WatchEvent};
-use kubesvc::account::KubesvcAccount;
+use kubesvc_core::KubesvcAccount;
 use serde::Deserialize;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
@@ -96,22 +96,22 @@ impl Follow {
     }
 
     /// Waits for the first change.
-    pub(crate) async fn first(&mut self, patience: Duration) -> Result<Instant, String> {
+    pub(crate) async fn first(&mut self, max_wait: Duration) -> Result<Instant, String> {
         let first = |seen: &Seen| seen.first;
-        self.wait(patience, "the first change of an account", None, first).await
+        self.wait(max_wait, "the first change of an account", None, first).await
     }
 
     /// Waits until `count` accounts have been ACTIVE and returns the time when that was reached.
-    pub(crate) async fn active(&mut self, count: usize, patience: Duration) -> Result<Instant, String> {
+    pub(crate) async fn active(&mut self, count: usize, max_wait: Duration) -> Result<Instant, String> {
         let bar = Bar::start("ACTIVE", count);
         let what = format!("{count} ACTIVE accounts");
         let active = |seen: &Seen| seen.last.filter(|_| seen.active >= count);
-        self.wait(patience, &what, Some(&bar), active).await
+        self.wait(max_wait, &what, Some(&bar), active).await
     }
 
     async fn wait(
         &mut self,
-        patience: Duration,
+        max_wait: Duration,
         what: &str,
         bar: Option<&Bar>,
         done: impl Fn(&Seen) -> Option<Instant>,
@@ -132,10 +132,10 @@ impl Follow {
                 }
             }
         };
-        let waited = tokio::time::timeout(patience, wait).await;
+        let waited = tokio::time::timeout(max_wait, wait).await;
         waited.unwrap_or_else(|_| {
             let active = self.seen.borrow().active;
-            Err(format!("waited {} s for {what}; {active} have been ACTIVE", patience.as_secs()))
+            Err(format!("waited {} s for {what}; {active} have been ACTIVE", max_wait.as_secs()))
         })
     }
 }
@@ -179,6 +179,6 @@ async fn observe(
 }
 
 /// Time limit for this many accounts. Exceeding it means that something is broken.
-pub(crate) fn patience(accounts: usize) -> Duration {
+pub(crate) fn max_wait(accounts: usize) -> Duration {
     Duration::from_secs(120 + accounts as u64 / 10)
 }

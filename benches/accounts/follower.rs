@@ -2,8 +2,7 @@
 //! leader.
 
 use crate::{
-    follow::{Follow, patience},
-    harness::{controlplane::ControlPlane, databases::Kind},
+    follow::{Follow, max_wait},
     objects::{self, Form},
     operator::introductions,
     options::Options,
@@ -13,6 +12,7 @@ use crate::{
     requests::Requests,
     statistics::{Series, shown},
 };
+use kubesvc_testkit::{controlplane::ControlPlane, databases::Kind};
 
 /// Metric that counts how often accounts were looked at.
 const LOOKS: &str = "kubesvc_controller_looks_total";
@@ -74,10 +74,10 @@ async fn activate(
     let introductions = introductions(1);
     let replica = if at_follower { &follower } else { &leader };
     let agent = replica.connect(&introductions[0]).await?;
-    let patience = patience(options.accounts);
+    let max_wait = max_wait(options.accounts);
     let clock = async {
-        let first = follow.first(patience).await?;
-        Ok(follow.active(options.accounts, patience).await? - first)
+        let first = follow.first(max_wait).await?;
+        Ok(follow.active(options.accounts, max_wait).await? - first)
     };
     let time = clock.await.map_err(|reason: String| leader.explain(&reason))?;
     let requests = Requests::since(&before, &client).await?;
@@ -92,7 +92,7 @@ async fn activate(
 }
 
 async fn looked_at(leader: &crate::operator::Operator<'_>, accounts: usize) -> Result<(), String> {
-    crate::harness::wait::try_eventually("a look at every account", patience(accounts), async || {
+    kubesvc_testkit::wait::try_eventually("a look at every account", max_wait(accounts), async || {
         let looks = leader.metric(LOOKS).await?;
         if looks >= accounts as u64 { Ok(()) } else { Err(format!("{LOOKS} is {looks}")) }
     })

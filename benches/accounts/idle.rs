@@ -7,23 +7,11 @@ use std::{
 };
 
 use futures::{StreamExt, TryStreamExt, stream};
-use kubesvc::wire::ops::{
-    Accepted, AgentFrame, HubFrame, hub_frame,
-    operations_server::{Operations, OperationsServer},
-};
+use kubesvc_core::wire::ops::{Accepted, AgentFrame, HubFrame, hub_frame};
+use kubesvc_runtime::grpc::ops::operations_server::{Operations, OperationsServer};
 use tonic::{Request, Response, Status, Streaming, transport::Server};
 
 use crate::{
-    harness::{
-        folder::Folder,
-        ports,
-        process::Process,
-        simulated_agent::{
-            SimulatedAgent,
-            frames::{Introduction, Policy},
-        },
-        wait::try_eventually,
-    },
     objects::ZONE,
     operator::Site,
     options::{AT_ONCE, Options},
@@ -31,6 +19,16 @@ use crate::{
     progress::{Bar, say},
     report::{Report, Row, Wanted},
     statistics::Series,
+};
+use kubesvc_testkit::{
+    folder::Folder,
+    ports,
+    process::Process,
+    simulated_agent::{
+        SimulatedAgent,
+        frames::{Introduction, Policy},
+    },
+    wait::try_eventually,
 };
 
 /// Environment variable that makes this process the bare server, with its port as the value.

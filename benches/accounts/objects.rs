@@ -5,16 +5,13 @@ use std::{collections::BTreeMap, future::Future};
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{Api, Client, api::PostParams};
-use kubesvc::account::{
+use kubesvc_core::{
     DesiredState, FINALIZER, KubesvcAccount, KubesvcAccountSpec, ORIGIN_LABEL, crds,
     spec::{DEFAULT_SECRET_KEY, KubeconfigSource, SecretKeyReference},
 };
 
-use crate::{
-    harness::{controlplane::ControlPlane, wait::try_eventually},
-    options::AT_ONCE,
-    progress::Bar,
-};
+use crate::{options::AT_ONCE, progress::Bar};
+use kubesvc_testkit::{controlplane::ControlPlane, wait::try_eventually};
 
 /// Zone of all accounts and agents.
 pub(crate) const ZONE: &str = "bench";

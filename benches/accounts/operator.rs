@@ -10,20 +10,18 @@ use hyper::{StatusCode, body::Bytes, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-use crate::{
-    harness::{
-        controlplane::ControlPlane,
-        databases::{self, Kind},
-        folder::Folder,
-        ports,
-        process::Process,
-        simulated_agent::{
-            SimulatedAgent,
-            frames::{Introduction, NoSession, Policy},
-        },
-        wait::try_eventually,
+use crate::objects::ZONE;
+use kubesvc_testkit::{
+    controlplane::ControlPlane,
+    databases::{self, Kind},
+    folder::Folder,
+    ports,
+    process::Process,
+    simulated_agent::{
+        SimulatedAgent,
+        frames::{Introduction, NoSession, Policy},
     },
-    objects::ZONE,
+    wait::try_eventually,
 };
 
 /// Time limit for a start.

@@ -5,8 +5,7 @@ use std::time::Duration;
 use futures::future::try_join_all;
 
 use crate::{
-    follow::{Follow, patience},
-    harness::{controlplane::ControlPlane, databases::Kind},
+    follow::{Follow, max_wait},
     objects::{self, Form},
     operator::{Database, Site, introductions},
     options::Options,
@@ -17,6 +16,7 @@ use crate::{
     requests::{AccountWrites, Requests},
     statistics::{Series, shown},
 };
+use kubesvc_testkit::{controlplane::ControlPlane, databases::Kind};
 
 /// Longer than any step here, so that no account is considered orphaned.
 const GRACE: Duration = Duration::from_secs(30);
@@ -120,11 +120,11 @@ async fn activate(
 
     let introductions = introductions(variant.agents);
     let agents = try_join_all(introductions.iter().map(|introduction| operator.connect(introduction)));
-    let patience = patience(options.accounts);
+    let max_wait = max_wait(options.accounts);
     let clock = async {
-        let first = follow.first(patience).await?;
+        let first = follow.first(max_wait).await?;
         let cpu = programs.cpu()?;
-        let last = follow.active(options.accounts, patience).await?;
+        let last = follow.active(options.accounts, max_wait).await?;
         Ok((last - first, programs.cpu()?.since(&cpu)))
     };
     let (agents, clock) = tokio::join!(agents, clock);

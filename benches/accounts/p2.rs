@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 use futures::future::try_join_all;
 
 use crate::{
-    follow::{Follow, patience},
-    harness::{simulated_agent::SimulatedAgent, wait::try_eventually},
+    follow::{Follow, max_wait},
     objects::{self, Form},
     operator::{Operator, Site, introductions},
     options::Options,
@@ -15,6 +14,7 @@ use crate::{
     requests::Requests,
     statistics::Series,
 };
+use kubesvc_testkit::{simulated_agent::SimulatedAgent, wait::try_eventually};
 
 /// Short, so that writes of accounts wrongly considered orphaned fall into the measurement.
 const GRACE: Duration = Duration::from_secs(5);
@@ -39,7 +39,7 @@ pub(crate) async fn run(options: &Options, kubeconfig: &str, report: &mut Report
     let mut operator = site.start()?;
     let mut introductions = introductions(2);
     let mut agents = try_join_all(introductions.iter().map(|one| operator.connect(one))).await?;
-    let active = follow.active(options.accounts, patience(options.accounts)).await;
+    let active = follow.active(options.accounts, max_wait(options.accounts)).await;
     active.map_err(|reason| operator.explain(&reason))?;
 
     let (mut writes, mut others, mut seconds) = (Vec::new(), Vec::new(), Vec::new());
@@ -79,7 +79,7 @@ pub(crate) async fn run(options: &Options, kubeconfig: &str, report: &mut Report
 }
 
 async fn looked_at_all(operator: &Operator<'_>, accounts: usize) -> Result<(), String> {
-    try_eventually("a look at every account", patience(accounts), async || {
+    try_eventually("a look at every account", max_wait(accounts), async || {
         let looks = operator.counter(LOOKS).await?;
         #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
         if looks >= accounts as f64 { Ok(()) } else { Err(format!("{LOOKS} is {looks}")) }

@@ -12,14 +12,7 @@ use serde_json::json;
 
 use crate::{
     bare,
-    follow::{Follow, patience},
-    harness::{
-        controlplane::{ControlPlane, StartOptions},
-        folder::Folder,
-        namespace::TestNamespace,
-        ports,
-        process::Process,
-    },
+    follow::{Follow, max_wait},
     objects::{self, Form, ZONE},
     operator::Site,
     options::Options,
@@ -28,6 +21,13 @@ use crate::{
     report::{Report, Row, Wanted},
     requests::Requests,
     statistics::{Series, shown},
+};
+use kubesvc_testkit::{
+    controlplane::{ControlPlane, StartOptions},
+    folder::Folder,
+    namespace::TestNamespace,
+    ports,
+    process::Process,
 };
 
 const GRACE: Duration = Duration::from_secs(30);
@@ -139,11 +139,11 @@ impl Pair {
         programs.extend(self.servers()?);
         let programs = Programs::new(&programs);
 
-        let patience = patience(count);
+        let max_wait = max_wait(count);
         let clock = async {
-            let first = follow.first(patience).await?;
+            let first = follow.first(max_wait).await?;
             let cpu = programs.cpu()?;
-            let last = follow.active(count, patience).await?;
+            let last = follow.active(count, max_wait).await?;
             Ok((last - first, programs.cpu()?.since(&cpu)))
         };
         let (time, cpu) = clock.await.map_err(|reason: String| {

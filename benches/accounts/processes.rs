@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use crate::harness::database_programs::children;
+use kubesvc_testkit::databases::children;
 
 /// Ticks per second in `/proc/PID/stat`: the kernel's USER_HZ, which is 100 on every Linux.
 const TICKS: f64 = 100.0;

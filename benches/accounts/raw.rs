@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{Client, Resource};
-use kubesvc::account::{
+use kubesvc_core::{
     FIELD_MANAGER, FINALIZER, Grant, GrantPhase, KubesvcAccount, KubesvcAccountStatus, State,
 };
 use serde::Deserialize;
@@ -159,7 +159,7 @@ fn status(write: usize) -> KubesvcAccountStatus {
     KubesvcAccountStatus {
         state: Some(State::Active),
         observed_generation: 1,
-        epoch: kubesvc::account::GrantEpoch(epoch),
+        epoch: kubesvc_core::GrantEpoch(epoch),
         grant: Some(Grant {
             phase: GrantPhase::Open,
             zone: Some(ZONE.into()),

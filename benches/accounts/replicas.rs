@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use crate::{
     failover, follower,
-    harness::{controlplane::ControlPlane, databases::Kind},
     operator::{Database, Operator, Site},
     options::Options,
     report::Report,
 };
+use kubesvc_testkit::{controlplane::ControlPlane, databases::Kind};
 
 /// Longer than any step here, so that no account is considered orphaned.
 const GRACE: Duration = Duration::from_secs(60);

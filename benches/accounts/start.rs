@@ -3,11 +3,10 @@
 use std::time::{Duration, Instant};
 
 use kube::{Api, api::ListParams};
-use kubesvc::{account::KubesvcAccount, store};
+use kubesvc_core::KubesvcAccount;
 
 use crate::{
-    follow::patience,
-    harness::controlplane::ControlPlane,
+    follow::max_wait,
     objects::{self, Form},
     operator::{Database, Site},
     options::Options,
@@ -16,6 +15,7 @@ use crate::{
     report::{Report, Row, Wanted},
     statistics::Series,
 };
+use kubesvc_testkit::controlplane::ControlPlane;
 
 /// Accounts here, as a multiple of the number in the other benchmarks.
 const TIMES: usize = 10;
@@ -78,7 +78,7 @@ fn tell(of: &str, bares: &[(f64, Cpu)], starts: &[(f64, Cpu)], report: &mut Repo
 async fn fill(site: &Site, count: usize) -> Result<(), String> {
     let operator = site.start()?;
     operator.ready().await?;
-    let (end, mut before) = (Instant::now() + patience(count), 0);
+    let (end, mut before) = (Instant::now() + max_wait(count), 0);
     loop {
         tokio::time::sleep(QUIET).await;
         let rows = operator.metric("kubesvc_store_rows_written_total").await?;
@@ -113,7 +113,9 @@ async fn bare(
     database: &str,
     count: usize,
 ) -> Result<(f64, Cpu), String> {
-    let store = store::open(database, store::VendorTables::Refuse).await.map_err(|e| e.to_string())?;
+    let store = kubesvc_store::open(database, kubesvc_store::VendorTables::Refuse)
+        .await
+        .map_err(|e| e.to_string())?;
     let accounts: Api<KubesvcAccount> = Api::namespaced(plane.client().await, namespace);
     let programs = Programs::new(&crate::servers(plane)?);
     let (cpu, begun) = (programs.cpu()?, Instant::now());

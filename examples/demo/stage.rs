@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::harness::{controlplane::ControlPlane, process::Process, wait::try_eventually};
 use super::http_get;
 use super::screen::Screen;
+use kubesvc_testkit::{controlplane::ControlPlane, process::Process, wait::try_eventually};
 
 /// Where the operator and the accounts are.
 pub(crate) const NAMESPACE: &str = "spinnaker";

@@ -7,7 +7,7 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::harness::ports;
+use kubesvc_testkit::ports;
 
 /// It balances until it is dropped.
 pub(crate) struct Balancer {

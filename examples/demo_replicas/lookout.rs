@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::StreamExt as _;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt as _};
-use kubesvc::account::{KubesvcAccount, State};
+use kubesvc_core::{KubesvcAccount, State};
 use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
 

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::harness::{folder::Folder, ports, process::Process, wait::try_eventually};
 use super::stage::{NAMESPACE, program, until_ready, with_log};
 use super::{LEASE, http_get};
+use kubesvc_testkit::{folder::Folder, ports, process::Process, wait::try_eventually};
 
 /// How long another one may take to lead: what the Lease takes to run out, and far more than the rest needs.
 const NEXT: Duration = Duration::from_secs(4 * LEASE);

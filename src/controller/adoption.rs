@@ -11,36 +11,31 @@
 //!
 //! Only that last commit removes anything from the tables, so a row that cannot be read loses nothing.
 
-mod secret;
-mod skipped_rows;
-
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
-use kube::api::PostParams;
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::act::{BoxedError, timed};
-use super::leader::Controller;
-use super::{ROW_COMPARISON_INTERVAL, calls_for_row};
-use crate::account::adoption::{self, Adoption};
-use crate::account::lifecycle::RowFact;
-use crate::account::owned_secret::Contents;
-use crate::account::row::{self, ForeignRow};
-use crate::account::{FIELD_MANAGER, KubesvcAccount, ORIGIN_LABEL, ORIGIN_MIGRATED, not_watched};
-use crate::background_tasks::{Outcome, TaskSpec};
-use crate::budget::Urgency;
-use crate::crash;
-use crate::objects::AccountKey;
-use crate::store::StoreError;
-use crate::telemetry::errors::chain;
-use crate::telemetry::outages::warn_unless_away;
-
-use secret::SecretOutcome;
-pub(super) use skipped_rows::SkippedRows;
+use super::Controller;
+use super::account_rows::{ROW_COMPARISON_INTERVAL, calls_for_row};
+use super::act::ActionError;
+use crate::informers::AccountKey;
+use crate::secrets::{AccountSecretError, SecretWriter};
+use kubesvc_core::account_row::ForeignRow;
+use kubesvc_core::lifecycle::RowFact;
+use kubesvc_core::owned_secret::Contents;
+use kubesvc_core::row_adoption::Adoption;
+use kubesvc_core::{KubesvcAccount, ORIGIN_LABEL, ORIGIN_MIGRATED, account_row, not_watched, row_adoption};
+use kubesvc_runtime::background_tasks::{Outcome, TaskSpec};
+use kubesvc_runtime::kube_access::{ErrorClass, WriteOptions};
+use kubesvc_runtime::rate_limit::Urgency;
+use kubesvc_runtime::telemetry::errors::chain;
+use kubesvc_runtime::telemetry::outages::warn_unless_away;
+use kubesvc_store::StoreError;
 
 /// Maximum number of rows adopted concurrently.
 const MAX_CONCURRENT_ROWS: usize = 8;
@@ -81,13 +76,15 @@ pub(super) async fn run(controller: &Controller, stop: &CancellationToken) {
             // The next run follows as soon as the database is available.
             return Outcome::Done;
         }
-        look(controller, home).await.map_or_else(|error| Outcome::failed(chain(&*error)), |()| Outcome::Done)
+        adopt_all(controller, home)
+            .await
+            .map_or_else(|error| Outcome::failed(chain(&error)), |()| Outcome::Done)
     };
     context.tasks.drive(task, stop, adopt).await;
 }
 
 /// Tries all rows once. An error ends the pass, because it would affect the other rows too.
-async fn look(controller: &Controller, home: &AdoptedRows) -> Result<(), BoxedError> {
+async fn adopt_all(controller: &Controller, home: &AdoptedRows) -> Result<(), ActionError> {
     let (foreign, vendor) =
         (controller.context.store.foreign().await?, controller.context.store.vendor().await?);
     let of_vendor = foreign.len();
@@ -98,34 +95,34 @@ async fn look(controller: &Controller, home: &AdoptedRows) -> Result<(), BoxedEr
         .enumerate()
         .filter(|(_, row)| names.insert(row.name.clone()))
         .collect();
-    let looks = rows.into_iter().map(|(at, row)| async move {
-        let outcome = one(controller, home, &row, at >= of_vendor).await;
+    let attempts = rows.into_iter().map(|(at, row)| async move {
+        let outcome = adopt_row(controller, home, &row, at >= of_vendor).await;
         outcome.map(|outcome| (row.name, outcome))
     });
-    let mut looks = stream::iter(looks).buffer_unordered(MAX_CONCURRENT_ROWS);
+    let mut attempts = stream::iter(attempts).buffer_unordered(MAX_CONCURRENT_ROWS);
     let mut left = BTreeMap::new();
-    while let Some(looked) = looks.next().await {
-        if let (name, AdoptionOutcome::Left(why)) = looked? {
+    while let Some(attempt) = attempts.next().await {
+        if let (name, AdoptionOutcome::Left(why)) = attempt? {
             left.insert(name, why);
         }
     }
     controller.context.metrics.unreadable_rows.set(i64::try_from(left.len()).unwrap_or(i64::MAX));
     controller.skipped.log_new(left);
-    controller.context.metrics.adoption_looks.inc();
+    controller.context.metrics.adoption_passes.inc();
     Ok(())
 }
 
-async fn one(
+async fn adopt_row(
     controller: &Controller,
     home: &AdoptedRows,
     row: &ForeignRow,
     of_vendor: bool,
-) -> Result<AdoptionOutcome, BoxedError> {
+) -> Result<AdoptionOutcome, ActionError> {
     if let Some(account) = controller.context.accounts.by_account_name(&row.name).first() {
         controller.give(account, of_vendor).await;
         return Ok(AdoptionOutcome::Taken);
     }
-    let adoption = match adoption::adopt(row, &home.namespace) {
+    let adoption = match row_adoption::adopt(row, &home.namespace) {
         Ok(adoption) => adoption,
         Err(why) => return Ok(AdoptionOutcome::Left(why.to_string())),
     };
@@ -147,54 +144,59 @@ impl Controller {
         let fact = self.context.projection.fact(account.uid(), account.account_name());
         if of_vendor && fact == RowFact::Present && calls_for_row(&self.context, account) {
             // The vendor's row is deleted last, since only it still records where the account came from.
-            if let Err(error) = self.context.projection.adopt(row::of(account)).await {
+            if let Err(error) = self.context.projection.adopt(account_row::of(account)).await {
                 warn!(account = account.account_name(), error = %chain(&error), "cannot take over the vendor's row yet");
             }
             return;
         }
         // The cause of an earlier refusal may be gone.
-        self.memories.update(account.uid(), |memory| memory.row_refused = false);
+        self.transient_states.update(account.uid(), |transient_state| transient_state.row_refused = false);
         self.schedule.wakes.wake(AccountKey::of(account));
     }
 
     /// Creates the account for a row that has none.
-    async fn make(&self, adoption: &Adoption) -> Result<AdoptionOutcome, BoxedError> {
+    async fn make(&self, adoption: &Adoption) -> Result<AdoptionOutcome, ActionError> {
         let object = &adoption.object;
+        let secret = self.secret(object, SecretWriter::CONTROLLER);
         let mut prepared = None;
         let contents: Contents<'_> =
             adoption.kubeconfigs.iter().map(|(key, contents)| (*key, contents)).collect();
         if !contents.is_empty() {
-            match self.keep_secret(object, &contents).await? {
-                SecretOutcome::Ready(version) => prepared = Some((&contents, version)),
-                SecretOutcome::Stands => return Ok(AdoptionOutcome::Taken),
-                SecretOutcome::Refused(why) => return Ok(AdoptionOutcome::Left(why)),
+            match secret.prepare(&contents).await {
+                Ok(version) => prepared = Some((&contents, version)),
+                Err(error) if error.is_transient() => return Err(error.into()),
+                Err(AccountSecretError::Taken) => return Ok(AdoptionOutcome::Taken),
+                Err(AccountSecretError::Api(error)) => {
+                    let (name, why) = (&error.request().name, error.refusal());
+                    return Ok(AdoptionOutcome::Left(format!("its Secret {name} is refused: {why}")));
+                }
+                Err(error) => return Ok(AdoptionOutcome::Left(error.to_string())),
             }
         }
-        self.context.budget.take(Urgency::Rest).await;
-        let parameters =
-            PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-        crash::point("adopt-create:before");
-        let answer = timed(self.api(object).create(&parameters, object)).await;
-        crash::point("adopt-create:after");
-        let refused = match answer {
+        let options = WriteOptions::with(Urgency::Rest).at("adopt-create");
+        let refused = match self.objects(object).create(object, options).await {
             Ok(made) => {
                 if let Some((contents, version)) = &prepared {
-                    self.complete_secret(&made, contents, version).await?;
+                    let completed = secret.complete(contents, version, &made).await;
+                    completed.or_else(|error| if error.is_transient() { Err(error) } else { Ok(()) })?;
                 }
                 self.context.metrics.adopted_rows.inc();
                 info!(account = object.account_name(), object = %AccountKey::of(object), "adopted a row as an account");
                 return Ok(AdoptionOutcome::Taken);
             }
-            Err(error) => PermanentRefusal::of(error)?,
+            Err(error) => error.without_message(),
         };
-        if refused.code == 409 {
+        match refused.class() {
+            ErrorClass::Retry => return Err(refused.into()),
             // Someone else created it; the watch will show to whom it belongs.
-            return Ok(AdoptionOutcome::Taken);
+            ErrorClass::Conflict => return Ok(AdoptionOutcome::Taken),
+            ErrorClass::Gone | ErrorClass::Invalid | ErrorClass::Refused => {}
         }
         if let Some((_, version)) = &prepared {
-            self.discard_secret(object, version).await?;
+            secret.discard_written(version).await;
         }
-        Ok(AdoptionOutcome::Left(format!("the Kubernetes API server rejected its object: {}", refused.why)))
+        let why = refused.refusal();
+        Ok(AdoptionOutcome::Left(format!("the Kubernetes API server rejected its object: {why}")))
     }
 
     /// Writes the row of an account. Replaces a foreign row if adoption is enabled.
@@ -202,7 +204,7 @@ impl Controller {
         let migrated = account.label(ORIGIN_LABEL) == Some(ORIGIN_MIGRATED);
         let projection = &self.context.projection;
         let foreign = projection.fact(account.uid(), account.account_name()) == RowFact::Foreign;
-        let row = row::of(account);
+        let row = account_row::of(account);
         if self.context.adopts.is_some() && (foreign || migrated) {
             return projection.adopt(row).await;
         }
@@ -210,24 +212,25 @@ impl Controller {
     }
 }
 
-/// A refusal by the API server that an immediate retry does not change.
-pub(super) struct PermanentRefusal {
-    pub(super) code: u16,
-    /// Reason, without any value from the request.
-    pub(super) why: String,
-}
+/// Rows that adoption cannot take, by name, with the reason last logged. Each is logged once for each reason. Bounded
+/// by the number of rows.
+#[derive(Debug, Default)]
+pub(super) struct SkippedRows(Mutex<BTreeMap<String, String>>);
 
-impl PermanentRefusal {
-    /// Extracts a refusal. Returns any other error as `Err`; of a 429 or 5xx response only code and reason are kept.
-    pub(super) fn of(error: BoxedError) -> Result<Self, BoxedError> {
-        let Some(kube::Error::Api(status)) = error.downcast_ref::<kube::Error>() else { return Err(error) };
-        if status.code == 429 || !(400..500).contains(&status.code) {
-            return Err(format!("the API server answers {} {}", status.code, status.reason).into());
+impl SkippedRows {
+    /// Records the current rows and logs those that are new or have a new reason.
+    fn log_new(&self, rows: BTreeMap<String, String>) {
+        for (row, why) in self.not_logged(rows) {
+            warn!(row, why, "a foreign row cannot become an account; leaving it unchanged");
         }
-        let causes = status.details.iter().flat_map(|details| &details.causes);
-        let fields: Vec<&str> = causes.map(|cause| cause.field.as_str()).collect();
-        let fields = if fields.is_empty() { String::new() } else { format!(" ({})", fields.join(", ")) };
-        Ok(Self { code: status.code, why: format!("{} {}{fields}", status.code, status.reason) })
+    }
+
+    fn not_logged(&self, rows: BTreeMap<String, String>) -> BTreeMap<String, String> {
+        let mut logged = self.0.lock();
+        let mut new_rows = rows.clone();
+        new_rows.retain(|name, why| logged.get(name) != Some(why));
+        *logged = rows;
+        new_rows
     }
 }
 
@@ -235,22 +238,15 @@ impl PermanentRefusal {
 mod tests {
     use super::*;
 
-    fn answer(status: serde_json::Value) -> Result<PermanentRefusal, BoxedError> {
-        let status = serde_json::from_value(status).expect("a status");
-        PermanentRefusal::of(Box::new(kube::Error::Api(status)))
-    }
-
     #[test]
-    fn a_refusal_names_fields_and_not_their_values() {
-        let refused = answer(serde_json::json!({
-            "code": 422, "reason": "Invalid", "message": "s3cret", "details": {
-                "causes": [{"reason": "r", "field": "spec.kinds", "message": "Invalid value: \"s3cret\""}]
-            }
-        }));
-        let refused = refused.unwrap_or_else(|error| unreachable!("{error}"));
-        assert_eq!((refused.code, refused.why.as_str()), (422, "422 Invalid (spec.kinds)"));
-        for code in [429, 500, 503] {
-            assert!(answer(serde_json::json!({"code": code})).is_err(), "{code} passes by itself");
-        }
+    fn each_skipped_row_is_logged_once_for_each_reason() {
+        let rows = |all: &[(&str, &str)]| -> BTreeMap<String, String> {
+            all.iter().map(|(name, why)| ((*name).to_owned(), (*why).to_owned())).collect()
+        };
+        let left = SkippedRows::default();
+        assert_eq!(left.not_logged(rows(&[("a", "x"), ("b", "x")])), rows(&[("a", "x"), ("b", "x")]));
+        assert_eq!(left.not_logged(rows(&[("a", "x"), ("b", "y")])), rows(&[("b", "y")]));
+        assert_eq!(left.not_logged(rows(&[("b", "y")])), rows(&[]));
+        assert_eq!(left.not_logged(rows(&[("a", "x"), ("b", "y")])), rows(&[("a", "x")]), "it was gone");
     }
 }

@@ -5,11 +5,12 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::leader::Controller;
-use crate::account::lifecycle::Fact;
-use crate::background_tasks::{Outcome, TaskSpec};
-use crate::store::{Assignment, AssignmentChanges, StoreError};
-use crate::telemetry::errors::chain;
+use super::Controller;
+use kubesvc_core::ReplicaId;
+use kubesvc_core::lifecycle::Fact;
+use kubesvc_runtime::background_tasks::{Outcome, TaskSpec};
+use kubesvc_runtime::telemetry::errors::chain;
+use kubesvc_store::{Assignment, AssignmentChanges, StoreError};
 
 /// Maximum interval between scans for dead replicas.
 const SCAN_INTERVAL: Duration = Duration::from_secs(60);
@@ -34,7 +35,7 @@ async fn clear_up(controller: &Controller) -> Outcome {
         context.replicas.remove_long_gone(leases).await;
     }
     let Err(error) = removed else { return Outcome::Done };
-    warn!(error = %chain(&error), "rows of replicas that are gone were not removed; tried again in a minute");
+    warn!(error = %chain(&error), "cannot remove the rows of dead replicas; retrying in a minute");
     Outcome::Refused(chain(&error))
 }
 
@@ -45,7 +46,7 @@ async fn remove_rows(controller: &Controller) -> Result<(), StoreError> {
             continue;
         }
         let rows = context.store.assignments(&replica).await?;
-        info!(replica, rows = rows.len(), "removing the rows of a dead replica");
+        info!(replica = replica.as_str(), rows = rows.len(), "removing the rows of a dead replica");
         // Mark the rows unreachable before deleting them, so that readers of the table see it first.
         let reached = rows.iter().filter(|row| row.reachable);
         let marked: Vec<_> = reached.map(|row| Assignment { reachable: false, ..row.clone() }).collect();
@@ -73,7 +74,7 @@ async fn remove_rows(controller: &Controller) -> Result<(), StoreError> {
 /// database was slow, another process may have started under its id.
 async fn write(
     controller: &Controller,
-    replica: &str,
+    replica: &ReplicaId,
     changes: AssignmentChanges,
 ) -> Result<bool, StoreError> {
     let context = &controller.context;

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::leader::Controller;
-use crate::account::lifecycle::Fact;
-use crate::account::{KubesvcAccount, KubesvcAgent, ListingAgent, names};
-use crate::background_tasks::{Outcome, TaskSpec};
-use crate::objects::AccountKey;
+use super::Controller;
+use crate::informers::AccountKey;
+use kubesvc_core::lifecycle::Fact;
+use kubesvc_core::{KubesvcAccount, KubesvcAgent, ListingAgent, object_names};
+use kubesvc_runtime::background_tasks::{Outcome, TaskSpec};
 
 /// Maximum number of changed agents processed at once.
 const BATCH: usize = 1000;
@@ -35,7 +35,7 @@ struct Listed {
 impl Listings {
     /// Processes the current object of an agent; `None` if it is gone. Returns the names that are newly listed or no
     /// longer listed.
-    fn take_in(&self, name: &str, agent: Option<Arc<KubesvcAgent>>) -> HashSet<Digest> {
+    fn update(&self, name: &str, agent: Option<Arc<KubesvcAgent>>) -> HashSet<Digest> {
         // Lists of agents that were never approved do not count.
         let agent = agent.filter(|agent| agent.was_approved() && !listed(agent).is_empty());
         let mut all = self.0.lock();
@@ -48,14 +48,14 @@ impl Listings {
         };
         let (was, is) = (digests(before.as_deref()), digests(agent.as_deref()));
         if let Some(before) = &before {
-            let who = who(before);
+            let listing = listing_agent(before);
             for digest in was.difference(&is) {
-                all.by_digest.remove(&(*digest, Arc::clone(&who)));
+                all.by_digest.remove(&(*digest, Arc::clone(&listing)));
             }
         }
         if let Some(agent) = &agent {
-            let who = who(agent);
-            all.by_digest.extend(is.difference(&was).map(|digest| (*digest, Arc::clone(&who))));
+            let listing = listing_agent(agent);
+            all.by_digest.extend(is.difference(&was).map(|digest| (*digest, Arc::clone(&listing))));
         }
         was.symmetric_difference(&is).copied().collect()
     }
@@ -74,7 +74,9 @@ impl Listings {
         if !all.is_complete {
             return Fact::Unknown;
         }
-        let Some(digest) = parse(&names::digest(account.account_name())) else { return Fact::Known(None) };
+        let Some(digest) = parse(&object_names::digest(account.account_name())) else {
+            return Fact::Known(None);
+        };
         let named = account.status.as_ref().and_then(|status| status.listed_by.clone());
         if let Some(named) = named.map(Arc::new)
             && all.by_digest.contains(&(digest, Arc::clone(&named)))
@@ -95,7 +97,7 @@ pub(super) async fn follow(controller: &Controller, stop: &CancellationToken) {
     let mut changed = HashSet::new();
     for agent in context.agents.all() {
         let name = agent.metadata.name.clone().unwrap_or_default();
-        changed.extend(controller.listings.take_in(&name, Some(agent)));
+        changed.extend(controller.listings.update(&name, Some(agent)));
     }
     controller.listings.complete();
     wake(controller, &changed, |account| {
@@ -103,17 +105,17 @@ pub(super) async fn follow(controller: &Controller, stop: &CancellationToken) {
     });
     let task = TaskSpec::new("accounts of agents' files", "Wakes declared accounts whose names agents list");
     let task = task.woken_by(&context.changed_agents).batch(BATCH);
-    let take_in = |names: Vec<String>| async move {
+    let update = |names: Vec<String>| async move {
         let mut changed = HashSet::new();
         for name in names {
-            changed.extend(controller.listings.take_in(&name, context.agents.get(&name)));
+            changed.extend(controller.listings.update(&name, context.agents.get(&name)));
         }
         if !changed.is_empty() {
             wake(controller, &changed, |_| false);
         }
         Outcome::Done
     };
-    context.tasks.drive(task, stop, take_in).await;
+    context.tasks.drive(task, stop, update).await;
 }
 
 fn wake(controller: &Controller, changed: &HashSet<Digest>, too: impl Fn(&KubesvcAccount) -> bool) {
@@ -121,7 +123,7 @@ fn wake(controller: &Controller, changed: &HashSet<Digest>, too: impl Fn(&Kubesv
     let declared = accounts.iter().filter(|account| !account.is_static());
     let concerned = declared.filter(|account| {
         too(account)
-            || parse(&names::digest(account.account_name())).is_some_and(|one| changed.contains(&one))
+            || parse(&object_names::digest(account.account_name())).is_some_and(|one| changed.contains(&one))
     });
     controller.schedule.wakes.wake_all(concerned.map(|account| AccountKey::of(account)));
 }
@@ -130,7 +132,7 @@ fn listed(agent: &KubesvcAgent) -> &[String] {
     agent.status.as_ref().and_then(|status| status.static_accounts.as_deref()).unwrap_or_default()
 }
 
-fn who(agent: &KubesvcAgent) -> Arc<ListingAgent> {
+fn listing_agent(agent: &KubesvcAgent) -> Arc<ListingAgent> {
     let (zone_id, agent_id) = (agent.spec.zone_id.clone(), agent.spec.agent_id.clone());
     Arc::new(ListingAgent { zone_id, agent_id })
 }
@@ -142,14 +144,14 @@ fn parse(digest: &str) -> Option<Digest> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::account::{
+    use kubesvc_core::{
         KubesvcAccountSpec, KubesvcAgentSpec, KubesvcAgentStatus, ORIGIN_AGENT, ORIGIN_LABEL,
     };
 
     fn agent(id: &str, approved: bool, names: &[&str]) -> Arc<KubesvcAgent> {
-        let spec = KubesvcAgentSpec { agent_id: id.to_owned(), zone_id: "east".to_owned(), approved };
+        let spec = KubesvcAgentSpec { agent_id: id.into(), zone_id: "east".to_owned(), approved };
         let mut agent = KubesvcAgent::new(id, spec);
-        let digests = names.iter().map(|name| names::digest(name)).collect();
+        let digests = names.iter().map(|name| object_names::digest(name)).collect();
         agent.status = Some(KubesvcAgentStatus { static_accounts: Some(digests), ..Default::default() });
         Arc::new(agent)
     }
@@ -160,15 +162,15 @@ mod tests {
 
     fn lister(listings: &Listings, account: &KubesvcAccount) -> Option<String> {
         match listings.of(account) {
-            Fact::Known(agent) => agent.map(|agent| agent.agent_id.clone()),
+            Fact::Known(agent) => (agent.map(|agent| agent.agent_id.clone())).map(String::from),
             Fact::Unknown => unreachable!("the list is complete"),
         }
     }
 
     #[test]
-    fn who_lists_a_name_is_unknown_until_all_agents_were_seen() {
+    fn listing_agent_is_unknown_until_all_agents_are_read() {
         let listings = Listings::default();
-        listings.take_in("a", Some(agent("a", true, &["prod"])));
+        listings.update("a", Some(agent("a", true, &["prod"])));
         assert_eq!(listings.of(&account("prod")), Fact::Unknown);
         listings.complete();
         assert_eq!(lister(&listings, &account("prod")).as_deref(), Some("a"));
@@ -179,27 +181,27 @@ mod tests {
     fn the_agent_that_the_status_names_is_named_as_long_as_it_lists_the_account() {
         let (listings, mut prod) = (Listings::default(), account("prod"));
         listings.complete();
-        listings.take_in("b", Some(agent("b", true, &["prod", "other"])));
-        let named = ListingAgent { agent_id: "b".to_owned(), zone_id: "east".to_owned() };
+        listings.update("b", Some(agent("b", true, &["prod", "other"])));
+        let named = ListingAgent { agent_id: "b".into(), zone_id: "east".to_owned() };
         prod.status.get_or_insert_default().listed_by = Some(named);
-        listings.take_in("a", Some(agent("a", true, &["prod"])));
+        listings.update("a", Some(agent("a", true, &["prod"])));
         assert_eq!(lister(&listings, &prod).as_deref(), Some("b"), "though a comes first");
-        listings.take_in("b", Some(agent("b", true, &["other"])));
+        listings.update("b", Some(agent("b", true, &["other"])));
         assert_eq!(lister(&listings, &prod).as_deref(), Some("a"));
-        listings.take_in("a", None);
+        listings.update("a", None);
         assert_eq!(lister(&listings, &prod), None);
     }
 
     #[test]
-    fn accounts_are_woken_by_the_names_that_are_listed_anew_or_no_more() {
+    fn accounts_wake_when_their_name_is_listed_or_unlisted() {
         let listings = Listings::default();
         let digests = |names: &[&str]| -> HashSet<Digest> {
-            names.iter().filter_map(|name| parse(&names::digest(name))).collect()
+            names.iter().filter_map(|name| parse(&object_names::digest(name))).collect()
         };
-        assert_eq!(listings.take_in("a", Some(agent("a", true, &["x", "y"]))), digests(&["x", "y"]));
-        assert_eq!(listings.take_in("a", Some(agent("a", true, &["y", "z"]))), digests(&["x", "z"]));
-        assert_eq!(listings.take_in("a", Some(agent("a", true, &["y", "z"]))), digests(&[]));
-        assert_eq!(listings.take_in("a", None), digests(&["y", "z"]));
+        assert_eq!(listings.update("a", Some(agent("a", true, &["x", "y"]))), digests(&["x", "y"]));
+        assert_eq!(listings.update("a", Some(agent("a", true, &["y", "z"]))), digests(&["x", "z"]));
+        assert_eq!(listings.update("a", Some(agent("a", true, &["y", "z"]))), digests(&[]));
+        assert_eq!(listings.update("a", None), digests(&["y", "z"]));
         assert!(listings.0.lock().by_digest.is_empty());
     }
 
@@ -207,9 +209,9 @@ mod tests {
     fn an_agent_that_was_never_approved_lists_nothing_and_an_account_of_an_agents_own_is_beside_none() {
         let listings = Listings::default();
         listings.complete();
-        listings.take_in("a", Some(agent("a", false, &["prod"])));
+        listings.update("a", Some(agent("a", false, &["prod"])));
         assert_eq!(lister(&listings, &account("prod")), None);
-        listings.take_in("a", Some(agent("a", true, &["prod"])));
+        listings.update("a", Some(agent("a", true, &["prod"])));
         let mut own = account("prod");
         own.metadata.labels = Some([(ORIGIN_LABEL.to_owned(), ORIGIN_AGENT.to_owned())].into());
         assert_eq!(lister(&listings, &own), None);

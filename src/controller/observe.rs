@@ -2,28 +2,20 @@
 
 use jiff::Timestamp;
 
-use super::leader::Controller;
-use super::memory::AccountMemory;
-use super::{is_name_held, rival_of};
-use crate::account::lifecycle::{
+use super::Controller;
+use super::account_rows::{is_name_held, rival_of};
+use super::transient_state::TransientState;
+use kubesvc_core::lifecycle::{
     Action, Decision, Fact, Observation, Rival, RowFact, SessionFact, Tick, decide,
 };
-use crate::account::secret_reference::is_read_by_operator;
-use crate::account::{DesiredState, GrantPhase, KubesvcAccount, State};
-
-/// When to read a credential again.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum RereadReason {
-    Never,
-    Now,
-    At(Tick),
-}
+use kubesvc_core::secret_reference::is_read_by_operator;
+use kubesvc_core::{DesiredState, GrantPhase, KubesvcAccount, State};
 
 impl Controller {
     /// Decides what to do for an account as observed now.
-    pub(super) fn decide(&self, account: &KubesvcAccount, memory: &AccountMemory) -> Decision {
+    pub(super) fn decide(&self, account: &KubesvcAccount, transient_state: &TransientState) -> Decision {
         let context = &self.context;
-        let mut sessions: Vec<SessionFact> = context.fleet.sessions(account.uid());
+        let mut sessions: Vec<SessionFact> = context.connected_agents.sessions(account.uid());
         let loads = context.accounts.cached_by(sessions.iter().map(|session| session.agent_id.as_str()));
         for (session, load) in sessions.iter_mut().zip(loads) {
             session.process.load = load + self.elections.of(&session.agent_id);
@@ -36,16 +28,16 @@ impl Controller {
             wall: Timestamp::now(),
             leading_since: self.leading_since,
             policy: &context.policy,
-            in_state_since: memory.since,
+            in_state_since: transient_state.since,
             credential: match context.source_rules.check(account) {
-                Ok(()) => memory.credential.clone(),
+                Ok(()) => transient_state.credential.clone(),
                 Err(forbidden) => Fact::Known(Err(forbidden)),
             },
-            credential_slow: memory.credential_slow,
-            credential_changed: memory.credential_changed,
-            row: self.row_fact(account, memory),
+            credential_slow: transient_state.credential_slow,
+            credential_changed: transient_state.credential_changed,
+            row: self.row_fact(account, transient_state),
             sessions: &sessions,
-            sessions_are_read: memory.sessions_are_read || context.fleet.is_all_here(),
+            sessions_are_read: transient_state.sessions_are_read || context.connected_agents.is_all_here(),
             backlog_since: context.replicas.backlog_since(context.ticks.now()),
             rival: rival.as_ref(),
             listed_by: match &listed_by {
@@ -57,38 +49,41 @@ impl Controller {
         let mut decision = decide(&observation);
         let may_be_read = context.source_rules.check(account).is_ok();
         if decision.action.is_none() && may_be_read && may_need_its_credential(account) {
-            let again = self.when_mismatched(account);
-            if memory.recheck || again == RereadReason::Now {
+            let now = context.ticks.now();
+            let again = self.when_mismatched(account, now);
+            if transient_state.recheck || again == Some(now) {
                 return Action::ResolveCredential.into();
             }
-            if let RereadReason::At(tick) = again {
+            if let Some(tick) = again {
                 decision.wake = Some(decision.wake.map_or(tick, |wake| wake.min(tick)));
             }
         }
         decision
     }
 
-    /// When to read the credential again because a session finds another one. For a Secret that is not watched, this
-    /// is the only signal.
-    fn when_mismatched(&self, account: &KubesvcAccount) -> RereadReason {
+    /// The tick at which to read the credential again because a session finds another one; `now` if at once. For a
+    /// Secret that is not watched, this is the only signal.
+    fn when_mismatched(&self, account: &KubesvcAccount, now: Tick) -> Option<Tick> {
         let is_asked_for = account.status_or_default().state() != State::Failed;
         if !is_asked_for || !is_read_by_operator(account.spec.agent_source()) {
-            return RereadReason::Never;
+            return None;
         }
-        if !self.context.fleet.credential_mismatch(account.uid()) {
-            self.memories.credential_matched(account.uid());
-            return RereadReason::Never;
+        if !self.context.connected_agents.credential_mismatch(account.uid()) {
+            self.transient_states.credential_matched(account.uid());
+            return None;
         }
-        self.memories
-            .credential_mismatched(account.uid(), self.context.ticks.now())
-            .map_or(RereadReason::Now, RereadReason::At)
+        Some(self.transient_states.credential_mismatched(account.uid(), now).unwrap_or(now))
     }
 
-    fn row_fact(&self, account: &KubesvcAccount, memory: &AccountMemory) -> RowFact {
+    fn row_fact(&self, account: &KubesvcAccount, transient_state: &TransientState) -> RowFact {
         match self.context.projection.fact(account.uid(), account.account_name()) {
-            RowFact::Absent if memory.row_refused && !account.is_being_deleted() => RowFact::Unavailable,
+            RowFact::Absent if transient_state.row_refused && !account.is_being_deleted() => {
+                RowFact::Unavailable
+            }
             // The lifecycle then inserts the row, which replaces the foreign one.
-            RowFact::Foreign if self.context.adopts.is_some() && !memory.row_refused => RowFact::Absent,
+            RowFact::Foreign if self.context.adopts.is_some() && !transient_state.row_refused => {
+                RowFact::Absent
+            }
             fact => fact,
         }
     }

@@ -1,20 +1,28 @@
-//! Reconciles one account: observe, decide, act, until there is nothing to do now.
+//! Reconciles accounts: which one is due when, the workers that run concurrently, and one pass over one account, which
+//! observes, decides and acts until there is nothing to do now.
 
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use kube::Api;
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
-use super::act::{ActionOutcome, timed};
-use super::calls_for_row;
-use super::leader::Controller;
-use crate::account::lifecycle::{RowFact, Tick};
-use crate::account::{KubesvcAccount, row};
-use crate::objects::AccountKey;
-use crate::telemetry::errors::chain;
-use crate::telemetry::outages::warn_unless_away;
+use super::Controller;
+use super::account_rows::calls_for_row;
+use super::act::ActionOutcome;
+use crate::informers::AccountKey;
+use kubesvc_core::lifecycle::{RowFact, Tick};
+use kubesvc_core::{KubesvcAccount, account_row};
+use kubesvc_runtime::telemetry::errors::chain;
+use kubesvc_runtime::telemetry::outages::warn_unless_away;
+use kubesvc_runtime::work_queue::WorkQueue;
 
+/// Maximum number of accounts reconciled concurrently.
+const MAX_CONCURRENT_ACCOUNTS: usize = 64;
 /// Maximum number of actions of one account before other accounts get their turn.
 const MAX_ACTIONS_PER_PASS: usize = 8;
 /// Delay, in ticks, before checking again whether an object is gone.
@@ -23,12 +31,63 @@ const GONE_RECHECK_TICKS: Tick = 5;
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum delay after failed requests, in ticks.
 const MAX_ERROR_PAUSE_TICKS: Tick = 30;
+/// Time limit for work in progress when the operator stops: long enough for one action, and short enough to write the
+/// last rows and release the Lease in time.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Delay, in ticks, before an account whose reconciliation panicked is reconciled again.
+const PANIC_RETRY_TICKS: Tick = 30;
+
+/// Reconciles until stopped, then waits for actions in progress for at most [`FINISH_TIMEOUT`]; the next leader
+/// repeats what is not done by then. When leadership is lost (`over`), waits for nothing.
+pub(super) async fn run(controller: Arc<Controller>, stop: CancellationToken, over: CancellationToken) {
+    let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_ACCOUNTS));
+    let (workers, too_late) = (TaskTracker::new(), over.child_token());
+    loop {
+        let Some(Ok(permit)) = stop.run_until_cancelled(Arc::clone(&permits).acquire_owned()).await else {
+            break;
+        };
+        let Some(mut keys) = stop.run_until_cancelled(controller.schedule.wakes.take(1)).await else { break };
+        let Some(key) = keys.pop().filter(|key| controller.schedule.begin(key)) else { continue };
+        let guard = ReconcileGuard { controller: Arc::clone(&controller), key };
+        let stop = stop.clone();
+        workers.spawn(too_late.clone().run_until_cancelled_owned(async move {
+            guard.controller.reconcile(&guard.key, &stop).await;
+            drop(guard);
+            drop(permit);
+        }));
+    }
+    workers.close();
+    if tokio::time::timeout(FINISH_TIMEOUT, workers.wait()).await.is_err() {
+        warn!(
+            accounts = workers.len(),
+            "some accounts were not reconciled in time; the next leader reconciles them"
+        );
+        too_late.cancel();
+        workers.wait().await;
+    }
+}
+
+/// A reconciliation in progress. When dropped, even by a panic, the account can be reconciled again.
+struct ReconcileGuard {
+    controller: Arc<Controller>,
+    key: AccountKey,
+}
+
+impl Drop for ReconcileGuard {
+    fn drop(&mut self) {
+        let schedule = &self.controller.schedule;
+        if std::thread::panicking() {
+            schedule.requeue(&self.key, Some(self.controller.context.ticks.now() + PANIC_RETRY_TICKS));
+        }
+        schedule.end(&self.key);
+    }
+}
 
 impl Controller {
     /// Reconciles one account until there is nothing to do now. After `stop`, finishes the current action and
     /// returns.
     pub(super) async fn reconcile(&self, key: &AccountKey, stop: &CancellationToken) {
-        self.context.metrics.looks.inc();
+        self.context.metrics.reconciles.inc();
         for _ in 0..MAX_ACTIONS_PER_PASS {
             if stop.is_cancelled() {
                 return;
@@ -36,20 +95,20 @@ impl Controller {
             if !self.context.mandate.holds() {
                 // The process was suspended, or is cut off from the API server. If no other replica leads, it
                 // continues in a moment.
-                self.schedule.look_again(key, Some(self.context.ticks.now() + 1));
+                self.schedule.requeue(key, Some(self.context.ticks.now() + 1));
                 return;
             }
             let Some(account) = self.context.accounts.get(key) else {
-                self.schedule.look_again(key, None);
+                self.schedule.requeue(key, None);
                 self.confirm_deletion(key).await;
                 return;
             };
-            let memory = self.memories.look(&account, self.context.ticks.now());
+            let transient_state = self.transient_states.observe(&account, self.context.ticks.now());
             self.wake_younger(&account);
-            let decision = self.decide(&account, &memory);
+            let decision = self.decide(&account, &transient_state);
             let Some(action) = decision.action else {
                 self.project_row(&account);
-                self.schedule.look_again(key, decision.wake);
+                self.schedule.requeue(key, decision.wake);
                 return;
             };
             debug!(account = account.account_name(), uid = account.uid(), ?action, "acting");
@@ -58,14 +117,14 @@ impl Controller {
                 Ok(ActionOutcome::Conflict) => {
                     // Someone else wrote; the watch will show it and wake the account.
                     self.context.metrics.conflicts.inc();
-                    self.schedule.look_again(key, Some(self.context.ticks.now() + 5));
+                    self.schedule.requeue(key, Some(self.context.ticks.now() + 5));
                     return;
                 }
                 Err(error) => {
                     self.context.metrics.failed_requests.inc();
                     let pause = self.pause_after_error(account.uid());
-                    warn_unless_away!(account = account.account_name(), error = %chain(error.as_ref()), pause, "cannot reconcile the account; retrying");
-                    self.schedule.look_again(key, Some(self.context.ticks.now() + pause));
+                    warn_unless_away!(account = account.account_name(), error = %chain(&error), pause, "cannot reconcile the account; retrying");
+                    self.schedule.requeue(key, Some(self.context.ticks.now() + pause));
                     return;
                 }
             }
@@ -75,8 +134,8 @@ impl Controller {
 
     /// Queues the row of the current object. Rows edited by hand are left to the periodic comparison.
     pub(super) fn project_row(&self, account: &KubesvcAccount) {
-        if calls_for_row(&self.context, account) && self.memories.row_is_current(account) {
-            self.context.projection.upsert(row::of(account));
+        if calls_for_row(&self.context, account) && self.transient_states.row_needs_projection(account) {
+            self.context.projection.upsert(account_row::of(account));
         }
     }
 
@@ -93,14 +152,14 @@ impl Controller {
     /// deleted object is deleted before the object; if a row is left, the watch may be incomplete, so the API server
     /// is asked first.
     async fn confirm_deletion(&self, key: &AccountKey) {
-        let known = self.memories.known(key);
+        let known = self.transient_states.known(key);
         let has_row =
             |(uid, name): &(String, String)| self.context.projection.fact(uid, name) == RowFact::Present;
         if known.iter().any(has_row) && !self.is_gone(key, &known).await {
-            self.schedule.look_again(key, Some(self.context.ticks.now() + GONE_RECHECK_TICKS));
+            self.schedule.requeue(key, Some(self.context.ticks.now() + GONE_RECHECK_TICKS));
             return;
         }
-        for (uid, name) in self.memories.forget(key) {
+        for (uid, name) in self.transient_states.forget(key) {
             if let Err(error) = self.context.projection.delete(&uid).await {
                 warn!(account = name, error = %chain(&error), "cannot delete the row of a deleted account; it stays until the next comparison");
             }
@@ -111,16 +170,16 @@ impl Controller {
 
     /// Whether the API server confirms that none of these objects exists.
     async fn is_gone(&self, key: &AccountKey, known: &[(String, String)]) -> bool {
-        let api: Api<KubesvcAccount> = Api::namespaced(self.context.client.clone(), &key.namespace);
-        match timed(api.get_metadata_opt(&key.name)).await {
-            Ok(Some(there)) if known.iter().any(|(uid, _)| there.metadata.uid.as_deref() == Some(uid)) => {
+        let objects = self.context.kube.namespaced::<KubesvcAccount>(&key.namespace);
+        match objects.get_metadata(&key.name).await {
+            Ok(Some(there)) if known.iter().any(|(uid, _)| there.uid.as_deref() == Some(uid)) => {
                 warn!(account = %key, "the watch reported an existing account as deleted; listing all accounts again");
                 drop(tokio::time::timeout(LIST_TIMEOUT, self.context.accounts.list_anew()).await);
                 false
             }
             Ok(_) => true,
             Err(error) => {
-                warn_unless_away!(account = %key, error = %chain(error.as_ref()), "cannot check whether the account is deleted; keeping its row");
+                warn_unless_away!(account = %key, error = %chain(&error), "cannot check whether the account is deleted; keeping its row");
                 false
             }
         }
@@ -128,10 +187,74 @@ impl Controller {
 
     fn pause_after_error(&self, uid: &str) -> Tick {
         let mut pause = 1;
-        self.memories.update(uid, |memory| {
-            pause = (1 << memory.errors.min(5)).min(MAX_ERROR_PAUSE_TICKS);
-            memory.errors += 1;
+        self.transient_states.update(uid, |transient_state| {
+            pause = (1 << transient_state.errors.min(5)).min(MAX_ERROR_PAUSE_TICKS);
+            transient_state.errors += 1;
         });
         pause
+    }
+}
+
+/// When each account is reconciled: those that wait, are due later, or are being reconciled. No account is reconciled
+/// by two workers at once. Bounded by the number of accounts.
+pub(super) struct Schedule {
+    pub(super) wakes: Arc<WorkQueue<AccountKey>>,
+    timers: Mutex<Timers>,
+    under_way: Mutex<HashMap<AccountKey, bool>>,
+}
+
+#[derive(Default)]
+struct Timers {
+    by_tick: BTreeMap<Tick, HashSet<AccountKey>>,
+    by_key: HashMap<AccountKey, Tick>,
+}
+
+impl Schedule {
+    pub(super) fn new(wakes: Arc<WorkQueue<AccountKey>>) -> Self {
+        Self { wakes, timers: Mutex::default(), under_way: Mutex::default() }
+    }
+
+    /// Schedules an account for a tick, or sooner if something wakes it; `None`: only then.
+    pub(super) fn requeue(&self, key: &AccountKey, at: Option<Tick>) {
+        let mut timers = self.timers.lock();
+        if let Some(before) = timers.by_key.remove(key)
+            && let Some(keys) = timers.by_tick.get_mut(&before)
+        {
+            keys.remove(key);
+        }
+        if let Some(at) = at {
+            timers.by_key.insert(key.clone(), at);
+            timers.by_tick.entry(at).or_default().insert(key.clone());
+        }
+    }
+
+    /// Wakes the accounts that are due.
+    pub(super) fn wake_due(&self, now: Tick) {
+        let mut timers = self.timers.lock();
+        let later = timers.by_tick.split_off(&(now + 1));
+        let due = std::mem::replace(&mut timers.by_tick, later);
+        for key in due.into_values().flatten() {
+            timers.by_key.remove(&key);
+            self.wakes.wake(key);
+        }
+    }
+
+    /// Begins to reconcile an account. Returns `false` if a worker already does; the account is then woken again
+    /// afterwards.
+    pub(super) fn begin(&self, key: &AccountKey) -> bool {
+        let mut under_way = self.under_way.lock();
+        if let Some(again) = under_way.get_mut(key) {
+            *again = true;
+            return false;
+        }
+        under_way.insert(key.clone(), false);
+        true
+    }
+
+    /// Ends a reconciliation. Wakes the account if it was requested meanwhile.
+    pub(super) fn end(&self, key: &AccountKey) {
+        if self.under_way.lock().remove(key) == Some(true) {
+            self.wakes.wake(key.clone());
+        }
     }
 }

@@ -1,22 +1,29 @@
-//! Settings, indexes and clocks that all parts of the hub read and none of them owns.
+//! Settings, indexes and clocks that all parts of the hub read and none of them owns, and the reader of credentials that
+//! sessions and zone probes share.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::sessions::ledger::Moment;
-use super::{HubMetrics, HubSettings};
-use crate::fleet::Ticks;
+use crate::connected_agents::Ticks;
+use crate::hub::sessions::ledger::Moment;
+use crate::hub::{HubMetrics, HubSettings};
+use crate::informers::{AccountIndex, AgentIndex};
 use crate::leases::{Leadership, Replicas};
-use crate::listen::addresses::Caller;
-use crate::listen::log_rate_limit::LogRateLimit;
-use crate::objects::{AccountIndex, AgentIndex};
+use crate::secrets::{Credential, CredentialSource};
+use kubesvc_core::KubesvcAccount;
+use kubesvc_core::failure::Failure;
+use kubesvc_runtime::listen::connection_limits::Caller;
+use kubesvc_runtime::listen::connection_limits::LogRateLimit;
 
 /// Number of heartbeats missed after which an agent's stream is cut.
 const MAX_MISSED_HEARTBEATS: u32 = 3;
+/// Maximum number of concurrent credential reads.
+pub(super) const MAX_CONCURRENT_CREDENTIAL_READS: usize = 64;
 
 /// Shared by all parts. Holds no state of any part.
 pub(super) struct HubContext {
@@ -55,6 +62,29 @@ impl HubContext {
 
     /// Time without a frame after which a session counts as lost.
     pub(super) fn silence_limit(&self) -> Duration {
-        self.settings.heartbeat * MAX_MISSED_HEARTBEATS
+        self.settings.sessions.heartbeat * MAX_MISSED_HEARTBEATS
+    }
+}
+
+/// Reader of credentials that bounds the concurrent reads of the whole hub.
+pub(super) struct Credentials {
+    source: Arc<dyn CredentialSource>,
+    pub(super) reads: Semaphore,
+}
+
+impl Credentials {
+    pub(super) fn new(source: Arc<dyn CredentialSource>) -> Self {
+        Self { source, reads: Semaphore::new(MAX_CONCURRENT_CREDENTIAL_READS) }
+    }
+
+    /// Waits for a permit to read.
+    pub(super) async fn permit(&self) -> Option<SemaphorePermit<'_>> {
+        // The semaphore is never closed.
+        self.reads.acquire().await.ok()
+    }
+
+    /// Reads the credential of an account; `fresh` bypasses the cache.
+    pub(super) async fn resolve(&self, account: &KubesvcAccount, fresh: bool) -> Result<Credential, Failure> {
+        self.source.resolve(account, fresh).await
     }
 }

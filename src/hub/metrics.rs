@@ -6,6 +6,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use kubesvc_core::wire::ops::refused::Reason;
+
 /// Label with the reason for a refusal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ReasonLabel {
@@ -34,6 +36,8 @@ pub struct HubMetrics {
     pub frames_out: Counter,
     /// Probes sent to agents.
     pub probes: Counter,
+    /// Times that many accounts had vanished at once, and were listed again.
+    pub mass_deletes: Counter,
     /// Ignored frames and answers, by reason.
     pub ignored: Family<ReasonLabel, Counter>,
 }
@@ -51,10 +55,17 @@ impl HubMetrics {
         registry.register("sessions", "Agent sessions that stand", self.sessions.clone());
         registry.register("sessions_accepted", "Agent sessions accepted", self.sessions_accepted.clone());
         registry.register("sessions_ended", "Agent sessions ended", self.sessions_ended.clone());
+        // A counter that begins with its first event shows no increase.
+        drop(self.refusals.get_or_create(&ReasonLabel { reason: Reason::Overloaded.as_str_name() }));
         registry.register("refusals", "Hellos refused", self.refusals.clone());
         registry.register("frames_in", "Frames from agents", self.frames_in.clone());
         registry.register("frames_out", "Frames to agents", self.frames_out.clone());
         registry.register("probes", "Probes sent to agents", self.probes.clone());
+        registry.register(
+            "mass_deletes",
+            "Times that many accounts had vanished at once, and were listed again before agents dropped them",
+            self.mass_deletes.clone(),
+        );
         registry.register("ignored", "Frames and answers of agents that were ignored", self.ignored.clone());
     }
 
@@ -68,5 +79,19 @@ impl HubMetrics {
 
     pub(super) fn refuse(&self, reason: &'static str) {
         self.refusals.get_or_create(&ReasonLabel { reason }).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kubesvc_runtime::telemetry::metrics::Metrics;
+
+    #[test]
+    fn refusals_for_overload_are_counted_from_zero() {
+        let mut metrics = Metrics::new();
+        HubMetrics::default().register(&mut metrics.registry);
+        let text = metrics.encode();
+        assert!(text.contains(r#"kubesvc_hub_refusals_total{reason="OVERLOADED"} 0"#), "{text}");
     }
 }

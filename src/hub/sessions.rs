@@ -5,12 +5,12 @@
 //! | [`session`] | one stream: its agent, its loop, its frames |
 //! | [`ledger`], [`duties`] | commands sent and reports received, by account, and the next command; pure |
 //! | [`wire_conversion`] | conversion between wire messages and lifecycle types |
-//! | [`registry`], [`zone_index`] | sessions by agent, zone and account; accounts by zone |
-//! | [`dispatch`] | routing of account changes to sessions |
+//! | [`registry`] | sessions by agent, zone and account; accounts by zone |
 //! | [`events`] | session events and their subscribers |
 //! | [`mass_delete_guard`] | confirmation before many accounts are dropped at once |
+//!
+//! [`Sessions`] publishes the events of the sessions, and routes account changes to them.
 
-pub(super) mod dispatch;
 pub(super) mod duties;
 pub(super) mod events;
 pub(super) mod ledger;
@@ -18,7 +18,6 @@ pub(super) mod mass_delete_guard;
 pub(super) mod registry;
 pub(super) mod session;
 pub(super) mod wire_conversion;
-pub(super) mod zone_index;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -26,14 +25,19 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::account::KubesvcAgent;
 use crate::hub::context::HubContext;
-use crate::objects::version_of;
+use crate::hub::zone_probes::ZoneProbes;
+use crate::hub::zone_probes::probe::ProbeRound;
+use crate::informers::{AccountKey, version_of};
 use events::{SessionEvent, SessionEvents};
+use kubesvc_core::KubesvcAgent;
+use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
 use mass_delete_guard::MassDeleteGuard;
-use registry::Registry;
+use registry::{Registry, ZoneIndex};
 use session::Session;
-use zone_index::ZoneIndex;
+
+/// Maximum number of changes routed in one pass.
+const MAX_CHANGES_PER_PASS: usize = 1000;
 
 /// The sessions of this replica. Publishes their events.
 pub(super) struct Sessions {
@@ -144,5 +148,57 @@ impl Sessions {
         }
         session.close("another stream of the agent is in force");
         true
+    }
+}
+
+/// Starts the task that wakes, for each changed account, the sessions of the zone that has the grant and the sessions
+/// that have the account in their ledger.
+pub(super) fn start(background: &BackgroundTasks, sessions: &Arc<Sessions>, zone_probes: &Arc<ZoneProbes>) {
+    let (accounts, changed) = (Arc::clone(&sessions.context.accounts), sessions.context.accounts.follow());
+    let task = TaskSpec::new("routing changes", "Wakes the sessions that a changed account concerns");
+    let task = task.woken_by(&changed).batch(MAX_CHANGES_PER_PASS);
+    let task = task.once_after(async move { accounts.synced().await });
+    let (sessions, zone_probes) = (Arc::clone(sessions), Arc::clone(zone_probes));
+    background.start(task, move |keys: Vec<AccountKey>| {
+        if keys.is_empty() {
+            // The index is synced: accounts without an object may be dropped only from now on.
+            for session in sessions.registry.connected() {
+                session.wakes.wake_all(session.uids());
+            }
+        }
+        keys.iter().for_each(|key| route(&sessions, &zone_probes, key));
+        std::future::ready(Outcome::Done)
+    });
+}
+
+/// Wakes the sessions that a changed account concerns.
+fn route(sessions: &Sessions, zone_probes: &ZoneProbes, key: &AccountKey) {
+    let account = sessions.context.accounts.get(key);
+    let uids = sessions.zone_index.lock().put(key, account.as_deref());
+    let round = account.as_deref().and_then(|account| Some((account.uid(), ProbeRound::of(account)?)));
+    for uid in uids {
+        sessions.account_changed(&uid);
+        if round.is_none_or(|(probed, _)| probed != uid) {
+            for session in zone_probes.close(&uid) {
+                session.wakes.wake(uid.clone());
+            }
+        }
+    }
+    let Some(account) = &account else { return };
+    if let Some((uid, round)) = round {
+        let probing = zone_probes.announce(uid, round);
+        probing.iter().for_each(|session| session.wakes.wake(uid.to_owned()));
+    }
+    if let Some(zone) = account.spec.zone_id.as_deref().filter(|_| account.is_static()) {
+        sessions.registry.in_zone(zone, |zone| {
+            zone.connected.values().for_each(|session| session.own.changed.notify_one());
+        });
+    }
+    if let Some(zone) = account.status_or_default().granted_zone() {
+        sessions.registry.in_zone(zone, |zone| {
+            for session in zone.connected.values() {
+                session.wakes.wake(account.uid().to_owned());
+            }
+        });
     }
 }

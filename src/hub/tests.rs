@@ -2,14 +2,15 @@
 #![expect(clippy::panic, reason = "this is how a test fails")]
 
 mod accounts;
+mod background;
 mod connect;
 mod fakes;
-mod fleet;
 mod floods;
+mod local_agents;
 mod mass_delete_guard;
 mod offers;
-mod outbox_writer;
 mod pace;
 mod port;
+mod report_outbox_writer;
 mod static_accounts;
 mod support;

@@ -11,7 +11,8 @@ use prometheus_client::registry::Registry;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::objects::{self, LEADER_LEASE, LeaseObjects};
+use super::{LEADER_LEASE, LeaseObjects};
+use kubesvc_core::ReplicaId;
 
 /// Timeout for the API server to confirm that this replica holds the Lease.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
@@ -23,7 +24,7 @@ const CONFIRM_RETRY_DELAY: Duration = Duration::from_millis(500);
 pub struct Mandate(Arc<MandateState>);
 
 struct MandateState {
-    holder: String,
+    holder: ReplicaId,
     /// Start of the clock for all durations.
     begun: Instant,
     /// Send time of the last renewal, in milliseconds, and how long after it the mandate ends. Without a
@@ -40,11 +41,11 @@ impl fmt::Debug for Mandate {
 
 impl Mandate {
     /// A mandate without a Lease, for a replica that has no competitors.
-    pub fn alone(replica_id: &str) -> Self {
+    pub fn alone(replica_id: &ReplicaId) -> Self {
         Self::new(replica_id, Instant::now(), None)
     }
 
-    fn new(holder: &str, begun: Instant, lease: Option<(LeaseObjects, AtomicU64, Duration)>) -> Self {
+    fn new(holder: &ReplicaId, begun: Instant, lease: Option<(LeaseObjects, AtomicU64, Duration)>) -> Self {
         Self(Arc::new(MandateState {
             holder: holder.to_owned(),
             begun,
@@ -56,7 +57,7 @@ impl Mandate {
     /// A mandate from a Lease whose renewal was sent at `sent` after `begun`.
     pub(super) fn by_lease(
         objects: LeaseObjects,
-        holder: &str,
+        holder: &ReplicaId,
         begun: Instant,
         sent: Duration,
         deadline: Duration,
@@ -65,7 +66,7 @@ impl Mandate {
     }
 
     /// Id of the replica that holds the mandate.
-    pub fn holder(&self) -> &str {
+    pub fn holder(&self) -> &ReplicaId {
         &self.0.holder
     }
 
@@ -90,7 +91,7 @@ impl Mandate {
         while self.holds() {
             match leases.get(LEADER_LEASE, CONFIRM_TIMEOUT).await {
                 Ok(lease) => {
-                    let ours = lease.is_some_and(|lease| objects::holder(&lease) == self.0.holder);
+                    let ours = lease.is_some_and(|lease| super::holder(&lease) == self.0.holder);
                     return ours && self.holds();
                 }
                 Err(_) => tokio::time::sleep(CONFIRM_RETRY_DELAY).await,
@@ -114,7 +115,7 @@ fn millis(time: Duration) -> u64 {
 #[derive(Clone, Debug, Default)]
 struct LeaderView {
     mandate: Option<Mandate>,
-    leader: Option<String>,
+    leader: Option<ReplicaId>,
 }
 
 /// Whether this replica leads, and which replica does.
@@ -148,7 +149,7 @@ impl Leadership {
     }
 
     /// Creates the leadership of the only replica, which leads from the start.
-    pub fn alone(replica_id: &str) -> Arc<Self> {
+    pub fn alone(replica_id: &ReplicaId) -> Arc<Self> {
         let leadership = Self::unknown();
         leadership.take(Mandate::alone(replica_id));
         leadership
@@ -165,7 +166,7 @@ impl Leadership {
     }
 
     /// Id of the replica that leads, if known.
-    pub fn leader(&self) -> Option<String> {
+    pub fn leader(&self) -> Option<ReplicaId> {
         self.leader.borrow().leader.clone()
     }
 
@@ -225,13 +226,13 @@ impl Leadership {
     }
 
     /// Records another replica as the leader. Returns true if that is a change.
-    pub(super) fn follows(&self, leader: Option<&str>) -> bool {
+    pub(super) fn follows(&self, leader: Option<&ReplicaId>) -> bool {
         self.leader.send_if_modified(|standing| {
-            let news = standing.leader.as_deref() != leader;
-            if news {
-                standing.leader = leader.map(str::to_owned);
+            let changed = standing.leader.as_ref() != leader;
+            if changed {
+                standing.leader = leader.cloned();
             }
-            news
+            changed
         })
     }
 }
@@ -241,21 +242,21 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn one_that_is_alone_leads_until_it_ends() {
-        let leadership = Leadership::alone("r-0");
+    async fn single_replica_leads_until_it_stops() {
+        let leadership = Leadership::alone(&"r-0".into());
         let mandate = leadership.taken().await;
         assert!(leadership.leads() && mandate.holds() && mandate.is_confirmed().await);
-        assert_eq!(leadership.leader().as_deref(), Some("r-0"));
+        assert_eq!(leadership.leader(), Some("r-0".into()));
     }
 
     #[tokio::test]
-    async fn what_is_lost_does_not_hold_and_says_so() {
-        let leadership = Leadership::alone("r-0");
+    async fn lost_mandate_is_invalid_and_signals_its_end() {
+        let leadership = Leadership::alone(&"r-0".into());
         let mandate = leadership.taken().await;
         leadership.lose();
         mandate.lost().cancelled().await;
         assert!(!mandate.holds() && !leadership.leads() && leadership.leader().is_none());
-        assert!(leadership.follows(Some("r-1")) && !leadership.follows(Some("r-1")));
-        assert_eq!(leadership.leader().as_deref(), Some("r-1"));
+        assert!(leadership.follows(Some(&"r-1".into())) && !leadership.follows(Some(&"r-1".into())));
+        assert_eq!(leadership.leader(), Some("r-1".into()));
     }
 }

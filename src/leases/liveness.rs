@@ -5,7 +5,13 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use crate::account::lifecycle::Fact;
+use kubesvc_core::lifecycle::{Fact, Tick};
+
+/// Time, in ticks, for which a backlog still counts after it was last seen. The last registrations may not be
+/// visible yet.
+const MAX_UNSEEN_TICKS: Tick = 3;
+/// Minimum gap, in ticks, that ends a backlog. After a shorter gap the same backlog continues.
+const MIN_GAP_TICKS: Tick = 60;
 
 /// A replica's Lease as the watch shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,13 +69,13 @@ impl LeaseLiveness {
             self.now += passed;
         }
         let (now, duration) = (self.now, self.duration);
-        let mut news = false;
+        let mut changed = false;
         for entry in self.entries.values_mut() {
             let is_alive = entry.is_alive(now, duration);
-            news |= entry.was_alive && !is_alive;
+            changed |= entry.was_alive && !is_alive;
             entry.was_alive = is_alive;
         }
-        news
+        changed
     }
 
     /// Records a Lease shown by the watch. Returns true if its replica appeared, went away, restarted, or has
@@ -84,9 +90,9 @@ impl LeaseLiveness {
         let had_backlog = before.is_some_and(|entry| entry.shown.backlog > 0);
         let is_alive = shown.is_held;
         let is_anew = before.is_some_and(|entry| entry.shown.incarnation != shown.incarnation);
-        let news = was_alive != is_alive || is_anew || (had_backlog && shown.backlog == 0);
+        let changed = was_alive != is_alive || is_anew || (had_backlog && shown.backlog == 0);
         self.entries.insert(name.to_owned(), LeaseEntry { shown, since: self.now, was_alive: is_alive });
-        news
+        changed
     }
 
     /// Records a deleted Lease. Returns true if its replica counted as alive.
@@ -149,6 +155,29 @@ impl LeaseEntry {
     }
 }
 
+/// Start of the current registration backlog.
+#[derive(Debug, Default)]
+pub(super) struct BacklogAge {
+    since: Option<Tick>,
+    last: Tick,
+}
+
+impl BacklogAge {
+    /// Records whether registrations are waiting now. Returns the tick at which the backlog began, or `None`
+    /// if there is no backlog.
+    pub(super) fn record(&mut self, waits: bool, now: Tick) -> Option<Tick> {
+        let quiet = now.saturating_sub(self.last);
+        if waits {
+            if self.since.is_none() || quiet > MIN_GAP_TICKS {
+                self.since = Some(now);
+            }
+            self.last = now;
+            return self.since;
+        }
+        self.since.filter(|_| quiet <= MAX_UNSEEN_TICKS)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,12 +199,12 @@ mod tests {
     /// Passes seconds in which this replica's own Lease is shown as usual. Returns whether there was a
     /// change.
     fn pass(liveness: &mut LeaseLiveness, seconds: u32) -> bool {
-        let mut news = false;
+        let mut changed = false;
         for second in 0..seconds {
-            news |= liveness.tick(SECOND);
+            changed |= liveness.tick(SECOND);
             liveness.show("a", shown(100 + second, 0));
         }
-        news
+        changed
     }
 
     #[test]
@@ -252,5 +281,23 @@ mod tests {
         assert!(liveness.unchanged_for(SECOND * 600).is_empty());
         pass(&mut liveness, 1);
         assert_eq!(liveness.unchanged_for(SECOND * 600), [("b".to_owned(), "1".to_owned())]);
+    }
+
+    #[test]
+    fn a_queue_is_counted_from_its_beginning_and_is_over_some_ticks_after_it_was_seen_last() {
+        let mut queue = BacklogAge::default();
+        assert_eq!(queue.record(false, 5), None);
+        assert_eq!(queue.record(true, 6), Some(6));
+        assert_eq!(queue.record(true, 40), Some(6));
+        assert_eq!(queue.record(false, 43), Some(6));
+        assert_eq!(queue.record(false, 44), None);
+    }
+
+    #[test]
+    fn short_gap_continues_a_backlog_and_a_longer_one_ends_it() {
+        let mut queue = BacklogAge::default();
+        queue.record(true, 10);
+        assert_eq!(queue.record(true, 70), Some(10));
+        assert_eq!(queue.record(true, 131), Some(131));
     }
 }

@@ -15,18 +15,15 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::backlog_age::BacklogAge;
-use super::election::Times;
-use super::isolation::Renewals;
-use super::liveness::{LeaseLiveness, ShownLease};
-use super::objects::{
-    self, BACKLOG, INCARNATION, LEADER_LEASE, LeaseObjects, LeaseWriteError, is_replica_lease, replica_lease,
-    replica_of,
-};
-use crate::account::lifecycle::{Fact, Tick};
-use crate::telemetry::errors::chain;
-use crate::telemetry::outages::warn_unless_away;
-use crate::watch_backoff::is_of_api_server;
+use super::election_rules::Times;
+use super::liveness::{BacklogAge, LeaseLiveness, ShownLease};
+use super::replica_lease::Renewals;
+use super::{BACKLOG, INCARNATION, LEADER_LEASE, LeaseObjects, is_replica_lease, replica_lease, replica_of};
+use kubesvc_core::ReplicaId;
+use kubesvc_core::lifecycle::{Fact, Tick};
+use kubesvc_runtime::telemetry::errors::chain;
+use kubesvc_runtime::telemetry::outages::warn_unless_away;
+use kubesvc_runtime::watch_backoff::is_of_api_server;
 
 /// Time without a change after which the leader removes a Lease.
 const DEAD_LEASE_AGE: Duration = Duration::from_secs(600);
@@ -37,7 +34,7 @@ const MAX_REMOVALS_PER_PASS: usize = 32;
 
 /// Which replicas are alive.
 pub struct Replicas {
-    id: String,
+    id: ReplicaId,
     incarnation: String,
     /// `None` if this replica is the only one.
     liveness: Option<Mutex<LeaseLiveness>>,
@@ -60,7 +57,7 @@ impl fmt::Debug for Replicas {
 
 impl Replicas {
     /// A replica without others, now and for as long as it runs.
-    pub fn alone(replica_id: &str) -> Arc<Self> {
+    pub fn alone(replica_id: &ReplicaId) -> Arc<Self> {
         Arc::new(Self {
             id: replica_id.to_owned(),
             incarnation: ulid::Ulid::generate().to_string(),
@@ -75,7 +72,7 @@ impl Replicas {
     }
 
     /// A replica that may have others; [`Replicas::run`] finds them.
-    pub fn unknown(replica_id: &str, times: Times) -> Arc<Self> {
+    pub fn unknown(replica_id: &ReplicaId, times: Times) -> Arc<Self> {
         Arc::new(Self {
             id: replica_id.to_owned(),
             incarnation: ulid::Ulid::generate().to_string(),
@@ -91,16 +88,16 @@ impl Replicas {
 
     /// Whether a replica is alive: it holds its Lease, and the Lease changed recently. Unknown until the
     /// first list of Leases is complete. Always true for this replica.
-    pub fn is_alive(&self, replica_id: &str) -> Fact<bool> {
+    pub fn is_alive(&self, replica_id: &ReplicaId) -> Fact<bool> {
         match &self.liveness {
-            _ if replica_id == self.id => Fact::Known(true),
+            _ if replica_id == &self.id => Fact::Known(true),
             None => Fact::Known(false),
             Some(liveness) => liveness.lock().is_alive(&replica_lease(replica_id)),
         }
     }
 
     /// The id of this replica.
-    pub fn id(&self) -> &str {
+    pub fn id(&self) -> &ReplicaId {
         &self.id
     }
 
@@ -111,8 +108,8 @@ impl Replicas {
 
     /// Whether a replica is alive and still runs as `incarnation`. A restarted replica has none of the
     /// sessions of its former process. If either side names no incarnation, they count as the same.
-    pub fn serves(&self, replica_id: &str, incarnation: Option<&str>) -> Fact<bool> {
-        let now = if replica_id == self.id {
+    pub fn serves(&self, replica_id: &ReplicaId, incarnation: Option<&str>) -> Fact<bool> {
+        let now = if replica_id == &self.id {
             Some(self.incarnation.clone())
         } else {
             let liveness = self.liveness.as_ref().map(|liveness| liveness.lock());
@@ -139,7 +136,7 @@ impl Replicas {
     /// Tick at which the registration backlog began; `None` if there is none. Call this once a second.
     pub fn backlog_since(&self, now: Tick) -> Option<Tick> {
         let waits = self.backlog() > 0;
-        self.queue.lock().look(waits, now)
+        self.queue.lock().record(waits, now)
     }
 
     /// Time since the Lease of this replica was renewed; zero if it has none.
@@ -173,7 +170,7 @@ impl Replicas {
     pub(crate) fn now_are(&self, ids: &[&str]) {
         if let Some(liveness) = &self.liveness {
             let mut liveness = liveness.lock();
-            let names: HashSet<_> = ids.iter().map(|id| replica_lease(id)).collect();
+            let names: HashSet<_> = ids.iter().map(|id| replica_lease(&(*id).into())).collect();
             for name in &names {
                 liveness.show(
                     name,
@@ -191,10 +188,10 @@ impl Replicas {
     }
 
     /// Sorted ids of the other live replicas, as far as the names of their Leases show them.
-    pub fn others(&self) -> Vec<String> {
+    pub fn others(&self) -> Vec<ReplicaId> {
         let alive = self.alive();
         let ids = alive.iter().filter_map(|lease| replica_of(lease)).filter(|id| *id != self.id);
-        ids.map(str::to_owned).collect()
+        ids.map(ReplicaId::from).collect()
     }
 
     /// Names of the Leases of live replicas, for the log.
@@ -206,15 +203,15 @@ impl Replicas {
     /// another replica or deleted.
     pub async fn run(&self, leases: LeaseObjects, leader_changed: Arc<Notify>, stop: CancellationToken) {
         let Some(liveness) = &self.liveness else { return };
-        let stream = watcher::watcher(leases.api, crate::watch_backoff::config())
-            .backoff(crate::watch_backoff::pauses());
+        let stream = watcher::watcher(leases.0.api().clone(), kubesvc_runtime::watch_backoff::config())
+            .backoff(kubesvc_runtime::watch_backoff::pauses());
         let mut stream = std::pin::pin!(stream);
         let (mut listing, mut complained) = (HashSet::new(), false);
         let mut pace = tokio::time::interval(self.pace);
         // A suspended process counts one interval, however long it was suspended.
         pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            let news = tokio::select! {
+            let changed = tokio::select! {
                 () = stop.cancelled() => return,
                 _ = pace.tick() => liveness.lock().tick(self.pace),
                 event = stream.next() => match event {
@@ -247,7 +244,7 @@ impl Replicas {
                     }
                 },
             };
-            if news {
+            if changed {
                 let alive = self.alive();
                 info!(replicas = alive.len(), leases = alive.join(" "), "live replicas changed");
                 self.changes.send_modify(|count| *count += 1);
@@ -257,7 +254,7 @@ impl Replicas {
 
     fn shown(&self, liveness: &Mutex<LeaseLiveness>, lease: &Lease, leader_changed: &Notify) -> bool {
         let name = lease.name_any();
-        let holder = objects::holder(lease);
+        let holder = super::holder(lease);
         if name == LEADER_LEASE {
             // Writes of this replica are known already; a write of another one shows that it is alive.
             if holder != self.id {
@@ -283,9 +280,9 @@ impl Replicas {
             match leases.delete(&name, &version, REMOVE_TIMEOUT).await {
                 Ok(()) => info!(lease = name, "removed the Lease of a dead replica"),
                 // The replica is back, or another client has removed the Lease.
-                Err(LeaseWriteError::Changed) => {}
+                Err(error) if error.is_stale() => {}
                 Err(error) => {
-                    let error = chain(&error);
+                    let error = super::explain(&error);
                     warn_unless_away!(lease = name, error, "cannot remove the Lease of a dead replica");
                 }
             }
@@ -298,15 +295,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_is_alone_knows_that_all_others_are_gone() {
-        let replicas = Replicas::alone("r-0");
-        assert_eq!(replicas.is_alive("r-0"), Fact::Known(true));
-        assert_eq!(replicas.is_alive("r-1"), Fact::Known(false));
+    fn single_replica_knows_that_no_others_live() {
+        let replicas = Replicas::alone(&"r-0".into());
+        assert_eq!(replicas.is_alive(&"r-0".into()), Fact::Known(true));
+        assert_eq!(replicas.is_alive(&"r-1".into()), Fact::Known(false));
     }
 
     #[test]
-    fn one_that_has_begun_anew_serves_none_of_its_former_sessions() {
-        let replicas = Replicas::unknown("r-0", Times::default());
+    fn restarted_replica_serves_none_of_its_former_sessions() {
+        let replicas = Replicas::unknown(&"r-0".into(), Times::default());
         replicas.now_are(&["r-0", "r-1"]);
         for (replica, incarnation, expected) in [
             ("r-1", Some("one"), true),
@@ -317,7 +314,7 @@ mod tests {
             ("r-0", Some(replicas.incarnation()), true),
         ] {
             assert_eq!(
-                replicas.serves(replica, incarnation),
+                replicas.serves(&replica.into(), incarnation),
                 Fact::Known(expected),
                 "{replica} {incarnation:?}"
             );
@@ -326,8 +323,8 @@ mod tests {
 
     #[test]
     fn nothing_is_known_of_others_before_their_leases_were_listed() {
-        let replicas = Replicas::unknown("r-0", Times::default());
-        assert_eq!(replicas.is_alive("r-0"), Fact::Known(true));
-        assert_eq!(replicas.is_alive("r-1"), Fact::Unknown);
+        let replicas = Replicas::unknown(&"r-0".into(), Times::default());
+        assert_eq!(replicas.is_alive(&"r-0".into()), Fact::Known(true));
+        assert_eq!(replicas.is_alive(&"r-1".into()), Fact::Unknown);
     }
 }

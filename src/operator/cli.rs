@@ -1,16 +1,21 @@
-//! The command line of `kubesvc-operator`.
+//! The command line of `kubesvc-operator`, and the commands that do not run the operator.
 
+use std::io::{IsTerminal as _, stderr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
 
-use super::arguments::{CopyArguments, RunArguments};
-use super::{copy, run};
-use crate::account::crds;
-use crate::command_line::{self, FAILURE, USAGE};
-use crate::config::{self, Loaded, operator::OperatorSettings};
-use crate::process::{no_core_dumps, raise_open_files};
+use super::kube_client::install_crypto;
+use super::run;
+use kubesvc_core::crds;
+use kubesvc_runtime::config::UnknownKeys;
+use kubesvc_runtime::config::{self, Loaded, Program, operator::OperatorSettings};
+use kubesvc_runtime::process::{self, FAILURE, USAGE};
+use kubesvc_runtime::process::{no_core_dumps, raise_open_files};
+use kubesvc_runtime::telemetry::errors::chain;
+use kubesvc_store::copy_database::Copied;
 
 /// Usual limit of open files, assumed when the real limit cannot be determined.
 const USUAL_OPEN_FILES: u64 = 1024;
@@ -20,7 +25,17 @@ Examples:
   kubesvc-operator --config kubesvc.yml
   kubesvc-operator --config clouddriver.yml --config kubesvc-local.yml --kubeconfig ~/.kube/config --namespace spinnaker
   kubesvc-operator --config kubesvc.yml --print-config
-  kubesvc-operator crds | kubectl apply -f -";
+  kubesvc-operator crds | kubectl apply -f -
+  kubesvc-operator settings-schema agent > armory-agent.schema.json";
+
+const COPY_EXAMPLES: &str = "\
+Stop the operator first.
+
+Examples:
+  kubesvc-operator copy-database --from sqlite:///var/lib/kubesvc/kubesvc.db \\
+      --to postgres://kubesvc:PASSWORD@db.example:5432/kubesvc
+
+Other users of the machine can see a password on a command line. Set the URLs in the environment instead.";
 
 /// Registers Kubernetes clusters as Spinnaker accounts: a controller, a hub for agents (gRPC, port 9091) and a REST
 /// API (port 7002).
@@ -43,8 +58,75 @@ enum Command {
     },
     /// Print the OpenAPI document of the REST API.
     Openapi,
+    /// Print the JSON schema of a settings file, for editors.
+    SettingsSchema {
+        /// The program that reads the file.
+        #[arg(value_enum, default_value_t = Reader::Operator, value_name = "operator|agent")]
+        program: Reader,
+    },
     /// Copy all accounts from one database to another, for example from SQLite to PostgreSQL.
     CopyDatabase(CopyArguments),
+}
+
+/// Flags of a running operator.
+#[derive(Debug, clap::Args)]
+pub(super) struct RunArguments {
+    /// Settings file in YAML. May be repeated; later files override earlier ones.
+    #[arg(long, value_name = "FILE")]
+    config: Vec<PathBuf>,
+    /// Kubeconfig of the operator's own API server. Default: KUBECONFIG, then the pod's service account.
+    #[arg(long, value_name = "FILE")]
+    pub(super) kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig. Default: its current-context.
+    #[arg(long, value_name = "NAME")]
+    pub(super) context: Option<String>,
+    /// The operator's own namespace. Default: the namespace of the kubeconfig's context or of the service account.
+    #[arg(long, value_name = "NS", env = "POD_NAMESPACE")]
+    pub(super) namespace: Option<String>,
+    /// Print the effective settings with their origins, secrets redacted, and exit.
+    #[arg(long)]
+    print_config: bool,
+    /// How to treat an unknown key in a settings file.
+    #[arg(long, value_enum, default_value_t = UnknownKeys::Error, value_name = "error|warn")]
+    config_unknown: UnknownKeys,
+}
+
+/// Arguments of `copy-database`.
+#[derive(clap::Args)]
+#[command(after_help = COPY_EXAMPLES)]
+struct CopyArguments {
+    /// URL of the database to read, in the format of kubesvc.database.url.
+    #[arg(long, value_name = "URL", env = "KUBESVC_COPY_FROM", hide_env_values = true)]
+    from: String,
+    /// URL of the database to write. Missing tables are created.
+    #[arg(long, value_name = "URL", env = "KUBESVC_COPY_TO", hide_env_values = true)]
+    to: String,
+    /// Replace all accounts of the target. Without this flag, a target with accounts is rejected.
+    #[arg(long)]
+    overwrite: bool,
+}
+
+/// Omits the URLs, since they may contain passwords.
+impl std::fmt::Debug for CopyArguments {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CopyArguments").field("overwrite", &self.overwrite).finish_non_exhaustive()
+    }
+}
+
+/// The program that reads a settings file.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Reader {
+    Operator,
+    Agent,
+}
+
+impl From<Reader> for Program {
+    fn from(reader: Reader) -> Self {
+        match reader {
+            Reader::Operator => Self::Operator,
+            Reader::Agent => Self::Agent,
+        }
+    }
 }
 
 /// Runs the program.
@@ -53,7 +135,10 @@ pub fn main() -> ExitCode {
     match cli.command {
         Some(Command::Crds { directory }) => print_crds(directory.as_deref()),
         Some(Command::Openapi) => say(&crate::rest::openapi()),
-        Some(Command::CopyDatabase(arguments)) => match copy::run(&arguments) {
+        Some(Command::SettingsSchema { program }) => {
+            say(&format!("{:#}", config::settings_schema(program.into())))
+        }
+        Some(Command::CopyDatabase(arguments)) => match copy_database(&arguments) {
             Ok(summary) => say(&summary),
             Err((reason, code)) => complain(&reason, code),
         },
@@ -62,7 +147,7 @@ pub fn main() -> ExitCode {
 }
 
 fn operate(arguments: &RunArguments) -> ExitCode {
-    let unknown = arguments.config_unknown.into();
+    let unknown = arguments.config_unknown;
     let loaded = match config::load_operator(&arguments.config, &|name| std::env::var(name).ok(), unknown) {
         Ok(loaded) => loaded,
         Err(error) => return complain(&error.to_string(), USAGE),
@@ -74,13 +159,13 @@ fn operate(arguments: &RunArguments) -> ExitCode {
 }
 
 fn start(arguments: &RunArguments, loaded: &Loaded<OperatorSettings>) -> ExitCode {
-    if let Err(error) = crate::telemetry::logs::init(&loaded.settings.logging, "kubesvc-operator") {
+    if let Err(error) = kubesvc_runtime::telemetry::logs::init(&loaded.settings.logging, "kubesvc-operator") {
         return complain(&error.to_string(), USAGE);
     }
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    if let Some(exposure) = crate::store::exposure(&loaded.settings.database_url) {
+    if let Some(exposure) = kubesvc_store::exposure(&loaded.settings.database_url) {
         tracing::warn!("{}", exposure.warning);
     }
     if let Err(error) = no_core_dumps() {
@@ -90,7 +175,7 @@ fn start(arguments: &RunArguments, loaded: &Loaded<OperatorSettings>) -> ExitCod
         tracing::warn!(%error, "cannot raise the limit on open files (ulimit -n)");
         USUAL_OPEN_FILES
     });
-    crate::operator::kube_client::install_crypto();
+    install_crypto();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => return complain(&format!("no runtime: {error}"), FAILURE),
@@ -99,7 +184,7 @@ fn start(arguments: &RunArguments, loaded: &Loaded<OperatorSettings>) -> ExitCod
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        Err(reason) => complain(&reason, FAILURE),
+        Err(error) => complain(&chain(&error), FAILURE),
     }
 }
 
@@ -116,7 +201,7 @@ fn print_crds(directory: Option<&std::path::Path>) -> ExitCode {
             continue;
         };
         let path = directory.join(file);
-        let text = format!("# Written by `make crds` from src/account.\n{yaml}");
+        let text = format!("# Written by `make crds` from crates/core/src.\n{yaml}");
         if let Err(error) = std::fs::write(&path, text) {
             return complain(&format!("{} cannot be written: {error}", path.display()), FAILURE);
         }
@@ -124,12 +209,71 @@ fn print_crds(directory: Option<&std::path::Path>) -> ExitCode {
     if directory.is_none() { say(&all) } else { ExitCode::SUCCESS }
 }
 
+/// Copies the accounts of `copy-database`, and returns a one-line summary.
+///
+/// # Errors
+/// One line that says what is wrong and what to do, and the exit code.
+fn copy_database(arguments: &CopyArguments) -> Result<String, (String, u8)> {
+    for (flag, url) in [("--from", &arguments.from), ("--to", &arguments.to)] {
+        kubesvc_store::check_url(url).map_err(|error| (format!("{flag}: {error}"), USAGE))?;
+    }
+    if arguments.from == arguments.to {
+        return Err(("--from and --to name the same database".to_owned(), USAGE));
+    }
+    install_crypto();
+    let runtime =
+        tokio::runtime::Runtime::new().map_err(|error| (format!("no runtime: {error}"), FAILURE))?;
+    let bar = progress_bar();
+    let progress = |done: usize, of: usize| {
+        bar.set_length(of as u64);
+        bar.set_position(done as u64);
+    };
+    let copied = runtime.block_on(kubesvc_store::copy_database::copy(
+        &arguments.from,
+        &arguments.to,
+        arguments.overwrite,
+        progress,
+    ));
+    bar.finish_and_clear();
+    copied.map(copy_summary).map_err(|error| (error.in_full(), FAILURE))
+}
+
+/// A progress bar on a terminal; hidden otherwise.
+fn progress_bar() -> ProgressBar {
+    if !stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} rows").expect("a fixed template");
+    ProgressBar::new(0).with_style(style)
+}
+
+fn copy_summary(copied: Copied) -> String {
+    let Copied { accounts, namespaces, others, others_there, malformed, deleted } = copied;
+    let mut text = format!(
+        "Copied {accounts} accounts, {namespaces} of them with a list of namespaces, and {others} rows that are not \
+         kubesvc's."
+    );
+    for (count, what) in [
+        (deleted, "accounts that the target held were deleted before"),
+        (others_there, "rows that are not kubesvc's were left out: the target has rows of these names"),
+        (
+            malformed,
+            "accounts could not be read and were left out: the operator makes them anew from the objects",
+        ),
+    ] {
+        if count > 0 {
+            text.push_str(&format!(" {count} {what}."));
+        }
+    }
+    text
+}
+
 fn say(text: &str) -> ExitCode {
-    command_line::say("kubesvc-operator", text)
+    process::say("kubesvc-operator", text)
 }
 
 fn complain(reason: &str, code: u8) -> ExitCode {
-    command_line::complain("kubesvc-operator", reason, code)
+    process::complain("kubesvc-operator", reason, code)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use crate::controller;
 use crate::hub::Hub;
 use crate::leases::{Leadership, Mandate};
-use crate::store::projection::{Confirm, LeaderTerm};
+use kubesvc_store::account_projection::{Confirm, LeaderTerm};
 
 /// Maximum number of wake-ups dropped at once while another replica leads.
 const MAX_DROPPED_WAKES: usize = 4096;

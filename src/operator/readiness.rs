@@ -1,13 +1,26 @@
-//! Whether the operator is ready, and what is missing if not.
+//! Whether the operator is ready, and what is missing if not; among it, whether only this replica is cut off from the
+//! API server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::leases::{Leadership, Replicas};
-use crate::objects::AccountIndex;
+use parking_lot::Mutex;
+use tracing::{info, warn};
+
+use crate::hub::Hub;
+use crate::informers::AccountIndex;
+use crate::leases::{Isolation, Leadership, Replicas};
+use crate::peers::Peers;
 use crate::rest::Readiness;
-use crate::store::projection::Projection;
+use kubesvc_core::ReplicaId;
+use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_store::account_projection::Projection;
+
+/// Interval between checks of this replica's own Lease.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Number of consecutive checks that must find the Lease too old. A process that was suspended renews it before that.
+const MIN_LATE_CHECKS: u32 = 3;
 
 /// Ready once it listens, the database answers and the watch is synced. Leadership makes no difference.
 pub(super) struct OperatorReadiness {
@@ -42,11 +55,91 @@ impl Readiness for OperatorReadiness {
         missing
     }
 
-    fn leader(&self) -> Option<String> {
+    fn leader(&self) -> Option<ReplicaId> {
         self.leadership.leader()
     }
 
     fn answered_for(&self) -> Duration {
         self.replicas.answered_for()
+    }
+}
+
+/// Detects that only this replica is cut off from the API server, and sends its agents to the others: they consider
+/// its Lease expired and would treat its agents as gone.
+pub(super) struct IsolationWatcher {
+    pub(super) replicas: Arc<Replicas>,
+    pub(super) peers: Arc<Peers>,
+    pub(super) hub: Arc<Hub>,
+    pub(super) readiness: Arc<OperatorReadiness>,
+    /// Duration for which a Lease is valid.
+    pub(super) duration: Duration,
+    pub(super) checks: Mutex<LeaseChecks>,
+}
+
+/// What earlier checks have found.
+pub(super) struct LeaseChecks {
+    isolation: Isolation,
+    begun: Instant,
+    /// Number of checks in a row that found the Lease too old.
+    late: u32,
+    /// When the other replicas were asked last.
+    asked: Option<Instant>,
+}
+
+impl Default for LeaseChecks {
+    fn default() -> Self {
+        Self { isolation: Isolation::default(), begun: Instant::now(), late: 0, asked: None }
+    }
+}
+
+impl IsolationWatcher {
+    /// Checks until the process stops.
+    pub(super) fn start(self, background: &BackgroundTasks) {
+        let what = "Sends the agents away if this replica alone is cut off from the API server";
+        let task = TaskSpec::new("watch over the own Lease", what).every(CHECK_INTERVAL).at_start();
+        let watcher = Arc::new(self);
+        background.start(task, move |_| Arc::clone(&watcher).check());
+    }
+
+    async fn check(self: Arc<Self>) -> Outcome {
+        let others = if self.is_time_to_ask() {
+            let said = self.peers.reach_of_others().await;
+            self.checks.lock().asked = Some(Instant::now());
+            said
+        } else {
+            None
+        };
+        // Read after asking the others, since the Lease may have been renewed meanwhile.
+        let age = self.replicas.lease_age();
+        let is_cut_off = {
+            let mut checks = self.checks.lock();
+            let running = checks.begun.elapsed();
+            checks.isolation.judge(running, self.duration, age, others)
+        };
+        self.set(is_cut_off);
+        Outcome::Done
+    }
+
+    fn is_time_to_ask(&self) -> bool {
+        let is_late = self.replicas.lease_age() >= Isolation::doubtful_after(self.duration);
+        let mut checks = self.checks.lock();
+        checks.late = if is_late { checks.late.saturating_add(1) } else { 0 };
+        if checks.late < MIN_LATE_CHECKS {
+            checks.asked = None;
+            return false;
+        }
+        checks.asked.is_none_or(|when| when.elapsed() >= self.duration / 3)
+    }
+
+    fn set(&self, cut_off: bool) {
+        if self.readiness.isolated.swap(cut_off, Ordering::Relaxed) == cut_off {
+            return;
+        }
+        if cut_off {
+            warn!("the API server answers other replicas but not this one; sending its agents to them");
+        } else {
+            info!("this replica accepts agents again");
+        }
+        self.hub.set_isolated(cut_off);
     }
 }

@@ -4,17 +4,19 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use super::run_location::RunLocation;
-use crate::account::lifecycle::LifecyclePolicy;
-use crate::account::name_precedence::Precedence;
-use crate::account::not_watched;
-use crate::account::source_rules::{NamespaceSet, SourceRules};
-use crate::config::operator::{Approval, ClusterMode, OperatorSettings};
+use super::kube_client::RunLocation;
 use crate::controller::AdoptedRows;
-use crate::crash;
-use crate::hub::{AssignmentChecks, HubSettings, Pings};
+use crate::hub::{
+    AbsentAgentSettings, AdmissionSettings, AssignmentChecks, HubSettings, ListenerSettings, Pings,
+    SessionSettings, StaticAccountSettings,
+};
 use crate::rest::{BrowserRules, RestSettings};
-use crate::store;
+use kubesvc_core::lifecycle::LifecyclePolicy;
+use kubesvc_core::name_precedence::Precedence;
+use kubesvc_core::not_watched;
+use kubesvc_core::source_rules::{NamespaceSet, SourceRules};
+use kubesvc_runtime::config::operator::{Approval, ClusterMode, OperatorSettings};
+use kubesvc_runtime::crash_points;
 
 /// Maximum number of connections from agents.
 const MAX_AGENT_CONNECTIONS: usize = 20_000;
@@ -47,7 +49,7 @@ impl Connections {
 
 /// Whether other replicas may exist. A SQLite file belongs to a single one.
 pub(super) fn may_have_peers(settings: &OperatorSettings) -> bool {
-    settings.cluster.mode != ClusterMode::Local && store::serves_several(&settings.database_url)
+    settings.cluster.mode != ClusterMode::Local && kubesvc_store::serves_several(&settings.database_url)
 }
 
 /// Whether agents are approved automatically.
@@ -57,7 +59,7 @@ pub(super) fn approves(settings: &OperatorSettings) -> bool {
 
 /// Maximum number of registrations per second of agents that were never approved: a tenth of all, at least one; 0:
 /// unlimited.
-pub(super) fn registrations_of_strangers(registration_qps: u32) -> u32 {
+pub(super) fn unapproved_registration_qps(registration_qps: u32) -> u32 {
     registration_qps.div_ceil(10)
 }
 
@@ -72,35 +74,50 @@ pub(super) fn hub_settings(
     let accounts_namespace = accounts_namespace(settings, location);
     let usual = HubSettings::default();
     HubSettings {
-        address: settings.grpc.address.clone(),
-        port: settings.grpc.port,
-        health_service: settings.grpc.health_service_enabled,
-        max_message_bytes: settings.grpc.max_inbound_message_size,
         replica_id: location.replica_id.clone(),
-        connection_cap: connections.agents,
-        limits: settings.grpc.limits.clone(),
-        forget_after: policy.orphan_grace.saturating_mul(2),
-        rest_port: Some(rest_port),
-        pings: settings
-            .grpc
-            .keepalive
-            .map(|keepalive| Pings { every: keepalive.every, timeout: keepalive.timeout }),
-        cuts_off_silent: settings.heartbeat.enabled,
+        listener: ListenerSettings {
+            address: settings.grpc.address.clone(),
+            port: settings.grpc.port,
+            health_service: settings.grpc.health_service_enabled,
+            connection_cap: connections.agents,
+            limits: settings.grpc.limits.clone(),
+            rest_port: Some(rest_port),
+            pings: settings
+                .grpc
+                .keepalive
+                .map(|keepalive| Pings { every: keepalive.every, timeout: keepalive.timeout }),
+            ..usual.listener
+        },
+        sessions: SessionSettings {
+            max_message_bytes: settings.grpc.max_inbound_message_size,
+            cuts_off_silent: settings.heartbeat.enabled,
+            operation_wait: policy.operation_wait,
+            clustered: may_have_peers(settings),
+            ..usual.sessions
+        },
+        admission: AdmissionSettings {
+            approves_new: approves(settings),
+            registration_qps: settings.kubernetes.registration_qps,
+            orphan_grace: Duration::from_secs(policy.orphan_grace),
+        },
+        absent_agents: AbsentAgentSettings {
+            forget_after: policy.orphan_grace.saturating_mul(2),
+            remove_after: crash_points::seconds(
+                "KUBESVC_AGENTS_GONE_SECONDS",
+                usual.absent_agents.remove_after,
+            ),
+            forget_approved_after: settings.agents.forget_approved_after,
+            account_cleanup: policy.account_cleanup,
+            ..usual.absent_agents
+        },
+        static_accounts: StaticAccountSettings {
+            watched: location.watches(&accounts_namespace),
+            namespace: accounts_namespace,
+        },
         assignment_checks: AssignmentChecks {
             initial_delay: settings.heartbeat.initial_delay,
             period: settings.heartbeat.period,
         },
-        accounts_watched: location.watches(&accounts_namespace),
-        accounts_namespace,
-        operation_wait: policy.operation_wait,
-        clustered: may_have_peers(settings),
-        registration_qps: settings.kubernetes.registration_qps,
-        orphan_grace: Duration::from_secs(policy.orphan_grace),
-        approves_new: approves(settings),
-        forget_approved_after: settings.agents.forget_approved_after,
-        account_cleanup: policy.account_cleanup,
-        remove_agents_after: crash::seconds("KUBESVC_AGENTS_GONE_SECONDS", usual.remove_agents_after),
-        ..usual
     }
 }
 
@@ -203,6 +220,6 @@ mod tests {
 
     #[test]
     fn a_tenth_of_the_registrations_may_be_of_strangers() {
-        assert_eq!([0, 1, 10, 11, 50].map(registrations_of_strangers), [0, 1, 1, 2, 5]);
+        assert_eq!([0, 1, 10, 11, 50].map(unapproved_registration_qps), [0, 1, 1, 2, 5]);
     }
 }

@@ -1,4 +1,5 @@
-//! Questions to the other replicas.
+//! Questions to the other replicas: the messages, JSON under `/internal/v1/`, and what the KubesvcAgents say in place
+//! of a replica that does not answer.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
@@ -8,14 +9,14 @@ use http::Method;
 use jiff::Timestamp;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tracing::{debug, warn};
 
 use super::client::{CallError, PeerCall};
-use super::messages::{
-    AgentsOfReplica, DisconnectCall, Holders, HoldersQuestion, MAX_UIDS_PER_QUESTION, ReachAnswer,
-};
 use super::{PeerTransport, Peers, Replica};
-use crate::fleet::AgentView;
+use crate::connected_agents::AgentView;
+use crate::informers::AgentIndex;
+use kubesvc_core::{AgentId, KubesvcAgent, ReplicaId};
 
 /// Timeout for another replica's answer to a question.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
@@ -23,6 +24,8 @@ const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for which a replica that did not answer is not asked again; the KubesvcAgents stand in for it.
 const SILENT_PEER_PAUSE: Duration = Duration::from_secs(3);
+/// Maximum number of accounts in one question.
+pub const MAX_UIDS_PER_QUESTION: usize = 1000;
 
 /// An agent of another replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,9 +40,9 @@ pub struct RemoteAgent {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RemoteHolders {
     /// Ids of agents, by the uid of the account that they hold.
-    pub agents: BTreeMap<String, Vec<String>>,
+    pub agents: BTreeMap<String, Vec<AgentId>>,
     /// Ids of agents whose replicas do not answer, so that it is unknown what they hold.
-    pub unknown: HashSet<String>,
+    pub unknown: HashSet<AgentId>,
 }
 
 /// Reason why an agent of another replica was not disconnected.
@@ -50,7 +53,7 @@ pub enum RelayError {
     NotConnected,
     /// The session is at a replica that this one has not found.
     #[error("it is connected to replica {0}, which is not among the replicas that this one has found")]
-    NotFound(String),
+    NotFound(ReplicaId),
     /// The call to the agent's replica failed.
     #[error(transparent)]
     Call(#[from] CallError),
@@ -65,8 +68,8 @@ impl Peers {
         let answered = answers.into_iter().filter(|answer| answer.replica_id != self.replica_id);
         let agents = answered.flat_map(|answer| answer.agents);
         let known = agents.map(|agent| RemoteAgent { agent, replica_answers: true });
-        let silent = silent.iter().map(|replica| replica.id.as_str()).collect();
-        let told = link.sessions.of_replicas(&silent);
+        let silent = silent.iter().map(|replica| &replica.id).collect();
+        let told = of_replicas(&link.agents, &silent);
         known.chain(told.into_iter().map(|agent| RemoteAgent { agent, replica_answers: false })).collect()
     }
 
@@ -88,8 +91,8 @@ impl Peers {
                     all.agents.entry(uid).or_default().extend(agents);
                 }
             }
-            let silent = silent.iter().map(|replica| replica.id.as_str()).collect();
-            all.unknown.extend(link.sessions.of_replicas(&silent).into_iter().map(|agent| agent.agent_id));
+            let silent = silent.iter().map(|replica| &replica.id).collect();
+            all.unknown.extend(of_replicas(&link.agents, &silent).into_iter().map(|agent| agent.agent_id));
         }
         all
     }
@@ -107,10 +110,10 @@ impl Peers {
     ///
     /// # Errors
     /// No other replica has the agent, or the one that has it cannot be reached.
-    pub async fn disconnect(&self, agent_id: &str) -> Result<(), RelayError> {
+    pub async fn disconnect(&self, agent_id: &AgentId) -> Result<(), RelayError> {
         let Some(link) = &self.transport else { return Err(RelayError::NotConnected) };
         let others = self.others();
-        let holder = link.sessions.replica_of(agent_id).filter(|replica| *replica != self.replica_id);
+        let holder = replica_of(&link.agents, agent_id).filter(|replica| *replica != self.replica_id);
         let known = others.iter().find(|replica| Some(&replica.id) == holder.as_ref());
         if let Some(replica) = known
             && self.relay(link, replica, agent_id).await?
@@ -132,7 +135,7 @@ impl Peers {
         &self,
         link: &PeerTransport,
         replica: &Replica,
-        agent_id: &str,
+        agent_id: &AgentId,
     ) -> Result<bool, CallError> {
         let timestamp = Timestamp::now().as_millisecond();
         let message = DisconnectCall { cluster_driven: true, origin: self.replica_id.clone(), timestamp };
@@ -140,7 +143,7 @@ impl Peers {
             method: Method::POST,
             path: format!(
                 "/internal/v1/agents/{}/disconnect",
-                utf8_percent_encode(agent_id, NON_ALPHANUMERIC)
+                utf8_percent_encode(agent_id.as_str(), NON_ALPHANUMERIC)
             ),
             body: serde_json::to_vec(&message).expect("texts and numbers are JSON"),
             within: DISCONNECT_TIMEOUT,
@@ -152,7 +155,7 @@ impl Peers {
             Err(CallError::Refused { status: 404, .. }) => Ok(false),
             Err(problem) => {
                 self.metrics.failed.inc();
-                warn!(agentId = agent_id, error = %problem, "cannot disconnect an agent");
+                warn!(agentId = agent_id.as_str(), error = %problem, "cannot disconnect an agent");
                 Err(problem)
             }
         }
@@ -198,7 +201,7 @@ impl PeerTransport {
         resting.retain(|_, since| since.elapsed() < SILENT_PEER_PAUSE);
         let rests = resting.contains_key(&replica.base_url);
         if rests {
-            debug!(replica = replica.id, "skipped a replica that did not answer a moment ago");
+            debug!(replica = replica.id.as_str(), "skipped a replica that did not answer a moment ago");
         }
         rests
     }
@@ -210,4 +213,116 @@ impl PeerTransport {
 
 pub(super) fn get(path: &str) -> PeerCall {
     PeerCall { method: Method::GET, path: path.to_owned(), body: Vec::new(), within: QUESTION_TIMEOUT }
+}
+
+/// `GET /internal/v1/agents`: the agents of the replica that answers.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentsOfReplica {
+    /// Id of the replica that answers.
+    pub replica_id: ReplicaId,
+    /// Its connected agents.
+    pub agents: Vec<AgentView>,
+}
+
+/// `POST /internal/v1/holders`: asks which agents of the replica hold these accounts.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HoldersQuestion {
+    /// Uids of the accounts, at most [`MAX_UIDS_PER_QUESTION`].
+    pub uids: Vec<String>,
+}
+
+/// Answer to a [`HoldersQuestion`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Holders {
+    /// Id of the replica that answers.
+    pub replica_id: ReplicaId,
+    /// Ids of agents, by the uid of the account that they hold. Accounts without a holder are left out.
+    pub agents: BTreeMap<String, Vec<AgentId>>,
+}
+
+/// `GET /internal/v1/reach`: how long the API server has answered the replica.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReachAnswer {
+    /// Id of the replica that answers.
+    pub replica_id: ReplicaId,
+    /// How long the API server has answered it without a gap, in milliseconds; 0 if it does not answer now.
+    pub answered_for_ms: u64,
+}
+
+/// `POST /internal/v1/agents/{id}/disconnect`, relayed. The receiving replica never relays it again.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DisconnectCall {
+    /// Always true.
+    pub cluster_driven: bool,
+    /// Id of the replica that relays the call.
+    pub origin: ReplicaId,
+    /// Send time, in epoch milliseconds.
+    pub timestamp: i64,
+}
+
+/// The replica that has an agent's session, according to the KubesvcAgents; the latest one if the id has several.
+fn replica_of(agents: &AgentIndex, agent_id: &AgentId) -> Option<ReplicaId> {
+    let agents = agents.all();
+    let of_agent = agents.iter().filter(|agent| agent.spec.agent_id == *agent_id);
+    let connected = of_agent.filter_map(|agent| connected(agent));
+    connected.max_by_key(|agent| agent.connected_since).map(|agent| agent.replica_id)
+}
+
+/// The agents of these replicas, according to the KubesvcAgents, which do not say which accounts they hold.
+fn of_replicas(agents: &AgentIndex, replicas: &HashSet<&ReplicaId>) -> Vec<AgentView> {
+    let all = agents.all();
+    let connected = all.iter().filter_map(|agent| connected(agent));
+    connected.filter(|agent| replicas.contains(&agent.replica_id)).collect()
+}
+
+/// What a KubesvcAgent says about its agent, if it shows the agent as connected.
+fn connected(agent: &KubesvcAgent) -> Option<AgentView> {
+    let status = agent.status.as_ref().filter(|status| status.connected)?;
+    let since = status.connected_since.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+    Some(AgentView {
+        agent_id: agent.spec.agent_id.clone(),
+        zone_id: agent.spec.zone_id.clone(),
+        version: status.version.clone().unwrap_or_default(),
+        replica_id: status.session.as_ref()?.replica.clone(),
+        connected_since: since,
+        last_seen: since,
+        approved: agent.spec.approved,
+        accounts: Vec::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(name: &str, agent_id: &str, replica: &str, second: u8, connected: bool) -> KubesvcAgent {
+        let agent = json!({"apiVersion": "kubesvc.io/v1alpha1", "kind": "KubesvcAgent",
+            "metadata": {"name": name, "resourceVersion": second.to_string()},
+            "spec": {"agentId": agent_id, "zoneId": name},
+            "status": {"connected": connected, "connectedSince": format!("2026-01-01T00:00:0{second}Z"),
+                "session": {"id": "s", "bootId": "b", "connectSeq": 1, "replica": replica}}});
+        serde_json::from_value(agent).expect("it is well-formed")
+    }
+
+    #[test]
+    fn the_latest_session_of_an_agent_counts_while_it_stands() {
+        let agents = AgentIndex::default();
+        agents.seen(object("east", "a", "one", 1, true));
+        agents.seen(object("west", "a", "two", 2, true));
+        assert_eq!(replica_of(&agents, &"a".into()), Some("two".into()));
+        assert_eq!(replica_of(&agents, &"b".into()), None);
+        agents.seen(object("west", "a", "two", 3, false));
+        assert_eq!(replica_of(&agents, &"a".into()), Some("one".into()));
+        let of = |replica: &str| of_replicas(&agents, &HashSet::from([&replica.into()])).len();
+        assert_eq!((of("one"), of("two")), (1, 0));
+        agents.gone("east", 4);
+        assert_eq!(replica_of(&agents, &"a".into()), None);
+    }
 }

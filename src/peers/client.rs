@@ -18,7 +18,8 @@ use super::key::{PeerKey, SigningKey};
 use super::membership::Replica;
 use super::signature::{self, CallStamp, SignedCall};
 use super::verification::VerifiedPeers;
-use crate::telemetry::errors::chain;
+use kubesvc_core::ReplicaId;
+use kubesvc_runtime::telemetry::errors::chain;
 
 /// Timeout for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -38,7 +39,7 @@ pub enum CallError {
     #[error("replica {replica} cannot be reached at {url}: {why}")]
     Unreachable {
         /// Id of the replica.
-        replica: String,
+        replica: ReplicaId,
         /// URL that was called.
         url: String,
         /// What went wrong.
@@ -50,7 +51,7 @@ pub enum CallError {
     )]
     Unproven {
         /// Id of the replica.
-        replica: String,
+        replica: ReplicaId,
         /// URL that was called.
         url: String,
         /// HTTP status of the answer.
@@ -60,7 +61,7 @@ pub enum CallError {
     #[error("replica {replica} answered {status}: {message}")]
     Refused {
         /// Id of the replica.
-        replica: String,
+        replica: ReplicaId,
         /// HTTP status of the answer.
         status: u16,
         /// Error message of the answer.
@@ -70,7 +71,7 @@ pub enum CallError {
     #[error("the answer of replica {replica} cannot be read: {why}")]
     Malformed {
         /// Id of the replica.
-        replica: String,
+        replica: ReplicaId,
         /// What is wrong with the answer.
         why: String,
     },
@@ -90,7 +91,7 @@ pub(super) struct PeerCall {
 
 /// Calls other replicas.
 pub(super) struct PeerClient {
-    replica_id: String,
+    replica_id: ReplicaId,
     key: Arc<PeerKey>,
     verified: Arc<VerifiedPeers>,
     http: Client<HttpConnector, Full<Bytes>>,
@@ -99,7 +100,7 @@ pub(super) struct PeerClient {
 
 impl PeerClient {
     /// Creates a client that calls in the name of this replica and signs with this key.
-    pub(super) fn new(replica_id: &str, key: Arc<PeerKey>, proofs: Arc<VerifiedPeers>) -> Self {
+    pub(super) fn new(replica_id: &ReplicaId, key: Arc<PeerKey>, proofs: Arc<VerifiedPeers>) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
         connector.set_nodelay(true);
@@ -164,13 +165,13 @@ impl PeerClient {
         key: &SigningKey,
     ) -> Result<(StatusCode, Bytes), CallError> {
         let stamp = CallStamp::new(
-            &self.replica_id,
-            &to.id,
+            self.replica_id.as_str(),
+            to.id.as_str(),
             Timestamp::now().as_millisecond(),
             ulid::Ulid::generate().to_string(),
         );
         let call = SignedCall { method: ask.method.as_str(), path: &ask.path, body: &ask.body };
-        let headers = stamp.headers(key, call).map_err(|why| unreachable(to, why))?;
+        let headers = stamp.headers(key, call).map_err(|why| unreachable(to, why.to_string()))?;
         let mut request = Request::builder()
             .method(&ask.method)
             .uri(format!("{}{}", to.base_url, ask.path))
@@ -219,7 +220,7 @@ mod tests {
     use axum::extract::Request as Asked;
     use axum::response::{IntoResponse, Response};
 
-    use super::super::messages::ReachAnswer;
+    use super::super::calls::ReachAnswer;
     use super::*;
 
     const LONG: &str = r#"{"replicaId":"b","answeredForMs":86400000}"#;
@@ -240,9 +241,9 @@ mod tests {
         });
         let serving = tokio::spawn(async move { axum::serve(listener, app).await });
         let proofs = Arc::new(VerifiedPeers::default());
-        let client = PeerClient::new("a", Arc::new(PeerKey::of_test(key(1))), Arc::clone(&proofs));
+        let client = PeerClient::new(&"a".into(), Arc::new(PeerKey::of_test(key(1))), Arc::clone(&proofs));
         let replica = Replica {
-            id: "b".to_owned(),
+            id: "b".into(),
             base_url: format!("http://{at}"),
             ready: true,
             last_updated: Timestamp::UNIX_EPOCH,

@@ -1,37 +1,35 @@
-//! Watches of Endpoints and EndpointSlices that feed the [membership](super::membership).
+//! Discovery of the other replicas: whether the operator may list and watch Endpoints and EndpointSlices, and the
+//! watches that feed the [membership](super::membership).
 
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use futures::StreamExt;
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
 use k8s_openapi::api::core::v1::Endpoints;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::ResourceExt;
 use kube::runtime::watcher::Event;
-use kube::{Api, Client, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
-use super::members::{self, Sighting};
-use super::membership::{EndpointSource, Membership};
-use crate::telemetry::outages;
+use super::membership::{EndpointSource, Membership, Sighting, of_endpoints, of_slice};
+use super::{JoinPeersError, Lookup};
+use kubesvc_runtime::background_tasks::BackgroundTasks;
+use kubesvc_runtime::kube_access::{KubeAccess, WriteOptions};
+use kubesvc_runtime::telemetry::outages;
 
 /// Label of an EndpointSlice that names its Service.
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
-
-/// Which objects count, and which port in them.
-#[derive(Clone, Debug)]
-pub(super) struct DiscoveryScope {
-    /// Namespace of the objects.
-    pub(super) namespace: String,
-    /// Prefix of the name of their Service.
-    pub(super) service_prefix: String,
-    /// Name of the REST port.
-    pub(super) port_name: String,
-}
+/// Verbs that must be allowed for each kind.
+const VERBS: [&str; 2] = ["list", "watch"];
 
 /// A kind of object that lists addresses of replicas.
-pub(super) trait EndpointObjects:
+trait EndpointObjects:
     kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
     + Clone
     + Debug
@@ -57,7 +55,7 @@ impl EndpointObjects for Endpoints {
     }
 
     fn sightings(&self, port_name: &str) -> Vec<Sighting> {
-        members::of_endpoints(self, port_name)
+        of_endpoints(self, port_name)
     }
 }
 
@@ -69,33 +67,71 @@ impl EndpointObjects for EndpointSlice {
     }
 
     fn sightings(&self, port_name: &str) -> Vec<Sighting> {
-        members::of_slice(self, port_name)
+        of_slice(self, port_name)
     }
+}
+
+/// Starts the watches of Endpoints and EndpointSlices, which keep the membership in step until stopped.
+///
+/// # Errors
+/// The API server does not say whether the operator may watch them, or it may not.
+pub(super) async fn start(
+    kube: &KubeAccess,
+    lookup: Lookup,
+    membership: &Arc<Membership>,
+    background: &BackgroundTasks,
+    stop: &CancellationToken,
+) -> Result<(), JoinPeersError> {
+    let namespace = &lookup.namespace;
+    let no_endpoints = denied(kube, namespace, "", "endpoints").await?;
+    let no_slices = denied(kube, namespace, "discovery.k8s.io", "endpointslices").await?;
+    let (endpoints, slices) = (no_endpoints.is_none(), no_slices.is_none());
+    let denied: Vec<_> = no_endpoints.into_iter().chain(no_slices).collect();
+    if !denied.is_empty() {
+        let problem = cannot_discover(&denied, namespace);
+        if lookup.fail_fast {
+            return Err(JoinPeersError::Denied(problem));
+        }
+        warn!("{problem}; continuing because kubesvc.cluster-kubernetes.failFast is false");
+    }
+    let (kube, membership) = (|| kube.clone(), || Arc::clone(membership));
+    if endpoints {
+        let watch = watch::<Endpoints>(kube(), lookup.clone(), membership(), stop.clone());
+        background.spawn("watch of Endpoints", "Finds replicas by their Endpoints", watch);
+    }
+    if slices {
+        let watch = watch::<EndpointSlice>(kube(), lookup, membership(), stop.clone());
+        background.spawn("watch of EndpointSlices", "Finds replicas by their EndpointSlices", watch);
+    }
+    Ok(())
 }
 
 /// Keeps the membership in step with one kind of object until cancelled. While the watch is down, the last
 /// known state remains.
-pub(super) async fn watch<K: EndpointObjects>(
-    client: Client,
-    looked: DiscoveryScope,
+async fn watch<K: EndpointObjects>(
+    kube: KubeAccess,
+    lookup: Lookup,
     membership: Arc<Membership>,
     stop: CancellationToken,
 ) {
-    let api: Api<K> = Api::namespaced(client, &looked.namespace);
-    let stream = crate::watch_backoff::events(api, crate::watch_backoff::config());
+    let objects = kube.namespaced::<K>(&lookup.namespace);
+    let stream = kubesvc_runtime::watch_backoff::events(
+        objects.api().clone(),
+        kubesvc_runtime::watch_backoff::config(),
+    );
     let mut stream = std::pin::pin!(stream.take_until(stop.cancelled_owned()));
     let mut listing = HashMap::new();
     while let Some(event) = stream.next().await {
         match event {
             Ok(Event::Init) => listing.clear(),
             Ok(Event::InitApply(object)) => {
-                listing.insert(object.name_any(), seen_in(&object, &looked));
+                listing.insert(object.name_any(), seen_in(&object, &lookup));
             }
             Ok(Event::InitDone) => membership.listed(K::SOURCE, std::mem::take(&mut listing)),
             Ok(Event::Apply(object)) => {
-                membership.tells(K::SOURCE, object.name_any(), seen_in(&object, &looked));
+                membership.record(K::SOURCE, object.name_any(), seen_in(&object, &lookup));
             }
-            Ok(Event::Delete(object)) => membership.tells(K::SOURCE, object.name_any(), Vec::new()),
+            Ok(Event::Delete(object)) => membership.record(K::SOURCE, object.name_any(), Vec::new()),
             Err(outage) => {
                 outages::log_transition(&format!("{:?} (used to discover replicas)", K::SOURCE), &outage);
             }
@@ -103,11 +139,66 @@ pub(super) async fn watch<K: EndpointObjects>(
     }
 }
 
-fn seen_in<K: EndpointObjects>(object: &K, looked: &DiscoveryScope) -> Vec<Sighting> {
+fn seen_in<K: EndpointObjects>(object: &K, lookup: &Lookup) -> Vec<Sighting> {
     match object.service_name() {
-        Some(service) if service.starts_with(&looked.service_prefix) => object.sightings(&looked.port_name),
+        Some(service) if service.starts_with(&lookup.service_name_prefix) => {
+            object.sightings(&lookup.http_port_name)
+        }
         _ => Vec::new(),
     }
+}
+
+/// What the operator may not do with objects of this kind; `None` if it may list and watch them.
+async fn denied(
+    kube: &KubeAccess,
+    namespace: &str,
+    group: &str,
+    resource: &str,
+) -> Result<Option<String>, JoinPeersError> {
+    let mut missing = Vec::new();
+    for verb in VERBS {
+        if !may(kube, namespace, group, resource, verb).await? {
+            missing.push(verb);
+        }
+    }
+    let of_group = if group.is_empty() { String::new() } else { format!(".{group}") };
+    Ok((!missing.is_empty()).then(|| format!("{} {resource}{of_group}", missing.join(" and "))))
+}
+
+async fn may(
+    kube: &KubeAccess,
+    namespace: &str,
+    group: &str,
+    resource: &str,
+    verb: &str,
+) -> Result<bool, JoinPeersError> {
+    let question = SelfSubjectAccessReview {
+        spec: SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(ResourceAttributes {
+                namespace: Some(namespace.to_owned()),
+                group: Some(group.to_owned()),
+                resource: Some(resource.to_owned()),
+                verb: Some(verb.to_owned()),
+                ..ResourceAttributes::default()
+            }),
+            ..SelfSubjectAccessReviewSpec::default()
+        },
+        ..SelfSubjectAccessReview::default()
+    };
+    let right = format!("{verb} {resource} in namespace {namespace}");
+    let reviews = kube.all::<SelfSubjectAccessReview>();
+    let review = reviews.create(&question, WriteOptions::default()).await;
+    let review = review.map_err(|source| JoinPeersError::Review { right, source })?;
+    Ok(review.status.is_some_and(|status| status.allowed))
+}
+
+fn cannot_discover(denied: &[String], namespace: &str) -> String {
+    format!(
+        "the operator may not {} in namespace {namespace}, and so cannot find other replicas; apply \
+         config/rbac/replicas.yaml there, which grants list and watch of endpoints and endpointslices.discovery.k8s.io \
+         to its service account, or set kubesvc.cluster: local for one replica",
+        denied.join(", nor ")
+    )
 }
 
 #[cfg(test)]
@@ -117,12 +208,14 @@ mod tests {
     use super::*;
 
     fn count<K: EndpointObjects>(object: serde_json::Value, prefix: &str) -> usize {
-        let looked = DiscoveryScope {
+        let lookup = Lookup {
             namespace: "ns".into(),
-            service_prefix: prefix.into(),
-            port_name: "http".into(),
+            service_name_prefix: prefix.into(),
+            http_port_name: "http".into(),
+            pod_domain: None,
+            fail_fast: true,
         };
-        seen_in(&serde_json::from_value::<K>(object).expect("an object"), &looked).len()
+        seen_in(&serde_json::from_value::<K>(object).expect("an object"), &lookup).len()
     }
 
     #[test]

@@ -8,8 +8,7 @@ use std::time::Duration;
 use hmac::{Hmac, KeyInit, Mac};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{ObjectMeta, PostParams};
-use kube::{Api, Client};
+use kube::api::ObjectMeta;
 use parking_lot::RwLock;
 use secrecy::{ExposeSecret, SecretSlice};
 use sha2::Sha256;
@@ -17,9 +16,9 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tracing::info;
 
-use super::error::JoinPeersError;
-use crate::account::FIELD_MANAGER;
-use crate::telemetry::outages::warn_unless_away;
+use super::JoinPeersError;
+use kubesvc_runtime::kube_access::{KubeAccess, KubeError, KubeObjects, WriteOptions, unless_stale};
+use kubesvc_runtime::telemetry::outages::warn_unless_away;
 
 /// Name of the Secret.
 const SECRET_NAME: &str = "kubesvc-peer";
@@ -32,8 +31,6 @@ const SECOND_SECRET_KEY: &str = "other-key";
 const KEY_ID_DIGITS: usize = 16;
 /// Minimum length of a key, and length of a key created here, in bytes.
 const MIN_KEY_BYTES: usize = 32;
-/// Timeout for reading or creating the Secret.
-const READ_TIMEOUT: Duration = Duration::from_secs(15);
 /// Minimum interval between two reads of the Secret.
 const MIN_READ_INTERVAL: Duration = Duration::from_secs(1);
 /// Age at which a key is read again for callers that need the newest one.
@@ -97,7 +94,7 @@ impl fmt::Debug for SigningKey {
 
 /// The keys as last read.
 pub(super) struct PeerKey {
-    secrets: Api<Secret>,
+    secrets: KubeObjects<Secret>,
     namespace: String,
     current: RwLock<PeerKeys>,
     read_at: Mutex<Instant>,
@@ -109,11 +106,9 @@ impl PeerKey {
     /// # Errors
     /// One line that says what to do, without any part of the key: a permission is missing, the Secret
     /// contains no usable key, or the API server does not answer.
-    pub(super) async fn open(client: Client, namespace: &str) -> Result<Self, JoinPeersError> {
-        let secrets = Api::namespaced(client, namespace);
-        let keys = tokio::time::timeout(READ_TIMEOUT, read_or_make(&secrets, namespace))
-            .await
-            .unwrap_or_else(|_| Err(JoinPeersError::Silent { secret: path(namespace) }))?;
+    pub(super) async fn open(kube: &KubeAccess, namespace: &str) -> Result<Self, JoinPeersError> {
+        let secrets = kube.namespaced(namespace);
+        let keys = read_or_make(&secrets, namespace).await?;
         Ok(Self {
             secrets,
             namespace: namespace.to_owned(),
@@ -129,7 +124,7 @@ impl PeerKey {
             Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))
         });
         Self {
-            secrets: Api::namespaced(Client::new(nothing, "ns"), "ns"),
+            secrets: KubeAccess::new(kube::Client::new(nothing, "ns"), "test").namespaced("ns"),
             namespace: "ns".to_owned(),
             current: RwLock::new(PeerKeys { key: Arc::new(key), other: None }),
             read_at: Mutex::new(Instant::now()),
@@ -179,44 +174,27 @@ impl PeerKey {
     }
 
     async fn read_again(&self) {
-        match tokio::time::timeout(READ_TIMEOUT, read_or_make(&self.secrets, &self.namespace)).await {
-            Ok(Ok(keys)) if keys.ids() != self.current.read().ids() => {
+        match read_or_make(&self.secrets, &self.namespace).await {
+            Ok(keys) if keys.ids() != self.current.read().ids() => {
                 info!("the key for calls between replicas changed");
                 *self.current.write() = keys;
             }
-            Ok(Ok(_)) => {}
-            Ok(Err(problem)) => warn_unless_away!("{problem}; keeping the previous key"),
-            Err(_) => {
-                warn_unless_away!(
-                    "cannot read Secret {}/{SECRET_NAME} in time; keeping the previous key",
-                    self.namespace
-                );
-            }
+            Ok(_) => {}
+            Err(problem) => warn_unless_away!("{problem}; keeping the previous key"),
         }
     }
 }
 
-async fn read_or_make(secrets: &Api<Secret>, namespace: &str) -> Result<PeerKeys, JoinPeersError> {
+async fn read_or_make(secrets: &KubeObjects<Secret>, namespace: &str) -> Result<PeerKeys, JoinPeersError> {
     for _ in 0..MAX_ATTEMPTS {
-        if let Some(secret) =
-            secrets.get_opt(SECRET_NAME).await.map_err(|error| failed(namespace, "get", &error))?
-        {
+        if let Some(secret) = secrets.get(SECRET_NAME).await.map_err(failed)? {
             return parse(secret, namespace);
         }
-        match secrets
-            .create(
-                &PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() },
-                &new_secret()?,
-            )
-            .await
-        {
-            Ok(made) => {
-                info!("created Secret {namespace}/{SECRET_NAME} for calls between replicas");
-                return parse(made, namespace);
-            }
-            // Another replica was faster.
-            Err(kube::Error::Api(status)) if status.code == 409 => {}
-            Err(error) => return Err(failed(namespace, "create", &error)),
+        let made = unless_stale(secrets.create(&new_secret()?, WriteOptions::default()).await);
+        // If there is none, another replica was faster.
+        if let Some(made) = made.map_err(failed)? {
+            info!("created Secret {namespace}/{SECRET_NAME} for calls between replicas");
+            return parse(made, namespace);
         }
     }
     Err(JoinPeersError::Contended { secret: path(namespace) })
@@ -251,15 +229,11 @@ fn path(namespace: &str) -> String {
     format!("{namespace}/{SECRET_NAME}")
 }
 
-/// Describes an error of the client without anything from the Secret.
-fn failed(namespace: &str, verb: &'static str, error: &kube::Error) -> JoinPeersError {
-    let secret = path(namespace);
-    match error {
-        kube::Error::Api(status) if status.code == 403 => JoinPeersError::SecretForbidden { verb, secret },
-        kube::Error::Api(status) => {
-            JoinPeersError::SecretRefused { verb, secret, code: status.code, reason: status.reason.clone() }
-        }
-        _ => JoinPeersError::Unreachable { verb, secret },
+fn failed(error: KubeError) -> JoinPeersError {
+    let request = error.request();
+    match error.code() {
+        Some(403) => JoinPeersError::SecretForbidden { verb: request.verb, secret: path(&request.namespace) },
+        _ => JoinPeersError::Secret(error),
     }
 }
 
@@ -276,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_without_a_good_key_says_what_to_do_and_nothing_of_it() {
+    fn invalid_key_secret_error_gives_a_remedy_without_the_key() {
         let with = |field: &str, bytes: &[u8]| Secret {
             data: Some(BTreeMap::from([(field.to_owned(), ByteString(bytes.to_vec()))])),
             ..Secret::default()

@@ -1,19 +1,22 @@
-//! The replicas as last seen, held in memory.
+//! Which replicas there are: read from Endpoints and EndpointSlices, merged into one entry for each replica, and held
+//! in memory as last seen.
 
-use std::collections::{BTreeMap, HashMap};
+use kubesvc_core::ReplicaId;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{EndpointAddress, Endpoints, ObjectReference};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use parking_lot::{Mutex, RwLock};
 use tracing::info;
-
-use super::members::{self, PeerMember, PodNames, Sighting};
 
 /// A replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replica {
     /// Name of its pod; if no object names a pod, its address and port.
-    pub id: String,
+    pub id: ReplicaId,
     /// Base URL of its REST API: scheme, host and port.
     pub base_url: String,
     /// Whether any object lists it as ready.
@@ -54,59 +57,59 @@ impl Membership {
     }
 
     /// Records the addresses in an object; none if it is gone or belongs to another Service.
-    pub(super) fn tells(&self, source: EndpointSource, object: String, sightings: Vec<Sighting>) {
-        self.change(|told| {
+    pub(super) fn record(&self, source: EndpointSource, object: String, sightings: Vec<Sighting>) {
+        self.change(|all| {
             if sightings.is_empty() {
-                told.remove(&(source, object));
+                all.remove(&(source, object));
             } else {
-                told.insert((source, object), sightings);
+                all.insert((source, object), sightings);
             }
         });
     }
 
     /// Records all objects of a kind, and forgets all others of that kind.
     pub(super) fn listed(&self, source: EndpointSource, objects: HashMap<String, Vec<Sighting>>) {
-        self.change(|told| {
-            told.retain(|(of, _), _| *of != source);
+        self.change(|all| {
+            all.retain(|(of, _), _| *of != source);
             let those = objects.into_iter().filter(|(_, sightings)| !sightings.is_empty());
-            told.extend(those.map(|(object, sightings)| ((source, object), sightings)));
+            all.extend(those.map(|(object, sightings)| ((source, object), sightings)));
         });
     }
 
     fn change(&self, change: impl FnOnce(&mut SightingsByObject)) {
-        let mut told = self.sightings.lock();
-        change(&mut told);
-        let members = members::merge(told.values().flatten());
+        let mut all = self.sightings.lock();
+        change(&mut all);
+        let members = merge(all.values().flatten());
         // Still under the lock of the sightings, so that changes are published in order.
         let before = self.replicas();
         let after: Arc<[Replica]> = members.into_iter().map(|one| self.replica(one, &before)).collect();
         if after != before {
-            say(&before, &after);
+            log_changes(&before, &after);
             *self.replicas.write() = after;
         }
     }
 
     fn replica(&self, member: PeerMember, before: &[Replica]) -> Replica {
-        let base_url = members::base_url(&member.host, member.port, self.names.as_ref());
+        let base_url = base_url(&member.host, member.port, self.names.as_ref());
         let PeerMember { id, named, ready, .. } = member;
-        let new = Replica { id, base_url, ready, named, last_updated: Timestamp::now() };
+        let new = Replica { id: id.into(), base_url, ready, named, last_updated: Timestamp::now() };
         let same = |one: &&Replica| Replica { last_updated: new.last_updated, ..(*one).clone() } == new;
         before.iter().find(same).cloned().unwrap_or(new)
     }
 }
 
-fn say(before: &[Replica], after: &[Replica]) {
+fn log_changes(before: &[Replica], after: &[Replica]) {
     for replica in after {
         match before.iter().find(|one| one.id == replica.id) {
             Some(known) if known == replica => {}
             Some(_) => info!(
-                replica = replica.id,
+                replica = replica.id.as_str(),
                 url = replica.base_url,
                 ready = replica.ready,
                 "a replica changed"
             ),
             None => info!(
-                replica = replica.id,
+                replica = replica.id.as_str(),
                 url = replica.base_url,
                 ready = replica.ready,
                 "discovered a replica"
@@ -114,45 +117,296 @@ fn say(before: &[Replica], after: &[Replica]) {
         }
     }
     for gone in before.iter().filter(|one| after.iter().all(|other| other.id != one.id)) {
-        info!(replica = gone.id, url = gone.base_url, "a replica is gone");
+        info!(replica = gone.id.as_str(), url = gone.base_url, "a replica is gone");
     }
+}
+
+/// Address of a replica, as one object states it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Sighting {
+    /// Name of the pod behind the address, if the object names it.
+    pub(super) pod: Option<String>,
+    /// IP address or host name.
+    pub(super) host: String,
+    /// REST port.
+    pub(super) port: u16,
+    /// Whether the address is ready.
+    pub(super) ready: bool,
+}
+
+/// A replica, merged from all sightings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct PeerMember {
+    /// Name of its pod, otherwise its address and port.
+    id: String,
+    /// Whether the id is the name of its pod.
+    named: bool,
+    /// IP address or host name.
+    host: String,
+    /// REST port.
+    port: u16,
+    /// Whether any object lists it as ready.
+    ready: bool,
+}
+
+/// Where DNS names of pods are found.
+#[derive(Clone, Debug)]
+pub(super) struct PodNames {
+    /// Namespace of the pods.
+    pub(super) namespace: String,
+    /// Domain of the cluster, such as `cluster.local`.
+    pub(super) domain: String,
+}
+
+/// The addresses in Endpoints that have a port of this name. An empty name means an unnamed port.
+pub(super) fn of_endpoints(endpoints: &Endpoints, port_name: &str) -> Vec<Sighting> {
+    let mut seen = Vec::new();
+    for subset in endpoints.subsets.iter().flatten() {
+        let ports = subset.ports.iter().flatten();
+        let mut ports =
+            ports.filter(|port| is_rest(port.name.as_deref(), port.protocol.as_deref(), port_name));
+        let Some(port) = ports.find_map(|port| u16::try_from(port.port).ok()) else { continue };
+        let mut take = |addresses: &Option<Vec<EndpointAddress>>, ready| {
+            seen.extend(addresses.iter().flatten().map(|address| Sighting {
+                pod: pod(address.target_ref.as_ref()),
+                host: address.ip.clone(),
+                port,
+                ready,
+            }));
+        };
+        take(&subset.addresses, true);
+        take(&subset.not_ready_addresses, false);
+    }
+    seen
+}
+
+/// The addresses in an EndpointSlice that has a port of this name. An empty name means an unnamed port.
+pub(super) fn of_slice(slice: &EndpointSlice, port_name: &str) -> Vec<Sighting> {
+    let ports = slice.ports.iter().flatten();
+    let mut ports = ports.filter(|port| is_rest(port.name.as_deref(), port.protocol.as_deref(), port_name));
+    let Some(port) = ports.find_map(|port| port.port.and_then(|port| u16::try_from(port).ok())) else {
+        return Vec::new();
+    };
+    let each = slice.endpoints.iter().filter_map(|endpoint| {
+        // All addresses of one endpoint belong to the same pod.
+        let host = endpoint.addresses.first()?.clone();
+        // An absent condition means ready.
+        let ready = endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true);
+        Some(Sighting { pod: pod(endpoint.target_ref.as_ref()), host, port, ready })
+    });
+    each.collect()
+}
+
+fn is_rest(name: Option<&str>, protocol: Option<&str>, wanted: &str) -> bool {
+    name.unwrap_or_default() == wanted && protocol.is_none_or(|protocol| protocol == "TCP")
+}
+
+fn pod(target: Option<&ObjectReference>) -> Option<String> {
+    target?.name.clone().filter(|name| !name.is_empty())
+}
+
+/// Merges sightings into one member for each pod, and one for each address and port without a named pod;
+/// sorted by id. A member is ready if any object says so. Of a pod's addresses, IPv4 is preferred to IPv6 and
+/// IPv6 to host names, then the lowest one.
+fn merge<'a>(sightings: impl IntoIterator<Item = &'a Sighting>) -> Vec<PeerMember> {
+    let (mut named, mut nameless) = (BTreeMap::<&str, Vec<&Sighting>>::new(), Vec::new());
+    for sighting in sightings {
+        match &sighting.pod {
+            Some(pod) => named.entry(pod).or_default().push(sighting),
+            None => nameless.push(sighting),
+        }
+    }
+    let mut members = BTreeMap::new();
+    for (pod, of_pod) in &named {
+        let Some(best) = of_pod.iter().min_by_key(|one| (family(&one.host), &one.host, one.port)) else {
+            continue;
+        };
+        let ready = of_pod.iter().any(|one| one.ready);
+        members.insert((*pod).to_owned(), member((*pod).to_owned(), true, best, ready));
+    }
+    for sighting in nameless {
+        let same = |one: &&Sighting| one.host == sighting.host && one.port == sighting.port;
+        let pods: BTreeSet<_> =
+            named.iter().filter(|(_, of_pod)| of_pod.iter().any(same)).map(|(pod, _)| *pod).collect();
+        let id = match pods.first() {
+            Some(pod) => (*pod).to_owned(),
+            None => authority(&sighting.host, sighting.port),
+        };
+        let known = members.entry(id.clone()).or_insert_with(|| member(id, false, sighting, false));
+        known.ready |= sighting.ready;
+    }
+    members.into_values().collect()
+}
+
+fn member(id: String, named: bool, at: &Sighting, ready: bool) -> PeerMember {
+    PeerMember { id, named, host: at.host.clone(), port: at.port, ready }
+}
+
+fn family(host: &str) -> u8 {
+    match host.parse::<IpAddr>() {
+        Ok(IpAddr::V4(_)) => 0,
+        Ok(IpAddr::V6(_)) => 1,
+        Err(_) => 2,
+    }
+}
+
+/// `host:port`, with an IPv6 address in brackets.
+fn authority(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+/// Base URL of a replica's REST API: by address, or by the DNS name of the pod with this address.
+pub(super) fn base_url(host: &str, port: u16, names: Option<&PodNames>) -> String {
+    let authority = match (names, host.parse::<IpAddr>()) {
+        (Some(PodNames { namespace, domain }), Ok(_)) => {
+            let dashed = host.replace(['.', ':'], "-");
+            format!("{dashed}.{namespace}.pod.{}:{port}", domain.trim_matches('.'))
+        }
+        _ => authority(host, port),
+    };
+    format!("http://{authority}")
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
-    fn seen(pod: &str, ready: bool) -> Vec<Sighting> {
+    fn sightings(pod: &str, ready: bool) -> Vec<Sighting> {
         vec![Sighting { pod: Some(pod.into()), host: "10.0.0.1".into(), port: 7002, ready }]
     }
 
-    fn ids(membership: &Membership) -> Vec<(String, bool)> {
+    fn listed(membership: &Membership) -> Vec<(ReplicaId, bool)> {
         membership.replicas().iter().map(|one| (one.id.clone(), one.ready)).collect()
     }
 
     #[test]
     fn a_list_replaces_sightings_of_its_kind_only() {
         let membership = Membership::default();
-        membership.tells(EndpointSource::Endpoints, "s".into(), seen("a", true));
-        membership.tells(EndpointSource::EndpointSlices, "s-1".into(), seen("b", false));
-        assert_eq!(ids(&membership), [("a".into(), true), ("b".into(), false)]);
-        membership
-            .listed(EndpointSource::EndpointSlices, HashMap::from([("s-2".to_owned(), seen("c", true))]));
-        assert_eq!(ids(&membership), [("a".into(), true), ("c".into(), true)]);
-        membership.tells(EndpointSource::Endpoints, "s".into(), Vec::new());
-        assert_eq!(ids(&membership), [("c".into(), true)]);
+        membership.record(EndpointSource::Endpoints, "s".into(), sightings("a", true));
+        membership.record(EndpointSource::EndpointSlices, "s-1".into(), sightings("b", false));
+        assert_eq!(listed(&membership), [("a".into(), true), ("b".into(), false)]);
+        membership.listed(
+            EndpointSource::EndpointSlices,
+            HashMap::from([("s-2".to_owned(), sightings("c", true))]),
+        );
+        assert_eq!(listed(&membership), [("a".into(), true), ("c".into(), true)]);
+        membership.record(EndpointSource::Endpoints, "s".into(), Vec::new());
+        assert_eq!(listed(&membership), [("c".into(), true)]);
         membership.listed(EndpointSource::EndpointSlices, HashMap::new());
-        assert_eq!(ids(&membership), []);
+        assert_eq!(listed(&membership), []);
     }
 
     #[test]
     fn a_replica_that_did_not_change_keeps_its_time() {
         let membership = Membership::default();
-        membership.tells(EndpointSource::Endpoints, "s".into(), seen("a", true));
+        membership.record(EndpointSource::Endpoints, "s".into(), sightings("a", true));
         let first = membership.replicas();
-        membership.tells(EndpointSource::EndpointSlices, "s-1".into(), seen("a", true));
+        membership.record(EndpointSource::EndpointSlices, "s-1".into(), sightings("a", true));
         assert!(Arc::ptr_eq(&first, &membership.replicas()), "nothing changed");
-        membership.tells(EndpointSource::EndpointSlices, "t-1".into(), seen("b", true));
+        membership.record(EndpointSource::EndpointSlices, "t-1".into(), sightings("b", true));
         assert_eq!(membership.replicas()[0], first[0]);
+    }
+
+    fn endpoints(value: serde_json::Value) -> Endpoints {
+        serde_json::from_value(value).expect("Endpoints")
+    }
+
+    fn slice(value: serde_json::Value) -> EndpointSlice {
+        serde_json::from_value(value).expect("an EndpointSlice")
+    }
+
+    fn seen(pod: Option<&str>, host: &str, port: u16, ready: bool) -> Sighting {
+        Sighting { pod: pod.map(str::to_owned), host: host.to_owned(), port, ready }
+    }
+
+    fn ids(members: &[PeerMember]) -> Vec<(&str, String, bool)> {
+        let shown = |one: &PeerMember| authority(&one.host, one.port);
+        members.iter().map(|one| (one.id.as_str(), shown(one), one.ready)).collect()
+    }
+
+    #[test]
+    fn endpoints_name_ready_addresses_and_others_of_the_subsets_with_the_port() {
+        let target = |name: &str| json!({"kind": "Pod", "name": name});
+        let endpoints = endpoints(json!({"metadata": {"name": "spin-clouddriver"}, "subsets": [
+            {"addresses": [{"ip": "10.0.0.1", "targetRef": target("a")}, {"ip": "10.0.0.9"}],
+             "notReadyAddresses": [{"ip": "10.0.0.2", "targetRef": target("b")}],
+             "ports": [{"name": "grpc", "port": 9091}, {"name": "http", "port": 7002, "protocol": "TCP"}]},
+            {"addresses": [{"ip": "10.0.0.3", "targetRef": target("c")}], "ports": [{"name": "grpc", "port": 1}]},
+            {"addresses": [{"ip": "10.0.0.4", "targetRef": target("d")}], "ports": [{"port": 80}]},
+            {"addresses": [{"ip": "10.0.0.5"}], "ports": [{"name": "http", "port": 53, "protocol": "UDP"}]},
+            {"addresses": [{"ip": "10.0.0.6"}]},
+        ]}));
+        let expected = [
+            seen(Some("a"), "10.0.0.1", 7002, true),
+            seen(None, "10.0.0.9", 7002, true),
+            seen(Some("b"), "10.0.0.2", 7002, false),
+        ];
+        assert_eq!(of_endpoints(&endpoints, "http"), expected);
+        assert_eq!(of_endpoints(&endpoints, ""), [seen(Some("d"), "10.0.0.4", 80, true)]);
+        assert_eq!(of_endpoints(&endpoints, "other"), []);
+        assert_eq!(of_endpoints(&Endpoints::default(), "http"), []);
+    }
+
+    #[test]
+    fn a_slice_names_endpoints_and_one_that_says_nothing_of_readiness_is_ready() {
+        let slice =
+            slice(json!({"addressType": "IPv4", "metadata": {}, "ports": [{"name": "http", "port": 7002}],
+            "endpoints": [
+                {"addresses": ["10.0.0.1", "10.0.0.8"], "targetRef": {"kind": "Pod", "name": "a"}},
+                {"addresses": ["10.0.0.2"], "conditions": {"ready": false, "terminating": true}},
+                {"addresses": []},
+            ]}));
+        let expected = [seen(Some("a"), "10.0.0.1", 7002, true), seen(None, "10.0.0.2", 7002, false)];
+        assert_eq!(of_slice(&slice, "http"), expected);
+        assert_eq!(of_slice(&slice, "grpc"), []);
+    }
+
+    #[test]
+    fn objects_are_merged_by_pod_else_by_address_and_port() {
+        let sightings = [
+            seen(Some("b"), "10.0.0.2", 7002, false),
+            seen(Some("a"), "fd00::1", 7002, false),
+            seen(Some("a"), "10.0.0.1", 7002, false),
+            seen(Some("a"), "10.0.0.1", 7002, true),
+            // Without a pod name: the first belongs to pod b, the second to no pod, the fourth has another
+            // port.
+            seen(None, "10.0.0.2", 7002, true),
+            seen(None, "10.0.0.3", 7002, true),
+            seen(None, "10.0.0.3", 7002, false),
+            seen(None, "10.0.0.2", 8000, false),
+            seen(None, "fd00::9", 7002, true),
+        ];
+        let all = || sightings.iter();
+        let expected = [
+            ("10.0.0.2:8000", "10.0.0.2:8000".to_owned(), false),
+            ("10.0.0.3:7002", "10.0.0.3:7002".to_owned(), true),
+            ("[fd00::9]:7002", "[fd00::9]:7002".to_owned(), true),
+            ("a", "10.0.0.1:7002".to_owned(), true),
+            ("b", "10.0.0.2:7002".to_owned(), true),
+        ];
+        assert_eq!(ids(&merge(all())), expected);
+        assert_eq!(merge(all().rev()), merge(all()), "the order does not matter");
+        assert_eq!(merge(all().chain(all())), merge(all()), "what is told twice is told once");
+        let named: Vec<_> = merge(all()).iter().map(|one| one.named).collect();
+        assert_eq!(named, [false, false, false, true, true]);
+        assert_eq!(merge([]), []);
+    }
+
+    #[test]
+    fn a_replica_is_reached_by_address_or_by_the_name_of_its_pod() {
+        let names = PodNames { namespace: "spinnaker".into(), domain: "cluster.local".into() };
+        assert_eq!(base_url("10.0.15.246", 7002, None), "http://10.0.15.246:7002");
+        assert_eq!(base_url("fd00::1", 7002, None), "http://[fd00::1]:7002");
+        assert_eq!(
+            base_url("10.0.15.246", 7002, Some(&names)),
+            "http://10-0-15-246.spinnaker.pod.cluster.local:7002"
+        );
+        assert_eq!(
+            base_url("fd00::1", 7002, Some(&names)),
+            "http://fd00--1.spinnaker.pod.cluster.local:7002"
+        );
+        assert_eq!(base_url("other.example", 80, Some(&names)), "http://other.example:80");
     }
 }

@@ -79,7 +79,7 @@ pub enum SignatureError {
 
 impl SignatureError {
     /// One word for the metric label.
-    pub fn word(&self) -> &'static str {
+    pub fn label(&self) -> &'static str {
         match self {
             Self::Unsigned(_) => "unsigned",
             Self::Alone => "alone",
@@ -124,6 +124,11 @@ pub(super) struct CallSignature {
     signature: Vec<u8>,
 }
 
+/// A text that is not a valid header value.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} cannot stand in a header")]
+pub(super) struct InvalidHeader(String);
+
 impl CallStamp {
     /// Creates the stamp of one call. `to` is the id of the recipient; if no object names its pod, that is
     /// its address and port.
@@ -139,10 +144,8 @@ impl CallStamp {
         &self,
         key: &SigningKey,
         call: SignedCall<'_>,
-    ) -> Result<[(HeaderName, HeaderValue); 6], String> {
-        let value = |text: &str| {
-            HeaderValue::from_str(text).map_err(|_| format!("{text:?} cannot stand in a header"))
-        };
+    ) -> Result<[(HeaderName, HeaderValue); 6], InvalidHeader> {
+        let value = |text: &str| HeaderValue::from_str(text).map_err(|_| InvalidHeader(text.to_owned()));
         let signature = hex::encode(self.mac(key, call).finalize().into_bytes());
         Ok([
             (FROM, value(&self.from)?),

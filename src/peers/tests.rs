@@ -1,12 +1,13 @@
 //! Which replicas are listed, and what a replica does that runs alone.
 
-use super::members::Sighting;
-use super::membership::EndpointSource;
+use http::HeaderMap;
+
+use super::membership::{EndpointSource, Sighting};
 use super::*;
 
 fn identity(address: &str) -> PeerIdentity {
     PeerIdentity {
-        replica_id: "me".to_owned(),
+        replica_id: "me".into(),
         address: address.parse().expect("an address"),
         host: "my-host".to_owned(),
     }
@@ -18,7 +19,7 @@ fn sighting(pod: Option<&str>, host: &str, ready: bool) -> Sighting {
 
 fn cluster(address: &str, sightings: Vec<Sighting>) -> Peers {
     let cluster = Peers::alone(identity(address));
-    cluster.membership.tells(EndpointSource::EndpointSlices, "s".into(), sightings);
+    cluster.membership.record(EndpointSource::EndpointSlices, "s".into(), sightings);
     cluster
 }
 
@@ -38,7 +39,7 @@ fn this_replica_is_always_listed() {
 }
 
 #[test]
-fn where_the_objects_know_this_replica_they_say_where_and_how_it_is() {
+fn own_address_and_readiness_come_from_endpoints() {
     let known = cluster("0.0.0.0:7002", vec![sighting(Some("me"), "10.0.0.1", false)]);
     assert_eq!(shown(&known.replicas(true)), [("me", "http://10.0.0.1:7002", false)]);
     assert_eq!(known.others(), []);
@@ -56,6 +57,6 @@ async fn a_single_replica_makes_and_takes_no_calls() {
     let alone = cluster("0.0.0.0:7002", vec![sighting(Some("other"), "127.0.0.1", true)]);
     assert_eq!(alone.agents().await, []);
     assert_eq!(alone.holders(&["uid".to_owned()]).await, RemoteHolders::default());
-    assert_eq!(alone.disconnect("a").await, Err(RelayError::NotConnected));
-    assert_eq!(alone.look_at(&HeaderMap::new(), None).await.err(), Some(SignatureError::Alone));
+    assert_eq!(alone.disconnect(&"a".into()).await, Err(RelayError::NotConnected));
+    assert_eq!(alone.check_headers(&HeaderMap::new(), None).await.err(), Some(SignatureError::Alone));
 }

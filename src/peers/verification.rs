@@ -10,10 +10,10 @@ use parking_lot::Mutex;
 use tracing::info;
 
 use super::PeerTransport;
-use super::calls::get;
+use super::calls::{ReachAnswer, get};
 use super::membership::{Membership, Replica};
-use super::messages::ReachAnswer;
-use crate::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_core::ReplicaId;
+use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
 
 /// Interval between scans for replicas that are due for verification.
 const SCAN_INTERVAL: Duration = Duration::from_millis(500);
@@ -24,7 +24,7 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 
 /// Verified replicas, by id and URL.
 #[derive(Debug, Default)]
-pub(super) struct VerifiedPeers(Mutex<HashMap<(String, String), Verification>>);
+pub(super) struct VerifiedPeers(Mutex<HashMap<(ReplicaId, String), Verification>>);
 
 #[derive(Clone, Copy, Debug)]
 enum Verification {
@@ -63,7 +63,7 @@ impl VerifiedPeers {
     }
 }
 
-fn of(replica: &Replica) -> (String, String) {
+fn of(replica: &Replica) -> (ReplicaId, String) {
     (replica.id.clone(), replica.base_url.clone())
 }
 
@@ -91,7 +91,7 @@ async fn ask_due(link: Arc<PeerTransport>, others: Vec<Replica>) -> Outcome {
             _ if link.verified.has(replica) => {}
             Ok(_) => {}
             Err(problem) => info!(
-                replica = replica.id,
+                replica = replica.id.as_str(),
                 url = replica.base_url,
                 error = %problem,
                 "not counted as a replica until it answers with the replicas' key"
@@ -110,7 +110,7 @@ mod tests {
 
     fn replica(id: &str, url: &str) -> Replica {
         Replica {
-            id: id.to_owned(),
+            id: id.into(),
             base_url: url.to_owned(),
             ready: true,
             last_updated: Timestamp::UNIX_EPOCH,

@@ -1,26 +1,28 @@
-//! `/armory/accounts`: reading, activating, deactivating and deleting accounts.
+//! `/armory/accounts`: reading, activating, deactivating and deleting accounts. `/agents/kubernetes/accounts`:
+//! Spinnaker's queries about one account.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
+use serde_json::json;
 
 use super::RestState;
+use super::account_writes::AccountChange;
 use super::body::{self, MediaTypes, PendingBody};
-use super::change::AccountChange;
-use super::decide::Request;
-use super::dto::{AccountDefinition, AccountNames, StateChanges};
+use super::dto::{AccountDefinition, AccountNames, AccountOrNone, StateChanges};
 use super::error::{ErrorBody, RestError};
-use super::extract::{Force, PathName};
-use super::input;
-use super::lookup::{NOT_READ_YET, all};
+use super::extract::{Force, Paging, PathName};
+use super::lookup::{NOT_READ_YET, all, refuse_if_any, summed_up};
 use super::memory_limit::MemoryPermit;
-use super::page::{AccountPage, Paging};
-use super::view::{AccountItem, AccountView, ExistingAccount};
-use crate::account::spinnaker::AccountInput;
-use crate::account::{DesiredState, KubesvcAccount};
+use super::request_rules::Request;
+use super::view::{AccountItem, AccountPage, AccountView, ExistingAccount};
+use kubesvc_core::spinnaker::AccountInput;
+use kubesvc_core::{AgentId, DesiredState, KubesvcAccount};
 
 /// Add accounts from a credentials source, as INACTIVE.
 #[utoipa::path(post, path = "/armory/accounts", operation_id = "addAccounts", tag = "accounts",
@@ -58,7 +60,7 @@ pub(super) async fn patch(
     state.dynamic_accounts()?;
     let force = force.read()?;
     let (body, held) = body::read(&state, received, MediaTypes::Json).await?;
-    let given = input::read_all(body::objects(body)?)?;
+    let given = body::accounts(body::objects(body)?)?;
     if let Some(stateless) = given.iter().find(|given| given.state.is_none()) {
         let name = &stateless.name;
         return Err(RestError::bad_request(format!("account {name:?}: state must be ACTIVE or INACTIVE")));
@@ -155,44 +157,6 @@ pub(super) async fn change_all(state: &RestState, changes: &[AccountChange<'_>])
     summed_up(done).map(drop)
 }
 
-/// Combines the problems of a request into one error. Only those with the lowest status code are reported, because
-/// the request fails for them first.
-pub(super) fn refuse_if_any(problems: Vec<RestError>) -> Result<(), RestError> {
-    const MAX_NAMES_LISTED: usize = 10;
-    let Some(status) = problems.iter().map(|problem| problem.status).min() else { return Ok(()) };
-    let of_it: Vec<String> = problems
-        .into_iter()
-        .filter(|problem| problem.status == status)
-        .map(|problem| problem.message)
-        .collect();
-    let more = of_it.len().saturating_sub(MAX_NAMES_LISTED);
-    let mut message = of_it.into_iter().take(MAX_NAMES_LISTED).collect::<Vec<_>>().join("; ");
-    if more > 0 {
-        message.push_str(&format!("; and {more} more"));
-    }
-    Err(RestError::new(status, message))
-}
-
-/// Returns the results of all accounts, or the first problem with the number of accounts that succeeded.
-pub(super) fn summed_up<T>(results: Vec<Result<T, RestError>>) -> Result<Vec<T>, RestError> {
-    let count = results.len();
-    let (mut good, mut first) = (Vec::new(), None);
-    for result in results {
-        match result {
-            Ok(value) => good.push(value),
-            Err(problem) => first = first.or(Some(problem)),
-        }
-    }
-    match first {
-        None => Ok(good),
-        Some(problem) if count == 1 => Err(problem),
-        Some(RestError { status, message }) => {
-            let done = good.len();
-            Err(RestError::new(status, format!("{message}; {done} of {count} accounts were done")))
-        }
-    }
-}
-
 /// Get one account.
 #[utoipa::path(get, path = "/armory/accounts/{accountName}", operation_id = "getAccount", tag = "accounts",
     params(("accountName" = String, Path, description = "Name of the account, percent-encoded", min_length = 1, max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")),
@@ -237,11 +201,78 @@ pub(super) async fn list(State(state): State<RestState>, uri: Uri) -> Result<Jso
     Ok(Json(paging.page(items.collect(), accounts.len())))
 }
 
+/// Get one account, or an empty object if there is none.
+#[utoipa::path(get, path = "/agents/kubernetes/accounts/{accountName}", operation_id = "getAgentAccount", tag = "accounts",
+    params(("accountName" = String, Path, description = "Name of the account, percent-encoded", min_length = 1, max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")),
+    responses(
+        (status = 200, description = "The account, or an empty object", body = AccountOrNone),
+        (status = 400, description = "The name is invalid", body = ErrorBody),
+        (status = 501, description = "Dynamic accounts are disabled", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
+    ))]
+pub(super) async fn get_or_empty(
+    State(state): State<RestState>,
+    name: PathName,
+) -> Result<Response, RestError> {
+    state.dynamic_accounts()?;
+    Ok(match state.view(&name.account()?).await? {
+        Some(view) => Json(view).into_response(),
+        None => Json(json!({})).into_response(),
+    })
+}
+
+/// List the namespaces of an account: those that an agent last saw, otherwise the configured ones.
+#[utoipa::path(get, path = "/agents/kubernetes/accounts/{accountName}/namespaces", operation_id = "getAccountNamespaces", tag = "accounts",
+    params(("accountName" = String, Path, description = "Name of the account, percent-encoded", min_length = 1, max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")),
+    responses(
+        (status = 200, description = "Names, sorted", body = [String]),
+        (status = 400, description = "The name is invalid", body = ErrorBody),
+        (status = 404, description = "No such account", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server or the database is unavailable", body = ErrorBody),
+    ))]
+pub(super) async fn namespaces(
+    State(state): State<RestState>,
+    name: PathName,
+) -> Result<Json<Vec<String>>, RestError> {
+    let name = name.account()?;
+    let account = state.find(&name).await?.account.ok_or_else(|| RestError::no_account(&name))?;
+    let mut namespaces = match state.connected_agents.namespaces(account.uid()) {
+        Some(seen) => seen,
+        None => state.stored_namespaces(&name).await?.unwrap_or_else(|| account.spec.namespaces.clone()),
+    };
+    namespaces.sort_unstable();
+    namespaces.dedup();
+    Ok(Json(namespaces))
+}
+
 impl RestState {
     /// Returns one account, read from the API server.
-    pub(super) async fn view(&self, name: &str) -> Result<Option<AccountView>, RestError> {
+    async fn view(&self, name: &str) -> Result<Option<AccountView>, RestError> {
         let Some(account) = self.find(name).await?.account else { return Ok(None) };
         let holders = self.holders(&[&account]).await.pop().unwrap_or_default();
         Ok(Some(AccountView::of(&account, &holders)))
+    }
+
+    /// Returns the ids of the agents that hold each of these accounts, sorted. Agents whose replica does not answer
+    /// are included if the account's status names them.
+    async fn holders(&self, accounts: &[&KubesvcAccount]) -> Vec<Vec<AgentId>> {
+        let uids: Vec<_> = accounts.iter().map(|account| account.uid().to_owned()).collect();
+        let mut remote = self.peers.holders(&uids).await;
+        let each = accounts.iter().zip(&uids).map(|(account, uid)| {
+            let own = self.connected_agents.holders(uid).into_iter().map(|agent| agent.agent_id);
+            let recorded = account.status.iter().flat_map(|status| &status.agents);
+            let recorded = recorded.filter(|agent_id| remote.unknown.contains(*agent_id)).cloned();
+            let answered = remote.agents.remove(uid).unwrap_or_default();
+            let all: BTreeSet<_> = own.chain(recorded).chain(answered).collect();
+            all.into_iter().collect()
+        });
+        each.collect()
+    }
+
+    async fn stored_namespaces(&self, name: &str) -> Result<Option<Vec<String>>, RestError> {
+        self.store.namespaces(name).await.map_err(|problem| {
+            tracing::warn!(error = %problem, account = name, "cannot read an account's namespaces");
+            RestError::unavailable("the database cannot be used now; try again")
+        })
     }
 }

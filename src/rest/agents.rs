@@ -1,4 +1,4 @@
-//! `/armory/agents` and `/armory/agent`: the connected agents.
+//! `/armory/agents` and `/armory/agent`: the connected agents, and new elections of the agents that cache accounts.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -6,17 +6,22 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use futures::FutureExt as _;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::RestState;
-use super::body::{self, PendingBody};
-use super::dto::DisconnectRequest;
+use super::account_writes::{MAX_ATTEMPTS, patch};
+use super::body::{self, MediaTypes, PendingBody};
+use super::dto::{AccountNames, DisconnectRequest};
 use super::error::{ErrorBody, RestError};
-use super::extract::PathName;
+use super::extract::{Force, PathName};
+use super::lookup::{all, refuse_if_any, summed_up};
 use super::view::caching_agent;
+use crate::informers::AccountKey;
 use crate::peers::{RelayError, RemoteAgent};
+use kubesvc_core::{AgentId, ELECT_CACHING_ANNOTATION, KubesvcAccount};
 
 /// A connected agent.
 #[derive(Serialize, ToSchema)]
@@ -40,15 +45,15 @@ pub(super) struct ArmoryAgent {
 }
 
 impl ArmoryAgent {
-    fn of(seen: RemoteAgent, caching: &HashSet<String>) -> Self {
+    fn of(seen: RemoteAgent, caching: &HashSet<AgentId>) -> Self {
         let RemoteAgent { agent, replica_answers } = seen;
         let mut accounts = agent.accounts;
         accounts.sort_unstable();
         Self {
             accounts,
             caching: caching.contains(&agent.agent_id),
-            agent_id: agent.agent_id,
-            clouddriver_id: agent.replica_id,
+            agent_id: agent.agent_id.into(),
+            clouddriver_id: agent.replica_id.into(),
             last_connection: format!("{:.3}", agent.connected_since),
             kind: "kubernetes",
             clouddriver_alive: replica_answers,
@@ -61,11 +66,11 @@ impl RestState {
     /// recorded in their objects.
     async fn agents(&self) -> Vec<ArmoryAgent> {
         let accounts = self.accounts.all();
-        let caching = accounts.iter().filter_map(|account| caching_agent(account).map(str::to_owned));
-        let caching: HashSet<String> = caching.collect();
+        let caching = accounts.iter().filter_map(|account| caching_agent(account).cloned());
+        let caching: HashSet<AgentId> = caching.collect();
         let mut remote = self.peers.agents().await;
         self.fill_in_accounts(&mut remote);
-        let own = self.fleet.agents().into_iter();
+        let own = self.connected_agents.agents().into_iter();
         let own = own.map(|agent| RemoteAgent { agent, replica_answers: true });
         let agents = latest(own.chain(remote));
         agents.into_values().map(|agent| ArmoryAgent::of(agent, &caching)).collect()
@@ -91,7 +96,7 @@ impl RestState {
 }
 
 /// Returns the latest connection of each agent and zone. While an agent moves, two replicas briefly report it.
-fn latest(agents: impl Iterator<Item = RemoteAgent>) -> BTreeMap<(String, String), RemoteAgent> {
+fn latest(agents: impl Iterator<Item = RemoteAgent>) -> BTreeMap<(AgentId, String), RemoteAgent> {
     let mut all: BTreeMap<_, RemoteAgent> = BTreeMap::new();
     for seen in agents {
         match all.entry((seen.agent.agent_id.clone(), seen.agent.zone_id.clone())) {
@@ -129,9 +134,9 @@ pub(super) async fn get(
     State(state): State<RestState>,
     id: PathName,
 ) -> Result<Json<ArmoryAgent>, RestError> {
-    let id = id.agent()?;
+    let id = id.id()?;
     let mut agents = state.agents().await.into_iter().filter(|agent| agent.agent_id == id);
-    agents.next().map(Json).ok_or_else(|| not_connected(&id))
+    agents.next().map(Json).ok_or_else(|| not_connected(id.as_str()))
 }
 
 /// Disconnect an agent, regardless of the replica that it is connected to.
@@ -174,18 +179,20 @@ async fn disconnect_agent(
         Some((body, _)) => is_relayed(body)?,
         None => false,
     };
-    let id = id.agent()?;
-    if state.fleet.disconnect(&id) {
-        tracing::info!(agentId = id, "disconnected an agent at a caller's request");
+    let id = AgentId::from(id.id()?);
+    if state.connected_agents.disconnect(&id) {
+        tracing::info!(agentId = id.as_str(), "disconnected an agent at a caller's request");
         return Ok(StatusCode::OK);
     }
     if relayed {
-        return Err(not_connected(&id));
+        return Err(not_connected(id.as_str()));
     }
     match state.peers.disconnect(&id).await {
         Ok(()) => Ok(StatusCode::OK),
-        Err(RelayError::NotConnected) => Err(not_connected(&id)),
-        Err(problem) => Err(RestError::unavailable(format!("agent {}: {problem}; try again", shown(&id)))),
+        Err(RelayError::NotConnected) => Err(not_connected(id.as_str())),
+        Err(problem) => {
+            Err(RestError::unavailable(format!("agent {}: {problem}; try again", shown(id.as_str()))))
+        }
     }
 }
 
@@ -215,4 +222,79 @@ pub(super) fn not_connected(id: &str) -> RestError {
 
 fn shown(id: &str) -> String {
     format!("{:?}", id.chars().take(255).collect::<String>())
+}
+
+/// Elect a new caching agent for each of these accounts.
+///
+/// If another agent holds the account, it is elected. This works even if dynamic accounts are disabled, because accounts
+/// from agents' own files need it.
+#[utoipa::path(post, path = "/armory/agent/assignments", operation_id = "electCachingAgents", tag = "agents",
+    params(Force),
+    request_body(content = AccountNames, description = "Names of at most 1,000 accounts", example = json!(["prod"])),
+    responses(
+        (status = 200, description = "Stored; the election takes place at once for accounts that are ACTIVE, and for others when they become ACTIVE"),
+        (status = 400, description = "The body is malformed, or an account is unknown or named twice; no election was requested", body = ErrorBody),
+        (status = 409, description = "An account is being deleted, or a GitOps tool manages it; no election was requested", body = ErrorBody),
+        (status = 413, description = "The body is too large", body = ErrorBody),
+        (status = 415, description = "The body is not JSON in UTF-8", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
+    ))]
+pub(super) async fn elect(
+    State(state): State<RestState>,
+    force: Force,
+    received: PendingBody,
+) -> Result<StatusCode, RestError> {
+    let force = force.read()?;
+    let (body, held) = body::read(&state, received, MediaTypes::Json).await?;
+    let names = body::names(body)?;
+    state
+        .to_the_end(held, move |state| async move {
+            let texts: Vec<&str> = names.iter().map(String::as_str).collect();
+            let found = state.find_all(&texts).await?;
+            let judged = texts
+                .iter()
+                .zip(&found)
+                .map(|(name, found)| judge_election(name, found.account.as_ref(), force));
+            refuse_if_any(judged.filter_map(Result::err).collect())?;
+            let done =
+                all(texts.iter().map(|name| request_election(&state, name, force).boxed()).collect()).await;
+            summed_up(done)
+        })
+        .await?;
+    Ok(StatusCode::OK)
+}
+
+/// Returns the account if the request may ask for an election.
+fn judge_election<'a>(
+    name: &str,
+    account: Option<&'a KubesvcAccount>,
+    force: bool,
+) -> Result<&'a KubesvcAccount, RestError> {
+    let Some(account) = account else {
+        return Err(RestError::bad_request(format!("account {name:?} does not exist")));
+    };
+    if account.is_being_deleted() {
+        return Err(RestError::conflict(format!("account {name:?} is being deleted; wait until it is gone")));
+    }
+    if let Some(owner) = account.gitops_owner().filter(|_| !force) {
+        return Err(RestError::conflict(format!(
+            "account {name:?} is managed by {owner}; set the annotation {ELECT_CACHING_ANNOTATION} there, or repeat the request with ?force=true"
+        )));
+    }
+    Ok(account)
+}
+
+/// Asks for the election of one account; retries after conflicts.
+async fn request_election(state: &RestState, name: &str, force: bool) -> Result<(), RestError> {
+    for _ in 0..MAX_ATTEMPTS {
+        let found = state.find(name).await?.account;
+        let account = judge_election(name, found.as_ref(), force)?;
+        let key = AccountKey::of(account);
+        match patch(state, &key, account, &Map::new(), Some(ELECT_CACHING_ANNOTATION)).await {
+            Err(error) if error.is_stale() => {}
+            Err(error) => return Err(error.into()),
+            Ok(()) => return Ok(()),
+        }
+    }
+    Err(RestError::conflict(format!("account {name:?} is being changed by others; try again")))
 }

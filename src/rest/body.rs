@@ -1,4 +1,5 @@
-//! Request bodies. Checks, in this order and before anything else: media type, size, time, memory, syntax.
+//! Request bodies, and the accounts in them. Checks, in this order and before anything else: media type, size, time,
+//! memory, syntax.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -9,13 +10,14 @@ use axum::http::{HeaderMap, StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
+use tracing::debug;
 
 use super::error::RestError;
 use super::memory_limit::{GrowingPermit, MemoryPermit};
-use super::{RestState, json, json_size};
-use crate::account::spinnaker::is_account_name;
-use crate::listen::addresses::Caller;
-use crate::telemetry::errors::chain;
+use super::{RestState, json};
+use kubesvc_core::spinnaker::{AccountInput, is_account_name};
+use kubesvc_runtime::listen::connection_limits::Caller;
+use kubesvc_runtime::telemetry::errors::chain;
 
 /// Time limit for the first bytes of a body, and slack that is added to the time allowed by the minimum rate.
 const BODY_GRACE: Duration = Duration::from_secs(5);
@@ -24,7 +26,7 @@ const MIN_BYTES_PER_SECOND: u32 = 16 * 1024;
 /// Time limit for a received body to wait for memory.
 const PARSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of accounts in a request.
-pub(super) const MAX_ACCOUNTS: usize = 1000;
+const MAX_ACCOUNTS: usize = 1000;
 /// Maximum size of a body of a call between replicas, in bytes, independent of the limit for callers. A query of 1,000
 /// uids fits easily.
 const MAX_PEER_BODY_BYTES: usize = 256 * 1024;
@@ -96,9 +98,9 @@ pub(super) async fn of_replica(
     received: PendingBody,
 ) -> Result<(Bytes, GrowingPermit<'_>), RestError> {
     let expected = expected(&received.headers, MAX_PEER_BODY_BYTES)?;
-    let mut room = state.limits.of_replica(received.caller);
-    let bytes = collect(received.body, MAX_PEER_BODY_BYTES, expected, &mut room).await?;
-    Ok((bytes, room))
+    let mut permit = state.limits.of_replica(received.caller);
+    let bytes = collect(received.body, MAX_PEER_BODY_BYTES, expected, &mut permit).await?;
+    Ok((bytes, permit))
 }
 
 /// Reads a body that [`of_replica`] has already received.
@@ -110,7 +112,7 @@ pub(super) async fn again(body: Body) -> Result<Bytes, RestError> {
 }
 
 async fn parse(state: &RestState, caller: Option<Caller>, bytes: &[u8]) -> Result<Read, RestError> {
-    let size = json_size::measure(bytes).map_err(|unfit| RestError::bad_request(unfit.to_string()))?;
+    let size = json::measure(bytes).map_err(|error| RestError::bad_request(chain(&error)))?;
     let held = state.limits.values(caller, size.memory(), Instant::now() + PARSE_TIMEOUT).await?;
     let value = json::parse(bytes).map_err(|error| RestError::bad_request(chain(&error)))?;
     Ok((value, held))
@@ -124,9 +126,9 @@ async fn bytes(
     check_media(&received.headers, media)?;
     let max_bytes = state.settings.max_body_bytes;
     let expected = expected(&received.headers, max_bytes)?;
-    let mut room = state.limits.body(received.caller);
-    let bytes = collect(received.body, max_bytes, expected, &mut room).await?;
-    Ok((bytes, room))
+    let mut permit = state.limits.body(received.caller);
+    let bytes = collect(received.body, max_bytes, expected, &mut permit).await?;
+    Ok((bytes, permit))
 }
 
 /// Returns the declared length of a body, if there is one. A length above the limit is an error.
@@ -146,7 +148,7 @@ async fn collect(
     body: Body,
     max_bytes: usize,
     expected: Option<usize>,
-    room: &mut GrowingPermit<'_>,
+    permit: &mut GrowingPermit<'_>,
 ) -> Result<Bytes, RestError> {
     let mut body = Limited::new(body, max_bytes);
     let mut bytes = Vec::new();
@@ -170,15 +172,15 @@ async fn collect(
         let Ok(data) = frame.into_data() else { continue };
         // Time spent waiting for memory does not count against the caller.
         let waited = Instant::now();
-        room.grow(bytes.len() + data.len()).await?;
+        permit.grow(bytes.len() + data.len()).await?;
         began += waited.elapsed();
-        make_room(&mut bytes, data.len(), expected.unwrap_or(max_bytes));
+        reserve(&mut bytes, data.len(), expected.unwrap_or(max_bytes));
         bytes.extend_from_slice(&data);
     }
 }
 
 /// Grows the buffer for `more` bytes: doubles it, but not beyond the expected length `in_the_end`.
-fn make_room(bytes: &mut Vec<u8>, more: usize, in_the_end: usize) {
+fn reserve(bytes: &mut Vec<u8>, more: usize, in_the_end: usize) {
     let wanted = bytes.len() + more;
     if wanted > bytes.capacity() {
         let capacity = (2 * bytes.capacity()).min(in_the_end).max(wanted);
@@ -223,7 +225,7 @@ fn check_media(headers: &HeaderMap, media: MediaTypes) -> Result<(), RestError> 
 }
 
 /// Returns a list that is not empty and has at most [`MAX_ACCOUNTS`] items.
-pub(super) fn list(body: Value) -> Result<Vec<Value>, RestError> {
+fn list(body: Value) -> Result<Vec<Value>, RestError> {
     match body {
         Value::Array(items) if items.is_empty() => {
             Err(RestError::bad_request("the body is an empty list: name at least one account"))
@@ -260,8 +262,32 @@ pub(super) fn names(body: Value) -> Result<Vec<String>, RestError> {
     Ok(names)
 }
 
+/// Parses one account of a body.
+pub(super) fn account(fields: Map<String, Value>) -> Result<AccountInput, RestError> {
+    let named =
+        fields.get("name").and_then(Value::as_str).map(|name| name.chars().take(255).collect::<String>());
+    let given = AccountInput::read(fields).map_err(|problem| {
+        RestError::bad_request(match named {
+            Some(name) => format!("account {name:?}: {problem}"),
+            None => problem.to_string(),
+        })
+    })?;
+    if given.ignored.count > 0 {
+        let ignored = &given.ignored;
+        debug!(account = given.name, count = ignored.count, first = ?ignored.named, "ignored fields that have no effect");
+    }
+    Ok(given)
+}
+
+/// Parses all accounts of a body. A name that occurs twice is an error.
+pub(super) fn accounts(objects: Vec<Map<String, Value>>) -> Result<Vec<AccountInput>, RestError> {
+    let all: Vec<AccountInput> = objects.into_iter().map(account).collect::<Result<_, _>>()?;
+    no_name_twice(all.iter().map(|given| given.name.as_str()))?;
+    Ok(all)
+}
+
 /// Refuses duplicate names.
-pub(super) fn no_name_twice<'a>(names: impl Iterator<Item = &'a str>) -> Result<(), RestError> {
+fn no_name_twice<'a>(names: impl Iterator<Item = &'a str>) -> Result<(), RestError> {
     let mut seen = std::collections::HashSet::new();
     for name in names {
         if !seen.insert(name) {
@@ -285,8 +311,8 @@ mod tests {
     }
 
     async fn collected(body: Body) -> Result<usize, u16> {
-        let room = RequestLimits::new(1 << 20);
-        let bytes = collect(body, 1 << 20, None, &mut room.body(None)).await;
+        let permit = RequestLimits::new(1 << 20);
+        let bytes = collect(body, 1 << 20, None, &mut permit.body(None)).await;
         bytes.map(|bytes| bytes.len()).map_err(|problem| problem.status.as_u16())
     }
 

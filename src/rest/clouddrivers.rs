@@ -9,7 +9,7 @@ use super::RestState;
 use super::error::{ErrorBody, RestError};
 use super::extract::PathName;
 use crate::peers::Replica;
-use crate::store::PoolSettings;
+use kubesvc_store::PoolSettings;
 
 /// A replica of the operator.
 #[derive(Serialize, ToSchema)]
@@ -55,7 +55,7 @@ impl From<Replica> for ClouddriverInstance {
     fn from(replica: Replica) -> Self {
         Self {
             base_url: replica.base_url,
-            id: replica.id,
+            id: replica.id.into(),
             last_updated: format!("{:.3}", replica.last_updated),
             ready: replica.ready,
         }
@@ -107,7 +107,7 @@ pub(super) async fn get(
     State(state): State<RestState>,
     id: PathName,
 ) -> Result<Json<ClouddriverInstance>, RestError> {
-    let id = id.replica()?;
+    let id = id.id()?;
     let replica = state.replicas().into_iter().find(|replica| replica.id == id);
     replica.map(|replica| Json(replica.into())).ok_or_else(|| {
         let shown: String = id.chars().take(255).collect();

@@ -1,5 +1,5 @@
 //! The bodies of requests, as the OpenAPI document describes them. They are read by
-//! [`spinnaker::Given`](crate::account::spinnaker::Given). What a schema cannot say is told in a description: which
+//! [`AccountInput`](kubesvc_core::spinnaker::AccountInput). What a schema cannot say is told in a description: which
 //! fields exclude each other, and what a kubeconfig must be.
 
 #![expect(dead_code, reason = "these types only describe")]

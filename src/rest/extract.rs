@@ -7,7 +7,15 @@ use axum::http::request::Parts;
 use utoipa::IntoParams;
 
 use super::error::RestError;
-use crate::account::spinnaker::is_account_name;
+use super::view::{AccountItem, AccountPage};
+use kubesvc_core::spinnaker::is_account_name;
+
+/// Default number of items per page.
+const DEFAULT_LIMIT: u64 = 100;
+/// Maximum number of items per page.
+const MAX_LIMIT: u64 = 1000;
+/// Largest page number: clients can read it back as a signed 64-bit integer.
+const MAX_PAGE: u64 = i64::MAX as u64;
 
 /// The name in the path, percent-decoded.
 pub(super) struct PathName(Result<String, RestError>);
@@ -30,13 +38,8 @@ impl PathName {
         }
     }
 
-    /// The name as a replica id.
-    pub(super) fn replica(self) -> Result<String, RestError> {
-        self.0
-    }
-
-    /// The name as an agent id.
-    pub(super) fn agent(self) -> Result<String, RestError> {
+    /// The name as the id of an agent or replica.
+    pub(super) fn id(self) -> Result<String, RestError> {
         self.0
     }
 }
@@ -86,6 +89,53 @@ impl<S: Send + Sync> FromRequestParts<S> for Force {
     }
 }
 
+/// Page of a list that the client requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Paging {
+    /// Page number, from 1.
+    #[param(required = false, minimum = 1, maximum = 9223372036854775807i64, default = 1)]
+    page: u64,
+    /// Maximum number of items per page.
+    #[param(required = false, minimum = 1, maximum = 1000, default = 100)]
+    limit: u64,
+}
+
+impl Paging {
+    /// Parses `page` and `limit` of a query.
+    pub(super) fn read(query: Option<&str>) -> Result<Self, RestError> {
+        let page = number(query, "page", 1, 1..=MAX_PAGE)?;
+        let limit = number(query, "limit", DEFAULT_LIMIT, 1..=MAX_LIMIT)?;
+        Ok(Self { page, limit })
+    }
+
+    /// A page with these items, out of `total`.
+    pub(super) fn page(self, items: Vec<AccountItem>, total: usize) -> AccountPage {
+        AccountPage { items, page: self.page, limit: self.limit, total }
+    }
+
+    /// Returns the items of this page out of the whole list.
+    pub(super) fn cut<T>(self, all: &[T]) -> &[T] {
+        let start = (self.page - 1).saturating_mul(self.limit);
+        let start = usize::try_from(start).unwrap_or(usize::MAX).min(all.len());
+        let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
+        &all[start..start.saturating_add(limit).min(all.len())]
+    }
+}
+
+fn number(
+    query: Option<&str>,
+    key: &str,
+    default: u64,
+    allowed: std::ops::RangeInclusive<u64>,
+) -> Result<u64, RestError> {
+    let Some(text) = single_value(query, key)? else { return Ok(default) };
+    text.parse().ok().filter(|number| allowed.contains(number)).ok_or_else(|| {
+        let most = if *allowed.end() == MAX_PAGE { String::new() } else { format!(" to {}", allowed.end()) };
+        RestError::bad_request(format!("{key} must be a number from {}{most}", allowed.start()))
+    })
+}
+
 /// Readiness check that does not affect the status, like `/readyz?exclude=` of the Kubernetes API server. A database that
 /// fails is missing to all replicas at the same time: if that removed them from their Service, no agent could connect
 /// until it is back, although replicas do most of their work without it.
@@ -113,7 +163,7 @@ impl<S: Send + Sync> FromRequestParts<S> for ExcludedChecks {
 }
 
 /// Returns a decoded query parameter. An error if it occurs twice.
-pub(super) fn single_value(query: Option<&str>, key: &str) -> Result<Option<String>, RestError> {
+fn single_value(query: Option<&str>, key: &str) -> Result<Option<String>, RestError> {
     let mut pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
     let first = pairs.find(|(name, _)| name == key);
     if pairs.any(|(name, _)| name == key) {
@@ -126,4 +176,39 @@ pub(super) fn single_value(query: Option<&str>, key: &str) -> Result<Option<Stri
 fn query_value(query: Option<&str>, key: &str) -> Option<String> {
     let mut pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
     pairs.find(|(name, _)| name == key).map(|(_, value)| value.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_cut_from_1_and_end_empty() {
+        let all: Vec<u32> = (0..5).collect();
+        let cut = |query| Paging::read(Some(query)).expect("good").cut(&all);
+        assert_eq!(cut("page=1&limit=2"), [0, 1]);
+        assert_eq!(cut("page=3&limit=2"), [4]);
+        assert_eq!(cut("page=4&limit=2"), [0; 0]);
+        assert_eq!(cut("page=9223372036854775807&limit=1000"), [0; 0]);
+        assert_eq!(cut(""), [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn invalid_page_is_refused() {
+        for query in [
+            "page=0",
+            "page=-1",
+            "page=x",
+            "page=",
+            "limit=0",
+            "limit=1001",
+            "limit=1.5",
+            "page=99999999999999999999",
+            "page=9223372036854775808",
+            "page=1&page=1",
+        ] {
+            let problem = Paging::read(Some(query)).expect_err(query);
+            assert_eq!(problem.status.as_u16(), 400);
+        }
+    }
 }

@@ -1,18 +1,19 @@
-//! Finds an account's object by name, read from the API server.
+//! The accounts of a request: finds their objects by name, read from the API server, runs their writes, and combines
+//! the results.
 
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
-use kube::Api;
 use tokio::time::Instant;
 
 use super::RestState;
-use super::api::{ApiCall, Resource};
 use super::error::RestError;
-use crate::account::name_precedence::Precedence;
-use crate::account::{KubesvcAccount, names};
-use crate::objects::AccountKey;
+use crate::informers::AccountKey;
+use crate::secrets::{AccountSecret, SecretWriter};
+use kubesvc_core::name_precedence::Precedence;
+use kubesvc_core::{KubesvcAccount, object_names};
+use kubesvc_runtime::kube_access::KubeObjects;
 
 /// Maximum number of concurrent requests to the API server for one REST call.
 const MAX_CONCURRENT_LOOKUPS: usize = 16;
@@ -47,6 +48,44 @@ fn begin<T: Send + 'static>(
     .boxed()
 }
 
+/// Combines the problems of a request into one error. Only those with the lowest status code are reported, because
+/// the request fails for them first.
+pub(super) fn refuse_if_any(problems: Vec<RestError>) -> Result<(), RestError> {
+    const MAX_NAMES_LISTED: usize = 10;
+    let Some(status) = problems.iter().map(|problem| problem.status).min() else { return Ok(()) };
+    let of_it: Vec<String> = problems
+        .into_iter()
+        .filter(|problem| problem.status == status)
+        .map(|problem| problem.message)
+        .collect();
+    let more = of_it.len().saturating_sub(MAX_NAMES_LISTED);
+    let mut message = of_it.into_iter().take(MAX_NAMES_LISTED).collect::<Vec<_>>().join("; ");
+    if more > 0 {
+        message.push_str(&format!("; and {more} more"));
+    }
+    Err(RestError::new(status, message))
+}
+
+/// Returns the results of all accounts, or the first problem with the number of accounts that succeeded.
+pub(super) fn summed_up<T>(results: Vec<Result<T, RestError>>) -> Result<Vec<T>, RestError> {
+    let count = results.len();
+    let (mut good, mut first) = (Vec::new(), None);
+    for result in results {
+        match result {
+            Ok(value) => good.push(value),
+            Err(problem) => first = first.or(Some(problem)),
+        }
+    }
+    match first {
+        None => Ok(good),
+        Some(problem) if count == 1 => Err(problem),
+        Some(RestError { status, message }) => {
+            let done = good.len();
+            Err(RestError::new(status, format!("{message}; {done} of {count} accounts were done")))
+        }
+    }
+}
+
 /// Until the index is synced, an account whose object name differs from its own name cannot be found.
 pub(super) const NOT_READ_YET: &str = "the accounts are still being read from Kubernetes; try again";
 
@@ -60,9 +99,14 @@ pub(super) struct FoundAccount {
 }
 
 impl RestState {
-    /// API of the accounts in a namespace.
-    pub(super) fn api(&self, namespace: &str) -> Api<KubesvcAccount> {
-        Api::namespaced(self.client.clone(), namespace)
+    /// The accounts in a namespace, at the API server.
+    pub(super) fn objects(&self, namespace: &str) -> KubeObjects<KubesvcAccount> {
+        self.kube.namespaced(namespace)
+    }
+
+    /// The Secret that holds the kubeconfigs given to REST for one account.
+    pub(super) fn secret<'k>(&self, key: &'k AccountKey) -> AccountSecret<'k> {
+        AccountSecret::of(&self.kube, (&key.namespace, &key.name), SecretWriter::REST)
     }
 
     /// Finds the account of this name: at its derived object name, then wherever the index has seen the name. An
@@ -71,7 +115,7 @@ impl RestState {
     pub(super) async fn find(&self, name: &str) -> Result<FoundAccount, RestError> {
         let derived = AccountKey {
             namespace: self.settings.accounts_namespace.clone(),
-            name: names::object_name(name),
+            name: object_names::object_name(name),
         };
         let mut keys = vec![derived];
         keys.extend(self.accounts.by_account_name(name).iter().map(|account| AccountKey::of(account)));
@@ -108,9 +152,7 @@ impl RestState {
 
     /// Reads an object from the API server.
     pub(super) async fn read(&self, key: &AccountKey) -> Result<Option<KubesvcAccount>, RestError> {
-        let call =
-            ApiCall { verb: "get", resource: Resource::Account, namespace: &key.namespace, name: &key.name };
-        Ok(self.calls.ask_for(call, self.api(&key.namespace).get(&key.name)).await?)
+        Ok(self.objects(&key.namespace).get(&key.name).await?)
     }
 }
 

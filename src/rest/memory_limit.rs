@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::error::RestError;
-use crate::listen::addresses::Caller;
+use kubesvc_runtime::listen::connection_limits::Caller;
 
 /// Memory for bodies being received, in KiB.
 const BODIES_KIB: usize = 64 * 1024;
@@ -183,52 +183,56 @@ mod tests {
     }
 
     /// Reserves memory for a body of `bytes`.
-    async fn taken(room: &RequestLimits, number: u8, bytes: usize) -> Result<GrowingPermit<'_>, RestError> {
-        let mut growing = room.body(caller(number));
+    async fn reserve(
+        limits: &RequestLimits,
+        number: u8,
+        bytes: usize,
+    ) -> Result<GrowingPermit<'_>, RestError> {
+        let mut growing = limits.body(caller(number));
         growing.grow(bytes).await?;
         Ok(growing)
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_caller_gets_a_quarter_of_the_memory_and_delays_no_other() {
-        let room = RequestLimits::new(8 * MIB);
-        let first = taken(&room, 1, 8 * MIB).await.expect("a quarter holds two");
-        let _second = taken(&room, 1, 8 * MIB).await.expect("a quarter holds two");
-        let refused = taken(&room, 1, MIB).await.expect_err("it has its quarter");
+        let limits = RequestLimits::new(8 * MIB);
+        let first = reserve(&limits, 1, 8 * MIB).await.expect("a quarter holds two");
+        let _second = reserve(&limits, 1, 8 * MIB).await.expect("a quarter holds two");
+        let refused = reserve(&limits, 1, MIB).await.expect_err("it has its quarter");
         assert_eq!(refused.status.as_u16(), 503);
         assert!(refused.message.contains("try again"), "{}", refused.message);
         let began = Instant::now();
-        let _other = taken(&room, 2, 8 * MIB).await.expect("another has its own");
-        taken(&room, 1, 16 * 1024).await.expect("a small one is not counted");
-        room.of_replica(caller(1)).grow(MIB).await.expect("replicas have room of their own");
+        let _other = reserve(&limits, 2, 8 * MIB).await.expect("another has its own");
+        reserve(&limits, 1, 16 * 1024).await.expect("a small one is not counted");
+        limits.of_replica(caller(1)).grow(MIB).await.expect("replicas have room of their own");
         assert_eq!(began.elapsed(), Duration::ZERO, "nobody waited");
         drop(first);
-        taken(&room, 1, MIB).await.expect("the room was given back");
+        reserve(&limits, 1, MIB).await.expect("the room was given back");
     }
 
     #[tokio::test(start_paused = true)]
     async fn memory_is_taken_as_a_body_arrives_and_is_shared_by_all_callers() {
-        let room = RequestLimits::new(8 * MIB);
+        let limits = RequestLimits::new(8 * MIB);
         let mut held = Vec::new();
         for number in 1..=4 {
-            held.push(taken(&room, number, 8 * MIB).await.expect("there is room"));
-            held.push(taken(&room, number, 7 * MIB).await.expect("there is room"));
+            held.push(reserve(&limits, number, 8 * MIB).await.expect("there is room"));
+            held.push(reserve(&limits, number, 7 * MIB).await.expect("there is room"));
         }
-        let mut growing = taken(&room, 5, 4 * MIB).await.expect("four are left");
+        let mut growing = reserve(&limits, 5, 4 * MIB).await.expect("four are left");
         assert_eq!(growing.grow(5 * MIB).await.expect_err("and no more").status.as_u16(), 503);
         held.pop();
         growing.grow(5 * MIB).await.expect("the room was given back");
         drop((held, growing));
-        assert_eq!(room.bodies.free.available_permits(), BODIES_KIB, "all of it was");
-        drop(room.body(caller(9)));
-        assert_eq!(room.bodies.callers.lock().len(), 1, "callers that have gone are forgotten");
+        assert_eq!(limits.bodies.free.available_permits(), BODIES_KIB, "all of it was");
+        drop(limits.body(caller(9)));
+        assert_eq!(limits.bodies.callers.lock().len(), 1, "callers that have gone are forgotten");
     }
 
     #[tokio::test(start_paused = true)]
     async fn bodies_that_wait_for_one_another_do_not_all_fail() {
-        let room = RequestLimits::new(8 * MIB);
+        let limits = RequestLimits::new(8 * MIB);
         let body = async || {
-            let mut growing = room.body(caller(1));
+            let mut growing = limits.body(caller(1));
             for mib in 1..=8 {
                 growing.grow(mib * MIB).await?;
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -243,10 +247,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_allowed_by_the_settings_always_fits() {
-        let room = RequestLimits::new(1024 * MIB);
-        taken(&room, 1, 1024 * MIB).await.expect("it fits");
+    async fn largest_permitted_request_always_fits() {
+        let limits = RequestLimits::new(1024 * MIB);
+        reserve(&limits, 1, 1024 * MIB).await.expect("it fits");
         let soon = Instant::now() + Duration::from_secs(1);
-        let _held = room.values(caller(1), 1024 * MIB, soon).await.expect("it fits");
+        let _held = limits.values(caller(1), 1024 * MIB, soon).await.expect("it fits");
     }
 }

@@ -6,7 +6,7 @@ use utoipa::openapi::path::PathItem;
 use utoipa::openapi::{self, ContentBuilder, Ref, RefOr, Required, Response, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
-use super::{accounts, agents, assignments, clouddrivers, dynamic, health, kubernetes};
+use super::{accounts, agents, clouddrivers, dynamic_accounts, health};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -27,9 +27,9 @@ use super::{accounts, agents, assignments, clouddrivers, dynamic, health, kubern
     modifiers(&CommonParts),
     paths(
         accounts::add, accounts::patch, accounts::delete, accounts::list, accounts::get, accounts::delete_one,
-        dynamic::get, dynamic::post, dynamic::put, dynamic::patch, dynamic::delete,
-        kubernetes::account, kubernetes::namespaces,
-        agents::list, agents::get, agents::disconnect, assignments::elect,
+        dynamic_accounts::get, dynamic_accounts::post, dynamic_accounts::put, dynamic_accounts::patch, dynamic_accounts::delete,
+        accounts::get_or_empty, accounts::namespaces,
+        agents::list, agents::get, agents::disconnect, agents::elect,
         clouddrivers::list, clouddrivers::get, clouddrivers::pools,
         health::health, health::liveness, health::readiness, health::tasks, health::metrics, health::description,
     )

@@ -11,11 +11,12 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use super::*;
-use crate::account::lifecycle::SessionFact;
-use crate::account::source_rules::SourceRules;
-use crate::fleet::AgentView;
+use crate::connected_agents::AgentView;
 use crate::peers::PeerIdentity;
-use crate::store::{self, Assignment, AssignmentChanges, Changes, ForeignRow, NamespaceList, StoreError};
+use kubesvc_core::lifecycle::SessionFact;
+use kubesvc_core::source_rules::SourceRules;
+use kubesvc_core::{AgentId, ReplicaId};
+use kubesvc_store::{Assignment, AssignmentChanges, Changes, ForeignRow, NamespaceList, StoreError};
 
 mod bounds;
 mod credentials;
@@ -24,10 +25,10 @@ mod malformed;
 mod routes;
 mod serving;
 
-struct NoFleet;
+struct NoAgents;
 
 #[async_trait::async_trait]
-impl Fleet for NoFleet {
+impl ConnectedAgents for NoAgents {
     fn namespaces(&self, _: &str) -> Option<Vec<String>> {
         None
     }
@@ -36,7 +37,7 @@ impl Fleet for NoFleet {
         true
     }
 
-    async fn read(&self, _: &str) -> Result<(), crate::fleet::FleetError> {
+    async fn read(&self, _: &str) -> Result<(), crate::connected_agents::ConnectedAgentsError> {
         Ok(())
     }
 
@@ -52,7 +53,7 @@ impl Fleet for NoFleet {
         Vec::new()
     }
 
-    fn disconnect(&self, agent_id: &str) -> bool {
+    fn disconnect(&self, agent_id: &AgentId) -> bool {
         agent_id == "a/1"
     }
 }
@@ -60,10 +61,10 @@ impl Fleet for NoFleet {
 fn agent(id: &str) -> AgentView {
     let time = "2022-02-23T22:18:54.7251Z".parse().expect("a time");
     AgentView {
-        agent_id: id.to_owned(),
+        agent_id: id.into(),
         zone_id: "z".to_owned(),
         version: "1".to_owned(),
-        replica_id: "replica".to_owned(),
+        replica_id: "replica".into(),
         connected_since: time,
         last_seen: time,
         approved: true,
@@ -74,13 +75,13 @@ fn agent(id: &str) -> AgentView {
 struct NoStore;
 
 #[async_trait]
-impl store::AccountStore for NoStore {
+impl kubesvc_store::AccountStore for NoStore {
     async fn write(&self, _: &Changes) -> Result<(), StoreError> {
         Ok(())
     }
 
-    async fn accounts(&self) -> Result<store::StoredAccounts, StoreError> {
-        Ok(store::StoredAccounts::default())
+    async fn accounts(&self) -> Result<kubesvc_store::StoredAccounts, StoreError> {
+        Ok(kubesvc_store::StoredAccounts::default())
     }
 
     async fn foreign(&self) -> Result<Vec<ForeignRow>, StoreError> {
@@ -93,7 +94,7 @@ impl store::AccountStore for NoStore {
 }
 
 #[async_trait]
-impl store::NamespaceStore for NoStore {
+impl kubesvc_store::NamespaceStore for NoStore {
     async fn put_namespace_lists(&self, _: &[NamespaceList]) -> Result<Vec<String>, StoreError> {
         Ok(Vec::new())
     }
@@ -104,12 +105,12 @@ impl store::NamespaceStore for NoStore {
 }
 
 #[async_trait]
-impl store::AssignmentStore for NoStore {
-    async fn write_assignments(&self, _: &str, _: &AssignmentChanges) -> Result<(), StoreError> {
+impl kubesvc_store::AssignmentStore for NoStore {
+    async fn write_assignments(&self, _: &ReplicaId, _: &AssignmentChanges) -> Result<(), StoreError> {
         Ok(())
     }
 
-    async fn assignments(&self, _: &str) -> Result<Vec<Assignment>, StoreError> {
+    async fn assignments(&self, _: &ReplicaId) -> Result<Vec<Assignment>, StoreError> {
         Ok(Vec::new())
     }
 
@@ -117,28 +118,28 @@ impl store::AssignmentStore for NoStore {
         Ok(Vec::new())
     }
 
-    async fn assigned_replicas(&self) -> Result<Vec<String>, StoreError> {
+    async fn assigned_replicas(&self) -> Result<Vec<ReplicaId>, StoreError> {
         Ok(Vec::new())
     }
 }
 
 #[async_trait]
-impl store::FenceStore for NoStore {
+impl kubesvc_store::FenceStore for NoStore {
     async fn raise_fences(
         &self,
-        _: &[store::Fence],
-    ) -> Result<Vec<(String, store::RaiseOutcome)>, StoreError> {
+        _: &[kubesvc_store::Fence],
+    ) -> Result<Vec<(String, kubesvc_store::RaiseOutcome)>, StoreError> {
         Ok(Vec::new())
     }
 
-    async fn fences(&self) -> Result<Vec<store::StoredFence>, StoreError> {
+    async fn fences(&self) -> Result<Vec<kubesvc_store::StoredFence>, StoreError> {
         Ok(Vec::new())
     }
 }
 
 #[async_trait]
-impl store::TermStore for NoStore {
-    async fn begin_term(&self, _: &str) -> Result<store::Term, StoreError> {
+impl kubesvc_store::TermStore for NoStore {
+    async fn begin_term(&self, _: &ReplicaId) -> Result<kubesvc_store::Term, StoreError> {
         Err(StoreError::unavailable("nobody leads here"))
     }
 }
@@ -153,8 +154,8 @@ impl Store for NoStore {
 struct MissingParts(Vec<(String, String)>);
 
 impl Readiness for MissingParts {
-    fn leader(&self) -> Option<String> {
-        Some("replica".to_owned())
+    fn leader(&self) -> Option<ReplicaId> {
+        Some("replica".into())
     }
 
     fn missing(&self) -> Vec<(String, String)> {
@@ -172,7 +173,7 @@ fn settings() -> RestSettings {
         dynamic_accounts_enabled: true,
         accounts_namespace: "ns".to_owned(),
         accounts_watched: true,
-        replica_id: "replica".to_owned(),
+        replica_id: "replica".into(),
         source_rules: SourceRules::default(),
         browsers: BrowserRules::default(),
     }
@@ -180,7 +181,7 @@ fn settings() -> RestSettings {
 
 fn identity() -> PeerIdentity {
     PeerIdentity {
-        replica_id: "replica".to_owned(),
+        replica_id: "replica".into(),
         address: "10.0.0.1:7002".parse().expect("an address"),
         host: "host".to_owned(),
     }
@@ -198,9 +199,9 @@ fn state_of(settings: RestSettings, missing: &[(&str, &str)], client: kube::Clie
     RestState::new(
         settings,
         RestPorts {
-            client,
+            kube: KubeAccess::new(client, "test"),
             accounts: Arc::new(AccountIndex::default()),
-            fleet: Arc::new(NoFleet),
+            connected_agents: Arc::new(NoAgents),
             peers: Arc::new(Peers::alone(identity())),
             store: Arc::new(NoStore),
             readiness: Arc::new(MissingParts(missing)),

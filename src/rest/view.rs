@@ -7,9 +7,9 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::account::lifecycle::displayed_state;
-use crate::account::row::DEFAULT_RESUMABLE_AGE_MS;
-use crate::account::{KubesvcAccount, State, spinnaker};
+use kubesvc_core::account_row::DEFAULT_RESUMABLE_AGE_MS;
+use kubesvc_core::lifecycle::displayed_state;
+use kubesvc_core::{AgentId, KubesvcAccount, State, spinnaker};
 
 /// An account. Absent values are omitted.
 #[derive(Serialize, ToSchema)]
@@ -81,7 +81,7 @@ pub(super) struct AccountView {
 #[serde(rename_all = "camelCase")]
 pub(super) struct AccountItem {
     /// Name of the account in Spinnaker.
-    pub(super) name: String,
+    name: String,
     /// `kubernetes`.
     #[serde(rename = "type")]
     kind: &'static str,
@@ -100,6 +100,19 @@ pub(super) struct AccountItem {
     /// Text that names the agent that was last elected to cache the account.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_assignment_msg: Option<String>,
+}
+
+/// A page of accounts.
+#[derive(Serialize, ToSchema)]
+pub(super) struct AccountPage {
+    /// Accounts, sorted by name.
+    pub(super) items: Vec<AccountItem>,
+    /// Page number, from 1.
+    pub(super) page: u64,
+    /// Maximum number of items per page.
+    pub(super) limit: u64,
+    /// Total number of accounts.
+    pub(super) total: usize,
 }
 
 /// An agent that holds an account.
@@ -173,7 +186,7 @@ impl From<State> for ShownState {
 
 impl AccountView {
     /// Shows an account with the ids of the connected agents that hold it.
-    pub(super) fn of(account: &KubesvcAccount, holders: &[String]) -> Self {
+    pub(super) fn of(account: &KubesvcAccount, holders: &[AgentId]) -> Self {
         let status = account.status_or_default();
         let definition = spinnaker::definition(account);
         let properties = spinnaker::props(account);
@@ -214,7 +227,7 @@ impl AccountView {
 
 impl AccountItem {
     /// Shows an account with the ids of the connected agents that hold it.
-    pub(super) fn of(account: &KubesvcAccount, holders: &[String]) -> Self {
+    pub(super) fn of(account: &KubesvcAccount, holders: &[AgentId]) -> Self {
         Self {
             name: account.account_name().to_owned(),
             kind: KIND,
@@ -252,26 +265,23 @@ fn zone(account: &KubesvcAccount) -> Option<String> {
     account.spec.zone_id.clone().or_else(held)
 }
 
-fn agents(account: &KubesvcAccount, holders: &[String]) -> Vec<AgentOfAccount> {
+fn agents(account: &KubesvcAccount, holders: &[AgentId]) -> Vec<AgentOfAccount> {
     let caching = caching_agent(account);
     holders
         .iter()
-        .map(|agent_id| AgentOfAccount {
-            agent_id: agent_id.clone(),
-            caching: caching == Some(agent_id.as_str()),
-        })
+        .map(|agent_id| AgentOfAccount { agent_id: agent_id.to_string(), caching: caching == Some(agent_id) })
         .collect()
 }
 
 /// Text about the last election of the agent that caches an account.
 fn last_assignment(account: &KubesvcAccount) -> Option<String> {
     let caching = account.status.as_ref()?.caching.as_ref()?;
-    let (who, epoch) = (caching.agent_id.as_deref().unwrap_or("nobody"), caching.epoch);
+    let (who, epoch) = (caching.agent_id.as_ref().map_or("nobody", AgentId::as_str), caching.epoch);
     Some(format!("cached by {who}, epoch {epoch}"))
 }
 
 /// Returns the agent that streams an account's objects.
-pub(super) fn caching_agent(account: &KubesvcAccount) -> Option<&str> {
+pub(super) fn caching_agent(account: &KubesvcAccount) -> Option<&AgentId> {
     account.status.as_ref()?.caching_agent()
 }
 

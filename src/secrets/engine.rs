@@ -1,12 +1,15 @@
-//! Secret engines: each resolves the references that carry its name.
+//! Secret engines: each resolves the references that carry its name. Here are the port, the set of available engines, and
+//! the engines `k8s` and `noop`; the engine `file` is in [`file`](super::file).
 
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
+use k8s_openapi::api::core::v1::Secret;
 use secrecy::SecretSlice;
 
-use crate::account::failure::{Failure, FailureClass};
-use crate::account::secret_reference::{Reference, ReferenceError};
+use kubesvc_core::failure::{Failure, FailureClass};
+use kubesvc_core::secret_reference::{Reference, ReferenceError};
+use kubesvc_runtime::kube_access::{KubeAccess, KubeCause, KubeError};
 
 /// Content read from a source.
 pub(super) struct ResolvedSecret {
@@ -92,4 +95,108 @@ pub(super) fn refused_because(problem: impl AsRef<str>) -> Failure {
 /// The failure of a source that does not exist yet.
 pub(super) fn missing(message: String) -> Failure {
     Failure::new(FailureClass::CredentialMissing, message)
+}
+
+/// Reads Secrets with the operator's own rights, for `secretRef` and as the engine `k8s`: a key of a Secret, in the
+/// account's own namespace or in one that the source rules allow.
+#[derive(Clone)]
+pub(super) struct KubeSecrets(KubeAccess);
+
+/// A key of a Secret, and the spec fields that name both.
+pub(super) struct SecretField<'a> {
+    pub(super) namespace: &'a str,
+    pub(super) name: &'a str,
+    pub(super) key: &'a str,
+    pub(super) name_field: &'a str,
+    pub(super) key_field: &'a str,
+}
+
+impl KubeSecrets {
+    pub(super) fn new(kube: KubeAccess) -> Self {
+        Self(kube)
+    }
+
+    /// Reads a key of a Secret. The version is the Secret's uid and resourceVersion.
+    pub(super) async fn read(&self, wanted: &SecretField<'_>) -> Result<ResolvedSecret, Failure> {
+        let SecretField { namespace, name, key, key_field, .. } = wanted;
+        let mut secret = self.get(wanted).await?;
+        let version = version_of(&secret);
+        let bytes = secret.data.as_mut().and_then(|data| data.remove(*key)).ok_or_else(|| {
+            missing(format!("Secret {namespace}/{name} has no key {key:?}; add it, or correct {key_field}"))
+        })?;
+        let holder = secret.metadata.uid;
+        Ok(ResolvedSecret { content: SecretSlice::from(bytes.0), holder, version, is_copy: false })
+    }
+
+    async fn get(&self, wanted: &SecretField<'_>) -> Result<Secret, Failure> {
+        let SecretField { namespace, name, name_field, .. } = wanted;
+        let read = self.0.namespaced(namespace).get(name).await;
+        read.map_err(|error| {
+            let why = format!("Secret {namespace}/{name} cannot be read: {}", explain(&error));
+            Failure::new(FailureClass::Internal, why)
+        })?
+        .ok_or_else(|| {
+            missing(format!("Secret {namespace}/{name} is not there; create it, or correct {name_field}"))
+        })
+    }
+}
+
+#[async_trait]
+impl Engine for KubeSecrets {
+    fn name(&self) -> &'static str {
+        "k8s"
+    }
+
+    async fn resolve(
+        &self,
+        reference: &Reference,
+        namespace: &str,
+        field: &str,
+    ) -> Result<ResolvedSecret, Failure> {
+        let named = reference.secret_key(namespace).map_err(|problem| refused(&problem))?;
+        let (namespace, name, key) = named.map(|one| (one.namespace, one.name, one.key)).unwrap_or_default();
+        let wanted = SecretField {
+            namespace,
+            name,
+            key,
+            name_field: &format!("n in {field}"),
+            key_field: &format!("k in {field}"),
+        };
+        self.read(&wanted).await
+    }
+}
+
+/// The Secret's uid and resourceVersion, joined by a slash.
+fn version_of(secret: &Secret) -> Option<String> {
+    Some(format!("{}/{}", secret.metadata.uid.as_deref()?, secret.metadata.resource_version.as_deref()?))
+}
+
+fn explain(error: &KubeError) -> String {
+    match error.cause() {
+        KubeCause::Status(status) if status.code == 403 => {
+            "the operator may not read Secrets there; grant it `get` on secrets in that namespace".to_owned()
+        }
+        KubeCause::NoAnswer(_) => "the API server does not answer".to_owned(),
+        _ => error.why(),
+    }
+}
+
+/// The engine `noop`: the reference is the secret itself. Anyone who may read the account may read it.
+pub(super) struct NoopEngine;
+
+#[async_trait]
+impl Engine for NoopEngine {
+    fn name(&self) -> &'static str {
+        "noop"
+    }
+
+    async fn resolve(&self, reference: &Reference, _: &str, _: &str) -> Result<ResolvedSecret, Failure> {
+        let value = reference.get("v").unwrap_or_default();
+        Ok(ResolvedSecret {
+            content: SecretSlice::from(value.as_bytes().to_vec()),
+            holder: None,
+            version: None,
+            is_copy: false,
+        })
+    }
 }

@@ -10,8 +10,8 @@ use secrecy::SecretSlice;
 use secrecy::zeroize::Zeroize;
 
 use super::engine::{Engine, ResolvedSecret, missing, refused_because};
-use crate::account::failure::{Failure, FailureClass};
-use crate::account::secret_reference::Reference;
+use kubesvc_core::failure::{Failure, FailureClass};
+use kubesvc_core::secret_reference::Reference;
 
 /// The setting that lists the allowed folders.
 const SETTING: &str = "kubesvc.secrets.folders";
@@ -54,7 +54,7 @@ impl Engine for FileEngine {
 fn read(path: &Path, folders: &[PathBuf]) -> Result<ResolvedSecret, Failure> {
     check(path, folders)?;
     let shown = path.display().to_string();
-    let target = fs::canonicalize(path).map_err(|error| told(&shown, &error))?;
+    let target = fs::canonicalize(path).map_err(|error| read_failure(&shown, &error))?;
     let really = |folder: &PathBuf| fs::canonicalize(folder).is_ok_and(|folder| target.starts_with(folder));
     if !folders.iter().any(really) {
         return Err(refused_because(format!(
@@ -63,11 +63,11 @@ fn read(path: &Path, folders: &[PathBuf]) -> Result<ResolvedSecret, Failure> {
     }
     let no_file = || refused_because(format!("{shown} is no regular file"));
     // Check before opening: opening a named pipe would block until it has a writer.
-    if !fs::metadata(&target).map_err(|error| told(&shown, &error))?.is_file() {
+    if !fs::metadata(&target).map_err(|error| read_failure(&shown, &error))?.is_file() {
         return Err(no_file());
     }
-    let mut file = File::open(&target).map_err(|error| told(&shown, &error))?;
-    let metadata = file.metadata().map_err(|error| told(&shown, &error))?;
+    let mut file = File::open(&target).map_err(|error| read_failure(&shown, &error))?;
+    let metadata = file.metadata().map_err(|error| read_failure(&shown, &error))?;
     if !metadata.is_file() {
         return Err(no_file());
     }
@@ -75,7 +75,10 @@ fn read(path: &Path, folders: &[PathBuf]) -> Result<ResolvedSecret, Failure> {
         return Err(too_large(&shown));
     }
     let mut bytes = Vec::with_capacity(usize::try_from(metadata.len() + 1).unwrap_or_default());
-    file.by_ref().take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(|error| told(&shown, &error))?;
+    file.by_ref()
+        .take(MAX_FILE_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| read_failure(&shown, &error))?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
         bytes.zeroize();
         return Err(too_large(&shown));
@@ -109,7 +112,7 @@ fn check(path: &Path, folders: &[PathBuf]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn told(shown: &str, error: &io::Error) -> Failure {
+fn read_failure(shown: &str, error: &io::Error) -> Failure {
     if error.kind() == io::ErrorKind::NotFound {
         return missing(format!(
             "the file {shown} is not there on the operator; put it there, or correct p in the reference"

@@ -5,22 +5,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use kube::Client;
 use moka::sync::Cache;
 use secrecy::ExposeSecret;
 use sha2::{Digest, Sha256};
 
-use super::engine::{Engines, ResolvedSecret};
+use super::engine::{Engines, KubeSecrets, NoopEngine, ResolvedSecret, SecretField};
 use super::file::FileEngine;
-use super::k8s::KubernetesEngine;
-use super::kube_secret::{KubeSecrets, SecretField};
-use super::noop::NoopEngine;
 use super::{Credential, CredentialKind, CredentialSource, SharedKey};
-use crate::account::KubesvcAccount;
-use crate::account::failure::{Failure, FailureClass};
-use crate::account::kubeconfig;
-use crate::account::secret_reference::sent_secret_of;
-use crate::account::source_rules::SourceRules;
+use kubesvc_core::KubesvcAccount;
+use kubesvc_core::failure::{Failure, FailureClass};
+use kubesvc_core::kubeconfig;
+use kubesvc_core::secret_reference::sent_secret_of;
+use kubesvc_core::source_rules::SourceRules;
+use kubesvc_runtime::kube_access::KubeAccess;
 
 /// How long a copy may be sent to agents without reading the source again. A deleted Secret that is not
 /// watched may go unnoticed for this long.
@@ -68,13 +65,13 @@ struct SeenVersions {
 }
 
 impl Credentials {
-    /// Creates a source that reads Secrets with this client, and files below these folders for the engine
+    /// Creates a source that reads Secrets with this access, and files below these folders for the engine
     /// `file`.
-    pub fn new(client: Client, folders: Vec<PathBuf>) -> Self {
-        let secrets = KubeSecrets::new(client);
+    pub fn new(kube: KubeAccess, folders: Vec<PathBuf>) -> Self {
+        let secrets = KubeSecrets::new(kube);
         let engines = Engines::new(vec![
             Box::new(FileEngine::new(folders)),
-            Box::new(KubernetesEngine(secrets.clone())),
+            Box::new(secrets.clone()),
             Box::new(NoopEngine),
         ]);
         let weigh = |_: &(String, i64), copy: &CachedCredential| match &copy.credential.kind {
@@ -162,14 +159,14 @@ impl Credentials {
         let namespace = account.metadata.namespace.as_deref().unwrap_or_default();
         let (source, field) = (account.spec.agent_source(), account.spec.agent_source_field());
         if let Some(secret) = &source.secret_ref {
-            let place = SecretField {
+            let wanted = SecretField {
                 namespace,
                 name: &secret.name,
                 key: secret.key(),
                 name_field: &format!("{field}.secretRef.name"),
                 key_field: &format!("{field}.secretRef.key"),
             };
-            return self.secrets.read(&place).await;
+            return self.secrets.read(&wanted).await;
         }
         if let Some(reference) = &source.reference {
             return self.engines.resolve(reference, namespace, field).await;

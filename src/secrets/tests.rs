@@ -8,11 +8,10 @@ use std::process::Command;
 use secrecy::ExposeSecret;
 use tempfile::TempDir;
 
-use super::engine::{Engines, ResolvedSecret};
+use super::engine::{Engines, NoopEngine, ResolvedSecret};
 use super::file::FileEngine;
-use super::noop::NoopEngine;
-use crate::account::failure::{Failure, FailureClass};
-use crate::account::spec::OWN_SOURCE;
+use kubesvc_core::failure::{Failure, FailureClass};
+use kubesvc_core::spec::OWN_SOURCE;
 
 const SECRET: &str = "S3CRET";
 

@@ -1,14 +1,14 @@
 //! The life cycle of an account on real parts, from the first activation to its end.
 
+mod agent_policy;
 mod agents;
 mod changes;
 mod credentials;
 mod deletion;
 mod first;
-mod last_word;
 mod restarts;
 
-use kubesvc::account::State;
+use kubesvc_core::State;
 
 use crate::world::{Cluster, World};
 
@@ -22,7 +22,7 @@ fn writes(world: &World, account: &str) -> usize {
 
 /// Takes another account through its activation. By then, everything that had to be written before has been
 /// written.
-async fn let_others_pass(world: &World, cluster: &Cluster, name: &str, zone: &str) {
+async fn activate_another(world: &World, cluster: &Cluster, name: &str, zone: &str) {
     world.account(name).zone(zone).kubeconfig(&cluster.kubeconfig()).create().await;
     world.until(name, State::Active).await;
 }

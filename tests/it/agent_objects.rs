@@ -1,37 +1,46 @@
 //! What the hub writes about agents and their own accounts, against a real API server.
 
-use kubesvc::account::agent_resource::SessionEnd;
-use kubesvc::account::names;
-use kubesvc::account::spec::KubeconfigSource;
-use kubesvc::account::{KubesvcAccount, KubesvcAccountSpec, KubesvcAgent, ORIGIN_LABEL, SessionId, State};
-use kubesvc::budget::Budget;
+use std::sync::LazyLock;
+
 use kubesvc::hub::{
-    AdmissionClass, AgentObjects, AgentSummary, KnownAgent, KubeAgentObjects, Registration,
+    AccountObjects, AdmissionClass, AgentObjects, AgentSummary, KnownAgent, KubeAgentObjects, Registration,
     RegistrationError, SessionRef,
 };
 use kubesvc::leases::Replicas;
-use kubesvc::objects::{AccountObjects, KubeAccountObjects, WriteError};
-use kubesvc::wire::common::AccountRef;
-use kubesvc::wire::ops::account_spec::Credential;
-use kubesvc::wire::ops::agent_frame::Frame;
-use kubesvc::wire::ops::hub_frame;
-use kubesvc::wire::ops::{AccountSpec, StaticAccounts};
+use kubesvc_core::agent_resource::SessionEnd;
+use kubesvc_core::object_names;
+use kubesvc_core::spec::KubeconfigSource;
+use kubesvc_core::wire::common::AccountRef;
+use kubesvc_core::wire::ops::account_spec::Credential;
+use kubesvc_core::wire::ops::agent_frame::Frame;
+use kubesvc_core::wire::ops::hub_frame;
+use kubesvc_core::wire::ops::{AccountSpec, StaticAccounts};
+use kubesvc_core::{
+    AgentId, FIELD_MANAGER, KubesvcAccount, KubesvcAccountSpec, KubesvcAgent, ORIGIN_LABEL, SessionId, State,
+};
+use kubesvc_runtime::kube_access::{ErrorClass, KubeAccess, KubeError};
 
-use crate::harness::controlplane;
-use crate::harness::namespace::TestNamespace;
-use crate::harness::simulated_agent::SimulatedAgent;
-use crate::harness::simulated_agent::frames::{Introduction, Policy};
-use crate::harness::{must, wait::eventually};
-use crate::world::{PATIENCE, World, install_definitions};
+use crate::world::{MAX_WAIT, World, install_definitions};
+use kubesvc_testkit::controlplane;
+use kubesvc_testkit::namespace::TestNamespace;
+use kubesvc_testkit::simulated_agent::SimulatedAgent;
+use kubesvc_testkit::simulated_agent::frames::{Introduction, Policy};
+use kubesvc_testkit::{must, wait::eventually};
+
+static AGENT: LazyLock<AgentId> = LazyLock::new(|| "agent-1".into());
 
 fn session_of_agent(id: &SessionId) -> SessionRef<'_> {
-    SessionRef { agent_id: "agent-1", zone: "east", id }
+    SessionRef { agent_id: &AGENT, zone: "east", id }
 }
 
 async fn namespace() -> TestNamespace {
     let plane = controlplane::shared().await;
     install_definitions(plane).await;
     plane.namespace().await
+}
+
+fn access(namespace: &TestNamespace) -> KubeAccess {
+    KubeAccess::new(namespace.client(), FIELD_MANAGER)
 }
 
 fn registration(session_id: &str) -> Registration {
@@ -52,13 +61,13 @@ fn registration(session_id: &str) -> Registration {
 }
 
 async fn agent_of(namespace: &TestNamespace) -> Option<KubesvcAgent> {
-    let name = names::agent_object_name("agent-1", "east");
+    let name = object_names::agent_object_name(&"agent-1".into(), "east");
     must(namespace.api::<KubesvcAgent>().get_opt(&name).await.map_err(|error| error.to_string()))
 }
 
 /// Returns the agent as listed, once the API server's cache, which serves the list, has its last write.
 async fn listed_as_written(agents: &KubeAgentObjects, namespace: &TestNamespace) -> KnownAgent {
-    eventually("the list shows the last write", PATIENCE, async || {
+    eventually("the list shows the last write", MAX_WAIT, async || {
         let version = agent_of(namespace).await.and_then(|agent| agent.metadata.resource_version);
         let listed = agents.known().await.map_err(|error| error.to_string())?;
         let current = listed.into_iter().find(|known| Some(&known.resource_version) == version.as_ref());
@@ -68,22 +77,26 @@ async fn listed_as_written(agents: &KubeAgentObjects, namespace: &TestNamespace)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agents_object_is_noted_on_and_removed_only_as_it_was_seen() {
+async fn agent_object_is_updated_and_deleted_only_at_the_observed_version() {
     let namespace = namespace().await;
-    let agents =
-        KubeAgentObjects::new(namespace.client(), namespace.name(), true, Replicas::alone("operator-0"));
+    let agents = KubeAgentObjects::new(
+        &access(&namespace),
+        namespace.name(),
+        true,
+        Replicas::alone(&"operator-0".into()),
+    );
     must(agents.register(&registration("s1")).await.map_err(|error| error.to_string()));
     let note = AgentSummary {
         held: 3,
         failed: 1,
-        static_accounts: Some(vec![names::digest("one")]),
+        static_accounts: Some(vec![object_names::digest("one")]),
         static_sources: None,
         kept_from: None,
         problem: Some(("ListRefused".into(), "too many".into())),
     };
     let seen = listed_as_written(&agents, &namespace).await;
     for session in ["s0", "s1", "s1"] {
-        eventually("it is its turn to be noted on", PATIENCE, async || {
+        eventually("it is its turn to be noted on", MAX_WAIT, async || {
             match agents.write_summary(session_of_agent(&session.into()), &note).await {
                 Ok(true) => Ok(()),
                 Ok(false) => Err("it was written just now".to_owned()),
@@ -94,7 +107,7 @@ async fn an_agents_object_is_noted_on_and_removed_only_as_it_was_seen() {
     }
     let status = agent_of(&namespace).await.and_then(|agent| agent.status).expect("it is registered");
     assert_eq!((status.held, status.failed), (Some(3), Some(1)));
-    assert_eq!(status.static_accounts, Some(vec![names::digest("one")]));
+    assert_eq!(status.static_accounts, Some(vec![object_names::digest("one")]));
     assert_eq!(status.conditions[0].reason, "ListRefused");
     assert!(status.connected);
 
@@ -107,11 +120,10 @@ async fn an_agents_object_is_noted_on_and_removed_only_as_it_was_seen() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_replica_keeps_the_id_of_an_agent_that_was_disconnected_on_request_and_knows_who_was_approved()
-{
+async fn every_replica_reserves_the_id_of_a_disconnected_agent_and_knows_approvals() {
     let namespace = namespace().await;
     let at = |replica: &str| {
-        KubeAgentObjects::new(namespace.client(), namespace.name(), false, Replicas::alone(replica))
+        KubeAgentObjects::new(&access(&namespace), namespace.name(), false, Replicas::alone(&replica.into()))
     };
     let (here, there) = (at("r"), at("another"));
     let first = here.register(&registration("s1")).await.expect("it is new");
@@ -121,7 +133,7 @@ async fn every_replica_keeps_the_id_of_an_agent_that_was_disconnected_on_request
     must(
         namespace
             .api::<KubesvcAgent>()
-            .replace(&names::agent_object_name("agent-1", "east"), &Default::default(), &agent)
+            .replace(&object_names::agent_object_name(&"agent-1".into(), "east"), &Default::default(), &agent)
             .await
             .map_err(|error| error.to_string()),
     );
@@ -147,31 +159,34 @@ async fn every_replica_keeps_the_id_of_an_agent_that_was_disconnected_on_request
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn accounts_are_made_and_written_only_as_they_were_judged() {
+async fn accounts_are_created_and_updated_only_at_the_judged_version() {
     let namespace = namespace().await;
-    let accounts = KubeAccountObjects::new(namespace.client(), Budget::default());
+    let accounts = access(&namespace);
+    let class = |answer: Result<KubesvcAccount, KubeError>| answer.map_err(|error| error.class());
     let kubeconfig = KubeconfigSource { file: Some("/k/one".into()), ..Default::default() };
     let spec = KubesvcAccountSpec { kubeconfig, ..Default::default() };
     let mut account = KubesvcAccount::new("one", spec);
     account.metadata.namespace = Some(namespace.name().to_owned());
     let made = accounts.create(&account).await.expect("it is new");
-    assert_eq!(accounts.create(&account).await, Err(WriteError::Changed));
+    assert_eq!(class(accounts.create(&account).await), Err(ErrorClass::Conflict));
     let mut changed = made.clone();
     changed.spec.metrics = Some(true);
     let written = accounts.replace(&changed).await.expect("it is as it was made");
-    assert_eq!(accounts.replace(&changed).await, Err(WriteError::Changed), "another version is there");
-    assert_eq!(accounts.get(namespace.name(), "one").await, Ok(Some(written.clone())));
+    let outdated = class(accounts.replace(&changed).await);
+    assert_eq!(outdated, Err(ErrorClass::Conflict), "another version is there");
+    let there = accounts.get(namespace.name(), "one").await.expect("an answer");
+    assert_eq!(there.as_ref(), Some(&written));
     let mut bad = written;
     bad.spec.kubeconfig.file = Some("relative".into());
-    let refused = accounts.replace(&bad).await;
-    assert!(matches!(&refused, Err(WriteError::Refused(why)) if why.contains("absolute")), "{refused:?}");
+    let refused = accounts.replace(&bad).await.expect_err("the path is relative");
+    assert!(refused.class() == ErrorClass::Invalid && refused.to_string().contains("absolute"), "{refused}");
     let mut lost = changed.clone();
     lost.metadata.name = Some("another".into());
     lost.metadata.uid = None;
-    assert_eq!(accounts.replace(&lost).await, Err(WriteError::Changed), "there is none");
+    assert_eq!(class(accounts.replace(&lost).await), Err(ErrorClass::Gone), "there is none");
     let mut nowhere = account;
     nowhere.metadata.namespace = Some(format!("{}-missing", namespace.name()));
-    assert!(matches!(accounts.create(&nowhere).await, Err(WriteError::Unavailable(_))));
+    assert_eq!(class(accounts.create(&nowhere).await), Err(ErrorClass::Refused));
 }
 
 fn entry(name: &str, path: &str) -> AccountSpec {
@@ -184,7 +199,7 @@ fn entry(name: &str, path: &str) -> AccountSpec {
 
 /// A world with a simulated agent that holds everything it is sent.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_of_an_agents_own_file_becomes_active_and_the_fleet_shows_it() {
+async fn static_account_becomes_active_and_is_shown_in_the_fleet() {
     let world = World::start().await;
     let hub = format!("127.0.0.1:{}", world.operator().hub_port());
     let agent = SimulatedAgent::connect(&hub, Introduction::new("agent-1", "east"), Policy::default()).await;
@@ -202,8 +217,8 @@ async fn an_account_of_an_agents_own_file_becomes_active_and_the_fleet_shows_it(
     });
     let told = told.expect("the bad entry is answered");
     assert!(told[0].failure.as_ref().is_some_and(|failure| failure.message.contains("absolute path")));
-    eventually("the agent's object shows its accounts", PATIENCE, async || {
-        let name = names::agent_object_name("agent-1", "east");
+    eventually("the agent's object shows its accounts", MAX_WAIT, async || {
+        let name = object_names::agent_object_name(&"agent-1".into(), "east");
         let shown = world.api::<KubesvcAgent>().get(&name).await.map_err(|error| error.to_string())?;
         let status = shown.status.clone().unwrap_or_default();
         let as_it_should = (status.held, status.failed) == (Some(1), Some(0))

@@ -1,225 +1,208 @@
-//! Imports point down, as the map of layers below says. The test reads the sources: every path that starts
-//! with `crate`, `super` or `self`, in `use` and elsewhere. Test code is left out.
+//! What the packages cannot hold: the order of the modules within the operator, and which modules are pure. The check
+//! reads lines of code: comments and tests are left out.
 
-mod source;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
 
-use std::collections::{BTreeMap, BTreeSet};
+use crate::world::in_repository;
 
-use self::source::{Source, all_sources};
-
-/// The layers, from top to bottom.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Layer {
-    /// Composes one program.
-    Root,
-    /// A large part that does not know its siblings.
-    Sibling,
-    /// A port that siblings share, or an adapter to the outside.
-    Port,
-    /// A small helper without I/O of its own.
-    Part,
-    /// No I/O, no clock.
-    Core,
-}
-
-/// The map of layers. A module that is missing here fails the tests.
-const MAP: &[(&str, Layer)] = &[
-    ("operator", Layer::Root),
-    ("agent_program", Layer::Root),
-    ("plugin", Layer::Root),
-    ("controller", Layer::Sibling),
-    ("hub", Layer::Sibling),
-    ("agent", Layer::Sibling),
-    ("rest", Layer::Sibling),
-    ("ui", Layer::Sibling),
-    ("fleet", Layer::Port),
-    ("peers", Layer::Port),
-    ("objects", Layer::Port),
-    ("store", Layer::Port),
-    ("leases", Layer::Port),
-    ("secrets", Layer::Port),
-    ("wire", Layer::Port),
-    ("config", Layer::Port),
-    ("listen", Layer::Port),
-    ("command_line", Layer::Port),
-    ("telemetry", Layer::Port),
-    ("background_tasks", Layer::Part),
-    ("wake_set", Layer::Part),
-    ("watch_backoff", Layer::Part),
-    ("budget", Layer::Part),
-    ("crash", Layer::Part),
-    ("process", Layer::Part),
-    ("shutdown", Layer::Part),
-    ("account", Layer::Core),
+/// The layers of the operator, from top to bottom. A module imports only from lower layers.
+const LAYERS: &[&[&str]] = &[
+    &["operator"],
+    &["controller", "hub", "rest"],
+    &["connected_agents", "peers", "leases", "informers", "secrets"],
 ];
 
-/// Modules that the agent must never import: it runs near foreign clusters and needs none of them.
-const NOT_FOR_AGENTS: &[&str] =
-    &["store", "peers", "leases", "controller", "hub", "rest", "objects", "secrets"];
+/// Modules that decide without I/O and read no clock.
+const PURE: &[&str] = &[
+    "crates/agent/src/account_table",
+    "crates/core/src",
+    "src/hub/agent_admission/hello",
+    "src/hub/agent_admission/queue",
+    "src/hub/sessions/duties",
+    "src/hub/sessions/ledger",
+    "src/hub/static_accounts/judge",
+    "src/hub/static_accounts/listing",
+    "src/hub/table_writers/assignments/row_diff",
+    "src/hub/table_writers/caching_commands",
+    "src/hub/zone_probes/probe",
+    "src/leases/election_rules",
+    "src/leases/liveness",
+];
+const IO: &[&str] = &[
+    "hyper",
+    "kube::Api",
+    "kube::Client",
+    "sqlx",
+    "std::env",
+    "std::fs",
+    "std::net::TcpListener",
+    "std::net::TcpStream",
+    "std::process",
+    "std::thread",
+    "tokio",
+    "tonic",
+];
+const CLOCKS: &[&str] = &["Instant::now", "SystemTime::now", "Timestamp::now", "Zoned::now"];
 
-fn layer(module: &str) -> Option<Layer> {
-    MAP.iter().find(|(name, _)| *name == module).map(|(_, layer)| *layer)
+/// Folders and files that hold only tests.
+const TESTS: &[&str] = &["fixtures", "properties", "tests"];
+
+/// A line of code.
+struct Line {
+    file: String,
+    number: usize,
+    text: String,
 }
 
-/// Reason why `from` may not import `to`; `None` if it may.
-fn objection(from: &str, to: &str) -> Option<&'static str> {
-    let (Some(here), Some(there)) = (layer(from), layer(to)) else {
-        return Some("one of the two is not in the map of tests/it/architecture.rs");
-    };
-    let of_the_agent = from == "agent" || from == "agent_program";
-    if from == to {
-        None
-    } else if of_the_agent && NOT_FOR_AGENTS.contains(&to) {
-        Some("the agent knows nothing of the operator's parts")
-    } else if there < here {
-        Some("imports point down")
-    } else if here == there && matches!(here, Layer::Root | Layer::Sibling) {
-        Some("siblings never import one another; let them meet at a port")
-    } else if here == Layer::Core {
-        Some("the core imports nothing of the crate")
-    } else {
-        None
+/// The lines of code of a module: `PATH.rs`, and the files below `PATH`.
+fn code_of(module: &str) -> Vec<Line> {
+    let folder = PathBuf::from(in_repository(module));
+    let mut files = vec![folder.with_extension("rs")];
+    files.retain(|file| file.is_file());
+    below(&folder, &mut files);
+    files.sort();
+    assert!(!files.is_empty(), "there is no module {module}");
+    files.iter().flat_map(|file| lines_of(file)).collect()
+}
+
+fn below(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten() {
+        let path = entry.expect("the checkout is whole").path();
+        let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+        if TESTS.contains(&name) {
+            continue;
+        }
+        if path.is_dir() {
+            below(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
     }
 }
 
-/// The top-level module that a source belongs to; `None` for the root itself and for programs.
-fn top(source: &Source) -> Option<&str> {
-    source.module.first().map(String::as_str).filter(|module| *module != "bin")
+fn lines_of(file: &Path) -> Vec<Line> {
+    let text = fs::read_to_string(file).expect("a source is text");
+    let root = in_repository("");
+    let name = file.strip_prefix(&root).unwrap_or(file).display().to_string();
+    code(&text).into_iter().map(|(number, text)| Line { file: name.clone(), number, text }).collect()
 }
 
-#[test]
-fn imports_point_down() {
-    let mut wrong = Vec::new();
-    for source in all_sources() {
-        let Some(from) = top(&source).map(str::to_owned) else { continue };
-        for reference in source.references() {
-            let Some(to) = reference.path.first().filter(|to| *to != "*") else { continue };
-            if let Some(why) = objection(&from, to) {
-                let path = reference.path.join("::");
-                wrong.push(format!("{}:{}: crate::{path}: {why}", source.file, reference.line));
-            }
+/// The lines before the tests that are no comments. A `use` of several lines is one.
+fn code(text: &str) -> Vec<(usize, String)> {
+    let before_tests = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let mut lines: Vec<(usize, String)> = Vec::new();
+    let mut in_use = false;
+    for (at, line) in before_tests.lines().map(str::trim).enumerate() {
+        if line.starts_with("//") {
+            continue;
         }
+        match lines.last_mut() {
+            Some((_, before)) if in_use => before.push_str(line),
+            _ => lines.push((at + 1, line.to_owned())),
+        }
+        in_use |= line.starts_with("use ") || line.starts_with("pub use ");
+        in_use &= !line.ends_with(';');
+    }
+    lines
+}
+
+/// Whether a path occurs in a line as a whole, in a `use` with braces too: `use kube::{Api, Client}` has `kube::Api`.
+fn mentions(line: &str, path: &str) -> bool {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let found = line.match_indices(path).any(|(at, _)| {
+        let (before, after) = (&line[..at], &line[at + path.len()..]);
+        !before.ends_with(is_name)
+            && !after.starts_with(is_name)
+            && (path.contains(':') || after.starts_with("::"))
+    });
+    let in_braces = path.rsplit_once("::").and_then(|(folder, name)| {
+        let (before, names) = line.split_once(&format!("{folder}::{{"))?;
+        Some(!before.ends_with(is_name) && names.split(|c| !is_name(c)).any(|other| other == name))
+    });
+    found || in_braces.unwrap_or(false)
+}
+
+/// Fails the test if one of these paths occurs in the code of the modules.
+fn assert_free_of(modules: &[&str], paths: &[&str]) {
+    let mut wrong = Vec::new();
+    for line in modules.iter().flat_map(|module| code_of(module)) {
+        let found = paths.iter().filter(|path| mentions(&line.text, path));
+        wrong.extend(found.map(|path| format!("{}:{}: {path}", line.file, line.number)));
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
 #[test]
-fn every_module_is_in_the_map() {
-    let sources = all_sources();
-    let root = sources.iter().find(|source| source.file == "src/lib.rs").expect("a library has a root");
-    let there: BTreeSet<_> = root.declared_modules().into_iter().collect();
-    let unknown: Vec<_> = there.iter().filter(|module| layer(module).is_none()).collect();
-    assert!(unknown.is_empty(), "no layer in tests/it/architecture.rs: {unknown:?}");
-    let untold: Vec<_> =
-        there.iter().filter(|module| !root.text.contains(&format!("[`{module}`]"))).collect();
-    assert!(untold.is_empty(), "not in the table at the top of src/lib.rs: {untold:?}");
-}
-
-#[test]
-fn programs_are_hinges() {
-    for source in all_sources().iter().filter(|source| source.module.first().is_some_and(|one| one == "bin"))
-    {
-        let code = source.text.lines().filter(|line| !line.trim_start().starts_with("//")).count();
-        assert!(code <= 30, "{} has {code} lines: move them into its composition root", source.file);
+fn operator_imports_point_down_and_never_between_siblings() {
+    for (depth, layer) in LAYERS.iter().enumerate() {
+        let shares_a_layer = depth == LAYERS.len() - 1;
+        for module in *layer {
+            let above = LAYERS[..depth].iter().flat_map(|layer| layer.iter());
+            let beside = layer.iter().filter(|other| *other != module && !shares_a_layer);
+            let forbidden: Vec<_> = above.chain(beside).map(|other| format!("crate::{other}")).collect();
+            let forbidden: Vec<_> = forbidden.iter().map(String::as_str).collect();
+            assert_free_of(&[&format!("src/{module}")], &forbidden);
+        }
     }
 }
 
 #[test]
-fn the_core_does_no_io_and_reads_no_clock() {
-    const IMPURE: &[&[&str]] = &[
-        &["tokio"],
-        &["sqlx"],
-        &["hyper"],
-        &["tonic"],
-        &["reqwest"],
-        &["axum"],
-        &["kube", "Client"],
-        &["kube", "Api"],
-        &["std", "fs"],
-        &["std", "env"],
-        &["std", "process"],
-        &["std", "thread"],
-        &["TcpStream"],
-        &["UdpSocket"],
-    ];
-    hold_free_of("account", IMPURE);
-    hold_free_of("account", CLOCKS);
-}
-
-#[test]
-fn wakes_touch_nothing_outside_and_read_no_clock() {
-    hold_free_of("wake_set", &[&["sqlx"], &["kube", "Client"], &["kube", "Api"], &["std", "fs"]]);
-    hold_free_of("wake_set", CLOCKS);
-}
-
-/// The agent's reactions and the hub's duties are decided without I/O, like the lifecycle.
-#[test]
-fn what_an_agent_and_a_replica_decide_is_pure() {
-    for module in [
-        "agent::reactions",
-        "hub::admission::drain",
-        "hub::admission::hello",
-        "hub::admission::queue",
-        "hub::sessions::duties",
-        "hub::sessions::ledger",
-        "hub::static_accounts::entry",
-        "hub::static_accounts::incoming",
-        "hub::static_accounts::judge",
-        "hub::static_accounts::listing",
-        "hub::tables::assignments::row_diff",
-        "hub::tables::caching_commands",
-        "hub::zone_probes::probe",
-        "leases::election",
-        "leases::liveness",
-    ] {
-        hold_free_of(module, &[&["tokio"], &["tonic"], &["kube", "Client"], &["sqlx"]]);
-        hold_free_of(module, CLOCKS);
+fn every_module_of_the_operator_has_a_layer() {
+    let root = fs::read_to_string(in_repository("src/lib.rs")).expect("a library has a root");
+    let there: BTreeSet<_> =
+        root.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';')).collect();
+    let known: BTreeSet<_> = LAYERS.iter().flat_map(|layer| layer.iter().copied()).collect();
+    assert_eq!(there, known, "src/lib.rs, and LAYERS in tests/it/architecture.rs");
+    for module in there {
+        assert!(
+            root.contains(&format!("[`{module}`]")),
+            "{module} is not in the table at the top of src/lib.rs"
+        );
     }
+}
+
+#[test]
+fn deciding_modules_do_no_io_and_read_no_clock() {
+    assert_free_of(PURE, IO);
+    assert_free_of(PURE, CLOCKS);
+    // It may wait, but only for a wake.
+    assert_free_of(&["crates/runtime/src/work_queue"], CLOCKS);
 }
 
 /// A part of the hub holds the parts below it, never the hub with all of them.
 #[test]
-fn no_part_of_the_hub_knows_the_hub() {
-    for part in ["admission", "agent_status", "sessions", "static_accounts", "tables", "zone_probes"] {
-        hold_free_of(&format!("hub::{part}"), &[&["Hub"]]);
+fn no_part_of_the_hub_imports_the_hub() {
+    for part in
+        ["agent_admission", "agent_status", "sessions", "static_accounts", "table_writers", "zone_probes"]
+    {
+        assert_free_of(&[&format!("src/hub/{part}")], &["crate::hub::Hub"]);
     }
-}
-
-const CLOCKS: &[&[&str]] =
-    &[&["Timestamp", "now"], &["Instant", "now"], &["SystemTime", "now"], &["Zoned", "now"]];
-
-/// Checks that none of these paths occurs in the code of a module, tests aside.
-fn hold_free_of(module: &str, paths: &[&[&str]]) {
-    let module: Vec<_> = module.split("::").collect();
-    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    let sources: Vec<_> = all_sources().into_iter().filter(|source| source.is_below(&module)).collect();
-    assert!(!sources.is_empty(), "there is no module {}", module.join("::"));
-    for source in &sources {
-        for path in paths {
-            for line in source.mentions(path) {
-                found.entry(path.join("::")).or_default().push(format!("{}:{line}", source.file));
-            }
-        }
-    }
-    assert!(found.is_empty(), "{}: {found:#?}", module.join("::"));
 }
 
 #[test]
-fn the_reader_of_sources_sees_what_it_has_to() {
-    let text = r##"
-        use crate::{store::Store, account::{self, State}}; // crate::rest::comment
-        /* crate::hub::comment */
-        pub(crate) fn f<'a>(x: &'a str) -> char { super::g(); let _ = "crate::hub::text"; let _ = r#"crate::x"#; 'c' }
-        mod inner { use super::super::wakes; }
-        #[cfg(test)]
-        mod tests { use crate::operator; }
-        #[cfg(test)]
-        mod elsewhere;
-    "##;
-    let source = Source::new("src/controller/act.rs", text);
-    let found: Vec<_> = source.references().into_iter().map(|reference| reference.path.join("::")).collect();
-    let expected = ["store::Store", "account", "account::State", "controller::g", "controller::wakes"];
-    assert_eq!(found, expected);
-    assert_eq!(source.test_modules(), ["elsewhere"]);
-    assert_eq!(source.mentions(&["super", "g"]), [4]);
+fn programs_only_call_the_library() {
+    let mut programs = Vec::new();
+    below(Path::new(&in_repository("src/bin")), &mut programs);
+    assert_eq!(programs.len(), 3);
+    for program in programs {
+        let length = lines_of(&program).len();
+        assert!(length <= 30, "{}: {length} lines: move them into its composition root", program.display());
+    }
+}
+
+#[test]
+fn import_check_finds_violations() {
+    assert!(mentions("use crate::hub::Hub;", "crate::hub"));
+    assert!(mentions("    crate::hub::f()", "crate::hub"));
+    assert!(mentions("use crate::hub::{Hub, HubError};", "crate::hub::Hub"));
+    assert!(mentions("use tonic::Status;", "tonic"));
+    assert!(mentions("let now = jiff::Timestamp::now();", "Timestamp::now"));
+    assert!(!mentions("use crate::hub::{HubError, Pings};", "crate::hub::Hub"));
+    assert!(!mentions("use crate::hubs::f;", "crate::hub"));
+    assert!(!mentions("let tonic = 1;", "tonic"));
+    let text = "use kube::{\n    // a\n    Api,\n};\n    /// b\n    c\n#[cfg(test)]\nmod tests {\n    d\n}\n";
+    assert_eq!(code(text), [(1, "use kube::{Api,};".to_owned()), (6, "c".to_owned())]);
+    assert!(mentions(&code(text)[0].1, "kube::Api"));
 }

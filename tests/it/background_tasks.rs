@@ -1,10 +1,10 @@
 //! What runs in the background, as the programs list and count it.
 
-use crate::harness::{must, wait::eventually};
-use crate::world::{Answer, PATIENCE, World};
+use crate::world::{Answer, MAX_WAIT, World};
+use kubesvc_testkit::{must, wait::eventually};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn operator_and_agent_list_what_runs_in_the_background_and_how_it_goes() {
+async fn operator_and_agent_list_their_background_tasks() {
     let world = World::start().await;
     let agent = world.agent("agent-1").start().await;
     let find = |answer: &Answer, name: &str| {
@@ -21,9 +21,9 @@ async fn operator_and_agent_list_what_runs_in_the_background_and_how_it_goes() {
             && activity["lastError"].is_null();
         if is_so { Ok(()) } else { Err(task.to_string()) }
     };
-    let of_operator = eventually("tasks of the operator that have run", PATIENCE, async || {
+    let of_operator = eventually("tasks of the operator that have run", MAX_WAIT, async || {
         let answer = world.try_get("/health/tasks").await?;
-        for name in ["row writes", "row comparison", "clock of the leader"] {
+        for name in ["row writes", "row comparison", "clock of the leader", "assignments"] {
             has_run(&answer, name)?;
         }
         Ok::<_, String>(answer)
@@ -33,7 +33,7 @@ async fn operator_and_agent_list_what_runs_in_the_background_and_how_it_goes() {
         let task = must(find(&of_operator, name));
         assert!(task["since"].is_string() && task["activity"].is_null(), "{task}");
     }
-    eventually("tasks of the agent that have run", PATIENCE, async || {
+    eventually("tasks of the agent that have run", MAX_WAIT, async || {
         let answer = agent.try_get("/health/tasks").await?;
         has_run(&answer, "watch of the settings")?;
         has_run(&answer, "watch of the accounts' files")

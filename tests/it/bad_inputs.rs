@@ -5,9 +5,9 @@
 //! | file | sender |
 //! |---|---|
 //! | `hellos.rs` | programs with a false identity |
-//! | `words.rs` | agents that report about accounts they were never given |
-//! | `liars.rs` | an agent that was given an account and sends nonsense about it |
-//! | `own_lists.rs` | agents with an invalid list of their own accounts |
+//! | `unknown_account_reports.rs` | agents that report about accounts they were never given |
+//! | `invalid_reports.rs` | an agent that was given an account and sends invalid reports about it |
+//! | `own_account_lists.rs` | agents with an invalid list of their own accounts |
 //! | `objects.rs` | people with kubectl: names, statuses edited by hand |
 //! | `credentials.rs` | people with Secrets |
 //! | `rows.rs` | people with SQL |
@@ -19,18 +19,18 @@
 
 mod credentials;
 mod hellos;
-mod liars;
-mod line;
+mod invalid_reports;
 mod objects;
-mod own_lists;
+mod own_account_lists;
 mod parsed;
+mod raw_stream;
 mod rows;
 mod settings;
-mod words;
+mod unknown_account_reports;
 
 use std::collections::BTreeSet;
 
-use kubesvc::account::State;
+use kubesvc_core::State;
 use serde_json::json;
 
 use crate::world::{Agent, World};
@@ -39,7 +39,7 @@ use crate::world::{Agent, World};
 const AT_LEAST: usize = 120;
 
 /// A world with a healthy account that a real agent holds.
-struct Calm {
+struct HealthyWorld {
     world: World,
     agent: Agent,
     kubeconfig: String,
@@ -47,7 +47,7 @@ struct Calm {
     writes: usize,
 }
 
-impl Calm {
+impl HealthyWorld {
     async fn start() -> Self {
         let world = World::prepare().setting("kubesvc.cache.operationWaitMs", 60_000).start().await;
         let kubeconfig = world.cluster("spinnaker").await.kubeconfig();
@@ -60,7 +60,7 @@ impl Calm {
     }
 
     /// Checks that the process is the same, and that the account has not been touched.
-    async fn hold(&self, after: &str) {
+    async fn check_untouched(&self, after: &str) {
         let world = &self.world;
         assert!(world.operator().is_running(), "{after}: the operator has ended");
         assert_eq!(world.operator().id(), self.operator, "{after}: it is another process");
@@ -77,12 +77,12 @@ impl Calm {
 }
 
 #[test]
-fn each_bad_input_is_named_once_and_none_has_been_lost() {
+fn bad_inputs_have_distinct_names_and_none_is_missing() {
     let groups = [
         hellos::names(),
-        words::names(),
-        liars::names(),
-        own_lists::names(),
+        unknown_account_reports::names(),
+        invalid_reports::names(),
+        own_account_lists::names(),
         objects::names(),
         credentials::names(),
         rows::names(),
@@ -96,29 +96,29 @@ fn each_bad_input_is_named_once_and_none_has_been_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bad_inputs_to_programs_are_answered_by_name_and_the_account_beside_them_stays_active() {
-    let calm = Calm::start().await;
-    hellos::try_all(&calm.world).await;
-    calm.hold("bad hellos").await;
-    words::try_all(&calm.world).await;
-    calm.hold("words about accounts that were never given").await;
-    own_lists::try_all(&calm.world).await;
-    calm.hold("bad lists of agents' own accounts").await;
-    liars::try_all(&calm.world).await;
-    calm.hold("an agent of its own zone that lies").await;
-    objects::try_all(&calm.world, &calm.kubeconfig).await;
-    calm.hold("odd names and edited statuses").await;
+async fn bad_inputs_are_named_and_an_unrelated_account_stays_active() {
+    let healthy = HealthyWorld::start().await;
+    hellos::try_all(&healthy.world).await;
+    healthy.check_untouched("bad hellos").await;
+    unknown_account_reports::try_all(&healthy.world).await;
+    healthy.check_untouched("reports about accounts that were never given").await;
+    own_account_lists::try_all(&healthy.world).await;
+    healthy.check_untouched("bad lists of agents' own accounts").await;
+    invalid_reports::try_all(&healthy.world).await;
+    healthy.check_untouched("an agent that sends invalid reports").await;
+    objects::try_all(&healthy.world, &healthy.kubeconfig).await;
+    healthy.check_untouched("odd names and edited statuses").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bad_secrets_are_said_by_name_and_each_account_is_active_once_its_secret_is_good() {
-    let calm = Calm::start().await;
-    credentials::try_all(&calm.world, &calm.kubeconfig).await;
-    calm.hold("Secrets that are not what they should be").await;
+async fn bad_secrets_are_named_and_accounts_activate_once_they_are_fixed() {
+    let healthy = HealthyWorld::start().await;
+    credentials::try_all(&healthy.world, &healthy.kubeconfig).await;
+    healthy.check_untouched("Secrets that are not what they should be").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rows_edited_by_hand_in_any_way_are_undone_and_nothing_is_decided_from_them() {
-    let calm = Calm::start().await;
-    rows::try_all(&calm.world).await;
+async fn rows_edited_by_hand_are_restored_and_never_decide_anything() {
+    let healthy = HealthyWorld::start().await;
+    rows::try_all(&healthy.world).await;
 }

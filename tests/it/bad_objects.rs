@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use futures::future::join_all;
-use kubesvc::account::State;
+use kubesvc_core::State;
 use tokio::net::TcpListener;
 
 use crate::world::{World, condition};
@@ -25,9 +25,9 @@ fn kubeconfig(cluster: &str, user: &str) -> String {
 }
 
 /// What is refused: the bytes, and the field that the message must name.
-fn hostile(trap: u16, touched: &str) -> Vec<(Vec<u8>, &'static str)> {
+fn hostile(counting_port: u16, touched: &str) -> Vec<(Vec<u8>, &'static str)> {
     let token = format!("token: {CANARY}");
-    let here = format!("server: 'https://127.0.0.1:{trap}'");
+    let here = format!("server: 'https://127.0.0.1:{counting_port}'");
     let user = |extra: &str| (kubeconfig(&here, &format!("{token}, {extra}")).into_bytes(), extra.len());
     let at = |server: &str| kubeconfig(&format!("server: '{server}'"), &token).into_bytes();
     let cluster = |extra: &str| kubeconfig(&format!("{here}, {extra}"), &token).into_bytes();
@@ -70,7 +70,7 @@ fn hostile(trap: u16, touched: &str) -> Vec<(Vec<u8>, &'static str)> {
             "users[u].user.token",
         ),
         (
-            cluster(&format!("proxy-url: 'http://u:{CANARY}@127.0.0.1:{trap}'")),
+            cluster(&format!("proxy-url: 'http://u:{CANARY}@127.0.0.1:{counting_port}'")),
             "clusters[c].cluster.proxy-url",
         ),
         (cluster("certificate-authority: /etc/shadow"), "clusters[c].cluster.certificate-authority"),
@@ -86,12 +86,12 @@ fn hostile(trap: u16, touched: &str) -> Vec<(Vec<u8>, &'static str)> {
             cluster(&format!("insecure-skip-tls-verify: true, certificate-authority-data: {certificate}")),
             "clusters[c].cluster.insecure-skip-tls-verify",
         ),
-        (at(&format!("http://127.0.0.1:{trap}")), server),
-        (at(&format!("https://u:{CANARY}@127.0.0.1:{trap}")), server),
-        (at(&format!("https://127.0.0.1:{trap}/?token={CANARY}")), server),
-        (at(&format!("https://127.0.0.1:{trap}/#{CANARY}")), server),
-        (at(&format!("https://2130706433:{trap}")), server),
-        (at(&format!("https://0x7f.0.0.1:{trap}")), server),
+        (at(&format!("http://127.0.0.1:{counting_port}")), server),
+        (at(&format!("https://u:{CANARY}@127.0.0.1:{counting_port}")), server),
+        (at(&format!("https://127.0.0.1:{counting_port}/?token={CANARY}")), server),
+        (at(&format!("https://127.0.0.1:{counting_port}/#{CANARY}")), server),
+        (at(&format!("https://2130706433:{counting_port}")), server),
+        (at(&format!("https://0x7f.0.0.1:{counting_port}")), server),
         (at("https://169.254.169.254/latest/meta-data"), server),
         (at("https://[fe80::1]:6443"), server),
         (at("https://[::ffff:169.254.169.254]"), server),
@@ -111,7 +111,7 @@ fn hostile(trap: u16, touched: &str) -> Vec<(Vec<u8>, &'static str)> {
 }
 
 /// A port that counts connections.
-async fn trap() -> (u16, Arc<AtomicUsize>) {
+async fn counting_port() -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
     let port = listener.local_addr().expect("it is bound").port();
     let caught = Arc::new(AtomicUsize::new(0));
@@ -125,11 +125,11 @@ async fn trap() -> (u16, Arc<AtomicUsize>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hostile_kubeconfigs_are_refused_by_field_and_nothing_of_them_happens() {
+async fn hostile_kubeconfigs_are_refused_by_field_without_side_effects() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let _agent = world.agent("agent-1").start().await;
-    let (port, caught) = trap().await;
+    let (port, caught) = counting_port().await;
     let touched = world.folder().file("touched-by-a-kubeconfig");
     let cases = hostile(port, &touched.display().to_string());
     assert!(cases.len() >= 25);

@@ -3,11 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-use kubesvc::account::{CachingAssignment, KubesvcAccount, State};
+use kubesvc_core::{AgentId, CachingAssignment, KubesvcAccount, State};
 use serde_json::json;
 
-use crate::harness::{must, wait::eventually};
-use crate::world::{Agent, Call, Database, Operator, PATIENCE, Prepare, World};
+use crate::world::{Agent, Call, Database, MAX_WAIT, Operator, Prepare, World};
+use kubesvc_testkit::{must, wait::eventually};
 
 /// Validity of a Lease, in seconds.
 const LEASE: u64 = 6;
@@ -30,7 +30,7 @@ async fn held_by_both(world: &World, replica: &Operator) {
 }
 
 async fn held_again(replica: &Operator) {
-    eventually("both agents that hold it", PATIENCE, async || {
+    eventually("both agents that hold it", MAX_WAIT, async || {
         let account = replica.get("/armory/accounts/prod").await?;
         if account.json["connections"] == json!(2) { Ok(()) } else { Err(account.to_string()) }
     })
@@ -48,8 +48,8 @@ fn caching_of(account: Option<KubesvcAccount>) -> Result<CachingAssignment, Stri
 
 /// Waits until the fence in the table and the readable columns match the elected process.
 async fn until_fenced(world: &World, elected: &CachingAssignment) {
-    let wanted = vec![("prod".to_owned(), elected.epoch.0, elected.agent_id.clone())];
-    eventually("the fence of who was elected", PATIENCE, async || {
+    let wanted = vec![("prod".to_owned(), elected.epoch.0, elected.agent_id.clone().map(String::from))];
+    eventually("the fence of who was elected", MAX_WAIT, async || {
         let fences = world.try_fences().await?;
         if fences == wanted { Ok(()) } else { Err(format!("{fences:?}, not {wanted:?}")) }
     })
@@ -62,7 +62,7 @@ async fn until_moved(
     before: &CachingAssignment,
     since: Instant,
 ) -> (CachingAssignment, Duration) {
-    let moved = eventually("another one that caches it", PATIENCE, async || {
+    let moved = eventually("another one that caches it", MAX_WAIT, async || {
         let now = caching_of(world.try_object("prod").await?)?;
         if now.epoch > before.epoch { Ok(now) } else { Err(format!("{now:?}")) }
     })
@@ -71,8 +71,8 @@ async fn until_moved(
 }
 
 fn of<'a>(agents: &'a [Agent; 2], caching: &CachingAssignment) -> &'a Agent {
-    let id = caching.agent_id.as_deref();
-    agents.iter().find(|agent| Some(agent.id()) == id).expect("it is one of them")
+    let id = caching.agent_id.as_ref();
+    agents.iter().find(|agent| Some(agent.id()) == id.map(AgentId::as_str)).expect("it is one of them")
 }
 
 async fn two_agents(world: &World) -> [Agent; 2] {
@@ -87,10 +87,10 @@ async fn moves_in_time(database: Database) {
     assert_eq!(first.epoch.0, 1);
     until_fenced(&world, &first).await;
     let shown = world.get("/armory/accounts/prod").await;
-    let caches = |id: &str| json!({"agentId": id, "caching": first.agent_id.as_deref() == Some(id)});
+    let caches = |id: &str| json!({"agentId": id, "caching": first.agent_id.as_ref() == Some(&id.into())});
     assert_eq!(shown.json["agents"], json!([caches("agent-1"), caches("agent-2")]), "{shown}");
     let told = of(&agents, &first);
-    eventually("the agent is told", PATIENCE, async || {
+    eventually("the agent is told", MAX_WAIT, async || {
         let log = told.log_text();
         if log.contains("received a caching assignment") { Ok(()) } else { Err(log) }
     })
@@ -117,7 +117,7 @@ async fn moves_in_time(database: Database) {
     of(&agents, &second).kill();
     let (third, took) = until_moved(&world, &second, since).await;
     assert!(took >= Duration::from_secs(10), "{took:?} after a cut");
-    assert_eq!((third.agent_id.as_deref(), third.epoch.0), (Some(told.id()), 3));
+    assert_eq!((third.agent_id.as_ref().map(AgentId::as_str), third.epoch.0), (Some(told.id()), 3));
     until_fenced(&world, &third).await;
 
     // An election on request elects another agent again.
@@ -147,12 +147,12 @@ async fn moves_in_time(database: Database) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_caching_agent_moves_in_time_and_the_fence_follows_on_postgresql() {
+async fn caching_agent_is_reelected_in_time_and_the_fence_follows_on_postgresql() {
     moves_in_time(Database::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_caching_agent_moves_in_time_and_the_fence_follows_on_mariadb() {
+async fn caching_agent_is_reelected_in_time_and_the_fence_follows_on_mariadb() {
     moves_in_time(Database::MariaDb).await;
 }
 
@@ -178,7 +178,7 @@ async fn stays(database: Database) {
                 replica.start().await;
             }
             world.until_one_leads(&[world.operator(), &other]).await;
-            eventually("its agent is connected to it again", PATIENCE, async || {
+            eventually("its agent is connected to it again", MAX_WAIT, async || {
                 let agents = replica.get("/armory/agents").await?;
                 let count = agents.json.as_array().map_or(0, Vec::len);
                 if count == 1 { Ok(()) } else { Err(agents.to_string()) }
@@ -188,7 +188,7 @@ async fn stays(database: Database) {
     }
     // Longer than an agent whose stream was cut may be away.
     let since = Instant::now();
-    eventually("the time after a cut is over", PATIENCE, async || {
+    eventually("the time after a cut is over", MAX_WAIT, async || {
         if since.elapsed() > Duration::from_secs(13) { Ok(()) } else { Err("not yet".to_owned()) }
     })
     .await;
@@ -197,11 +197,11 @@ async fn stays(database: Database) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn neither_a_rolling_restart_nor_the_death_of_a_leader_moves_it_on_postgresql() {
+async fn rolling_restart_and_leader_death_keep_the_caching_agent_on_postgresql() {
     stays(Database::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn neither_a_rolling_restart_nor_the_death_of_a_leader_moves_it_on_mariadb() {
+async fn rolling_restart_and_leader_death_keep_the_caching_agent_on_mariadb() {
     stays(Database::MariaDb).await;
 }

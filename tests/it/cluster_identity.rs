@@ -1,19 +1,19 @@
 //! Identification of the cluster that an account reaches, with two real API servers.
 
-use kubesvc::account::{KubesvcAccount, RETRY_ANNOTATION, State};
-use kubesvc::wire::ops::ClusterIdentity;
+use kubesvc_core::wire::ops::ClusterIdentity;
+use kubesvc_core::{KubesvcAccount, RETRY_ANNOTATION, State};
 use serde_json::json;
 
 use crate::faults::proxy::Proxy;
-use crate::harness::controlplane::{ControlPlane, StartOptions};
-use crate::harness::kubeconfig::{self, Proof};
-use crate::harness::must;
-use crate::harness::simulated_agent::SimulatedAgent;
-use crate::harness::simulated_agent::frames::{Introduction, OnAdd, Policy, identity};
 use crate::world::{Agent, Cluster, World, condition};
+use kubesvc_testkit::controlplane::{ControlPlane, StartOptions};
+use kubesvc_testkit::kubeconfig::{self, Proof};
+use kubesvc_testkit::must;
+use kubesvc_testkit::simulated_agent::SimulatedAgent;
+use kubesvc_testkit::simulated_agent::frames::{Introduction, OnAdd, Policy, identity};
 
 /// The world's own control plane, and another one that accepts the same tokens.
-struct Two {
+struct TwoClusters {
     world: World,
     other: ControlPlane,
     /// May read everything in both.
@@ -23,7 +23,7 @@ struct Two {
     _agent: Agent,
 }
 
-impl Two {
+impl TwoClusters {
     async fn start() -> Self {
         let world = World::start().await;
         let (rich, poor) = (world.cluster("rich").await, world.cluster_without_rights("poor").await);
@@ -72,15 +72,15 @@ fn first_of(uid: Option<&String>) -> &str {
 
 /// One pair of control planes for all cases: each needs 300 MB.
 #[tokio::test(flavor = "multi_thread")]
-async fn two_real_clusters_are_told_apart_by_what_they_are_and_not_by_where_they_are() {
-    let two = Two::start().await;
+async fn clusters_are_distinguished_by_identity_not_address() {
+    let two = TwoClusters::start().await;
     clusters_that_swap_addresses_are_a_mismatch_that_names_both(&two).await;
     a_cluster_made_anew_behind_one_address_is_another_one_without_kube_system(&two).await;
     // Runs last: the other control plane's own clients know only the old authority.
     an_authority_that_is_rotated_is_the_same_cluster_at_the_same_and_at_a_new_address(&two).await;
 }
 
-async fn clusters_that_swap_addresses_are_a_mismatch_that_names_both(two: &Two) {
+async fn clusters_that_swap_addresses_are_a_mismatch_that_names_both(two: &TwoClusters) {
     let (first, second) = (Proxy::to(two.port_here()).await, Proxy::to(two.port_there()).await);
     // Without an authority, so that no certificate reveals the swap.
     let open = |proxy: &Proxy| two.rich.kubeconfig_in_one_line().replace(two.rich.server(), &url(proxy));
@@ -112,7 +112,7 @@ async fn clusters_that_swap_addresses_are_a_mismatch_that_names_both(two: &Two) 
     two.world.until("one", State::Active).await;
 }
 
-async fn a_cluster_made_anew_behind_one_address_is_another_one_without_kube_system(two: &Two) {
+async fn a_cluster_made_anew_behind_one_address_is_another_one_without_kube_system(two: &TwoClusters) {
     let proxy = Proxy::to(two.port_here()).await;
     let mine = json!([two.world.namespace()]);
     let account = two.world.account("anew").zone("east").spec("namespaces", mine);
@@ -140,7 +140,9 @@ async fn a_cluster_made_anew_behind_one_address_is_another_one_without_kube_syst
     assert_ne!(moved.status_or_default().token_keys_digest, status.token_keys_digest);
 }
 
-async fn an_authority_that_is_rotated_is_the_same_cluster_at_the_same_and_at_a_new_address(two: &Two) {
+async fn an_authority_that_is_rotated_is_the_same_cluster_at_the_same_and_at_a_new_address(
+    two: &TwoClusters,
+) {
     let (old, new) = (Proxy::to(two.port_there()).await, Proxy::to(two.port_there()).await);
     let mine = json!([two.world.namespace()]);
     let account = two.world.account("rotated").zone("east").spec("namespaces", mine);
@@ -172,7 +174,7 @@ async fn agent_in(world: &World, agent_id: &str, cluster_uid: &str) -> Simulated
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_of_its_agents_own_cluster_is_bound_to_none_where_the_zone_spans_two() {
+async fn in_cluster_account_of_a_zone_with_two_clusters_is_bound_to_none() {
     let world = World::start().await;
     let (prod, other) = ("11111111-2222-4333-8444-555555555555", "99999999-2222-4333-8444-555555555555");
     let _first = agent_in(&world, "agent-1", prod).await;

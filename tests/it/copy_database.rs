@@ -2,8 +2,8 @@
 
 use std::process::{Command, Output};
 
-use crate::harness::databases::{Kind, shared};
-use crate::harness::{folder::Folder, must};
+use kubesvc_testkit::databases::{Kind, shared};
+use kubesvc_testkit::{folder::Folder, must};
 
 fn copy(arguments: &[&str]) -> (i32, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kubesvc-operator"));
@@ -13,7 +13,7 @@ fn copy(arguments: &[&str]) -> (i32, String) {
 }
 
 #[tokio::test]
-async fn an_account_is_copied_and_a_second_copy_needs_a_word() {
+async fn accounts_are_copied_and_a_second_copy_needs_overwrite() {
     let folder = must(Folder::new("copy"));
     let from = shared(Kind::PostgreSql).await;
     let url = from.fresh_database().await;
@@ -37,7 +37,7 @@ async fn an_account_is_copied_and_a_second_copy_needs_a_word() {
 }
 
 #[test]
-fn what_cannot_be_copied_is_said_in_one_line_without_a_password() {
+fn copy_error_is_one_line_without_password() {
     let good = "sqlite:///no/such/folder/kubesvc.db";
     for (arguments, code, part) in [
         (

@@ -3,9 +3,9 @@
 
 use futures::{StreamExt as _, stream};
 
-use crate::harness::controlplane::{self, ControlPlane};
-use crate::harness::kubectl::Output;
 use crate::world::install_definitions;
+use kubesvc_testkit::controlplane::{self, ControlPlane};
+use kubesvc_testkit::kubectl::Output;
 
 /// Specs that are refused: a name, the spec in YAML, and what the message must contain.
 const BAD: &[(&str, &str, &str)] = &[
@@ -194,7 +194,7 @@ async fn bad_accounts_are_refused_with_a_message_that_names_the_field() {
 }
 
 #[tokio::test]
-async fn good_accounts_are_taken() {
+async fn valid_accounts_are_accepted() {
     let namespace = plane().await.namespace().await.to_string();
     let wrong: Vec<String> = stream::iter(GOOD)
         .map(|(name, spec)| async { apply(&namespace, name, spec).await.ok().err() })
@@ -207,7 +207,7 @@ async fn good_accounts_are_taken() {
 }
 
 #[tokio::test]
-async fn changes_are_held_to_the_rules_too() {
+async fn updates_are_validated_too() {
     let namespace = plane().await.namespace().await.to_string();
     let start =
         "accountName: Prod\nzoneId: east\nonlyNamespacedResources: true\nnamespaces: [a]\ncontext: c\nKC";
@@ -242,7 +242,7 @@ async fn changes_are_held_to_the_rules_too() {
 }
 
 #[tokio::test]
-async fn an_account_that_no_operator_has_seen_has_a_status_that_says_so() {
+async fn account_without_operator_has_a_status_that_says_so() {
     let plane = plane().await;
     let namespace = plane.namespace().await.to_string();
     apply(&namespace, "new", "KC").await.ok().expect("taken");

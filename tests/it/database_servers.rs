@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::harness::databases::{Kind, own, shared};
-use crate::harness::must;
+use kubesvc_testkit::databases::{Kind, own, shared};
+use kubesvc_testkit::must;
 
 async fn come_back(kind: Kind) {
     let server = must(own(kind).await);
@@ -25,17 +25,17 @@ async fn come_back(kind: Kind) {
 }
 
 #[tokio::test]
-async fn a_mariadb_comes_back_with_what_was_written() {
+async fn mariadb_keeps_committed_rows_over_a_restart() {
     come_back(Kind::MariaDb).await;
 }
 
 #[tokio::test]
-async fn a_postgresql_comes_back_with_what_was_written() {
+async fn postgresql_keeps_committed_rows_over_a_restart() {
     come_back(Kind::PostgreSql).await;
 }
 
 #[tokio::test]
-async fn databases_of_the_shared_servers_are_apart() {
+async fn databases_of_a_shared_server_are_isolated() {
     for kind in [Kind::MariaDb, Kind::PostgreSql] {
         let server = shared(kind).await;
         for url in [server.fresh_database().await, server.fresh_database().await] {

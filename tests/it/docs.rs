@@ -5,13 +5,15 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use kubesvc::config::{Program, reference};
+use kubesvc_runtime::config::{Program, reference};
 
 /// Folders whose paths must exist when code in a page names them.
 const FOLDERS: &[&str] = &[
     "benches/",
+    "charts/",
     "config/",
     "controlplane/",
+    "crates/",
     "crds/",
     "docs/",
     "examples/",
@@ -22,7 +24,7 @@ const FOLDERS: &[&str] = &[
 ];
 
 #[test]
-fn every_link_leads_somewhere() {
+fn every_link_has_a_target() {
     let mut links = 0;
     let mut broken = Vec::new();
     for page in pages() {
@@ -73,7 +75,7 @@ fn every_path_in_code_exists() {
 
 /// With `UPDATE_DOCS` set, the tables are written instead (`make docs`).
 #[test]
-fn the_tables_of_settings_are_the_codes() {
+fn the_tables_of_settings_match_the_code() {
     let path = root().join("docs/settings.md");
     let page = read(&path);
     let mut wanted = page.clone();
@@ -92,12 +94,12 @@ fn the_tables_of_settings_are_the_codes() {
     }
     assert!(
         page == wanted || read(&path) == wanted,
-        "docs/settings.md is not what src/config says: run `make docs`"
+        "docs/settings.md is not what crates/runtime/src/config says: run `make docs`"
     );
 }
 
 #[test]
-fn the_commented_files_have_every_setting_that_is_read() {
+fn commented_settings_files_have_every_setting() {
     for (program, file) in [(Program::Operator, "kubesvc.yml"), (Program::Agent, "armory-agent.yml")] {
         let text = read(&root().join("config/settings").join(file));
         for row in reference(program).lines().filter(|row| row.contains("| now")) {
@@ -109,7 +111,7 @@ fn the_commented_files_have_every_setting_that_is_read() {
 }
 
 #[test]
-fn the_checks_see_what_is_wrong() {
+fn doc_checks_find_errors() {
     let text = "# A page\n\n[a](docs/x.md) and [b](https://example.org)\n`make demo`, and make no mistake\n\n\
                 ```sh\n$ make test  # says [c](d)\nkubectl apply -k config/none\n```\n\n## The `two` words, and more\n";
     assert_eq!(links_of(text).collect::<Vec<_>>(), ["docs/x.md"]);
@@ -139,7 +141,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|e| unreachable!("{}: {e}", path.display()))
 }
 
-/// The pages at the top of the repository, in `docs/`, and in each folder of `src/`.
+/// The pages at the top of the repository, in `docs/`, and in each folder of `src/` and `crates/`.
 fn pages() -> Vec<PathBuf> {
     let in_folder = |folder: PathBuf| {
         let entries = fs::read_dir(&folder).expect("the folder of the pages");
@@ -148,6 +150,7 @@ fn pages() -> Vec<PathBuf> {
     let mut pages: Vec<_> = in_folder(root())
         .chain(in_folder(root().join("docs")))
         .chain(below(&root().join("src")))
+        .chain(below(&root().join("crates")))
         .filter(|path| path.extension().is_some_and(|ending| ending == "md"))
         .collect();
     pages.sort();

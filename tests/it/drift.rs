@@ -1,9 +1,11 @@
 //! Generated files and statements about the programs match what the programs say themselves.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::harness::{folder::Folder, must};
+use serde_json::Value;
+
+use kubesvc_testkit::{folder::Folder, must};
 
 const OPERATOR: &str = env!("CARGO_BIN_EXE_kubesvc-operator");
 const AGENT: &str = env!("CARGO_BIN_EXE_kubesvc-agent");
@@ -16,8 +18,12 @@ fn run(program: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
+fn in_folder(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
 fn in_repository(path: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let path = in_folder(path);
     must(std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display())))
 }
 
@@ -36,7 +42,7 @@ fn documents(yaml: &str) -> Vec<String> {
 }
 
 #[test]
-fn crds_are_what_the_types_say() {
+fn crds_match_the_types() {
     let (code, printed, errors) = run(OPERATOR, &["crds"]);
     assert_eq!(code, Some(0), "{errors}");
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("crds");
@@ -52,10 +58,51 @@ fn crds_are_what_the_types_say() {
 }
 
 #[test]
-fn the_openapi_document_is_what_the_routes_say() {
+fn charts_have_the_generated_crds() {
+    for name in ["kubesvcaccounts.yaml", "kubesvcagents.yaml"] {
+        let copy = in_repository(&format!("charts/kubesvc/files/crds/{name}"));
+        assert!(
+            copy == in_repository(&format!("crds/{name}")),
+            "{name} of the chart is old: run `make crds`"
+        );
+    }
+}
+
+/// With `UPDATE_DOCS` set, the schemas are written instead (`make docs`).
+#[test]
+fn the_charts_schemas_of_settings_are_what_the_tables_say() {
+    for (chart, program) in [("kubesvc", "operator"), ("kubesvc-agent", "agent")] {
+        let (code, printed, errors) = run(OPERATOR, &["settings-schema", program]);
+        assert_eq!(code, Some(0), "{errors}");
+        let read = |text: &str| serde_json::from_str::<Value>(text).expect("a schema is JSON");
+        let path = format!("charts/{chart}/values.schema.json");
+        let kept = in_repository(&path);
+        let mut schema = read(&kept);
+        let mut settings = read(&printed);
+        if let Some(root) = settings.as_object_mut() {
+            root.remove("$schema");
+        }
+        // An account of the chart has these keys and no others.
+        let account = &settings["properties"]["kubernetes"]["properties"]["accounts"]["items"]["properties"];
+        if let Some(keys) = account.as_object() {
+            let keys = keys.keys().map(|key| (key.clone(), Value::Bool(true)));
+            schema["properties"]["accounts"]["items"]["properties"] = keys.collect();
+        }
+        schema["$defs"]["settings"] = settings;
+        let wanted = format!("{schema:#}\n");
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            must(std::fs::write(in_folder(&path), &wanted).map_err(|e| format!("{path}: {e}")));
+        } else {
+            assert!(kept == wanted, "{path} is not what crates/runtime/src/config says: run `make docs`");
+        }
+    }
+}
+
+#[test]
+fn openapi_document_matches_the_routes() {
     let (code, printed, errors) = run(OPERATOR, &["openapi"]);
     assert_eq!(code, Some(0), "{errors}");
-    let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("OpenAPI is JSON");
+    let read = |text: &str| serde_json::from_str::<Value>(text).expect("OpenAPI is JSON");
     assert!(
         read(&printed) == read(&in_repository("docs/openapi.json")),
         "docs/openapi.json is old: run `make openapi`"
@@ -63,7 +110,7 @@ fn the_openapi_document_is_what_the_routes_say() {
 }
 
 #[test]
-fn every_program_helps_with_examples() {
+fn help_of_every_program_has_examples() {
     for (name, program) in
         [("kubesvc-operator", OPERATOR), ("kubesvc-agent", AGENT), ("kubectl-kubesvc", PLUGIN)]
     {
@@ -105,7 +152,7 @@ fn printed_settings_are_redacted() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn closed_output_pipe_is_no_error() {
     let folder = must(Folder::new("drift"));
     let dir = folder.path().display().to_string();
     for (program, arguments) in [
@@ -123,7 +170,7 @@ fn a_reader_that_goes_away_is_no_error() {
 }
 
 #[test]
-fn a_security_setting_that_is_not_honoured_ends_with_code_2_and_its_name() {
+fn unsupported_security_setting_is_named_with_exit_code_2() {
     let folder = must(Folder::new("drift"));
     for (text, named) in [
         ("kubesvc.grpc.server.security.enabled: true", "kubesvc.grpc.server.security.enabled"),
@@ -153,7 +200,7 @@ fn a_security_setting_that_is_not_honoured_ends_with_code_2_and_its_name() {
 }
 
 #[test]
-fn a_wrong_setting_is_named_with_its_place_and_ends_with_code_2() {
+fn invalid_setting_is_named_with_its_position_and_exit_code_2() {
     let folder = must(Folder::new("drift"));
     for (text, named) in [
         ("server:\n  port: seventy\n", "server.port"),

@@ -8,22 +8,22 @@
 //! | `agents.rs` | agents, and their connections to the hub |
 //! | `frames.rs` | reports of agents: late, repeated, or about accounts they were never sent |
 //! | `apiserver.rs` | the API server |
-//! | `others.rs` | other clients that write the same objects |
+//! | `concurrent_writers.rs` | other clients that write the same objects |
 //! | `database.rs` | a database in a file |
 //! | `servers.rs` | a database on its own server |
-//! | `full.rs` | a database server without room for another row |
+//! | `full_disk.rs` | a database server without room for another row |
 //! | `outage.rs` | a database that is away for ten minutes (`make faults`) |
 //! | `settled.rs` | what holds after the faults |
 //! | `proxy.rs` | a connection that can be cut, held and slowed down |
 
 mod agents;
 mod apiserver;
+mod concurrent_writers;
 mod crash_points;
 mod database;
 mod frames;
-mod full;
+mod full_disk;
 mod operator;
-mod others;
 mod outage;
 pub(crate) mod proxy;
 mod servers;
@@ -31,8 +31,8 @@ mod settled;
 
 use std::time::Duration;
 
-use crate::harness::wait::eventually;
-use crate::world::{PATIENCE, World};
+use crate::world::{MAX_WAIT, World};
+use kubesvc_testkit::wait::eventually;
 
 /// Holds a fault for a while. The sleep is the fault itself, not a wait for a condition.
 async fn hold(fault: Duration) {
@@ -41,7 +41,7 @@ async fn hold(fault: Duration) {
 
 /// Waits until readiness does, or does not, report the database as missing, and returns the reason.
 async fn until_database(world: &World, troubled: bool) -> String {
-    eventually(&format!("readiness with a troubled database: {troubled}"), PATIENCE, async || {
+    eventually(&format!("readiness with a troubled database: {troubled}"), MAX_WAIT, async || {
         let answer = world.try_get("/health/readiness").await?;
         let missing = answer.json["missing"].as_array().cloned().unwrap_or_default();
         let why = missing.iter().find(|one| one["what"] == "database").map(|one| one["why"].to_string());

@@ -3,27 +3,27 @@
 //!
 //! | file | provides |
 //! |---|---|
-//! | `crowd.rs` | strangers from any number of addresses: connections, hellos, bodies |
-//! | `beside.rs` | what is measured next to them |
+//! | `callers.rs` | unknown callers from any number of addresses: connections, hellos, bodies |
+//! | `measurements.rs` | what is measured next to them |
 //!
 //! Each run asserts only what holds on a busy machine as well: every answer arrives, the account is ACTIVE
 //! all the time, the session of the good agent remains, memory is bounded. `make faults` runs larger floods
 //! against optimised programs, prints the figures as a table, and asserts those that `docs/security.md`
 //! promises.
 
-mod beside;
-mod crowd;
+mod callers;
+mod measurements;
 
 use std::time::Duration;
 
 use kube::api::{Patch, PatchParams};
-use kubesvc::account::{KubesvcAgent, State, names};
+use kubesvc_core::{KubesvcAgent, State, object_names};
 use serde_json::json;
 
-use self::beside::{Beside, Bounds, Noticed, Probe};
-use self::crowd::Crowd;
-use crate::harness::{must, ports, wait::eventually};
-use crate::world::{Agent, PATIENCE, Prepare, World};
+use self::callers::Callers;
+use self::measurements::{Bounds, FloodMeasurement, Measurements, Probe};
+use crate::world::{Agent, MAX_WAIT, Prepare, World};
+use kubesvc_testkit::{must, ports, wait::eventually};
 
 /// Bounds for unoptimised programs on a busy machine.
 const ANSWERED: Bounds = Bounds {
@@ -78,40 +78,40 @@ const IDLE_CALLERS: usize = 4100;
 const IDLE_PROBES: usize = 200;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn beside_floods_all_answers_come_and_the_account_stays_active_with_the_programs_own_settings() {
-    let noticed = floods(World::prepare().with_the_programs_settings(), None, SHORT).await;
-    hold_to("defaults", &noticed, ANSWERED);
+async fn flood_with_default_settings_delays_no_answer_and_account_stays_active() {
+    let measured = floods(World::prepare().with_the_programs_settings(), None, SHORT).await;
+    hold_to("defaults", &measured, ANSWERED);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn beside_floods_all_answers_come_and_the_account_stays_active_with_what_we_ship() {
-    let noticed = floods(World::prepare().with_shipped_settings(), Some(ports::free()), SHORT).await;
-    hold_to("shipped", &noticed, ANSWERED);
+async fn flood_with_shipped_settings_delays_no_answer_and_account_stays_active() {
+    let measured = floods(World::prepare().with_shipped_settings(), Some(ports::free()), SHORT).await;
+    hold_to("shipped", &measured, ANSWERED);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "five minutes on a machine of its own, with optimised programs: make faults"]
-async fn beside_floods_what_is_promised_is_kept() {
+async fn documented_bounds_hold_during_floods() {
     let own = floods(World::prepare().with_the_programs_settings(), None, LONG).await;
     let shipped = floods(World::prepare().with_shipped_settings(), Some(ports::free()), LONG).await;
     println!(
         "| settings | flood | heartbeat ms | Hello ms | liveness ms | growth MiB |\n|---|---|---|---|---|---|"
     );
     for (settings, all) in [("defaults", &own), ("shipped", &shipped)] {
-        all.iter().for_each(|noticed| println!("| {settings} {noticed}"));
+        all.iter().for_each(|measured| println!("| {settings} {measured}"));
     }
     hold_to("defaults", &own, PROMISED);
     hold_to("shipped", &shipped, PROMISED);
 }
 
-fn hold_to(settings: &str, all: &[Noticed], bounds: Bounds) {
-    let broken: Vec<_> = all.iter().flat_map(|noticed| noticed.broken(bounds)).collect();
+fn hold_to(settings: &str, all: &[FloodMeasurement], bounds: Bounds) {
+    let broken: Vec<_> = all.iter().flat_map(|measured| measured.broken(bounds)).collect();
     assert!(broken.is_empty(), "{settings}: {broken:#?}\n{all:#?}");
 }
 
 /// Runs all floods, one after the other, and returns what was measured during each.
-async fn floods(prepare: Prepare, health: Option<u16>, size: Size) -> Vec<Noticed> {
-    must(kubesvc::process::raise_open_files().map_err(|e| e.to_string()));
+async fn floods(prepare: Prepare, health: Option<u16>, size: Size) -> Vec<FloodMeasurement> {
+    must(kubesvc_runtime::process::raise_open_files().map_err(|e| e.to_string()));
     let world = match health {
         Some(port) => prepare.setting("server.health.port", port),
         None => prepare,
@@ -127,45 +127,51 @@ async fn floods(prepare: Prepare, health: Option<u16>, size: Size) -> Vec<Notice
     for process in [world.operator().id(), agent.process_id()] {
         opens_all_files(process);
     }
-    let beside = Beside::new(&world, &agent, health).await;
-    for agent in beside.known() {
-        approve(&world, agent, beside::ZONE).await;
+    let measurements = Measurements::new(&world, &agent, health).await;
+    for agent in measurements.known() {
+        approve(&world, agent, measurements::ZONE).await;
     }
     let flooded = Flooded { world: &world, agent: &agent, health, size };
-    let mut noticed = Vec::new();
-    noticed.push(
-        beside.during("D, names never seen", flooded.claims(&strangers("claimant", size.claimants))).await,
+    let mut measured = Vec::new();
+    measured.push(
+        measurements
+            .during("D, names never seen", flooded.claims(&unknown_names("claimant", size.claimants)))
+            .await,
     );
     flooded.over().await;
-    let claimants = strangers("approved", size.claimants);
+    let claimants = unknown_names("approved", size.claimants);
     flooded.are_approved(&claimants).await;
-    noticed.push(beside.during("D, approved", flooded.claims(&claimants)).await);
+    measured.push(measurements.during("D, approved", flooded.claims(&claimants)).await);
     flooded.over().await;
-    noticed.push(beside.during("E", flooded.hellos()).await);
+    measured.push(measurements.during("E", flooded.hellos()).await);
     flooded.over().await;
-    noticed.push(beside.during("F", flooded.idle_callers()).await);
+    measured.push(measurements.during("F", flooded.idle_callers()).await);
     flooded.over().await;
-    noticed.push(beside.during("K, one address", flooded.without_a_stream(1, size.idle_of_one)).await);
+    measured.push(measurements.during("K, one address", flooded.without_a_stream(1, size.idle_of_one)).await);
     flooded.over().await;
-    noticed.push(beside.during("K, many addresses", flooded.without_a_stream(100, size.idle_of_many)).await);
+    measured.push(
+        measurements.during("K, many addresses", flooded.without_a_stream(100, size.idle_of_many)).await,
+    );
     flooded.over().await;
-    noticed.push(beside.during("L", flooded.slow_bodies()).await);
+    measured.push(measurements.during("L", flooded.slow_bodies()).await);
     flooded.over().await;
-    let beside = beside.probing(Probe { port: agent.health_port(), path: "/health" }, agent.process_id());
-    noticed.push(beside.during("P, 8082", flooded.callers_of_the_agent(agent.health_port())).await);
-    let beside = beside.probing(Probe { port: metrics, path: "/metrics" }, agent.process_id());
-    noticed.push(beside.during("P, 8008", flooded.callers_of_the_agent(metrics)).await);
-    noticed
+    let measurements =
+        measurements.probing(Probe { port: agent.health_port(), path: "/health" }, agent.process_id());
+    measured.push(measurements.during("P, 8082", flooded.callers_of_the_agent(agent.health_port())).await);
+    let measurements = measurements.probing(Probe { port: metrics, path: "/metrics" }, agent.process_id());
+    measured.push(measurements.during("P, 8008", flooded.callers_of_the_agent(metrics)).await);
+    measured
 }
 
-fn strangers(name: &str, count: usize) -> Vec<String> {
+fn unknown_names(name: &str, count: usize) -> Vec<String> {
     (0..count).map(|one| format!("{name}-{one}")).collect()
 }
 
 /// Approves an agent that has an object.
 async fn approve(world: &World, agent_id: &str, zone: &str) {
-    let (agents, name) = (world.api::<KubesvcAgent>(), names::agent_object_name(agent_id, zone));
-    eventually(&format!("agent {agent_id} approved"), PATIENCE, async || {
+    let (agents, name) =
+        (world.api::<KubesvcAgent>(), object_names::agent_object_name(&agent_id.into(), zone));
+    eventually(&format!("agent {agent_id} approved"), MAX_WAIT, async || {
         let approved = Patch::Merge(json!({"spec": {"approved": true}}));
         let agent = agents.patch(&name, &PatchParams::default(), &approved).await;
         agent.map(drop).map_err(|e| e.to_string())
@@ -190,8 +196,8 @@ struct Flooded<'w> {
 }
 
 impl Flooded<'_> {
-    fn hub(&self, first: u8) -> Crowd {
-        Crowd::of(self.world.operator().hub_port(), first)
+    fn hub(&self, first: u8) -> Callers {
+        Callers::of(self.world.operator().hub_port(), first)
     }
 
     /// D: hellos with 100,000 accounts that never existed.
@@ -211,7 +217,7 @@ impl Flooded<'_> {
 
     /// E: thousands of hellos, each with a name of its own.
     async fn hellos(&self) {
-        let names = strangers("crowd", self.size.hellos);
+        let names = unknown_names("callers", self.size.hellos);
         let streams = self.hub(2).say_hello(&names, self.agent.zone()).await;
         hold(self.size.held).await;
         drop(streams);
@@ -219,9 +225,10 @@ impl Flooded<'_> {
 
     /// F: connections that send nothing.
     async fn idle_callers(&self) {
-        let mut idle = Crowd::of(self.world.operator().rest_port(), 3).connect(IDLE_CALLERS, 200, b"").await;
+        let mut idle =
+            Callers::of(self.world.operator().rest_port(), 3).connect(IDLE_CALLERS, 200, b"").await;
         if let Some(port) = self.health {
-            idle.extend(Crowd::of(port, 4).connect(IDLE_PROBES, 50, b"").await);
+            idle.extend(Callers::of(port, 4).connect(IDLE_PROBES, 50, b"").await);
         }
         hold(self.size.held).await;
         drop(idle);
@@ -229,16 +236,16 @@ impl Flooded<'_> {
 
     /// K: HTTP/2 connections without a stream.
     async fn without_a_stream(&self, addresses: usize, count: usize) {
-        let idle = self.hub(5).connect(count, count.div_ceil(addresses), crowd::HTTP2).await;
+        let idle = self.hub(5).connect(count, count.div_ceil(addresses), callers::HTTP2).await;
         hold(self.size.held).await;
         drop(idle);
     }
 
     /// L: twelve slow bodies from one address, and one from each of four others.
     async fn slow_bodies(&self) {
-        let crowd = Crowd::of(self.world.operator().rest_port(), 6);
+        let callers = Callers::of(self.world.operator().rest_port(), 6);
         let bodies = async {
-            tokio::join!(crowd.slow_bodies(12, 12), crowd.slow_bodies(4, 1));
+            tokio::join!(callers.slow_bodies(12, 12), callers.slow_bodies(4, 1));
         };
         let calls = async {
             hold(self.size.held).await;
@@ -260,9 +267,9 @@ impl Flooded<'_> {
 
     /// P: connections to an agent that send nothing, and request heads that arrive byte by byte.
     async fn callers_of_the_agent(&self, port: u16) {
-        let crowd = Crowd::of(port, 7);
-        let idle = crowd.connect(IDLE_PROBES, IDLE_PROBES, b"").await;
-        let heads = crowd.slow_heads(IDLE_PROBES);
+        let callers = Callers::of(port, 7);
+        let idle = callers.connect(IDLE_PROBES, IDLE_PROBES, b"").await;
+        let heads = callers.slow_heads(IDLE_PROBES);
         tokio::select! {
             () = heads => {}
             () = hold(self.size.held) => {}
@@ -272,7 +279,7 @@ impl Flooded<'_> {
 
     /// Waits until the hub has no sessions of the strangers any more.
     async fn over(&self) {
-        eventually("the end of the flood", PATIENCE, async || {
+        eventually("the end of the flood", MAX_WAIT, async || {
             let metrics = self.world.try_get("/metrics").await?.text;
             let sessions = metrics.lines().find_map(|line| line.strip_prefix("kubesvc_hub_sessions "));
             // The good agent, and the session that measures heartbeats; one may be in its Hello.

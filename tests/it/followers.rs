@@ -4,12 +4,12 @@ use std::os::unix::process::ExitStatusExt as _;
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams};
-use kubesvc::account::{KubesvcAccount, State};
+use kubesvc_core::{KubesvcAccount, State};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use crate::harness::{must, wait::eventually};
-use crate::world::{Agent, Database, Operator, PATIENCE, Prepare, World};
+use crate::world::{Agent, Database, MAX_WAIT, Operator, Prepare, World};
+use kubesvc_testkit::{must, wait::eventually};
 
 /// Validity of a Lease, in seconds.
 const LEASE: u64 = 6;
@@ -24,7 +24,7 @@ fn prepare(database: Database) -> Prepare {
 }
 
 /// Two replicas, of which the first leads, and an agent of zone `east` at the second.
-async fn led_by_the_other(database: Database) -> (World, Operator, Agent) {
+async fn with_agent_at_follower(database: Database) -> (World, Operator, Agent) {
     let world = prepare(database).start().await;
     let follower = world.replica("operator-1").await;
     assert_eq!(world.until_one_leads(&[world.operator(), &follower]).await, 0, "the first one was first");
@@ -41,14 +41,14 @@ async fn granted(world: &World, name: &str, zone: &str) -> KubesvcAccount {
         .await
 }
 
-async fn live_a_whole_life(database: Database) {
-    let (world, _follower, _east) = led_by_the_other(database).await;
+async fn complete_lifecycle(database: Database) {
+    let (world, _follower, _east) = with_agent_at_follower(database).await;
     let _west = world.agent("agent-2").zone("west").start().await;
     let cluster = world.cluster("spinnaker").await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     let account = granted(&world, "prod", "east").await;
     assert!(account.status_or_default().cluster_uid.is_some(), "what the agent found is told");
-    eventually("the row with its namespaces", PATIENCE, async || {
+    eventually("the row with its namespaces", MAX_WAIT, async || {
         let row = world.until_row("prod", "ACTIVE").await;
         row.namespaces.map(drop).ok_or_else(|| "there are none".to_owned())
     })
@@ -70,19 +70,19 @@ async fn live_a_whole_life(database: Database) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_lives_its_life_with_an_agent_at_a_follower_on_postgresql() {
-    live_a_whole_life(Database::Postgres).await;
+async fn account_lifecycle_works_with_an_agent_at_a_follower_on_postgresql() {
+    complete_lifecycle(Database::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_lives_its_life_with_an_agent_at_a_follower_on_mariadb() {
-    live_a_whole_life(Database::MariaDb).await;
+async fn account_lifecycle_works_with_an_agent_at_a_follower_on_mariadb() {
+    complete_lifecycle(Database::MariaDb).await;
 }
 
 /// Only agents at the follower can take accounts without a zone: one account that either of two zones can
 /// take, and one that only the zone with its file can take.
 async fn find_a_zone_at_a_follower(database: Database) {
-    let (world, follower, east) = led_by_the_other(database).await;
+    let (world, follower, east) = with_agent_at_follower(database).await;
     let west = world.agent("agent-2").zone("west").hub_port(follower.hub_port()).start().await;
     let cluster = world.cluster("spinnaker").await;
     world.account("anywhere").kubeconfig(&cluster.kubeconfig()).create().await;
@@ -97,24 +97,24 @@ async fn find_a_zone_at_a_follower(database: Database) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_without_a_zone_finds_one_at_a_follower_on_postgresql() {
+async fn account_without_zone_finds_one_at_a_follower_on_postgresql() {
     find_a_zone_at_a_follower(Database::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_without_a_zone_finds_one_at_a_follower_on_mariadb() {
+async fn account_without_zone_finds_one_at_a_follower_on_mariadb() {
     find_a_zone_at_a_follower(Database::MariaDb).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_stays_active_when_the_leader_dies_and_its_agent_is_at_a_follower() {
-    let (world, follower, _agent) = led_by_the_other(Database::Postgres).await;
+async fn account_with_an_agent_at_a_follower_stays_active_when_the_leader_dies() {
+    let (world, follower, _agent) = with_agent_at_follower(Database::Postgres).await;
     let cluster = world.cluster("spinnaker").await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     granted(&world, "prod", "east").await;
     let writes = world.writes_to("prod").len();
     world.operator().kill();
-    eventually("the follower leads", PATIENCE, async || match follower.metric("kubesvc_leader").await? {
+    eventually("the follower leads", MAX_WAIT, async || match follower.metric("kubesvc_leader").await? {
         1 => Ok(()),
         other => Err(format!("{other}")),
     })
@@ -126,8 +126,8 @@ async fn an_account_stays_active_when_the_leader_dies_and_its_agent_is_at_a_foll
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_is_orphaned_when_the_replica_of_its_only_agent_dies_and_recovers_with_it() {
-    let (world, follower, _agent) = led_by_the_other(Database::Postgres).await;
+async fn account_is_orphaned_when_its_agents_replica_dies_and_recovers() {
+    let (world, follower, _agent) = with_agent_at_follower(Database::Postgres).await;
     let cluster = world.cluster("spinnaker").await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     granted(&world, "prod", "east").await;
@@ -138,7 +138,7 @@ async fn an_account_is_orphaned_when_the_replica_of_its_only_agent_dies_and_reco
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_follower_that_dies_while_it_writes_down_an_answer_loses_nothing() {
+async fn follower_killed_while_writing_an_answer_loses_nothing() {
     for point in ["agent-report:before", "agent-report:after"] {
         let world = prepare(Database::Postgres).start().await;
         let follower = world.unstarted_replica("operator-1");
@@ -147,7 +147,7 @@ async fn a_follower_that_dies_while_it_writes_down_an_answer_loses_nothing() {
         let _agent = world.agent("agent-1").zone("east").hub_port(follower.hub_port()).start().await;
         let cluster = world.cluster("spinnaker").await;
         world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
-        let ended = eventually(&format!("the passage of {point}"), PATIENCE, async || {
+        let ended = eventually(&format!("the passage of {point}"), MAX_WAIT, async || {
             follower.exited().ok_or("nobody has passed it".to_owned())
         })
         .await;
@@ -158,10 +158,10 @@ async fn a_follower_that_dies_while_it_writes_down_an_answer_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_under_the_id_of_an_agent_at_another_replica_is_refused() {
-    let (world, _follower, first) = led_by_the_other(Database::Postgres).await;
-    let second = world.agent("agent-1").zone("east").beside_another().launch();
-    eventually("it is refused", PATIENCE, async || {
+async fn process_with_the_id_of_an_agent_at_another_replica_is_refused() {
+    let (world, _follower, first) = with_agent_at_follower(Database::Postgres).await;
+    let second = world.agent("agent-1").zone("east").in_separate_folder().launch();
+    eventually("it is refused", MAX_WAIT, async || {
         let log = second.log_text();
         if log.contains("another process is connected") { Ok(()) } else { Err(log) }
     })
@@ -172,8 +172,8 @@ async fn a_process_under_the_id_of_an_agent_at_another_replica_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_of_an_agents_own_file_comes_and_goes_at_a_follower() {
-    let (world, _follower, agent) = led_by_the_other(Database::Postgres).await;
+async fn static_account_is_added_and_removed_at_a_follower() {
+    let (world, _follower, agent) = with_agent_at_follower(Database::Postgres).await;
     let cluster = world.cluster("spinnaker").await;
     let file = agent.kubeconfigs().join("own.yaml");
     must(std::fs::write(&file, cluster.kubeconfig()).map_err(|error| error.to_string()));
@@ -203,7 +203,7 @@ async fn until_active_with(world: &World, name: &str, version: &str) -> KubesvcA
 
 /// Waits until the agent itself reports that it holds `count` accounts.
 async fn until_held(world: &World, agent: &Agent, count: u64) {
-    eventually("the agent holds what it is given", PATIENCE, async || {
+    eventually("the agent holds what it is given", MAX_WAIT, async || {
         let own = world.ask_agent(agent).await?;
         if own["accountsHeld"] == count { Ok(()) } else { Err(own.to_string()) }
     })
@@ -211,8 +211,8 @@ async fn until_held(world: &World, agent: &Agent, count: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_label_of_a_secret_keeps_no_account_from_the_agents_of_a_follower_that_starts_anew() {
-    let (world, follower, agent) = led_by_the_other(Database::Postgres).await;
+async fn unlabelled_secret_reaches_agents_of_a_restarted_follower() {
+    let (world, follower, agent) = with_agent_at_follower(Database::Postgres).await;
     let cluster = world.cluster("spinnaker").await;
     for (name, watched) in [("watched", true), ("unwatched", false)] {
         let account = world.account(name).zone("east").kubeconfig(&cluster.kubeconfig());
@@ -234,8 +234,8 @@ async fn a_label_of_a_secret_keeps_no_account_from_the_agents_of_a_follower_that
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unwatched_secret_is_read_again_when_an_agent_of_a_follower_returns() {
-    let (world, _follower, agent) = led_by_the_other(Database::Postgres).await;
+async fn unwatched_secret_is_reread_when_an_agent_of_a_follower_reconnects() {
+    let (world, _follower, agent) = with_agent_at_follower(Database::Postgres).await;
     let (old, new) = (world.cluster("old").await, world.cluster("new").await);
     world.account("prod").zone("east").kubeconfig(&old.kubeconfig()).unwatched().create().await;
     granted(&world, "prod", "east").await;
@@ -250,7 +250,7 @@ async fn an_unwatched_secret_is_read_again_when_an_agent_of_a_follower_returns()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_with_copies_of_a_file_agree_about_it() {
+async fn replicas_with_copies_of_a_kubeconfig_file_agree() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("prod");
     let world = prepare(Database::Postgres)

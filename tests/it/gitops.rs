@@ -3,5 +3,5 @@
 
 mod fields;
 mod health;
-mod judge;
 mod rest;
+mod verdict;

@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::harness::{ports, wait::eventually};
-use crate::world::{PATIENCE, World};
+use crate::world::{MAX_WAIT, World};
+use kubesvc_testkit::{ports, wait::eventually};
 
 /// Maximum number of connections from one address by default.
 const PER_ADDRESS: usize = 256;
@@ -28,7 +28,7 @@ async fn ask(from: [u8; 4], port: u16, path: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crowd_from_one_address_keeps_neither_probes_nor_other_callers_from_an_answer() {
+async fn flood_from_one_address_blocks_neither_probes_nor_other_callers() {
     let health = ports::free();
     let world = World::prepare().setting("server.health.port", health).start().await;
     let rest = world.operator().rest_port();
@@ -36,7 +36,7 @@ async fn a_crowd_from_one_address_keeps_neither_probes_nor_other_callers_from_an
     for _ in 0..PER_ADDRESS + 44 {
         crowd.push(connect([127, 0, 0, 9], rest).await);
     }
-    eventually("those above the bound closed, and counted", PATIENCE, async || {
+    eventually("those above the bound closed, and counted", MAX_WAIT, async || {
         let metrics = ask([127, 0, 0, 8], rest, "/metrics").await;
         let counted = metrics.lines().find(|line| {
             line.starts_with("kubesvc_http_connections_closed_total") && line.contains("\"address\"")

@@ -3,11 +3,11 @@
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{DeleteParams, Patch, PatchParams};
-use kubesvc::account::{KubesvcAccount, State};
+use kubesvc_core::{KubesvcAccount, State};
 use serde_json::json;
 
-use crate::harness::{must, wait::eventually};
-use crate::world::{Database, Operator, PATIENCE, Prepare, World, one_leads};
+use crate::world::{Database, MAX_WAIT, Operator, Prepare, World, one_leads};
+use kubesvc_testkit::{must, wait::eventually};
 
 /// Validity of a Lease, in seconds.
 const LEASE: u64 = 6;
@@ -32,7 +32,7 @@ async fn two(prepare: Prepare) -> (World, Operator) {
 }
 
 /// Takes an account through everything a leader does for it: finalizer, row, state.
-async fn somebody_works(world: &World, name: &str) {
+async fn leader_works(world: &World, name: &str) {
     world.account(name).zone("east").inactive().kubeconfig("apiVersion: v1\nkind: Config\n").create().await;
     world.until(name, State::Inactive).await;
     world.until_row(name, "INACTIVE").await;
@@ -44,7 +44,7 @@ fn holder(lease: Option<&Lease>) -> String {
 
 /// Waits until a replica reports that it leads.
 async fn until_leading(replica: &Operator) {
-    eventually("it leads", PATIENCE, async || match replica.metric("kubesvc_leader").await? {
+    eventually("it leads", MAX_WAIT, async || match replica.metric("kubesvc_leader").await? {
         1 => Ok(()),
         other => Err(format!("{other}")),
     })
@@ -58,13 +58,13 @@ async fn times(world: &World) -> (Timestamp, Timestamp) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn exactly_one_of_three_replicas_leads_and_all_of_them_say_who() {
+async fn exactly_one_of_three_replicas_leads_and_all_report_it() {
     let (world, second) = two(prepare(Database::Postgres, LEASE)).await;
     let third = world.unstarted_replica("operator-2");
     third.start().await;
     let all = [world.operator(), &second, &third];
     assert_eq!(world.until_one_leads(&all).await, 0, "who leads goes on");
-    somebody_works(&world, "one").await;
+    leader_works(&world, "one").await;
     for replica in &all {
         assert_eq!(must(replica.get("/health/readiness").await).status, 200, "a follower is ready");
         let name = format!("kubesvc-replica-{}", replica.replica_id());
@@ -87,17 +87,17 @@ async fn exactly_one_of_three_replicas_leads_and_all_of_them_say_who() {
     let released = world.lease("kubesvc-replica-operator-2").await;
     assert_eq!(holder(released.as_ref()), "", "its own Lease is released");
     assert_eq!(world.writes_to("one").len(), 2);
-    somebody_works(&world, "two").await;
+    leader_works(&world, "two").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_is_asked_to_end_hands_over_at_once() {
+async fn terminated_leader_hands_over_at_once() {
     // The test would time out if it had to wait for such a Lease to expire.
     let (world, other) = two(prepare(Database::MariaDb, 600)).await;
-    somebody_works(&world, "one").await;
+    leader_works(&world, "one").await;
     assert!(world.operator().terminate().await.success());
     until_leading(&other).await;
-    somebody_works(&world, "two").await;
+    leader_works(&world, "two").await;
     // The one that comes back follows; everything else is as before.
     world.operator().start().await;
     assert_eq!(world.until_one_leads(&[world.operator(), &other]).await, 1);
@@ -105,7 +105,7 @@ async fn a_leader_that_is_asked_to_end_hands_over_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_dies_is_followed_when_its_lease_has_run_out_and_no_account_is_lost() {
+async fn killed_leader_is_replaced_after_its_lease_and_no_account_is_lost() {
     let (world, other) =
         two(prepare(Database::Postgres, LEASE).setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 20))
             .await;
@@ -127,8 +127,8 @@ async fn a_leader_that_dies_is_followed_when_its_lease_has_run_out_and_no_accoun
     let after = taken.duration_since(renewed).as_secs_f64();
     assert!(after >= LEASE as f64, "{after} s after a renewal: nobody may take it that early");
     assert!(after < 3.0 * LEASE as f64, "{after} s after a renewal it was still nobody's");
-    somebody_works(&world, "next").await;
-    eventually("the agent at the other replica", PATIENCE, async || {
+    leader_works(&world, "next").await;
+    eventually("the agent at the other replica", MAX_WAIT, async || {
         let agents = other.get("/armory/agents").await?;
         let held = &agents.json[0]["accounts"];
         if *held == json!(["held"]) { Ok(()) } else { Err(agents.to_string()) }
@@ -138,7 +138,7 @@ async fn a_leader_that_dies_is_followed_when_its_lease_has_run_out_and_no_accoun
     let account = world.object("held").await.expect("it is there");
     assert_eq!(account.status_or_default().epoch, epoch, "it was not given anew");
     // The rows of the dead replica are removed; those of the live one stay.
-    eventually("one row, of the living replica", PATIENCE, async || {
+    eventually("one row, of the living replica", MAX_WAIT, async || {
         let rows = world.try_assigned_replicas().await?;
         if rows == ["operator-1"] { Ok(()) } else { Err(format!("{rows:?}")) }
     })
@@ -146,12 +146,12 @@ async fn a_leader_that_dies_is_followed_when_its_lease_has_run_out_and_no_accoun
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_slept_longer_than_its_lease_follows_when_it_wakes_up() {
+async fn leader_paused_longer_than_its_lease_becomes_a_follower() {
     let (world, other) = two(prepare(Database::Postgres, LEASE)).await;
-    somebody_works(&world, "one").await;
+    leader_works(&world, "one").await;
     world.operator().pause();
     until_leading(&other).await;
-    somebody_works(&world, "two").await;
+    leader_works(&world, "two").await;
     world.patch("one", json!({"spec": {"environment": "changed"}})).await;
     let handled = |one: &KubesvcAccount| one.status_or_default().observed_generation == one.generation();
     world.until_account("one", "is handled", handled).await;
@@ -160,24 +160,24 @@ async fn a_leader_that_slept_longer_than_its_lease_follows_when_it_wakes_up() {
     world.operator().resume();
     assert_eq!(world.until_one_leads(&[world.operator(), &other]).await, 1);
     assert!(world.operator().log_text().contains("this replica no longer leads"));
-    somebody_works(&world, "three").await;
+    leader_works(&world, "three").await;
     let since: Vec<_> = world.operator_writes("kubesvcaccounts").into_iter().skip(writes).collect();
     assert!(since.iter().all(|write| write.name == "three"), "{since:#?}");
     assert_eq!(since.len(), 2, "{since:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rows_that_a_leader_writes_too_late_are_refused_counted_and_logged() {
+async fn late_row_writes_of_a_deposed_leader_are_refused_counted_and_logged() {
     for database in [Database::Postgres, Database::MariaDb] {
         let (world, other) = two(prepare(database, LEASE)).await;
-        somebody_works(&world, "one").await;
+        leader_works(&world, "one").await;
         // What another replica does when it takes over while this one is suspended.
         world
             .execute("UPDATE kubesvc_locks SET token = token + 1, owner = 'somebody' WHERE name = 'leader'")
             .await;
         world.execute("UPDATE kubesvc_accounts SET status = 'SOMETHING' WHERE name = 'one'").await;
         world.account("late").zone("east").inactive().kubeconfig("apiVersion: v1\n").create().await;
-        eventually("a late write that is counted", PATIENCE, async || {
+        eventually("a late write that is counted", MAX_WAIT, async || {
             match world.operator().metric("kubesvc_store_late_writes_total").await? {
                 0 => Err("none".to_owned()),
                 _ => Ok(()),
@@ -193,28 +193,28 @@ async fn rows_that_a_leader_writes_too_late_are_refused_counted_and_logged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_is_deleted_or_edited_by_hand_leaves_one_that_leads() {
+async fn deleted_or_edited_lease_leaves_one_leader() {
     let (world, other) = two(prepare(Database::Postgres, LEASE)).await;
     let leases = world.api::<Lease>();
     let both = [world.operator(), &other];
     must(leases.delete(LEADER, &DeleteParams::default()).await.map_err(|e| e.to_string()));
-    eventually("a Lease again", PATIENCE, async || {
+    eventually("a Lease again", MAX_WAIT, async || {
         let lease = world.try_lease(LEADER).await?;
         if holder(lease.as_ref()).starts_with("operator-") { Ok(()) } else { Err(format!("{lease:?}")) }
     })
     .await;
     world.until_one_leads(&both).await;
-    somebody_works(&world, "deleted").await;
+    leader_works(&world, "deleted").await;
 
     let edit = Patch::Merge(json!({"spec": {"holderIdentity": "nobody-who-lives"}}));
     must(leases.patch(LEADER, &PatchParams::default(), &edit).await.map_err(|e| e.to_string()));
-    eventually("nobody leads", PATIENCE, async || match one_leads(&both).await {
+    eventually("nobody leads", MAX_WAIT, async || match one_leads(&both).await {
         Err(why) if why == "[] lead" => Ok(()),
         other => Err(format!("{other:?}")),
     })
     .await;
     world.until_one_leads(&both).await;
-    somebody_works(&world, "edited").await;
+    leader_works(&world, "edited").await;
 
     // A replica's Lease that was deleted is created again.
     must(
@@ -223,7 +223,7 @@ async fn a_lease_that_is_deleted_or_edited_by_hand_leaves_one_that_leads() {
             .await
             .map_err(|e| e.to_string()),
     );
-    eventually("the replica's Lease again", PATIENCE, async || {
+    eventually("the replica's Lease again", MAX_WAIT, async || {
         let lease = world.try_lease("kubesvc-replica-operator-1").await?;
         if holder(lease.as_ref()) == "operator-1" { Ok(()) } else { Err(format!("{lease:?}")) }
     })
@@ -231,13 +231,13 @@ async fn a_lease_that_is_deleted_or_edited_by_hand_leaves_one_that_leads() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_replica_leads_with_an_api_server_and_none_without() {
+async fn replicas_without_api_server_have_no_leader() {
     let (world, other) = two(prepare(Database::Postgres, LEASE).own_control_plane()).await;
     let both = [world.operator(), &other];
-    somebody_works(&world, "one").await;
+    leader_works(&world, "one").await;
     let writes = world.operator_writes("kubesvcaccounts").len();
     world.control_plane().stop_apiserver();
-    eventually("nobody leads", PATIENCE, async || {
+    eventually("nobody leads", MAX_WAIT, async || {
         let leads = [both[0].metric("kubesvc_leader").await?, both[1].metric("kubesvc_leader").await?];
         if leads == [0, 0] { Ok(()) } else { Err(format!("{leads:?}")) }
     })
@@ -245,7 +245,7 @@ async fn one_replica_leads_with_an_api_server_and_none_without() {
     assert!(both.iter().all(|replica| replica.is_running()), "they wait for the API server");
     must(world.control_plane().start_apiserver().await);
     world.until_one_leads(&both).await;
-    somebody_works(&world, "two").await;
+    leader_works(&world, "two").await;
     let since: Vec<_> = world.operator_writes("kubesvcaccounts").into_iter().skip(writes).collect();
     assert!(since.iter().all(|write| write.name == "two"), "{since:#?}");
 }

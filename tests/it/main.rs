@@ -1,18 +1,18 @@
 //! The integration tests, in one binary: real control planes, the real programs, and nothing else between them.
 
-#[path = "../harness/mod.rs"]
-mod harness;
 mod world;
 
 mod activation;
 mod agent_cluster;
+mod agent_id_takeover;
 mod agent_objects;
-mod api_lines;
+mod api_connections;
 mod architecture;
 mod background_tasks;
 mod bad_inputs;
 mod bad_objects;
 mod caching_election;
+mod charts;
 mod cluster_identity;
 mod copy_database;
 mod crd_rules;
@@ -27,6 +27,7 @@ mod gitops;
 mod http_bounds;
 mod leaders;
 mod manifests;
+mod monitoring;
 mod openapi_check;
 mod plugin;
 mod random_faults;
@@ -39,6 +40,5 @@ mod rolling_restart;
 mod secrets_canary;
 mod shipping;
 mod starts;
-mod strangers;
 mod time_travel;
 mod wire_frames;

@@ -5,24 +5,31 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::harness::controlplane::{ControlPlane, shared};
-use crate::harness::folder::Folder;
-use crate::harness::must;
-use crate::world::{documents, in_repository};
+use crate::charts::read;
+use crate::world::in_repository;
+use kubesvc_testkit::controlplane::{ControlPlane, shared};
+use kubesvc_testkit::folder::Folder;
+use kubesvc_testkit::must;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_installed_is_taken_by_the_api_server() {
+async fn manifests_are_accepted_by_the_api_server() {
     let plane = shared().await;
     // Even a dry run of an object needs its namespace, and a custom object its definition.
     for folder in ["config/namespace", "config/crd"] {
         must(plane.kubectl(["apply", "-k", &in_repository(folder)]).await.ok());
     }
     let overlays = Overlays::new();
-    let with_volume =
-        overlays.write("volume", "resources: [../config/default]\ncomponents: [../config/volume]\n");
+    let with_volume = overlays
+        .write("volume", "resources: [../config/default]\ncomponents: [../config/components/volume]\n");
+    let exposed = overlays.write(
+        "exposed",
+        "namespace: kubesvc\nresources: [../config/default]\ncomponents: [../config/components/expose]\n",
+    );
     let folders =
         ["config/default", "config/replicas", "config/copy-database", "config/agent", "config/people"];
-    for folder in folders.map(in_repository).into_iter().chain([with_volume]) {
+    let modes = ["agent", "infrastructure", "spinnaker-service"].map(|mode| format!("config/modes/{mode}"));
+    let folders = folders.into_iter().chain(modes.iter().map(String::as_str)).map(in_repository);
+    for folder in folders.chain([with_volume, exposed]) {
         let tried = plane.kubectl(["apply", "--dry-run=server", "-k", &folder]).await;
         must(tried.ok().map_err(|e| format!("{folder}: {e}")));
     }
@@ -48,15 +55,15 @@ async fn several_replicas_share_a_database_and_have_no_volume() {
     assert!(objects.iter().all(|object| object["kind"] != "PersistentVolumeClaim"));
     let settings = only(&objects, "ConfigMap")["data"]["kubesvc.yml"].as_str().expect("settings");
     assert!(!settings.contains("sqlite:"), "{settings}");
-    let budget = only(&objects, "PodDisruptionBudget");
+    let rate_limit = only(&objects, "PodDisruptionBudget");
     assert_eq!(
-        budget["spec"]["selector"], deployment["spec"]["selector"],
+        rate_limit["spec"]["selector"], deployment["spec"]["selector"],
         "the budget is for the operator's pods"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_ask_for_approval_and_serve_until_their_nodes_have_heard_that_they_leave() {
+async fn replicas_require_approval_and_serve_until_endpoints_are_updated() {
     let objects = rendered(shared().await, &in_repository("config/replicas")).await;
     let settings = only(&objects, "ConfigMap")["data"]["kubesvc.yml"].as_str().expect("settings");
     assert!(settings.contains("approval: manual"), "{settings}");
@@ -67,7 +74,7 @@ async fn replicas_ask_for_approval_and_serve_until_their_nodes_have_heard_that_t
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_is_asked_each_second_while_it_starts_and_needs_no_storage_class() {
+async fn startup_probe_runs_each_second_and_no_storage_class_is_needed() {
     let plane = shared().await;
     let objects = rendered(plane, &in_repository("config/default")).await;
     let pod = only(&objects, "Deployment")["spec"]["template"]["spec"].clone();
@@ -79,7 +86,8 @@ async fn an_operator_is_asked_each_second_while_it_starts_and_needs_no_storage_c
     assert!(objects.iter().all(|object| object["kind"] != "PersistentVolumeClaim"));
 
     let overlays = Overlays::new();
-    let folder = overlays.write("volume", "resources: [../config/default]\ncomponents: [../config/volume]\n");
+    let folder = overlays
+        .write("volume", "resources: [../config/default]\ncomponents: [../config/components/volume]\n");
     let objects = rendered(plane, &folder).await;
     let pod = only(&objects, "Deployment")["spec"]["template"]["spec"].clone();
     let volume = database_of(&pod);
@@ -97,12 +105,12 @@ async fn only_agents_reach_9091_and_only_labelled_pods_7002() {
         rendered(plane, &in_repository("config/replicas")).await,
         rendered(plane, &in_repository("config/agent")).await,
     );
-    for objects in [&operator, &agent] {
-        let (policy, deployment) = (&only(objects, "NetworkPolicy")["spec"], only(objects, "Deployment"));
+    for (objects, kind) in [(&operator, "Deployment"), (&agent, "StatefulSet")] {
+        let (policy, workload) = (&only(objects, "NetworkPolicy")["spec"], only(objects, kind));
         assert_eq!(policy["policyTypes"], serde_json::json!(["Ingress", "Egress"]));
-        assert_eq!(policy["podSelector"], deployment["spec"]["selector"], "it is for these pods");
+        assert_eq!(policy["podSelector"], workload["spec"]["selector"], "it is for these pods");
     }
-    let agents = &only(&agent, "Deployment")["spec"]["template"]["metadata"]["labels"];
+    let agents = &only(&agent, "StatefulSet")["spec"]["template"]["metadata"]["labels"];
     let ingress = only(&operator, "NetworkPolicy")["spec"]["ingress"].as_array().expect("rules").clone();
     for rule in &ingress {
         for port in rule["ports"].as_array().expect("ports") {
@@ -138,10 +146,12 @@ async fn renamed(base: &str) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bindings_and_names_hold_together_under_an_overlay_with_namespace_prefix_and_suffix() {
-    for (base, name) in
-        [("config/agent", "x-eu-kubesvc-agent-one"), ("config/replicas", "x-eu-kubesvc-operator-one")]
-    {
+async fn bindings_and_names_stay_consistent_under_an_overlay() {
+    for (base, kind, name) in [
+        ("config/agent", "StatefulSet", "x-eu-kubesvc-agent-one"),
+        ("config/modes/agent", "StatefulSet", "x-eu-kubesvc-agent-one"),
+        ("config/replicas", "Deployment", "x-eu-kubesvc-operator-one"),
+    ] {
         let objects = renamed(base).await;
         let has = |kind: &Value, name: &Value, namespace: &Value| {
             objects.iter().any(|object| {
@@ -164,14 +174,14 @@ async fn bindings_and_names_hold_together_under_an_overlay_with_namespace_prefix
             assert!(has(&role["kind"], &role["name"], namespace), "{binding}");
         }
         assert!(bindings > 0, "{base} binds a role");
-        let deployment = only(&objects, "Deployment");
-        assert_eq!(deployment["metadata"]["name"], name);
-        let pod = &deployment["spec"]["template"]["spec"];
+        let workload = only(&objects, kind);
+        assert_eq!(workload["metadata"]["name"], name);
+        let pod = &workload["spec"]["template"]["spec"];
         let armory = Value::from("armory");
         assert!(has(&Value::from("ServiceAccount"), &pod["serviceAccountName"], &armory), "{pod}");
         let variable = |name: &str| variable(pod, name).map(|one| one["value"].clone());
-        match base {
-            "config/agent" => {
+        match kind {
+            "StatefulSet" => {
                 assert_eq!(variable("DEPLOYMENT_NAME"), Some(Value::from(name)), "a zone of its own");
             }
             _ => assert_eq!(
@@ -191,12 +201,11 @@ fn chapter(heading: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_readme_installs_fits_together_and_deleting_a_part_leaves_the_rest() {
+async fn readme_install_is_consistent_and_parts_are_deleted_independently() {
     let plane = must(ControlPlane::start().await);
     let install = chapter("Install it");
-    let block = install.split("```").nth(1).expect("commands");
     let mut applied = Vec::new();
-    for line in block.lines() {
+    for line in install.split("```").skip(1).step_by(2).flat_map(str::lines) {
         let command: Vec<_> = line.split('#').next().unwrap_or_default().split_whitespace().collect();
         match command[..] {
             ["kubectl", "apply", "-k", folder] => {
@@ -206,25 +215,30 @@ async fn what_the_readme_installs_fits_together_and_deleting_a_part_leaves_the_r
                 applied.push(folder.to_owned());
             }
             ["docker", "build", "-t", image, "."] => {
-                for folder in ["config/default", "config/replicas", "config/agent"] {
+                for (folder, kind) in [
+                    ("config/default", "Deployment"),
+                    ("config/replicas", "Deployment"),
+                    ("config/agent", "StatefulSet"),
+                ] {
                     let objects = rendered(&plane, &in_repository(folder)).await;
-                    let pod = &only(&objects, "Deployment")["spec"]["template"]["spec"];
+                    let pod = &only(&objects, kind)["spec"]["template"]["spec"];
                     assert_eq!(pod["containers"][0]["image"], image, "{folder} has what {line:?} builds");
                 }
             }
-            [] | ["sh"] => {}
+            // tests/it/charts/pages.rs runs these.
+            ["helm", ..] | [] | ["sh"] => {}
             _ => unreachable!("this test does not know what to do with {line:?}"),
         }
     }
     assert!(applied.len() >= 4, "{applied:?}");
     // The zone of the samples is the one that this agent claims.
     let objects = rendered(&plane, &in_repository("config/agent")).await;
-    let deployment = only(&objects, "Deployment");
-    let name = variable(&deployment["spec"]["template"]["spec"], "DEPLOYMENT_NAME").expect("it is said");
+    let set = only(&objects, "StatefulSet");
+    let name = variable(&set["spec"]["template"]["spec"], "DEPLOYMENT_NAME").expect("it is said");
     let zone = format!(
         "{}_{}",
         name["value"].as_str().unwrap_or_default(),
-        deployment["metadata"]["namespace"].as_str().unwrap_or_default()
+        set["metadata"]["namespace"].as_str().unwrap_or_default()
     );
     let tour = chapter("A tour");
     let zones: Vec<_> = tour.split("zoneId: ").skip(1).map(|rest| rest.trim_start_matches('"')).collect();
@@ -234,15 +248,18 @@ async fn what_the_readme_installs_fits_together_and_deleting_a_part_leaves_the_r
     let samples = in_repository("config/samples");
     must(plane.kubectl(["apply", "-n", "kubesvc", "-k", &samples]).await.ok());
     let names = async || {
-        let list = ["get", "-n", "kubesvc", "-o", "name", "kubesvcaccounts,secrets,deployments"];
+        let list = ["get", "-n", "kubesvc", "-o", "name", "kubesvcaccounts,secrets,deployments,statefulsets"];
         let listed = must(plane.kubectl(list).await.ok());
         listed.lines().map(str::to_owned).collect::<Vec<_>>()
     };
     let mut left = names().await;
     assert!(left.iter().any(|one| one.contains("kubesvcaccount")), "{left:?}");
-    for (folder, gone) in [("config/agent", "kubesvc-agent"), ("config/default", "kubesvc-operator")] {
+    for (folder, gone) in [
+        ("config/agent", "statefulset.apps/kubesvc-agent"),
+        ("config/default", "deployment.apps/kubesvc-operator"),
+    ] {
         must(plane.kubectl(["delete", "-k", &in_repository(folder)]).await.ok());
-        left.retain(|one| *one != format!("deployment.apps/{gone}"));
+        left.retain(|one| one != gone);
         assert_eq!(names().await, left, "after the deletion of {folder}");
         let phase = ["get", "namespace", "kubesvc", "-o", "jsonpath={.status.phase}"];
         assert_eq!(must(plane.kubectl(phase).await.ok()), "Active");
@@ -250,7 +267,7 @@ async fn what_the_readme_installs_fits_together_and_deleting_a_part_leaves_the_r
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn probes_ask_the_port_that_serves_health_alone() {
+async fn probes_use_the_health_port() {
     let plane = shared().await;
     for folder in ["config/default", "config/replicas"] {
         let objects = rendered(plane, &in_repository(folder)).await;
@@ -272,11 +289,11 @@ async fn probes_ask_the_port_that_serves_health_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_copy_is_made_from_the_volume_of_one_replica_to_the_database_of_several() {
+async fn copy_job_reads_the_volume_and_writes_the_shared_database() {
     let plane = shared().await;
     let overlays = Overlays::new();
-    let with_volume =
-        overlays.write("volume", "resources: [../config/default]\ncomponents: [../config/volume]\n");
+    let with_volume = overlays
+        .write("volume", "resources: [../config/default]\ncomponents: [../config/components/volume]\n");
     let copy = rendered(plane, &in_repository("config/copy-database")).await;
     let one = rendered(plane, &with_volume).await;
     let several = rendered(plane, &in_repository("config/replicas")).await;
@@ -291,6 +308,47 @@ async fn the_copy_is_made_from_the_volume_of_one_replica_to_the_database_of_seve
     assert!(settings.contains(from["value"].as_str().unwrap_or("nothing")), "{from} is not in {settings}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn monitors_scrape_existing_ports_that_the_network_policy_allows() {
+    let overlays = Overlays::new();
+    for (name, base, kind, component, port, number) in [
+        ("one", "default", "Deployment", "monitoring", "http", 7002),
+        ("several", "replicas", "Deployment", "monitoring", "http", 7002),
+        ("agent", "agent", "StatefulSet", "monitoring-agent", "metrics", 8008),
+    ] {
+        let text = format!(
+            "namespace: kubesvc\nresources: [../config/{base}]\ncomponents: [../config/components/{component}]\n"
+        );
+        let objects = rendered(shared().await, &overlays.write(name, &text)).await;
+        let (monitor, pod) = (only(&objects, "PodMonitor"), &only(&objects, kind)["spec"]["template"]);
+        let wanted = monitor["spec"]["selector"]["matchLabels"].as_object().expect("labels");
+        assert!(wanted.iter().all(|(label, value)| pod["metadata"]["labels"][label] == *value), "{monitor}");
+        assert_eq!(monitor["spec"]["podMetricsEndpoints"][0]["port"], port);
+        let container = &pod["spec"]["containers"][0];
+        let ports = container["ports"].as_array().expect("ports");
+        let named = ports.iter().find(|one| one["name"] == port).expect("the port is there");
+        assert_eq!(named["containerPort"], number);
+        let rules = only(&objects, "NetworkPolicy")["spec"]["ingress"].as_array().expect("rules").clone();
+        let lets_in = |rule: &&Value| {
+            rule["ports"][0]["port"] == number
+                && rule["from"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/name"] == "prometheus"
+                && rule["from"][0]["namespaceSelector"]["matchLabels"]["kubesvc.io/metrics"] == "allowed"
+        };
+        assert_eq!(rules.iter().filter(lets_in).count(), 1, "{rules:?}");
+        assert_eq!(only(&objects, "PrometheusRule")["metadata"]["namespace"], "kubesvc");
+        if component == "monitoring" {
+            let dashboards =
+                objects.iter().filter(|object| object["metadata"]["labels"]["grafana_dashboard"] == "1");
+            let dashboards: Vec<_> =
+                dashboards.map(|object| object["data"]["kubesvc.json"].as_str()).collect();
+            assert!(matches!(dashboards[..], [Some(text)] if text.contains("schemaVersion")));
+        } else {
+            let enabled = variable(&pod["spec"], "PROMETHEUS_ENABLED").expect("the agent serves metrics");
+            assert_eq!(enabled["value"], "true");
+        }
+    }
+}
+
 /// The volume of a pod with SQLite's file.
 fn database_of(pod: &Value) -> Value {
     let volumes = pod["volumes"].as_array().cloned().unwrap_or_default();
@@ -303,14 +361,14 @@ fn variable(pod: &Value, name: &str) -> Option<Value> {
     all.into_iter().find(|one| one["name"] == name)
 }
 
-/// A copy of `config` and `crds`, with room for overlays: a kustomization can refer to others by relative
+/// A copy of `config`, `crds` and `charts`, with room for overlays: a kustomization can refer to others by relative
 /// paths only.
-struct Overlays(Folder);
+pub(crate) struct Overlays(Folder);
 
 impl Overlays {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = must(Folder::new("overlays"));
-        for name in ["config", "crds"] {
+        for name in ["config", "crds", "charts"] {
             must(
                 copy(Path::new(&in_repository(name)), &folder.file(name)).map_err(|e| format!("{name}: {e}")),
             );
@@ -319,7 +377,7 @@ impl Overlays {
     }
 
     /// Writes an overlay and returns its folder.
-    fn write(&self, name: &str, text: &str) -> String {
+    pub(crate) fn write(&self, name: &str, text: &str) -> String {
         let folder = self.0.file(name);
         let written = std::fs::create_dir(&folder)
             .and_then(|()| std::fs::write(folder.join("kustomization.yaml"), text));
@@ -344,8 +402,7 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
 
 async fn rendered(plane: &ControlPlane, folder: &str) -> Vec<Value> {
     let rendered = must(plane.kubectl(["kustomize", folder]).await.ok());
-    let read = ["create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-"];
-    documents(&must(plane.kubectl_with_input(read, &rendered).await.ok()))
+    read(&rendered)
 }
 
 fn only<'a>(objects: &'a [Value], kind: &str) -> &'a Value {

@@ -4,15 +4,15 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::harness::must;
 use crate::world::{World, in_repository};
+use kubesvc_testkit::must;
 
 /// Number of generated requests for each call and check.
 const EXAMPLES: &str = "60";
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "it needs schemathesis, which `make openapi-check` sees to"]
-async fn made_up_requests_are_answered_as_the_document_says() {
+async fn generated_requests_are_answered_as_documented() {
     let program = std::env::var("KUBESVC_SCHEMATHESIS").expect("`make openapi-check` says where it is");
     let world = World::prepare().setting("logging.level", "info").start().await;
     for name in ["0", "prod"] {

@@ -1,19 +1,19 @@
 //! `kubectl kubesvc` against a real API server, operator and agents.
 
 mod change;
-mod hostile;
+mod control_characters;
+mod errors;
 mod rights;
 mod shells;
 mod show;
-mod trouble;
 
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::harness::kubectl::{self, Output};
-use crate::harness::must;
 use crate::world::World;
+use kubesvc_testkit::kubectl::{self, Output};
+use kubesvc_testkit::must;
 
 /// The plugin binary.
 const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-kubesvc");

@@ -8,24 +8,24 @@
 //!
 //! | file | provides |
 //! |---|---|
-//! | `plan.rs`, `deck.rs` | which fault happens to what and when, from the seed alone |
+//! | `plan.rs`, `fault_schedule.rs` | which fault happens to what and when, from the seed alone |
 //! | `scene.rs`, `balancer.rs` | all participants, and the Service that agents dial |
-//! | `processes.rs`, `book.rs` | executing and recording faults |
+//! | `processes.rs`, `fault_log.rs` | executing and recording faults |
 //! | `changes.rs` | executing changes, through the API server and REST |
 //! | `watcher.rs`, `watcher/`, `rules.rs` | the invariants |
-//! | `settled.rs` | the conditions at the end |
-//! | `chronicle.rs` | the events that led to a violation |
+//! | `desired_state.rs` | the conditions at the end |
+//! | `event_log.rs` | the events that led to a violation |
 
 mod balancer;
-mod book;
 mod changes;
-mod chronicle;
-mod deck;
+mod desired_state;
+mod event_log;
+mod fault_log;
+mod fault_schedule;
 mod plan;
 mod processes;
 mod rules;
 mod scene;
-mod settled;
 mod watcher;
 
 use std::collections::BTreeMap;
@@ -34,20 +34,20 @@ use std::time::{Duration, Instant};
 
 use futures::future::Either;
 
-use self::chronicle::Chronicle;
+use self::event_log::EventLog;
 use self::plan::{Plan, Round};
 use self::processes::Leader;
 use self::scene::Scene;
 use self::watcher::Watcher;
-use crate::harness::databases::Kind;
-use crate::harness::must;
+use kubesvc_testkit::databases::Kind;
+use kubesvc_testkit::must;
 
 /// Duration of the faults in the tests, in seconds.
-const A_MINUTE: u64 = 60;
+const SHORT_RUN_SECONDS: u64 = 60;
 /// Duration in each half of `make random-faults`, in seconds.
-const HALF_AN_HOUR: u64 = 1800;
+const LONG_RUN_SECONDS: u64 = 1800;
 /// Timeout for the accounts to be as desired for the first time.
-const BEGIN: Duration = Duration::from_secs(120);
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Reads a number from the environment.
 fn from_environment(name: &str) -> Option<u64> {
@@ -67,41 +67,42 @@ async fn run(kind: Kind, seed: u64, seconds: u64) {
     let title =
         format!("random faults on {kind:?}, KUBESVC_SEED={seed} KUBESVC_FAULT_SECONDS={}", lasts.as_secs());
     say(&title);
-    let scene = Scene::start(kind, Chronicle::new(title)).await;
+    let scene = Scene::start(kind, EventLog::new(title)).await;
     let (leader, watcher) = (Leader::default(), Watcher::default());
-    let told = tokio::select! {
-        told = rounds(&scene, &watcher, &leader, &plan) => told,
+    let summary = tokio::select! {
+        summary = rounds(&scene, &watcher, &leader, &plan) => summary,
         () = watcher.watch(&scene) => must(Err("the watcher has stopped".to_owned())),
-        () = scene.look_after(&leader) => must(Err("nobody looks after the processes".to_owned())),
+        () = scene.supervise(&leader) => must(Err("the supervision of the processes has stopped".to_owned())),
     };
-    say(&told);
-    must(scene.chronicle.verdict());
+    say(&summary);
+    must(scene.event_log.verdict());
 }
 
 /// Performs all rounds and returns the summary.
 async fn rounds(scene: &Scene, watcher: &Watcher, leader: &Leader, plan: &Plan) -> String {
     scene.make(&plan.first).await;
-    must(scene.settle(&plan.first, BEGIN).await);
-    watcher.all_is_settled();
+    must(scene.settle(&plan.first, START_TIMEOUT).await);
+    watcher.mark_settled();
     let begin = scene.memory();
     let mut slowest = Duration::ZERO;
     for (number, round) in plan.rounds.iter().enumerate() {
         let over = play(scene, watcher, leader, round).await;
-        match scene.settle(&round.wishes, settled::LIMIT.saturating_sub(over.elapsed())).await {
+        match scene.settle(&round.desired_accounts, desired_state::LIMIT.saturating_sub(over.elapsed())).await
+        {
             Ok(()) => slowest = slowest.max(over.elapsed()),
             Err(why) => {
                 scene
-                    .chronicle
+                    .event_log
                     .violation(None, format!("a minute after the last fault of round {number}: {why}"));
                 // Later rounds start from the desired state; without it there is nothing to continue from.
-                must(scene.settle(&round.wishes, BEGIN).await);
+                must(scene.settle(&round.desired_accounts, START_TIMEOUT).await);
             }
         }
         if plan.rounds.len() > 1 {
-            let violations = scene.chronicle.violations();
+            let violations = scene.event_log.violations();
             say(&format!(
                 "{:6.0} s: round {} of {}, slowest recovery {:.1} s, {violations} violations, memory {:?} MiB",
-                scene.chronicle.now().as_secs_f64(),
+                scene.event_log.now().as_secs_f64(),
                 number + 1,
                 plan.rounds.len(),
                 slowest.as_secs_f64(),
@@ -124,7 +125,7 @@ async fn play(scene: &Scene, watcher: &Watcher, leader: &Leader, round: &Round) 
     let mut changes = std::pin::pin!(futures::future::join_all(changes));
     let faults = futures::future::join_all(round.faults.iter().map(async |fault| {
         tokio::time::sleep_until((begun + fault.at).into()).await;
-        scene.carry_out(*fault, leader).await;
+        scene.execute(*fault, leader).await;
     }));
     let length = round.changes.last().map_or(Duration::ZERO, |last| last.at);
     let all_over = async {
@@ -134,7 +135,7 @@ async fn play(scene: &Scene, watcher: &Watcher, leader: &Leader, round: &Round) 
     };
     match futures::future::select(std::pin::pin!(all_over), &mut changes).await {
         Either::Left((over, _)) => {
-            let _ = tokio::time::timeout_at((over + settled::LIMIT).into(), changes).await;
+            let _ = tokio::time::timeout_at((over + desired_state::LIMIT).into(), changes).await;
             over
         }
         Either::Right((_, all_over)) => all_over.await,
@@ -143,7 +144,7 @@ async fn play(scene: &Scene, watcher: &Watcher, leader: &Leader, round: &Round) 
 
 impl Scene {
     fn summary(&self, slowest: Duration, begin: &[u64]) -> String {
-        let of = |start: &str| self.chronicle.counts(start);
+        let of = |start: &str| self.event_log.counts(start);
         format!(
             "  faults: {}\n  changes: {}\n  transitions: {}\n  also: {}\n  slowest recovery {:.1} s; memory of the \
              replicas {begin:?} MiB at the begin, {:?} MiB at the end; {} violations",
@@ -153,31 +154,31 @@ impl Scene {
             of("also:"),
             slowest.as_secs_f64(),
             self.memory(),
-            self.chronicle.violations(),
+            self.event_log.violations(),
         )
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_minute_of_random_faults_on_postgresql_breaks_nothing() {
-    run(Kind::PostgreSql, 1, A_MINUTE).await;
+    run(Kind::PostgreSql, 1, SHORT_RUN_SECONDS).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_minute_of_random_faults_on_mariadb_breaks_nothing() {
-    run(Kind::MariaDb, 2, A_MINUTE).await;
+    run(Kind::MariaDb, 2, SHORT_RUN_SECONDS).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "half an hour: make random-faults"]
 async fn half_an_hour_of_random_faults_on_postgresql_breaks_nothing() {
-    run(Kind::PostgreSql, fastrand::u64(..1_000_000), HALF_AN_HOUR).await;
+    run(Kind::PostgreSql, fastrand::u64(..1_000_000), LONG_RUN_SECONDS).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "half an hour: make random-faults"]
 async fn half_an_hour_of_random_faults_on_mariadb_breaks_nothing() {
-    run(Kind::MariaDb, fastrand::u64(..1_000_000), HALF_AN_HOUR).await;
+    run(Kind::MariaDb, fastrand::u64(..1_000_000), LONG_RUN_SECONDS).await;
 }
 
 #[test]
@@ -188,7 +189,7 @@ fn the_same_seed_makes_the_same_decisions() {
 }
 
 #[test]
-fn a_minute_has_seen_each_kind_of_process_fail_and_leaves_the_steady_accounts_alone() {
+fn a_minute_includes_every_kind_of_fault_and_never_changes_steady_accounts() {
     for seed in 0..50 {
         let plan = Plan::new(seed, Duration::from_secs(60));
         let [round] = &plan.rounds[..] else { unreachable!("a minute is one round") };
@@ -196,7 +197,11 @@ fn a_minute_has_seen_each_kind_of_process_fail_and_leaves_the_steady_accounts_al
         assert!(round.faults.iter().all(|fault| fault.at + fault.lasts <= Duration::from_secs(60)));
         assert!(round.changes.iter().all(|change| change.account >= plan::STEADY));
         assert!(round.changes.len() > 150, "seed {seed}: {} changes", round.changes.len());
-        let ends = round.wishes.iter().filter(|wish| wish.is_some_and(|wish| !wish.active)).count();
+        let ends = round
+            .desired_accounts
+            .iter()
+            .filter(|desired| desired.is_some_and(|desired| !desired.active))
+            .count();
         assert!(ends > 10, "seed {seed}: {ends} are to be INACTIVE");
     }
 }

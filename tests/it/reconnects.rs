@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kubesvc::account::State;
-use kubesvc::wire::ops::hub_frame;
+use kubesvc_core::State;
+use kubesvc_core::wire::ops::hub_frame;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::harness::simulated_agent::SimulatedAgent;
-use crate::harness::simulated_agent::frames::{Introduction, NoSession, Policy};
-use crate::harness::{must, wait::eventually};
-use crate::world::{Database, PATIENCE, World};
+use crate::world::{Database, MAX_WAIT, World};
+use kubesvc_testkit::simulated_agent::SimulatedAgent;
+use kubesvc_testkit::simulated_agent::frames::{Introduction, NoSession, Policy};
+use kubesvc_testkit::{must, wait::eventually};
 
 /// Number of agents, each with a zone and an account of its own.
 const AGENTS: usize = 10;
@@ -22,7 +22,7 @@ const AGENTS: usize = 10;
 const GRACE: u64 = 3;
 
 /// Agents that reconnect whenever they are told to, until dropped.
-struct Crowd {
+struct ReconnectingAgents {
     connected: Arc<Mutex<BTreeMap<usize, u32>>>,
     /// Maximum number of refusals of one agent between two streams.
     refusals: Arc<Mutex<u32>>,
@@ -31,13 +31,13 @@ struct Crowd {
     tasks: TaskTracker,
 }
 
-impl Drop for Crowd {
+impl Drop for ReconnectingAgents {
     fn drop(&mut self) {
         self.stop.cancel();
     }
 }
 
-impl Crowd {
+impl ReconnectingAgents {
     fn gather(hub: u16) -> Self {
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         let (connected, refusals) = (Arc::default(), Arc::default());
@@ -55,7 +55,7 @@ impl Crowd {
 
     /// Waits until each agent was accepted `times` times.
     async fn until_all_were_accepted(&self, times: u32) {
-        eventually(&format!("all agents were accepted {times} times"), 2 * PATIENCE, async || {
+        eventually(&format!("all agents were accepted {times} times"), 2 * MAX_WAIT, async || {
             let connected = self.connected.lock().clone();
             let there = connected.values().filter(|count| **count >= times).count();
             if there == AGENTS { Ok(()) } else { Err(format!("{there} of {AGENTS}")) }
@@ -116,8 +116,8 @@ async fn accounts_stay_active_while_agents_wait(database: Database) {
         let (name, zone) = (format!("account-{agent}"), format!("zone-{agent}"));
         world.account(&name).zone(&zone).kubeconfig(&cluster.kubeconfig()).create().await;
     }
-    let crowd = Crowd::gather(world.operator().hub_port());
-    crowd.until_all_were_accepted(1).await;
+    let reconnecting = ReconnectingAgents::gather(world.operator().hub_port());
+    reconnecting.until_all_were_accepted(1).await;
     for agent in 0..AGENTS {
         world.until(&format!("account-{agent}"), State::Active).await;
     }
@@ -127,37 +127,37 @@ async fn accounts_stay_active_while_agents_wait(database: Database) {
     limit_registrations(&world);
     world.operator().kill_and_start().await;
     let since = Instant::now();
-    crowd.until_all_were_accepted(2).await;
+    reconnecting.until_all_were_accepted(2).await;
     let queued = since.elapsed();
     assert!(
         queued > Duration::from_secs(2 * GRACE),
         "they waited for {queued:?}: too short to prove anything"
     );
-    assert!(*crowd.refusals.lock() >= 1, "nobody was told to come again");
+    assert!(*reconnecting.refusals.lock() >= 1, "nobody was told to come again");
     for agent in 0..AGENTS {
         assert_eq!(world.state(&format!("account-{agent}")).await, Some(State::Active));
     }
     assert_eq!((0..AGENTS).map(writes).collect::<Vec<_>>(), before, "nothing was written of any account");
 
-    crowd.stops[&0].cancel();
+    reconnecting.stops[&0].cancel();
     world.until("account-0", State::Orphaned).await;
-    crowd.stop.cancel();
-    crowd.tasks.close();
-    crowd.tasks.wait().await;
+    reconnecting.stop.cancel();
+    reconnecting.tasks.close();
+    reconnecting.tasks.wait().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn accounts_stay_active_while_agents_wait_for_longer_than_the_grace_to_be_registered() {
+async fn accounts_stay_active_while_registration_takes_longer_than_grace() {
     accounts_stay_active_while_agents_wait(Database::Sqlite).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_where_several_replicas_could_lead() {
+async fn accounts_stay_active_during_slow_registration_with_leader_election() {
     accounts_stay_active_while_agents_wait(Database::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_that_is_asked_to_stop_sends_its_agents_to_another_one_and_no_account_is_orphaned() {
+async fn terminated_replica_moves_its_agents_and_orphans_nothing() {
     let world = World::prepare()
         .database(Database::Postgres)
         .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 10)
@@ -186,8 +186,8 @@ async fn a_replica_that_is_asked_to_stop_sends_its_agents_to_another_one_and_no_
     let again =
         SimulatedAgent::connect(&hub, agent.again(), Policy::default()).await.expect("it is accepted");
     assert_eq!(again.accepted().replica_id, "operator-0");
-    eventually("its object names the other replica", PATIENCE, async || {
-        let agents = world.api::<kubesvc::account::KubesvcAgent>();
+    eventually("its object names the other replica", MAX_WAIT, async || {
+        let agents = world.api::<kubesvc_core::KubesvcAgent>();
         let listed =
             agents.list(&kube::api::ListParams::default()).await.map_err(|error| error.to_string())?;
         let session =
@@ -203,7 +203,7 @@ async fn a_replica_that_is_asked_to_stop_sends_its_agents_to_another_one_and_no_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_that_begins_anew_under_its_old_id_has_none_of_its_former_agents() {
+async fn restarted_replica_with_its_old_id_has_no_former_agents() {
     // The test would time out if it had to wait for such a Lease to expire: the former process is gone
     // because a new one has started.
     const LEASE: u64 = 600;

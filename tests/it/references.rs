@@ -3,7 +3,7 @@
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::DeleteParams;
-use kubesvc::account::{KubesvcAccount, State};
+use kubesvc_core::{KubesvcAccount, State};
 use serde_json::{Value, json};
 
 use crate::world::{World, condition};
@@ -30,7 +30,7 @@ async fn world_without_retries() -> World {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reference_to_a_secret_is_followed_and_its_change_activates_anew() {
+async fn secret_reference_is_resolved_and_its_change_reactivates_the_account() {
     let world = world_without_retries().await;
     let (old, new) = (world.cluster("old").await, world.cluster("new").await);
     let _agent = world.agent("agent-1").start().await;
@@ -71,7 +71,7 @@ async fn a_reference_to_a_secret_is_followed_and_its_change_activates_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_reference_cannot_be_is_said_and_stalls() {
+async fn invalid_reference_is_named_and_stalls_the_account() {
     let world = world_without_retries().await;
     let cluster = world.cluster("spinnaker").await;
     let _agent = world.agent("agent-1").start().await;
@@ -117,7 +117,7 @@ async fn what_a_reference_cannot_be_is_said_and_stalls() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_of_the_operator_is_read_below_the_folders_of_the_setting() {
+async fn operator_file_reference_is_read_only_below_configured_folders() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("prod");
     let world = World::prepare()
@@ -151,7 +151,7 @@ async fn a_file_of_the_operator_is_read_below_the_folders_of_the_setting() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_definition_that_was_read_can_be_sent_back_though_its_reference_was_redacted() {
+async fn redacted_reference_sent_back_by_rest_is_kept() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let _agent = world.agent("agent-1").start().await;
@@ -170,7 +170,7 @@ async fn a_definition_that_was_read_can_be_sent_back_though_its_reference_was_re
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rest_takes_a_reference_wherever_it_takes_a_file() {
+async fn rest_accepts_a_reference_wherever_it_accepts_a_file() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let (accounts, dynamic) = ("/armory/accounts", "/armory/accounts/dynamic");

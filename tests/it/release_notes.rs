@@ -7,17 +7,17 @@
 
 use std::time::Duration;
 
-use kubesvc::account::{KubesvcAccount, KubesvcAgent, State, names};
+use kubesvc_core::{KubesvcAccount, KubesvcAgent, State, object_names};
 use serde_json::json;
 use url::Url;
 
-use crate::faults::proxy::{Line, Proxy};
-use crate::harness::simulated_agent::{
+use crate::faults::proxy::{Proxy, ProxyMode};
+use crate::world::{Database, MAX_WAIT, Operator, Prepare, World};
+use kubesvc_testkit::simulated_agent::{
     SimulatedAgent,
     frames::{Introduction, OnAdd, Policy, identity},
 };
-use crate::harness::{must, wait::eventually};
-use crate::world::{Database, Operator, PATIENCE, Prepare, World};
+use kubesvc_testkit::{must, wait::eventually};
 
 /// Validity of a Lease unless a test sets another one, in seconds.
 const LEASE: u64 = 6;
@@ -66,7 +66,7 @@ async fn active(world: &World, name: &str) -> KubesvcAccount {
 
 /// Waits until a simulated agent holds `count` accounts.
 async fn holds(agent: &SimulatedAgent, count: usize) {
-    eventually(&format!("{agent:?} holds {count}"), PATIENCE, async || match agent.held().len() {
+    eventually(&format!("{agent:?} holds {count}"), MAX_WAIT, async || match agent.held().len() {
         held if held == count => Ok(()),
         held => Err(format!("it holds {held}")),
     })
@@ -75,8 +75,9 @@ async fn holds(agent: &SimulatedAgent, count: usize) {
 
 /// Waits until the object of an agent in zone east shows the wanted connection state.
 async fn until_connected(world: &World, id: &str, wanted: bool) {
-    eventually(&format!("agent {id} with connected: {wanted}"), PATIENCE, async || {
-        let object = world.api::<KubesvcAgent>().get(&names::agent_object_name(id, "east")).await;
+    eventually(&format!("agent {id} with connected: {wanted}"), MAX_WAIT, async || {
+        let object =
+            world.api::<KubesvcAgent>().get(&object_names::agent_object_name(&id.into(), "east")).await;
         let status = object.map_err(|error| error.to_string())?.status.unwrap_or_default();
         if status.connected == wanted { Ok(()) } else { Err(format!("{status:?}")) }
     })
@@ -84,12 +85,12 @@ async fn until_connected(world: &World, id: &str, wanted: bool) {
 }
 
 /// Waits for a newly created account: by then the leader has processed everything before.
-async fn leader_has_looked(world: &World, name: &str) {
+async fn until_leader_has_checked(world: &World, name: &str) {
     active(world, name).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_agent_pod_that_connects_before_the_old_one_was_flushed_orphans_nothing() {
+async fn overlapping_agent_pods_orphan_nothing() {
     let (world, follower) = two(2).await;
     let old = agent(&follower, "pod-old").await;
     until_connected(&world, "pod-old", true).await;
@@ -102,7 +103,7 @@ async fn a_new_agent_pod_that_connects_before_the_old_one_was_flushed_orphans_no
     until_connected(&world, "pod-old", false).await;
     // The fault: longer than the grace.
     tokio::time::sleep(Duration::from_secs(5)).await;
-    leader_has_looked(&world, "after").await;
+    until_leader_has_checked(&world, "after").await;
     let now = world.object("prod").await.expect("it is there");
     assert_eq!(now.status_or_default().state(), State::Active);
     assert_eq!(now.status_or_default().epoch, account.status_or_default().epoch);
@@ -110,7 +111,7 @@ async fn a_new_agent_pod_that_connects_before_the_old_one_was_flushed_orphans_no
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_late_heartbeat_makes_no_account_unrecoverable() {
+async fn one_late_heartbeat_leaves_accounts_recoverable() {
     let (world, follower) = two(2).await;
     let agent = agent(&follower, "agent-1").await;
     active(&world, "prod").await;
@@ -128,7 +129,7 @@ async fn one_late_heartbeat_makes_no_account_unrecoverable() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_account_is_deleted_by_a_blip_between_replicas() {
+async fn connection_loss_between_replicas_deletes_no_account() {
     let world = prepare(30, LEASE).start().await;
     let server = world.control_plane().server_url();
     let port = must(Url::parse(&server).map_err(|e| e.to_string())).port().expect("it has a port");
@@ -149,9 +150,9 @@ async fn no_account_is_deleted_by_a_blip_between_replicas() {
     let before = writes();
 
     // The others see no sign of life from it until long after its Lease has expired.
-    line.set(Line::Cut);
+    line.set(ProxyMode::Cut);
     let alive = async |count: usize| {
-        eventually(&format!("{count} replicas alive"), PATIENCE, async || {
+        eventually(&format!("{count} replicas alive"), MAX_WAIT, async || {
             let log = world.operator().log_text();
             let last = log.lines().rfind(|line| line.contains("live replicas changed")).unwrap_or_default();
             if last.contains(&format!("replicas={count} ")) { Ok(()) } else { Err(last.to_owned()) }
@@ -159,9 +160,9 @@ async fn no_account_is_deleted_by_a_blip_between_replicas() {
         .await;
     };
     alive(1).await;
-    line.set(Line::Open);
+    line.set(ProxyMode::Open);
     alive(2).await;
-    leader_has_looked(&world, "after").await;
+    until_leader_has_checked(&world, "after").await;
     for (name, uid) in [("own", listed.as_deref()), ("prod", Some(dynamic.uid()))] {
         let account = world.object(name).await.expect("it is there");
         assert_eq!(
@@ -175,7 +176,7 @@ async fn no_account_is_deleted_by_a_blip_between_replicas() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_meant_for_a_replica_that_is_gone_reaches_the_one_that_leads_and_is_not_sent_for_ever() {
+async fn answer_for_a_dead_replica_reaches_the_leader_and_is_not_resent_forever() {
     // Long enough for everything that happens without a leader, on any machine.
     let (world, follower) =
         two_of(prepare(30, 3 * LEASE).setting("kubesvc.cache.operationWaitMs", 120_000)).await;
@@ -183,7 +184,7 @@ async fn an_answer_meant_for_a_replica_that_is_gone_reaches_the_one_that_leads_a
     let agent = connect(&follower, Introduction::new("agent-1", "east"), silent).await;
     let kubeconfig = world.cluster("spinnaker").await.kubeconfig();
     world.account("prod").zone("east").kubeconfig(&kubeconfig).create().await;
-    let sent = eventually("the account on its way", PATIENCE, async || {
+    let sent = eventually("the account on its way", MAX_WAIT, async || {
         agent.added().pop().ok_or_else(|| "it was not sent yet".to_owned())
     })
     .await;
@@ -196,7 +197,7 @@ async fn an_answer_meant_for_a_replica_that_is_gone_reaches_the_one_that_leads_a
     assert_eq!(account.status_or_default().epoch.0, 1, "it was not given anew");
     assert_eq!(agent.added().len(), 1, "and not sent anew");
     world.until_row("prod", "ACTIVE").await;
-    leader_has_looked(&world, "after").await;
+    until_leader_has_checked(&world, "after").await;
     let reports = world.operator_writes("kubesvcagents").len();
     // The fault would continue forever.
     tokio::time::sleep(Duration::from_secs(8)).await;
@@ -226,7 +227,7 @@ async fn rows_of_removed_agents_and_dead_replicas_are_pruned() {
     world.until_assigned(&[("prod", "agent-0")]).await;
     world.until_connections("prod", 1).await;
     assert_eq!(world.assigned_replicas().await, ["operator-0"]);
-    eventually("the objects of both are removed", PATIENCE, async || {
+    eventually("the objects of both are removed", MAX_WAIT, async || {
         let listed = world.kubectl(&["get", "ksg", "-o", "jsonpath={.items[*].spec.agentId}"]).await.ok()?;
         if listed.trim() == "agent-0" { Ok(()) } else { Err(listed) }
     })
@@ -237,7 +238,7 @@ async fn rows_of_removed_agents_and_dead_replicas_are_pruned() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_the_end_of_a_replica_its_agents_are_given_accounts_before_its_lease_runs_out() {
+async fn agents_of_a_stopped_replica_get_accounts_before_its_lease_expires() {
     let (world, follower) = two_of(prepare(20, ENDLESS)).await;
     let agent = agent(&follower, "agent-1").await;
     active(&world, "before").await;
@@ -258,7 +259,7 @@ async fn after_the_end_of_a_replica_its_agents_are_given_accounts_before_its_lea
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_double_reload_of_an_agents_settings_takes_each_account_once() {
+async fn reloading_agent_settings_twice_starts_each_account_once() {
     let (world, follower) = two(5).await;
     let agent = world.agent("agent-1").zone("east").hub_port(follower.hub_port()).start().await;
     let cluster = world.cluster("spinnaker").await;

@@ -3,16 +3,16 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `finding.rs` | Endpoints and EndpointSlices, and the permissions to watch them |
+//! | `discovery.rs` | Endpoints and EndpointSlices, and the permissions to watch them |
 //! | `agents.rs` | agents of all replicas, through any replica |
 //! | `signatures.rs` | calls between replicas, and what is refused |
 
 mod agents;
-mod finding;
+mod discovery;
 mod signatures;
 
-use crate::harness::wait::eventually;
-use crate::world::{Database, Operator, PATIENCE, World};
+use crate::world::{Database, MAX_WAIT, Operator, World};
+use kubesvc_testkit::wait::eventually;
 
 /// Id of the first operator in each world.
 const FIRST: &str = "operator-0";
@@ -23,8 +23,8 @@ const SECOND: &str = "operator-1";
 async fn two(database: Database) -> (World, Operator) {
     let world = World::prepare().database(database).setting("server.address", "*").start().await;
     let second = world.replica(SECOND).await;
-    world.tell_of(FIRST, world.operator(), true).await;
-    world.tell_of(SECOND, &second, true).await;
+    world.publish(FIRST, world.operator(), true).await;
+    world.publish(SECOND, &second, true).await;
     for replica in [world.operator(), &second] {
         until_replicas(replica, &[(FIRST, true), (SECOND, true)]).await;
     }
@@ -33,7 +33,7 @@ async fn two(database: Database) -> (World, Operator) {
 
 /// Waits until a replica lists exactly these replicas with their readiness.
 async fn until_replicas(asked: &Operator, expected: &[(&str, bool)]) {
-    eventually(&format!("replicas {expected:?}"), PATIENCE, async || {
+    eventually(&format!("replicas {expected:?}"), MAX_WAIT, async || {
         let answer = asked.get("/armory/clouddrivers").await?;
         let listed = answer.json.as_array().ok_or("no list")?.iter();
         let listed: Vec<_> = listed

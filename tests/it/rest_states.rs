@@ -9,7 +9,7 @@ mod shapes;
 mod table;
 
 use futures::future::join_all;
-use kubesvc::account::{KubesvcAccount, State};
+use kubesvc_core::{KubesvcAccount, State};
 use serde_json::{Value, json};
 
 use self::table::{
@@ -37,14 +37,14 @@ type Cell = (u16, &'static [&'static str]);
 
 /// One row of the table: its label in `docs/rest.md`, the prefix of its accounts' names, the state they show,
 /// and the five cells.
-struct Line {
+struct StateRow {
     row: &'static str,
     name: &'static str,
     shown: &'static str,
     cells: [Cell; 5],
 }
 
-impl Line {
+impl StateRow {
     fn account(&self, request: Request) -> String {
         format!("{}-{request:?}", self.name).to_lowercase()
     }
@@ -139,8 +139,8 @@ async fn ask(world: &World, request: Request, name: &str) -> Vec<Answer> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn states_that_last_until_somebody_acts() {
-    let (world, cluster, [_east, killed, mute]) = World::at_rest().await;
+async fn stable_states_answer_requests_as_documented() {
+    let (world, cluster, [_east, killed, mute]) = World::without_retries().await;
     FAILED.create(&world, "east", None).await;
     for line in [ACTIVE, INACTIVE] {
         line.create(&world, "east", Some(&cluster)).await;
@@ -172,8 +172,8 @@ async fn states_that_last_until_somebody_acts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn states_that_pass_when_an_agent_answers() {
-    let (world, cluster, agent) = World::in_no_hurry().await;
+async fn transient_states_answer_requests_as_documented() {
+    let (world, cluster, agent) = World::with_long_timeouts().await;
     TO_MIGRATE.create(&world, "west", Some(&cluster)).await;
     for line in [DEACTIVATING, DELETING] {
         line.create(&world, "east", Some(&cluster)).await;
@@ -203,7 +203,7 @@ async fn states_that_pass_when_an_agent_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_asked_is_shown_before_it_is_begun() {
+async fn requested_states_are_shown_before_they_begin() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let _agent = world.agent("agent-1").zone("east").start().await;
@@ -223,7 +223,7 @@ async fn what_is_asked_is_shown_before_it_is_begun() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn accounts_that_nobody_has_made() {
+async fn unknown_accounts_answer_requests_as_documented() {
     let world = World::start().await;
     for (request, (code, then)) in REQUESTS.into_iter().zip(NO_ACCOUNT.cells) {
         // Names of each length: they are deleted in different ways.

@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, ResourceExt as _};
-use kubesvc::account::{KubesvcAccount, State};
+use kubesvc_core::{KubesvcAccount, State};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::harness::simulated_agent::{
+use crate::world::{Database, MAX_WAIT, Operator, World};
+use kubesvc_testkit::simulated_agent::{
     SimulatedAgent,
     frames::{Introduction, Policy},
 };
-use crate::harness::{folder::Folder, must, wait::eventually};
-use crate::world::{Database, Operator, PATIENCE, World};
+use kubesvc_testkit::{folder::Folder, must, wait::eventually};
 
 const ACCOUNTS: usize = 1000;
 const AGENTS: usize = 50;
@@ -35,14 +35,14 @@ fn zone(number: usize) -> String {
 }
 
 /// An agent that dials the next replica whenever its stream has ended.
-struct Roaming {
+struct RedialingAgent {
     connected: Arc<AtomicBool>,
     connects: Arc<AtomicUsize>,
     held: Arc<AtomicUsize>,
     _dialling: AbortOnDropHandle<()>,
 }
 
-impl Roaming {
+impl RedialingAgent {
     fn start(number: usize, hubs: Vec<String>) -> Self {
         let connected = Arc::new(AtomicBool::new(false));
         let (connects, held) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -111,8 +111,8 @@ async fn create_accounts(world: &World, kubeconfig: &str) {
         .expect("none of it fails but by a panic");
 }
 
-async fn all_active(world: &World, agents: &[Roaming]) {
-    eventually("all of them ACTIVE, with every agent", 4 * PATIENCE, async || {
+async fn all_active(world: &World, agents: &[RedialingAgent]) {
+    eventually("all of them ACTIVE, with every agent", 4 * MAX_WAIT, async || {
         let held: usize = agents.iter().map(|agent| agent.held.load(Ordering::SeqCst)).sum();
         let listed = world.api::<KubesvcAccount>().list(&Default::default()).await;
         let listed = listed.map_err(|e| e.to_string())?;
@@ -128,13 +128,13 @@ async fn all_active(world: &World, agents: &[Roaming]) {
 }
 
 /// Waits until all agents are connected, the replicas together list all of them, and one replica leads.
-async fn settled(world: &World, replicas: &[&Operator], agents: &[Roaming]) {
-    eventually("all agents connected", PATIENCE, async || {
+async fn settled(world: &World, replicas: &[&Operator], agents: &[RedialingAgent]) {
+    eventually("all agents connected", MAX_WAIT, async || {
         let away = agents.iter().filter(|agent| !agent.connected.load(Ordering::SeqCst)).count();
         if away == 0 { Ok(()) } else { Err(format!("{away} are away")) }
     })
     .await;
-    eventually("all agents shown", PATIENCE, async || {
+    eventually("all agents shown", MAX_WAIT, async || {
         let mut shown = BTreeSet::new();
         for replica in replicas {
             let answer = replica.get("/armory/agents").await?;
@@ -179,7 +179,7 @@ async fn a_rolling_restart_of_three_replicas_keeps_a_thousand_accounts_active() 
     let (second, third) = (world.replica("operator-1").await, world.replica("operator-2").await);
     let replicas = [world.operator(), &second, &third];
     let hubs: Vec<_> = replicas.iter().map(|replica| format!("127.0.0.1:{}", replica.hub_port())).collect();
-    let agents: Vec<_> = (0..AGENTS).map(|number| Roaming::start(number, hubs.clone())).collect();
+    let agents: Vec<_> = (0..AGENTS).map(|number| RedialingAgent::start(number, hubs.clone())).collect();
     settled(&world, &replicas, &agents).await;
     let cluster = world.cluster("spinnaker").await;
     create_accounts(&world, &cluster.kubeconfig()).await;
@@ -227,7 +227,7 @@ async fn a_rolling_restart_of_three_replicas_keeps_a_thousand_accounts_active() 
 /// Waits until nothing was written for as long as any write may be delayed.
 async fn quiet(world: &World) {
     let last = Mutex::new((writes(world), Instant::now()));
-    eventually("no more writes", 2 * PATIENCE, async || {
+    eventually("no more writes", 2 * MAX_WAIT, async || {
         let (now, mut last) = (writes(world), last.lock());
         if now != last.0 {
             *last = (now, Instant::now());

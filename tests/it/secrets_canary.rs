@@ -4,18 +4,18 @@
 mod needles;
 
 use k8s_openapi::api::core::v1::Secret;
-use kubesvc::account::State;
+use kubesvc_core::State;
 use serde_json::{Value, json};
 
 use self::needles::Needles;
-use crate::harness::{kubeconfig::Proof, must, pki::Authority};
 use crate::world::{Agent, Call, Cluster, World};
+use kubesvc_testkit::{kubeconfig::Authority, kubeconfig::Proof, must};
 
 /// Part of every credential that the test makes up.
 const CANARY: &str = "CANARY-8c1fe0b7a2";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_credential_is_found_anywhere_but_in_its_secret() {
+async fn credentials_appear_nowhere_but_in_their_secrets() {
     let world = World::prepare().setting("logging.level", "trace").start().await;
     let agent = world.agent("agent-1").log_level("trace").start().await;
     let mut needles = Needles::default();
@@ -63,7 +63,7 @@ async fn live(world: &World, agent: &Agent, needles: &mut Needles) -> Vec<String
     std::fs::write(agent.kubeconfigs().join("file"), file.kubeconfig()).expect("the folder is there");
     let path = json!({"file": agent.kubeconfigs().join("file").display().to_string()});
     world.account("file").zone("east").spec("kubeconfig", path).create().await;
-    what_fails(world, &token).await;
+    failing_accounts(world, &token).await;
     let mut answers = by_rest(world, &rest).await;
 
     for name in ["token", "certificate", "file", "rest"] {
@@ -113,11 +113,11 @@ async fn certificate(world: &World, cluster: &Cluster, needles: &mut Needles) {
 }
 
 /// Accounts that each fail at a different stage.
-async fn what_fails(world: &World, cluster: &Cluster) {
+async fn failing_accounts(world: &World, cluster: &Cluster) {
     let good = cluster.kubeconfig_with(Proof::Token(CANARY));
     let user = |user: &str| good.replace(&format!("{{token: {CANARY:?}}}"), &format!("{{{user}}}"));
     let foreign = must(Authority::new("another authority")).pem();
-    let untrusted = crate::harness::kubeconfig::yaml(cluster.server(), &foreign, Proof::Token(CANARY));
+    let untrusted = kubesvc_testkit::kubeconfig::yaml(cluster.server(), &foreign, Proof::Token(CANARY));
     let exec =
         format!("exec: {{command: {CANARY}, args: [{CANARY}], env: [{{name: TOKEN, value: {CANARY}}}]}}");
     for (name, kubeconfig) in [

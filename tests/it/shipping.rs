@@ -1,14 +1,14 @@
 //! The release: its build profile, its image, and the checks before it.
 
-use crate::harness::must;
 use crate::world::in_repository;
+use kubesvc_testkit::must;
 
 fn read(path: &str) -> String {
     must(std::fs::read_to_string(in_repository(path)).map_err(|error| format!("{path}: {error}")))
 }
 
 #[test]
-fn a_release_is_built_with_checks_for_numbers_that_run_over() {
+fn release_build_has_overflow_checks() {
     let manifest = read("Cargo.toml");
     let release = manifest.split_once("[profile.release]").expect("the profile is there").1;
     let release = release.split("\n[").next().unwrap_or_default();
@@ -16,7 +16,7 @@ fn a_release_is_built_with_checks_for_numbers_that_run_over() {
 }
 
 #[test]
-fn the_image_has_no_shell_and_no_user_with_rights() {
+fn image_has_no_shell_and_runs_unprivileged() {
     let dockerfile = read("Dockerfile");
     let (_, shipped) = dockerfile.rsplit_once("\nFROM ").expect("two stages");
     assert!(shipped.starts_with("${RUNTIME_BASE}\n"), "{shipped}");
@@ -27,7 +27,7 @@ fn the_image_has_no_shell_and_no_user_with_rights() {
 }
 
 #[test]
-fn lint_holds_dependencies_to_their_rules() {
+fn lint_checks_dependency_rules() {
     let makefile = read("Makefile");
     let recipe = makefile.split_once("\nlint:").expect("there is a lint").1;
     let recipe = recipe.split("\n\n").next().unwrap_or_default();

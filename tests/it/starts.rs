@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use kubesvc::account::State;
+use kubesvc_core::State;
 
-use crate::harness::databases::{self, Kind};
-use crate::harness::{must, wait::eventually};
-use crate::world::{Operator, PATIENCE, World, connect};
+use crate::world::{MAX_WAIT, Operator, World, connect};
+use kubesvc_testkit::databases::{self, Kind};
+use kubesvc_testkit::{must, wait::eventually};
 
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
@@ -25,7 +25,7 @@ async fn neither_program_may_write_a_core_dump() {
 
 /// Waits until a starting operator reports that it waits for its database, and returns the reason.
 async fn until_it_waits(operator: &Operator) -> String {
-    eventually("an operator that waits for its database", PATIENCE, async || {
+    eventually("an operator that waits for its database", MAX_WAIT, async || {
         operator.check_running()?;
         let answer = operator.get("/health/readiness").await?;
         let missing = &answer.json["missing"][0];
@@ -67,17 +67,17 @@ async fn a_server_is_waited_for(kind: Kind) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_waits_for_a_mariadb_that_is_away_when_it_starts() {
+async fn operator_start_waits_for_mariadb() {
     a_server_is_waited_for(Kind::MariaDb).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_waits_for_a_postgresql_that_is_away_when_it_starts() {
+async fn operator_start_waits_for_postgresql() {
     a_server_is_waited_for(Kind::PostgreSql).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_waits_for_an_sqlite_file_that_is_locked_when_it_starts() {
+async fn operator_start_waits_for_a_locked_sqlite_file() {
     let world = World::prepare().without_operator().start().await;
     let mut other = must(connect(world.database_url()).await.map_err(|error| error.to_string()));
     must(other.execute("CREATE TABLE theirs (id int)").await.map_err(|error| error.to_string()));
@@ -89,7 +89,7 @@ async fn an_operator_waits_for_an_sqlite_file_that_is_locked_when_it_starts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_that_waits_for_its_database_ends_at_sigterm() {
+async fn operator_waiting_for_its_database_exits_at_sigterm() {
     let server = must(databases::own(Kind::PostgreSql).await);
     let url = server.fresh_database().await;
     must(server.stop().await);
@@ -100,7 +100,7 @@ async fn an_operator_that_waits_for_its_database_ends_at_sigterm() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_login_or_database_ends_the_start_at_once() {
+async fn wrong_login_or_database_fails_the_start_at_once() {
     for kind in [Kind::MariaDb, Kind::PostgreSql] {
         let url = databases::shared(kind).await.fresh_database().await;
         let (front, name) = url.rsplit_once('/').expect("a name");

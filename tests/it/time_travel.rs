@@ -5,24 +5,24 @@
 //! |---|---|
 //! | `follower.rs` | a follower is served an old state |
 //! | `leader.rs` | a replica that starts to lead is served an old state |
-//! | `late.rs` | a leader is suspended in the middle of its work until its Lease has expired, then continues |
+//! | `late_writes.rs` | a leader is suspended in the middle of its work until its Lease has expired, then continues |
 
 mod follower;
-mod late;
+mod late_writes;
 mod leader;
 
 use std::time::Duration;
 
-use kubesvc::account::{KubesvcAccount, State};
-use kubesvc::wire::common::AccountRef;
+use kubesvc_core::wire::common::AccountRef;
+use kubesvc_core::{KubesvcAccount, State};
 
-use crate::harness::controlplane::second::SecondServer;
-use crate::harness::simulated_agent::{
+use crate::world::{Database, MAX_WAIT, Operator, Prepare, World};
+use kubesvc_testkit::controlplane::second::SecondServer;
+use kubesvc_testkit::simulated_agent::{
     SimulatedAgent,
     frames::{Introduction, Policy},
 };
-use crate::harness::{must, wait::eventually};
-use crate::world::{Database, Operator, PATIENCE, Prepare, World};
+use kubesvc_testkit::{must, wait::eventually};
 
 /// Validity of a Lease, in seconds.
 const LEASE: u64 = 6;
@@ -85,7 +85,7 @@ impl Travel {
 
     /// Waits until the replica's REST API lists an account in a state, according to its own watch.
     async fn listed(&self, replica: &Operator, name: &str, state: &str) {
-        eventually(&format!("{} lists {name} as {state}", replica.replica_id()), PATIENCE, async || {
+        eventually(&format!("{} lists {name} as {state}", replica.replica_id()), MAX_WAIT, async || {
             let answer = replica.get("/armory/accounts").await?;
             let items = answer.json["items"].as_array().ok_or("no list")?.clone();
             let found = items.iter().find(|item| item["name"] == name);
@@ -113,7 +113,7 @@ async fn join(replica: &Operator, introduction: Introduction) -> SimulatedAgent 
 async fn holds(agent: &SimulatedAgent, wanted: &[&KubesvcAccount]) {
     let mut wanted: Vec<_> = wanted.iter().map(|account| account.uid().to_owned()).collect();
     wanted.sort();
-    eventually(&format!("{agent:?} holds {wanted:?}"), PATIENCE, async || {
+    eventually(&format!("{agent:?} holds {wanted:?}"), MAX_WAIT, async || {
         let held: Vec<_> = agent.held().into_iter().map(|one| one.uid).collect();
         if held == wanted { Ok(()) } else { Err(format!("it holds {held:?}")) }
     })

@@ -3,21 +3,21 @@
 mod raw;
 mod streams;
 
-use kubesvc::account::{SessionId, State};
+use kubesvc_core::{SessionId, State};
 use serde_json::json;
 
 use crate::world::{Agent, World};
 
 /// A world with an agent that holds the account `prod`. A test may do anything to the hub; at the end the
 /// same session must still exist, and nothing may have been written to the account.
-struct Calm {
+struct HealthyWorld {
     world: World,
     agent: Agent,
     session: SessionId,
     writes: usize,
 }
 
-impl Calm {
+impl HealthyWorld {
     async fn start() -> Self {
         let world = World::start().await;
         let cluster = world.cluster("spinnaker").await;
@@ -29,7 +29,7 @@ impl Calm {
         Self { world, agent, session, writes }
     }
 
-    async fn hold(&self) {
+    async fn check_untouched(&self) {
         let world = &self.world;
         assert!(world.operator().is_running());
         assert_eq!(world.get("/health/readiness").await.status, 200);
@@ -48,9 +48,9 @@ async fn session_id(world: &World, agent: &Agent) -> SessionId {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_of_another_protocol_are_closed_with_a_reason() {
-    let calm = Calm::start().await;
-    let port = calm.world.operator().hub_port();
+async fn connections_with_another_protocol_are_closed_with_a_reason() {
+    let healthy = HealthyWorld::start().await;
+    let port = healthy.world.operator().hub_port();
     tokio::join!(
         raw::http1_is_answered_with_505(port),
         raw::tls_is_closed(port),
@@ -59,15 +59,15 @@ async fn connections_of_another_protocol_are_closed_with_a_reason() {
         raw::garbage_after_the_preface_is_closed(port),
         raw::many_connections_come_and_go(port),
     );
-    calm.hold().await;
-    let log = calm.world.operator().log_text();
+    healthy.check_untouched().await;
+    let log = healthy.world.operator().log_text();
     assert!(log.contains("TLS is not configured"), "the log does not say that somebody tried TLS");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_that_break_the_protocol_are_refused_with_a_reason() {
-    let calm = Calm::start().await;
-    let port = calm.world.operator().hub_port();
+    let healthy = HealthyWorld::start().await;
+    let port = healthy.world.operator().hub_port();
     tokio::join!(
         streams::unknown_calls_are_unimplemented(port),
         streams::garbage_is_refused(port),
@@ -77,26 +77,27 @@ async fn streams_that_break_the_protocol_are_refused_with_a_reason() {
         streams::a_stream_without_a_hello_is_ended(port),
         streams::an_agent_id_that_is_taken_is_refused(port),
     );
-    calm.hold().await;
+    healthy.check_untouched().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_agent_says_of_accounts_it_was_never_given_counts_for_nothing() {
-    let calm = Calm::start().await;
-    let account = calm.world.object("prod").await.expect("it is ACTIVE");
-    streams::lies_are_not_believed(calm.world.operator().hub_port(), account.uid()).await;
+async fn reports_about_accounts_never_given_are_ignored() {
+    let healthy = HealthyWorld::start().await;
+    let account = healthy.world.object("prod").await.expect("it is ACTIVE");
+    streams::false_reports_are_ignored(healthy.world.operator().hub_port(), account.uid()).await;
     // By the time that another account has come and gone, the hub has processed everything it was sent.
-    calm.world
+    healthy
+        .world
         .account("next")
         .zone("east")
         .spec("kubeconfig", json!({"secretRef": {"name": "prod"}}))
         .create()
         .await;
-    calm.world.until("next", State::Active).await;
-    calm.world.delete("next").await;
-    calm.world.until_gone("next").await;
-    calm.hold().await;
-    let services = streams::services(calm.world.operator().hub_port()).await;
+    healthy.world.until("next", State::Active).await;
+    healthy.world.delete("next").await;
+    healthy.world.until_gone("next").await;
+    healthy.check_untouched().await;
+    let services = streams::services(healthy.world.operator().hub_port()).await;
     for service in ["events.Caching", "grpc.health.v1.Health", "ops.Operations"] {
         assert!(services.contains(&service.to_owned()), "{services:?}");
     }

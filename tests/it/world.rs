@@ -12,8 +12,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `prepare.rs` | the options and start of a world: settings, environment, a separate control plane |
-//! | `scenes.rs` | worlds that several tests start from |
+//! | `prepare.rs` | the options and start of a world: settings, environment, a separate control plane; worlds that several tests start from |
 //! | `operator.rs`, `agent.rs` | the two programs: pause, resume, kill, restart, with any environment |
 //! | `proxied_peers.rs` | which of several replicas leads |
 //! | `rights.rs` | the CRDs, and the operator's permissions |
@@ -36,7 +35,6 @@ mod replica;
 mod rest;
 mod rights;
 pub(crate) mod row;
-mod scenes;
 
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -51,21 +49,21 @@ pub(crate) use self::{
     account::condition,
     agent::Agent,
     cluster::Cluster,
-    database::{Connection, Database, Theirs, connect},
+    database::{Connection, Database, ForeignTableRow, connect},
     operator::Operator,
     prepare::Prepare,
     proxied_peers::one_leads,
     replica::{SERVICE, address},
-    rest::{Answer, Call},
-    rights::{documents, in_repository, install_definitions},
+    rest::{Answer, Call, get_from},
+    rights::{in_repository, install_definitions},
 };
-use crate::harness::{
+use kubesvc_testkit::{
     audit::AuditedWrite, controlplane::ControlPlane, folder::Folder, kubectl::Output, must,
     namespace::TestNamespace,
 };
 
 /// Time limit for a condition to become true, far longer than on an idle machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(45);
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(45);
 /// Number of lines of each log that a failed test prints.
 const TAIL: usize = 60;
 

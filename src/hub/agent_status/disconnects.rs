@@ -6,37 +6,35 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt as _;
-use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
 
 use super::AgentStatus;
-use super::registration::SessionRef;
-use crate::account::agent_resource::SessionEnd;
-use crate::account::{KubesvcAgent, SessionId};
+use super::registration::{RegistrationError, SessionRef};
 use crate::hub::sessions::session::Session;
-use crate::telemetry::outages::warn_unless_away;
+use kubesvc_core::agent_resource::SessionEnd;
+use kubesvc_core::{AgentId, KubesvcAgent, SessionId};
+use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::telemetry::outages::warn_unless_away;
+use kubesvc_runtime::work_queue::WorkQueue;
 
-/// Maximum number of concurrent writes, and of failures in one pass after which no further write starts.
+/// Maximum number of concurrent writes, so that one that hangs does not block the others.
 const MAX_CONCURRENT_WRITES: usize = 16;
-/// First delay after a failed write.
-const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Maximum delay after failed writes.
-const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
+/// Delay before a queued disconnect is written. Most are queued after a failed write.
+const QUEUE_DELAY: Duration = Duration::from_secs(1);
+/// First and maximum delay after a failed write, before jitter.
+const RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 
 /// The end of a session.
 #[derive(Clone, Debug)]
-pub(in crate::hub) struct Disconnect {
-    pub(in crate::hub) agent_id: String,
-    pub(in crate::hub) zone: String,
-    pub(in crate::hub) session_id: SessionId,
-    pub(in crate::hub) end: SessionEnd,
+pub(crate) struct Disconnect {
+    pub(crate) agent_id: AgentId,
+    pub(crate) zone: String,
+    pub(crate) session_id: SessionId,
+    pub(crate) end: SessionEnd,
 }
 
 impl Disconnect {
-    pub(in crate::hub) fn new(session: &Session, end: SessionEnd) -> Self {
+    pub(crate) fn new(session: &Session, end: SessionEnd) -> Self {
         Self {
             agent_id: session.agent.id.clone(),
             zone: session.agent.zone.clone(),
@@ -50,37 +48,41 @@ impl Disconnect {
     }
 }
 
+/// Agent id and zone.
+type AgentKey = (AgentId, String);
+
 /// The last disconnect of each agent that is not written yet; an object names one session only.
 #[derive(Default)]
-pub(in crate::hub) struct PendingDisconnects {
-    of_agents: Mutex<HashMap<(String, String), Disconnect>>,
-    more: Notify,
+pub(crate) struct PendingDisconnects {
+    of_agents: Mutex<HashMap<AgentKey, Disconnect>>,
+    wakes: Arc<WorkQueue<AgentKey>>,
 }
 
 impl PendingDisconnects {
     /// Queues the disconnect for the next status write.
-    pub(in crate::hub) fn put(&self, disconnect: Disconnect) {
-        self.of_agents.lock().insert((disconnect.agent_id.clone(), disconnect.zone.clone()), disconnect);
-        self.more.notify_one();
+    pub(crate) fn put(&self, disconnect: Disconnect) {
+        let key = (disconnect.agent_id.clone(), disconnect.zone.clone());
+        self.of_agents.lock().insert(key.clone(), disconnect);
+        self.wakes.wake(key);
     }
 
-    fn take(&self) -> Vec<Disconnect> {
-        std::mem::take(&mut *self.of_agents.lock()).into_values().collect()
+    fn get(&self, key: &AgentKey) -> Option<Disconnect> {
+        self.of_agents.lock().get(key).cloned()
     }
 
-    /// Puts a disconnect back, unless a later session of the agent has ended since.
-    fn put_back(&self, disconnect: Disconnect) {
-        self.of_agents
-            .lock()
-            .entry((disconnect.agent_id.clone(), disconnect.zone.clone()))
-            .or_insert(disconnect);
+    /// Removes a disconnect that was written, unless a later session of the agent has ended since.
+    fn written(&self, key: &AgentKey, session_id: &SessionId) {
+        let mut pending = self.of_agents.lock();
+        if pending.get(key).is_some_and(|disconnect| disconnect.session_id == *session_id) {
+            pending.remove(key);
+        }
     }
 }
 
 impl AgentStatus {
     /// Returns the disconnect of a session of this process that the object calls connected although it is not
     /// connected here: the stream ended during registration, or the answer to a write was lost.
-    pub(in crate::hub) fn missed_disconnect(&self, agent: &KubesvcAgent) -> Option<Disconnect> {
+    pub(crate) fn missed_disconnect(&self, agent: &KubesvcAgent) -> Option<Disconnect> {
         let (context, registry) = (&self.context, &self.sessions.registry);
         let (spec, status) = (&agent.spec, agent.status.as_ref().filter(|status| status.connected)?);
         let session = status.session.as_ref()?;
@@ -98,7 +100,7 @@ impl AgentStatus {
     }
 
     /// Queues the missed disconnect of an object, if there is one.
-    pub(in crate::hub) fn queue_missed_disconnect(&self, agent: &KubesvcAgent) {
+    pub(crate) fn queue_missed_disconnect(&self, agent: &KubesvcAgent) {
         if let Some(left) = self.missed_disconnect(agent) {
             self.pending_disconnects.put(left);
         }
@@ -106,66 +108,64 @@ impl AgentStatus {
 }
 
 /// Writes a disconnect, and queues it for a retry on failure.
-pub(in crate::hub) async fn record(status: &AgentStatus, disconnect: Disconnect) {
-    if let Err(problem) = try_record(status, &disconnect).await {
+pub(crate) async fn record(status: &AgentStatus, disconnect: Disconnect) {
+    if let Err(error) = try_record(status, &disconnect).await {
         warn_unless_away!(
-            agentId = disconnect.agent_id,
-            error = problem,
-            "cannot mark the agent as disconnected; tried again"
+            agentId = disconnect.agent_id.as_str(),
+            %error,
+            "cannot write that the agent is disconnected; retrying"
         );
         status.pending_disconnects.put(disconnect);
     }
 }
 
-async fn try_record(status: &AgentStatus, disconnect: &Disconnect) -> Result<(), String> {
-    let told = status.agents.write_disconnected(disconnect.session(), disconnect.end);
-    told.await.map_err(|problem| problem.to_string())
+async fn try_record(status: &AgentStatus, disconnect: &Disconnect) -> Result<(), RegistrationError> {
+    status.agents.write_disconnected(disconnect.session(), disconnect.end).await
 }
 
-/// Writes queued disconnects until stopped.
-pub(in crate::hub) async fn run(status: Arc<AgentStatus>, stop: CancellationToken) {
-    let mut again = RETRY_DELAY;
-    loop {
-        let more = async {
-            status.pending_disconnects.more.notified().await;
-            tokio::time::sleep(again).await;
-        };
-        if stop.run_until_cancelled(more).await.is_none() {
-            return;
-        }
-        match stop.run_until_cancelled(record_all(&status)).await {
-            None => return,
-            Some(true) => again = RETRY_DELAY,
-            Some(false) => {
-                again = (again * 2).min(MAX_RETRY_DELAY);
-                status.pending_disconnects.more.notify_one();
-            }
-        }
-    }
+/// Starts the task that writes queued disconnects.
+pub(crate) fn start(background: &BackgroundTasks, status: &Arc<AgentStatus>) {
+    let [first, longest] = RETRY_DELAYS;
+    let task = TaskSpec::new("disconnects", "Writes the ends of sessions into KubesvcAgents");
+    let task = task.woken_by(&status.pending_disconnects.wakes).gather(QUEUE_DELAY);
+    // A write may wait for the rate limit. Its requests have time limits.
+    let task = task.concurrency(MAX_CONCURRENT_WRITES).without_deadline().retry_delays(first, longest);
+    let task = task.log_failure(|error| {
+        warn_unless_away!(error, "cannot write that an agent is disconnected; retrying");
+    });
+    let status = Arc::clone(status);
+    background.start(task, move |keys| record_queued(Arc::clone(&status), keys));
 }
 
-/// Writes all queued disconnects, a bounded number at once, so that a write that hangs does not block the others.
-/// Returns false if some failed; those are queued again.
-async fn record_all(status: &AgentStatus) -> bool {
-    let mut waiting = status.pending_disconnects.take().into_iter();
-    let mut under_way = FuturesUnordered::new();
-    let mut failures = 0;
-    loop {
-        while under_way.len() < MAX_CONCURRENT_WRITES
-            && failures < MAX_CONCURRENT_WRITES
-            && let Some(disconnect) = waiting.next()
-        {
-            under_way.push(async move {
-                let told = try_record(status, &disconnect).await;
-                (disconnect, told)
-            });
+async fn record_queued(status: Arc<AgentStatus>, keys: Vec<AgentKey>) -> Outcome<AgentKey> {
+    for key in &keys {
+        let Some(disconnect) = status.pending_disconnects.get(key) else { continue };
+        if let Err(error) = try_record(&status, &disconnect).await {
+            return Outcome::failed(error.to_string());
         }
-        let Some((disconnect, told)) = under_way.next().await else { break };
-        if told.is_err() {
-            failures += 1;
-            status.pending_disconnects.put_back(disconnect);
-        }
+        status.pending_disconnects.written(key, &disconnect.session_id);
     }
-    waiting.for_each(|disconnect| status.pending_disconnects.put_back(disconnect));
-    failures == 0
+    Outcome::Done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disconnect(session: &str) -> Disconnect {
+        let (agent_id, zone) = ("a".into(), "z".to_owned());
+        Disconnect { agent_id, zone, session_id: session.into(), end: SessionEnd::Cut }
+    }
+
+    #[test]
+    fn a_disconnect_that_was_written_leaves_the_one_of_a_later_session_queued() {
+        let (pending, key) = (PendingDisconnects::default(), (AgentId::from("a"), "z".to_owned()));
+        pending.put(disconnect("first"));
+        pending.put(disconnect("second"));
+        assert_eq!(pending.wakes.try_take(9), std::slice::from_ref(&key));
+        pending.written(&key, &"first".into());
+        assert_eq!(pending.get(&key).map(|one| one.session_id), Some("second".into()));
+        pending.written(&key, &"second".into());
+        assert!(pending.get(&key).is_none());
+    }
 }

@@ -1,18 +1,17 @@
 //! The port to KubesvcAgent objects. `kube_objects` is its adapter to the Kubernetes API; `status` makes the status.
 
 mod kube_objects;
-pub(in crate::hub) mod status;
-mod write_pacer;
+pub(crate) mod status;
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 
-use crate::account::agent_resource::SessionEnd;
-use crate::account::outbox::OutboxEntry;
-use crate::account::{BootId, SessionId};
-use crate::hub::admission::queue::AdmissionClass;
+use crate::hub::agent_admission::queue::AdmissionClass;
+use kubesvc_core::agent_resource::SessionEnd;
+use kubesvc_core::report_outbox::OutboxEntry;
+use kubesvc_core::{AgentId, BootId, ReplicaId, SessionId};
 
 pub use kube_objects::KubeAgentObjects;
 
@@ -20,7 +19,7 @@ pub use kube_objects::KubeAgentObjects;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registration {
     /// Agent id.
-    pub agent_id: String,
+    pub agent_id: AgentId,
     /// Zone of the agent.
     pub zone: String,
     /// ULID of the session.
@@ -30,7 +29,7 @@ pub struct Registration {
     /// Number of the connection, counted by that process.
     pub connect_seq: i64,
     /// Replica that holds the stream.
-    pub replica: String,
+    pub replica: ReplicaId,
     /// Version of the agent; empty if unknown.
     pub version: String,
     /// Protocol version of the stream.
@@ -49,7 +48,7 @@ pub struct Registration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionRef<'s> {
     /// Agent id.
-    pub agent_id: &'s str,
+    pub agent_id: &'s AgentId,
     /// Zone of the agent.
     pub zone: &'s str,
     /// ULID of the session.
@@ -80,13 +79,13 @@ pub enum OutboxWrite {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownAgent {
     /// Agent id.
-    pub agent_id: String,
+    pub agent_id: AgentId,
     /// Zone of the agent.
     pub zone: String,
     /// Session in force, or the last one.
     pub session_id: SessionId,
     /// Replica of that session; empty if there was none.
-    pub replica: String,
+    pub replica: ReplicaId,
     /// Incarnation of that replica, if recorded.
     pub incarnation: Option<String>,
     /// Whether the agent is approved.
@@ -137,7 +136,7 @@ pub enum RegistrationError {
     Superseded,
     /// Another process with the agent's id is connected at another replica.
     #[error("another process is connected under this id at replica {0}")]
-    ConnectedElsewhere(String),
+    ConnectedElsewhere(ReplicaId),
     /// The agent was disconnected on request, and its id is reserved for its process for this time.
     #[error("the agent was disconnected on request; its id is kept for its process for {0:?}")]
     Kept(Duration),
@@ -187,7 +186,7 @@ pub trait AgentObjects: Send + Sync {
     async fn write_approved(&self, session: SessionRef<'_>) -> Result<(), RegistrationError>;
 
     /// Writes the summary of an agent's accounts. Does nothing if the object names another session or already says
-    /// so. Has the lowest priority: returns false, without a write, while registrations use up the budget.
+    /// so. Has the lowest priority: returns false, without a write, while registrations use up the rate limit.
     ///
     /// # Errors
     /// The API server cannot be reached or refuses.

@@ -1,27 +1,26 @@
 //! Writes summaries of agents' accounts to their KubesvcAgents: only changes, rarely, and with the lowest priority.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures::{StreamExt, stream};
-use tokio_util::sync::CancellationToken;
+use parking_lot::Mutex;
 
 use super::AgentStatus;
 use crate::hub::agent_status::registration::AgentSummary;
 use crate::hub::sessions::events::{SessionEvent, SessionSubscriber};
-use crate::hub::sessions::ledger::Moment;
 use crate::hub::sessions::session::Session;
-use crate::telemetry::outages::warn_unless_away;
-use crate::wake_set::WakeSet;
+use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::telemetry::outages::warn_unless_away;
+use kubesvc_runtime::work_queue::WorkQueue;
 
-/// Interval between scans for due updates.
-const SCAN_INTERVAL: Duration = Duration::from_secs(1);
-/// Minimum interval between two status writes for one agent.
+/// Time for which further changes are gathered before a write.
+const BATCH_DELAY: Duration = Duration::from_secs(1);
+/// Minimum interval between two status writes for one agent, and delay after a failed write.
 const MIN_WRITE_INTERVAL: Duration = Duration::from_secs(5);
-/// Maximum number of sessions taken from the wake set in one scan.
-const MAX_SESSIONS_PER_SCAN: usize = 100_000;
+/// Pause of all writes while registrations use up the rate limit.
+const RATE_LIMIT_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum number of objects written at once.
 const MAX_CONCURRENT_WRITES: usize = 4;
 /// Time limit for one write.
@@ -29,7 +28,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Sessions whose summary may have changed.
 #[derive(Default)]
-pub(in crate::hub) struct DirtySummaries(WakeSet<u64>);
+pub(crate) struct DirtySummaries(Arc<WorkQueue<u64>>);
 
 impl SessionSubscriber for DirtySummaries {
     fn session_event(&self, serial: u64, event: SessionEvent<'_>) {
@@ -45,144 +44,88 @@ impl SessionSubscriber for DirtySummaries {
     }
 }
 
-/// Time and content of the last write of one session.
+/// Starts the task that writes summaries.
+pub(crate) fn start(background: &BackgroundTasks, status: &Arc<AgentStatus>) {
+    let what = "Writes into KubesvcAgents how many accounts each agent has";
+    let task = TaskSpec::new("agent summaries", what).woken_by(&status.wakes.summaries.0).gather(BATCH_DELAY);
+    let task = task.concurrency(MAX_CONCURRENT_WRITES).min_interval(MIN_WRITE_INTERVAL);
+    let task = task.deadline(WRITE_TIMEOUT).retry_delays(MIN_WRITE_INTERVAL, MIN_WRITE_INTERVAL);
+    let task = task.log_failure(|error| {
+        warn_unless_away!(error, "cannot write how many accounts an agent has; retrying");
+    });
+    let writer = Arc::new(SummaryWriter { status: Arc::clone(status), written: Mutex::default() });
+    background.start(task, move |serials| Arc::clone(&writer).write(serials));
+}
+
+struct SummaryWriter {
+    status: Arc<AgentStatus>,
+    written: Mutex<WrittenSummaries>,
+}
+
+/// The last summary that the task wrote of each session; `None` until the first. Pure.
 #[derive(Debug, Default)]
-struct WrittenSummary {
-    at: Moment,
-    summary: Option<AgentSummary>,
-}
+struct WrittenSummaries(HashMap<u64, Option<AgentSummary>>);
 
-/// Sessions with a changed summary, and what was written of each. Pure.
-#[derive(Debug, Default)]
-pub(in crate::hub) struct SummaryQueue {
-    written: HashMap<u64, WrittenSummary>,
-    pending: HashSet<u64>,
-}
-
-impl SummaryQueue {
-    /// Marks sessions whose summary may have changed.
-    pub(in crate::hub) fn mark(&mut self, serials: impl IntoIterator<Item = u64>, now: Moment) {
-        for serial in serials {
-            self.pending.insert(serial);
-            // A new session is about to report more.
-            self.written.entry(serial).or_insert(WrittenSummary { at: now, summary: None });
-        }
-    }
-
-    /// Takes the sessions that may be written now.
-    pub(in crate::hub) fn due(&mut self, now: Moment) -> Vec<u64> {
-        let is_due = |serial: &u64| {
-            self.written.get(serial).is_none_or(|written| now >= written.at + MIN_WRITE_INTERVAL)
-        };
-        let due: Vec<_> = self.pending.iter().copied().filter(is_due).collect();
-        due.iter().for_each(|serial| {
-            self.pending.remove(serial);
-        });
-        due
-    }
-
-    /// Whether the summary differs from the one written.
-    pub(in crate::hub) fn is_news(&self, serial: u64, summary: &AgentSummary) -> bool {
-        self.written.get(&serial).is_none_or(|written| written.summary.as_ref() != Some(summary))
-    }
-
-    /// Records a write; without a summary, a failed one.
-    pub(in crate::hub) fn wrote(&mut self, serial: u64, summary: Option<AgentSummary>, now: Moment) {
-        if summary.is_none() {
-            self.pending.insert(serial);
-        }
-        let before = self.written.remove(&serial).and_then(|written| written.summary);
-        self.written.insert(serial, WrittenSummary { at: now, summary: summary.or(before) });
-    }
-
-    /// Marks a session again that was not written.
-    pub(in crate::hub) fn later(&mut self, serial: u64) {
-        self.pending.insert(serial);
-    }
-
-    /// Forgets a session that has ended.
-    pub(in crate::hub) fn forget(&mut self, serial: u64) {
-        self.written.remove(&serial);
-        self.pending.remove(&serial);
-    }
-}
-
-/// Writes summaries until stopped.
-pub(in crate::hub) async fn run(status: Arc<AgentStatus>, stop: CancellationToken) {
-    let mut queue = SummaryQueue::default();
-    let mut look = tokio::time::interval(SCAN_INTERVAL);
-    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            _ = look.tick() => {}
-        }
-        queue.mark(status.wakes.summaries.0.try_take(MAX_SESSIONS_PER_SCAN), status.context.moment());
-        if status.registrations.are_taken() {
-            continue;
-        }
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = write_due(&status, &mut queue) => {}
+impl WrittenSummaries {
+    /// Returns why a summary is not written now, if so.
+    fn reason_to_skip(&mut self, serial: u64, summary: &AgentSummary) -> Option<Outcome<u64>> {
+        match self.0.entry(serial) {
+            Entry::Vacant(entry) => {
+                entry.insert(None);
+                // A new session is about to report more.
+                Some(Outcome::Again(Vec::new(), MIN_WRITE_INTERVAL))
+            }
+            Entry::Occupied(entry) if entry.get().as_ref() == Some(summary) => Some(Outcome::Unchanged),
+            Entry::Occupied(_) => None,
         }
     }
 }
 
-async fn write_due(status: &AgentStatus, queue: &mut SummaryQueue) {
-    let mut news = Vec::new();
-    for serial in queue.due(status.context.moment()) {
+impl SummaryWriter {
+    /// Writes the summary of a session, if it changed.
+    async fn write(self: Arc<Self>, serials: Vec<u64>) -> Outcome<u64> {
+        let Some(serial) = serials.first().copied() else { return Outcome::Unchanged };
+        let status = &self.status;
         let Some(session) = status.sessions.registry.by_serial(serial) else {
-            queue.forget(serial);
-            continue;
+            self.written.lock().0.remove(&serial);
+            return Outcome::Unchanged;
         };
         let summary = summary_of(&session);
-        if queue.is_news(serial, &summary) {
-            news.push((session, summary));
+        let skipped = self.written.lock().reason_to_skip(serial, &summary);
+        if let Some(outcome) = skipped {
+            return outcome;
         }
-    }
-    // Once one write was refused for lack of budget, the others are not tried.
-    let full = &AtomicBool::new(false);
-    let mut written = stream::iter(news)
-        .map(|(session, summary)| async move {
-            let written = if status.registrations.are_taken() || full.load(Ordering::Relaxed) {
-                Some(false)
-            } else {
-                write(status, &session, &summary).await
-            };
-            full.fetch_or(written == Some(false), Ordering::Relaxed);
-            (session.serial, summary, written)
-        })
-        .buffer_unordered(MAX_CONCURRENT_WRITES);
-    while let Some((serial, summary, written)) = written.next().await {
-        match written {
-            Some(true) => queue.wrote(serial, Some(summary), status.context.moment()),
-            Some(false) => queue.later(serial),
-            None => queue.wrote(serial, None, status.context.moment()),
+        if status.registrations.are_in_use() {
+            return Outcome::Pause(RATE_LIMIT_PAUSE);
+        }
+        match status.agents.write_summary(session.reference(), &summary).await {
+            Ok(true) => {
+                self.written.lock().0.insert(serial, Some(summary));
+                Outcome::Done
+            }
+            Ok(false) => Outcome::Pause(RATE_LIMIT_PAUSE),
+            Err(error) => Outcome::failed(error.to_string()),
         }
     }
 }
 
 /// Writes the summary of a session now. Returns whether the object contains it.
-pub(in crate::hub) async fn write_now(status: &AgentStatus, session: &Session) -> bool {
-    write(status, session, &summary_of(session)).await == Some(true)
-}
-
-/// Returns whether it was written, false if the budget did not allow it, and `None` if the API server failed.
-async fn write(status: &AgentStatus, session: &Session, summary: &AgentSummary) -> Option<bool> {
-    let writing = status.agents.write_summary(session.reference(), summary);
-    let problem = match tokio::time::timeout(WRITE_TIMEOUT, writing).await {
-        Ok(Ok(written)) => return Some(written),
-        Ok(Err(problem)) => problem.to_string(),
+pub(crate) async fn write_now(status: &AgentStatus, session: &Session) -> bool {
+    let summary = summary_of(session);
+    let writing = status.agents.write_summary(session.reference(), &summary);
+    let error = match tokio::time::timeout(WRITE_TIMEOUT, writing).await {
+        Ok(Ok(is_written)) => return is_written,
+        Ok(Err(error)) => error.to_string(),
         Err(_) => "the API server does not answer".to_owned(),
     };
     if status.context.may_log("notes", None) {
         warn_unless_away!(
-            agentId = session.agent.id,
-            error = problem,
-            "cannot write how many accounts the agent has"
+            agentId = session.agent.id.as_str(),
+            error,
+            "cannot write which accounts the agent lists; retrying"
         );
     }
-    None
+    false
 }
 
 fn summary_of(session: &Session) -> AgentSummary {
@@ -206,50 +149,18 @@ fn summary_of(session: &Session) -> AgentSummary {
 mod tests {
     use super::*;
 
-    const NOW: Moment = Duration::from_secs(100);
-
     fn held(held: i32) -> AgentSummary {
         AgentSummary { held, ..AgentSummary::default() }
     }
 
     #[test]
-    fn an_object_is_written_at_most_once_in_five_seconds() {
-        let mut queue = SummaryQueue::default();
-        let mut writes = 0;
-        // A thousand activations in ten seconds.
-        for tenth in 0..=150_u32 {
-            let now = NOW + Duration::from_millis(100) * tenth;
-            let count = i32::try_from(tenth.min(100) * 10).expect("it is small");
-            queue.mark([1], now);
-            for serial in queue.due(now) {
-                if queue.is_news(serial, &held(count)) {
-                    writes += 1;
-                    queue.wrote(serial, Some(held(count)), now);
-                }
-            }
-        }
-        assert_eq!(writes, 2);
-        assert!(!queue.is_news(1, &held(1000)));
-    }
-
-    #[test]
-    fn what_could_not_be_written_is_due_again_after_the_pause() {
-        let mut queue = SummaryQueue::default();
-        queue.mark([1], NOW);
-        assert!(queue.due(NOW).is_empty(), "it has just begun");
-        let later = NOW + MIN_WRITE_INTERVAL;
-        assert_eq!(queue.due(later), [1]);
-        queue.wrote(1, None, later);
-        assert!(queue.due(later).is_empty());
-        assert_eq!(queue.due(later + MIN_WRITE_INTERVAL), [1]);
-        assert!(queue.is_news(1, &held(0)));
-    }
-
-    #[test]
-    fn nothing_is_kept_of_a_session_that_has_ended() {
-        let mut queue = SummaryQueue::default();
-        queue.mark([1], NOW);
-        queue.forget(1);
-        assert!(queue.written.is_empty() && queue.pending.is_empty());
+    fn a_new_session_waits_and_an_unchanged_summary_is_not_written() {
+        let mut written = WrittenSummaries::default();
+        let wait = Outcome::Again(Vec::new(), MIN_WRITE_INTERVAL);
+        assert_eq!(written.reason_to_skip(1, &held(0)), Some(wait), "it has just begun");
+        assert_eq!(written.reason_to_skip(1, &held(0)), None, "nothing was written yet");
+        written.0.insert(1, Some(held(0)));
+        assert_eq!(written.reason_to_skip(1, &held(0)), Some(Outcome::Unchanged));
+        assert_eq!(written.reason_to_skip(1, &held(1)), None);
     }
 }

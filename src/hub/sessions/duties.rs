@@ -14,24 +14,24 @@
 //!
 //! A newer epoch of an account supersedes an unanswered command.
 
-use crate::account::lifecycle::{AgentReport, is_another_cluster, runs_in_another_cluster};
-use crate::account::{GrantEpoch, GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
 use crate::hub::sessions::ledger::{LedgerEntry, Moment, PendingCommand, RetryAt};
+use kubesvc_core::lifecycle::{AgentReport, is_another_cluster, runs_in_another_cluster};
+use kubesvc_core::{GrantEpoch, GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
 
 /// The session, as its duties see it.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::hub) struct SessionView<'a> {
-    pub(in crate::hub) zone: &'a str,
+pub(crate) struct SessionView<'a> {
+    pub(crate) zone: &'a str,
     /// Whether the agent is approved.
-    pub(in crate::hub) approved: bool,
+    pub(crate) approved: bool,
     /// The agent is draining: nothing new is sent.
-    pub(in crate::hub) draining: bool,
+    pub(crate) draining: bool,
     /// Whether all accounts were listed once. Before that, an unknown account may exist.
-    pub(in crate::hub) synced: bool,
+    pub(crate) synced: bool,
     /// Whether the agent's own file lists the account; absent until it has sent its list.
-    pub(in crate::hub) lists: Option<bool>,
+    pub(crate) lists: Option<bool>,
     /// uid of kube-system of the cluster that the agent runs in; empty if unknown.
-    pub(in crate::hub) cluster_uid: &'a str,
+    pub(crate) cluster_uid: &'a str,
 }
 
 #[cfg(test)]
@@ -43,7 +43,7 @@ impl Default for SessionView<'_> {
 
 /// The next command, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::hub) enum Duty {
+pub(crate) enum Duty {
     /// Nothing until the object, the session or the answer to a command changes.
     Nothing,
     /// Nothing before this moment.
@@ -55,14 +55,14 @@ pub(in crate::hub) enum Duty {
     /// The agent holds it under this epoch in the wrong cluster: drop it, and report a failure of this agent.
     DropFromWrongCluster(GrantEpoch),
     /// Report Dropped for the agent.
-    SayDropped(GrantEpoch),
+    ReportDropped(GrantEpoch),
     /// Remove the account from the ledger.
     Forget,
 }
 
 /// Decides for one account and one session. `account` is `None` if no object has the uid, `entry` if the account is
 /// not in the ledger.
-pub(in crate::hub) fn duty(
+pub(crate) fn duty(
     view: SessionView<'_>,
     account: Option<&KubesvcAccount>,
     entry: Option<&LedgerEntry>,
@@ -98,8 +98,8 @@ pub(in crate::hub) fn duty(
 fn is_in_wrong_cluster(status: &KubesvcAccountStatus, entry: Option<&LedgerEntry>) -> bool {
     let report = entry.filter(|entry| entry.command.is_none()).and_then(|entry| entry.report.as_ref());
     status.phase() == GrantPhase::Open
-        && matches!(report, Some((said, AgentReport::Held(identity)))
-            if *said == status.epoch && is_another_cluster(status, identity))
+        && matches!(report, Some((reported_epoch, AgentReport::Held(identity)))
+            if *reported_epoch == status.epoch && is_another_cluster(status, identity))
 }
 
 fn wanted(status: &KubesvcAccountStatus) -> bool {
@@ -121,9 +121,11 @@ fn add(
             (Some(PendingCommand::Add(sent) | PendingCommand::Prepare(sent)), _) if *sent >= epoch => {
                 return Duty::Nothing;
             }
-            (None, Some((said, AgentReport::Held(_)))) if *said == epoch => return Duty::Nothing,
-            (None, Some((said, AgentReport::Failed(_))))
-                if *said == epoch && status.state() != State::Active =>
+            (None, Some((reported_epoch, AgentReport::Held(_)))) if *reported_epoch == epoch => {
+                return Duty::Nothing;
+            }
+            (None, Some((reported_epoch, AgentReport::Failed(_))))
+                if *reported_epoch == epoch && status.state() != State::Active =>
             {
                 return Duty::Nothing;
             }
@@ -152,7 +154,7 @@ fn keep(
 
 fn revoke(view: SessionView<'_>, status: &KubesvcAccountStatus, entry: Option<&LedgerEntry>) -> Duty {
     let epoch = status.epoch;
-    let Some(entry) = entry else { return Duty::SayDropped(epoch) };
+    let Some(entry) = entry else { return Duty::ReportDropped(epoch) };
     if matches!(entry.command, Some(PendingCommand::Drop(sent)) if sent >= epoch) {
         return Duty::Nothing;
     }
@@ -160,10 +162,10 @@ fn revoke(view: SessionView<'_>, status: &KubesvcAccountStatus, entry: Option<&L
         Some(_) if entry.drop_failed >= Some(epoch) => Duty::Nothing,
         Some(_) if !view.synced => Duty::Nothing,
         Some(believed) => Duty::Drop(believed.max(epoch)),
-        None if matches!(&entry.report, Some((said, AgentReport::Dropped)) if *said >= epoch) => {
+        None if matches!(&entry.report, Some((reported_epoch, AgentReport::Dropped)) if *reported_epoch >= epoch) => {
             Duty::Nothing
         }
-        None => Duty::SayDropped(epoch),
+        None => Duty::ReportDropped(epoch),
     }
 }
 

@@ -6,12 +6,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::hub::zone_probes::offers::OfferChange;
-use crate::wake_set::WakeSet;
+use crate::hub::zone_probes::OfferChange;
+use kubesvc_runtime::work_queue::WorkQueue;
 
 /// A change of one session.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::hub) enum SessionEvent<'e> {
+pub(crate) enum SessionEvent<'e> {
     /// The session is connected, or the approval of its agent changed.
     Stood {
         /// Accounts of its zone and those in its ledger; empty if its agent was never approved.
@@ -39,7 +39,7 @@ pub(in crate::hub) enum SessionEvent<'e> {
 }
 
 /// A consumer of session events.
-pub(in crate::hub) trait SessionSubscriber: Send + Sync {
+pub(crate) trait SessionSubscriber: Send + Sync {
     /// Handles an event of the session with this serial.
     fn session_event(&self, serial: u64, event: SessionEvent<'_>);
 
@@ -51,10 +51,10 @@ pub(in crate::hub) trait SessionSubscriber: Send + Sync {
 }
 
 /// The subscribers, in the order of notification. The leader comes last, after every dirty set is marked.
-pub(in crate::hub) struct SessionEvents(Vec<Arc<dyn SessionSubscriber>>);
+pub(crate) struct SessionEvents(Vec<Arc<dyn SessionSubscriber>>);
 
 impl SessionEvents {
-    pub(in crate::hub) fn new(subscribers: Vec<Arc<dyn SessionSubscriber>>) -> Self {
+    pub(crate) fn new(subscribers: Vec<Arc<dyn SessionSubscriber>>) -> Self {
         Self(subscribers)
     }
 
@@ -72,7 +72,7 @@ impl SessionEvents {
 }
 
 /// Wakes the leader of this process for the accounts of an event.
-pub(in crate::hub) struct LeaderWakes(pub(in crate::hub) Arc<WakeSet<String>>);
+pub(crate) struct LeaderWakes(pub(crate) Arc<WorkQueue<String>>);
 
 impl SessionSubscriber for LeaderWakes {
     fn session_event(&self, _serial: u64, event: SessionEvent<'_>) {
@@ -111,36 +111,36 @@ mod tests {
     }
 
     #[test]
-    fn each_subscriber_is_told_of_each_event_in_its_turn() {
-        let told = Arc::new(Mutex::default());
-        let recorder = |name| Arc::new(Recorder(name, Arc::clone(&told))) as Arc<dyn SessionSubscriber>;
+    fn each_subscriber_gets_each_event_in_order() {
+        let published = Arc::new(Mutex::default());
+        let recorder = |name| Arc::new(Recorder(name, Arc::clone(&published))) as Arc<dyn SessionSubscriber>;
         let events = SessionEvents::new(vec![recorder("first"), recorder("last")]);
         events.publish(7, SessionEvent::AnswerChanged("u"));
         events.publish_account_changed("u", &[7]);
         let expected =
             ["first 7 AnswerChanged(\"u\")", "last 7 AnswerChanged(\"u\")", "first u [7]", "last u [7]"];
-        assert_eq!(*told.lock(), expected);
+        assert_eq!(*published.lock(), expected);
     }
 
     #[test]
-    fn the_leader_looks_at_what_an_event_may_change_and_at_nothing_else() {
-        let leader = Arc::new(WakeSet::default());
+    fn leader_wakes_exactly_the_accounts_that_an_event_may_change() {
+        let leader = Arc::new(WorkQueue::default());
         let wakes = LeaderWakes(Arc::clone(&leader));
-        let looks = |event| {
+        let woken = |event| {
             wakes.session_event(7, event);
             leader.try_take(9)
         };
         let (zone, unplaced) = (HashSet::from(["of-zone".to_owned()]), ["anywhere".to_owned()]);
         let stood = SessionEvent::Stood { accounts: &zone, unplaced: &unplaced };
-        assert_eq!(looks(stood), ["anywhere", "of-zone"]);
+        assert_eq!(woken(stood), ["anywhere", "of-zone"]);
         let had = ["had".to_owned()];
-        assert_eq!(looks(SessionEvent::Ended { accounts: &had, affected: &unplaced }), ["had", "anywhere"]);
-        assert_eq!(looks(SessionEvent::AnswerChanged("u")), ["u"]);
-        assert_eq!(looks(SessionEvent::Listed(&had)), ["had"]);
+        assert_eq!(woken(SessionEvent::Ended { accounts: &had, affected: &unplaced }), ["had", "anywhere"]);
+        assert_eq!(woken(SessionEvent::AnswerChanged("u")), ["u"]);
+        assert_eq!(woken(SessionEvent::Listed(&had)), ["had"]);
         let offers = |matters| SessionEvent::OfferChanged("u", OfferChange { matters, speaker: None });
-        assert_eq!(looks(offers(true)), ["u"]);
+        assert_eq!(woken(offers(true)), ["u"]);
         for event in [offers(false), SessionEvent::Released("u"), SessionEvent::ProblemsChanged] {
-            assert!(looks(event).is_empty(), "{event:?}");
+            assert!(woken(event).is_empty(), "{event:?}");
         }
     }
 }

@@ -3,15 +3,15 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::account::GrantEpoch;
-use crate::account::failure::{Failure, FailureClass};
-use crate::account::lifecycle::{AgentReport, Tick};
+use kubesvc_core::GrantEpoch;
+use kubesvc_core::failure::{Failure, FailureClass};
+use kubesvc_core::lifecycle::{AgentReport, Tick};
 
 /// Time since the start of the hub.
-pub(in crate::hub) type Moment = Duration;
+pub(crate) type Moment = Duration;
 
 /// Delays before a failed epoch is sent again, in seconds; the last one repeats.
-pub(in crate::hub) const RETRY_DELAYS_SECONDS: [u64; 4] = [10, 20, 40, 60];
+pub(crate) const RETRY_DELAYS_SECONDS: [u64; 4] = [10, 20, 40, 60];
 /// Number of consecutive credential mismatches after which the session reports a failure.
 const MAX_CREDENTIAL_MISMATCHES: u32 = 12;
 /// Age of the last frame, in ticks, from which silence counts no further: the connection is being lost.
@@ -19,7 +19,7 @@ const MAX_TICKS_WITHOUT_FRAME: Tick = 15;
 
 /// A command without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::hub) enum PendingCommand {
+pub(crate) enum PendingCommand {
     /// An Add of this epoch waits for its credential; nothing was sent.
     Prepare(GrantEpoch),
     /// AddAccounts was sent for this epoch.
@@ -30,43 +30,43 @@ pub(in crate::hub) enum PendingCommand {
 
 /// Time at which a failed epoch is sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::hub) struct RetryAt {
-    pub(in crate::hub) epoch: GrantEpoch,
-    pub(in crate::hub) count: usize,
-    pub(in crate::hub) at: Moment,
+pub(crate) struct RetryAt {
+    pub(crate) epoch: GrantEpoch,
+    pub(crate) count: usize,
+    pub(crate) at: Moment,
     /// The agent held the account in the wrong cluster. It reported Held before, so the next Held does not end the
     /// series.
-    pub(in crate::hub) wrong_cluster: bool,
+    pub(super) wrong_cluster: bool,
 }
 
 /// State of one account in one session.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(in crate::hub) struct LedgerEntry {
+pub(crate) struct LedgerEntry {
     /// Name of the account.
-    pub(in crate::hub) name: String,
+    pub(crate) name: String,
     /// Greatest epoch that the agent may hold, from its hello or from a sent Add; `None` if it holds nothing.
-    pub(in crate::hub) believed: Option<GrantEpoch>,
+    pub(crate) believed: Option<GrantEpoch>,
     /// Its hello said that it holds the account. It is sent an Add all the same, to learn what it reaches.
-    pub(in crate::hub) said_held: bool,
-    pub(in crate::hub) command: Option<PendingCommand>,
+    pub(super) said_held: bool,
+    pub(crate) command: Option<PendingCommand>,
     /// Last report, with its epoch.
-    pub(in crate::hub) report: Option<(GrantEpoch, AgentReport)>,
+    pub(crate) report: Option<(GrantEpoch, AgentReport)>,
     /// Whether the object was read from the API server since the registration.
-    pub(in crate::hub) confirmed: bool,
-    pub(in crate::hub) retry: Option<RetryAt>,
+    pub(crate) confirmed: bool,
+    pub(crate) retry: Option<RetryAt>,
     /// Epoch whose credential differed from the grant's, and the number of consecutive mismatches.
-    pub(in crate::hub) credential_mismatch: Option<(GrantEpoch, u32)>,
+    pub(crate) credential_mismatch: Option<(GrantEpoch, u32)>,
     /// Epoch of a drop that failed.
-    pub(in crate::hub) drop_failed: Option<GrantEpoch>,
+    pub(crate) drop_failed: Option<GrantEpoch>,
     /// Claimed in the hello while it was no account of the zone.
-    pub(in crate::hub) foreign: bool,
+    pub(crate) foreign: bool,
     /// Epoch of the outstanding answer, and since when, on the silence clock.
-    pub(in crate::hub) owed: Option<(GrantEpoch, Tick)>,
+    pub(crate) owed: Option<(GrantEpoch, Tick)>,
 }
 
 /// Effect of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::hub) enum AnswerEffect {
+pub(crate) enum AnswerEffect {
     /// It is the account's last report now.
     Taken,
     /// A duplicate, or an answer for an older epoch; ignored.
@@ -97,7 +97,7 @@ impl SilenceClock {
 
 /// All accounts of one session.
 #[derive(Clone, Debug, Default)]
-pub(in crate::hub) struct Ledger {
+pub(crate) struct Ledger {
     entries: HashMap<String, LedgerEntry>,
     /// Account names with drops in progress, and their number.
     dropping: HashMap<String, usize>,
@@ -109,30 +109,30 @@ pub(in crate::hub) struct Ledger {
 }
 
 impl Ledger {
-    pub(in crate::hub) fn new(now: Tick) -> Self {
+    pub(crate) fn new(now: Tick) -> Self {
         Self { clock: SilenceClock { counted: 0, last_frame: now }, ..Self::default() }
     }
 
-    pub(in crate::hub) fn entry(&self, uid: &str) -> Option<&LedgerEntry> {
+    pub(crate) fn entry(&self, uid: &str) -> Option<&LedgerEntry> {
         self.entries.get(uid)
     }
 
-    pub(in crate::hub) fn uids(&self) -> impl Iterator<Item = &String> {
+    pub(crate) fn uids(&self) -> impl Iterator<Item = &String> {
         self.entries.keys()
     }
 
-    pub(in crate::hub) fn entries(&self) -> impl Iterator<Item = (&String, &LedgerEntry)> {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&String, &LedgerEntry)> {
         self.entries.iter()
     }
 
     /// Records that a frame came.
-    pub(in crate::hub) fn frame(&mut self, now: Tick) {
+    pub(crate) fn frame(&mut self, now: Tick) {
         self.clock.frame(now);
     }
 
     /// Returns the ticks for which an answer about the account is outstanding. Zero while the credential is being
     /// read: that wait has its own bound and is not the agent's.
-    pub(in crate::hub) fn silent_for(&self, uid: &str, now: Tick) -> Option<Tick> {
+    pub(crate) fn silent_for(&self, uid: &str, now: Tick) -> Option<Tick> {
         let entry = self.entries.get(uid)?;
         let (_, since) = entry.owed?;
         let is_preparing = matches!(entry.command, Some(PendingCommand::Prepare(_)));
@@ -140,26 +140,26 @@ impl Ledger {
     }
 
     /// Whether the object was read from the API server since the registration.
-    pub(in crate::hub) fn is_confirmed(&self, uid: &str) -> bool {
+    pub(crate) fn is_confirmed(&self, uid: &str) -> bool {
         self.entries.get(uid).is_some_and(|entry| entry.confirmed)
     }
 
     /// Records that the object was read from the API server.
-    pub(in crate::hub) fn confirm(&mut self, uid: &str) {
+    pub(crate) fn confirm(&mut self, uid: &str) {
         if let Some(entry) = self.entries.get_mut(uid) {
             entry.confirmed = true;
         }
     }
 
     /// Whether any answer is outstanding.
-    pub(in crate::hub) fn owes(&self) -> bool {
+    pub(crate) fn owes(&self) -> bool {
         self.entries.values().any(|entry| entry.owed.is_some())
     }
 
     /// Initializes the ledger with what the agent's hello says it holds (uid, name, epoch) and with the ledger of the
     /// former stream of the same process. A report is kept only where both agree. What the hello does not name may
     /// still be held, and is dropped or sent again explicitly.
-    pub(in crate::hub) fn seed(&mut self, held: &[(String, String, GrantEpoch)], former: &Self) {
+    pub(crate) fn seed(&mut self, held: &[(String, String, GrantEpoch)], former: &Self) {
         // Foreign accounts were never sent, so the hello alone counts.
         let sent = former.entries().filter(|(_, entry)| entry.may_hold() && !entry.foreign);
         for (uid, entry) in sent {
@@ -168,8 +168,9 @@ impl Ledger {
         for (uid, name, epoch) in held {
             let report =
                 former.entry(uid).filter(|entry| entry.may_hold()).and_then(|entry| entry.report.clone());
-            let report =
-                report.filter(|(said, report)| said == epoch && matches!(report, AgentReport::Held(_)));
+            let report = report.filter(|(reported_epoch, report)| {
+                reported_epoch == epoch && matches!(report, AgentReport::Held(_))
+            });
             self.believe(uid, name, *epoch, report);
             self.at(uid, name).said_held = true;
         }
@@ -190,7 +191,7 @@ impl Ledger {
     }
 
     /// Returns the number of accounts held, and of those that failed to be added or dropped or were lost.
-    pub(in crate::hub) fn counts(&self) -> (usize, usize) {
+    pub(crate) fn counts(&self) -> (usize, usize) {
         self.entries.values().fold((0, 0), |(held, failed), entry| match &entry.report {
             Some((_, AgentReport::Held(_))) => (held + 1, failed),
             Some((_, AgentReport::Failed(_) | AgentReport::Lost(_))) => (held, failed + 1),
@@ -201,12 +202,12 @@ impl Ledger {
     }
 
     /// Starts an Add: an answer is outstanding from now on, although the credential is not read yet.
-    pub(in crate::hub) fn prepare(&mut self, uid: &str, name: &str, epoch: GrantEpoch, now: Tick) {
+    pub(crate) fn prepare(&mut self, uid: &str, name: &str, epoch: GrantEpoch, now: Tick) {
         self.owe(uid, name, epoch, now).command = Some(PendingCommand::Prepare(epoch));
     }
 
     /// Delays an Add until the name is free.
-    pub(in crate::hub) fn wait_for_name(&mut self, uid: &str, name: &str, epoch: GrantEpoch, now: Tick) {
+    pub(crate) fn wait_for_name(&mut self, uid: &str, name: &str, epoch: GrantEpoch, now: Tick) {
         self.owe(uid, name, epoch, now);
         let waiting = self.waiting.entry(name.to_owned()).or_default();
         if !waiting.iter().any(|one| one == uid) {
@@ -215,12 +216,12 @@ impl Ledger {
     }
 
     /// Whether a drop under this name is in progress.
-    pub(in crate::hub) fn name_is_busy(&self, name: &str) -> bool {
+    pub(crate) fn name_is_busy(&self, name: &str) -> bool {
         self.dropping.contains_key(name)
     }
 
     /// Records that an Add was sent; the time limit of its answer starts.
-    pub(in crate::hub) fn added(&mut self, uid: &str, epoch: GrantEpoch, now: Tick) {
+    pub(crate) fn added(&mut self, uid: &str, epoch: GrantEpoch, now: Tick) {
         let since = self.clock.read(now);
         if let Some(entry) = self.entries.get_mut(uid) {
             entry.command = Some(PendingCommand::Add(epoch));
@@ -233,7 +234,7 @@ impl Ledger {
     }
 
     /// Records that a drop was sent.
-    pub(in crate::hub) fn dropping(&mut self, uid: &str, name: &str, epoch: GrantEpoch, now: Tick) {
+    pub(crate) fn dropping(&mut self, uid: &str, name: &str, epoch: GrantEpoch, now: Tick) {
         let before = self.entries.get(uid).and_then(|entry| entry.command);
         if !matches!(before, Some(PendingCommand::Drop(_))) {
             *self.dropping.entry(name.to_owned()).or_default() += 1;
@@ -244,7 +245,7 @@ impl Ledger {
 
     /// Records that a drop was sent because the agent holds the account in the wrong cluster, and reports that
     /// failure.
-    pub(in crate::hub) fn dropping_from_wrong_cluster(
+    pub(super) fn dropping_from_wrong_cluster(
         &mut self,
         uid: &str,
         epoch: GrantEpoch,
@@ -261,7 +262,7 @@ impl Ledger {
     }
 
     /// Reports Dropped for an agent that was never sent the account.
-    pub(in crate::hub) fn say_dropped(&mut self, uid: &str, name: &str, epoch: GrantEpoch) {
+    pub(crate) fn report_dropped(&mut self, uid: &str, name: &str, epoch: GrantEpoch) {
         let entry = self.at(uid, name);
         entry.command = None;
         entry.owed = None;
@@ -269,7 +270,7 @@ impl Ledger {
     }
 
     /// Records that an Add was not sent. A failure of the account is reported; anything else is retried at `retry`.
-    pub(in crate::hub) fn not_sent(
+    pub(crate) fn not_sent(
         &mut self,
         uid: &str,
         epoch: GrantEpoch,
@@ -293,7 +294,7 @@ impl Ledger {
 
     /// Records that an Add was not sent because of a credential mismatch. The leader has to check, and cannot notice
     /// by itself. A persistent mismatch is reported as a failure.
-    pub(in crate::hub) fn record_credential_mismatch(
+    pub(super) fn record_credential_mismatch(
         &mut self,
         uid: &str,
         epoch: GrantEpoch,
@@ -310,7 +311,7 @@ impl Ledger {
     }
 
     /// Whether the last read of this epoch's credential was a mismatch.
-    pub(in crate::hub) fn has_credential_mismatch(&self, uid: &str, epoch: GrantEpoch) -> bool {
+    pub(crate) fn has_credential_mismatch(&self, uid: &str, epoch: GrantEpoch) -> bool {
         self.entries
             .get(uid)
             .and_then(|entry| entry.credential_mismatch)
@@ -318,7 +319,7 @@ impl Ledger {
     }
 
     /// Discards a prepared Add.
-    pub(in crate::hub) fn abandon(&mut self, uid: &str, epoch: GrantEpoch) {
+    pub(super) fn abandon(&mut self, uid: &str, epoch: GrantEpoch) {
         if let Some(entry) =
             self.entries.get_mut(uid).filter(|one| one.command == Some(PendingCommand::Prepare(epoch)))
         {
@@ -327,7 +328,7 @@ impl Ledger {
     }
 
     /// Handles `Working`: the silence clock restarts.
-    pub(in crate::hub) fn working(&mut self, uid: &str, now: Tick) {
+    pub(crate) fn working(&mut self, uid: &str, now: Tick) {
         let since = self.clock.read(now);
         if let Some((_, owed)) = self.entries.get_mut(uid).and_then(|entry| entry.owed.as_mut()) {
             *owed = since;
@@ -335,7 +336,7 @@ impl Ledger {
     }
 
     /// Records an answer. `of_drop`: a failure to drop.
-    pub(in crate::hub) fn record_answer(
+    pub(crate) fn record_answer(
         &mut self,
         uid: &str,
         epoch: GrantEpoch,
@@ -346,7 +347,7 @@ impl Ledger {
         let Some(entry) = self.entries.get_mut(uid) else { return AnswerEffect::NeverSent };
         let Some(known) = entry.known_epoch() else {
             let duplicate = report == AgentReport::Dropped
-                && matches!(&entry.report, Some((said, AgentReport::Dropped)) if *said >= epoch);
+                && matches!(&entry.report, Some((reported_epoch, AgentReport::Dropped)) if *reported_epoch >= epoch);
             return if duplicate { AnswerEffect::Late } else { AnswerEffect::NeverSent };
         };
         if epoch > known {
@@ -368,12 +369,12 @@ impl Ledger {
     }
 
     /// Takes the accounts that waited for a name that is free now.
-    pub(in crate::hub) fn freed(&mut self, name: &str) -> Vec<String> {
+    pub(crate) fn freed(&mut self, name: &str) -> Vec<String> {
         if self.name_is_busy(name) { Vec::new() } else { self.waiting.remove(name).unwrap_or_default() }
     }
 
     /// Removes an account. Returns whether it was a foreign one.
-    pub(in crate::hub) fn forget(&mut self, uid: &str) -> bool {
+    pub(crate) fn forget(&mut self, uid: &str) -> bool {
         let Some(entry) = self.entries.remove(uid) else { return false };
         if matches!(entry.command, Some(PendingCommand::Drop(_))) {
             self.release_name(&entry.name);
@@ -383,7 +384,7 @@ impl Ledger {
     }
 
     /// Removes what was only claimed; the next hello says whether the agent holds it.
-    pub(in crate::hub) fn forget_foreign(&mut self) {
+    pub(super) fn forget_foreign(&mut self) {
         let foreign = self.entries.iter().filter(|(_, entry)| entry.foreign);
         let foreign: Vec<_> = foreign.map(|(uid, _)| uid.clone()).collect();
         for uid in &foreign {
@@ -393,7 +394,7 @@ impl Ledger {
     }
 
     /// Marks claimed accounts as foreign.
-    pub(in crate::hub) fn are_foreign(&mut self, uids: impl Iterator<Item = String>) {
+    pub(crate) fn are_foreign(&mut self, uids: impl Iterator<Item = String>) {
         for uid in uids {
             if let Some(entry) = self.entries.get_mut(&uid).filter(|entry| !entry.foreign) {
                 entry.foreign = true;
@@ -403,7 +404,7 @@ impl Ledger {
     }
 
     /// Returns the number of foreign accounts.
-    pub(in crate::hub) fn foreign(&self) -> usize {
+    pub(crate) fn foreign(&self) -> usize {
         self.foreign
     }
 
@@ -447,7 +448,7 @@ fn another_credential() -> Failure {
 
 impl LedgerEntry {
     /// Whether the agent may hold the account.
-    pub(in crate::hub) fn may_hold(&self) -> bool {
+    pub(super) fn may_hold(&self) -> bool {
         self.believed.is_some()
     }
 
@@ -459,7 +460,7 @@ impl LedgerEntry {
         }
     }
 
-    fn newest_said(&self) -> GrantEpoch {
+    fn newest_reported_epoch(&self) -> GrantEpoch {
         self.report.as_ref().map_or(GrantEpoch(i64::MIN), |(epoch, _)| *epoch)
     }
 
@@ -478,7 +479,7 @@ impl LedgerEntry {
     /// Whether the drop of this epoch follows from the wrong cluster; that failure remains the report.
     fn failed_in_wrong_cluster(&self, epoch: GrantEpoch) -> bool {
         self.retry.is_some_and(|again| again.wrong_cluster && again.epoch == epoch)
-            && matches!(&self.report, Some((said, AgentReport::Failed(_))) if *said == epoch)
+            && matches!(&self.report, Some((reported_epoch, AgentReport::Failed(_))) if *reported_epoch == epoch)
     }
 
     fn record_dropped(&mut self, epoch: GrantEpoch, now: Moment) -> AnswerEffect {
@@ -524,7 +525,7 @@ impl LedgerEntry {
             }
             _ => {}
         }
-        if epoch < self.newest_said() {
+        if epoch < self.newest_reported_epoch() {
             return AnswerEffect::Late;
         }
         self.report = Some((epoch, report));
@@ -557,7 +558,7 @@ impl LedgerEntry {
     }
 
     fn record_lost(&mut self, epoch: GrantEpoch, failure: Failure, now: Moment) -> AnswerEffect {
-        if epoch < self.newest_said() {
+        if epoch < self.newest_reported_epoch() {
             return AnswerEffect::Late;
         }
         if self.command.is_none() {

@@ -1,4 +1,4 @@
-//! The sessions of this replica: one per agent id, by zone, and those that ended recently.
+//! Indexes: the sessions of this replica, one per agent id, by zone, with those that ended recently; and accounts by zone.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -6,36 +6,38 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::account::agent_resource::ID_RESERVATION;
-use crate::account::lifecycle::{SessionEnding, Tick};
-use crate::account::{BootId, SessionId};
 use crate::hub::sessions::ledger::Moment;
 use crate::hub::sessions::session::Session;
+use crate::hub::zone_probes::probe::ProbeRound;
+use crate::informers::AccountKey;
+use kubesvc_core::agent_resource::ID_RESERVATION;
+use kubesvc_core::lifecycle::{SessionEnding, Tick};
+use kubesvc_core::{AgentId, BootId, DesiredState, KubesvcAccount, SessionId};
 
 /// An ended session, or an agent of an earlier process of the operator.
 #[derive(Clone)]
-pub(in crate::hub) struct AwaySession {
-    pub(in crate::hub) approved: bool,
-    pub(in crate::hub) since: Tick,
-    pub(in crate::hub) ending: SessionEnding,
-    pub(in crate::hub) session_id: SessionId,
+pub(crate) struct AwaySession {
+    pub(crate) approved: bool,
+    pub(crate) since: Tick,
+    pub(crate) ending: SessionEnding,
+    pub(crate) session_id: SessionId,
     /// The ended session; absent for an agent of an earlier process of the operator.
-    pub(in crate::hub) session: Option<Arc<Session>>,
+    pub(crate) session: Option<Arc<Session>>,
 }
 
 /// The sessions of one zone.
 #[derive(Default)]
-pub(in crate::hub) struct ZoneSessions {
-    pub(in crate::hub) connected: HashMap<u64, Arc<Session>>,
-    pub(in crate::hub) away: BTreeMap<String, AwaySession>,
+pub(crate) struct ZoneSessions {
+    pub(crate) connected: HashMap<u64, Arc<Session>>,
+    pub(crate) away: BTreeMap<AgentId, AwaySession>,
 }
 
 #[derive(Default)]
 struct RegistryState {
     /// The session in force of each agent id; it may still be registering.
-    claims: HashMap<String, Arc<Session>>,
+    claims: HashMap<AgentId, Arc<Session>>,
     /// Ids of agents that were disconnected on request.
-    reserved: HashMap<String, ReservedId>,
+    reserved: HashMap<AgentId, ReservedId>,
     zones: BTreeMap<String, ZoneSessions>,
 }
 
@@ -46,7 +48,7 @@ struct ReservedId {
 }
 
 /// Why an agent id cannot be claimed.
-pub(in crate::hub) enum ClaimError {
+pub(crate) enum ClaimError {
     /// Another process is connected under the id. Carries the time after which it counts as lost if silent.
     Other(Duration),
     /// A later connection of the same process exists.
@@ -57,7 +59,7 @@ pub(in crate::hub) enum ClaimError {
 
 /// All sessions of this replica.
 #[derive(Default)]
-pub(in crate::hub) struct Registry {
+pub(crate) struct Registry {
     inner: RwLock<RegistryState>,
     /// Sessions that have a uid in their ledger.
     concerned: Mutex<HashMap<String, HashSet<u64>>>,
@@ -68,7 +70,7 @@ pub(in crate::hub) struct Registry {
 impl Registry {
     /// Claims the agent id for a session. Closes and returns the session that held it, or returns the last session of
     /// the same process.
-    pub(in crate::hub) fn claim(
+    pub(crate) fn claim(
         &self,
         session: &Arc<Session>,
         silence_limit: Duration,
@@ -97,7 +99,7 @@ impl Registry {
 
     /// Reserves the id of an agent for its process before it is disconnected on request. Returns the session in
     /// force.
-    pub(in crate::hub) fn reserve_id(&self, agent_id: &str, now: Moment) -> Option<Arc<Session>> {
+    pub(crate) fn reserve_id(&self, agent_id: &AgentId, now: Moment) -> Option<Arc<Session>> {
         let mut inner = self.inner.write();
         inner.reserved.retain(|_, kept| kept.until > now);
         let session = inner.claims.get(agent_id).cloned()?;
@@ -107,13 +109,13 @@ impl Registry {
     }
 
     /// Whether the agent id is reserved for this process.
-    pub(in crate::hub) fn is_reserved(&self, agent_id: &str, boot_id: &BootId) -> bool {
+    pub(crate) fn is_reserved(&self, agent_id: &AgentId, boot_id: &BootId) -> bool {
         self.inner.read().reserved.get(agent_id).is_some_and(|kept| kept.boot_id == *boot_id)
     }
 
     /// Connects a registered session, unless another session has claimed its agent id meanwhile. Returns whether it
     /// is the first approved session of its zone.
-    pub(in crate::hub) fn connect(&self, session: &Arc<Session>) -> Option<bool> {
+    pub(crate) fn connect(&self, session: &Arc<Session>) -> Option<bool> {
         let mut inner = self.inner.write();
         if !inner.is_claimed_by(session) {
             return None;
@@ -127,12 +129,12 @@ impl Registry {
     }
 
     /// Whether the session is connected.
-    pub(in crate::hub) fn is_connected(&self, session: &Session) -> bool {
+    pub(crate) fn is_connected(&self, session: &Session) -> bool {
         self.by_serial.read().contains_key(&session.serial)
     }
 
     /// Removes an ended session. Returns whether it was the one in force.
-    pub(in crate::hub) fn leave(&self, session: &Arc<Session>, now: Tick, ending: SessionEnding) -> bool {
+    pub(crate) fn leave(&self, session: &Arc<Session>, now: Tick, ending: SessionEnding) -> bool {
         let mut inner = self.inner.write();
         let in_force = inner.is_claimed_by(session);
         if in_force {
@@ -158,23 +160,23 @@ impl Registry {
     }
 
     /// Restarts the grace of all absent agents: a new leader does not know what happened before.
-    pub(in crate::hub) fn begin_grace(&self, now: Tick) {
+    pub(crate) fn begin_grace(&self, now: Tick) {
         for zone in self.inner.write().zones.values_mut() {
             zone.away.values_mut().for_each(|away| away.since = now);
         }
     }
 
     /// Adds an agent of an earlier process of the operator as absent, unless it is connected.
-    pub(in crate::hub) fn remember(&self, agent_id: &str, zone: &str, away: AwaySession) {
+    pub(crate) fn remember(&self, agent_id: &AgentId, zone: &str, away: AwaySession) {
         let mut inner = self.inner.write();
         let zone = inner.zones.entry(zone.to_owned()).or_default();
-        if !zone.connected.values().any(|session| session.agent.id == agent_id) {
+        if !zone.connected.values().any(|session| session.agent.id == *agent_id) {
             zone.away.entry(agent_id.to_owned()).or_insert(away);
         }
     }
 
     /// Forgets agents that have been away since `before` or longer. Returns agent id, zone and session of each.
-    pub(in crate::hub) fn forget(&self, before: Tick) -> Vec<(String, String, AwaySession)> {
+    pub(crate) fn forget(&self, before: Tick) -> Vec<(AgentId, String, AwaySession)> {
         let mut inner = self.inner.write();
         let mut forgotten = Vec::new();
         inner.zones.retain(|zone_id, zone| {
@@ -191,44 +193,44 @@ impl Registry {
     }
 
     /// Reads one zone.
-    pub(in crate::hub) fn in_zone<T>(&self, zone: &str, read: impl FnOnce(&ZoneSessions) -> T) -> Option<T> {
+    pub(crate) fn in_zone<T>(&self, zone: &str, read: impl FnOnce(&ZoneSessions) -> T) -> Option<T> {
         self.inner.read().zones.get(zone).map(read)
     }
 
     /// Returns one approved session of each of the first `max` zones by name.
-    pub(in crate::hub) fn representatives(&self, max: usize) -> Vec<Arc<Session>> {
+    pub(crate) fn representatives(&self, max: usize) -> Vec<Arc<Session>> {
         self.inner.read().zones.values().filter_map(|zone| zone.representative().cloned()).take(max).collect()
     }
 
     /// Returns the session in force of an agent.
-    pub(in crate::hub) fn of_agent(&self, agent_id: &str) -> Option<Arc<Session>> {
+    pub(crate) fn of_agent(&self, agent_id: &AgentId) -> Option<Arc<Session>> {
         self.inner.read().claims.get(agent_id).cloned()
     }
 
     /// Reads all zones, ordered by name.
-    pub(in crate::hub) fn in_zones<T>(&self, read: impl FnOnce(&BTreeMap<String, ZoneSessions>) -> T) -> T {
+    pub(crate) fn in_zones<T>(&self, read: impl FnOnce(&BTreeMap<String, ZoneSessions>) -> T) -> T {
         read(&self.inner.read().zones)
     }
 
     /// Returns a connected session.
-    pub(in crate::hub) fn by_serial(&self, serial: u64) -> Option<Arc<Session>> {
+    pub(crate) fn by_serial(&self, serial: u64) -> Option<Arc<Session>> {
         self.by_serial.read().get(&serial).cloned()
     }
 
     /// Whether an agent is connected or registering in a zone, or away and not forgotten.
-    pub(in crate::hub) fn knows(&self, agent_id: &str, zone: &str) -> bool {
+    pub(crate) fn knows(&self, agent_id: &AgentId, zone: &str) -> bool {
         let inner = self.inner.read();
         inner.claims.get(agent_id).is_some_and(|session| session.agent.zone == zone)
             || inner.zones.get(zone).is_some_and(|zone| zone.away.contains_key(agent_id))
     }
 
     /// Returns all connected sessions.
-    pub(in crate::hub) fn connected(&self) -> Vec<Arc<Session>> {
+    pub(crate) fn connected(&self) -> Vec<Arc<Session>> {
         self.by_serial.read().values().cloned().collect()
     }
 
     /// Records that a session has these accounts in its ledger.
-    pub(in crate::hub) fn concern<'a>(&self, serial: u64, uids: impl IntoIterator<Item = &'a String>) {
+    pub(crate) fn concern<'a>(&self, serial: u64, uids: impl IntoIterator<Item = &'a String>) {
         let mut concerned = self.concerned.lock();
         for uid in uids {
             concerned.entry(uid.clone()).or_default().insert(serial);
@@ -236,7 +238,7 @@ impl Registry {
     }
 
     /// Records that these accounts left the session's ledger. Returns those that no session has any more.
-    pub(in crate::hub) fn release<'a>(
+    pub(crate) fn release<'a>(
         &self,
         serial: u64,
         uids: impl IntoIterator<Item = &'a String>,
@@ -256,7 +258,7 @@ impl Registry {
     }
 
     /// Returns the connected sessions that have an account in their ledger.
-    pub(in crate::hub) fn concerned_with(&self, uid: &str) -> Vec<Arc<Session>> {
+    pub(crate) fn concerned_with(&self, uid: &str) -> Vec<Arc<Session>> {
         let serials: Vec<_> =
             self.concerned.lock().get(uid).map(|all| all.iter().copied().collect()).unwrap_or_default();
         let sessions = self.by_serial.read();
@@ -266,7 +268,7 @@ impl Registry {
 
 impl ZoneSessions {
     /// Returns an approved connected session.
-    pub(in crate::hub) fn representative(&self) -> Option<&Arc<Session>> {
+    pub(super) fn representative(&self) -> Option<&Arc<Session>> {
         self.connected.values().find(|session| session.is_approved())
     }
 }
@@ -287,5 +289,76 @@ impl RegistryState {
     fn last_of(&self, session: &Session) -> Option<Arc<Session>> {
         let away = self.zones.get(&session.agent.zone)?.away.get(&session.agent.id)?;
         away.session.clone().filter(|last| last.agent.boot_id == session.agent.boot_id)
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct IndexedAccount {
+    uid: String,
+    /// Zones of the grant, of the spec and of the last grant, without duplicates.
+    zones: Vec<String>,
+}
+
+/// Accounts by zone: an agent that connects or leaves costs no walk over all accounts.
+#[derive(Debug, Default)]
+pub(crate) struct ZoneIndex {
+    by_key: HashMap<AccountKey, IndexedAccount>,
+    by_zone: HashMap<String, HashSet<String>>,
+    anywhere: HashSet<String>,
+    probing: HashSet<String>,
+}
+
+impl ZoneIndex {
+    /// Updates or removes the account of a key. Returns its uids before and after.
+    pub(crate) fn put(&mut self, key: &AccountKey, account: Option<&KubesvcAccount>) -> Vec<String> {
+        let mut uids = Vec::with_capacity(2);
+        if let Some(old) = self.by_key.remove(key) {
+            self.leave(&old);
+            uids.push(old.uid);
+        }
+        let Some(account) = account else { return uids };
+        let indexed = IndexedAccount { uid: account.uid().to_owned(), zones: account.zones() };
+        if account.takes_any_zone() && account.desired() == DesiredState::Active {
+            self.anywhere.insert(indexed.uid.clone());
+        }
+        if ProbeRound::of(account).is_some() {
+            self.probing.insert(indexed.uid.clone());
+        }
+        for zone in &indexed.zones {
+            self.by_zone.entry(zone.clone()).or_default().insert(indexed.uid.clone());
+        }
+        if !uids.contains(&indexed.uid) {
+            uids.push(indexed.uid.clone());
+        }
+        self.by_key.insert(key.clone(), indexed);
+        uids
+    }
+
+    /// Returns the accounts that are granted to the zone, pinned to it, or were granted to it last.
+    pub(crate) fn of_zone(&self, zone: &str) -> Vec<String> {
+        self.by_zone.get(zone).map(|uids| uids.iter().cloned().collect()).unwrap_or_default()
+    }
+
+    /// Returns the accounts that wait for any zone.
+    pub(super) fn without_zone(&self) -> Vec<String> {
+        self.anywhere.iter().cloned().collect()
+    }
+
+    /// Returns the accounts that every agent is probed for.
+    pub(crate) fn probing(&self) -> Vec<String> {
+        self.probing.iter().cloned().collect()
+    }
+
+    fn leave(&mut self, indexed: &IndexedAccount) {
+        self.anywhere.remove(&indexed.uid);
+        self.probing.remove(&indexed.uid);
+        for zone in &indexed.zones {
+            if let Some(uids) = self.by_zone.get_mut(zone) {
+                uids.remove(&indexed.uid);
+                if uids.is_empty() {
+                    self.by_zone.remove(zone);
+                }
+            }
+        }
     }
 }

@@ -3,12 +3,9 @@
 //! One task owns the stream (`session_loop`). The rest of the hub reads the session and wakes accounts in it.
 
 mod account_work;
-mod answers;
-pub(in crate::hub) mod detached;
-pub(in crate::hub) mod frame_queue;
+pub(crate) mod frame_queue;
 mod lifetime;
-mod own_accounts;
-pub(in crate::hub) mod session_loop;
+pub(crate) mod session_loop;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -19,33 +16,33 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use crate::account::lifecycle::{AgentProcess, AgentReport, Fact, Offer, Presence, SessionFact, Tick};
-use crate::account::{BootId, GrantEpoch, SessionId};
-use crate::hub::admission::hello::AcceptedHello;
+use crate::hub::agent_admission::hello::AcceptedHello;
 use crate::hub::agent_status::registration::SessionRef;
 use crate::hub::sessions::ledger::Ledger;
-use crate::hub::sessions::mass_delete_guard::VanishedState;
-use crate::hub::tables::caching_commands::CachingCommands;
-use crate::hub::zone_probes::probe::ZoneProbes;
-use crate::wake_set::WakeSet;
-use lifetime::{Approval, ClaimedAccounts, Closing, ObjectState};
-use own_accounts::OwnAccounts;
+use crate::hub::sessions::mass_delete_guard::MissingAccountState;
+use crate::hub::static_accounts::OwnAccounts;
+use crate::hub::table_writers::caching_commands::CachingCommands;
+use crate::hub::zone_probes::probe::SessionProbes;
+use kubesvc_core::lifecycle::{AgentProcess, AgentReport, Fact, Offer, Presence, SessionFact, Tick};
+use kubesvc_core::{AgentId, BootId, GrantEpoch, SessionId};
+use kubesvc_runtime::work_queue::WorkQueue;
+use lifetime::Lifetime;
 
 static SERIALS: AtomicU64 = AtomicU64::new(1);
 
 /// The agent process of a session.
-pub(in crate::hub) struct AgentIdentity {
+pub(crate) struct AgentIdentity {
     /// The agent id.
-    pub(in crate::hub) id: String,
-    pub(in crate::hub) zone: String,
-    pub(in crate::hub) boot_id: BootId,
+    pub(crate) id: AgentId,
+    pub(crate) zone: String,
+    pub(crate) boot_id: BootId,
     /// Number of the connection, counted by the process from 1.
-    pub(in crate::hub) connect_seq: i64,
-    pub(in crate::hub) version: String,
+    pub(crate) connect_seq: i64,
+    pub(crate) version: String,
     /// uid of kube-system of the cluster that the agent runs in; empty if unknown.
-    pub(in crate::hub) cluster_uid: String,
+    pub(crate) cluster_uid: String,
     /// Remote address, also the key of the log rate limit.
-    pub(in crate::hub) peer: Option<SocketAddr>,
+    pub(crate) peer: Option<SocketAddr>,
 }
 
 /// Start of a session and time of its last frame.
@@ -57,33 +54,30 @@ struct SessionTimes {
 }
 
 /// One stream of one agent.
-pub(in crate::hub) struct Session {
+pub(crate) struct Session {
     /// Unique in this process.
-    pub(in crate::hub) serial: u64,
+    pub(crate) serial: u64,
     /// ULID, known to the agent and named in its KubesvcAgent.
-    pub(in crate::hub) id: SessionId,
-    pub(in crate::hub) agent: AgentIdentity,
+    pub(crate) id: SessionId,
+    pub(crate) agent: AgentIdentity,
     times: SessionTimes,
-    approval: Approval,
-    claims: ClaimedAccounts,
-    object: ObjectState,
-    closing: Closing,
+    lifetime: Lifetime,
     /// Cancelled when the stream is released: no frame is sent or received after that.
-    pub(in crate::hub) ended: CancellationToken,
+    pub(crate) ended: CancellationToken,
     /// Accounts to check again.
-    pub(in crate::hub) wakes: WakeSet<String>,
-    pub(in crate::hub) ledger: Mutex<Ledger>,
+    pub(crate) wakes: WorkQueue<String>,
+    pub(crate) ledger: Mutex<Ledger>,
     /// Verdicts on accounts without an object. Locked after the ledger.
-    pub(in crate::hub) vanished_accounts: Mutex<HashMap<String, VanishedState>>,
+    pub(crate) missing_accounts: Mutex<HashMap<String, MissingAccountState>>,
     /// Commands to stream an account's objects, as sent to the agent.
-    pub(in crate::hub) cached: Mutex<CachingCommands>,
+    pub(crate) cached: Mutex<CachingCommands>,
     /// Zone probes of this session.
-    pub(in crate::hub) zone_probes: Mutex<ZoneProbes>,
-    pub(in crate::hub) own: OwnAccounts,
+    pub(crate) zone_probes: Mutex<SessionProbes>,
+    pub(crate) own: OwnAccounts,
 }
 
 impl Session {
-    pub(in crate::hub) fn new(greeting: &AcceptedHello, peer: Option<SocketAddr>, tick: Tick) -> Self {
+    pub(crate) fn new(greeting: &AcceptedHello, peer: Option<SocketAddr>, tick: Tick) -> Self {
         let now = Timestamp::now();
         Self {
             serial: SERIALS.fetch_add(1, Ordering::Relaxed),
@@ -102,14 +96,11 @@ impl Session {
                 connected_since: now,
                 last_frame: Mutex::new((Instant::now(), now)),
             },
-            approval: Approval::new(greeting.has_unheard),
-            claims: ClaimedAccounts::default(),
-            object: ObjectState::default(),
-            closing: Closing::default(),
+            lifetime: Lifetime::new(greeting.has_unheard),
             ended: CancellationToken::new(),
-            wakes: WakeSet::default(),
+            wakes: WorkQueue::default(),
             ledger: Mutex::new(Ledger::new(tick)),
-            vanished_accounts: Mutex::default(),
+            missing_accounts: Mutex::default(),
             cached: Mutex::default(),
             zone_probes: Mutex::default(),
             own: OwnAccounts::default(),
@@ -125,22 +116,22 @@ impl Session {
     }
 
     /// Returns the session as its KubesvcAgent names it.
-    pub(in crate::hub) fn reference(&self) -> SessionRef<'_> {
+    pub(crate) fn reference(&self) -> SessionRef<'_> {
         SessionRef { agent_id: &self.agent.id, zone: &self.agent.zone, id: &self.id }
     }
 
     /// Start of the stream.
-    pub(in crate::hub) fn connected_since(&self) -> Timestamp {
+    pub(crate) fn connected_since(&self) -> Timestamp {
         self.times.connected_since
     }
 
     /// Time since the last frame.
-    pub(in crate::hub) fn silent_for(&self) -> Duration {
+    pub(crate) fn silent_for(&self) -> Duration {
         self.times.last_frame.lock().0.elapsed()
     }
 
     /// Time of the last frame.
-    pub(in crate::hub) fn last_seen(&self) -> Timestamp {
+    pub(crate) fn last_seen(&self) -> Timestamp {
         self.times.last_frame.lock().1
     }
 
@@ -151,7 +142,7 @@ impl Session {
 
     /// Returns what the leader sees of this session for an account at `epoch`. Silence about an older epoch does not
     /// count: the session may not have seen this one yet.
-    pub(in crate::hub) fn fact(&self, uid: &str, epoch: GrantEpoch, now: Tick) -> SessionFact {
+    pub(crate) fn fact(&self, uid: &str, epoch: GrantEpoch, now: Tick) -> SessionFact {
         let ledger = self.ledger.lock();
         let owes = ledger.entry(uid).and_then(|entry| entry.owed).is_some_and(|(owed, _)| owed == epoch);
         SessionFact {
@@ -169,7 +160,7 @@ impl Session {
     }
 
     /// Returns what the leader sees of this session for an account that is not in its ledger.
-    pub(in crate::hub) fn stranger(&self, offer: Option<(i64, Offer)>) -> SessionFact {
+    pub(crate) fn unlisted_fact(&self, offer: Option<(i64, Offer)>) -> SessionFact {
         SessionFact {
             agent_id: self.agent.id.clone(),
             zone: self.agent.zone.clone(),
@@ -185,12 +176,12 @@ impl Session {
     }
 
     /// Whether the agent reported that it holds the account.
-    pub(in crate::hub) fn holds(&self, uid: &str) -> bool {
+    pub(crate) fn holds(&self, uid: &str) -> bool {
         self.held_name(uid).is_some()
     }
 
     /// Name of the account if the agent reported that it holds it.
-    pub(in crate::hub) fn held_name(&self, uid: &str) -> Option<String> {
+    pub(crate) fn held_name(&self, uid: &str) -> Option<String> {
         let ledger = self.ledger.lock();
         let held =
             ledger.entry(uid).filter(|entry| matches!(entry.report, Some((_, AgentReport::Held(_)))))?;
@@ -198,12 +189,12 @@ impl Session {
     }
 
     /// Number of accounts held, and of those that failed to be added or dropped or were lost.
-    pub(in crate::hub) fn counts(&self) -> (usize, usize) {
+    pub(crate) fn counts(&self) -> (usize, usize) {
         self.ledger.lock().counts()
     }
 
     /// Names of the accounts that the agent reported to hold, sorted.
-    pub(in crate::hub) fn held_names(&self) -> Vec<String> {
+    pub(crate) fn held_names(&self) -> Vec<String> {
         let mut names: Vec<_> = {
             let ledger = self.ledger.lock();
             let held =
@@ -215,7 +206,7 @@ impl Session {
     }
 
     /// Uids of all accounts in the ledger.
-    pub(in crate::hub) fn uids(&self) -> Vec<String> {
+    pub(crate) fn uids(&self) -> Vec<String> {
         self.ledger.lock().uids().cloned().collect()
     }
 }

@@ -2,15 +2,15 @@
 
 use secrecy::ExposeSecret;
 
-use crate::account::failure::{Failure, FailureClass, truncate};
-use crate::account::lifecycle::{AgentReport, ClusterIdentity};
-use crate::account::names::is_dns_label;
-use crate::account::spec::Scope;
-use crate::account::{GrantEpoch, KubesvcAccount};
 use crate::secrets::{Credential, CredentialKind};
-use crate::wire::common::failure::Class;
-use crate::wire::ops::account_result::Outcome;
-use crate::wire::{common, ops};
+use kubesvc_core::failure::{Failure, FailureClass, truncate};
+use kubesvc_core::lifecycle::{AgentReport, ClusterIdentity};
+use kubesvc_core::object_names::is_dns_label;
+use kubesvc_core::spec::Scope;
+use kubesvc_core::wire::common::failure::Class;
+use kubesvc_core::wire::ops::account_result::Outcome;
+use kubesvc_core::wire::{common, ops};
+use kubesvc_core::{GrantEpoch, KubesvcAccount};
 
 /// Maximum length of a cluster's version, in bytes; longer ones are truncated, since people read them only.
 const MAX_VERSION: usize = 64;
@@ -28,18 +28,18 @@ const MAX_NAMESPACES: usize = 10_000;
 
 /// An agent's answer about one account.
 #[derive(Debug, PartialEq)]
-pub(in crate::hub) struct AccountAnswer {
-    pub(in crate::hub) uid: String,
-    pub(in crate::hub) epoch: GrantEpoch,
-    pub(in crate::hub) report: AgentReport,
+pub(crate) struct AccountAnswer {
+    pub(crate) uid: String,
+    pub(crate) epoch: GrantEpoch,
+    pub(crate) report: AgentReport,
     /// Whether the failure is one of a drop.
-    pub(in crate::hub) of_drop: bool,
+    pub(crate) of_drop: bool,
     /// Namespaces of the account, if held.
-    pub(in crate::hub) namespaces: Vec<String>,
+    pub(crate) namespaces: Vec<String>,
 }
 
 /// Converts an answer; `None` without an account, a valid epoch or an outcome.
-pub(in crate::hub) fn answer(result: ops::AccountResult) -> Option<AccountAnswer> {
+pub(crate) fn answer(result: ops::AccountResult) -> Option<AccountAnswer> {
     let (uid, epoch) = reference(result.account?)?;
     let mut namespaces = Vec::new();
     let report = match (result.outcome, result.dropped) {
@@ -57,7 +57,7 @@ pub(in crate::hub) fn answer(result: ops::AccountResult) -> Option<AccountAnswer
 }
 
 /// Converts a loss; `None` without an account.
-pub(in crate::hub) fn loss(lost: ops::Lost) -> Option<AccountAnswer> {
+pub(super) fn loss(lost: ops::Lost) -> Option<AccountAnswer> {
     let (uid, epoch) = reference(lost.account?)?;
     let failure = lost.failure.as_ref().map_or_else(
         || Failure::new(FailureClass::Internal, "the agent lost the account and gave no reason"),
@@ -73,13 +73,13 @@ pub(in crate::hub) fn loss(lost: ops::Lost) -> Option<AccountAnswer> {
 }
 
 /// Returns uid and epoch of a reference.
-pub(in crate::hub) fn reference(account: common::AccountRef) -> Option<(String, GrantEpoch)> {
+pub(crate) fn reference(account: common::AccountRef) -> Option<(String, GrantEpoch)> {
     let epoch = GrantEpoch::from_wire(account.epoch)?;
     (!account.uid.is_empty()).then_some((account.uid, epoch))
 }
 
 /// Converts a failure.
-pub(in crate::hub) fn read_failure(failure: &common::Failure) -> Failure {
+pub(crate) fn read_failure(failure: &common::Failure) -> Failure {
     let class = match failure.class() {
         Class::Auth => FailureClass::Auth,
         Class::Forbidden => FailureClass::Forbidden,
@@ -148,7 +148,7 @@ fn printable(text: &str) -> String {
 }
 
 /// Converts an account for its agent. Contains the credential: must not be logged.
-pub(in crate::hub) fn account_spec(
+pub(crate) fn account_spec(
     account: &KubesvcAccount,
     epoch: GrantEpoch,
     credential: &Credential,
@@ -190,12 +190,7 @@ pub(in crate::hub) fn account_spec(
 }
 
 /// Converts a reference. Epochs and generations are never negative.
-pub(in crate::hub) fn account_ref(
-    uid: &str,
-    name: &str,
-    epoch: GrantEpoch,
-    generation: i64,
-) -> common::AccountRef {
+pub(crate) fn account_ref(uid: &str, name: &str, epoch: GrantEpoch, generation: i64) -> common::AccountRef {
     common::AccountRef {
         uid: uid.to_owned(),
         name: name.to_owned(),
@@ -290,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_may_be_cut_short_and_what_is_no_namespace_is_left_out() {
+    fn version_is_truncated_and_invalid_namespaces_are_skipped() {
         let answer = said_to_be(|one| {
             one.version = format!("v1\u{7}{}", "9".repeat(5000));
             one.namespaces.extend(["../etc".into(), "a\0b".into(), "x".repeat(1 << 20), String::new()]);

@@ -2,14 +2,15 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::account::lifecycle::short;
-use crate::account::name_precedence::Precedence;
-use crate::account::{FINALIZER, KubesvcAccount, KubesvcAccountSpec, ORIGIN_LABEL, names};
-use crate::hub::static_accounts::{ORIGIN, ValidEntry};
+use crate::hub::static_accounts::ORIGIN;
+use crate::hub::static_accounts::listing::ValidEntry;
+use kubesvc_core::lifecycle::short;
+use kubesvc_core::name_precedence::Precedence;
+use kubesvc_core::{FINALIZER, KubesvcAccount, KubesvcAccountSpec, ORIGIN_LABEL, object_names};
 
 /// What to do about a listed account.
 #[derive(Debug, PartialEq)]
-pub(in crate::hub) enum ListingDecision {
+pub(super) enum ListingDecision {
     /// Its object is as listed.
     Keep,
     /// Create its object.
@@ -25,7 +26,7 @@ pub(in crate::hub) enum ListingDecision {
 /// Judges a listed account of a zone. `found` are the objects with its account name, and the one with its object
 /// name. `namespace` is where its object is created. Beside a declared account it has an object only if the declared
 /// one does not take precedence.
-pub(in crate::hub) fn judge(
+pub(crate) fn judge(
     listed: &ValidEntry,
     zone: &str,
     namespace: &str,
@@ -63,7 +64,7 @@ pub(in crate::hub) fn judge(
         (None, None) => {
             let mut object = object(listed, namespace);
             if declared.iter().any(|declared| key(declared) == key(&object)) {
-                object.metadata.name = Some(names::object_name_beside(&listed.name));
+                object.metadata.name = Some(object_names::object_name_beside(&listed.name));
                 object.spec.account_name = Some(listed.name.clone());
             }
             ListingDecision::Create(Box::new(object))
@@ -72,13 +73,13 @@ pub(in crate::hub) fn judge(
 }
 
 /// Whether two specs refer to the same kubeconfig: an agent that lists one then lists the other.
-pub(in crate::hub) fn is_same_source(one: &KubesvcAccount, other: &KubesvcAccount) -> bool {
-    let digest = |account: &KubesvcAccount| names::source_digest("", &account.spec);
+pub(super) fn is_same_source(one: &KubesvcAccount, other: &KubesvcAccount) -> bool {
+    let digest = |account: &KubesvcAccount| object_names::source_digest("", &account.spec);
     digest(one) == digest(other)
 }
 
 /// Message to an agent whose entry has the name of an account that another agent lists with another kubeconfig.
-pub(in crate::hub) fn another_lists(zone: &str, account: &KubesvcAccount) -> String {
+pub(super) fn another_lists(zone: &str, account: &KubesvcAccount) -> String {
     format!(
         "another agent of zone {zone:?} lists an account of this name with another kubeconfig, context or \
          insecure{}; give one of the two another name, or the agents a zoneId of their own",
@@ -97,7 +98,7 @@ fn bound_to(account: &KubesvcAccount) -> String {
 fn object(listed: &ValidEntry, namespace: &str) -> KubesvcAccount {
     KubesvcAccount {
         metadata: ObjectMeta {
-            name: Some(names::object_name(&listed.name)),
+            name: Some(object_names::object_name(&listed.name)),
             namespace: Some(namespace.to_owned()),
             labels: Some([(ORIGIN_LABEL.to_owned(), ORIGIN.to_owned())].into()),
             finalizers: Some(vec![FINALIZER.to_owned()]),
@@ -134,9 +135,9 @@ mod tests {
     #![expect(clippy::panic, reason = "this is how a test fails")]
 
     use super::*;
-    use crate::account::{DesiredState, NameHolder, State, conditions};
-    use crate::hub::static_accounts::entry::tests::sent;
-    use crate::hub::static_accounts::read;
+    use crate::hub::static_accounts::listing::read;
+    use crate::hub::static_accounts::listing::tests::sent;
+    use kubesvc_core::{DesiredState, NameHolder, State, conditions};
 
     fn listed(name: &str) -> ValidEntry {
         read(vec![sent(name)], "z").remove(0).expect("it is good")
@@ -160,7 +161,7 @@ mod tests {
     #[test]
     fn a_new_account_becomes_an_object_of_the_agents() {
         let object = made("Prod/East");
-        assert_eq!(object.metadata.name, Some(names::object_name("Prod/East")));
+        assert_eq!(object.metadata.name, Some(object_names::object_name("Prod/East")));
         assert_eq!(object.metadata.namespace.as_deref(), Some("ns"));
         assert_eq!(object.account_name(), "Prod/East");
         assert_eq!(object.label(ORIGIN_LABEL), Some("agent"));
@@ -169,12 +170,12 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_says_the_same_is_left_alone() {
+    fn equal_object_is_not_written() {
         assert_eq!(judged("one", &[&made("one")]), ListingDecision::Keep);
     }
 
     #[test]
-    fn an_object_that_says_something_else_is_written_but_for_what_a_person_has_set() {
+    fn differing_object_is_updated_except_fields_set_by_a_person() {
         let mut ours = made("one");
         ours.spec.metrics = Some(true);
         ours.spec.state = Some(DesiredState::Inactive);
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_agent_wins_an_account_of_its_own_that_waits_for_the_name_is_a_conflict_all_the_same() {
+    fn with_agent_wins_a_static_account_that_waits_for_the_name_is_a_conflict() {
         let (mut ours, mut declared) = (made("one"), made("one"));
         declared.metadata.labels = None;
         declared.metadata.namespace = Some("team".into());
@@ -226,7 +227,7 @@ mod tests {
         let failed = conditions::ConditionSummary::failed("DuplicateName", "it is taken".into(), true);
         let status = ours.status.get_or_insert_default();
         status.state = Some(State::Failed);
-        status.conditions = conditions::tell(&[], &failed, false, None, 0, &time);
+        status.conditions = conditions::standard_conditions(&[], &failed, false, None, 0, &time);
         status.name_holder = Some(NameHolder::of(&declared));
         let conflict = ListingDecision::Conflict("declared as KubesvcAccount team/one".into());
         assert_eq!(judged_where_the_agent_wins("one", &[&declared, &ours]), conflict);
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_name_that_stands_for_another_account_is_a_conflict() {
+    fn object_name_used_by_another_account_is_a_conflict() {
         let mut other = made("one");
         other.spec.account_name = Some("Another".into());
         let ListingDecision::Conflict(why) = judged("one", &[&other]) else { panic!("it is taken") };

@@ -7,19 +7,18 @@ use futures::{StreamExt, stream};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use crate::account::{KubesvcAccount, KubesvcAgentStatus, not_watched};
 use crate::hub::agent_status::summaries;
 use crate::hub::sessions::events::SessionEvent;
 use crate::hub::sessions::session::Session;
-use crate::hub::static_accounts::sync::{LIST_REFUSED, ListProblem};
-use crate::hub::static_accounts::{
-    ListedEntry, Listing, ListingDecision, StaticAccounts, ValidEntry, another_lists, is_same_source, judge,
-    refusal,
-};
-use crate::objects::WriteError;
-use crate::telemetry::outages::warn_unless_away;
-use crate::wire::common::failure::Class;
-use crate::wire::ops::StaticAnswer;
+use crate::hub::static_accounts::judge::{ListingDecision, another_lists, is_same_source, judge};
+use crate::hub::static_accounts::listing::{ListedEntry, Listing, ValidEntry};
+use crate::hub::static_accounts::{LIST_REFUSED, ListProblem, StaticAccounts, refusal};
+use kubesvc_core::wire::common::failure::Class;
+use kubesvc_core::wire::ops::StaticAnswer;
+use kubesvc_core::{KubesvcAccount, KubesvcAgentStatus, not_watched};
+use kubesvc_runtime::kube_access::{ErrorClass, KubeError};
+use kubesvc_runtime::telemetry::errors::chain;
+use kubesvc_runtime::telemetry::outages::warn_unless_away;
 
 /// Maximum number of concurrent writes.
 const MAX_CONCURRENT_WRITES: usize = 8;
@@ -54,20 +53,20 @@ enum SyncOutcome {
 }
 
 /// An account that is not as listed yet.
-struct UnsettledAccount {
+struct PendingAccount {
     listed: ValidEntry,
     /// The last answer sent to the agent.
-    told: Option<StaticAnswer>,
+    answered: Option<StaticAnswer>,
 }
 
-pub(in crate::hub) struct StaticAccountReconciler {
+pub(super) struct StaticAccountReconciler {
     parts: Arc<StaticAccounts>,
     session: Arc<Session>,
     answers: mpsc::Sender<StaticAnswer>,
 }
 
 impl StaticAccountReconciler {
-    pub(in crate::hub) fn new(
+    pub(crate) fn new(
         parts: Arc<StaticAccounts>,
         session: Arc<Session>,
         answers: mpsc::Sender<StaticAnswer>,
@@ -76,26 +75,26 @@ impl StaticAccountReconciler {
     }
 
     /// Runs until another list replaces this one, the session ends, or no account is left.
-    pub(in crate::hub) async fn run(self, entries: Vec<ListedEntry>) {
+    pub(crate) async fn run(self, entries: Vec<ListedEntry>) {
         let count = entries.len();
         let (mut open, mut kept, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         for entry in entries {
             match entry {
-                Ok(listed) => open.push(UnsettledAccount { listed, told: None }),
+                Ok(listed) => open.push(PendingAccount { listed, answered: None }),
                 Err(answer) => {
-                    self.tell(&answer).await;
+                    self.answer(&answer).await;
                     refused.push(answer);
                 }
             }
         }
         self.session.until_approved().await;
         self.parts.context.accounts.synced().await;
-        self.list_is_told().await;
+        self.until_list_is_recorded().await;
         let mut tries: usize = 0;
         loop {
             self.session.until_approved().await;
-            let later = self.round(&mut open, &mut kept, &mut refused).await;
-            self.note(count, &refused, &open);
+            let later = self.try_all(&mut open, &mut kept, &mut refused).await;
+            self.update_problem(count, &refused, &open);
             // Ends the task, because most agents list nothing and a task costs memory.
             if open.is_empty() && kept.is_empty() {
                 return;
@@ -103,16 +102,16 @@ impl StaticAccountReconciler {
             tries = if later { tries + 1 } else { 0 };
             match tries.checked_sub(1) {
                 Some(tries) => tokio::time::sleep(RETRY_DELAYS[tries.min(RETRY_DELAYS.len() - 1)]).await,
-                None => self.until_looked_at_again(open.is_empty()).await,
+                None => self.until_recheck(open.is_empty()).await,
             }
             let (lost, stays) = kept.into_iter().partition(|listed| self.is_lost(listed));
             kept = stays;
             let lost: Vec<ValidEntry> = lost;
-            open.extend(lost.into_iter().map(|listed| UnsettledAccount { listed, told: None }));
+            open.extend(lost.into_iter().map(|listed| PendingAccount { listed, answered: None }));
         }
     }
 
-    async fn until_looked_at_again(&self, all_kept: bool) {
+    async fn until_recheck(&self, all_kept: bool) {
         let wait = if all_kept { RECHECK_INTERVAL } else { CONFLICT_RETRY_DELAY };
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
@@ -132,7 +131,7 @@ impl StaticAccountReconciler {
     }
 
     fn is_listed_by_others(&self, name: &str) -> bool {
-        let digest = crate::account::names::digest(name);
+        let digest = kubesvc_core::object_names::digest(name);
         self.do_others(
             |listing| listing.has_name(name),
             |status| status.static_accounts.as_ref().is_some_and(|listed| listed.contains(&digest)),
@@ -178,7 +177,7 @@ impl StaticAccountReconciler {
 
     /// Waits until the agent's KubesvcAgent records the list. A leader in another replica knows the list from there
     /// only, and would delete an account that is not listed.
-    async fn list_is_told(&self) {
+    async fn until_list_is_recorded(&self) {
         let mut waits =
             RETRY_DELAYS.into_iter().chain(std::iter::repeat(RETRY_DELAYS[RETRY_DELAYS.len() - 1]));
         while !self.parts.context.is_leading()
@@ -189,9 +188,9 @@ impl StaticAccountReconciler {
     }
 
     /// Makes one attempt for each open account. Returns whether some must be retried.
-    async fn round(
+    async fn try_all(
         &self,
-        open: &mut Vec<UnsettledAccount>,
+        open: &mut Vec<PendingAccount>,
         kept: &mut Vec<ValidEntry>,
         refused: &mut Vec<StaticAnswer>,
     ) -> bool {
@@ -205,13 +204,13 @@ impl StaticAccountReconciler {
             match outcome {
                 SyncOutcome::Kept => kept.push(one.listed),
                 SyncOutcome::Refused(answer) => {
-                    self.tell(&answer).await;
+                    self.answer(&answer).await;
                     refused.push(answer);
                 }
                 SyncOutcome::Taken(answer) => {
-                    if one.told.as_ref() != Some(&answer) {
-                        self.tell(&answer).await;
-                        one.told = Some(answer);
+                    if one.answered.as_ref() != Some(&answer) {
+                        self.answer(&answer).await;
+                        one.answered = Some(answer);
                     }
                     open.push(one);
                 }
@@ -225,13 +224,16 @@ impl StaticAccountReconciler {
     }
 
     /// Updates the problem in the agent's conditions.
-    fn note(&self, count: usize, refused: &[StaticAnswer], open: &[UnsettledAccount]) {
-        let taken = open.iter().filter_map(|one| one.told.as_ref());
-        let told: Vec<_> = refused.iter().chain(taken).collect();
-        let problem = told.first().map(|first| {
+    fn update_problem(&self, count: usize, refused: &[StaticAnswer], open: &[PendingAccount]) {
+        let taken = open.iter().filter_map(|one| one.answered.as_ref());
+        let answered: Vec<_> = refused.iter().chain(taken).collect();
+        let problem = answered.first().map(|first| {
             let why = first.failure.as_ref().map(|failure| failure.message.as_str()).unwrap_or_default();
-            let message =
-                format!("{} of {count} accounts are not taken; account {:?}: {why}", told.len(), first.name);
+            let message = format!(
+                "{} of {count} accounts are not taken; account {:?}: {why}",
+                answered.len(),
+                first.name
+            );
             ListProblem { reason: "AccountsRefused", message }
         });
         {
@@ -244,14 +246,14 @@ impl StaticAccountReconciler {
         self.parts.sessions.publish(&self.session, SessionEvent::ProblemsChanged);
     }
 
-    async fn tell(&self, answer: &StaticAnswer) {
+    async fn answer(&self, answer: &StaticAnswer) {
         let why = answer.failure.as_ref().map(|failure| failure.message.as_str()).unwrap_or_default();
         if self.parts.context.may_log("static_accounts", self.session.agent.peer) {
             warn!(
-                agentId = self.session.agent.id,
+                agentId = self.session.agent.id.as_str(),
                 account = answer.name,
                 why,
-                "an account of the agent's file is not taken"
+                "refused an account of the agent's file"
             );
         }
         self.parts.context.metrics.ignore("static_account");
@@ -263,8 +265,8 @@ impl StaticAccountReconciler {
     async fn put(&self, listed: &ValidEntry) -> SyncOutcome {
         let settings = &self.parts.context.settings;
         let taken = |why: String| SyncOutcome::Taken(refusal(&listed.name, Class::Conflict, why));
-        if !settings.accounts_watched {
-            return taken(not_watched(&settings.accounts_namespace));
+        if !settings.static_accounts.watched {
+            return taken(not_watched(&settings.static_accounts.namespace));
         }
         let mut asked = None;
         for _ in 0..MAX_CONFLICT_RETRIES {
@@ -277,15 +279,18 @@ impl StaticAccountReconciler {
             };
             match written {
                 Ok(()) => return SyncOutcome::Kept,
-                Err(WriteError::Refused(why)) => {
-                    return SyncOutcome::Refused(refusal(&listed.name, Class::BadReference, why));
-                }
-                Err(WriteError::Unavailable(why)) => return self.unavailable(&why),
-                Err(WriteError::Changed) => {}
+                Err(error) if error.is_stale() => {}
+                Err(error) => match error.status().filter(|_| error.class() == ErrorClass::Invalid) {
+                    Some(status) => {
+                        let why = status.message.clone();
+                        return SyncOutcome::Refused(refusal(&listed.name, Class::BadReference, why));
+                    }
+                    None => return self.unavailable(&error),
+                },
             }
             match self.ask(&object).await {
                 Ok(found) => asked = found,
-                Err(why) => return self.unavailable(&why.to_string()),
+                Err(error) => return self.unavailable(&error),
             }
         }
         SyncOutcome::Later
@@ -302,8 +307,10 @@ impl StaticAccountReconciler {
         };
         let found: Vec<_> =
             known.iter().map(Arc::as_ref).filter(|account| !is_asked(account)).chain(asked).collect();
-        let (namespace, precedence) =
-            (&self.parts.context.settings.accounts_namespace, self.parts.context.accounts.precedence());
+        let (namespace, precedence) = (
+            &self.parts.context.settings.static_accounts.namespace,
+            self.parts.context.accounts.precedence(),
+        );
         let verdict = judge(listed, &self.session.agent.zone, namespace, &found, precedence);
         match &verdict {
             // A file of one agent is never read by another agent; the first one stands.
@@ -320,41 +327,42 @@ impl StaticAccountReconciler {
         }
     }
 
-    async fn create(&self, object: &KubesvcAccount) -> Result<(), WriteError> {
+    async fn create(&self, object: &KubesvcAccount) -> Result<(), KubeError> {
         self.parts.objects.create(object).await?;
         info!(
-            agentId = self.session.agent.id,
+            agentId = self.session.agent.id.as_str(),
             account = object.account_name(),
-            "an account of the agent's file was made"
+            "created the object of an account of the agent's file"
         );
         Ok(())
     }
 
-    async fn update(&self, object: &KubesvcAccount) -> Result<(), WriteError> {
+    async fn update(&self, object: &KubesvcAccount) -> Result<(), KubeError> {
         let replaced = object.metadata.resource_version.clone().unwrap_or_default();
         let written = self.parts.objects.replace(object).await?;
         info!(
-            agentId = self.session.agent.id,
+            agentId = self.session.agent.id.as_str(),
             account = object.account_name(),
-            "an account was changed as the agent's file says"
+            "updated the object of an account of the agent's file"
         );
         self.parts.context.accounts.written(written, &replaced);
         Ok(())
     }
 
     /// Reads the object whose write failed.
-    async fn ask(&self, object: &KubesvcAccount) -> Result<Option<KubesvcAccount>, WriteError> {
+    async fn ask(&self, object: &KubesvcAccount) -> Result<Option<KubesvcAccount>, KubeError> {
         let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
         let name = object.metadata.name.as_deref().unwrap_or_default();
         self.parts.objects.get(namespace, name).await
     }
 
-    fn unavailable(&self, why: &str) -> SyncOutcome {
+    fn unavailable(&self, error: &KubeError) -> SyncOutcome {
+        let why = chain(error);
         if self.parts.context.may_log("static_unavailable", self.session.agent.peer) {
             warn_unless_away!(
-                agentId = self.session.agent.id,
+                agentId = self.session.agent.id.as_str(),
                 why,
-                "accounts of the agent's file cannot be written yet"
+                "cannot write accounts of the agent's file; retrying"
             );
         }
         SyncOutcome::Later

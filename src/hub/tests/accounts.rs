@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use crate::account::failure::{Failure, FailureClass};
-use crate::account::lifecycle::{AgentReport, Presence, SessionFact};
-use crate::account::{GrantEpoch, GrantPhase, State};
-use crate::fleet::Fleet;
-use crate::hub::credentials::MAX_CONCURRENT_CREDENTIAL_READS;
+use crate::connected_agents::ConnectedAgents;
+use crate::hub::context::MAX_CONCURRENT_CREDENTIAL_READS;
 use crate::hub::tests::support::*;
-use crate::objects::AccountKey;
-use crate::wire::common;
-use crate::wire::ops::{self, agent_frame};
+use crate::informers::AccountKey;
+use kubesvc_core::failure::{Failure, FailureClass};
+use kubesvc_core::lifecycle::{AgentReport, Presence, SessionFact};
+use kubesvc_core::wire::common;
+use kubesvc_core::wire::ops::{self, agent_frame};
+use kubesvc_core::{GrantEpoch, GrantPhase, State};
 
 async fn fact(hub: &TestHub, uid: &str, is: impl Fn(&SessionFact) -> bool) -> SessionFact {
     eventually("the session says it", || hub.hub.sessions(uid).into_iter().find(|fact| is(fact))).await
@@ -112,7 +112,7 @@ async fn an_account_of_another_zone_is_not_sent() {
 }
 
 #[tokio::test]
-async fn what_no_object_asks_for_is_dropped_but_not_before_all_were_seen() {
+async fn account_without_an_object_is_dropped_once_the_index_is_synced() {
     let hub = TestHub::start().await;
     let gone = common::AccountRef { uid: "gone".into(), name: "gone".into(), epoch: 4, generation: 1 };
     let accounts_held = vec![ops::HeldAccount { account: Some(gone), caching_epoch: 0 }];
@@ -225,7 +225,7 @@ async fn an_agent_that_is_not_approved_gets_accounts_once_it_is() {
 }
 
 #[tokio::test]
-async fn what_an_agent_says_that_was_never_approved_counts_for_no_account() {
+async fn reports_of_a_never_approved_agent_do_not_count() {
     let hub = TestHub::start().await;
     hub.accounts.sync();
     *hub.objects.approve.lock() = false;
@@ -253,7 +253,7 @@ async fn what_an_agent_says_that_was_never_approved_counts_for_no_account() {
 }
 
 #[tokio::test]
-async fn an_agent_that_claims_accounts_says_them_anew_once_it_is_approved() {
+async fn agent_reconnects_after_approval_to_repeat_its_claims() {
     let hub = TestHub::start().await;
     *hub.objects.approve.lock() = false;
     let claim =
@@ -268,7 +268,7 @@ async fn an_agent_that_claims_accounts_says_them_anew_once_it_is_approved() {
     let mut agent = hub.greet(ops::Hello { accounts_held, connect_seq: 2, ..hello("a") }).await;
     assert!(agent.accepted().await.approved);
     assert_eq!(
-        hub.hub.sessions.registry.of_agent("a").map(|session| session.uids()),
+        hub.hub.sessions.registry.of_agent(&"a".into()).map(|session| session.uids()),
         Some(vec!["uid-one".to_owned()])
     );
 }
@@ -294,7 +294,7 @@ async fn an_approval_is_written_down_before_the_agent_is_given_anything() {
 }
 
 #[tokio::test]
-async fn a_process_that_comes_back_need_not_be_asked_for_what_it_has_said() {
+async fn reconnected_process_is_not_asked_again_for_its_reports() {
     let hub = TestHub::start().await;
     hub.accounts.show(account("one"));
     hub.accounts.show(account("two"));
@@ -355,7 +355,7 @@ async fn silence_about_an_older_epoch_is_none_about_a_newer_one() {
     let mut agent = hub.agent("a").await;
     agent.added().await;
     (0..5).for_each(|_| hub.ticks.advance());
-    let session = hub.hub.sessions.registry.of_agent("a").expect("it is connected");
+    let session = hub.hub.sessions.registry.of_agent(&"a".into()).expect("it is connected");
     let silent_for = |epoch| session.fact("uid-one", epoch, hub.ticks.now()).silent_for;
     assert_eq!((silent_for(GrantEpoch(1)), silent_for(GrantEpoch(2))), (Some(5), None));
 }
@@ -426,7 +426,7 @@ async fn an_agent_in_the_wrong_cluster_is_sent_a_drop_and_the_other_keeps_the_ac
 
 /// An agent could put any name into `kubesvc_assignments` and what REST shows, beside the uid of an account it was given.
 #[tokio::test]
-async fn an_account_is_called_as_its_object_says_whatever_an_agents_hello_calls_it() {
+async fn account_name_comes_from_the_object_not_from_the_hello() {
     let hub = TestHub::start().await;
     hub.accounts.sync();
     hub.accounts.show(account("one"));
@@ -441,13 +441,13 @@ async fn an_account_is_called_as_its_object_says_whatever_an_agents_hello_calls_
     assert_eq!(hub.hub.holders("uid-one")[0].accounts, ["one"]);
     eventually("a row of the right name", || {
         let rows = hub.rows.rows.lock();
-        rows.contains_key(&("one".to_owned(), "a".to_owned())).then_some(())
+        rows.contains_key(&("one".to_owned(), "a".into())).then_some(())
     })
     .await;
 }
 
 #[tokio::test]
-async fn waiting_for_a_turn_to_read_the_credential_fails_no_account() {
+async fn waiting_for_a_credential_permit_fails_no_account() {
     let hub = TestHub::start().await;
     hub.accounts.sync();
     let mut agent = hub.agent("a").await;

@@ -7,14 +7,14 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tonic::Code;
 
-use crate::account::agent_resource::SessionEnd;
-use crate::account::lifecycle::Presence;
-use crate::fleet::Fleet;
+use crate::connected_agents::ConnectedAgents;
 use crate::hub::tests::support::*;
-use crate::hub::{HubSettings, KnownAgent};
+use crate::hub::{HubSettings, KnownAgent, ListenerSettings, SessionSettings};
 use crate::leases::{Replicas, Times};
-use crate::wire::ops::refused::Reason;
-use crate::wire::ops::{self, agent_frame, hub_frame};
+use kubesvc_core::agent_resource::SessionEnd;
+use kubesvc_core::lifecycle::Presence;
+use kubesvc_core::wire::ops::refused::Reason;
+use kubesvc_core::wire::ops::{self, agent_frame, hub_frame};
 
 #[tokio::test]
 async fn a_good_hello_is_accepted_after_registration() {
@@ -33,7 +33,7 @@ async fn hellos_that_cannot_stay_are_refused_with_a_reason() {
     let hub = TestHub::start().await;
     let long = "x".repeat(192);
     let held = |uid: &str, epoch| ops::HeldAccount {
-        account: Some(crate::wire::common::AccountRef {
+        account: Some(kubesvc_core::wire::common::AccountRef {
             uid: uid.into(),
             name: "n".into(),
             epoch,
@@ -89,14 +89,15 @@ async fn hellos_that_cannot_stay_are_refused_with_a_reason() {
 #[test]
 fn a_hello_may_name_a_hundred_thousand_accounts_and_no_more() {
     let mut greeting = hello("a");
-    let account = crate::wire::common::AccountRef { uid: "u".into(), name: "n".into(), ..Default::default() };
+    let account =
+        kubesvc_core::wire::common::AccountRef { uid: "u".into(), name: "n".into(), ..Default::default() };
     greeting.accounts_held = vec![
         ops::HeldAccount { account: Some(account), caching_epoch: 0 };
-        crate::hub::admission::hello::MAX_HELD_ACCOUNTS
+        crate::hub::agent_admission::hello::MAX_HELD_ACCOUNTS
     ];
-    assert!(crate::hub::admission::hello::check(greeting.clone(), 1024).is_ok());
+    assert!(crate::hub::agent_admission::hello::check(greeting.clone(), 1024).is_ok());
     greeting.accounts_held.push(greeting.accounts_held[0].clone());
-    assert!(crate::hub::admission::hello::check(greeting, 1024).is_err());
+    assert!(crate::hub::agent_admission::hello::check(greeting, 1024).is_err());
 }
 
 #[tokio::test]
@@ -109,7 +110,10 @@ async fn the_first_frame_must_be_a_hello() {
 
 #[tokio::test]
 async fn a_stream_without_a_hello_ends_in_time() {
-    let settings = HubSettings { hello_wait: Duration::from_millis(100), ..HubSettings::default() };
+    let settings = HubSettings {
+        listener: ListenerSettings { hello_wait: Duration::from_millis(100), ..Default::default() },
+        ..HubSettings::default()
+    };
     let hub = TestHub::with(settings).await;
     let mut agent = hub.open().await;
     let status = agent.next().await.expect_err("it ends with a status");
@@ -177,7 +181,7 @@ async fn an_absent_agent_counts_as_away_and_is_then_forgotten() {
 }
 
 #[tokio::test]
-async fn that_an_agent_has_left_is_written_as_soon_as_it_can_be() {
+async fn disconnect_is_written_as_soon_as_possible() {
     let hub = TestHub::start().await;
     *hub.objects.unheard.lock() = 2;
     let (mut one, mut two) = (hub.agent("a").await, hub.agent("b").await);
@@ -242,7 +246,10 @@ async fn a_second_hello_and_unknown_frames_are_ignored() {
 
 #[tokio::test]
 async fn a_message_that_is_too_large_ends_the_stream_with_a_status() {
-    let settings = HubSettings { max_message_bytes: 64 * 1024, ..HubSettings::default() };
+    let settings = HubSettings {
+        sessions: SessionSettings { max_message_bytes: 64 * 1024, ..Default::default() },
+        ..HubSettings::default()
+    };
     let hub = TestHub::with(settings).await;
     let mut agent = hub.agent("a").await;
     let capabilities = vec!["x".repeat(100 * 1024)];
@@ -252,7 +259,10 @@ async fn a_message_that_is_too_large_ends_the_stream_with_a_status() {
 
 #[tokio::test]
 async fn a_silent_agent_is_cut_off_after_three_heartbeats() {
-    let settings = HubSettings { heartbeat: Duration::from_millis(50), ..HubSettings::default() };
+    let settings = HubSettings {
+        sessions: SessionSettings { heartbeat: Duration::from_millis(50), ..Default::default() },
+        ..HubSettings::default()
+    };
     let hub = TestHub::with(settings).await;
     let mut agent = hub.agent("a").await;
     assert_eq!(agent.next().await.expect_err("it is cut").code(), Code::DeadlineExceeded);
@@ -262,13 +272,13 @@ async fn a_silent_agent_is_cut_off_after_three_heartbeats() {
 async fn an_agent_can_be_disconnected_on_request() {
     let hub = TestHub::start().await;
     let mut agent = hub.agent("a").await;
-    assert!(!Fleet::disconnect(&*hub.hub, "b"));
-    assert!(Fleet::disconnect(&*hub.hub, "a"));
+    assert!(!ConnectedAgents::disconnect(&*hub.hub, &"b".into()));
+    assert!(ConnectedAgents::disconnect(&*hub.hub, &"a".into()));
     assert_eq!(agent.next().await.expect_err("it is closed").code(), Code::Aborted);
 }
 
 #[tokio::test]
-async fn stopping_says_drain_and_ends() {
+async fn stop_sends_drain_and_ends() {
     let hub = TestHub::start().await;
     let mut agent = hub.agent("a").await;
     hub.stop.cancel();
@@ -291,7 +301,7 @@ async fn stopping_does_not_wait_for_an_agent_that_stays() {
 
 #[tokio::test]
 async fn an_agent_id_that_is_connected_in_another_zone_at_another_replica_is_refused_until_that_is_gone() {
-    let replicas = Replicas::unknown("r-0", Times::default());
+    let replicas = Replicas::unknown(&"r-0".into(), Times::default());
     replicas.now_are(&["r-0", "r-1"]);
     let hub = TestHub::of_replicas(HubSettings::default(), None, Arc::clone(&replicas)).await;
     hub.agents.seen(agent_object_in("a", "another", "r-1", 1));
@@ -309,7 +319,7 @@ async fn an_unapproved_process_gets_no_account_under_a_reserved_id() {
     hub.accounts.show(account("one"));
     let mut agent = hub.agent("a").await;
     assert_eq!(agent.added().await.len(), 1);
-    assert!(hub.hub.disconnect("a"));
+    assert!(hub.hub.disconnect(&"a".into()));
     let status = agent.next().await.expect_err("it is closed");
     assert_eq!((status.code(), status.message()), (Code::Aborted, "its stream was closed on request"));
 
@@ -339,7 +349,7 @@ async fn an_id_that_was_disconnected_on_request_at_another_replica_is_kept_in_ea
     session.ended = Some(SessionEnd::Requested);
     session.ended_at = Some(Time(Timestamp::now()));
     hub.agents.seen(there);
-    let stranger = ops::Hello { boot_id: BOOT_B.into(), ..hello("a") };
-    assert_eq!(hub.greet(stranger).await.refused().await.reason(), Reason::DuplicateAgentId);
+    let unlisted_fact = ops::Hello { boot_id: BOOT_B.into(), ..hello("a") };
+    assert_eq!(hub.greet(unlisted_fact).await.refused().await.reason(), Reason::DuplicateAgentId);
     hub.greet(hello("a")).await.accepted().await;
 }

@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 
 use async_trait::async_trait;
+use kube::core::Status;
 use parking_lot::Mutex;
 
-use crate::account::KubesvcAccount;
+use crate::hub::AccountObjects;
 use crate::hub::{AssignmentRows, FenceRows, NamespaceRows};
-use crate::objects::{AccountObjects, WriteError};
-use crate::store::{
+use kubesvc_core::{AgentId, KubesvcAccount};
+use kubesvc_runtime::kube_access::{KubeError, KubeRequest};
+use kubesvc_store::{
     Assignment, AssignmentChanges, Fence, NamespaceList, RaiseOutcome, StoreError, StoredFence,
 };
 
@@ -29,16 +31,16 @@ impl FakeAccounts {
         self.there.lock().get(name).cloned()
     }
 
-    fn begin(&self, call: &str, account: &KubesvcAccount) -> Result<String, WriteError> {
+    fn begin(&self, call: &str, account: &KubesvcAccount) -> Result<String, KubeError> {
         let name = account.metadata.name.clone().expect("it has a name");
         let mut failing = self.failing.lock();
         if *failing > 0 {
             *failing -= 1;
-            return Err(WriteError::Unavailable("down".into()));
+            return Err(failed(503, "ServiceUnavailable", "down"));
         }
         self.log.lock().push(format!("{call} {name}"));
         if self.refused.lock().contains(&name) {
-            return Err(WriteError::Refused(format!("{name} is invalid")));
+            return Err(failed(422, "Invalid", &format!("{name} is invalid")));
         }
         Ok(name)
     }
@@ -56,32 +58,37 @@ impl FakeAccounts {
 
 #[async_trait]
 impl AccountObjects for FakeAccounts {
-    async fn get(&self, _: &str, name: &str) -> Result<Option<KubesvcAccount>, WriteError> {
+    async fn get(&self, _: &str, name: &str) -> Result<Option<KubesvcAccount>, KubeError> {
         Ok(self.get_now(name))
     }
 
-    async fn create(&self, account: &KubesvcAccount) -> Result<KubesvcAccount, WriteError> {
+    async fn create(&self, account: &KubesvcAccount) -> Result<KubesvcAccount, KubeError> {
         let name = self.begin("create", account)?;
         if self.get_now(&name).is_some() {
-            return Err(WriteError::Changed);
+            return Err(failed(409, "Conflict", "changed"));
         }
         Ok(self.put(name, account))
     }
 
-    async fn replace(&self, account: &KubesvcAccount) -> Result<KubesvcAccount, WriteError> {
+    async fn replace(&self, account: &KubesvcAccount) -> Result<KubesvcAccount, KubeError> {
         let name = self.begin("replace", account)?;
         let there = self.get_now(&name).map(|there| there.metadata.resource_version);
         if there.as_ref() != Some(&account.metadata.resource_version) {
-            return Err(WriteError::Changed);
+            return Err(failed(409, "Conflict", "changed"));
         }
         Ok(self.put(name, account))
     }
 }
 
+fn failed(code: u16, reason: &str, message: &str) -> KubeError {
+    let status = Status::failure(message, reason).with_code(code).boxed();
+    KubeError::of(KubeRequest::of::<KubesvcAccount>("update", "ns", ""), kube::Error::Api(status))
+}
+
 /// Rows in memory.
 #[derive(Default)]
 pub(super) struct FakeRows {
-    pub(super) rows: Mutex<BTreeMap<(String, String), Assignment>>,
+    pub(super) rows: Mutex<BTreeMap<(String, AgentId), Assignment>>,
     /// Lists of namespaces by uid.
     pub(super) namespaces: Mutex<BTreeMap<String, Vec<String>>>,
     /// Last raised fence by uid.

@@ -3,12 +3,12 @@
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 
-use crate::fleet::Fleet as _;
+use crate::connected_agents::ConnectedAgents as _;
 use crate::hub::tests::support::*;
-use crate::hub::{AdmissionClass, HubSettings};
-use crate::wire::common::AccountRef;
-use crate::wire::ops::refused::Reason;
-use crate::wire::ops::{self, hub_frame};
+use crate::hub::{AdmissionClass, AdmissionSettings, HubSettings};
+use kubesvc_core::wire::common::AccountRef;
+use kubesvc_core::wire::ops::refused::Reason;
+use kubesvc_core::wire::ops::{self, hub_frame};
 
 /// So many agents say hello, of which so many may wait. What the others are told, and the streams of all.
 async fn crowd(hub: &TestHub, count: usize, waiting: usize) -> (Vec<ops::Refused>, Vec<TestAgent>) {
@@ -30,7 +30,11 @@ async fn crowd(hub: &TestHub, count: usize, waiting: usize) -> (Vec<ops::Refused
 
 #[tokio::test]
 async fn a_known_agent_is_registered_beside_many_unapproved_ones() {
-    let hub = TestHub::with(HubSettings { approves_new: false, ..HubSettings::default() }).await;
+    let hub = TestHub::with(HubSettings {
+        admission: AdmissionSettings { approves_new: false, ..Default::default() },
+        ..HubSettings::default()
+    })
+    .await;
     hub.accounts.show(account("one"));
     hub.show_agent_before("good");
     *hub.objects.holds_up.lock() = Some(AdmissionClass::Unapproved);
@@ -67,17 +71,21 @@ fn claims(agent_id: &str, count: usize) -> ops::Hello {
 
 #[tokio::test]
 async fn claims_of_an_unapproved_agent_cause_no_list_and_are_not_kept() {
-    let hub = TestHub::with(HubSettings { approves_new: false, ..HubSettings::default() }).await;
+    let hub = TestHub::with(HubSettings {
+        admission: AdmissionSettings { approves_new: false, ..Default::default() },
+        ..HubSettings::default()
+    })
+    .await;
     hub.accounts.sync();
     *hub.objects.approve.lock() = false;
-    let mut stranger = hub.greet(claims("stranger", 100_000)).await;
-    assert!(!stranger.accepted().await.approved);
-    let session = hub.hub.sessions.registry.of_agent("stranger").expect("it stands");
+    let mut unlisted_fact = hub.greet(claims("stranger", 100_000)).await;
+    assert!(!unlisted_fact.accepted().await.approved);
+    let session = hub.hub.sessions.registry.of_agent(&"stranger".into()).expect("it stands");
     assert!(
-        session.uids().is_empty() && session.wakes.is_empty() && session.vanished_accounts.lock().is_empty()
+        session.uids().is_empty() && session.wakes.is_empty() && session.missing_accounts.lock().is_empty()
     );
     // Whatever it says after that was looked at before.
-    stranger.answer(failed(&AccountRef { uid: "u1".into(), ..Default::default() })).await;
+    unlisted_fact.answer(failed(&AccountRef { uid: "u1".into(), ..Default::default() })).await;
     let ignored = crate::hub::ReasonLabel { reason: "never_approved" };
     eventually("it is ignored", || {
         (hub.hub.context.metrics.ignored.get_or_create(&ignored).get() == 1).then_some(())
@@ -87,7 +95,7 @@ async fn claims_of_an_unapproved_agent_cause_no_list_and_are_not_kept() {
 }
 
 #[tokio::test]
-async fn of_a_hundred_thousand_unknown_accounts_ten_thousand_are_taken_in_at_once_for_one_list() {
+async fn ten_thousand_of_a_hundred_thousand_unknown_claims_are_accepted_for_one_list() {
     let hub = TestHub::start().await;
     hub.accounts.show(account("one"));
     hub.accounts.sync();
@@ -98,12 +106,12 @@ async fn of_a_hundred_thousand_unknown_accounts_ten_thousand_are_taken_in_at_onc
     claimant.accepted().await;
     assert_eq!(claimant.added().await.len(), 1, "an account of its zone does not wait for them");
     eventually("a list is asked for", || (hub.accounts.lists_asked_for() == 1).then_some(())).await;
-    let session = hub.hub.sessions.registry.of_agent("claimant").expect("it stands");
+    let session = hub.hub.sessions.registry.of_agent(&"claimant".into()).expect("it stands");
     // Those, and the account of its zone.
     assert_eq!(session.uids().len(), 10_001);
     assert_eq!(hub.hub.admission.foreign_claims.available_permits(), 190_000);
 
-    hub.accounts.answer_lists(&[crate::objects::AccountKey::of(&account("one"))].into());
+    hub.accounts.answer_lists(&[crate::informers::AccountKey::of(&account("one"))].into());
     let mut settled = 0;
     let end = loop {
         match claimant.next().await {
@@ -128,28 +136,30 @@ async fn of_a_hundred_thousand_unknown_accounts_ten_thousand_are_taken_in_at_onc
 }
 
 #[tokio::test]
-async fn of_an_agent_that_left_nothing_is_kept_that_it_only_claimed() {
+async fn claims_are_forgotten_when_the_agent_leaves() {
     let hub = TestHub::start().await;
     hub.accounts.show(account("one"));
     hub.accounts.sync();
     let mut claimant = hub.greet(claims("claimant", 10_000)).await;
     claimant.accepted().await;
     claimant.added().await;
-    let session = hub.hub.sessions.registry.of_agent("claimant").expect("it stands");
+    let session = hub.hub.sessions.registry.of_agent(&"claimant".into()).expect("it stands");
     assert_eq!(
         (session.uids().len(), hub.hub.admission.foreign_claims.available_permits()),
         (10_001, 190_000)
     );
     drop(claimant);
-    eventually("it has left", || hub.hub.sessions.registry.of_agent("claimant").is_none().then_some(()))
-        .await;
+    eventually("it has left", || {
+        hub.hub.sessions.registry.of_agent(&"claimant".into()).is_none().then_some(())
+    })
+    .await;
     eventually("its room is free", || {
         (hub.hub.admission.foreign_claims.available_permits() == 200_000).then_some(())
     })
     .await;
     // The session is remembered, with what the agent was sent.
     eventually("the claims are forgotten", || (session.uids() == ["uid-one"]).then_some(())).await;
-    assert!(session.wakes.is_empty() && session.vanished_accounts.lock().is_empty());
+    assert!(session.wakes.is_empty() && session.missing_accounts.lock().is_empty());
 }
 
 #[tokio::test]
@@ -162,6 +172,9 @@ async fn foreign_claims_are_bounded_and_a_known_agent_is_admitted_without_them()
     assert_eq!((refused.reason(), refused.retry_after_ms), (Reason::Overloaded, 60_000));
     hub.show_agent_before("good");
     hub.greet(claims("good", 2)).await.accepted().await;
-    assert_eq!(hub.hub.sessions.registry.of_agent("good").map(|session| session.uids().len()), Some(1));
+    assert_eq!(
+        hub.hub.sessions.registry.of_agent(&"good".into()).map(|session| session.uids().len()),
+        Some(1)
+    );
     drop(room);
 }

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use crate::account::names;
-use crate::fleet::Fleet as _;
+use crate::connected_agents::ConnectedAgents as _;
 use crate::hub::tests::support::*;
-use crate::objects::AccountKey;
+use crate::informers::AccountKey;
+use kubesvc_core::object_names;
 
 /// An agent that holds so many accounts, and their keys.
 async fn agent_that_holds(hub: &TestHub, count: usize) -> (TestAgent, Vec<AccountKey>) {
@@ -46,6 +46,7 @@ async fn a_mass_delete_is_carried_out_only_after_a_new_list_confirms_it() {
     hub.accounts.answer_lists(&there);
     assert_eq!(dropped_names(&mut agent, 3).await, ["one-09", "one-10", "one-11"]);
     assert_eq!(hub.accounts.lists_asked_for(), 1, "a few are believed");
+    assert_eq!(hub.hub.metrics().mass_deletes.get(), 1);
 }
 
 #[tokio::test]
@@ -55,6 +56,7 @@ async fn a_few_deleted_accounts_are_dropped_at_once() {
     keys[..5].iter().for_each(|key| hub.accounts.hide(key));
     assert_eq!(dropped_names(&mut agent, 5).await.len(), 5);
     assert_eq!(hub.accounts.lists_asked_for(), 0);
+    assert_eq!(hub.hub.metrics().mass_deletes.get(), 0);
 }
 
 fn has_left(hub: &TestHub) -> Option<()> {
@@ -73,9 +75,9 @@ async fn a_stream_that_ends_while_it_is_registered_leaves_no_agent_connected() {
     let hub = TestHub::start().await;
     *hub.objects.failing.lock() = 100;
     let agent = hub.greet(hello("a")).await;
-    eventually("it is being registered", || hub.hub.sessions.registry.of_agent("a")).await;
+    eventually("it is being registered", || hub.hub.sessions.registry.of_agent(&"a".into())).await;
     hub.show_agent_here("a", "whose-answer-was-lost", 11);
-    eventually("it is seen", || hub.agents.get(&names::agent_object_name("a", "z"))).await;
+    eventually("it is seen", || hub.agents.get(&object_names::agent_object_name(&"a".into(), "z"))).await;
     assert!(
         hub.hub.agent_status.missed_disconnect(&hub.agents.all()[0]).is_none(),
         "its stream is still there"

@@ -1,14 +1,14 @@
 //! Accounts without a zone: who is asked, and what the leader sees of the answers.
 
-use crate::account::failure::{Failure, FailureClass};
-use crate::account::lifecycle::{Offer, SessionFact};
-use crate::account::{GrantPhase, KubesvcAccount, State};
-use crate::fleet::Fleet;
+use crate::connected_agents::ConnectedAgents;
 use crate::hub::tests::support::*;
 use crate::secrets::{Credential, CredentialKind};
-use crate::wire::common;
-use crate::wire::ops::probe::Target;
-use crate::wire::ops::{self, agent_frame, hub_frame};
+use kubesvc_core::failure::{Failure, FailureClass};
+use kubesvc_core::lifecycle::{Offer, SessionFact};
+use kubesvc_core::wire::common;
+use kubesvc_core::wire::ops::probe::Target;
+use kubesvc_core::wire::ops::{self, agent_frame, hub_frame};
+use kubesvc_core::{AgentId, GrantPhase, KubesvcAccount, State};
 
 const KUBECONFIG: &str = r#"{
   "current-context": "c",
@@ -67,7 +67,7 @@ impl TestAgent {
     }
 }
 
-fn offers(hub: &TestHub, uid: &str) -> Vec<(String, Option<(i64, Offer)>)> {
+fn offers(hub: &TestHub, uid: &str) -> Vec<(AgentId, Option<(i64, Offer)>)> {
     hub.hub.sessions(uid).into_iter().map(|fact| (fact.agent_id, fact.offer)).collect()
 }
 
@@ -145,7 +145,7 @@ async fn an_answer_that_was_given_is_not_asked_for_again_until_the_next_round() 
     })
     .await;
     eventually("so has the session", || {
-        let session = hub.hub.sessions.registry.of_agent("a").expect("it is connected");
+        let session = hub.hub.sessions.registry.of_agent(&"a".into()).expect("it is connected");
         session.zone_probes.lock().uids().is_empty().then_some(())
     })
     .await;
@@ -155,7 +155,7 @@ async fn an_answer_that_was_given_is_not_asked_for_again_until_the_next_round() 
 }
 
 #[tokio::test]
-async fn a_new_generation_is_asked_anew_and_answers_to_the_old_one_count_no_more() {
+async fn new_generation_is_probed_again_and_old_answers_do_not_count() {
     let hub = hub_with("one").await;
     let mut agent = hub.agent("a").await;
     let old = agent.asked().await;
@@ -192,7 +192,7 @@ async fn unrequested_probe_answers_are_counted_and_ignored() {
 }
 
 #[tokio::test]
-async fn a_refusal_of_an_unknown_class_is_a_no_all_the_same() {
+async fn refusal_of_an_unknown_class_counts_as_no() {
     let hub = hub_with("one").await;
     let mut agent = hub.agent("a").await;
     let account = agent.asked().await.account;
@@ -215,7 +215,7 @@ async fn a_credential_that_cannot_be_read_is_not_asked_about() {
     let mut agent = hub.agent("a").await;
     hub.accounts.show(asking("two"));
     assert_eq!(agent.asked().await.account.map(|account| account.uid), Some("uid-two".into()));
-    assert_eq!(offers(&hub, "uid-one"), [("a".to_owned(), None)]);
+    assert_eq!(offers(&hub, "uid-one"), [("a".into(), None)]);
 }
 
 #[tokio::test]
@@ -282,7 +282,7 @@ async fn the_leader_sees_the_offering_sessions_among_any_number_of_others() {
     last.offer(probe, true).await;
     eventually("it comes first", || {
         let shown = offers(&hub, "uid-one");
-        (shown.len() == 17 && shown[0] == ("a19".to_owned(), Some((1, Offer::Yes)))).then_some(())
+        (shown.len() == 17 && shown[0] == ("a19".into(), Some((1, Offer::Yes)))).then_some(())
     })
     .await;
 }

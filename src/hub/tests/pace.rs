@@ -1,11 +1,11 @@
 //! More agents than can be registered, and a replica that stops: who is told to come again, and when.
 
-use crate::fleet::Fleet as _;
-use crate::hub::HubSettings;
+use crate::connected_agents::ConnectedAgents as _;
 use crate::hub::tests::support::*;
+use crate::hub::{AdmissionSettings, HubSettings, SessionSettings};
 use crate::leases::{Replicas, Times};
-use crate::wire::ops::refused::Reason;
-use crate::wire::ops::{self, hub_frame};
+use kubesvc_core::wire::ops::refused::Reason;
+use kubesvc_core::wire::ops::{self, hub_frame};
 
 async fn drained(agent: &mut TestAgent) -> ops::Drain {
     match agent.next().await {
@@ -16,9 +16,13 @@ async fn drained(agent: &mut TestAgent) -> ops::Drain {
 
 #[tokio::test]
 async fn a_draining_replica_gives_each_agent_its_own_redial_time_and_another_replica() {
-    let replicas = Replicas::unknown("r-0", Times::default());
+    let replicas = Replicas::unknown(&"r-0".into(), Times::default());
     replicas.now_are(&["r-0", "r-1"]);
-    let settings = HubSettings { registration_qps: 1, clustered: true, ..HubSettings::default() };
+    let settings = HubSettings {
+        admission: AdmissionSettings { registration_qps: 1, ..Default::default() },
+        sessions: SessionSettings { clustered: true, ..Default::default() },
+        ..HubSettings::default()
+    };
     let hub = TestHub::of_replicas(settings, None, replicas).await;
     let mut agents = Vec::new();
     for agent_id in ["a", "b", "c", "d"] {
@@ -84,7 +88,10 @@ async fn a_stop_takes_no_longer_than_its_agents_do() {
 
 #[tokio::test]
 async fn agents_beyond_the_registration_rate_get_reserved_times() {
-    let settings = HubSettings { registration_qps: 1, ..HubSettings::default() };
+    let settings = HubSettings {
+        admission: AdmissionSettings { registration_qps: 1, ..Default::default() },
+        ..HubSettings::default()
+    };
     let hub = TestHub::with(settings).await;
     ["a", "b", "c", "d", "e", "f", "g", "h"].iter().for_each(|agent_id| hub.show_agent_before(agent_id));
     for agent_id in ["a", "b", "c", "d", "e"] {
@@ -108,8 +115,11 @@ async fn agents_beyond_the_registration_rate_get_reserved_times() {
 }
 
 #[tokio::test]
-async fn an_agent_that_another_replica_has_taken_waits_no_more() {
-    let settings = HubSettings { registration_qps: 1, ..HubSettings::default() };
+async fn agent_registered_at_another_replica_leaves_the_queue() {
+    let settings = HubSettings {
+        admission: AdmissionSettings { registration_qps: 1, ..Default::default() },
+        ..HubSettings::default()
+    };
     let hub = TestHub::with(settings).await;
     ["a", "b", "c", "d", "e", "f"].iter().for_each(|agent_id| hub.show_agent_before(agent_id));
     for agent_id in ["a", "b", "c", "d", "e"] {
@@ -129,7 +139,7 @@ async fn an_agent_that_lacks_an_account_of_its_zone_is_registered_before_those_t
     let places = || !hub.hub.sessions.zone_index.lock().of_zone("z").is_empty();
     eventually("the hub knows of the account", || places().then_some(())).await;
     let held = |epoch| ops::HeldAccount {
-        account: Some(crate::wire::common::AccountRef {
+        account: Some(kubesvc_core::wire::common::AccountRef {
             uid: prod.uid().into(),
             name: "prod".into(),
             epoch,

@@ -8,12 +8,12 @@ use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::fleet::Fleet as _;
+use crate::connected_agents::ConnectedAgents as _;
 use crate::hub::tests::support::*;
-use crate::hub::{HubError, HubSettings, ReasonLabel};
-use crate::listen::addresses::AddressLimits;
-use crate::wire::events;
-use crate::wire::events::caching_client::CachingClient;
+use crate::hub::{HubError, HubSettings, ListenerSettings, ReasonLabel};
+use kubesvc_core::wire::events;
+use kubesvc_runtime::grpc::events::caching_client::CachingClient;
+use kubesvc_runtime::listen::connection_limits::AddressLimits;
 
 async fn exchange(hub: &TestHub, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(hub.address).await.expect("the hub listens");
@@ -26,7 +26,10 @@ async fn exchange(hub: &TestHub, bytes: &[u8]) -> String {
 
 #[tokio::test]
 async fn http1_gets_505_and_a_sentence() {
-    let settings = HubSettings { rest_port: Some(7002), ..HubSettings::default() };
+    let settings = HubSettings {
+        listener: ListenerSettings { rest_port: Some(7002), ..Default::default() },
+        ..HubSettings::default()
+    };
     let hub = TestHub::with(settings).await;
     for request in ["GET / HTTP/1.1\r\nhost: a\r\n\r\n", "POST /armory/accounts HTTP/1.0\r\n\r\n"] {
         let answer = exchange(&hub, request.as_bytes()).await;
@@ -44,15 +47,21 @@ async fn tls_and_anything_else_is_closed() {
 
 #[tokio::test]
 async fn a_connection_that_does_not_begin_is_closed() {
-    let settings = HubSettings { preface_wait: Duration::from_millis(100), ..HubSettings::default() };
+    let settings = HubSettings {
+        listener: ListenerSettings { preface_wait: Duration::from_millis(100), ..Default::default() },
+        ..HubSettings::default()
+    };
     let hub = TestHub::with(settings).await;
     assert_eq!(exchange(&hub, b"").await, "");
     assert_eq!(exchange(&hub, b"PRI * HTTP/2.0\r\n").await, "");
 }
 
 #[tokio::test]
-async fn connections_over_the_cap_are_closed_and_a_place_that_is_left_is_free() {
-    let settings = HubSettings { connection_cap: 1, ..HubSettings::default() };
+async fn connections_over_the_limit_are_closed_until_one_ends() {
+    let settings = HubSettings {
+        listener: ListenerSettings { connection_cap: 1, ..Default::default() },
+        ..HubSettings::default()
+    };
     let hub = TestHub::with(settings).await;
     let first = hub.agent("a").await;
     assert_eq!(exchange(&hub, b"").await, "");
@@ -82,7 +91,11 @@ fn closed_for(hub: &TestHub, reason: &'static str) -> u64 {
 async fn connections_of_one_address_over_its_limit_are_closed_unless_it_is_exempt() {
     for (exempt, closed) in [(Vec::new(), 1), (vec!["127.0.0.0/8".parse().expect("a network")], 0)] {
         let limits = AddressLimits { per_address: 2, exempt };
-        let hub = TestHub::with(HubSettings { limits, ..HubSettings::default() }).await;
+        let hub = TestHub::with(HubSettings {
+            listener: ListenerSettings { limits, ..Default::default() },
+            ..HubSettings::default()
+        })
+        .await;
         let _agents = [hub.agent("a").await, hub.agent("b").await];
         if closed == 1 {
             assert_eq!(exchange(&hub, b"").await, "");
@@ -95,7 +108,11 @@ async fn connections_of_one_address_over_its_limit_are_closed_unless_it_is_exemp
 
 #[tokio::test]
 async fn connections_without_a_stream_are_bounded_and_keep_no_agent_out() {
-    let hub = TestHub::with(HubSettings { without_stream_cap: 2, ..HubSettings::default() }).await;
+    let hub = TestHub::with(HubSettings {
+        listener: ListenerSettings { without_stream_cap: 2, ..Default::default() },
+        ..HubSettings::default()
+    })
+    .await;
     let _agent = hub.agent("a").await;
     let mut silent = Vec::new();
     for _ in 0..2 {
@@ -116,7 +133,10 @@ async fn connections_without_a_stream_are_bounded_and_keep_no_agent_out() {
 #[tokio::test]
 async fn a_connection_without_a_stream_is_closed_and_one_with_an_agent_stays() {
     let wait = Duration::from_millis(200);
-    let settings = HubSettings { request_wait: wait, idle_wait: wait, ..HubSettings::default() };
+    let settings = HubSettings {
+        listener: ListenerSettings { request_wait: wait, idle_wait: wait, ..Default::default() },
+        ..HubSettings::default()
+    };
     let hub = TestHub::with(settings).await;
     let _agent = hub.agent("a").await;
     // The preface and empty SETTINGS.
@@ -132,9 +152,16 @@ async fn a_connection_without_a_stream_is_closed_and_one_with_an_agent_stays() {
 #[tokio::test]
 async fn a_port_that_is_taken_is_one_clear_line() {
     let hub = TestHub::start().await;
-    let settings =
-        HubSettings { address: "127.0.0.1".into(), port: hub.address.port(), ..HubSettings::default() };
-    let problem = crate::hub::admission::listener::bind(&settings).await.expect_err("it is taken");
+    let settings = HubSettings {
+        listener: ListenerSettings {
+            address: "127.0.0.1".into(),
+            port: hub.address.port(),
+            ..Default::default()
+        },
+        ..HubSettings::default()
+    };
+    let problem =
+        crate::hub::agent_admission::listener::bind(&settings.listener).await.expect_err("it is taken");
     assert!(matches!(problem, HubError::Bind { .. }));
     let line = problem.to_string();
     let port = format!("127.0.0.1:{}", hub.address.port());

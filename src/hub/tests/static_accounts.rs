@@ -1,14 +1,14 @@
 //! Accounts of agents' own files: from frames to objects, and what the leader and the agent hear of them.
 
-use crate::account::lifecycle::{Fact, Presence, SessionFact};
-use crate::account::{KubesvcAccount, ORIGIN_LABEL, names};
-use crate::fleet::Fleet;
-use crate::hub::HubSettings;
+use crate::connected_agents::ConnectedAgents;
 use crate::hub::tests::support::*;
-use crate::objects::AccountKey;
-use crate::wire::common::{self, failure::Class};
-use crate::wire::ops::account_spec::Credential;
-use crate::wire::ops::{self, agent_frame, hub_frame};
+use crate::hub::{HubSettings, StaticAccountSettings};
+use crate::informers::AccountKey;
+use kubesvc_core::lifecycle::{Fact, Presence, SessionFact};
+use kubesvc_core::wire::common::{self, failure::Class};
+use kubesvc_core::wire::ops::account_spec::Credential;
+use kubesvc_core::wire::ops::{self, agent_frame, hub_frame};
+use kubesvc_core::{KubesvcAccount, ORIGIN_LABEL, object_names};
 
 fn entry(name: &str) -> ops::AccountSpec {
     ops::AccountSpec {
@@ -56,7 +56,7 @@ async fn synced() -> TestHub {
 }
 
 async fn object(hub: &TestHub, name: &str) -> KubesvcAccount {
-    eventually("the object is made", || hub.made.get_now(&names::object_name(name))).await
+    eventually("the object is made", || hub.made.get_now(&object_names::object_name(name))).await
 }
 
 /// The object as a watch would show it.
@@ -85,7 +85,7 @@ async fn a_list_becomes_objects_of_the_agents_zone() {
 }
 
 #[tokio::test]
-async fn the_leader_learns_what_is_listed_from_the_complete_list_on() {
+async fn leader_knows_the_list_only_when_it_is_complete() {
     let hub = synced().await;
     let agent = hub.agent("a").await;
     agent.list(vec![entry("one")], true).await;
@@ -219,7 +219,8 @@ async fn a_list_over_the_bound_is_refused_as_a_whole_and_the_former_stays() {
     let failure = refused.failure.expect("a reason");
     assert_eq!((refused.name.as_str(), failure.class()), ("", Class::TooLarge));
     assert!(failure.message.contains("more than 1000"), "{}", failure.message);
-    let problem = || hub.hub.sessions.registry.of_agent("a").and_then(|session| session.list_problem());
+    let problem =
+        || hub.hub.sessions.registry.of_agent(&"a".into()).and_then(|session| session.list_problem());
     assert_eq!(problem().map(|problem| problem.reason), Some("ListRefused"));
     agent.list(Vec::new(), true).await;
     agent.list_names(&["one", "two"]).await;
@@ -242,7 +243,7 @@ async fn the_session_goes_on_while_the_api_server_is_away_and_the_objects_are_ma
 }
 
 #[tokio::test]
-async fn what_the_api_server_refuses_is_answered_with_its_reason() {
+async fn api_server_refusal_is_answered_with_its_reason() {
     let hub = synced().await;
     hub.made.refused.lock().push("one".into());
     let mut agent = hub.agent("a").await;
@@ -275,7 +276,11 @@ async fn an_agent_that_is_not_approved_makes_no_objects_until_it_is() {
 
 #[tokio::test]
 async fn a_namespace_that_is_not_watched_is_named() {
-    let hub = TestHub::with(HubSettings { accounts_watched: false, ..HubSettings::default() }).await;
+    let hub = TestHub::with(HubSettings {
+        static_accounts: StaticAccountSettings { watched: false, ..Default::default() },
+        ..HubSettings::default()
+    })
+    .await;
     hub.accounts.sync();
     let mut agent = hub.agent("a").await;
     agent.list_names(&["one"]).await;
@@ -284,7 +289,7 @@ async fn a_namespace_that_is_not_watched_is_named() {
 }
 
 #[tokio::test]
-async fn the_agents_object_says_what_is_listed_and_what_is_wrong() {
+async fn agent_object_records_the_list_and_its_problems() {
     let hub = synced().await;
     hub.accounts.show(account("taken"));
     let agent = hub.agent("a").await;
@@ -293,7 +298,7 @@ async fn the_agents_object_says_what_is_listed_and_what_is_wrong() {
         hub.objects.notes.lock().iter().find(|note| note.problem.is_some()).cloned()
     })
     .await;
-    let mut digests = vec![names::digest("taken"), names::digest("one")];
+    let mut digests = vec![object_names::digest("taken"), object_names::digest("one")];
     digests.sort();
     assert_eq!(note.static_accounts, Some(digests));
     let (reason, message) = note.problem.expect("a problem");
@@ -339,11 +344,11 @@ async fn an_account_of_one_agents_file_is_sent_to_no_agent_that_does_not_list_it
 #[tokio::test]
 async fn a_file_listed_by_an_unapproved_agent_is_not_opened_by_the_owner() {
     let hub = synced().await;
-    let mut stranger = hub.agent("s").await;
-    stranger.list(vec![ops::AccountSpec { insecure: true, ..entry("one") }], true).await;
+    let mut unlisted_fact = hub.agent("s").await;
+    unlisted_fact.list(vec![ops::AccountSpec { insecure: true, ..entry("one") }], true).await;
     let granted = with_grant(object(&hub, "one").await);
     hub.accounts.show(with(granted, |status| status.cluster_uid = Some("aaaaaaaa-1111".into())));
-    assert_eq!(names_of(&stranger.added().await), ["one"]);
+    assert_eq!(names_of(&unlisted_fact.added().await), ["one"]);
 
     let mut honest = hub.agent("h").await;
     honest.list_names(&["one"]).await;
@@ -385,7 +390,7 @@ async fn an_agent_in_the_wrong_cluster_learns_where_the_account_is_bound() {
 }
 
 #[tokio::test]
-async fn what_a_forgotten_agent_had_listed_is_remembered_for_the_cleanup() {
+async fn list_of_a_forgotten_agent_is_kept_for_the_cleanup() {
     let hub = synced().await;
     let agent = hub.agent("a").await;
     agent.list_names(&["one"]).await;
@@ -409,7 +414,7 @@ async fn what_a_forgotten_agent_had_listed_is_remembered_for_the_cleanup() {
     let mut told = agent_object_in("earlier", "z", "r-0", 5);
     let status = told.status.get_or_insert_default();
     status.connected = false;
-    status.static_sources = Some(vec![names::source_digest("one", &one.spec)]);
+    status.static_sources = Some(vec![object_names::source_digest("one", &one.spec)]);
     hub.agents.seen(told);
     let facts = hub.hub.sessions(&uid);
     assert!(facts.len() == 1 && is_away(&facts[0]) && facts[0].lists == Fact::Known(true), "{facts:?}");

@@ -14,20 +14,20 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
-use crate::account::agent_resource::{AgentSession, SessionEnd};
-use crate::account::failure::Failure;
-use crate::account::outbox::OutboxEntry;
-use crate::account::spec::{KubeconfigSource, SecretKeyReference};
-use crate::account::{
-    Grant, GrantEpoch, GrantPhase, KubesvcAccount, KubesvcAccountSpec, KubesvcAccountStatus, KubesvcAgent,
-    KubesvcAgentSpec, KubesvcAgentStatus, State,
-};
-use crate::fleet::Ticks;
+use crate::connected_agents::Ticks;
 use crate::hub::tests::fakes::{FakeAccounts, FakeRows};
 use crate::hub::*;
 use crate::secrets::{Credential, CredentialKind};
-use crate::wire::ops::operations_client::OperationsClient;
-use crate::wire::ops::{self, agent_frame, hub_frame};
+use kubesvc_core::agent_resource::{AgentSession, SessionEnd};
+use kubesvc_core::failure::Failure;
+use kubesvc_core::report_outbox::OutboxEntry;
+use kubesvc_core::spec::{KubeconfigSource, SecretKeyReference};
+use kubesvc_core::wire::ops::{self, agent_frame, hub_frame};
+use kubesvc_core::{
+    Grant, GrantEpoch, GrantPhase, KubesvcAccount, KubesvcAccountSpec, KubesvcAccountStatus, KubesvcAgent,
+    KubesvcAgentSpec, KubesvcAgentStatus, State,
+};
+use kubesvc_runtime::grpc::ops::operations_client::OperationsClient;
 
 /// Time limit for an expected event.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -51,7 +51,7 @@ pub(super) struct FakeObjects {
     pub(super) known: Mutex<Vec<KnownAgent>>,
     pub(super) notes: Mutex<Vec<AgentSummary>>,
     pub(super) removed: Mutex<Vec<String>>,
-    /// Whether summaries are written; otherwise the budget does not allow it.
+    /// Whether summaries are written; otherwise the rate limit does not allow it.
     pub(super) tells: Mutex<bool>,
     pub(super) in_force: Mutex<OutboxWrite>,
     pub(super) reports: Mutex<Vec<Vec<OutboxEntry>>>,
@@ -108,11 +108,11 @@ impl AgentObjects for FakeObjects {
         end: SessionEnd,
     ) -> Result<(), RegistrationError> {
         let agent = session.agent_id;
-        self.hang(agent).await;
+        self.hang(agent.as_str()).await;
         let mut unheard = self.unheard.lock();
         if *unheard > 0 {
             *unheard -= 1;
-            return Err(RegistrationError::Api { name: agent.into(), reason: "down".into() });
+            return Err(RegistrationError::Api { name: agent.to_string(), reason: "down".into() });
         }
         let requested = if end == SessionEnd::Requested { " on request" } else { "" };
         self.log.lock().push(format!("disconnected {agent}{requested}"));
@@ -130,7 +130,7 @@ impl AgentObjects for FakeObjects {
     }
 
     async fn remove(&self, agent: &KnownAgent) -> Result<(), RegistrationError> {
-        self.removed.lock().push(agent.agent_id.clone());
+        self.removed.lock().push(agent.agent_id.to_string());
         Ok(())
     }
 
@@ -139,7 +139,7 @@ impl AgentObjects for FakeObjects {
         session: SessionRef<'_>,
         outbox: &[OutboxEntry],
     ) -> Result<OutboxWrite, RegistrationError> {
-        self.hang(session.agent_id).await;
+        self.hang(session.agent_id.as_str()).await;
         self.reports.lock().push(outbox.to_vec());
         Ok(*self.in_force.lock())
     }
@@ -177,10 +177,11 @@ pub(super) struct TestHub {
     pub(super) rows: Arc<FakeRows>,
     pub(super) credentials: Arc<FakeCredentials>,
     pub(super) ticks: Arc<Ticks>,
-    pub(super) leader: Arc<WakeSet<String>>,
+    pub(super) leader: Arc<WorkQueue<String>>,
     pub(super) address: SocketAddr,
     pub(super) agents: Arc<AgentIndex>,
     pub(super) leadership: Arc<Leadership>,
+    pub(super) tasks: TaskRegistry,
     pub(super) stop: CancellationToken,
     pub(super) served: tokio::task::JoinHandle<Result<(), HubError>>,
 }
@@ -196,7 +197,7 @@ impl TestHub {
 
     /// A hub with this leadership.
     pub(super) async fn that_leads(settings: HubSettings, leads: Option<Arc<Leadership>>) -> Self {
-        Self::of_replicas(settings, leads, Replicas::alone("r-0")).await
+        Self::of_replicas(settings, leads, Replicas::alone(&"r-0".into())).await
     }
 
     /// A hub among these replicas; leads alone by default.
@@ -206,15 +207,14 @@ impl TestHub {
         replicas: Arc<Replicas>,
     ) -> Self {
         let settings = HubSettings {
-            address: "127.0.0.1".into(),
-            port: 0,
             replica_id: "r-0".into(),
-            accounts_namespace: "ns".into(),
+            listener: ListenerSettings { address: "127.0.0.1".into(), port: 0, ..settings.listener },
+            static_accounts: StaticAccountSettings { namespace: "ns".into(), ..settings.static_accounts },
             ..settings
         };
         let agents = Arc::new(AgentIndex::default());
         agents.listed(&HashSet::new());
-        let leadership = leads.unwrap_or_else(|| Leadership::alone("r-0"));
+        let leadership = leads.unwrap_or_else(|| Leadership::alone(&"r-0".into()));
         let objects = Arc::new(FakeObjects {
             log: Mutex::default(),
             needs: Mutex::default(),
@@ -234,7 +234,7 @@ impl TestHub {
         });
         let (accounts, credentials) =
             (Arc::new(AccountIndex::default()), Arc::new(FakeCredentials::default()));
-        let (ticks, leader) = (Arc::new(Ticks::default()), Arc::new(WakeSet::default()));
+        let (ticks, leader) = (Arc::new(Ticks::default()), Arc::new(WorkQueue::default()));
         let made = Arc::new(FakeAccounts::default());
         let rows = Arc::new(FakeRows::default());
         let ports = HubPorts {
@@ -254,7 +254,8 @@ impl TestHub {
         let hub = Hub::new(settings, ports);
         let bound = hub.bind().await.expect("an ephemeral port can be had");
         let (address, stop) = (bound.local_addr(), CancellationToken::new());
-        let served = tokio::spawn(bound.serve(Arc::clone(&hub), stop.clone()));
+        let tasks = TaskRegistry::default();
+        let served = tokio::spawn(bound.serve(Arc::clone(&hub), tasks.clone(), stop.clone()));
         Self {
             hub,
             accounts,
@@ -267,6 +268,7 @@ impl TestHub {
             address,
             agents,
             leadership,
+            tasks,
             stop,
             served,
         }
@@ -300,7 +302,7 @@ impl TestHub {
     /// Shows the object of an agent of zone `z` that a session connects to this process.
     pub(super) fn show_agent_here(&self, agent_id: &str, session_id: &str, version: u64) {
         let spec = KubesvcAgentSpec { agent_id: agent_id.into(), zone_id: "z".into(), approved: true };
-        let name = crate::account::names::agent_object_name(agent_id, "z");
+        let name = kubesvc_core::object_names::agent_object_name(&agent_id.into(), "z");
         let mut agent = KubesvcAgent::new(&name, spec);
         agent.metadata.resource_version = Some(version.to_string());
         let session = AgentSession {
@@ -406,7 +408,7 @@ impl TestAgent {
         }
     }
 
-    pub(super) async fn deleted(&mut self) -> Vec<crate::wire::common::AccountRef> {
+    pub(super) async fn deleted(&mut self) -> Vec<kubesvc_core::wire::common::AccountRef> {
         match self.next().await {
             Ok(Some(hub_frame::Frame::DeleteAccounts(delete))) => delete.accounts,
             other => panic!("expected DeleteAccounts, got {other:?}"),
@@ -462,7 +464,7 @@ pub(super) fn with(
     account
 }
 
-pub(super) fn held(account: &crate::wire::common::AccountRef) -> ops::AccountResult {
+pub(super) fn held(account: &kubesvc_core::wire::common::AccountRef) -> ops::AccountResult {
     let identity = ops::ClusterIdentity {
         kube_system_uid: "cluster".into(),
         host: "https://one".into(),
@@ -480,7 +482,7 @@ pub(super) fn held(account: &crate::wire::common::AccountRef) -> ops::AccountRes
 /// The object of an agent that is connected to another replica.
 pub(super) fn agent_object_in(agent_id: &str, zone: &str, replica: &str, version: u64) -> KubesvcAgent {
     let spec = KubesvcAgentSpec { agent_id: agent_id.into(), zone_id: zone.into(), approved: true };
-    let name = crate::account::names::agent_object_name(agent_id, zone);
+    let name = kubesvc_core::object_names::agent_object_name(&agent_id.into(), zone);
     let mut agent = KubesvcAgent::new(&name, spec);
     agent.metadata.resource_version = Some(version.to_string());
     let session = AgentSession { id: "another".into(), replica: replica.into(), ..AgentSession::default() };
@@ -489,9 +491,10 @@ pub(super) fn agent_object_in(agent_id: &str, zone: &str, replica: &str, version
     agent
 }
 
-pub(super) fn failed(account: &crate::wire::common::AccountRef) -> ops::AccountResult {
-    let class = crate::wire::common::failure::Class::Unreachable.into();
-    let failure = crate::wire::common::Failure { class, message: "no route".into(), ..Default::default() };
+pub(super) fn failed(account: &kubesvc_core::wire::common::AccountRef) -> ops::AccountResult {
+    let class = kubesvc_core::wire::common::failure::Class::Unreachable.into();
+    let failure =
+        kubesvc_core::wire::common::Failure { class, message: "no route".into(), ..Default::default() };
     ops::AccountResult {
         account: Some(account.clone()),
         outcome: Some(ops::account_result::Outcome::Failure(failure)),
@@ -499,7 +502,7 @@ pub(super) fn failed(account: &crate::wire::common::AccountRef) -> ops::AccountR
     }
 }
 
-pub(super) fn dropped(account: &crate::wire::common::AccountRef) -> ops::AccountResult {
+pub(super) fn dropped(account: &kubesvc_core::wire::common::AccountRef) -> ops::AccountResult {
     ops::AccountResult { account: Some(account.clone()), outcome: None, dropped: true }
 }
 

@@ -7,28 +7,27 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use crate::account::zones;
-use crate::account::{GrantEpoch, KubesvcAccount};
 use crate::hub::sessions::duties::SessionView;
 use crate::hub::sessions::ledger::{Moment, RETRY_DELAYS_SECONDS};
+use kubesvc_core::{GrantEpoch, KubesvcAccount};
 
 /// Maximum number of unanswered probes of one agent; further ones wait.
-pub(in crate::hub) const MAX_OPEN_PROBES: usize = 256;
+const MAX_OPEN_PROBES: usize = 256;
 
 /// The round that an answer counts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::hub) struct ProbeRound {
-    pub(in crate::hub) generation: i64,
-    pub(in crate::hub) epoch: GrantEpoch,
-    /// The [name](zones::round) of the round.
+pub(crate) struct ProbeRound {
+    pub(crate) generation: i64,
+    pub(crate) epoch: GrantEpoch,
+    /// The [id](kubesvc_core::KubesvcAccount::probe_round) of the round.
     mark: [u8; 16],
 }
 
 impl ProbeRound {
     /// Returns the round of an account; `None` if it is not probed.
-    pub(in crate::hub) fn of(account: &KubesvcAccount) -> Option<Self> {
+    pub(crate) fn of(account: &KubesvcAccount) -> Option<Self> {
         let status = account.status_or_default();
-        let mark = zones::probe_round(account)?.into_bytes().try_into().ok()?;
+        let mark = account.probe_round()?.into_bytes().try_into().ok()?;
         Some(Self { generation: account.generation(), epoch: status.epoch, mark })
     }
 }
@@ -58,7 +57,7 @@ struct ZoneProbe {
 
 /// Next step for one account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::hub) enum ProbeStep {
+pub(crate) enum ProbeStep {
     /// Nothing until the account or the session changes.
     Nothing,
     /// Nothing before this moment.
@@ -71,15 +70,15 @@ pub(in crate::hub) enum ProbeStep {
 
 /// All probes of one session.
 #[derive(Debug, Default)]
-pub(in crate::hub) struct ZoneProbes {
+pub(crate) struct SessionProbes {
     probes: HashMap<String, ZoneProbe>,
     waiting: VecDeque<String>,
     open: usize,
 }
 
-impl ZoneProbes {
+impl SessionProbes {
     /// Decides the next step for one account; `account` is `None` if no object has the uid.
-    pub(in crate::hub) fn step(
+    pub(crate) fn step(
         &self,
         view: SessionView<'_>,
         uid: &str,
@@ -101,7 +100,7 @@ impl ZoneProbes {
     }
 
     /// Queues a probe.
-    pub(in crate::hub) fn queue(&mut self, uid: &str, round: ProbeRound) {
+    pub(crate) fn queue(&mut self, uid: &str, round: ProbeRound) {
         let before = self.probes.get(uid).filter(|probe| probe.round == round);
         let refused = before.map_or(0, |probe| probe.refused);
         if self.stage(uid) != Some(ProbeStage::Waiting) {
@@ -111,7 +110,7 @@ impl ZoneProbes {
     }
 
     /// Returns the next probe, if fewer than the maximum are unanswered.
-    pub(in crate::hub) fn next(&mut self) -> Option<(String, ProbeRound)> {
+    pub(crate) fn next(&mut self) -> Option<(String, ProbeRound)> {
         while self.open < MAX_OPEN_PROBES {
             let uid = self.waiting.pop_front()?;
             let Some(probe) = self.probes.get(&uid).copied() else { continue };
@@ -124,19 +123,19 @@ impl ZoneProbes {
     }
 
     /// Records that the probe is sent. Returns false if it is not wanted any more.
-    pub(in crate::hub) fn send(&mut self, uid: &str, round: ProbeRound) -> bool {
+    pub(crate) fn send(&mut self, uid: &str, round: ProbeRound) -> bool {
         self.advance(uid, round, ProbeStage::LookingUp, ProbeStage::Sent)
     }
 
     /// Records that the probe cannot be sent. Returns the time of the retry.
-    pub(in crate::hub) fn not_sent(&mut self, uid: &str, round: ProbeRound, now: Moment) -> Option<Moment> {
+    pub(crate) fn not_sent(&mut self, uid: &str, round: ProbeRound, now: Moment) -> Option<Moment> {
         let at = now + Duration::from_secs(RETRY_DELAYS_SECONDS[0]);
         self.advance(uid, round, ProbeStage::LookingUp, ProbeStage::RetryAt(at)).then_some(at)
     }
 
     /// Records an answer. Returns its round, or `None` if the probe was never sent. A No is asked again after a
     /// delay.
-    pub(in crate::hub) fn answer(
+    pub(crate) fn answer(
         &mut self,
         uid: &str,
         generation: i64,
@@ -157,17 +156,17 @@ impl ZoneProbes {
     }
 
     /// Whether the agent answered in this round that it can reach the account.
-    pub(in crate::hub) fn offers(&self, uid: &str, round: ProbeRound) -> bool {
+    pub(crate) fn offers(&self, uid: &str, round: ProbeRound) -> bool {
         self.probes.get(uid).is_some_and(|one| one.round == round && one.stage == ProbeStage::Yes)
     }
 
     /// Whether the agent's last answer, in any round, was that it can reach the account.
-    pub(in crate::hub) fn has_offered(&self, uid: &str) -> bool {
+    pub(super) fn has_offered(&self, uid: &str) -> bool {
         self.stage(uid) == Some(ProbeStage::Yes)
     }
 
     /// Returns the time of the next probe.
-    pub(in crate::hub) fn again_at(&self, uid: &str) -> Option<Moment> {
+    pub(super) fn again_at(&self, uid: &str) -> Option<Moment> {
         match self.stage(uid) {
             Some(ProbeStage::RetryAt(at)) => Some(at),
             _ => None,
@@ -175,7 +174,7 @@ impl ZoneProbes {
     }
 
     /// Forgets an account that is not probed any more.
-    pub(in crate::hub) fn forget(&mut self, uid: &str) {
+    pub(crate) fn forget(&mut self, uid: &str) {
         let Some(probe) = self.probes.remove(uid) else { return };
         self.open -= usize::from(is_open(probe.stage));
         if probe.stage == ProbeStage::Waiting {
@@ -184,7 +183,7 @@ impl ZoneProbes {
     }
 
     /// Returns all accounts with a probe.
-    pub(in crate::hub) fn uids(&self) -> Vec<String> {
+    pub(crate) fn uids(&self) -> Vec<String> {
         self.probes.keys().cloned().collect()
     }
 
@@ -214,4 +213,4 @@ fn is_open(stage: ProbeStage) -> bool {
 }
 
 #[cfg(test)]
-pub(in crate::hub) mod tests;
+pub(crate) mod tests;

@@ -9,22 +9,22 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use secrecy::ExposeSecret;
 
-use crate::account::failure::{Failure, FailureClass};
-use crate::account::lifecycle::Offer;
-use crate::account::{GrantEpoch, KubesvcAccount, kubeconfig};
 use crate::hub::sessions::duties::SessionView;
 use crate::hub::sessions::ledger::Moment;
 use crate::hub::sessions::session::Session;
-use crate::hub::sessions::session::detached::detached;
 use crate::hub::sessions::session::frame_queue::FrameQueue;
+use crate::hub::sessions::session::session_loop::detached;
 use crate::hub::sessions::wire_conversion;
 use crate::hub::zone_probes::ZoneProbes;
-use crate::hub::zone_probes::offers::{OfferChange, SharedTarget};
 use crate::hub::zone_probes::probe::{ProbeRound, ProbeStep};
+use crate::hub::zone_probes::{OfferChange, SharedTarget};
 use crate::secrets::{Credential, CredentialKind};
-use crate::wire::ops::hub_frame::Frame;
-use crate::wire::ops::probe::Target;
-use crate::wire::{common, ops};
+use kubesvc_core::failure::{Failure, FailureClass};
+use kubesvc_core::lifecycle::Offer;
+use kubesvc_core::wire::ops::hub_frame::Frame;
+use kubesvc_core::wire::ops::probe::Target;
+use kubesvc_core::wire::{common, ops};
+use kubesvc_core::{GrantEpoch, KubesvcAccount, kubeconfig};
 
 /// Maximum number of concurrent target lookups of one session.
 const MAX_TARGET_LOOKUPS: usize = 16;
@@ -38,7 +38,7 @@ struct PreparedProbe {
     target: Option<Target>,
 }
 
-pub(in crate::hub) struct ZoneProber {
+pub(crate) struct ZoneProber {
     probes: Arc<ZoneProbes>,
     session: Arc<Session>,
     looking_up: FuturesUnordered<BoxFuture<'static, PreparedProbe>>,
@@ -46,12 +46,12 @@ pub(in crate::hub) struct ZoneProber {
 }
 
 impl ZoneProber {
-    pub(in crate::hub) fn new(probes: Arc<ZoneProbes>, session: Arc<Session>) -> Self {
+    pub(crate) fn new(probes: Arc<ZoneProbes>, session: Arc<Session>) -> Self {
         Self { probes, session, looking_up: FuturesUnordered::new(), ready: VecDeque::new() }
     }
 
     /// Checks an account. Returns the time of the next check.
-    pub(in crate::hub) fn check(&mut self, view: SessionView<'_>, uid: &str) -> Option<Moment> {
+    pub(crate) fn check(&mut self, view: SessionView<'_>, uid: &str) -> Option<Moment> {
         let account = self.probes.context.accounts.by_uid(uid);
         self.forget_what_was_closed(uid, account.as_deref());
         let step =
@@ -92,21 +92,21 @@ impl ZoneProber {
     }
 
     /// Starts the queued probes whose turn has come.
-    pub(in crate::hub) fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         while self.looking_up.len() + self.ready.len() < MAX_TARGET_LOOKUPS {
             let Some((uid, round)) = self.session.zone_probes.lock().next() else { return };
-            let looked = self.probes.offers.lock().ask(&uid, round, self.session.serial);
-            self.looking_up.push(detached(prepare(Arc::clone(&self.probes), uid, round, looked)).boxed());
+            let target = self.probes.offers.lock().ask(&uid, round, self.session.serial);
+            self.looking_up.push(detached(prepare(Arc::clone(&self.probes), uid, round, target)).boxed());
         }
     }
 
     /// Whether a target is being looked up.
-    pub(in crate::hub) fn is_looking_up(&self) -> bool {
+    pub(crate) fn is_looking_up(&self) -> bool {
         !self.looking_up.is_empty()
     }
 
     /// Waits for a target. Returns the account to check again, and when.
-    pub(in crate::hub) async fn looked_up(&mut self) -> Option<(Moment, String)> {
+    pub(crate) async fn target_ready(&mut self) -> Option<(Moment, String)> {
         let PreparedProbe { uid, round, target } = self.looking_up.next().await?;
         let Some(target) = target else {
             let at = self.session.zone_probes.lock().not_sent(&uid, round, self.probes.context.moment());
@@ -126,8 +126,8 @@ impl ZoneProber {
     }
 
     /// Sends ready probes, as far as the queue has capacity.
-    pub(in crate::hub) fn flush(&mut self, frames: &mut FrameQueue) {
-        while frames.has_room()
+    pub(crate) fn flush(&mut self, frames: &mut FrameQueue) {
+        while frames.has_capacity()
             && let Some((round, probe)) = self.ready.pop_front()
         {
             let uid = probe.account.as_ref().map(|account| account.uid.as_str()).unwrap_or_default();
@@ -143,7 +143,7 @@ impl ZoneProber {
     ///
     /// # Errors
     /// The reason, for the metrics, why the answer is ignored: never asked, or late.
-    pub(in crate::hub) fn record_answer(
+    pub(crate) fn record_answer(
         &mut self,
         result: ops::ProbeResult,
     ) -> Result<Option<(Moment, String)>, (&'static str, String)> {
@@ -185,17 +185,17 @@ async fn prepare(
     probes: Arc<ZoneProbes>,
     uid: String,
     round: ProbeRound,
-    looked: SharedTarget,
+    target: SharedTarget,
 ) -> PreparedProbe {
     // Shared by all sessions: the first one reads the credential, the others wait for it.
-    let target = looked.get_or_try_init(|| look_up_target(&probes, &uid, round)).await.ok().cloned();
+    let target = target.get_or_try_init(|| resolve_target(&probes, &uid, round)).await.ok().cloned();
     PreparedProbe { uid, round, target }
 }
 
 /// Looks up the target of a probe. Fails if the account is not probed any more, or its credential cannot be read; the
 /// leader finds and reports the latter by itself.
-async fn look_up_target(probes: &ZoneProbes, uid: &str, round: ProbeRound) -> Result<Target, ()> {
-    let _turn = probes.credentials.turn().await;
+async fn resolve_target(probes: &ZoneProbes, uid: &str, round: ProbeRound) -> Result<Target, ()> {
+    let _permit = probes.credentials.permit().await;
     let account = probes
         .context
         .accounts

@@ -62,7 +62,7 @@ fn a_call_to_an_address_is_taken_where_it_was_sent_to() {
 }
 
 #[test]
-fn a_call_from_before_the_start_is_refused_since_the_process_before_may_have_taken_it() {
+fn call_signed_before_the_start_is_refused() {
     let read = |since_ms| {
         CallSignature::read(&headers("a", "b", NOW, GET), Recipient { id: "b", address: None, since_ms }, NOW)
             .map(drop)
@@ -133,7 +133,7 @@ fn a_signature_is_good_for_half_a_minute_on_either_side() {
 }
 
 #[test]
-fn what_is_said_of_a_refusal_and_of_a_key_holds_no_key() {
+fn refusals_and_key_errors_contain_no_key() {
     let headers = headers("a", "b", NOW, GET);
     let needle = hex::encode([1; 32]);
     let all = format!("{headers:?} {:?} {}", key(1), SignatureError::Wrong);

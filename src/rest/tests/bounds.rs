@@ -126,7 +126,8 @@ async fn looking_up_has_an_end_for_the_request_as_a_whole() {
             let name = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
             async move {
                 tokio::time::sleep(Duration::from_secs(10)).await;
-                let status = json!({"kind": "Status", "code": 404, "details": {"name": name}});
+                let status =
+                    json!({"kind": "Status", "code": 404, "reason": "NotFound", "details": {"name": name}});
                 let response = Response::builder().status(404);
                 Ok::<_, io::Error>(response.body(Body::from(status.to_string())).expect("a response"))
             }
@@ -153,7 +154,7 @@ async fn all_callers_share_the_requests_to_the_api_server() {
 }
 
 #[tokio::test]
-async fn what_callers_may_send_does_not_bound_calls_of_replicas() {
+async fn body_limit_of_callers_does_not_apply_to_replicas() {
     let small = RestSettings { max_body_bytes: 1024, ..settings() };
     let state = state_of(small, &[], answering(500, &Arc::default()));
     let uids: Vec<_> = (0..1000).map(|number| format!("{number:036}")).collect();

@@ -5,7 +5,7 @@ use base64::prelude::BASE64_STANDARD;
 
 use super::fake_api::{FakeApi, HeldRequest};
 use super::*;
-use crate::account::source_rules::{NamespaceSet, SourceRules};
+use kubesvc_core::source_rules::{NamespaceSet, SourceRules};
 
 const DYNAMIC: &str = "/armory/accounts/dynamic";
 const SECRET: &str = "/secrets/prod-kubeconfig";
@@ -82,7 +82,7 @@ fn given(token: &str) -> Value {
 }
 
 #[tokio::test]
-async fn what_a_put_has_stored_is_not_overwritten_by_the_last_step_of_the_post() {
+async fn kubeconfig_stored_by_a_put_survives_the_last_step_of_a_post() {
     let rest = Rest::new();
     let (post, owner) = rest.post_until_its_last_step().await;
     let put = rest.call("PUT", DYNAMIC, given("second")).await;
@@ -115,7 +115,7 @@ impl Both {
 }
 
 #[tokio::test]
-async fn a_put_between_the_posts_look_at_the_secret_and_its_write_is_kept_too() {
+async fn put_between_the_read_and_write_of_a_post_is_kept() {
     let Both { rest, winner, loser } = Both::prepared().await;
     let mut last = rest.api.hold("PUT", SECRET);
     winner.1.go();
@@ -129,7 +129,7 @@ async fn a_put_between_the_posts_look_at_the_secret_and_its_write_is_kept_too() 
 }
 
 #[tokio::test]
-async fn of_two_posts_the_one_that_made_the_account_has_its_kubeconfig_though_the_other_wrote_it_last() {
+async fn kubeconfig_of_the_post_that_created_the_account_wins() {
     let Both { rest, winner, loser } = Both::prepared().await;
     let mut last = rest.api.hold("GET", SECRET);
     winner.1.go();
@@ -185,6 +185,46 @@ async fn a_secret_that_the_account_no_longer_names_is_not_made_anew_by_the_post(
     assert_eq!(rest.stored(), None);
 }
 
+/// The answer to a creation that collides with other writes of a quota.
+fn of_quota() -> Value {
+    let details = json!({"kind": "resourcequotas", "name": "quota"});
+    json!({"kind": "Status", "code": 409, "reason": "Conflict", "message": "modified", "details": details})
+}
+
+#[tokio::test]
+async fn a_post_whose_object_collides_with_a_quota_is_not_answered_as_an_existing_account() {
+    let rest = Rest::new();
+    rest.api.refuse("POST", "/kubesvcaccounts", of_quota());
+    let post = rest.call("POST", DYNAMIC, given("first")).await;
+    assert_eq!(post.status, 409, "{}", post.text);
+    let message = post.message(DYNAMIC);
+    assert!(message.contains("changed by another client") && message.contains("try again"), "{message}");
+    assert_eq!((rest.api.get(ACCOUNT), rest.api.get(SECRET)), (None, None));
+    assert_eq!(rest.call("POST", DYNAMIC, given("second")).await.status, 202);
+    assert_eq!(rest.stored(), Some(kubeconfig("second")));
+}
+
+#[tokio::test]
+async fn a_secret_that_collides_with_a_quota_is_created_again() {
+    let rest = Rest::new();
+    rest.api.refuse("POST", "/secrets", of_quota());
+    let post = rest.call("POST", DYNAMIC, given("first")).await;
+    assert_eq!(post.status, 202, "{}", post.text);
+    assert_eq!(rest.stored(), Some(kubeconfig("first")));
+}
+
+#[tokio::test]
+async fn an_account_is_deleted_with_its_uid_and_its_dependents_in_the_background() {
+    let rest = Rest::new();
+    let post = rest.call("POST", DYNAMIC, json!({"name": "prod", "serviceAccount": true})).await;
+    assert_eq!(post.status, 202, "{}", post.text);
+    let uid = rest.api.get(ACCOUNT).expect("it was created")["metadata"]["uid"].clone();
+    let deleted = rest.call("DELETE", "/armory/accounts/prod", Value::Null).await;
+    assert_eq!(deleted.status, 202, "{}", deleted.text);
+    let options = json!({"propagationPolicy": "Background", "preconditions": {"uid": uid}});
+    assert_eq!(rest.api.deletions(), [options]);
+}
+
 fn with_agents(token: &str) -> Value {
     json!({"name": "prod", "kubeconfigAgent": kubeconfig(token)})
 }
@@ -234,7 +274,7 @@ async fn a_kubeconfig_for_the_agent_that_is_refused_is_stored_nowhere_and_named(
 }
 
 #[tokio::test]
-async fn a_put_of_one_kubeconfig_makes_that_of_a_losing_post_nobodys() {
+async fn put_discards_the_kubeconfig_of_a_losing_post() {
     let Both { rest, winner, loser } = Both::prepared().await;
     let mut last = rest.api.hold("GET", SECRET);
     winner.1.go();

@@ -15,6 +15,8 @@ pub(super) struct FakeApi {
     objects: Mutex<BTreeMap<String, Value>>,
     written: Mutex<u64>,
     gates: Mutex<Vec<RequestGate>>,
+    refusals: Mutex<Vec<(&'static str, String, Value)>>,
+    deletions: Mutex<Vec<Value>>,
 }
 
 struct RequestGate {
@@ -60,6 +62,16 @@ impl FakeApi {
         HeldRequest { reached: was_reached, go }
     }
 
+    /// Answers the next request of this method whose path has this suffix with this Status.
+    pub(super) fn refuse(&self, method: &'static str, path: &str, status: Value) {
+        self.refusals.lock().push((method, path.to_owned(), status));
+    }
+
+    /// The options of all deletions.
+    pub(super) fn deletions(&self) -> Vec<Value> {
+        self.deletions.lock().clone()
+    }
+
     /// Returns the object whose path has this suffix.
     pub(super) fn get(&self, path: &str) -> Option<Value> {
         let objects = self.objects.lock();
@@ -80,7 +92,18 @@ impl FakeApi {
             let _ = gate.reached.send(());
             let _ = gate.go.await;
         }
-        self.act(&method, &path, body)
+        let refusal = {
+            let mut refusals = self.refusals.lock();
+            let at = refusals.iter().position(|(refused, end, _)| *refused == method && path.ends_with(end));
+            at.map(|at| refusals.remove(at).2)
+        };
+        if method == "DELETE" {
+            self.deletions.lock().push(body.clone());
+        }
+        match refusal {
+            Some(status) => refused(&status),
+            None => self.act(&method, &path, body),
+        }
     }
 
     fn act(&self, method: &str, path: &str, body: Value) -> Response<Body> {
@@ -142,6 +165,12 @@ fn ok(object: &Value) -> Response<Body> {
 
 fn failure(code: u16, reason: &str, path: &str) -> Response<Body> {
     let name = path.rsplit('/').next().unwrap_or_default();
-    let status = json!({"kind": "Status", "code": code, "reason": reason, "message": reason, "details": {"name": name}});
+    refused(
+        &json!({"kind": "Status", "code": code, "reason": reason, "message": reason, "details": {"name": name}}),
+    )
+}
+
+fn refused(status: &Value) -> Response<Body> {
+    let code = status["code"].as_u64().and_then(|code| u16::try_from(code).ok()).expect("a code");
     Response::builder().status(code).body(Body::from(status.to_string())).expect("a response")
 }

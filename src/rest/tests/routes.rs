@@ -1,7 +1,7 @@
 //! Routes, methods, paths, health.
 
 use super::*;
-use crate::background_tasks::{Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{Outcome, TaskSpec};
 
 async fn get_of(path: &str) -> TestResponse {
     call("GET", path, None, "").await
@@ -246,7 +246,7 @@ async fn background_tasks_are_listed_on_the_ports_of_rest_and_of_health() {
 }
 
 #[tokio::test]
-async fn readiness_goes_by_all_but_what_is_excluded_and_names_that_too() {
+async fn readiness_ignores_excluded_checks_and_names_them() {
     let asked = async |missing: &[(&str, &str)], query: &str| {
         let request = Request::builder()
             .uri(format!("/health/readiness?{query}"))

@@ -7,7 +7,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::listen::http::{HttpMetrics, HttpServer};
+use kubesvc_runtime::listen::http::{HttpMetrics, HttpServer};
 
 async fn serving() -> (std::net::SocketAddr, CancellationToken, tokio::task::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -37,7 +37,7 @@ async fn it_answers_and_ends_with_connections_open() {
 }
 
 #[tokio::test]
-async fn what_is_no_http_or_too_large_is_refused() {
+async fn malformed_or_too_large_requests_are_refused() {
     let (address, _stop, _task) = serving().await;
     assert!(say(address, "hello\r\n\r\n").await.starts_with("HTTP/1.1 400"));
     let body = "POST /armory/accounts/dynamic HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 99999999\r\n\r\n";

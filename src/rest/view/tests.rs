@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::account::spec::{KubesvcAccountSpec, SecretKeyReference};
+use kubesvc_core::spec::{KubesvcAccountSpec, SecretKeyReference};
 
 fn account(value: Value) -> KubesvcAccount {
     serde_json::from_value(value).expect("an account")
@@ -14,7 +14,7 @@ fn holder(id: &str) -> String {
 }
 
 #[test]
-fn the_words_of_the_states_are_the_documented_ones() {
+fn state_names_are_the_documented_ones() {
     for state in State::ALL {
         assert_eq!(json!(ShownState::from(state)), json!(state.as_str()));
     }
@@ -50,7 +50,7 @@ fn a_held_account_shows_its_cluster_and_agents() {
                    "kubeVersion": "v1", "certFingerprint": "D8:F2", "lastTransitionTime": "2022-06-05T22:02:09.967Z",
                    "caching": {"agentId": "x", "bootId": "b", "epoch": 1}}
     }));
-    let shown = json!(AccountView::of(&account, &[holder("x"), holder("y")]));
+    let shown = json!(AccountView::of(&account, &[holder("x").into(), holder("y").into()]));
     assert_eq!(shown["connections"], 2);
     assert_eq!(
         shown["agents"],

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use super::*;
-use crate::account::KubesvcAccountSpec;
+use kubesvc_core::KubesvcAccountSpec;
 
 const KUBECONFIG: &str = "{apiVersion: v1, kind: Config, current-context: c, clusters: [{name: c, cluster: {server: \
     'https://one'}}], users: [{name: u, user: {token: TOKEN}}], contexts: [{name: c, context: {cluster: c, user: u}}]}";
@@ -35,7 +35,7 @@ impl FakeSecretApi {
             let body = serde_json::to_vec(&*secret.lock()).expect("it is JSON");
             async { Ok::<_, std::io::Error>(Response::new(Body::from(body))) }
         });
-        Credentials::new(Client::new(served, "ns"), Vec::new())
+        Credentials::new(KubeAccess::new(kube::Client::new(served, "ns"), "test"), Vec::new())
     }
 }
 

@@ -1,14 +1,14 @@
 //! Agents come, go and come back.
 
-use kubesvc::account::{BootId, KubesvcAgent, State};
+use kubesvc_core::{BootId, KubesvcAgent, State};
 use serde_json::json;
 
-use super::{let_others_pass, writes};
-use crate::harness::wait::eventually;
-use crate::world::{Agent, PATIENCE, World};
+use super::{activate_another, writes};
+use crate::world::{Agent, MAX_WAIT, World};
+use kubesvc_testkit::wait::eventually;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_whose_agent_is_killed_is_orphaned_and_recovers() {
+async fn account_is_orphaned_when_its_agent_is_killed_and_recovers() {
     // A machine that stalls for a few seconds orphans no account and fails none.
     let patient = World::prepare()
         .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 8)
@@ -32,13 +32,13 @@ async fn an_account_whose_agent_is_killed_is_orphaned_and_recovers() {
     assert_eq!(after.status_or_default().epoch, before.status_or_default().epoch, "the same grant goes on");
     assert_eq!(after.status_or_default().failed_count, 0);
     world.until_row("prod", "ACTIVE").await;
-    let_others_pass(&world, &cluster, "next", "east").await;
+    activate_another(&world, &cluster, "next", "east").await;
     assert_eq!(writes(&world, "prod"), 5, "3, ORPHANED, ACTIVE: {:#?}", world.writes_to("prod"));
 }
 
 /// Waits until a process of the agent with another boot id holds an account.
 async fn until_held_by_another_process(world: &World, agent: &Agent, boot_before: &BootId, account: &str) {
-    eventually("the new process that holds the account", PATIENCE, async || {
+    eventually("the new process that holds the account", MAX_WAIT, async || {
         let boot = boot_of(world.try_agent_object(agent).await?);
         if boot == *boot_before {
             return Err(format!("its boot id is still {boot}"));
@@ -62,8 +62,8 @@ fn boot_of(agent: Option<KubesvcAgent>) -> BootId {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_restarts_within_the_grace_costs_one_write_that_names_the_process_which_caches() {
-    let (world, cluster, agent) = World::in_no_hurry().await;
+async fn agent_restart_within_grace_costs_one_write_of_the_caching_process() {
+    let (world, cluster, agent) = World::with_long_timeouts().await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     world.until("prod", State::Active).await;
     for killed in [true, false] {
@@ -89,14 +89,14 @@ async fn an_agent_that_restarts_within_the_grace_costs_one_write_that_names_the_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_further_agent_of_the_zone_holds_the_account_too_and_takes_over() {
+async fn second_agent_of_the_zone_holds_the_account_and_takes_over() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let first = world.agent("agent-1").start().await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     world.until("prod", State::Active).await;
     let _second = world.agent("agent-2").start().await;
-    eventually("two agents that hold the account", PATIENCE, async || {
+    eventually("two agents that hold the account", MAX_WAIT, async || {
         let answer = world.try_get("/armory/accounts/prod").await?;
         if answer.json["connections"] == 2 { Ok(()) } else { Err(answer.to_string()) }
     })
@@ -107,7 +107,7 @@ async fn a_further_agent_of_the_zone_holds_the_account_too_and_takes_over() {
     // now.
     world.account("lost").zone("nowhere").kubeconfig(&cluster.kubeconfig()).create().await;
     world.until_reason("lost", State::Failed, "NoAgent").await;
-    let_others_pass(&world, &cluster, "next", "east").await;
+    activate_another(&world, &cluster, "next", "east").await;
     let states: Vec<_> =
         world.events_about("prod").await.iter().map(|event| event["reason"].clone()).collect();
     assert!(!states.contains(&json!("Orphaned")), "{states:?}");
@@ -115,8 +115,8 @@ async fn a_further_agent_of_the_zone_holds_the_account_too_and_takes_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_of_another_zone_is_never_given_the_account() {
-    let world = World::prepare().in_no_hurry().start().await;
+async fn agent_of_another_zone_never_gets_the_account() {
+    let world = World::prepare().with_long_timeouts().start().await;
     let cluster = world.cluster("spinnaker").await;
     let _west = world.agent("agent-2").zone("west").start().await;
     let _east = world.agent("agent-1").zone("east").start().await;
@@ -140,14 +140,14 @@ async fn an_agent_of_another_zone_is_never_given_the_account() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_says_whether_it_is_connected_and_comes_back_to_a_restarted_operator() {
+async fn agent_reports_its_connection_and_reconnects_after_operator_restart() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let agent = world.agent("agent-1").start().await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     world.until("prod", State::Active).await;
     let ready = async |wanted: u16| {
-        eventually(&format!("an agent that answers {wanted}"), PATIENCE, async || {
+        eventually(&format!("an agent that answers {wanted}"), MAX_WAIT, async || {
             let answer = agent.try_get("/health/readiness").await?;
             if answer.status == wanted { Ok(answer) } else { Err(answer.to_string()) }
         })
@@ -173,7 +173,7 @@ async fn an_agent_says_whether_it_is_connected_and_comes_back_to_a_restarted_ope
 
 /// With other agents, a restart of either side caused minutes of timeouts.
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_restart_of_either_side_accounts_are_taken_within_seconds() {
+async fn accounts_are_held_within_seconds_after_either_side_restarts() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let agent = world.agent("agent-1").start().await;

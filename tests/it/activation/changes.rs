@@ -1,15 +1,15 @@
 //! Changes of a spec by a person or through REST.
 
-use kubesvc::account::{RETRY_ANNOTATION, State};
+use kubesvc_core::{RETRY_ANNOTATION, State};
 use serde_json::json;
 
-use super::{let_others_pass, writes};
-use crate::harness::kubeconfig::Proof;
+use super::{activate_another, writes};
 use crate::world::{World, condition};
+use kubesvc_testkit::kubeconfig::Proof;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_is_deactivated_and_activated_through_its_spec() {
-    let (world, cluster, _agent) = World::in_no_hurry().await;
+async fn account_is_deactivated_and_activated_through_its_spec() {
+    let (world, cluster, _agent) = World::with_long_timeouts().await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     let active = world.until("prod", State::Active).await;
 
@@ -22,18 +22,18 @@ async fn an_account_is_deactivated_and_activated_through_its_spec() {
     world.until_row("prod", "INACTIVE").await;
     let agents = world.get("/armory/agents").await;
     assert_eq!(agents.json[0]["accounts"], json!([]), "{agents}");
-    let_others_pass(&world, &cluster, "next", "east").await;
+    activate_another(&world, &cluster, "next", "east").await;
     assert_eq!(writes(&world, "prod"), 3 + 2, "DEACTIVATING, INACTIVE: {:#?}", world.writes_to("prod"));
 
     world.patch("prod", json!({"spec": {"state": "ACTIVE"}})).await;
     world.kubectl_wait("prod", "jsonpath={.status.state}=ACTIVE").await;
     world.kubectl_wait("prod", "condition=Ready").await;
-    let_others_pass(&world, &cluster, "after", "east").await;
+    activate_another(&world, &cluster, "after", "east").await;
     assert_eq!(writes(&world, "prod"), 3 + 2 + 2, "{:#?}", world.writes_to("prod"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_is_deactivated_and_activated_by_rest() {
+async fn account_is_deactivated_and_activated_by_rest() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let _agent = world.agent("agent-1").start().await;
@@ -50,8 +50,8 @@ async fn an_account_is_deactivated_and_activated_by_rest() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_a_changed_definition_activates_anew() {
-    let (world, cluster, _agent) = World::in_no_hurry().await;
+async fn only_a_changed_definition_reactivates_the_account() {
+    let (world, cluster, _agent) = World::with_long_timeouts().await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     world.until("prod", State::Active).await;
 
@@ -64,7 +64,7 @@ async fn only_a_changed_definition_activates_anew() {
         })
         .await;
     assert_eq!(active.status_or_default().epoch.0, 2, "epoch + 1");
-    let_others_pass(&world, &cluster, "next", "east").await;
+    activate_another(&world, &cluster, "next", "east").await;
     assert_eq!(writes(&world, "prod"), 3 + 2, "ACTIVATING, ACTIVE: {:#?}", world.writes_to("prod"));
 
     let patch = json!({"spec": {"permissions": {"READ": ["dev"]}, "environment": "production"}});
@@ -76,7 +76,7 @@ async fn only_a_changed_definition_activates_anew() {
         .await;
     assert_eq!(seen.status_or_default().epoch.0, 2, "agents need not know");
     assert_eq!(seen.status_or_default().state(), State::Active);
-    let_others_pass(&world, &cluster, "after", "east").await;
+    activate_another(&world, &cluster, "after", "east").await;
     assert_eq!(writes(&world, "prod"), 3 + 2 + 1, "one write: {:#?}", world.writes_to("prod"));
     let row = world.until_row("prod", "ACTIVE").await;
     assert!(row.definition.as_ref().is_some_and(|text| text.contains("production")), "{row:#?}");
@@ -84,7 +84,7 @@ async fn only_a_changed_definition_activates_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_value_of_the_retry_annotation_tries_at_once() {
+async fn changed_retry_annotation_retries_at_once() {
     let world = World::prepare().setting("kubesvc.dynamicAccounts.maxRetries", 0).start().await;
     let cluster = world.cluster("spinnaker").await;
     let _agent = world.agent("agent-1").start().await;
@@ -114,12 +114,12 @@ async fn a_new_value_of_the_retry_annotation_tries_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_of_an_unreachable_cluster_is_tried_again_and_stalls() {
+async fn account_of_an_unreachable_cluster_is_retried_and_stalls() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let _agent = world.agent("agent-1").start().await;
-    let closed = crate::harness::ports::free();
-    let elsewhere = crate::harness::kubeconfig::yaml(
+    let closed = kubesvc_testkit::ports::free();
+    let elsewhere = kubesvc_testkit::kubeconfig::yaml(
         &format!("https://127.0.0.1:{closed}"),
         cluster.authority(),
         Proof::Token(cluster.token()),

@@ -1,13 +1,13 @@
 //! Secrets are created, changed and deleted.
 
-use kubesvc::account::State;
+use kubesvc_core::State;
 use serde_json::json;
 
 use super::writes;
 use crate::world::{World, condition};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bad_kubeconfig_stalls_beside_a_good_one_that_is_active() {
+async fn invalid_kubeconfig_stalls_its_account_only() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let _agent = world.agent("agent-1").start().await;
@@ -29,7 +29,7 @@ async fn a_bad_kubeconfig_stalls_beside_a_good_one_that_is_active() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rotated_secret_activates_anew_and_a_spoilt_one_says_so() {
+async fn rotated_secret_reactivates_and_invalid_secret_is_reported() {
     let world = World::start().await;
     let (old, new) = (world.cluster("old").await, world.cluster("new").await);
     let _agent = world.agent("agent-1").start().await;
@@ -54,7 +54,7 @@ async fn a_rotated_secret_activates_anew_and_a_spoilt_one_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_secret_or_key_is_named_and_its_coming_heals_at_once() {
+async fn missing_secret_or_key_is_named_and_its_creation_activates_at_once() {
     // So slow that a timed retry cannot be what repairs the account.
     let world = World::prepare()
         .setting("kubesvc.dynamicAccounts.retryFrequencySeconds", 3600)
@@ -80,7 +80,7 @@ async fn a_missing_secret_or_key_is_named_and_its_coming_heals_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kubeconfig_file_of_the_agent_is_read_there() {
+async fn kubeconfig_file_is_read_on_the_agent() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let agent = world.agent("agent-1").start().await;
@@ -99,7 +99,7 @@ async fn a_kubeconfig_file_of_the_agent_is_read_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_reaches_the_cluster_by_the_kubeconfig_that_is_meant_for_agents() {
+async fn agent_uses_the_kubeconfig_meant_for_agents() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let _agent = world.agent("agent-1").start().await;

@@ -1,14 +1,14 @@
 //! The end of an account.
 
-use kubesvc::account::{FORCE_DELETE_ANNOTATION, State};
+use kubesvc_core::{FORCE_DELETE_ANNOTATION, State};
 use serde_json::json;
 
-use super::{let_others_pass, writes};
-use crate::harness::must;
+use super::{activate_another, writes};
 use crate::world::{World, condition};
+use kubesvc_testkit::must;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deleted_account_goes_with_its_row_and_leaves_its_agents() {
+async fn deleted_account_is_removed_from_rows_and_agents() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let agent = world.agent("agent-1").start().await;
@@ -50,7 +50,7 @@ async fn a_deleted_account_goes_with_its_row_and_leaves_its_agents() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_does_not_answer_fails_the_deletion_until_it_does_or_is_overruled() {
+async fn deletion_fails_until_the_silent_agent_answers_or_force_is_set() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let agent = world.agent("agent-1").start().await;
@@ -75,7 +75,7 @@ async fn an_agent_that_does_not_answer_fails_the_deletion_until_it_does_or_is_ov
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_does_not_answer_fails_a_deactivation_until_it_does() {
+async fn deactivation_fails_until_the_silent_agent_answers() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let agent = world.agent("agent-1").start().await;
@@ -88,6 +88,6 @@ async fn an_agent_that_does_not_answer_fails_a_deactivation_until_it_does() {
     assert_eq!(failed.status_or_default().failed_count, 1, "{failed:#?}");
     agent.resume();
     world.until("prod", State::Inactive).await;
-    let_others_pass(&world, &cluster, "next", "east").await;
+    activate_another(&world, &cluster, "next", "east").await;
     assert_eq!(world.state("prod").await, Some(State::Inactive));
 }

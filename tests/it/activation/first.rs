@@ -1,15 +1,15 @@
 //! The first activation, and what prevents it.
 
-use kubesvc::account::{FINALIZER, KubesvcAccount, ORIGIN_LABEL, State};
+use kubesvc_core::{FINALIZER, KubesvcAccount, ORIGIN_LABEL, State};
 use serde_json::json;
 
-use super::{let_others_pass, writes};
-use crate::harness::{must, wait::eventually};
-use crate::world::{PATIENCE, World, condition};
+use super::{activate_another, writes};
+use crate::world::{MAX_WAIT, World, condition};
+use kubesvc_testkit::{must, wait::eventually};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_applied_account_becomes_active_and_everyone_sees_it() {
-    let (world, cluster, agent) = World::in_no_hurry().await;
+async fn applied_account_becomes_active_in_every_view() {
+    let (world, cluster, agent) = World::with_long_timeouts().await;
     world.secret("prod", cluster.kubeconfig().as_bytes(), true).await;
     world
         .apply(
@@ -37,8 +37,8 @@ async fn an_applied_account_becomes_active_and_everyone_sees_it() {
     assert!(status.namespaces_count.is_some_and(|count| count >= 4), "{status:#?}");
 
     columns_show_it(&world).await;
-    describe_tells_it(&world).await;
-    rest_tells_it(&world, cluster.server()).await;
+    describe_shows_it(&world).await;
+    rest_shows_it(&world, cluster.server()).await;
 
     let row = world.until_row("prod", "ACTIVE").await;
     assert_eq!(row.uid, account.metadata.uid);
@@ -50,7 +50,7 @@ async fn an_applied_account_becomes_active_and_everyone_sees_it() {
     assert_eq!((&row.cert_fingerprint, &row.cluster_uid), (&status.cert_fingerprint, &status.cluster_uid));
     assert!(row.props.as_ref().is_some_and(|props| props.contains("ops")), "{row:#?}");
 
-    let_others_pass(&world, &cluster, "next", "east").await;
+    activate_another(&world, &cluster, "next", "east").await;
     assert_eq!(writes(&world, "prod"), 3, "finalizer, ACTIVATING, ACTIVE: {:#?}", world.writes_to("prod"));
 }
 
@@ -77,8 +77,8 @@ async fn columns_show_it(world: &World) {
 }
 
 /// Events are written separately from the transitions, so they arrive a moment later.
-async fn describe_tells_it(world: &World) {
-    eventually("Events in kubectl describe", PATIENCE, async || {
+async fn describe_shows_it(world: &World) {
+    eventually("Events in kubectl describe", MAX_WAIT, async || {
         let text = world.kubectl(&["describe", "ksa", "prod"]).await.ok()?;
         let holds = ["held by agent-1", "handed to the agents of zone east", "an agent holds the account"];
         let missing: Vec<_> = holds.iter().filter(|part| !text.contains(**part)).collect();
@@ -87,7 +87,7 @@ async fn describe_tells_it(world: &World) {
     .await;
 }
 
-async fn rest_tells_it(world: &World, server: &str) {
+async fn rest_shows_it(world: &World, server: &str) {
     let answer = world.get("/armory/accounts/prod").await;
     assert_eq!(answer.status, 200, "{answer}");
     let expected = json!({
@@ -116,13 +116,13 @@ async fn rest_tells_it(world: &World, server: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_made_by_rest_takes_two_writes_beside_its_creation() {
-    let (world, cluster, _agent) = World::in_no_hurry().await;
+async fn account_created_by_rest_costs_two_further_writes() {
+    let (world, cluster, _agent) = World::with_long_timeouts().await;
     let body = json!({"name": "Prod / 1", "kubeconfigContents": cluster.kubeconfig(), "zoneId": "east", "state": "ACTIVE"});
     let answer = world.rest("POST", "/armory/accounts/dynamic", &body).await;
     assert_eq!((answer.status, &answer.json), (202, &json!([])), "{answer}");
     world.until_shown("Prod%20%2F%201", "ACTIVE").await;
-    let_others_pass(&world, &cluster, "next", "east").await;
+    activate_another(&world, &cluster, "next", "east").await;
 
     let accounts = world.api::<KubesvcAccount>().list(&kube::api::ListParams::default()).await;
     let account =
@@ -138,7 +138,7 @@ async fn an_account_made_by_rest_takes_two_writes_beside_its_creation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_an_agent_it_says_so_and_heals_when_one_connects() {
+async fn account_without_agent_reports_it_and_activates_when_one_connects() {
     let world = World::prepare().setting("kubesvc.cache.operationWaitMs", 120_000).start().await;
     let cluster = world.cluster("spinnaker").await;
     world.account("pinned").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
@@ -161,7 +161,7 @@ async fn without_an_agent_it_says_so_and_heals_when_one_connects() {
         assert_eq!(account.status_or_default().zone_id.as_deref(), Some("east"));
         assert_eq!(account.status_or_default().error_message, None);
     }
-    let_others_pass(&world, &cluster, "next", "east").await;
+    activate_another(&world, &cluster, "next", "east").await;
     for name in ["pinned", "free"] {
         // An account that is created while the leader still waits for agents first gets a write that says so.
         assert!(
@@ -173,7 +173,7 @@ async fn without_an_agent_it_says_so_and_heals_when_one_connects() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_zone_that_is_named_ends_the_asking_where_two_have_agents() {
+async fn setting_the_zone_ends_the_zone_probe_when_two_zones_have_agents() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let _east = world.agent("agent-1").zone("east").start().await;
@@ -201,7 +201,7 @@ async fn a_zone_that_is_named_ends_the_asking_where_two_have_agents() {
 async fn another_second(world: &World, name: &str) {
     let account = world.object(name).await.expect("it was made");
     let made = account.metadata.creation_timestamp.expect("the API server stamps it").0;
-    eventually("another second", PATIENCE, async || {
+    eventually("another second", MAX_WAIT, async || {
         let age = jiff::Timestamp::now().duration_since(made);
         if age.as_secs() > 0 { Ok(()) } else { Err(format!("{age:?}")) }
     })
@@ -209,7 +209,7 @@ async fn another_second(world: &World, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_objects_with_one_account_name_the_older_wins() {
+async fn older_of_two_objects_with_one_account_name_wins() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let _agent = world.agent("agent-1").start().await;
@@ -228,7 +228,7 @@ async fn of_two_objects_with_one_account_name_the_older_wins() {
 
     world.delete("older").await;
     world.until("younger", State::Active).await;
-    eventually("the row of the younger", PATIENCE, async || match world.try_row("prod").await? {
+    eventually("the row of the younger", MAX_WAIT, async || match world.try_row("prod").await? {
         Some(row) if row.uid == younger.metadata.uid && row.status == "ACTIVE" => Ok(()),
         row => Err(format!("{row:?}")),
     })

@@ -1,14 +1,14 @@
 //! The operator restarts; accounts do not notice.
 
-use kubesvc::account::State;
+use kubesvc_core::State;
 use serde_json::json;
 
-use super::{let_others_pass, writes};
+use super::{activate_another, writes};
 use crate::world::World;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restarted_operator_writes_nothing_and_forgets_nothing() {
-    let (world, cluster, agent) = World::in_no_hurry().await;
+async fn operator_restart_writes_nothing_and_loses_nothing() {
+    let (world, cluster, agent) = World::with_long_timeouts().await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     world.account("idle").zone("east").kubeconfig(&cluster.kubeconfig()).inactive().create().await;
     world.until("prod", State::Active).await;
@@ -22,9 +22,9 @@ async fn a_restarted_operator_writes_nothing_and_forgets_nothing() {
         }
         world.operator().start().await;
         world.until_connected(&agent, true).await;
-        crate::harness::wait::eventually(
+        kubesvc_testkit::wait::eventually(
             "the agent that still holds it",
-            crate::world::PATIENCE,
+            crate::world::MAX_WAIT,
             async || {
                 let agents = world.try_get("/armory/agents").await?;
                 let held = agents.json[0]["accounts"].as_array();
@@ -33,14 +33,14 @@ async fn a_restarted_operator_writes_nothing_and_forgets_nothing() {
             },
         )
         .await;
-        let_others_pass(&world, &cluster, further, "east").await;
+        activate_another(&world, &cluster, further, "east").await;
         assert_eq!(world.shown("prod").await.as_deref(), Some("ACTIVE"));
         assert_eq!((writes(&world, "prod"), writes(&world, "idle")), before);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_changed_while_the_operator_was_away_is_done_when_it_is_back() {
+async fn changes_made_while_the_operator_was_down_are_applied_at_start() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let _agent = world.agent("agent-1").start().await;
@@ -61,7 +61,7 @@ async fn what_was_changed_while_the_operator_was_away_is_done_when_it_is_back() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_operator_on_the_same_database_is_refused() {
+async fn second_operator_on_the_same_sqlite_file_is_refused() {
     let world = World::start().await;
     let other = World::prepare()
         .setting("kubesvc.database.url", format!("sqlite://{}", world.folder().file("kubesvc.db").display()))

@@ -3,14 +3,14 @@
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DeleteParams, Patch, PatchParams};
-use kubesvc::account::State;
+use kubesvc_core::State;
 use serde_json::json;
 
-use crate::harness::must;
-use crate::harness::simulated_agent::SimulatedAgent;
-use crate::harness::simulated_agent::frames::{Introduction, OnAdd, Policy};
-use crate::harness::wait::eventually;
-use crate::world::{PATIENCE, World};
+use crate::world::{MAX_WAIT, World};
+use kubesvc_testkit::must;
+use kubesvc_testkit::simulated_agent::SimulatedAgent;
+use kubesvc_testkit::simulated_agent::frames::{Introduction, OnAdd, Policy};
+use kubesvc_testkit::wait::eventually;
 
 type Bytes = fn(&str) -> Vec<u8>;
 
@@ -126,7 +126,7 @@ async fn gone_while_activating(world: &World, kubeconfig: &str) {
     let agent = must(agent.map_err(|error| error.to_string()));
     world.account("slow").zone("slow").kubeconfig(kubeconfig).create().await;
     world.until("slow", State::Activating).await;
-    eventually("AddAccounts", PATIENCE, async || {
+    eventually("AddAccounts", MAX_WAIT, async || {
         if agent.added().is_empty() { Err("nothing was sent".to_owned()) } else { Ok(()) }
     })
     .await;

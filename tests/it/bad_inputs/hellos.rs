@@ -1,10 +1,10 @@
 //! First frames that must be refused, and odd ones that are accepted.
 
-use kubesvc::wire::common::AccountRef;
-use kubesvc::wire::ops::refused::Reason;
-use kubesvc::wire::ops::{self, agent_frame::Frame, hub_frame};
+use kubesvc_core::wire::common::AccountRef;
+use kubesvc_core::wire::ops::refused::Reason;
+use kubesvc_core::wire::ops::{self, agent_frame::Frame, hub_frame};
 
-use super::line::{Line, hello};
+use super::raw_stream::{RawStream, hello};
 use crate::world::World;
 
 type Change = fn(&mut ops::Hello);
@@ -213,7 +213,7 @@ pub(super) async fn try_all(world: &World) {
     for (name, change, reason, said) in REFUSED {
         let mut bad = hello("stranger", "west");
         change(&mut bad);
-        let mut line = Line::open(world, Frame::Hello(bad)).await.expect(name);
+        let mut line = RawStream::open(world, Frame::Hello(bad)).await.expect(name);
         match line.next().await {
             Ok(Some(hub_frame::Frame::Refused(refused))) => {
                 assert_eq!(refused.reason(), *reason, "{name}: {refused:?}");
@@ -229,7 +229,7 @@ pub(super) async fn try_all(world: &World) {
         let mut odd = hello(&format!("odd-{index}"), "west");
         change(&mut odd);
         let agent_id = odd.agent_id.clone();
-        let mut line = Line::accepted(world, odd).await;
+        let mut line = RawStream::accepted(world, odd).await;
         line.until_heard(name).await;
         let agents = world.get("/armory/agents").await;
         let ids: Vec<_> =
@@ -250,7 +250,7 @@ pub(super) async fn try_all(world: &World) {
             ends_at_an_empty_frame(world, name).await;
             continue;
         };
-        let ended = match Line::open(world, first).await {
+        let ended = match RawStream::open(world, first).await {
             Err(status) => Err(status),
             Ok(mut line) => line.next().await,
         };
@@ -270,7 +270,7 @@ fn hold_ended(name: &str, ended: Result<Option<hub_frame::Frame>, tonic::Status>
 
 /// A frame envelope without content.
 async fn ends_at_an_empty_frame(world: &World, name: &str) {
-    let mut line = match Line::open_empty(world).await {
+    let mut line = match RawStream::open_empty(world).await {
         Err(status) => return hold_ended(name, Err(status)),
         Ok(line) => line,
     };

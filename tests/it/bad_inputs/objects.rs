@@ -1,7 +1,7 @@
 //! What people do with kubectl: names that are hard to display or store, two objects with one name, and
 //! statuses edited by hand.
 
-use kubesvc::account::State;
+use kubesvc_core::State;
 use serde_json::json;
 
 use crate::world::World;

@@ -1,9 +1,9 @@
 //! Texts that only a parser handles: secret references, kubeconfigs, and accounts as Clouddriver writes them.
 
-use kubesvc::account::KubesvcAccountSpec;
-use kubesvc::account::kubeconfig::vet;
-use kubesvc::account::secret_reference::Reference;
-use kubesvc::account::spinnaker::{AccountInput, validate};
+use kubesvc_core::KubesvcAccountSpec;
+use kubesvc_core::kubeconfig::vet;
+use kubesvc_core::secret_reference::Reference;
+use kubesvc_core::spinnaker::{AccountInput, validate};
 use serde_json::{Value, json};
 
 /// Name of the case, the reference, and what the message must contain. The account is in namespace `own`.
@@ -87,7 +87,7 @@ fn bomb() -> String {
 }
 
 #[test]
-fn bad_references_are_refused_by_what_is_wrong_with_them() {
+fn bad_references_are_refused_with_the_cause() {
     for (case, text, said) in REFERENCES {
         let refused = Reference::parse(text).and_then(|reference| {
             reference.check_parameters()?;
@@ -99,7 +99,7 @@ fn bad_references_are_refused_by_what_is_wrong_with_them() {
 }
 
 #[test]
-fn bad_kubeconfigs_are_refused_in_good_time() {
+fn bad_kubeconfigs_are_refused_within_bounded_time() {
     for (case, bytes) in KUBECONFIGS {
         let begun = std::time::Instant::now();
         let refusal = vet(&bytes(), None).err().unwrap_or_else(|| unreachable!("{case}: it is taken"));

@@ -1,12 +1,12 @@
 //! Edits of the row of a healthy account with SQL. Rows are a projection: each edit is undone, no decision
 //! depends on it, and rows of others are left alone.
 
-use kubesvc::account::State;
+use kubesvc_core::State;
 use serde_json::json;
 
-use crate::harness::wait::eventually;
 use crate::world::row::Row;
-use crate::world::{PATIENCE, World};
+use crate::world::{MAX_WAIT, World};
+use kubesvc_testkit::wait::eventually;
 
 /// Name of the case, and a statement. SQLite accepts all of them.
 const EDITS: &[(&str, &str)] = &[
@@ -62,7 +62,7 @@ pub(super) async fn try_all(world: &World) {
     let mut before = Vec::new();
     for index in 0..EDITS.len() {
         world.until(&account(index), State::Active).await;
-        let whole = eventually("a row with its namespaces and its connection", PATIENCE, async || {
+        let whole = eventually("a row with its namespaces and its connection", MAX_WAIT, async || {
             let row = world.until_row(&account(index), "ACTIVE").await;
             if row.namespaces.is_some() && row.connections == 1 { Ok(row) } else { Err(format!("{row:?}")) }
         });
@@ -82,7 +82,7 @@ pub(super) async fn try_all(world: &World) {
         .await;
     world.operator().start().await;
     for (before, (case, _)) in before.iter().zip(EDITS) {
-        eventually(&format!("the row as it was, after {case}"), PATIENCE, async || {
+        eventually(&format!("the row as it was, after {case}"), MAX_WAIT, async || {
             let rows = world.try_rows().await?;
             let rows: Vec<_> =
                 rows.iter().filter(|row| row.uid == before.uid || row.name == before.name).collect();
@@ -96,7 +96,7 @@ pub(super) async fn try_all(world: &World) {
     }
     eventually(
         &format!("only assignments of accounts that are held, after {ASSIGNMENT}"),
-        PATIENCE,
+        MAX_WAIT,
         async || {
             let told = world.try_assignments().await?;
             if !told.is_empty() && told.iter().all(|(account, _)| account != "nobody") {

@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use kubesvc::config::{UnknownKeys, load_agent, load_operator};
+use kubesvc_runtime::config::{UnknownKeys, load_agent, load_operator};
 
-use crate::harness::folder::Folder;
-use crate::harness::must;
+use kubesvc_testkit::folder::Folder;
+use kubesvc_testkit::must;
 
 /// Name of the case, the file, and what the message must contain.
 type Case = (&'static str, &'static str, &'static [&'static str]);
@@ -126,7 +126,7 @@ pub(super) fn names() -> Vec<&'static str> {
 }
 
 #[track_caller]
-fn hold(case: &str, message: &str, said: &[&str]) {
+fn check_message(case: &str, message: &str, said: &[&str]) {
     assert!(said.iter().all(|part| message.contains(part)), "{case}: not all of {said:?} in {message}");
     assert!(!message.contains("CANARY") && message.len() < 2000, "{case}: {message}");
 }
@@ -139,7 +139,7 @@ fn bad_settings_of_the_operator_are_named_with_file_line_and_key() {
         let loaded = load_operator(&[file], &|_| None, UnknownKeys::Error);
         let message = loaded.err().map(|error| error.to_string()).unwrap_or_default();
         assert!(message.contains("kubesvc.yml:"), "{case}: {message}");
-        hold(case, &message, said);
+        check_message(case, &message, said);
     }
 }
 
@@ -151,18 +151,18 @@ fn bad_settings_of_the_agent_are_named_with_file_line_and_key() {
         let loaded = load_agent(folder.path(), &|_| None, UnknownKeys::Error);
         let message = loaded.err().map(|error| error.to_string()).unwrap_or_default();
         assert!(message.contains("armory-agent.yml:"), "{case}: {message}");
-        hold(case, &message, said);
+        check_message(case, &message, said);
     }
 }
 
 #[test]
-fn an_agent_with_bad_settings_ends_with_code_2_and_says_what_the_settings_are_missing() {
+fn agent_with_bad_settings_exits_with_code_2_and_names_them() {
     let folder = must(Folder::new("bad-agent"));
     for (case, text, said) in AGENT {
         must(folder.write("armory-agent.yml", &text.replace("LONG", &"z".repeat(300))));
         let (code, errors) = run(folder.path());
         assert_eq!(code, Some(2), "{case}: {errors}");
-        hold(case, &errors, said);
+        check_message(case, &errors, said);
     }
 }
 

@@ -1,25 +1,25 @@
 //! Accounts are applied, changed, deactivated and deleted, by people and by scripts.
 
-use kubesvc::account::{GrantPhase, RETRY_ANNOTATION, State};
+use kubesvc_core::{GrantPhase, RETRY_ANNOTATION, State};
 use serde_json::json;
 
 use super::on_each_database;
-use crate::harness::must;
 use crate::world::{Database, World, condition};
+use kubesvc_testkit::must;
 
 on_each_database! {
-    an_applied_account_becomes_active_and_the_table_says_so,
-    a_script_adds_activates_and_deletes_an_account_by_rest,
-    an_inactive_account_keeps_its_row_and_is_held_by_no_agent,
-    a_name_that_is_used_again_gets_a_new_life,
-    a_changed_definition_is_handed_out_anew_and_permissions_are_not,
-    of_two_objects_with_one_name_the_older_wins_until_it_goes,
-    accounts_may_have_any_name_that_spinnaker_takes,
-    a_failed_account_stalls_and_is_tried_again_when_someone_asks,
+    applied_account_becomes_active_in_the_table,
+    account_is_added_activated_and_deleted_by_rest,
+    inactive_account_keeps_its_row_and_has_no_agent,
+    reused_name_is_a_new_account,
+    changed_definition_is_resent_and_changed_permissions_are_not,
+    older_of_two_objects_with_one_name_wins_until_deleted,
+    every_account_name_of_spinnaker_works,
+    failed_account_stalls_and_is_retried_on_request,
 }
 
-async fn an_applied_account_becomes_active_and_the_table_says_so(database: Database) {
-    let world = World::prepare().database(database).in_no_hurry().start().await;
+async fn applied_account_becomes_active_in_the_table(database: Database) {
+    let world = World::prepare().database(database).with_long_timeouts().start().await;
     let cluster = world.cluster("spinnaker").await;
     let agent = world.agent("agent-1").start().await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
@@ -40,7 +40,7 @@ async fn an_applied_account_becomes_active_and_the_table_says_so(database: Datab
     assert_eq!(world.writes_to("prod").len(), 3, "finalizer, ACTIVATING, ACTIVE");
 }
 
-async fn a_script_adds_activates_and_deletes_an_account_by_rest(database: Database) {
+async fn account_is_added_activated_and_deleted_by_rest(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let _agent = world.agent("agent-1").start().await;
@@ -63,7 +63,7 @@ async fn a_script_adds_activates_and_deletes_an_account_by_rest(database: Databa
     world.until_assigned(&[]).await;
 }
 
-async fn an_inactive_account_keeps_its_row_and_is_held_by_no_agent(database: Database) {
+async fn inactive_account_keeps_its_row_and_has_no_agent(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let agent = world.agent("agent-1").start().await;
@@ -84,7 +84,7 @@ async fn an_inactive_account_keeps_its_row_and_is_held_by_no_agent(database: Dat
     world.until_assigned(&[("prod", agent.id())]).await;
 }
 
-async fn a_name_that_is_used_again_gets_a_new_life(database: Database) {
+async fn reused_name_is_a_new_account(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let _agent = world.agent("agent-1").start().await;
@@ -100,7 +100,7 @@ async fn a_name_that_is_used_again_gets_a_new_life(database: Database) {
     assert_eq!(uids.len(), 3, "{uids:?}");
 }
 
-async fn a_changed_definition_is_handed_out_anew_and_permissions_are_not(database: Database) {
+async fn changed_definition_is_resent_and_changed_permissions_are_not(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let _agent = world.agent("agent-1").start().await;
@@ -129,7 +129,7 @@ async fn a_changed_definition_is_handed_out_anew_and_permissions_are_not(databas
     assert_eq!(anew.status_or_default().epoch, epoch.next());
 }
 
-async fn of_two_objects_with_one_name_the_older_wins_until_it_goes(database: Database) {
+async fn older_of_two_objects_with_one_name_wins_until_deleted(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let _agent = world.agent("agent-1").start().await;
@@ -138,7 +138,7 @@ async fn of_two_objects_with_one_name_the_older_wins_until_it_goes(database: Dat
     };
     account("first").create().await;
     world.until("first", State::Active).await;
-    world.until_a_second_later("first").await;
+    world.until_next_second("first").await;
     account("second").create().await;
     let younger = world.until_reason("second", State::Failed, "DuplicateName").await;
     let why = younger.status_or_default().error_message.clone().unwrap_or_default();
@@ -153,7 +153,7 @@ async fn of_two_objects_with_one_name_the_older_wins_until_it_goes(database: Dat
     assert_eq!(world.until_row("Prod!", "ACTIVE").await.uid, younger.metadata.uid);
 }
 
-async fn accounts_may_have_any_name_that_spinnaker_takes(database: Database) {
+async fn every_account_name_of_spinnaker_works(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let agent = world.agent("agent-1").start().await;
@@ -187,7 +187,7 @@ async fn accounts_may_have_any_name_that_spinnaker_takes(database: Database) {
     }
 }
 
-async fn a_failed_account_stalls_and_is_tried_again_when_someone_asks(database: Database) {
+async fn failed_account_stalls_and_is_retried_on_request(database: Database) {
     let world = World::prepare()
         .database(database)
         .setting("kubesvc.dynamicAccounts.maxRetries", 1)

@@ -2,24 +2,24 @@
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use kubesvc::account::{KubesvcAccount, State, WATCH_LABEL};
+use kubesvc_core::{KubesvcAccount, State, WATCH_LABEL};
 use serde_json::json;
 
 use super::on_each_database;
-use crate::harness::{controlplane, kubeconfig::Proof, must};
 use crate::world::{Cluster, Database, World, condition};
+use kubesvc_testkit::{controlplane, kubeconfig::Proof, must};
 
 on_each_database! {
-    a_rotated_secret_reaches_the_agent,
-    a_secret_that_comes_late_is_waited_for,
-    a_refused_token_stops_the_tries_and_a_new_one_brings_the_account_back,
-    a_kubeconfig_that_would_run_a_program_is_refused_and_named,
-    a_reference_to_a_secret_is_resolved_and_stays_a_reference,
-    a_reference_without_its_engine_names_the_engine,
-    a_secret_that_disappears_is_said_at_the_next_change_and_nothing_is_lost,
+    rotated_secret_is_sent_to_the_agent,
+    account_waits_for_a_missing_secret,
+    refused_token_stops_retries_and_a_new_token_reactivates,
+    kubeconfig_with_exec_is_refused_and_named,
+    secret_reference_is_resolved_and_stored_as_a_reference,
+    reference_to_an_unavailable_engine_names_the_engine,
+    deleted_secret_is_reported_at_the_next_change_and_nothing_is_lost,
 }
 
-async fn a_rotated_secret_reaches_the_agent(database: Database) {
+async fn rotated_secret_is_sent_to_the_agent(database: Database) {
     let world = World::on(database).await;
     let (old, new) = (world.cluster("spinnaker").await, world.cluster("spinnaker-2").await);
     let _agent = world.agent("agent-1").start().await;
@@ -37,7 +37,7 @@ async fn a_rotated_secret_reaches_the_agent(database: Database) {
     world.until_row("prod", "ACTIVE").await;
 }
 
-async fn a_secret_that_comes_late_is_waited_for(database: Database) {
+async fn account_waits_for_a_missing_secret(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let _agent = world.agent("agent-1").start().await;
@@ -49,7 +49,7 @@ async fn a_secret_that_comes_late_is_waited_for(database: Database) {
     world.until_row("prod", "ACTIVE").await;
 }
 
-async fn a_refused_token_stops_the_tries_and_a_new_one_brings_the_account_back(database: Database) {
+async fn refused_token_stops_retries_and_a_new_token_reactivates(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let _agent = world.agent("agent-1").start().await;
@@ -74,7 +74,7 @@ async fn a_refused_token_stops_the_tries_and_a_new_one_brings_the_account_back(d
     world.until_row("prod", "ACTIVE").await;
 }
 
-async fn a_kubeconfig_that_would_run_a_program_is_refused_and_named(database: Database) {
+async fn kubeconfig_with_exec_is_refused_and_named(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let _agent = world.agent("agent-1").start().await;
@@ -90,7 +90,7 @@ async fn a_kubeconfig_that_would_run_a_program_is_refused_and_named(database: Da
     world.until_row("prod", "ACTIVE").await;
 }
 
-async fn a_reference_to_a_secret_is_resolved_and_stays_a_reference(database: Database) {
+async fn secret_reference_is_resolved_and_stored_as_a_reference(database: Database) {
     let world = World::on(database).await;
     let (old, new) = (world.cluster("spinnaker").await, world.cluster("spinnaker-2").await);
     let _agent = world.agent("agent-1").start().await;
@@ -117,7 +117,7 @@ async fn a_reference_to_a_secret_is_resolved_and_stays_a_reference(database: Dat
         .await;
 }
 
-async fn a_reference_without_its_engine_names_the_engine(database: Database) {
+async fn reference_to_an_unavailable_engine_names_the_engine(database: Database) {
     let world = World::on(database).await;
     let _agent = world.agent("agent-1").start().await;
     let (refused, forbidden) = ("ReferenceRefused", "SourceForbidden");
@@ -138,7 +138,7 @@ async fn a_reference_without_its_engine_names_the_engine(database: Database) {
     }
 }
 
-async fn a_secret_that_disappears_is_said_at_the_next_change_and_nothing_is_lost(database: Database) {
+async fn deleted_secret_is_reported_at_the_next_change_and_nothing_is_lost(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let agent = world.agent("agent-1").start().await;
@@ -155,7 +155,7 @@ async fn a_secret_that_disappears_is_said_at_the_next_change_and_nothing_is_lost
 
 /// All documented examples of Spinnaker keep kubeconfigs in a separate namespace.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_secret_of_a_listed_namespace_is_resolved_and_its_rotation_reaches_the_agent() {
+async fn secret_of_a_listed_namespace_is_resolved_and_its_rotation_is_sent() {
     let listed = controlplane::shared().await.namespace().await;
     let namespaces = json!([listed.name()]);
     let world =
@@ -193,7 +193,7 @@ async fn a_secret_of_a_listed_namespace_is_resolved_and_its_rotation_reaches_the
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unwatched_secret_is_read_again_when_an_agent_returns() {
+async fn unwatched_secret_is_reread_when_an_agent_reconnects() {
     let world = World::start().await;
     let (old, new) = (world.cluster("old").await, world.cluster("new").await);
     let agent = world.agent("agent-1").start().await;

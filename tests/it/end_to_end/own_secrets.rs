@@ -3,11 +3,11 @@
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ObjectMeta, PostParams};
-use kubesvc::account::{KubesvcAccount, State};
+use kubesvc_core::{KubesvcAccount, State};
 use serde_json::json;
 
-use crate::harness::{must, wait::eventually};
-use crate::world::{PATIENCE, World};
+use crate::world::{MAX_WAIT, World};
+use kubesvc_testkit::{must, wait::eventually};
 
 const NAME: &str = "prod-kubeconfig";
 
@@ -50,7 +50,7 @@ async fn until_gone(world: &World) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_secret_of_a_restored_account_belongs_to_nobody_and_goes_with_the_account() {
+async fn own_secret_of_a_restored_account_has_no_owner_and_is_deleted_with_it() {
     let (world, cluster, _agent) = World::with_agent().await;
     post(&world, &cluster.kubeconfig()).await;
     let account = world.until("prod", State::Active).await;
@@ -72,7 +72,7 @@ async fn the_secret_of_a_restored_account_belongs_to_nobody_and_goes_with_the_ac
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_secret_of_an_earlier_version_loses_its_owner_and_one_that_is_not_ours_stays() {
+async fn own_secret_of_an_earlier_version_loses_its_owner_and_a_foreign_one_stays() {
     let (world, cluster, _agent) = World::with_agent().await;
     post(&world, &cluster.kubeconfig()).await;
     let account = world.until("prod", State::Active).await;
@@ -93,7 +93,7 @@ async fn the_secret_of_an_earlier_version_loses_its_owner_and_one_that_is_not_ou
     }]);
     let replaced = world.api::<Secret>().replace(NAME, &PostParams::default(), &earlier).await;
     must(replaced.map_err(|error| error.to_string()));
-    eventually("a Secret without an owner", PATIENCE, async || {
+    eventually("a Secret without an owner", MAX_WAIT, async || {
         let metadata = secret(&world).await.ok_or("it is gone")?.metadata;
         let labelled = metadata.labels.as_ref().is_some_and(|all| all.contains_key("kubesvc.io/account"));
         let free = metadata.owner_references.is_none();

@@ -1,23 +1,23 @@
 //! Accounts of an agent's own file.
 
-use kubesvc::account::{KubesvcAccount, ORIGIN_LABEL, State};
+use kubesvc_core::{KubesvcAccount, ORIGIN_LABEL, State};
 use serde_json::{Value, json};
 
 use super::on_each_database;
-use crate::harness::{must, wait::eventually};
 use crate::world::row::Row;
-use crate::world::{Agent, Cluster, Database, PATIENCE, World, condition};
+use crate::world::{Agent, Cluster, Database, MAX_WAIT, World, condition};
+use kubesvc_testkit::{must, wait::eventually};
 
 on_each_database! {
-    an_account_of_the_agents_file_is_registered_and_listed_beside_the_others,
-    rest_does_not_touch_an_account_of_an_agents_file,
-    a_file_that_changes_takes_effect_without_a_restart,
-    a_file_that_is_saved_again_and_again_holds_each_account_once,
-    a_bad_file_keeps_the_last_good_one_and_is_said,
-    an_account_that_no_agent_lists_any_more_goes_at_once,
-    accounts_of_a_removed_agent_go_with_their_rows,
-    a_declared_account_wins_over_one_of_an_agents_file,
-    roles_that_are_numbers_or_have_spaces_are_kept,
+    static_account_is_registered_and_listed,
+    rest_does_not_change_static_accounts,
+    changed_agent_file_takes_effect_without_restart,
+    repeatedly_saved_agent_file_starts_each_account_once,
+    invalid_agent_file_is_reported_and_the_last_valid_one_stays,
+    unlisted_static_account_is_removed_at_once,
+    static_accounts_of_a_removed_agent_are_deleted_with_their_rows,
+    declared_account_wins_over_a_static_one,
+    numeric_roles_and_roles_with_spaces_are_kept,
 }
 
 /// Writes a kubeconfig into the agent's own folder, and returns the entry in the agent's file for an account
@@ -40,7 +40,7 @@ async fn agent_with(world: &World, cluster: &Cluster, names: &[&str]) -> Agent {
 
 /// Waits until the object of an account is gone; it is removed after the row.
 async fn until_object_gone(world: &World, name: &str) {
-    eventually(&format!("no object of {name}"), PATIENCE, async || {
+    eventually(&format!("no object of {name}"), MAX_WAIT, async || {
         match world.try_account_named(name).await? {
             None => Ok(()),
             Some(account) => Err(format!("{:?}", account.metadata)),
@@ -50,7 +50,7 @@ async fn until_object_gone(world: &World, name: &str) {
 }
 
 /// With other agents, no such account could be registered on PostgreSQL.
-async fn an_account_of_the_agents_file_is_registered_and_listed_beside_the_others(database: Database) {
+async fn static_account_is_registered_and_listed(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let agent = agent_with(&world, &cluster, &["static"]).await;
@@ -83,7 +83,7 @@ async fn an_account_of_the_agents_file_is_registered_and_listed_beside_the_other
     assert_eq!(world.account_named("static").await.expect("it is there").metadata.uid, account.metadata.uid);
 }
 
-async fn rest_does_not_touch_an_account_of_an_agents_file(database: Database) {
+async fn rest_does_not_change_static_accounts(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let _agent = agent_with(&world, &cluster, &["static"]).await;
@@ -101,7 +101,7 @@ async fn rest_does_not_touch_an_account_of_an_agents_file(database: Database) {
     assert_eq!(world.shown("static").await.as_deref(), Some("ACTIVE"));
 }
 
-async fn a_file_that_changes_takes_effect_without_a_restart(database: Database) {
+async fn changed_agent_file_takes_effect_without_restart(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let agent = agent_with(&world, &cluster, &["one"]).await;
@@ -111,7 +111,7 @@ async fn a_file_that_changes_takes_effect_without_a_restart(database: Database) 
     let mut changed = entry(&agent, &cluster, "one");
     changed["kinds"] = json!(["deployment"]);
     agent.set("kubernetes.accounts", json!([changed, entry(&agent, &cluster, "two")]));
-    eventually("the changed kinds of account one", PATIENCE, async || {
+    eventually("the changed kinds of account one", MAX_WAIT, async || {
         let account = world.try_account_named("one").await?.ok_or("there is none")?;
         let status = account.status_or_default();
         if account.spec.kinds == ["deployment"] && status.state() == State::Active {
@@ -124,7 +124,7 @@ async fn a_file_that_changes_takes_effect_without_a_restart(database: Database) 
 }
 
 /// With other agents, each account was watched twice after two consecutive reloads.
-async fn a_file_that_is_saved_again_and_again_holds_each_account_once(database: Database) {
+async fn repeatedly_saved_agent_file_starts_each_account_once(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let agent = agent_with(&world, &cluster, &["one"]).await;
@@ -138,7 +138,7 @@ async fn a_file_that_is_saved_again_and_again_holds_each_account_once(database: 
     world.until_row("two", "ACTIVE").await;
     world.until_row("one", "ACTIVE").await;
     world.until_assigned(&[("one", agent.id()), ("two", agent.id())]).await;
-    eventually("two accounts held", PATIENCE, async || {
+    eventually("two accounts held", MAX_WAIT, async || {
         let own = world.ask_agent(&agent).await?;
         if own["accountsHeld"] == 2 && own["accountsStarting"] == 0 { Ok(()) } else { Err(own.to_string()) }
     })
@@ -147,14 +147,14 @@ async fn a_file_that_is_saved_again_and_again_holds_each_account_once(database: 
     assert_eq!(objects.lines().count(), 2, "{first:?}: {objects}");
 }
 
-async fn a_bad_file_keeps_the_last_good_one_and_is_said(database: Database) {
+async fn invalid_agent_file_is_reported_and_the_last_valid_one_stays(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let agent = agent_with(&world, &cluster, &["one"]).await;
     world.until_row("one", "ACTIVE").await;
     let good = agent.settings_text();
     agent.write_settings("kubernetes: {accounts: [{name: one, kubeconfigFil: /x}]}\n");
-    eventually("a log line about the bad file", PATIENCE, async || {
+    eventually("a log line about the bad file", MAX_WAIT, async || {
         let log = agent.log_text();
         if log.contains("kubeconfigFil") { Ok(()) } else { Err("nothing is said of it".to_owned()) }
     })
@@ -166,7 +166,7 @@ async fn a_bad_file_keeps_the_last_good_one_and_is_said(database: Database) {
     world.until_row("one", "ACTIVE").await;
 }
 
-async fn an_account_that_no_agent_lists_any_more_goes_at_once(database: Database) {
+async fn unlisted_static_account_is_removed_at_once(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let agent = agent_with(&world, &cluster, &["one", "two"]).await;
@@ -180,7 +180,7 @@ async fn an_account_that_no_agent_lists_any_more_goes_at_once(database: Database
 }
 
 /// With other agents, the tables only grew: rows of accounts and agents long gone were never removed.
-async fn accounts_of_a_removed_agent_go_with_their_rows(database: Database) {
+async fn static_accounts_of_a_removed_agent_are_deleted_with_their_rows(database: Database) {
     let world = World::prepare()
         .database(database)
         .setting("kubesvc.cache.accountCleanupFrequencySeconds", 4)
@@ -198,14 +198,14 @@ async fn accounts_of_a_removed_agent_go_with_their_rows(database: Database) {
     world.until_row("declared", "ORPHANED").await;
 }
 
-async fn a_declared_account_wins_over_one_of_an_agents_file(database: Database) {
+async fn declared_account_wins_over_a_static_one(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     world.account("prod").inactive().kubeconfig(&cluster.kubeconfig()).create().await;
     world.until_row("prod", "INACTIVE").await;
     let agent = agent_with(&world, &cluster, &["prod", "other"]).await;
     world.until_row("other", "ACTIVE").await;
-    eventually("an agent that was told of the conflict", PATIENCE, async || {
+    eventually("an agent that was told of the conflict", MAX_WAIT, async || {
         let log = agent.log_text();
         if log.contains("CONFLICT") && log.contains("prod") {
             Ok(())
@@ -229,7 +229,7 @@ async fn a_declared_account_wins_over_one_of_an_agents_file(database: Database) 
 /// Waits until the row of `prod` belongs to an account of this origin in this state. Two objects claim the
 /// name.
 async fn until_row_of(world: &World, origin: &str, state: &str) -> Row {
-    eventually("the row of prod", PATIENCE, async || match world.row("prod").await {
+    eventually("the row of prod", MAX_WAIT, async || match world.row("prod").await {
         Some(row) if row.origin == origin && row.status == state => Ok(row),
         other => Err(format!("{other:?}")),
     })
@@ -238,7 +238,7 @@ async fn until_row_of(world: &World, origin: &str, state: &str) -> Row {
 
 /// The agent goes away and comes back while its account has the name: nothing changes hands.
 #[tokio::test(flavor = "multi_thread")]
-async fn where_the_agent_wins_the_declared_account_gives_way_until_the_agent_lists_the_name_no_more() {
+async fn declared_account_yields_to_the_static_one_until_the_agent_unlists_it() {
     let world = World::prepare().setting("kubesvc.dynamicAccounts.agentWins", true).start().await;
     let cluster = world.cluster("spinnaker").await;
     let other = world.agent("agent-0").start().await;
@@ -273,7 +273,7 @@ async fn where_the_agent_wins_the_declared_account_gives_way_until_the_agent_lis
 
 /// With other agents, an account lost its permissions because a role was a number or contained a space: then
 /// either everybody or nobody could see the account.
-async fn roles_that_are_numbers_or_have_spaces_are_kept(database: Database) {
+async fn numeric_roles_and_roles_with_spaces_are_kept(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let agent = agent_with(&world, &cluster, &[]).await;
@@ -294,7 +294,7 @@ async fn roles_that_are_numbers_or_have_spaces_are_kept(database: Database) {
 
 /// With other agents, an account was lost in the second in which its agent crashed.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_whose_only_agent_that_lists_it_is_killed_stays_while_others_of_the_zone_are_connected() {
+async fn static_account_stays_when_its_agent_is_killed_but_the_zone_is_connected() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let lists = agent_with(&world, &cluster, &["static"]).await;

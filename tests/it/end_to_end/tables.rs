@@ -3,25 +3,25 @@
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use k8s_openapi::api::core::v1::Secret;
-use kubesvc::account::{ORIGIN_LABEL, State, owned_secret};
+use kubesvc_core::{ORIGIN_LABEL, State, owned_secret};
 use serde_json::json;
 
 use super::on_each_database;
-use crate::harness::{must, wait::eventually};
-use crate::world::{Database, PATIENCE, Theirs, World};
+use crate::world::{Database, ForeignTableRow, MAX_WAIT, World};
+use kubesvc_testkit::{must, wait::eventually};
 
 on_each_database! {
-    rows_edited_by_hand_are_put_right_and_rows_of_others_are_left_alone,
-    an_account_whose_name_is_taken_in_the_table_says_so,
-    rows_without_objects_become_accounts_when_that_is_asked_for,
-    rows_of_the_vendors_tables_become_accounts_too,
-    a_row_that_cannot_be_read_is_said_and_left_alone,
-    a_table_that_was_dropped_while_nobody_looked_is_made_anew,
-    names_that_differ_in_case_alone_are_two_accounts,
-    an_operator_that_comes_back_finds_its_rows_as_they_should_be,
+    rows_edited_by_hand_are_repaired_and_foreign_rows_are_kept,
+    account_whose_name_has_a_foreign_row_reports_it,
+    rows_without_objects_are_adopted_on_request,
+    rows_of_the_vendor_tables_are_adopted,
+    unreadable_foreign_row_is_reported_and_kept,
+    dropped_table_is_recreated_at_start,
+    names_differing_only_in_case_are_two_accounts,
+    restarted_operator_leaves_correct_rows_unchanged,
 }
 
-async fn rows_edited_by_hand_are_put_right_and_rows_of_others_are_left_alone(database: Database) {
+async fn rows_edited_by_hand_are_repaired_and_foreign_rows_are_kept(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let _agent = world.agent("agent-1").start().await;
@@ -44,7 +44,7 @@ async fn rows_edited_by_hand_are_put_right_and_rows_of_others_are_left_alone(dat
     world.until_row("changed", "INACTIVE").await;
 }
 
-async fn an_account_whose_name_is_taken_in_the_table_says_so(database: Database) {
+async fn account_whose_name_has_a_foreign_row_reports_it(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let _agent = world.agent("agent-1").start().await;
@@ -79,11 +79,11 @@ async fn adopting(database: Database) -> World {
 }
 
 /// An ACTIVE account of zone east whose kubeconfig is in the table.
-fn with_kubeconfig<'t>(name: &'t str, definition: &'t str) -> Theirs<'t> {
-    Theirs { name, status: "ACTIVE", zone: "east", definition }
+fn with_kubeconfig<'t>(name: &'t str, definition: &'t str) -> ForeignTableRow<'t> {
+    ForeignTableRow { name, status: "ACTIVE", zone: "east", definition }
 }
 
-async fn rows_without_objects_become_accounts_when_that_is_asked_for(database: Database) {
+async fn rows_without_objects_are_adopted_on_request(database: Database) {
     let world = adopting(database).await;
     world.operator().start().await;
     let cluster = world.cluster("spinnaker").await;
@@ -95,9 +95,13 @@ async fn rows_without_objects_become_accounts_when_that_is_asked_for(database: D
         "name": "Old Prod", "type": "kubernetes", "kubeconfigFile": "encryptedFile:k8s!n:old!k:kubeconfig",
         "permissions": {"READ": ["dev"]},
     });
-    let old =
-        Theirs { name: "Old Prod", status: "INACTIVE", zone: "east", definition: &reference.to_string() };
-    world.write_theirs("kubesvc_accounts", &[with_kubeconfig("plain", &definition), old]).await;
+    let old = ForeignTableRow {
+        name: "Old Prod",
+        status: "INACTIVE",
+        zone: "east",
+        definition: &reference.to_string(),
+    };
+    world.write_foreign_rows("kubesvc_accounts", &[with_kubeconfig("plain", &definition), old]).await;
     world.operator().kill_and_start().await;
 
     let row = world.until_own_row("Old Prod", "INACTIVE").await;
@@ -123,14 +127,14 @@ async fn rows_without_objects_become_accounts_when_that_is_asked_for(database: D
     assert_eq!(world.rows().await.len(), 1);
 }
 
-async fn rows_of_the_vendors_tables_become_accounts_too(database: Database) {
+async fn rows_of_the_vendor_tables_are_adopted(database: Database) {
     let world = adopting(database).await;
     let cluster = world.cluster("spinnaker").await;
     let definition = json!({"kubeconfigContents": cluster.kubeconfig(), "kinds": ["pod"]}).to_string();
-    let own = Theirs { name: "of-an-agents-file", definition: "", ..with_kubeconfig("", "") };
+    let own = ForeignTableRow { name: "of-an-agents-file", definition: "", ..with_kubeconfig("", "") };
     world.make_vendor_table().await;
     world
-        .write_theirs(
+        .write_foreign_rows(
             "kubesvc_accounts",
             &[with_kubeconfig("one", &definition), with_kubeconfig("two", &definition), own],
         )
@@ -152,7 +156,7 @@ async fn rows_of_the_vendors_tables_become_accounts_too(database: Database) {
     // Rows that became accounts have left the vendor's table; the other one is unchanged.
     world.operator().kill_and_start().await;
     world.until_adopted(1).await;
-    eventually("one row in the vendor's table", PATIENCE, async || {
+    eventually("one row in the vendor's table", MAX_WAIT, async || {
         let met = "UPDATE kubesvc_accounts_vendor SET last_updated = 7 WHERE name IN ('one', 'two')";
         let left = world.try_execute(met).await?;
         if left == 0 { Ok(()) } else { Err(format!("{left} were there still")) }
@@ -163,7 +167,7 @@ async fn rows_of_the_vendors_tables_become_accounts_too(database: Database) {
     assert_eq!(world.rows().await.len(), 2);
 }
 
-async fn a_row_that_cannot_be_read_is_said_and_left_alone(database: Database) {
+async fn unreadable_foreign_row_is_reported_and_kept(database: Database) {
     let world = adopting(database).await;
     world.operator().start().await;
     let cluster = world.cluster("spinnaker").await;
@@ -176,8 +180,8 @@ async fn a_row_that_cannot_be_read_is_said_and_left_alone(database: Database) {
     let rows: Vec<_> = bad.iter().map(|(name, definition)| with_kubeconfig(name, definition)).collect();
     // Not while the operator is running, or each process would log it once.
     world.operator().kill();
-    world.write_theirs("kubesvc_accounts", &rows).await;
-    world.write_theirs("kubesvc_accounts", &[with_kubeconfig("good", &good)]).await;
+    world.write_foreign_rows("kubesvc_accounts", &rows).await;
+    world.write_foreign_rows("kubesvc_accounts", &[with_kubeconfig("good", &good)]).await;
     world.operator().start().await;
     world.until_own_row("good", "ACTIVE").await;
     world.until_adopted(4).await;
@@ -202,7 +206,7 @@ async fn a_row_that_cannot_be_read_is_said_and_left_alone(database: Database) {
     assert!(world.writes_to("broken").len() <= 3, "it was never FAILED: {:?}", world.writes_to("broken"));
 }
 
-async fn a_table_that_was_dropped_while_nobody_looked_is_made_anew(database: Database) {
+async fn dropped_table_is_recreated_at_start(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let agent = world.agent("agent-1").start().await;
@@ -217,7 +221,7 @@ async fn a_table_that_was_dropped_while_nobody_looked_is_made_anew(database: Dat
     world.until_assigned(&[("prod", agent.id())]).await;
 }
 
-async fn names_that_differ_in_case_alone_are_two_accounts(database: Database) {
+async fn names_differing_only_in_case_are_two_accounts(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let _agent = world.agent("agent-1").start().await;
@@ -238,7 +242,7 @@ async fn names_that_differ_in_case_alone_are_two_accounts(database: Database) {
     assert_eq!(world.rows().await.len(), 2);
 }
 
-async fn an_operator_that_comes_back_finds_its_rows_as_they_should_be(database: Database) {
+async fn restarted_operator_leaves_correct_rows_unchanged(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let _agent = world.agent("agent-1").start().await;

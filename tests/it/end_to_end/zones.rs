@@ -1,31 +1,31 @@
 //! Agents come, go and are replaced; accounts find their zone and change it.
 
 use kube::api::{Patch, PatchParams};
-use kubesvc::account::{GrantPhase, KubesvcAccount, KubesvcAgent, State, names};
+use kubesvc_core::{GrantPhase, KubesvcAccount, KubesvcAgent, State, object_names};
 use serde_json::json;
 
 use super::on_each_database;
-use crate::harness::simulated_agent::SimulatedAgent;
-use crate::harness::simulated_agent::frames::{Introduction, OnAdd, Policy, identity};
-use crate::harness::{must, wait::eventually};
-use crate::world::{Database, PATIENCE, World};
+use crate::world::{Database, MAX_WAIT, World};
+use kubesvc_testkit::simulated_agent::SimulatedAgent;
+use kubesvc_testkit::simulated_agent::frames::{Introduction, OnAdd, Policy, identity};
+use kubesvc_testkit::{must, wait::eventually};
 
 on_each_database! {
-    an_account_without_a_zone_finds_the_one_that_has_its_file,
-    an_account_that_two_zones_could_take_is_given_to_neither,
-    accounts_of_an_absent_zone_move_to_another,
-    an_account_moves_when_its_zone_is_changed,
-    an_account_stays_where_it_is_until_its_new_zone_has_an_agent,
-    accounts_wait_for_an_agent_and_are_taken_up_when_it_connects,
-    a_replacement_agent_that_overlaps_orphans_no_account,
-    an_agent_that_is_late_for_a_while_loses_no_account,
-    the_last_agent_goes_and_its_accounts_are_orphaned_until_it_is_back,
-    an_agent_that_is_not_approved_is_given_nothing,
-    one_agent_that_reaches_another_cluster_lets_the_account_go,
-    the_fleet_is_seen_at_a_glance,
+    account_without_zone_finds_the_zone_that_has_its_file,
+    account_that_fits_two_zones_is_given_to_neither,
+    accounts_of_a_zone_without_agents_move_to_another,
+    account_moves_when_its_zone_changes,
+    account_stays_in_its_zone_until_the_new_one_has_an_agent,
+    waiting_accounts_activate_when_an_agent_connects,
+    overlapping_replacement_agent_orphans_no_account,
+    agent_absent_within_grace_loses_no_account,
+    accounts_are_orphaned_until_the_last_agent_returns,
+    unapproved_agent_gets_no_accounts,
+    agent_that_reaches_another_cluster_drops_the_account,
+    fleet_summary_shows_all_agents_and_accounts,
 }
 
-async fn an_account_without_a_zone_finds_the_one_that_has_its_file(database: Database) {
+async fn account_without_zone_finds_the_zone_that_has_its_file(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let east = world.agent("agent-e").zone("east").start().await;
@@ -42,7 +42,7 @@ async fn an_account_without_a_zone_finds_the_one_that_has_its_file(database: Dat
     assert_eq!(world.ask_agent(&east).await.expect("it runs")["accountsHeld"], 0);
 }
 
-async fn an_account_that_two_zones_could_take_is_given_to_neither(database: Database) {
+async fn account_that_fits_two_zones_is_given_to_neither(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let agents = [
@@ -73,7 +73,7 @@ async fn an_account_that_two_zones_could_take_is_given_to_neither(database: Data
     world.until_row("prod", "ACTIVE").await;
 }
 
-async fn accounts_of_an_absent_zone_move_to_another(database: Database) {
+async fn accounts_of_a_zone_without_agents_move_to_another(database: Database) {
     let world = World::prepare()
         .database(database)
         .setting("kubesvc.cache.accountCleanupFrequencySeconds", 2)
@@ -103,21 +103,21 @@ async fn accounts_of_an_absent_zone_move_to_another(database: Database) {
     east.launch();
     world.until("pinned", State::Active).await;
     world.until_assigned(&[("free", west.id()), ("pinned", east.id())]).await;
-    eventually("one account held by agent-e", PATIENCE, async || {
+    eventually("one account held by agent-e", MAX_WAIT, async || {
         let own = world.ask_agent(&east).await?;
         if own["accountsHeld"] == 1 { Ok(()) } else { Err(own.to_string()) }
     })
     .await;
 }
 
-async fn an_account_moves_when_its_zone_is_changed(database: Database) {
-    let world = World::prepare().database(database).in_no_hurry().start().await;
+async fn account_moves_when_its_zone_changes(database: Database) {
+    let world = World::prepare().database(database).with_long_timeouts().start().await;
     let cluster = world.cluster("spinnaker").await;
     let _east = world.agent("agent-e").zone("east").start().await;
     let west = world.agent("agent-w").zone("west").start().await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     world.until("prod", State::Active).await;
-    world.until_a_second_later("prod").await;
+    world.until_next_second("prod").await;
     let before = world.writes_to("prod").len();
     world.patch("prod", json!({"spec": {"zoneId": "west"}})).await;
     world
@@ -137,7 +137,7 @@ async fn an_account_moves_when_its_zone_is_changed(database: Database) {
     );
 }
 
-async fn an_account_stays_where_it_is_until_its_new_zone_has_an_agent(database: Database) {
+async fn account_stays_in_its_zone_until_the_new_one_has_an_agent(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let _east = world.agent("agent-e").zone("east").start().await;
@@ -156,7 +156,7 @@ async fn an_account_stays_where_it_is_until_its_new_zone_has_an_agent(database: 
     world.until_row("prod", "ACTIVE").await;
 }
 
-async fn accounts_wait_for_an_agent_and_are_taken_up_when_it_connects(database: Database) {
+async fn waiting_accounts_activate_when_an_agent_connects(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     world.account("pinned").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
@@ -174,7 +174,7 @@ async fn accounts_wait_for_an_agent_and_are_taken_up_when_it_connects(database: 
 
 /// With other agents, accounts became ORPHANED although a new pod had taken them, because the old pod was
 /// forgotten only afterwards.
-async fn a_replacement_agent_that_overlaps_orphans_no_account(database: Database) {
+async fn overlapping_replacement_agent_orphans_no_account(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let old = world.agent("agent-old").start().await;
@@ -199,13 +199,13 @@ async fn a_replacement_agent_that_overlaps_orphans_no_account(database: Database
 }
 
 /// With other agents, a single late heartbeat lost accounts for good.
-async fn an_agent_that_is_late_for_a_while_loses_no_account(database: Database) {
-    let world = World::prepare().database(database).in_no_hurry().start().await;
+async fn agent_absent_within_grace_loses_no_account(database: Database) {
+    let world = World::prepare().database(database).with_long_timeouts().start().await;
     let cluster = world.cluster("spinnaker").await;
     let agent = world.agent("agent-1").start().await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     world.until("prod", State::Active).await;
-    world.until_a_second_later("prod").await;
+    world.until_next_second("prod").await;
     let writes = world.writes_to("prod").len();
     // A restart within the grace: the stream is cut and a new process connects.
     agent.kill();
@@ -229,7 +229,7 @@ async fn an_agent_that_is_late_for_a_while_loses_no_account(database: Database) 
     assert_eq!(world.state("prod").await, Some(State::Active));
 }
 
-async fn the_last_agent_goes_and_its_accounts_are_orphaned_until_it_is_back(database: Database) {
+async fn accounts_are_orphaned_until_the_last_agent_returns(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let agent = world.agent("agent-1").start().await;
@@ -249,14 +249,14 @@ async fn the_last_agent_goes_and_its_accounts_are_orphaned_until_it_is_back(data
     world.until_row("prod", "ACTIVE").await;
 }
 
-async fn an_agent_that_is_not_approved_is_given_nothing(database: Database) {
+async fn unapproved_agent_gets_no_accounts(database: Database) {
     let world =
         World::prepare().database(database).setting("kubesvc.agents.approval", "manual").start().await;
     let cluster = world.cluster("spinnaker").await;
     let agent = world.agent("agent-1").start().await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     world.until_reason("prod", State::Failed, "NoAgent").await;
-    let name = names::agent_object_name(agent.id(), agent.zone());
+    let name = object_names::agent_object_name(&agent.id().into(), agent.zone());
     let approve = Patch::Merge(json!({"spec": {"approved": true}}));
     must(
         world
@@ -269,28 +269,28 @@ async fn an_agent_that_is_not_approved_is_given_nothing(database: Database) {
 }
 
 /// One address that resolves to two clusters: the agent that ends up at the wrong one must not deploy there.
-async fn one_agent_that_reaches_another_cluster_lets_the_account_go(database: Database) {
-    let world = World::prepare().database(database).in_no_hurry().start().await;
+async fn agent_that_reaches_another_cluster_drops_the_account(database: Database) {
+    let world = World::prepare().database(database).with_long_timeouts().start().await;
     let cluster = world.cluster("spinnaker").await;
     let right = world.agent("agent-right").start().await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     let bound = world.until("prod", State::Active).await;
-    world.until_a_second_later("prod").await;
+    world.until_next_second("prod").await;
     let writes = world.writes_to("prod").len();
     let elsewhere = Policy { add: OnAdd::Hold(identity("elsewhere")), ..Policy::default() };
     let hub = format!("127.0.0.1:{}", world.operator().hub_port());
     let astray = SimulatedAgent::connect(&hub, Introduction::new("agent-astray", "east"), elsewhere).await;
     let astray = must(astray.map_err(|error| error.to_string()));
-    eventually("the order to let go", PATIENCE, async || {
+    eventually("the order to let go", MAX_WAIT, async || {
         let (added, deleted, held) = (astray.added(), astray.deleted(), astray.held());
         let let_go = deleted.iter().any(|one| one.name == "prod") && held.is_empty();
         if let_go { Ok(()) } else { Err(format!("added {added:?}, deleted {deleted:?}, held {held:?}")) }
     })
     .await;
     world.until_assigned(&[("prod", right.id())]).await;
-    eventually("one account failed at agent-astray", PATIENCE, async || {
+    eventually("one account failed at agent-astray", MAX_WAIT, async || {
         let agents = world.api::<KubesvcAgent>();
-        let object = agents.get(&names::agent_object_name("agent-astray", "east")).await;
+        let object = agents.get(&object_names::agent_object_name(&"agent-astray".into(), "east")).await;
         let status = object.map_err(|e| e.to_string())?.status.unwrap_or_default();
         if (status.held, status.failed) == (Some(0), Some(1)) { Ok(()) } else { Err(format!("{status:?}")) }
     })
@@ -307,7 +307,7 @@ async fn one_agent_that_reaches_another_cluster_lets_the_account_go(database: Da
     assert_eq!(world.writes_to("prod").len(), writes, "the account was ACTIVE all the time");
 }
 
-async fn the_fleet_is_seen_at_a_glance(database: Database) {
+async fn fleet_summary_shows_all_agents_and_accounts(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let agent = world.agent("agent-1").start().await;
@@ -316,7 +316,7 @@ async fn the_fleet_is_seen_at_a_glance(database: Database) {
     }
     let nobody = cluster.kubeconfig().replace(cluster.server(), "https://127.0.0.1:1");
     world.account("three").zone("east").kubeconfig(&nobody).create().await;
-    eventually("2 accounts held and 1 failed", PATIENCE, async || {
+    eventually("2 accounts held and 1 failed", MAX_WAIT, async || {
         let object = world.try_agent_object(&agent).await?.ok_or("there is none")?;
         let status = object.status.unwrap_or_default();
         if (status.held, status.failed) == (Some(2), Some(1)) { Ok(()) } else { Err(format!("{status:?}")) }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use kubesvc::account::{BootId, KubesvcAccount, State};
+use kubesvc_core::{BootId, KubesvcAccount, State};
 use serde_json::{Value, json};
 
 use super::hold;
-use super::proxy::{Line, Proxy};
+use super::proxy::{Proxy, ProxyMode};
 use super::settled::settled;
-use crate::harness::wait::eventually;
-use crate::world::{Agent, Cluster, PATIENCE, Prepare, World, condition};
+use crate::world::{Agent, Cluster, MAX_WAIT, Prepare, World, condition};
+use kubesvc_testkit::wait::eventually;
 
 /// Creates accounts in zone east and waits until all are ACTIVE.
 async fn activate(world: &World, cluster: &Cluster, names: &[&str]) {
@@ -40,14 +40,14 @@ async fn change_everything(world: &World, cluster: &Cluster) {
 }
 
 /// A world whose agent connects through a proxy. Dropped in this order.
-struct Lined {
+struct ProxiedAgent {
     agent: Agent,
     proxy: Proxy,
     cluster: Cluster,
     world: World,
 }
 
-impl Lined {
+impl ProxiedAgent {
     async fn start(prepare: Prepare) -> Self {
         let world = prepare.start().await;
         let cluster = world.cluster("spinnaker").await;
@@ -63,7 +63,7 @@ fn status_writes(world: &World) -> usize {
 }
 
 async fn until_held(world: &World, agent: &Agent, count: usize) {
-    eventually(&format!("{count} accounts held by {}", agent.id()), PATIENCE, async || {
+    eventually(&format!("{count} accounts held by {}", agent.id()), MAX_WAIT, async || {
         let agents = world.try_get("/armory/agents").await?;
         let listed = agents.json.as_array().into_iter().flatten().find(|one| one["agentId"] == agent.id());
         let held = listed.and_then(|one| one["accounts"].as_array()).map_or(0, Vec::len);
@@ -82,7 +82,7 @@ async fn boot_id(world: &World, agent: &Agent) -> Option<BootId> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_killed_in_the_middle_of_changes_takes_them_up_when_it_is_back() {
+async fn agent_killed_during_changes_completes_them_after_restart() {
     let (world, cluster, agent) = World::with_agent().await;
     activate(&world, &cluster, &BEFORE).await;
     change_everything(&world, &cluster).await;
@@ -93,7 +93,7 @@ async fn an_agent_killed_in_the_middle_of_changes_takes_them_up_when_it_is_back(
     world.until("stopped", State::Inactive).await;
     world.until("kept", State::Orphaned).await;
     world.until_row("kept", "ORPHANED").await;
-    let made = eventually("an answer about the account that was made", PATIENCE, async || {
+    let made = eventually("an answer about the account that was made", MAX_WAIT, async || {
         let account = world.try_object("made").await?.ok_or("there is none")?;
         match account.status_or_default().state() {
             State::Failed | State::Orphaned => Ok(account),
@@ -109,7 +109,7 @@ async fn an_agent_killed_in_the_middle_of_changes_takes_them_up_when_it_is_back(
 
 /// With other agents, a single late heartbeat left accounts that only a restart of everything brought back.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_stands_still_is_named_and_then_lost_and_goes_on_where_it_was() {
+async fn paused_agent_is_named_then_disconnected_and_resumes() {
     let (world, cluster, agent) = World::with_agent().await;
     activate(&world, &cluster, &["held", "stopped"]).await;
     agent.pause();
@@ -135,11 +135,11 @@ async fn an_agent_that_stands_still_is_named_and_then_lost_and_goes_on_where_it_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_cut_in_the_middle_of_changes_loses_none_of_them() {
-    let Lined { world, cluster, proxy, agent } = Lined::start(World::prepare()).await;
+async fn connection_cut_during_changes_loses_none() {
+    let ProxiedAgent { world, cluster, proxy, agent } = ProxiedAgent::start(World::prepare()).await;
     activate(&world, &cluster, &BEFORE).await;
     change_everything(&world, &cluster).await;
-    proxy.set(Line::Cut);
+    proxy.set(ProxyMode::Cut);
     // The agent keeps what it holds, and the operator continues without the agent.
     world.until("kept", State::Orphaned).await;
     world.until_gone("deleted").await;
@@ -147,15 +147,15 @@ async fn a_connection_cut_in_the_middle_of_changes_loses_none_of_them() {
     let own = world.ask_agent(&agent).await.expect("it runs");
     assert!(own["connected"] == false && own["accountsHeld"] != 0, "{own}");
 
-    proxy.set(Line::Open);
+    proxy.set(ProxyMode::Open);
     settled(&world, &[&agent], &EVERYTHING_CHANGED).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn words_that_are_held_up_on_the_way_count_when_they_arrive() {
-    let Lined { world, cluster, proxy, agent } = Lined::start(World::prepare()).await;
+async fn delayed_reports_count_when_they_arrive() {
+    let ProxiedAgent { world, cluster, proxy, agent } = ProxiedAgent::start(World::prepare()).await;
     activate(&world, &cluster, &BEFORE).await;
-    proxy.set(Line::Held);
+    proxy.set(ProxyMode::Held);
     change_everything(&world, &cluster).await;
     for (name, state) in [
         ("changed", State::Failed),
@@ -169,15 +169,15 @@ async fn words_that_are_held_up_on_the_way_count_when_they_arrive() {
     }
     assert_eq!(world.state("kept").await, Some(State::Active));
 
-    proxy.set(Line::Open);
+    proxy.set(ProxyMode::Open);
     settled(&world, &[&agent], &EVERYTHING_CHANGED).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_connection_makes_nothing_fail() {
+async fn slow_connection_fails_nothing() {
     let prepare = World::prepare().setting("kubesvc.cache.operationWaitMs", 10_000);
-    let Lined { world, cluster, proxy, agent } = Lined::start(prepare).await;
-    proxy.set(Line::Slow(Duration::from_millis(150)));
+    let ProxiedAgent { world, cluster, proxy, agent } = ProxiedAgent::start(prepare).await;
+    proxy.set(ProxyMode::Slow(Duration::from_millis(150)));
     let names: Vec<_> = (0..10).map(|number| format!("slow-{number}")).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     activate(&world, &cluster, &names).await;
@@ -192,17 +192,17 @@ async fn a_slow_connection_makes_nothing_fail() {
 
 /// With other agents, accounts were deleted seconds after a short network interruption.
 #[tokio::test(flavor = "multi_thread")]
-async fn within_the_grace_a_cut_costs_no_write_of_an_account_and_a_restart_one_that_keeps_it_active() {
+async fn cut_within_grace_costs_no_write_and_restart_costs_one() {
     let prepare = World::prepare().setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 60);
-    let Lined { world, cluster, proxy, agent } = Lined::start(prepare).await;
+    let ProxiedAgent { world, cluster, proxy, agent } = ProxiedAgent::start(prepare).await;
     let names = ["one", "two", "three", "four", "five"];
     activate(&world, &cluster, &names).await;
     let before = status_writes(&world);
     assert_eq!(before, 2 * names.len(), "ACTIVATING, ACTIVE");
 
-    proxy.set(Line::Cut);
+    proxy.set(ProxyMode::Cut);
     world.until_connected(&agent, false).await;
-    proxy.set(Line::Open);
+    proxy.set(ProxyMode::Open);
     world.until_connected(&agent, true).await;
     until_held(&world, &agent, names.len()).await;
     assert_eq!(status_writes(&world), before, "{:#?}", world.operator_writes("kubesvcaccounts"));
@@ -210,7 +210,7 @@ async fn within_the_grace_a_cut_costs_no_write_of_an_account_and_a_restart_one_t
     let boot = boot_id(&world, &agent).await;
     agent.kill();
     agent.launch();
-    eventually("another process of the agent", PATIENCE, async || {
+    eventually("another process of the agent", MAX_WAIT, async || {
         let now = boot_id(&world, &agent).await;
         if now == boot { Err(format!("{now:?}")) } else { Ok(()) }
     })
@@ -237,15 +237,15 @@ async fn within_the_grace_a_cut_costs_no_write_of_an_account_and_a_restart_one_t
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_process_under_one_agent_id_is_refused_until_the_first_is_gone() {
+async fn second_process_with_an_agent_id_is_refused_until_the_first_is_gone() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let first = world.agent("agent-1").start().await;
     activate(&world, &cluster, &["one", "two"]).await;
     let (boot, before) = (boot_id(&world, &first).await, status_writes(&world));
 
-    let second = world.agent("agent-1").beside_another().launch();
-    eventually("a refusal that names the reason", PATIENCE, async || {
+    let second = world.agent("agent-1").in_separate_folder().launch();
+    eventually("a refusal that names the reason", MAX_WAIT, async || {
         let log = second.log_text();
         if log.contains("DUPLICATE_AGENT_ID") { Ok(()) } else { Err(log) }
     })
@@ -262,8 +262,8 @@ async fn a_second_process_under_one_agent_id_is_refused_until_the_first_is_gone(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_comes_and_goes_settles_once_it_stays() {
-    let Lined { world, cluster, proxy, agent } = Lined::start(World::prepare()).await;
+async fn flapping_connection_converges_once_stable() {
+    let ProxiedAgent { world, cluster, proxy, agent } = ProxiedAgent::start(World::prepare()).await;
     let names: Vec<_> = (0..6).map(|number| format!("flaky-{number}")).collect();
     for name in &names {
         world.account(name).zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
@@ -271,16 +271,16 @@ async fn a_connection_that_comes_and_goes_settles_once_it_stays() {
     for (round, name) in names.iter().take(3).enumerate() {
         // Each cut occurs at another moment of an activation.
         hold(Duration::from_millis(70 * (round as u64 + 1))).await;
-        proxy.set(Line::Cut);
+        proxy.set(ProxyMode::Cut);
         world.patch(name, json!({"spec": {"kinds": ["deployment"]}})).await;
-        proxy.set(Line::Open);
+        proxy.set(ProxyMode::Open);
     }
     let wanted: Vec<_> = names.iter().map(|name| (name.as_str(), State::Active)).collect();
     settled(&world, &[&agent], &wanted).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_leaves_a_zone_only_when_its_agent_has_let_go_of_it() {
+async fn account_leaves_a_zone_only_after_its_agent_dropped_it() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let east = world.agent("agent-1").zone("east").start().await;

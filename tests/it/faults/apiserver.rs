@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use kubesvc::account::State;
+use kubesvc_core::State;
 use serde_json::json;
 
 use super::hold;
 use super::settled::settled;
-use crate::harness::must;
-use crate::harness::wait::eventually;
-use crate::world::{Agent, PATIENCE, World};
+use crate::world::{Agent, MAX_WAIT, World};
+use kubesvc_testkit::must;
+use kubesvc_testkit::wait::eventually;
 
 /// Number of accounts that change while it is away.
 const ACCOUNTS: usize = 20;
@@ -62,7 +62,7 @@ async fn flipped(world: &World, agent: &Agent, names: &[String]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_server_that_restarts_while_accounts_change_delays_them_only() {
+async fn api_server_restart_only_delays_changes() {
     let (world, agent, names) = start().await;
     let before = world.object(&names[4]).await.expect("it is there").status_or_default().epoch;
     flip(&world, &names).await;
@@ -81,7 +81,7 @@ async fn an_api_server_that_restarts_while_accounts_change_delays_them_only() {
     assert!(warnings[0].contains(AWAY), "{warnings:#?}");
     must(world.control_plane().start_apiserver().await);
     flipped(&world, &agent, &names).await;
-    let back = eventually("the end of the outage in the log", PATIENCE, async || {
+    let back = eventually("the end of the outage in the log", MAX_WAIT, async || {
         let log = world.operator().log_text();
         let back: Vec<_> = log.lines().filter(|line| line.contains(BACK)).map(str::to_owned).collect();
         if back.is_empty() { Err(log) } else { Ok(back) }
@@ -95,7 +95,7 @@ async fn an_api_server_that_restarts_while_accounts_change_delays_them_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_server_that_stands_still_while_accounts_change_delays_them_only() {
+async fn paused_api_server_only_delays_changes() {
     let (world, agent, names) = start().await;
     flip(&world, &names).await;
     world.control_plane().pause();

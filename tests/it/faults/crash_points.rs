@@ -16,12 +16,12 @@ use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
-use kubesvc::crash::POINTS;
+use kubesvc_runtime::crash_points::POINTS;
 use nix::sys::signal::Signal;
 
 use self::life::{Life, leave_rows};
-use crate::harness::wait::eventually;
-use crate::world::{Database, PATIENCE, World};
+use crate::world::{Database, MAX_WAIT, World};
+use kubesvc_testkit::wait::eventually;
 
 /// Number of worlds that run at the same time.
 const BESIDE: usize = 4;
@@ -122,7 +122,7 @@ async fn try_points_on(database: Database) {
 }
 
 #[test]
-fn every_point_is_tried_on_a_database_and_each_database_has_its_share() {
+fn every_crash_point_is_tried_and_spread_over_the_databases() {
     let tried = DATABASES.map(points_on);
     for point in POINTS.iter().filter(|point| !is_of_followers(point)) {
         assert!(tried.iter().any(|points| points.contains(point)), "{point}");
@@ -244,15 +244,15 @@ async fn try_points(trial: Trial) {
     if trial.is_about_agents() {
         tokio::join!(crash(&world, first, points), async {
             life.loses_an_agent().await;
-            life.is_lived().await;
+            life.run_changes().await;
         });
     } else {
-        tokio::join!(crash(&world, first, points), life.is_lived());
+        tokio::join!(crash(&world, first, points), life.run_changes());
     }
     life.settles().await;
-    life.goes_on().await;
+    life.check_recovered().await;
     if trial.is_about_agents() {
-        life.is_told_of_agents().await;
+        life.until_agent_objects_settle().await;
     }
 }
 
@@ -260,7 +260,7 @@ async fn try_points(trial: Trial) {
 async fn crash(world: &World, first: &str, mut others: impl Iterator<Item = &str>) {
     let mut point = first;
     loop {
-        let ended = eventually(&format!("the passage of {point}"), 2 * PATIENCE, async || {
+        let ended = eventually(&format!("the passage of {point}"), 2 * MAX_WAIT, async || {
             world.operator().exited().ok_or("nobody has passed it".to_owned())
         })
         .await;

@@ -3,17 +3,17 @@
 use std::process::Command;
 use std::time::Duration;
 
-use kubesvc::account::{GrantPhase, State};
+use kubesvc_core::{GrantPhase, State};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions as _, Connection as _};
 
 use super::settled::settled;
 use super::{hold, until_database};
-use crate::harness::{must, wait::eventually};
-use crate::world::{PATIENCE, World};
+use crate::world::{MAX_WAIT, World};
+use kubesvc_testkit::{must, wait::eventually};
 
 /// A connection to the operator's database that may write.
-async fn intruder(world: &World) -> SqliteConnection {
+async fn manual_connection(world: &World) -> SqliteConnection {
     let options = SqliteConnectOptions::new().filename(world.folder().file("kubesvc.db"));
     options.busy_timeout(Duration::from_secs(30)).connect().await.expect("the operator has made it")
 }
@@ -33,14 +33,14 @@ async fn until_it_waits_for_its_row(world: &World, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_locked_database_is_said_and_keeps_back_rows_and_finalizers_only() {
+async fn locked_database_is_reported_and_delays_only_rows_and_finalizers() {
     let (world, cluster, agent) = World::with_agent().await;
     world.account("deleted").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     world.until("deleted", State::Active).await;
     world.until_row("deleted", "ACTIVE").await;
 
-    let mut intruder = intruder(&world).await;
-    execute(&mut intruder, "BEGIN EXCLUSIVE").await;
+    let mut manual_connection = manual_connection(&world).await;
+    execute(&mut manual_connection, "BEGIN EXCLUSIVE").await;
     let names: Vec<_> = (0..6).map(|number| format!("new-{number}")).collect();
     for name in &names {
         world.account(name).zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
@@ -57,7 +57,7 @@ async fn a_locked_database_is_said_and_keeps_back_rows_and_finalizers_only() {
     hold(Duration::from_secs(3)).await;
     until_it_waits_for_its_row(&world, "deleted").await;
 
-    execute(&mut intruder, "ROLLBACK").await;
+    execute(&mut manual_connection, "ROLLBACK").await;
     until_database(&world, false).await;
     world.until_gone("deleted").await;
     let wanted: Vec<_> = names.iter().map(|name| (name.as_str(), State::Active)).collect();
@@ -73,7 +73,7 @@ fn limit_files(world: &World, bytes: &str) {
 
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_is_said_and_keeps_back_rows_and_finalizers_only() {
+async fn full_disk_is_reported_and_delays_only_rows_and_finalizers() {
     // The log must stay smaller than the database, for which the limit is meant.
     let world = World::prepare().bearing_file_limits().setting("logging.level", "error").start().await;
     let cluster = world.cluster("spinnaker").await;
@@ -103,7 +103,7 @@ async fn a_full_disk_is_said_and_keeps_back_rows_and_finalizers_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rows_edited_deleted_and_added_by_hand_are_set_right_at_start() {
+async fn rows_changed_by_hand_are_repaired_at_start() {
     let (world, cluster, agent) = World::with_agent().await;
     let names = ["edited", "emptied", "removed", "renamed"];
     for name in names {
@@ -113,14 +113,14 @@ async fn rows_edited_deleted_and_added_by_hand_are_set_right_at_start() {
         world.until(name, State::Active).await;
         world.until_row(name, "ACTIVE").await;
     }
-    let mut intruder = intruder(&world).await;
+    let mut manual_connection = manual_connection(&world).await;
     for statement in [
         "UPDATE kubesvc_accounts SET status = 'FAILED', zone_id = 'nowhere', failed_count = 7 WHERE name = 'edited'",
         "UPDATE kubesvc_accounts SET definition = NULL, kube_host = NULL WHERE name = 'emptied'",
         "DELETE FROM kubesvc_accounts WHERE name = 'removed'",
         "UPDATE kubesvc_accounts SET name = 'something-else' WHERE name = 'renamed'",
     ] {
-        execute(&mut intruder, statement).await;
+        execute(&mut manual_connection, statement).await;
     }
     // A row of kubesvc's by its uid, but without an object; and one that another program created, without a
     // uid.
@@ -132,11 +132,14 @@ async fn rows_edited_deleted_and_added_by_hand_are_set_right_at_start() {
              INSERT INTO kubesvc_accounts SELECT * FROM copy; DROP TABLE copy;"
         );
         must(
-            sqlx::raw_sql(sqlx::AssertSqlSafe(copy)).execute(&mut intruder).await.map_err(|e| e.to_string()),
+            sqlx::raw_sql(sqlx::AssertSqlSafe(copy))
+                .execute(&mut manual_connection)
+                .await
+                .map_err(|e| e.to_string()),
         );
     }
     world.operator().kill_and_start().await;
-    eventually("the row of nobody gone and the foreign one left alone", PATIENCE, async || {
+    eventually("the row of nobody gone and the foreign one left alone", MAX_WAIT, async || {
         let rows: Vec<_> = world.try_rows().await?.into_iter().map(|row| row.name).collect();
         if rows == ["edited", "emptied", "foreign", "removed", "renamed"] {
             Ok(())
@@ -145,12 +148,12 @@ async fn rows_edited_deleted_and_added_by_hand_are_set_right_at_start() {
         }
     })
     .await;
-    execute(&mut intruder, "DELETE FROM kubesvc_accounts WHERE name = 'foreign'").await;
+    execute(&mut manual_connection, "DELETE FROM kubesvc_accounts WHERE name = 'foreign'").await;
     settled(&world, &[&agent], &names.map(|name| (name, State::Active))).await;
     for name in names {
         let row = world.until_row(name, "ACTIVE").await;
         assert_eq!((row.zone_id.as_deref(), row.failed_count), (Some("east"), 0), "{row:?}");
         assert!(row.definition.is_some() && row.kube_host.is_some(), "{row:?}");
     }
-    must(intruder.close().await.map_err(|error| error.to_string()));
+    must(manual_connection.close().await.map_err(|error| error.to_string()));
 }

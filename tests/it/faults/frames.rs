@@ -1,14 +1,16 @@
 //! Reports of agents that are late, repeated, or about accounts they were never sent.
 
-use kubesvc::account::State;
-use kubesvc::wire::common::{AccountRef, failure::Class};
-use kubesvc::wire::ops::{AccountResult, AccountResults, Lost, account_result::Outcome, agent_frame::Frame};
+use kubesvc_core::State;
+use kubesvc_core::wire::common::{AccountRef, failure::Class};
+use kubesvc_core::wire::ops::{
+    AccountResult, AccountResults, Lost, account_result::Outcome, agent_frame::Frame,
+};
 use serde_json::json;
 
-use crate::harness::simulated_agent::SimulatedAgent;
-use crate::harness::simulated_agent::frames::{Introduction, OnAdd, OnDelete, Policy, failure, identity};
-use crate::harness::{must, wait::eventually};
-use crate::world::{PATIENCE, World};
+use crate::world::{MAX_WAIT, World};
+use kubesvc_testkit::simulated_agent::SimulatedAgent;
+use kubesvc_testkit::simulated_agent::frames::{Introduction, OnAdd, OnDelete, Policy, failure, identity};
+use kubesvc_testkit::{must, wait::eventually};
 
 /// A world with a simulated agent that reports nothing about `prod` by itself, and an account of that name.
 async fn start() -> (World, SimulatedAgent) {
@@ -25,7 +27,7 @@ async fn start() -> (World, SimulatedAgent) {
 
 /// Waits until the agent was sent an account under an epoch, and returns its reference.
 async fn sent(agent: &SimulatedAgent, epoch: u64) -> AccountRef {
-    eventually(&format!("AddAccounts of epoch {epoch}"), PATIENCE, async || {
+    eventually(&format!("AddAccounts of epoch {epoch}"), MAX_WAIT, async || {
         let added = agent.added();
         added.iter().find(|one| one.name == "prod" && one.epoch == epoch).cloned().ok_or(format!("{added:?}"))
     })
@@ -33,7 +35,7 @@ async fn sent(agent: &SimulatedAgent, epoch: u64) -> AccountRef {
 }
 
 async fn asked_to_drop(agent: &SimulatedAgent) -> AccountRef {
-    eventually("DeleteAccounts", PATIENCE, async || {
+    eventually("DeleteAccounts", MAX_WAIT, async || {
         let deleted = agent.deleted();
         deleted.iter().find(|one| one.name == "prod").cloned().ok_or(format!("{deleted:?}"))
     })
@@ -81,7 +83,7 @@ async fn an_answer_for_an_older_epoch_activates_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn words_said_twice_are_written_once_and_a_failure_after_held_is_too_late() {
+async fn repeated_reports_are_written_once_and_failure_after_held_is_ignored() {
     let (world, agent) = start().await;
     let account = sent(&agent, 1).await;
     say(&agent, &account, held());
@@ -98,7 +100,7 @@ async fn words_said_twice_are_written_once_and_a_failure_after_held_is_too_late(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_dropped_is_not_brought_back_by_a_late_word() {
+async fn dropped_account_is_not_restored_by_a_late_report() {
     let (world, agent) = start().await;
     let account = sent(&agent, 1).await;
     say(&agent, &account, held());
@@ -131,7 +133,7 @@ async fn what_was_dropped_is_not_brought_back_by_a_late_word() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn words_about_accounts_that_were_never_sent_are_ignored_and_counted() {
+async fn reports_about_unsent_accounts_are_ignored_and_counted() {
     let (world, agent) = start().await;
     let account = sent(&agent, 1).await;
     let stranger = AccountRef { uid: "00000000-0000-4000-8000-000000000000".to_owned(), ..account.clone() };
@@ -153,14 +155,14 @@ async fn words_about_accounts_that_were_never_sent_are_ignored_and_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_that_its_only_agent_loses_is_asked_for_again_and_says_so() {
+async fn account_lost_by_its_only_agent_is_resent_and_reported() {
     let (world, agent) = start().await;
     let account = sent(&agent, 1).await;
     say(&agent, &account, held());
     world.until("prod", State::Active).await;
     let lost = failure(Class::Internal, "out of memory");
     agent.send(Frame::Lost(Lost { account: Some(account.clone()), failure: Some(lost) }));
-    eventually("the account asked for again", PATIENCE, async || {
+    eventually("the account asked for again", MAX_WAIT, async || {
         let count = agent.added().iter().filter(|one| one.uid == account.uid).count();
         if count > 1 { Ok(()) } else { Err(format!("asked {count} times")) }
     })
@@ -192,11 +194,11 @@ async fn an_agent_that_claims_an_ungranted_account_is_sent_a_drop() {
     let mut hello = Introduction::new("agent-1", "east");
     hello.accounts_held = vec![ghost.clone(), ahead.clone()];
     let hub = format!("127.0.0.1:{}", world.operator().hub_port());
-    let agent = eventually("an agent id that is free again", PATIENCE, async || {
+    let agent = eventually("an agent id that is free again", MAX_WAIT, async || {
         SimulatedAgent::connect(&hub, hello.clone(), Policy::default()).await.map_err(|e| e.to_string())
     })
     .await;
-    eventually("the order to drop the ghost", PATIENCE, async || {
+    eventually("the order to drop the ghost", MAX_WAIT, async || {
         let deleted = agent.deleted();
         if deleted.iter().any(|one| one.uid == ghost.uid) { Ok(()) } else { Err(format!("{deleted:?}")) }
     })

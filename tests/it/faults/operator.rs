@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams};
-use kubesvc::account::State;
+use kubesvc_core::State;
 use serde_json::json;
 
 use super::hold;
 use super::settled::settled;
-use crate::harness::{must, wait::eventually};
-use crate::world::{PATIENCE, World};
+use crate::world::{MAX_WAIT, World};
+use kubesvc_testkit::{must, wait::eventually};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_that_slept_longer_than_the_grace_orphans_nothing() {
+async fn operator_paused_longer_than_grace_orphans_nothing() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let east = world.agent("agent-1").zone("east").start().await;
@@ -39,7 +39,7 @@ async fn an_operator_that_slept_longer_than_the_grace_orphans_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_credential_changed_while_the_operator_was_away_is_used_when_it_is_back() {
+async fn credential_changed_while_the_operator_was_down_is_used_at_start() {
     let (world, cluster, agent) = World::with_agent().await;
     let names = ["watched", "unwatched", "relabelled", "same"];
     for name in names {
@@ -78,7 +78,7 @@ async fn a_credential_changed_while_the_operator_was_away_is_used_when_it_is_bac
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_activates_nothing_anew_that_rest_has_made() {
+async fn operator_restart_does_not_reactivate_accounts_created_by_rest() {
     let (world, cluster, agent) = World::with_agent().await;
     let names: Vec<_> = (0..6).map(|number| format!("rest-{number}")).collect();
     let made: Vec<_> = names
@@ -104,7 +104,7 @@ async fn a_restart_activates_nothing_anew_that_rest_has_made() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_killed_again_and_again_gets_everything_done_in_the_end() {
+async fn repeatedly_killed_operator_converges() {
     let (world, cluster, agent) = World::with_agent().await;
     let names: Vec<_> = (0..12).map(|number| format!("flip-{number:02}")).collect();
     for name in &names {
@@ -123,7 +123,7 @@ async fn an_operator_killed_again_and_again_gets_everything_done_in_the_end() {
         world.delete(name).await;
     }
     world.operator().kill_and_start().await;
-    eventually("the end of both", PATIENCE, async || {
+    eventually("the end of both", MAX_WAIT, async || {
         let left = [world.try_object(&names[0]).await?, world.try_object(&names[1]).await?];
         if left.iter().all(Option::is_none) { Ok(()) } else { Err(format!("{left:?}")) }
     })

@@ -7,15 +7,15 @@
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-use kubesvc::account::{GrantPhase, KubesvcAccount, State};
+use kubesvc_core::{GrantPhase, KubesvcAccount, State};
 use serde_json::json;
 
-use super::servers::Far;
+use super::servers::RemoteDatabase;
 use super::settled::settled;
 use super::{hold, until_database};
-use crate::harness::databases::Kind;
-use crate::harness::must;
 use crate::world::{Agent, Cluster, Prepare, World, connect};
+use kubesvc_testkit::databases::Kind;
+use kubesvc_testkit::must;
 
 /// Duration of the outage.
 const AWAY: Duration = Duration::from_secs(600);
@@ -66,7 +66,7 @@ impl<'w> Outage<'w> {
     }
 
     /// Performs all rounds, and returns the expected states at the end.
-    async fn is_lived_through(&self) -> Vec<(String, State)> {
+    async fn run_rounds(&self) -> Vec<(String, State)> {
         let begun = Instant::now();
         let mut wanted: Vec<_> = (0..KEPT).map(|number| (kept(number), State::Active)).collect();
         for round in 0.. {
@@ -192,35 +192,35 @@ fn memory(world: &World) -> u64 {
 }
 
 async fn is_stopped(kind: Kind) {
-    let far = Far::start_as(kind, prepare()).await;
+    let far = RemoteDatabase::start_as(kind, prepare()).await;
     let outage = Outage::prepare(&far.world).await;
     must(far.server.stop().await);
-    let wanted = outage.is_lived_through().await;
+    let wanted = outage.run_rounds().await;
     must(far.server.start().await);
     outage.is_caught_up_with(&format!("{kind:?}"), &wanted).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "eleven minutes: make faults"]
-async fn a_mariadb_that_is_away_for_ten_minutes_is_caught_up_with() {
+async fn rows_catch_up_after_ten_minutes_without_mariadb() {
     is_stopped(Kind::MariaDb).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "eleven minutes: make faults"]
-async fn a_postgresql_that_is_away_for_ten_minutes_is_caught_up_with() {
+async fn rows_catch_up_after_ten_minutes_without_postgresql() {
     is_stopped(Kind::PostgreSql).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "eleven minutes: make faults"]
-async fn an_sqlite_file_that_is_locked_for_ten_minutes_is_caught_up_with() {
+async fn rows_catch_up_after_sqlite_was_locked_for_ten_minutes() {
     let world = prepare().start().await;
     let outage = Outage::prepare(&world).await;
-    let intruder = connect(world.database_url()).await;
-    let mut intruder = must(intruder.map_err(|error| error.to_string()));
-    must(intruder.execute("BEGIN IMMEDIATE").await.map_err(|error| error.to_string()));
-    let wanted = outage.is_lived_through().await;
-    must(intruder.execute("ROLLBACK").await.map_err(|error| error.to_string()));
+    let manual_connection = connect(world.database_url()).await;
+    let mut manual_connection = must(manual_connection.map_err(|error| error.to_string()));
+    must(manual_connection.execute("BEGIN IMMEDIATE").await.map_err(|error| error.to_string()));
+    let wanted = outage.run_rounds().await;
+    must(manual_connection.execute("ROLLBACK").await.map_err(|error| error.to_string()));
     outage.is_caught_up_with("SQLite", &wanted).await;
 }

@@ -10,11 +10,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::harness::ports;
+use kubesvc_testkit::ports;
 
 /// What the proxy does with bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Line {
+pub(crate) enum ProxyMode {
     /// Forwards them.
     Open,
     /// Forwards each piece after this delay.
@@ -31,7 +31,7 @@ pub(crate) enum Line {
 pub(crate) struct Proxy {
     port: u16,
     target: Arc<AtomicU16>,
-    line: watch::Sender<Line>,
+    line: watch::Sender<ProxyMode>,
     /// Number of times that the existing connections were stranded.
     strandings: watch::Sender<usize>,
     /// Number of connections on which bytes are being kept.
@@ -44,7 +44,7 @@ impl Proxy {
     pub(crate) async fn to(target: u16) -> Self {
         let port = ports::free();
         let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("the port is free");
-        let (line, now) = watch::channel(Line::Open);
+        let (line, now) = watch::channel(ProxyMode::Open);
         let (strandings, stranded) = watch::channel(0);
         let target = Arc::new(AtomicU16::new(target));
         let current = Arc::clone(&target);
@@ -52,7 +52,7 @@ impl Proxy {
         let keeps = Arc::clone(&keeping);
         let accepting = tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
-                if *now.borrow() != Line::Cut {
+                if *now.borrow() != ProxyMode::Cut {
                     let (target, keeps) = (current.load(Ordering::Relaxed), Arc::clone(&keeps));
                     let (connected, born) = (connect(near, target, now.clone(), keeps), *stranded.borrow());
                     tokio::spawn(strandable(connected, born, now.clone(), stranded.clone()));
@@ -84,7 +84,7 @@ impl Proxy {
     }
 
     /// Sets how the proxy behaves from now on.
-    pub(crate) fn set(&self, line: Line) {
+    pub(crate) fn set(&self, line: ProxyMode) {
         self.line.send_replace(line);
     }
 }
@@ -92,21 +92,21 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.accepting.abort();
-        self.set(Line::Cut);
+        self.set(ProxyMode::Cut);
     }
 }
 
 /// Counts itself while it exists.
-struct Kept(Arc<AtomicUsize>);
+struct ConnectionGuard(Arc<AtomicUsize>);
 
-impl Kept {
+impl ConnectionGuard {
     fn count(among: &Arc<AtomicUsize>) -> Self {
         among.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(among))
     }
 }
 
-impl Drop for Kept {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -116,46 +116,46 @@ impl Drop for Kept {
 async fn strandable(
     connected: impl Future<Output = ()>,
     born: usize,
-    line: watch::Receiver<Line>,
+    line: watch::Receiver<ProxyMode>,
     mut strandings: watch::Receiver<usize>,
 ) {
     let mut connected = std::pin::pin!(connected);
     let stranded = async { strandings.wait_for(|count| *count > born).await.is_ok() };
     tokio::select! {
         biased;
-        true = stranded => until(line, |line| line == Line::Cut).await,
+        true = stranded => until(line, |line| line == ProxyMode::Cut).await,
         () = &mut connected => {}
     }
 }
 
-async fn connect(near: TcpStream, target: u16, line: watch::Receiver<Line>, keeping: Arc<AtomicUsize>) {
+async fn connect(near: TcpStream, target: u16, line: watch::Receiver<ProxyMode>, keeping: Arc<AtomicUsize>) {
     let Ok(far) = TcpStream::connect(("127.0.0.1", target)).await else { return };
     let _ = (near.set_nodelay(true), far.set_nodelay(true));
-    let outwards = |line| matches!(line, Line::Held | Line::Mute);
+    let outwards = |line| matches!(line, ProxyMode::Held | ProxyMode::Mute);
     let (near_read, near_write) = near.into_split();
     let (far_read, far_write) = far.into_split();
     // The end of one direction ends both.
     tokio::select! {
         () = pass_on(near_read, far_write, line.clone(), &keeping, outwards) => {}
-        () = pass_on(far_read, near_write, line.clone(), &keeping, |line| line == Line::Held) => {}
-        () = until(line, |line| line == Line::Cut) => {}
+        () = pass_on(far_read, near_write, line.clone(), &keeping, |line| line == ProxyMode::Held) => {}
+        () = until(line, |line| line == ProxyMode::Cut) => {}
     }
 }
 
 async fn pass_on(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
-    line: watch::Receiver<Line>,
+    line: watch::Receiver<ProxyMode>,
     keeping: &Arc<AtomicUsize>,
-    keeps: fn(Line) -> bool,
+    keeps: fn(ProxyMode) -> bool,
 ) {
     let mut piece = vec![0; 16 * 1024];
     while let Ok(read @ 1..) = from.read(&mut piece).await {
-        let kept = keeps(*line.borrow()).then(|| Kept::count(keeping));
+        let kept = keeps(*line.borrow()).then(|| ConnectionGuard::count(keeping));
         until(line.clone(), |line| !keeps(line)).await;
         drop(kept);
         let slow = match *line.borrow() {
-            Line::Slow(by) => by,
+            ProxyMode::Slow(by) => by,
             _ => Duration::ZERO,
         };
         tokio::time::sleep(slow).await;
@@ -165,7 +165,7 @@ async fn pass_on(
     }
 }
 
-async fn until(mut line: watch::Receiver<Line>, holds: impl Fn(Line) -> bool) {
+async fn until(mut line: watch::Receiver<ProxyMode>, holds: impl Fn(ProxyMode) -> bool) {
     // On an error, the proxy was dropped, which cuts everything.
     let _ = line.wait_for(|line| holds(*line)).await;
 }

@@ -2,27 +2,27 @@
 
 use std::time::Duration;
 
-use kubesvc::account::{GrantPhase, State};
+use kubesvc_core::{GrantPhase, State};
 use serde_json::json;
 
-use super::proxy::{Line, Proxy};
+use super::proxy::{Proxy, ProxyMode};
 use super::settled::{settled, settled_within};
 use super::{hold, until_database};
-use crate::harness::databases::{self, Kind, Server};
-use crate::harness::must;
-use crate::world::{Agent, Cluster, PATIENCE, Prepare, World};
+use crate::world::{Agent, Cluster, MAX_WAIT, Prepare, World};
+use kubesvc_testkit::databases::{self, Kind, Server};
+use kubesvc_testkit::must;
 
 /// Duration of a fault whose end cannot be observed.
 const A_WHILE: Duration = Duration::from_secs(4);
 
 /// A world whose database runs on its own server, behind a proxy.
-pub(super) struct Far {
+pub(super) struct RemoteDatabase {
     pub(super) world: World,
     line: Proxy,
     pub(super) server: Server,
 }
 
-impl Far {
+impl RemoteDatabase {
     async fn start(kind: Kind) -> Self {
         Self::start_as(kind, World::prepare()).await
     }
@@ -53,7 +53,7 @@ impl Far {
 
 /// Changes of each kind while the database is not usable: what needs no row continues, and what needs one
 /// waits.
-async fn live_without_a_database(far: &Far, cluster: &Cluster) {
+async fn live_without_a_database(far: &RemoteDatabase, cluster: &Cluster) {
     let world = &far.world;
     // The first row reveals that a server is read-only.
     world.patch("stopped", json!({"spec": {"state": "INACTIVE"}})).await;
@@ -75,7 +75,7 @@ const WANTED: [(&str, State); 3] =
     [("kept", State::Active), ("made", State::Active), ("stopped", State::Inactive)];
 
 async fn is_killed_and_comes_back(kind: Kind) {
-    let far = Far::start(kind).await;
+    let far = RemoteDatabase::start(kind).await;
     let (cluster, agent) = far.with_accounts(&["kept", "stopped", "deleted"]).await;
     far.server.kill();
     live_without_a_database(&far, &cluster).await;
@@ -85,17 +85,17 @@ async fn is_killed_and_comes_back(kind: Kind) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mariadb_that_is_killed_and_comes_back_is_caught_up_with() {
+async fn rows_catch_up_after_mariadb_was_killed() {
     is_killed_and_comes_back(Kind::MariaDb).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_postgresql_that_is_killed_and_comes_back_is_caught_up_with() {
+async fn rows_catch_up_after_postgresql_was_killed() {
     is_killed_and_comes_back(Kind::PostgreSql).await;
 }
 
-async fn stands_still(kind: Kind) {
-    let far = Far::start(kind).await;
+async fn server_hangs(kind: Kind) {
+    let far = RemoteDatabase::start(kind).await;
     let (cluster, agent) = far.with_accounts(&["kept", "stopped", "deleted"]).await;
     far.server.pause();
     live_without_a_database(&far, &cluster).await;
@@ -105,21 +105,21 @@ async fn stands_still(kind: Kind) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hanging_mariadb_delays_no_account() {
-    stands_still(Kind::MariaDb).await;
+async fn hanging_mariadb_delays_no_account() {
+    server_hangs(Kind::MariaDb).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hanging_postgresql_delays_no_account() {
-    stands_still(Kind::PostgreSql).await;
+async fn hanging_postgresql_delays_no_account() {
+    server_hangs(Kind::PostgreSql).await;
 }
 
-async fn the_line_is_cut_again_and_again(kind: Kind) {
-    let far = Far::start(kind).await;
+async fn connection_is_cut_repeatedly(kind: Kind) {
+    let far = RemoteDatabase::start(kind).await;
     let (cluster, agent) = far.with_accounts(&["kept", "stopped", "deleted"]).await;
     let world = &far.world;
     for round in 0..4 {
-        far.line.set(if round % 2 == 0 { Line::Cut } else { Line::Held });
+        far.line.set(if round % 2 == 0 { ProxyMode::Cut } else { ProxyMode::Held });
         match round {
             0 => drop(world.patch("stopped", json!({"spec": {"state": "INACTIVE"}})).await),
             1 => world.delete("deleted").await,
@@ -127,22 +127,22 @@ async fn the_line_is_cut_again_and_again(kind: Kind) {
             _ => drop(world.patch("kept", json!({"spec": {"kinds": ["deployment"]}})).await),
         }
         hold(A_WHILE / 4).await;
-        far.line.set(Line::Slow(Duration::from_millis(2)));
+        far.line.set(ProxyMode::Slow(Duration::from_millis(2)));
         hold(A_WHILE / 8).await;
     }
-    far.line.set(Line::Open);
+    far.line.set(ProxyMode::Open);
     until_database(world, false).await;
     settled(world, &[&agent], &WANTED).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mariadb_behind_a_failing_connection_gets_every_row() {
-    the_line_is_cut_again_and_again(Kind::MariaDb).await;
+async fn mariadb_behind_a_failing_connection_gets_every_row() {
+    connection_is_cut_repeatedly(Kind::MariaDb).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_postgresql_behind_a_failing_connection_gets_every_row() {
-    the_line_is_cut_again_and_again(Kind::PostgreSql).await;
+async fn postgresql_behind_a_failing_connection_gets_every_row() {
+    connection_is_cut_repeatedly(Kind::PostgreSql).await;
 }
 
 /// Counts the rows that still show the state before the standby stopped following, among those changed or
@@ -152,8 +152,8 @@ const LOST: &str = "SELECT count(*) + 10 * count(*) FILTER (WHERE name = 'made')
 
 /// Everything changes after the standby has stopped following; then the first server is lost.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_standby_that_takes_over_without_the_last_commits_gets_them_again() {
-    let far = Far::start(Kind::PostgreSql).await;
+async fn promoted_standby_gets_lost_commits_again() {
+    let far = RemoteDatabase::start(Kind::PostgreSql).await;
     let (cluster, agent) = far.with_accounts(&["kept", "stopped", "deleted"]).await;
     let world = &far.world;
     let standby = must(far.server.standby().await);
@@ -175,14 +175,14 @@ async fn a_standby_that_takes_over_without_the_last_commits_gets_them_again() {
     far.line.lead_to(standby.port());
     until_database(world, false).await;
     // Rows and objects are compared once a minute.
-    settled_within(PATIENCE + Duration::from_secs(60), world, &[&agent], &WANTED).await;
+    settled_within(MAX_WAIT + Duration::from_secs(60), world, &[&agent], &WANTED).await;
 }
 
 /// A server that refuses writes is not an unreachable server: the refusal is reported, and repaired when it
 /// accepts writes again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_standby_that_may_only_be_read_is_waited_for_until_it_is_promoted() {
-    let far = Far::start(Kind::PostgreSql).await;
+async fn writes_wait_until_a_read_only_standby_is_promoted() {
+    let far = RemoteDatabase::start(Kind::PostgreSql).await;
     let (cluster, agent) = far.with_accounts(&["kept", "stopped", "deleted"]).await;
     let standby = must(far.server.standby().await);
     far.line.lead_to(standby.port());
@@ -194,8 +194,8 @@ async fn a_standby_that_may_only_be_read_is_waited_for_until_it_is_promoted() {
 }
 
 /// Other sessions lock the rows that the operator writes, in the order that causes deadlocks.
-async fn others_hold_locks(kind: Kind) {
-    let far = Far::start(kind).await;
+async fn other_sessions_hold_locks(kind: Kind) {
+    let far = RemoteDatabase::start(kind).await;
     let (cluster, agent) = far.with_accounts(&["kept", "stopped", "deleted"]).await;
     let world = &far.world;
     let url = world.database_url().to_owned();
@@ -235,11 +235,11 @@ async fn others_hold_locks(kind: Kind) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mariadb_whose_rows_others_lock_gets_every_row_in_the_end() {
-    others_hold_locks(Kind::MariaDb).await;
+async fn mariadb_gets_every_row_despite_locks_of_others() {
+    other_sessions_hold_locks(Kind::MariaDb).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_postgresql_whose_rows_others_lock_gets_every_row_in_the_end() {
-    others_hold_locks(Kind::PostgreSql).await;
+async fn postgresql_gets_every_row_despite_locks_of_others() {
+    other_sessions_hold_locks(Kind::PostgreSql).await;
 }

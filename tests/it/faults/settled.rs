@@ -4,28 +4,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use kube::api::ListParams;
-use kubesvc::account::{KubesvcAccount, State};
+use kubesvc_core::{KubesvcAccount, State};
 use serde_json::json;
 
-use crate::harness::wait::eventually;
-use crate::world::{Agent, PATIENCE, World};
+use crate::world::{Agent, MAX_WAIT, World};
+use kubesvc_testkit::wait::eventually;
 
 /// Waits until exactly these accounts exist, in exactly these states, in every view: the objects, the rows,
 /// the REST API, and the agents, each of which holds exactly those that are ACTIVE in its zone.
 pub(super) async fn settled(world: &World, agents: &[&Agent], wanted: &[(&str, State)]) {
-    settled_within(PATIENCE, world, agents, wanted).await;
+    settled_within(MAX_WAIT, world, agents, wanted).await;
 }
 
 /// Like [`settled`], for what takes longer than the usual timeout.
 pub(super) async fn settled_within(
-    patience: Duration,
+    max_wait: Duration,
     world: &World,
     agents: &[&Agent],
     wanted: &[(&str, State)],
 ) {
     let wanted: BTreeMap<_, _> = wanted.iter().map(|(name, state)| ((*name).to_owned(), *state)).collect();
     let what = format!("{} accounts as desired in {}", wanted.len(), world.namespace());
-    eventually(&what, patience, async || {
+    eventually(&what, max_wait, async || {
         let accounts = objects(world, &wanted).await?;
         rows(world, &accounts).await?;
         shown(world, &wanted).await?;

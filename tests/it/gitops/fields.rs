@@ -2,11 +2,11 @@
 //! tool finds what it applied unchanged, whatever happens to the account.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
-use kubesvc::account::{FIELD_MANAGER, FINALIZER, KubesvcAccount, State};
+use kubesvc_core::{FIELD_MANAGER, FINALIZER, KubesvcAccount, State};
 use serde_json::{Value, json};
 
-use crate::harness::{must, wait::eventually};
-use crate::world::{PATIENCE, World};
+use crate::world::{MAX_WAIT, World};
+use kubesvc_testkit::{must, wait::eventually};
 
 const TOOL: &str = "argocd-controller";
 /// A finalizer of the tool, like the one of Argo CD for foreground pruning.
@@ -69,7 +69,7 @@ fn keys(fields: &Value) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_operator_writes_nothing_of_what_a_tool_applied() {
+async fn operator_writes_no_field_applied_by_a_gitops_tool() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let _east = world.agent("agent-1").zone("east").start().await;
@@ -110,7 +110,7 @@ async fn the_operator_writes_nothing_of_what_a_tool_applied() {
     apply(&world, &moved).await;
     world.until("prod", State::Active).await;
     world.delete("prod").await;
-    let left = eventually("an account without our finalizer", PATIENCE, async || {
+    let left = eventually("an account without our finalizer", MAX_WAIT, async || {
         let account =
             world.try_object("prod").await?.ok_or("it is gone, and the tool's finalizer with it")?;
         if account.has_finalizer() { Err(format!("{:?}", account.metadata.finalizers)) } else { Ok(account) }

@@ -1,13 +1,13 @@
 //! How Argo CD and Flux judge an account in each state.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kubesvc::account::conditions::{ConditionSummary, tell};
-use kubesvc::account::{DesiredState, KubesvcAccount, KubesvcAccountSpec, KubesvcAccountStatus, State};
+use kubesvc_core::conditions::{ConditionSummary, standard_conditions};
+use kubesvc_core::{DesiredState, KubesvcAccount, KubesvcAccountSpec, KubesvcAccountStatus, State};
 use serde_json::{Value, json};
 
-use super::judge::{SCRIPT, Verdict, judge};
-use crate::harness::must;
+use super::verdict::{SCRIPT, Verdict, judge};
 use crate::world::{World, condition};
+use kubesvc_testkit::must;
 
 /// Result of kstatus and health in Argo CD: as desired, in progress, needs action, being deleted.
 const GOOD: [&str; 2] = ["Current", "Healthy"];
@@ -29,14 +29,14 @@ fn told(state: State, desired: DesiredState, story: &ConditionSummary) -> Kubesv
     account.status = Some(KubesvcAccountStatus {
         state: Some(state),
         observed_generation: 3,
-        conditions: tell(&[], story, true, None, 3, &now),
+        conditions: standard_conditions(&[], story, true, None, 3, &now),
         ..KubesvcAccountStatus::default()
     });
     account
 }
 
 /// Every state with either desired state, and failures with and without automatic retry.
-fn stories() -> Vec<(String, KubesvcAccount, [&'static str; 2])> {
+fn states() -> Vec<(String, KubesvcAccount, [&'static str; 2])> {
     let mut all = Vec::new();
     for state in State::ALL.into_iter().filter(|one| !matches!(one, State::Failed | State::DeleteFailed)) {
         for desired in [DesiredState::Active, DesiredState::Inactive] {
@@ -73,11 +73,11 @@ fn stories() -> Vec<(String, KubesvcAccount, [&'static str; 2])> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_state_is_understood_by_both_tools() {
-    let stories = stories();
-    let objects: Vec<Value> = stories.iter().map(|(_, account, _)| json!(account)).collect();
+async fn every_state_has_the_expected_health_in_both_tools() {
+    let states = states();
+    let objects: Vec<Value> = states.iter().map(|(_, account, _)| json!(account)).collect();
     let verdicts = judge(&objects);
-    for ((name, account, expected), verdict) in stories.iter().zip(&verdicts) {
+    for ((name, account, expected), verdict) in states.iter().zip(&verdicts) {
         hold(name, verdict, *expected);
         let ready = condition(account, "Ready").expect("it is always told");
         assert!(verdict.message.contains(&ready.message), "{name}: {verdict:?}");
@@ -86,9 +86,8 @@ async fn every_state_is_understood_by_both_tools() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_status_of_an_older_spec_counts_for_nothing() {
-    let (_, good, _) =
-        stories().into_iter().find(|(_, _, expected)| *expected == GOOD).expect("there is one");
+async fn status_of_an_older_generation_is_in_progress() {
+    let (_, good, _) = states().into_iter().find(|(_, _, expected)| *expected == GOOD).expect("there is one");
     let mut edited = good.clone();
     edited.metadata.generation = Some(4);
     let mut defaulted = good.clone();
@@ -110,7 +109,7 @@ async fn judged(world: &World, name: &str) -> Verdict {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_that_no_operator_has_seen_is_in_progress() {
+async fn account_without_operator_is_in_progress() {
     let world = World::prepare().without_operator().start().await;
     world.account("new").spec("kubeconfig", json!({"file": "/opt/armory/prod"})).create().await;
     let account = world.object("new").await.expect("it was made");
@@ -121,8 +120,8 @@ async fn an_account_that_no_operator_has_seen_is_in_progress() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_operator_writes_is_understood_where_it_rests() {
-    let (world, cluster, [_east, killed, mute]) = World::at_rest().await;
+async fn stable_states_written_by_an_operator_have_the_expected_health() {
+    let (world, cluster, [_east, killed, mute]) = World::without_retries().await;
     let good = cluster.kubeconfig();
     world.account("active").zone("east").kubeconfig(&good).create().await;
     world.account("parked").zone("east").kubeconfig(&good).inactive().create().await;
@@ -154,8 +153,8 @@ async fn what_an_operator_writes_is_understood_where_it_rests() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_for_an_agent_is_in_progress() {
-    let (world, cluster, agent) = World::in_no_hurry().await;
+async fn account_waiting_for_an_agent_is_in_progress() {
+    let (world, cluster, agent) = World::with_long_timeouts().await;
     let good = cluster.kubeconfig();
     for name in ["stopping", "going"] {
         world.account(name).zone("east").kubeconfig(&good).create().await;
@@ -184,7 +183,7 @@ async fn what_waits_for_an_agent_is_in_progress() {
 /// The command from the documentation, on a ConfigMap like Argo CD's: the script arrives unchanged under the
 /// key that Argo CD reads, and existing data stays.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_patch_for_argo_cd_brings_the_script() {
+async fn argo_cd_patch_contains_the_health_script() {
     let world = World::prepare().without_operator().start().await;
     let made = ["create", "configmap", "argocd-cm", "--from-literal=admin.enabled=true"];
     must(world.kubectl(&made).await.ok());

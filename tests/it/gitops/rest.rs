@@ -1,6 +1,6 @@
 //! Accounts managed by a GitOps tool can be changed only there, unless a caller insists.
 
-use kubesvc::account::{FINALIZER, KubesvcAccount, State};
+use kubesvc_core::{FINALIZER, KubesvcAccount, State};
 use serde_json::{Value, json};
 
 use crate::world::{Answer, Call, World};
@@ -71,7 +71,7 @@ fn kept(account: &KubesvcAccount) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_tool_keeps_is_409_with_the_tools_name_for_every_write() {
+async fn every_write_to_a_gitops_owned_account_is_409_naming_the_tool() {
     let world = World::start().await;
     for (name, metadata, said) in tools() {
         apply(&world, name, &metadata).await;
@@ -104,7 +104,7 @@ async fn what_a_tool_keeps_is_409_with_the_tools_name_for_every_write() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_kept_account_among_several_keeps_all_of_them() {
+async fn one_gitops_owned_account_blocks_a_request_for_several() {
     let world = World::start().await;
     let (_, metadata, said) = tools().into_iter().next().expect("there are tools");
     apply(&world, "argo", &metadata).await;
@@ -126,7 +126,7 @@ async fn one_kept_account_among_several_keeps_all_of_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn force_changes_and_deletes_it_all_the_same() {
+async fn force_changes_and_deletes_gitops_owned_accounts() {
     let world = World::start().await;
     for (name, metadata, _) in tools() {
         apply(&world, name, &metadata).await;
@@ -144,7 +144,7 @@ async fn force_changes_and_deletes_it_all_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_caches_what_a_tool_keeps_or_is_being_deleted_is_not_elected_anew_by_rest() {
+async fn rest_does_not_reelect_the_caching_agent_of_gitops_owned_or_deleted_accounts() {
     let world = World::start().await;
     let elect = async |names: Value, query: &str| {
         world.rest("POST", &format!("/armory/agent/assignments{query}"), &names).await

@@ -1,13 +1,13 @@
 //! Commands that change accounts and wait for them.
 
-use kubesvc::account::{KubesvcAccount, State};
+use kubesvc_core::{KubesvcAccount, State};
 use serde_json::json;
 
 use super::{EXEC, plugin, shown};
 use crate::world::World;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn accounts_are_deactivated_activated_tried_again_and_waited_for() {
+async fn deactivate_activate_retry_and_wait_work() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let agent = world.agent("agent-1").zone("east").start().await;
@@ -74,7 +74,7 @@ async fn a_deleted_one(world: &World) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_that_a_gitops_tool_keeps_is_left_alone_unless_forced() {
+async fn gitops_owned_account_is_unchanged_unless_forced() {
     let world = World::prepare().without_operator().start().await;
     for name in ["kept", "free"] {
         world.account(name).create().await;
@@ -98,7 +98,7 @@ async fn an_account_that_a_gitops_tool_keeps_is_left_alone_unless_forced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_is_given_accounts_only_while_it_is_approved() {
+async fn agent_gets_accounts_only_while_approved() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let agent = world.agent("agent-1").zone("east").start().await;

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use kubesvc::account::State;
+use kubesvc_core::State;
 
 use super::run;
-use crate::harness::kubectl::Output;
-use crate::harness::must;
-use crate::harness::wait::eventually;
-use crate::world::{PATIENCE, World};
+use crate::world::{MAX_WAIT, World};
+use kubesvc_testkit::kubectl::Output;
+use kubesvc_testkit::must;
+use kubesvc_testkit::wait::eventually;
 
 /// A person with a kubeconfig of their own.
 struct Person<'w> {
@@ -29,7 +29,7 @@ impl<'w> Person<'w> {
         must(world.kubectl(&["create", "rolebinding", &name, &role, &group]).await.ok());
         let person = Self { world, kubeconfig };
         // The API server takes a moment to apply a binding.
-        eventually("rights that hold", PATIENCE, async || {
+        eventually("rights that hold", MAX_WAIT, async || {
             let answer = person.plugin(&["list"]).await;
             if answer.code == Some(0) { Ok(()) } else { Err(format!("{answer:?}")) }
         })
@@ -79,7 +79,7 @@ async fn world() -> (World, crate::world::Agent) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_view_sees_everything_and_changes_nothing() {
+async fn viewers_see_everything_and_change_nothing() {
     let (world, _agent) = world().await;
     let viewer = Person::with(&world, "kubesvc-view").await;
     for shown in [
@@ -123,7 +123,7 @@ async fn who_may_view_sees_everything_and_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_operate_changes_accounts_and_agents_and_reads_no_secret() {
+async fn operators_change_accounts_and_agents_and_read_no_secret() {
     let (world, _agent) = world().await;
     let operator = Person::with(&world, "kubesvc-operate").await;
     for command in [

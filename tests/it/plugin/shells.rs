@@ -5,13 +5,13 @@ use std::path::Path;
 use std::process::Command;
 
 use kube::api::{Patch, PatchParams};
-use kubesvc::account::KubesvcAccount;
+use kubesvc_core::KubesvcAccount;
 use serde_json::json;
 
 use super::{PLUGIN, folder, run, run_with, shown};
-use crate::harness::folder::Folder;
-use crate::harness::{assets, controlplane, must};
 use crate::world::World;
+use kubesvc_testkit::folder::Folder;
+use kubesvc_testkit::{assets, controlplane, must};
 
 async fn real_kubectl() -> String {
     let assets = tokio::task::spawn_blocking(assets::ensure).await.map_err(|error| error.to_string());
@@ -19,7 +19,7 @@ async fn real_kubectl() -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kubectl_finds_the_program_as_its_plugin_and_completes_it() {
+async fn kubectl_runs_and_completes_the_plugin() {
     let world = World::prepare().without_operator().start().await;
     world.account("production").create().await;
     let tools = must(Folder::new("tools"));
@@ -49,7 +49,7 @@ async fn kubectl_finds_the_program_as_its_plugin_and_completes_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn completion_scripts_are_there_for_each_shell() {
+async fn completion_scripts_exist_for_each_shell() {
     let plane = controlplane::shared().await;
     let folder = must(Folder::new("completion"));
     for shell in ["bash", "zsh", "fish", "powershell"] {
@@ -66,7 +66,7 @@ async fn completion_scripts_are_there_for_each_shell() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_that_goes_away_is_no_error() {
+async fn closed_output_pipe_is_no_error() {
     let world = World::prepare().without_operator().start().await;
     world.account("production").create().await;
     assert!(Path::new(PLUGIN).exists());
@@ -78,7 +78,7 @@ async fn a_reader_that_goes_away_is_no_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_a_terminal_there_are_colours_counts_and_a_bar() {
+async fn terminal_output_has_colours_counts_and_a_progress_bar() {
     let world = World::prepare().without_operator().start().await;
     for name in ["one", "two"] {
         world.account(name).create().await;

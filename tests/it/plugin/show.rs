@@ -1,11 +1,11 @@
 //! Commands that show accounts and agents.
 
-use kubesvc::account::State;
+use kubesvc_core::State;
 use serde_json::Value;
 
 use super::{EXEC, json, plugin, row, run_with, shown};
-use crate::harness::must;
 use crate::world::World;
+use kubesvc_testkit::must;
 
 /// An operator, an agent in zone east, and three accounts: one that works, one that is refused, one without
 /// an agent.

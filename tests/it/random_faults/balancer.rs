@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-use super::book::{Book, Target};
-use crate::harness::ports;
+use super::fault_log::{FaultLog, Target};
+use kubesvc_testkit::ports;
 
 /// Time for which a paused replica is still dialled, because no probe has noticed yet.
 const UNNOTICED: Duration = Duration::from_secs(3);
@@ -21,13 +21,13 @@ pub(super) struct Balancer {
 
 impl Balancer {
     /// Starts a balancer in front of these ports.
-    pub(super) async fn before(targets: Vec<u16>, book: Arc<Book>) -> Self {
+    pub(super) async fn before(targets: Vec<u16>, fault_log: Arc<FaultLog>) -> Self {
         let port = ports::free();
         let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("the port is free");
         let accepting = tokio::spawn(async move {
             let (targets, next) = (Arc::new(targets), Arc::new(AtomicUsize::new(0)));
             while let Ok((near, _)) = listener.accept().await {
-                tokio::spawn(connect(near, Arc::clone(&targets), Arc::clone(&next), Arc::clone(&book)));
+                tokio::spawn(connect(near, Arc::clone(&targets), Arc::clone(&next), Arc::clone(&fault_log)));
             }
         });
         Self { port, accepting }
@@ -46,10 +46,15 @@ impl Drop for Balancer {
 }
 
 /// Connects to the next replica in turn that accepts a connection.
-async fn connect(mut near: TcpStream, targets: Arc<Vec<u16>>, next: Arc<AtomicUsize>, book: Arc<Book>) {
+async fn connect(
+    mut near: TcpStream,
+    targets: Arc<Vec<u16>>,
+    next: Arc<AtomicUsize>,
+    fault_log: Arc<FaultLog>,
+) {
     for _ in 0..targets.len() {
         let place = next.fetch_add(1, Ordering::Relaxed) % targets.len();
-        if book.is_halted(Target::Replica(place), UNNOTICED) {
+        if fault_log.is_halted(Target::Replica(place), UNNOTICED) {
             continue;
         }
         if let Ok(mut far) = TcpStream::connect(("127.0.0.1", targets[place])).await {

@@ -6,23 +6,23 @@ use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use kubesvc::account::KubesvcAccount;
+use kubesvc_core::KubesvcAccount;
 use serde_json::{Value, json};
 
-use super::plan::{self, By, Change, REPLICAS, What};
+use super::plan::{self, Change, ChangeKind, REPLICAS, Via};
 use super::scene::{Scene, fields, state};
 use super::watcher::Watcher;
 use crate::world::Call;
 
 /// Pause between two attempts.
-const PAUSE: Duration = Duration::from_millis(300);
+const RETRY_DELAY: Duration = Duration::from_millis(300);
 /// Number of attempts after which no fault explains the failure.
-const TRIES: usize = 400;
+const MAX_ATTEMPTS: usize = 400;
 
 /// Result of one attempt.
-enum Try {
+enum Attempt {
     Done,
-    Again(String),
+    Retry(String),
 }
 
 impl Scene {
@@ -31,81 +31,83 @@ impl Scene {
         for change in changes {
             tokio::time::sleep_until((begun + change.at).into()).await;
             let name = plan::name(change.account);
-            self.chronicle
-                .of_account(&name, format!("asked: {:?} by {:?}: {:?}", change.what, change.by, change.wish));
+            self.event_log.of_account(
+                &name,
+                format!("asked: {:?} by {:?}: {:?}", change.kind, change.via, change.desired),
+            );
             if let Err(why) = self.change(watcher, &name, change).await {
-                self.chronicle
-                    .violation(Some(&name), format!("{:?} of {name} is not taken: {why}", change.what));
+                self.event_log
+                    .violation(Some(&name), format!("{:?} of {name} is not taken: {why}", change.kind));
             }
-            self.chronicle.of_account(&name, format!("taken: {:?}", change.what));
-            self.chronicle.count(format!("change:{:?}", change.what));
+            self.event_log.of_account(&name, format!("taken: {:?}", change.kind));
+            self.event_log.count(format!("change:{:?}", change.kind));
         }
     }
 
     async fn change(&self, watcher: &Watcher, name: &str, change: Change) -> Result<(), String> {
-        if matches!(change.what, What::Delete | What::Recreate) {
-            let uid = self.until_deleted(watcher, name, change.by).await?;
+        if matches!(change.kind, ChangeKind::Delete | ChangeKind::Recreate) {
+            let uid = self.until_deleted(watcher, name, change.via).await?;
             if let Some(uid) = uid {
                 self.until_gone(name, &uid).await?;
             }
         }
-        if matches!(change.what, What::Delete) {
+        if matches!(change.kind, ChangeKind::Delete) {
             return Ok(());
         }
-        until_done(async |number| match change.what {
-            What::Create | What::Recreate => self.create(name, change, number).await,
+        until_done(async |number| match change.kind {
+            ChangeKind::Create | ChangeKind::Recreate => self.create(name, change, number).await,
             _ => self.set(name, change, number).await,
         })
         .await
     }
 
     /// Sets the field that the change is about.
-    async fn set(&self, name: &str, change: Change, number: usize) -> Try {
-        let wish = change.wish.expect("it is not deleted");
-        let all = fields(wish);
-        let field = match change.what {
-            What::Activate | What::Deactivate => "state",
-            What::Move => "zoneId",
-            What::Redefine => "kinds",
+    async fn set(&self, name: &str, change: Change, number: usize) -> Attempt {
+        let desired = change.desired.expect("it is not deleted");
+        let all = fields(desired);
+        let field = match change.kind {
+            ChangeKind::Activate | ChangeKind::Deactivate => "state",
+            ChangeKind::Move => "zoneId",
+            ChangeKind::Redefine => "kinds",
             _ => "environment",
         };
-        match change.by {
-            By::Client => {
+        match change.via {
+            Via::Client => {
                 let patch = Patch::Merge(json!({"spec": {field: all[field]}}));
-                told(self.accounts().patch(name, &PatchParams::default(), &patch).await)
+                client_attempt(self.accounts().patch(name, &PatchParams::default(), &patch).await)
             }
-            By::Rest(replica) if field == "state" => {
-                let body = json!([{"name": name, "state": state(wish)}]);
+            Via::Rest(replica) if field == "state" => {
+                let body = json!([{"name": name, "state": state(desired)}]);
                 self.rest(replica + number, "PATCH", "/armory/accounts", &body).await
             }
-            By::Rest(replica) => {
+            Via::Rest(replica) => {
                 let body = json!({"name": name, field: all[field]});
                 self.rest(replica + number, "PUT", "/armory/accounts/dynamic", &body).await
             }
         }
     }
 
-    async fn create(&self, name: &str, change: Change, number: usize) -> Try {
-        let wish = change.wish.expect("it is made");
-        let mut spec = fields(wish);
-        match change.by {
-            By::Client => {
+    async fn create(&self, name: &str, change: Change, number: usize) -> Attempt {
+        let desired = change.desired.expect("it is made");
+        let mut spec = fields(desired);
+        match change.via {
+            Via::Client => {
                 spec["kubeconfig"] = json!({"secretRef": {"name": name}});
                 let spec = serde_json::from_value(spec).expect("a spec as the type has it");
                 let account = KubesvcAccount::new(name, spec);
                 match self.accounts().create(&PostParams::default(), &account).await {
                     // An earlier attempt was accepted, but its response was lost.
-                    Err(kube::Error::Api(status)) if status.code == 409 && number > 0 => Try::Done,
-                    answer => told(answer),
+                    Err(kube::Error::Api(status)) if status.code == 409 && number > 0 => Attempt::Done,
+                    answer => client_attempt(answer),
                 }
             }
-            By::Rest(replica) => {
+            Via::Rest(replica) => {
                 spec["name"] = json!(name);
                 spec["kubeconfigContents"] = json!(self.cluster.kubeconfig());
                 let path = "/armory/accounts/dynamic";
                 match self.rest_status(replica + number, "POST", path, &spec).await {
-                    Ok((StatusCode::CONFLICT, _)) if number > 0 => Try::Done,
-                    answer => told_by_rest(answer),
+                    Ok((StatusCode::CONFLICT, _)) if number > 0 => Attempt::Done,
+                    answer => rest_attempt(answer),
                 }
             }
         }
@@ -113,22 +115,22 @@ impl Scene {
 
     /// Requests the deletion until it is accepted. Returns the uid of the deleted object, unless it was gone
     /// already.
-    async fn until_deleted(&self, watcher: &Watcher, name: &str, by: By) -> Result<Option<String>, String> {
+    async fn until_deleted(&self, watcher: &Watcher, name: &str, via: Via) -> Result<Option<String>, String> {
         let mut uid = None;
         until_done(async |number| {
             let account = match self.accounts().get_opt(name).await {
                 Ok(Some(account)) => account,
-                Ok(None) => return Try::Done,
-                Err(error) => return Try::Again(error.to_string()),
+                Ok(None) => return Attempt::Done,
+                Err(error) => return Attempt::Retry(error.to_string()),
             };
             uid.clone_from(&account.metadata.uid);
             if account.metadata.deletion_timestamp.is_some() {
-                return Try::Done;
+                return Attempt::Done;
             }
-            watcher.asked_to_go(uid.as_deref().unwrap_or_default());
-            match by {
-                By::Client => told(self.accounts().delete(name, &DeleteParams::default()).await),
-                By::Rest(replica) => {
+            watcher.deletion_requested(uid.as_deref().unwrap_or_default());
+            match via {
+                Via::Client => client_attempt(self.accounts().delete(name, &DeleteParams::default()).await),
+                Via::Rest(replica) => {
                     self.rest(replica + number, "DELETE", "/armory/accounts", &json!([name])).await
                 }
             }
@@ -140,10 +142,10 @@ impl Scene {
     async fn until_gone(&self, name: &str, uid: &str) -> Result<(), String> {
         until_done(async |_| match self.accounts().get_metadata_opt(name).await {
             Ok(Some(account)) if account.metadata.uid.as_deref() == Some(uid) => {
-                Try::Again("it is still there".to_owned())
+                Attempt::Retry("it is still there".to_owned())
             }
-            Ok(_) => Try::Done,
-            Err(error) => Try::Again(error.to_string()),
+            Ok(_) => Attempt::Done,
+            Err(error) => Attempt::Retry(error.to_string()),
         })
         .await
     }
@@ -152,8 +154,8 @@ impl Scene {
         self.world.api()
     }
 
-    async fn rest(&self, replica: usize, method: &str, path: &str, body: &Value) -> Try {
-        told_by_rest(self.rest_status(replica, method, path, body).await)
+    async fn rest(&self, replica: usize, method: &str, path: &str, body: &Value) -> Attempt {
+        rest_attempt(self.rest_status(replica, method, path, body).await)
     }
 
     async fn rest_status(
@@ -171,31 +173,31 @@ impl Scene {
 }
 
 /// Repeats an attempt until it succeeds.
-async fn until_done(mut attempt: impl AsyncFnMut(usize) -> Try) -> Result<(), String> {
+async fn until_done(mut attempt: impl AsyncFnMut(usize) -> Attempt) -> Result<(), String> {
     let mut last = String::new();
-    for number in 0..TRIES {
+    for number in 0..MAX_ATTEMPTS {
         match attempt(number).await {
-            Try::Done => return Ok(()),
-            Try::Again(why) => last = why,
+            Attempt::Done => return Ok(()),
+            Attempt::Retry(why) => last = why,
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(RETRY_DELAY).await;
     }
     Err(last)
 }
 
-fn told<T>(answer: Result<T, kube::Error>) -> Try {
+fn client_attempt<T>(answer: Result<T, kube::Error>) -> Attempt {
     match answer {
-        Ok(_) => Try::Done,
-        Err(error) => Try::Again(error.to_string()),
+        Ok(_) => Attempt::Done,
+        Err(error) => Attempt::Retry(error.to_string()),
     }
 }
 
 /// Interprets the response of a replica. If its list of accounts is outdated, it may not know one yet (400,
 /// 404), or still list it (409).
-fn told_by_rest(answer: Result<(StatusCode, String), String>) -> Try {
+fn rest_attempt(answer: Result<(StatusCode, String), String>) -> Attempt {
     match answer {
-        Ok((StatusCode::ACCEPTED, _)) => Try::Done,
-        Ok((status, text)) => Try::Again(format!("{status}: {text}")),
-        Err(why) => Try::Again(why),
+        Ok((StatusCode::ACCEPTED, _)) => Attempt::Done,
+        Ok((status, text)) => Attempt::Retry(format!("{status}: {text}")),
+        Err(why) => Attempt::Retry(why),
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use super::deck::{self, Deck};
+use super::fault_schedule::{self, FaultSchedule};
 
 /// Number of accounts.
 pub(super) const ACCOUNTS: usize = 200;
@@ -23,7 +23,7 @@ const CHANGES: std::ops::Range<u64> = 50..450;
 
 /// Kind of fault of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Way {
+pub(super) enum FaultMode {
     /// SIGKILL, then a new start.
     Kill,
     /// SIGTERM, then a new start.
@@ -34,7 +34,7 @@ pub(super) enum Way {
 
 /// Target of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Whom {
+pub(super) enum FaultScope {
     /// The replica that leads at that time.
     Leader,
     /// One of the other replicas.
@@ -58,13 +58,13 @@ pub(super) struct Fault {
     pub(super) at: Duration,
     /// How long the process is down or paused.
     pub(super) lasts: Duration,
-    pub(super) way: Way,
-    pub(super) whom: Whom,
+    pub(super) mode: FaultMode,
+    pub(super) scope: FaultScope,
 }
 
 /// Desired state of an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Wish {
+pub(super) struct DesiredAccount {
     pub(super) active: bool,
     /// Index of its zone in [`ZONES`].
     pub(super) zone: usize,
@@ -74,9 +74,9 @@ pub(super) struct Wish {
     pub(super) environment: u32,
 }
 
-/// Way in which a change is made.
+/// How a change is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
+pub(super) enum Via {
     /// A write to the API server, like kubectl.
     Client,
     /// A REST call to a replica.
@@ -85,7 +85,7 @@ pub(super) enum By {
 
 /// Kind of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum What {
+pub(super) enum ChangeKind {
     Activate,
     Deactivate,
     Move,
@@ -105,10 +105,10 @@ pub(super) struct Change {
     /// Time, relative to the start of the round; not before earlier changes of the account.
     pub(super) at: Duration,
     pub(super) account: usize,
-    pub(super) by: By,
-    pub(super) what: What,
+    pub(super) via: Via,
+    pub(super) kind: ChangeKind,
     /// Desired state afterwards; `None` if the account is deleted.
-    pub(super) wish: Option<Wish>,
+    pub(super) desired: Option<DesiredAccount>,
 }
 
 /// A round of faults and changes, after which everything must be as desired.
@@ -117,7 +117,7 @@ pub(super) struct Round {
     pub(super) faults: Vec<Fault>,
     pub(super) changes: Vec<Change>,
     /// Desired states at the end of the round.
-    pub(super) wishes: Vec<Option<Wish>>,
+    pub(super) desired_accounts: Vec<Option<DesiredAccount>>,
 }
 
 /// A run.
@@ -125,7 +125,7 @@ pub(super) struct Round {
 pub(super) struct Plan {
     pub(super) seed: u64,
     /// Desired states at the start.
-    pub(super) first: Vec<Option<Wish>>,
+    pub(super) first: Vec<Option<DesiredAccount>>,
     pub(super) rounds: Vec<Round>,
 }
 
@@ -134,27 +134,31 @@ impl Plan {
     pub(super) fn new(seed: u64, lasts: Duration) -> Self {
         let mut random = Rng::with_seed(seed);
         let first: Vec<_> = (0..ACCOUNTS).map(|account| Some(first(account, &mut random))).collect();
-        let (mut wishes, mut rounds, mut left) = (first.clone(), Vec::new(), lasts);
-        let mut deck = Deck::default();
+        let (mut desired_accounts, mut rounds, mut left) = (first.clone(), Vec::new(), lasts);
+        let mut schedule = FaultSchedule::default();
         while !left.is_zero() {
             // A last round that would be very short is merged into the one before it.
             let length = if left < ROUND * 3 / 2 { left } else { ROUND };
             left -= length;
-            let faults = deck::faults(&mut random, &mut deck, length);
-            let changes = changes(&mut random, &mut wishes, length);
-            rounds.push(Round { faults, changes, wishes: wishes.clone() });
+            let faults = fault_schedule::faults(&mut random, &mut schedule, length);
+            let changes = changes(&mut random, &mut desired_accounts, length);
+            rounds.push(Round { faults, changes, desired_accounts: desired_accounts.clone() });
         }
         Self { seed, first, rounds }
     }
 }
 
 /// Desired state of an account at the start. Accounts that are left alone are ACTIVE.
-fn first(account: usize, random: &mut Rng) -> Wish {
+fn first(account: usize, random: &mut Rng) -> DesiredAccount {
     let active = account < STEADY || random.u8(0..4) > 0;
-    Wish { active, zone: account % ZONES.len(), kinds: 0, environment: 0 }
+    DesiredAccount { active, zone: account % ZONES.len(), kinds: 0, environment: 0 }
 }
 
-fn changes(random: &mut Rng, wishes: &mut [Option<Wish>], length: Duration) -> Vec<Change> {
+fn changes(
+    random: &mut Rng,
+    desired_accounts: &mut [Option<DesiredAccount>],
+    length: Duration,
+) -> Vec<Change> {
     let (mut all, mut at) = (Vec::new(), Duration::ZERO);
     loop {
         at += Duration::from_millis(random.u64(CHANGES));
@@ -162,31 +166,35 @@ fn changes(random: &mut Rng, wishes: &mut [Option<Wish>], length: Duration) -> V
             return all;
         }
         let account = random.usize(STEADY..ACCOUNTS);
-        let by = if random.bool() { By::Client } else { By::Rest(random.usize(0..REPLICAS)) };
-        let (what, wish) = change(random, wishes[account]);
-        wishes[account] = wish;
-        all.push(Change { at, account, by, what, wish });
+        let via = if random.bool() { Via::Client } else { Via::Rest(random.usize(0..REPLICAS)) };
+        let (kind, desired) = change(random, desired_accounts[account]);
+        desired_accounts[account] = desired;
+        all.push(Change { at, account, via, kind, desired });
     }
 }
 
 /// Chooses a change. Half of the changes switch between ACTIVE and INACTIVE.
-fn change(random: &mut Rng, now: Option<Wish>) -> (What, Option<Wish>) {
+fn change(random: &mut Rng, now: Option<DesiredAccount>) -> (ChangeKind, Option<DesiredAccount>) {
     let elsewhere = |random: &mut Rng, zone: usize| (zone + random.usize(1..ZONES.len())) % ZONES.len();
     let Some(now) = now else {
-        let wish = Wish { active: true, zone: random.usize(0..ZONES.len()), kinds: 0, environment: 0 };
-        return (What::Create, Some(wish));
+        let desired =
+            DesiredAccount { active: true, zone: random.usize(0..ZONES.len()), kinds: 0, environment: 0 };
+        return (ChangeKind::Create, Some(desired));
     };
     match random.u8(0..20) {
-        0..10 if now.active => (What::Deactivate, Some(Wish { active: false, ..now })),
-        0..10 => (What::Activate, Some(Wish { active: true, ..now })),
-        10..14 => (What::Move, Some(Wish { zone: elsewhere(random, now.zone), ..now })),
-        14 | 15 => (What::Redefine, Some(Wish { kinds: now.kinds + 1, ..now })),
-        16 => (What::Describe, Some(Wish { environment: now.environment + 1, ..now })),
+        0..10 if now.active => (ChangeKind::Deactivate, Some(DesiredAccount { active: false, ..now })),
+        0..10 => (ChangeKind::Activate, Some(DesiredAccount { active: true, ..now })),
+        10..14 => (ChangeKind::Move, Some(DesiredAccount { zone: elsewhere(random, now.zone), ..now })),
+        14 | 15 => (ChangeKind::Redefine, Some(DesiredAccount { kinds: now.kinds + 1, ..now })),
+        16 => (ChangeKind::Describe, Some(DesiredAccount { environment: now.environment + 1, ..now })),
         17 | 18 => {
             let zone = if random.bool() { elsewhere(random, now.zone) } else { now.zone };
-            (What::Recreate, Some(Wish { active: random.u8(0..4) > 0, zone, kinds: 0, environment: 0 }))
+            (
+                ChangeKind::Recreate,
+                Some(DesiredAccount { active: random.u8(0..4) > 0, zone, kinds: 0, environment: 0 }),
+            )
         }
-        _ => (What::Delete, None),
+        _ => (ChangeKind::Delete, None),
     }
 }
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 
-use super::book::Target;
-use super::plan::{AGENTS, Fault, REPLICAS, Way, Whom};
+use super::fault_log::Target;
+use super::plan::{AGENTS, Fault, FaultMode, FaultScope, REPLICAS};
 use super::scene::Scene;
-use crate::harness::must;
+use kubesvc_testkit::must;
 
 /// Interval between checks of replicas and agents.
 const LOOK: Duration = Duration::from_millis(500);
@@ -30,53 +30,56 @@ impl Leader {
 
 impl Scene {
     /// Executes one fault from start to end.
-    pub(super) async fn carry_out(&self, fault: Fault, leader: &Leader) {
-        let Fault { lasts, way, whom, .. } = fault;
+    pub(super) async fn execute(&self, fault: Fault, leader: &Leader) {
+        let Fault { lasts, mode, scope, .. } = fault;
         // The previous fault may take longer than planned: what was stopped has to start again.
-        let _turn = futures::future::join_all(self.turns(whom).iter().map(Mutex::lock)).await;
-        let targets = targets(whom, leader.get());
-        self.chronicle.done(format!("{way:?} {whom:?} ({targets:?}) for {:.1} s", lasts.as_secs_f64()));
-        self.chronicle.count(format!("fault:{}", kind(fault)));
-        let places: Vec<_> = targets.iter().map(|target| self.book.begin(*target, way)).collect();
-        futures::future::join_all(targets.iter().map(|target| self.hit(*target, way))).await;
+        let _turn = futures::future::join_all(self.turns(scope).iter().map(Mutex::lock)).await;
+        let targets = targets(scope, leader.get());
+        self.event_log
+            .of_process(format!("{mode:?} {scope:?} ({targets:?}) for {:.1} s", lasts.as_secs_f64()));
+        self.event_log.count(format!("fault:{}", kind(fault)));
+        let places: Vec<_> = targets.iter().map(|target| self.fault_log.begin(*target, mode)).collect();
+        futures::future::join_all(targets.iter().map(|target| self.hit(*target, mode))).await;
         // The sleep is the fault itself, not a wait for a condition.
         tokio::time::sleep(lasts).await;
-        futures::future::join_all(targets.iter().map(|target| self.heal(*target, way))).await;
-        places.into_iter().for_each(|place| self.book.end(place));
-        self.chronicle.done(format!("{way:?} {whom:?} is over"));
+        futures::future::join_all(targets.iter().map(|target| self.heal(*target, mode))).await;
+        places.into_iter().for_each(|place| self.fault_log.end(place));
+        self.event_log.of_process(format!("{mode:?} {scope:?} is over"));
     }
 
     /// The locks that a fault waits for. All replicas share one.
-    fn turns(&self, whom: Whom) -> &[Mutex<()>] {
-        match whom {
-            Whom::Agent(agent) => &self.turns[agent..=agent],
-            Whom::Zone(zone) => &self.turns[2 * zone..2 * zone + 2],
-            Whom::Leader | Whom::Follower(_) | Whom::Replicas => &self.turns[AGENTS..=AGENTS],
-            Whom::Database => &self.turns[AGENTS + 1..AGENTS + 2],
-            Whom::ApiServer => &self.turns[AGENTS + 2..],
+    fn turns(&self, scope: FaultScope) -> &[Mutex<()>] {
+        match scope {
+            FaultScope::Agent(agent) => &self.turns[agent..=agent],
+            FaultScope::Zone(zone) => &self.turns[2 * zone..2 * zone + 2],
+            FaultScope::Leader | FaultScope::Follower(_) | FaultScope::Replicas => {
+                &self.turns[AGENTS..=AGENTS]
+            }
+            FaultScope::Database => &self.turns[AGENTS + 1..AGENTS + 2],
+            FaultScope::ApiServer => &self.turns[AGENTS + 2..],
         }
     }
 
-    async fn hit(&self, target: Target, way: Way) {
-        match (target, way) {
-            (Target::Replica(one), Way::Kill) => self.replica(one).kill(),
-            (Target::Replica(one), Way::Halt) => self.replica(one).pause(),
-            (Target::Replica(one), Way::End) => self.end_replica(one).await,
-            (Target::Agent(one), Way::Kill) => self.agents[one].kill(),
-            (Target::Agent(one), Way::Halt) => self.agents[one].pause(),
-            (Target::Agent(one), Way::End) => {
+    async fn hit(&self, target: Target, mode: FaultMode) {
+        match (target, mode) {
+            (Target::Replica(one), FaultMode::Kill) => self.replica(one).kill(),
+            (Target::Replica(one), FaultMode::Halt) => self.replica(one).pause(),
+            (Target::Replica(one), FaultMode::End) => self.end_replica(one).await,
+            (Target::Agent(one), FaultMode::Kill) => self.agents[one].kill(),
+            (Target::Agent(one), FaultMode::Halt) => self.agents[one].pause(),
+            (Target::Agent(one), FaultMode::End) => {
                 let status = self.agents[one].terminate().await;
                 if !status.success() {
                     let agent = self.agents[one].id();
-                    self.chronicle.violation(None, format!("agent {agent} was asked to end: {status}"));
+                    self.event_log.violation(None, format!("agent {agent} was asked to end: {status}"));
                 }
             }
-            (Target::Database, Way::Kill) => self.server.kill(),
-            (Target::Database, Way::Halt) => self.server.pause(),
-            (Target::Database, Way::End) => must(self.server.stop().await),
-            (Target::ApiServer, Way::Kill) => self.world.control_plane().stop_apiserver(),
-            (Target::ApiServer, Way::Halt) => self.world.control_plane().pause(),
-            (Target::ApiServer, Way::End) => self.world.control_plane().end_apiserver(END).await,
+            (Target::Database, FaultMode::Kill) => self.server.kill(),
+            (Target::Database, FaultMode::Halt) => self.server.pause(),
+            (Target::Database, FaultMode::End) => must(self.server.stop().await),
+            (Target::ApiServer, FaultMode::Kill) => self.world.control_plane().stop_apiserver(),
+            (Target::ApiServer, FaultMode::Halt) => self.world.control_plane().pause(),
+            (Target::ApiServer, FaultMode::End) => self.world.control_plane().end_apiserver(END).await,
         }
     }
 
@@ -87,44 +90,44 @@ impl Scene {
             return;
         }
         let status = replica.terminate().await;
-        let may_fail = self.lacks_something(MAY_END);
+        let may_fail = self.lacked_a_server(MAY_END);
         if !status.success() && !may_fail {
-            self.chronicle.violation(None, format!("replica {one} was asked to end: {status}"));
+            self.event_log.violation(None, format!("replica {one} was asked to end: {status}"));
         }
     }
 
-    async fn heal(&self, target: Target, way: Way) {
-        match (target, way) {
-            (Target::Replica(one), Way::Halt) => self.replica(one).resume(),
+    async fn heal(&self, target: Target, mode: FaultMode) {
+        match (target, mode) {
+            (Target::Replica(one), FaultMode::Halt) => self.replica(one).resume(),
             (Target::Replica(one), _) => self.replica(one).launch_with(&[]),
-            (Target::Agent(one), Way::Halt) => self.agents[one].resume(),
+            (Target::Agent(one), FaultMode::Halt) => self.agents[one].resume(),
             (Target::Agent(one), _) => self.agents[one].launch(),
-            (Target::Database, Way::Halt) => self.server.resume(),
+            (Target::Database, FaultMode::Halt) => self.server.resume(),
             (Target::Database, _) => must(self.server.start().await),
-            (Target::ApiServer, Way::Halt) => self.world.control_plane().resume(),
+            (Target::ApiServer, FaultMode::Halt) => self.world.control_plane().resume(),
             (Target::ApiServer, _) => must(self.world.control_plane().start_apiserver().await),
         }
     }
 
     /// Whether a replica may have been without its database or API server within this time.
-    fn lacks_something(&self, within: Duration) -> bool {
-        [Target::Database, Target::ApiServer].iter().any(|target| self.book.was_hit(*target, within))
+    fn lacked_a_server(&self, within: Duration) -> bool {
+        [Target::Database, Target::ApiServer].iter().any(|target| self.fault_log.was_hit(*target, within))
     }
 
     /// Restarts exited processes and finds out which replica leads, for as long as the run lasts.
-    pub(super) async fn look_after(&self, leader: &Leader) {
+    pub(super) async fn supervise(&self, leader: &Leader) {
         loop {
             for one in 0..REPLICAS {
-                self.look_after_replica(one, leader).await;
+                self.supervise_replica(one, leader).await;
             }
             for one in 0..AGENTS {
-                if !self.book.is_hit(Target::Agent(one))
+                if !self.fault_log.is_hit(Target::Agent(one))
                     && let Some(status) = self.agents[one].exited()
                     // It may have had a fault meanwhile.
-                    && !self.book.was_hit(Target::Agent(one), LOOK)
+                    && !self.fault_log.was_hit(Target::Agent(one), LOOK)
                 {
                     let what = format!("agent {} has ended by itself: {status}", self.agents[one].id());
-                    self.chronicle.violation(None, what);
+                    self.event_log.violation(None, what);
                     self.agents[one].launch();
                 }
             }
@@ -132,30 +135,30 @@ impl Scene {
         }
     }
 
-    async fn look_after_replica(&self, one: usize, leader: &Leader) {
+    async fn supervise_replica(&self, one: usize, leader: &Leader) {
         let (replica, target) = (self.replica(one), Target::Replica(one));
-        if self.book.is_hit(target) {
+        if self.fault_log.is_hit(target) {
             return;
         }
         if let Some(status) = replica.exited() {
             let why = replica.check_running().err().unwrap_or_default();
-            if self.book.was_hit(target, LOOK) && status.code().is_none() {
+            if self.fault_log.was_hit(target, LOOK) && status.code().is_none() {
                 return;
             }
             let last = why.lines().last().unwrap_or_default().to_owned();
-            if status.code() == Some(1) && self.lacks_something(MAY_END) {
-                self.chronicle.count("also:replicas that found no database or API server at their start");
-                self.chronicle.done(format!("replica {one} has ended and is started again: {last}"));
+            if status.code() == Some(1) && self.lacked_a_server(MAY_END) {
+                self.event_log.count("also:replicas that found no database or API server at their start");
+                self.event_log.of_process(format!("replica {one} has ended and is started again: {last}"));
             } else {
-                self.chronicle.violation(None, format!("replica {one} has ended by itself: {why}"));
+                self.event_log.violation(None, format!("replica {one} has ended by itself: {why}"));
             }
             replica.launch_with(&[]);
             return;
         }
         let asked = tokio::time::timeout(LOOK, replica.metric("kubesvc_leader")).await;
         if asked == Ok(Ok(1)) && leader.0.swap(one, Ordering::Relaxed) != one {
-            self.chronicle.count("also:changes of leader");
-            self.chronicle.done(format!("replica {one} leads"));
+            self.event_log.count("also:changes of leader");
+            self.event_log.of_process(format!("replica {one} leads"));
         }
     }
 
@@ -171,33 +174,33 @@ impl Scene {
     }
 }
 
-fn targets(whom: Whom, leader: usize) -> Vec<Target> {
-    match whom {
-        Whom::Leader => vec![Target::Replica(leader)],
-        Whom::Follower(which) => vec![Target::Replica((leader + 1 + which) % REPLICAS)],
-        Whom::Replicas => (0..REPLICAS).map(Target::Replica).collect(),
-        Whom::Agent(one) => vec![Target::Agent(one)],
-        Whom::Zone(zone) => vec![Target::Agent(2 * zone), Target::Agent(2 * zone + 1)],
-        Whom::Database => vec![Target::Database],
-        Whom::ApiServer => vec![Target::ApiServer],
+fn targets(scope: FaultScope, leader: usize) -> Vec<Target> {
+    match scope {
+        FaultScope::Leader => vec![Target::Replica(leader)],
+        FaultScope::Follower(which) => vec![Target::Replica((leader + 1 + which) % REPLICAS)],
+        FaultScope::Replicas => (0..REPLICAS).map(Target::Replica).collect(),
+        FaultScope::Agent(one) => vec![Target::Agent(one)],
+        FaultScope::Zone(zone) => vec![Target::Agent(2 * zone), Target::Agent(2 * zone + 1)],
+        FaultScope::Database => vec![Target::Database],
+        FaultScope::ApiServer => vec![Target::ApiServer],
     }
 }
 
 /// Kind of a fault, for the summary.
 pub(super) fn kind(fault: Fault) -> String {
-    let whom = match fault.whom {
-        Whom::Leader => "leader",
-        Whom::Follower(_) => "follower",
-        Whom::Replicas => "all replicas",
-        Whom::Agent(_) => "agent",
-        Whom::Zone(_) => "zone",
-        Whom::Database => "database",
-        Whom::ApiServer => "API server",
+    let scope = match fault.scope {
+        FaultScope::Leader => "leader",
+        FaultScope::Follower(_) => "follower",
+        FaultScope::Replicas => "all replicas",
+        FaultScope::Agent(_) => "agent",
+        FaultScope::Zone(_) => "zone",
+        FaultScope::Database => "database",
+        FaultScope::ApiServer => "API server",
     };
-    let way = match fault.way {
-        Way::Kill => "killed",
-        Way::End => "ended",
-        Way::Halt => "halted",
+    let mode = match fault.mode {
+        FaultMode::Kill => "killed",
+        FaultMode::End => "ended",
+        FaultMode::Halt => "halted",
     };
-    format!("{whom} {way}")
+    format!("{scope} {mode}")
 }

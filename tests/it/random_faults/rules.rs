@@ -20,14 +20,14 @@ pub(super) enum Phase {
 
 /// An object, as far as the invariants need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct ObservedAccount {
     pub(super) name: String,
     pub(super) uid: String,
     pub(super) generation: i64,
     pub(super) is_deleted: bool,
     pub(super) has_finalizer: bool,
     /// Desired state: ACTIVE or INACTIVE.
-    pub(super) wish: String,
+    pub(super) desired: String,
     /// State in the status; INACTIVE if there is none.
     pub(super) state: String,
     pub(super) observed: i64,
@@ -39,7 +39,7 @@ pub(super) struct Seen {
     pub(super) error: String,
 }
 
-impl Seen {
+impl ObservedAccount {
     /// Reads an object.
     ///
     /// # Errors
@@ -61,7 +61,7 @@ impl Seen {
             generation: number("/metadata/generation").unwrap_or_default(),
             is_deleted: object.pointer("/metadata/deletionTimestamp").is_some(),
             has_finalizer: finalizers.is_some_and(|all| all.iter().any(|one| one == FINALIZER)),
-            wish: text("/spec/state").unwrap_or_else(|| "ACTIVE".to_owned()),
+            desired: text("/spec/state").unwrap_or_else(|| "ACTIVE".to_owned()),
             state: text("/status/state").unwrap_or_else(|| "INACTIVE".to_owned()),
             observed: number("/status/observedGeneration").unwrap_or(-1),
             epoch: number("/status/epoch").unwrap_or_default(),
@@ -75,7 +75,7 @@ impl Seen {
     /// yet.
     pub(super) fn shown(&self) -> Vec<String> {
         let mut all = vec![self.state.clone()];
-        all.push(if self.wish == "ACTIVE" { "TO_MIGRATE" } else { "TO_DEACTIVATE" }.to_owned());
+        all.push(if self.desired == "ACTIVE" { "TO_MIGRATE" } else { "TO_DEACTIVATE" }.to_owned());
         if self.phase == Revoking {
             all.push("DEACTIVATING".to_owned());
         }
@@ -162,7 +162,7 @@ impl Seen {
     }
 }
 
-impl fmt::Display for Seen {
+impl fmt::Display for ObservedAccount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let uid = self.uid.get(..8).unwrap_or_default();
         write!(f, "object {uid} generation {}/{} {}", self.observed, self.generation, self.state)?;
@@ -181,10 +181,10 @@ impl fmt::Display for Seen {
 mod tests {
     use serde_json::json;
 
-    use super::{Phase, Seen};
+    use super::{ObservedAccount, Phase};
 
-    fn active() -> Seen {
-        let read = Seen::read(&json!({
+    fn active() -> ObservedAccount {
+        let read = ObservedAccount::read(&json!({
             "metadata": {"name": "one", "uid": "u-1", "generation": 2, "finalizers": [super::FINALIZER]},
             "spec": {},
             "status": {"state": "ACTIVE", "observedGeneration": 2, "epoch": 3,
@@ -193,17 +193,19 @@ mod tests {
         read.expect("it is whole")
     }
 
-    fn moved(epoch: i64) -> Seen {
-        Seen { epoch, zone: Some("west".to_owned()), ..active() }
+    fn moved(epoch: i64) -> ObservedAccount {
+        ObservedAccount { epoch, zone: Some("west".to_owned()), ..active() }
     }
 
     #[test]
-    fn a_good_object_breaks_no_rule() {
+    fn valid_object_breaks_no_rule() {
         assert!(active().faults().is_empty());
         assert!(active().faults_after(&active(), false).is_empty());
-        let revoked = Seen { state: "DEACTIVATING".into(), phase: Phase::Revoking, epoch: 4, ..active() };
+        let revoked =
+            ObservedAccount { state: "DEACTIVATING".into(), phase: Phase::Revoking, epoch: 4, ..active() };
         assert!(revoked.faults_after(&active(), false).is_empty());
-        let inactive = Seen { state: "INACTIVE".into(), phase: Phase::None, zone: None, ..revoked.clone() };
+        let inactive =
+            ObservedAccount { state: "INACTIVE".into(), phase: Phase::None, zone: None, ..revoked.clone() };
         assert!(inactive.faults_after(&revoked, false).is_empty());
         assert!(inactive.faults_at_its_end(false).is_empty());
         assert!(moved(5).faults_after(&inactive, false).is_empty());
@@ -212,11 +214,11 @@ mod tests {
     #[test]
     fn each_rule_of_one_version_can_be_broken() {
         let bad = [
-            Seen { phase: Phase::Revoking, ..active() },
-            Seen { zone: None, ..active() },
-            Seen { observed: 3, ..active() },
-            Seen { has_finalizer: false, ..active() },
-            Seen { state: "ASLEEP".into(), ..active() },
+            ObservedAccount { phase: Phase::Revoking, ..active() },
+            ObservedAccount { zone: None, ..active() },
+            ObservedAccount { observed: 3, ..active() },
+            ObservedAccount { has_finalizer: false, ..active() },
+            ObservedAccount { state: "ASLEEP".into(), ..active() },
         ];
         for one in bad {
             assert_eq!(one.faults().len(), 1, "{one:?}");
@@ -226,29 +228,30 @@ mod tests {
     #[test]
     fn each_rule_of_two_versions_can_be_broken() {
         let bad = [
-            Seen { epoch: 2, ..active() },
-            Seen { generation: 1, ..active() },
-            Seen { observed: 1, ..active() },
-            Seen { phase: Phase::Revoking, ..active() },
-            Seen { phase: Phase::None, zone: None, ..active() },
+            ObservedAccount { epoch: 2, ..active() },
+            ObservedAccount { generation: 1, ..active() },
+            ObservedAccount { observed: 1, ..active() },
+            ObservedAccount { phase: Phase::Revoking, ..active() },
+            ObservedAccount { phase: Phase::None, zone: None, ..active() },
             moved(3),
             moved(5),
         ];
         for one in bad {
             assert_eq!(one.faults_after(&active(), false).len(), 1, "{one:?}");
         }
-        let deleted = Seen { is_deleted: true, state: "DELETING".into(), ..active() };
+        let deleted = ObservedAccount { is_deleted: true, state: "DELETING".into(), ..active() };
         assert_eq!(active().faults_after(&deleted, false).len(), 2);
-        let bare = Seen { has_finalizer: false, ..active() };
+        let bare = ObservedAccount { has_finalizer: false, ..active() };
         assert_eq!(bare.faults_after(&active(), false).len(), 1);
         assert_eq!(active().faults_at_its_end(false).len(), 1);
     }
 
     #[test]
-    fn where_versions_were_missed_only_what_is_impossible_counts() {
+    fn after_missed_versions_only_impossible_transitions_are_violations() {
         assert!(moved(5).faults_after(&active(), true).is_empty());
         assert_eq!(moved(4).faults_after(&active(), true).len(), 1);
-        let revoked = Seen { phase: Phase::Revoking, epoch: 4, state: "ACTIVATING".into(), ..active() };
+        let revoked =
+            ObservedAccount { phase: Phase::Revoking, epoch: 4, state: "ACTIVATING".into(), ..active() };
         assert!(moved(5).faults_after(&revoked, true).is_empty());
         assert_eq!(moved(4).faults_after(&revoked, true).len(), 1);
         assert!(active().faults_at_its_end(true).is_empty());

@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use super::balancer::Balancer;
-use super::book::Book;
-use super::chronicle::Chronicle;
-use super::deck::{GRACE, LEASE};
-use super::plan::{self, AGENTS, REPLICAS, Wish, ZONES, zone_of};
-use crate::harness::databases::{self, Kind, Server};
-use crate::harness::must;
+use super::event_log::EventLog;
+use super::fault_log::FaultLog;
+use super::fault_schedule::{GRACE, LEASE};
+use super::plan::{self, AGENTS, DesiredAccount, REPLICAS, ZONES, zone_of};
 use crate::world::{Agent, Cluster, Operator, World};
+use kubesvc_testkit::databases::{self, Kind, Server};
+use kubesvc_testkit::must;
 
 /// Number of accounts created concurrently.
 const AT_ONCE: usize = 16;
@@ -26,8 +26,8 @@ pub(super) struct Scene {
     pub(super) world: World,
     pub(super) server: Server,
     pub(super) cluster: Cluster,
-    pub(super) book: Arc<Book>,
-    pub(super) chronicle: Chronicle,
+    pub(super) fault_log: Arc<FaultLog>,
+    pub(super) event_log: EventLog,
     /// Locks for faults that exclude each other: one for each agent, one for the replicas, the database and
     /// the API server each.
     pub(super) turns: Vec<Mutex<()>>,
@@ -35,7 +35,7 @@ pub(super) struct Scene {
 
 impl Scene {
     /// Starts everything.
-    pub(super) async fn start(kind: Kind, chronicle: Chronicle) -> Self {
+    pub(super) async fn start(kind: Kind, event_log: EventLog) -> Self {
         let server = must(databases::own(kind).await);
         let url = server.fresh_database().await;
         let world = World::prepare()
@@ -53,9 +53,9 @@ impl Scene {
         for number in 1..REPLICAS {
             others.push(world.replica(&format!("operator-{number}")).await);
         }
-        let book = Arc::new(Book::default());
+        let fault_log = Arc::new(FaultLog::default());
         let hubs = std::iter::once(world.operator()).chain(&others).map(Operator::hub_port).collect();
-        let balancer = Balancer::before(hubs, Arc::clone(&book)).await;
+        let balancer = Balancer::before(hubs, Arc::clone(&fault_log)).await;
         let mut agents = Vec::new();
         for number in 0..AGENTS {
             let agent = world.agent(&plan::agent(number)).zone(ZONES[zone_of(number)]);
@@ -65,7 +65,7 @@ impl Scene {
         }
         let cluster = world.cluster("spinnaker").await;
         let turns = (0..AGENTS + 3).map(|_| Mutex::new(())).collect();
-        Self { agents, others, _balancer: balancer, world, server, cluster, book, chronicle, turns }
+        Self { agents, others, _balancer: balancer, world, server, cluster, fault_log, event_log, turns }
     }
 
     /// One of the replicas.
@@ -77,12 +77,13 @@ impl Scene {
     }
 
     /// Creates the accounts that exist at the start.
-    pub(super) async fn make(&self, wishes: &[Option<Wish>]) {
-        let all = wishes.iter().enumerate().filter_map(|(account, wish)| Some((account, (*wish)?)));
-        let made = futures::stream::iter(all).map(async |(account, wish)| {
+    pub(super) async fn make(&self, desired_accounts: &[Option<DesiredAccount>]) {
+        let all =
+            desired_accounts.iter().enumerate().filter_map(|(account, desired)| Some((account, (*desired)?)));
+        let made = futures::stream::iter(all).map(async |(account, desired)| {
             let name = plan::name(account);
             self.world.secret(&name, self.cluster.kubeconfig().as_bytes(), true).await;
-            let fields = fields(wish);
+            let fields = fields(desired);
             let fields = fields.as_object().expect("it is written as one").clone();
             let builder = self.world.account(&name);
             fields
@@ -96,16 +97,16 @@ impl Scene {
 }
 
 /// The spec fields that this run changes. REST uses the same names.
-pub(super) fn fields(wish: Wish) -> Value {
+pub(super) fn fields(desired: DesiredAccount) -> Value {
     json!({
-        "state": state(wish),
-        "zoneId": ZONES[wish.zone],
-        "kinds": [format!("kind{}", wish.kinds)],
-        "environment": format!("environment-{}", wish.environment),
+        "state": state(desired),
+        "zoneId": ZONES[desired.zone],
+        "kinds": [format!("kind{}", desired.kinds)],
+        "environment": format!("environment-{}", desired.environment),
     })
 }
 
 /// The desired state.
-pub(super) fn state(wish: Wish) -> &'static str {
-    if wish.active { "ACTIVE" } else { "INACTIVE" }
+pub(super) fn state(desired: DesiredAccount) -> &'static str {
+    if desired.active { "ACTIVE" } else { "INACTIVE" }
 }

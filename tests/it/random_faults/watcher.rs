@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use self::agents::Links;
-use super::rules::Seen;
+use super::rules::ObservedAccount;
 use super::scene::Scene;
 
 /// Time after possibly missed versions in which a row may still show one of them.
@@ -31,14 +31,14 @@ pub(super) struct Watcher {
     objects: Mutex<Objects>,
     links: Mutex<Links>,
     /// Uids of the accounts whose deletion was requested.
-    asked_to_go: Mutex<HashSet<String>>,
+    deletion_requested: Mutex<HashSet<String>>,
     /// Time since which the accounts that are left alone must stay ACTIVE.
     settled: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug, Default)]
 struct Objects {
-    accounts: HashMap<String, Known>,
+    accounts: HashMap<String, AccountHistory>,
     /// The zone that had each epoch.
     granted: HashMap<(String, i64), String>,
     /// Last time that versions may have been missed.
@@ -47,8 +47,8 @@ struct Objects {
 
 /// What is known about one uid.
 #[derive(Debug)]
-struct Known {
-    last: Seen,
+struct AccountHistory {
+    last: ObservedAccount,
     /// All states that a row may have shown.
     shown: BTreeSet<String>,
     gone: bool,
@@ -56,12 +56,12 @@ struct Known {
 
 impl Watcher {
     /// Records that the deletion of this uid is about to be requested.
-    pub(super) fn asked_to_go(&self, uid: &str) {
-        self.asked_to_go.lock().insert(uid.to_owned());
+    pub(super) fn deletion_requested(&self, uid: &str) {
+        self.deletion_requested.lock().insert(uid.to_owned());
     }
 
     /// Records that the accounts that are left alone have no reason to leave ACTIVE from now on.
-    pub(super) fn all_is_settled(&self) {
+    pub(super) fn mark_settled(&self) {
         *self.settled.lock() = Some(Instant::now());
     }
 

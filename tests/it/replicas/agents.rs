@@ -2,12 +2,12 @@
 
 use k8s_openapi::api::core::v1::Endpoints;
 use kube::api::PostParams;
-use kubesvc::account::{SessionId, State};
+use kubesvc_core::{SessionId, State};
 use serde_json::{Value, json};
 
 use super::{FIRST, SECOND, two};
-use crate::harness::{must, wait::eventually};
-use crate::world::{Agent, Call, Database, Operator, PATIENCE, SERVICE, World, address};
+use crate::world::{Agent, Call, Database, MAX_WAIT, Operator, SERVICE, World, address};
+use kubesvc_testkit::{must, wait::eventually};
 
 /// Agents as a replica lists them: id, replica, and whether that replica answers.
 async fn agents(asked: &Operator) -> Result<Vec<(String, String, bool)>, String> {
@@ -20,7 +20,7 @@ async fn agents(asked: &Operator) -> Result<Vec<(String, String, bool)>, String>
 }
 
 async fn until_agents(asked: &Operator, expected: &[(&str, &str, bool)]) {
-    eventually(&format!("agents {expected:?}"), PATIENCE, async || {
+    eventually(&format!("agents {expected:?}"), MAX_WAIT, async || {
         let listed = agents(asked).await?;
         let shown: Vec<_> =
             listed.iter().map(|(id, replica, alive)| (id.as_str(), replica.as_str(), *alive)).collect();
@@ -40,7 +40,7 @@ fn disconnect(id: &str) -> Call {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_replica_shows_the_agents_of_all_and_who_holds_an_account() {
+async fn every_replica_shows_all_agents_and_the_holders_of_an_account() {
     let (world, second) = two(Database::Postgres).await;
     let cluster = world.cluster("spinnaker").await;
     let _one = world.agent("agent-1").start().await;
@@ -55,13 +55,13 @@ async fn every_replica_shows_the_agents_of_all_and_who_holds_an_account() {
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     world.until("prod", State::Active).await;
     for replica in [world.operator(), &second] {
-        eventually("both agents that hold it", PATIENCE, async || {
+        eventually("both agents that hold it", MAX_WAIT, async || {
             let account = replica.get("/armory/accounts/prod").await?;
             let listed = replica.get("/armory/accounts").await?;
             let caching = world
                 .try_object("prod")
                 .await?
-                .and_then(|one| one.status_or_default().caching_agent().map(str::to_owned));
+                .and_then(|one| one.status_or_default().caching_agent().map(ToString::to_string));
             let holder = |id: &str| json!({"agentId": id, "caching": caching.as_deref() == Some(id)});
             let holders = json!([holder("agent-1"), holder("agent-2")]);
             let good = account.json["connections"] == json!(2)
@@ -76,7 +76,7 @@ async fn every_replica_shows_the_agents_of_all_and_who_holds_an_account() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_is_disconnected_whichever_replica_it_is_connected_to() {
+async fn agent_is_disconnected_through_any_replica() {
     let (world, second) = two(Database::MariaDb).await;
     let agent = world.agent("agent/2").hub_port(second.hub_port()).start().await;
     until_agents(world.operator(), &[("agent/2", SECOND, true)]).await;
@@ -90,7 +90,7 @@ async fn an_agent_is_disconnected_whichever_replica_it_is_connected_to() {
 
     let done = must(world.operator().call(disconnect("agent%2F2")).await);
     assert_eq!((done.status, done.text.as_str()), (200, ""), "{done}");
-    eventually("the agent's next session", PATIENCE, async || {
+    eventually("the agent's next session", MAX_WAIT, async || {
         let now = session(&world, &agent).await;
         if now.is_some() && now.as_ref() != Some(&before) { Ok(()) } else { Err(format!("{now:?}")) }
     })
@@ -99,7 +99,7 @@ async fn an_agent_is_disconnected_whichever_replica_it_is_connected_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_agents_of_a_replica_that_hangs_are_shown_as_their_objects_tell() {
+async fn agents_of_a_hanging_replica_are_shown_from_their_objects() {
     let (world, second) = two(Database::Postgres).await;
     let _one = world.agent("agent-1").start().await;
     let _two = world.agent("agent-2").hub_port(second.hub_port()).start().await;
@@ -124,7 +124,7 @@ async fn the_agents_of_a_replica_that_hangs_are_shown_as_their_objects_tell() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_replica_removes_nothing_the_others_show() {
+async fn dead_replica_removes_nothing_shown_by_others() {
     let (world, second) = two(Database::MariaDb).await;
     let _one = world.agent("agent-1").start().await;
     second.kill();
@@ -133,7 +133,7 @@ async fn a_dead_replica_removes_nothing_the_others_show() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_that_no_object_names_a_pod_for_are_asked_by_their_address() {
+async fn replicas_without_a_named_pod_are_called_by_address() {
     let world = World::prepare().database(Database::Postgres).setting("server.address", "*").start().await;
     let second = world.replica(SECOND).await;
     let subset = |replica: &Operator| json!({"addresses": [{"ip": address().to_string()}], "ports": [{"name": "http", "port": replica.rest_port()}]});
@@ -151,7 +151,7 @@ async fn replicas_that_no_object_names_a_pod_for_are_asked_by_their_address() {
     let before = session(&world, &two).await;
     let done = must(world.operator().call(disconnect("agent-2")).await);
     assert_eq!(done.status, 200, "{done}");
-    eventually("the agent's next session", PATIENCE, async || {
+    eventually("the agent's next session", MAX_WAIT, async || {
         let now = session(&world, &two).await;
         if now.is_some() && now != before { Ok(()) } else { Err(format!("{now:?}")) }
     })

@@ -11,8 +11,8 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::{FIRST, SECOND, two};
-use crate::harness::{must, wait::eventually};
-use crate::world::{Answer, Call, Database, Operator, PATIENCE, World};
+use crate::world::{Answer, Call, Database, MAX_WAIT, Operator, World};
+use kubesvc_testkit::{must, wait::eventually};
 
 const SECRET: &str = "kubesvc-peer";
 
@@ -91,7 +91,7 @@ fn refused(answer: &Answer, with: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_signed_calls_of_now_are_taken_and_each_once() {
+async fn only_fresh_signed_calls_are_accepted_and_each_once() {
     const AGENTS: &str = "/internal/v1/agents";
     let world = World::prepare().database(Database::Postgres).start().await;
     let (here, key) = (world.operator(), key(&world).await);
@@ -149,7 +149,7 @@ async fn only_signed_calls_of_now_are_taken_and_each_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_key_is_changed_without_a_restart() {
+async fn signing_key_is_rotated_without_restart() {
     let (world, second) = two(Database::MariaDb).await;
     let old = key(&world).await;
     let _agent = world.agent("agent-2").hub_port(second.hub_port()).start().await;
@@ -158,7 +158,7 @@ async fn the_key_is_changed_without_a_restart() {
         let alive = &answer.json[0]["clouddriverAlive"];
         if *alive == json!(true) { Ok(()) } else { Err(answer.to_string()) }
     };
-    eventually("the agent of the other replica", PATIENCE, async || shows(world.operator()).await).await;
+    eventually("the agent of the other replica", MAX_WAIT, async || shows(world.operator()).await).await;
 
     let secrets = world.api::<Secret>();
     let mut secret = must(secrets.get(SECRET).await.map_err(|e| e.to_string()));
@@ -167,7 +167,7 @@ async fn the_key_is_changed_without_a_restart() {
     must(secrets.replace(SECRET, &PostParams::default(), &secret).await.map_err(|e| e.to_string()));
     // The second replica learns of the change from a call with a wrong signature, the first one from being
     // refused.
-    eventually("a call under the new key", PATIENCE, async || {
+    eventually("a call under the new key", MAX_WAIT, async || {
         let answer =
             Signed { to: SECOND.to_owned(), ..Signed::get(&new, "/internal/v1/agents") }.send(&second).await;
         if answer.status == 200 { Ok(()) } else { Err(answer.to_string()) }
@@ -177,11 +177,11 @@ async fn the_key_is_changed_without_a_restart() {
         &Signed { to: SECOND.to_owned(), ..Signed::get(&old, "/internal/v1/agents") }.send(&second).await,
         "kubesvc-peer",
     );
-    eventually("the agent under the new key", PATIENCE, async || shows(world.operator()).await).await;
+    eventually("the agent under the new key", MAX_WAIT, async || shows(world.operator()).await).await;
 
     // A deleted Secret is created again as soon as it is needed.
     must(secrets.delete(SECRET, &DeleteParams::default()).await.map_err(|e| e.to_string()));
-    eventually("a new key", PATIENCE, async || {
+    eventually("a new key", MAX_WAIT, async || {
         let wrong = Signed { key: vec![7; 32], ..Signed::get(&[], "/internal/v1/agents") };
         refused(&wrong.send(world.operator()).await, "kubesvc-peer");
         let made = secrets.get_opt(SECRET).await.map_err(|e| e.to_string())?;
@@ -189,5 +189,5 @@ async fn the_key_is_changed_without_a_restart() {
     })
     .await;
     assert_ne!(key(&world).await, new);
-    eventually("the agent under the next key", PATIENCE, async || shows(world.operator()).await).await;
+    eventually("the agent under the next key", MAX_WAIT, async || shows(world.operator()).await).await;
 }

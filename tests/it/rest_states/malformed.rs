@@ -137,7 +137,7 @@ fn addresses() -> Vec<(Call, &'static [u16])> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn malformed_requests_have_their_answers_and_change_nothing() {
+async fn malformed_requests_are_refused_and_change_nothing() {
     let world = World::start().await;
     world.account("there").inactive().spec("kubeconfig", json!({"serviceAccount": true})).create().await;
     world.until_row("there", "INACTIVE").await;

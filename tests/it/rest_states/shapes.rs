@@ -18,7 +18,7 @@ pub(super) fn hold_error(answer: &Answer, code: u16) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_names_several_is_done_as_a_whole_or_not_at_all() {
+async fn request_naming_several_accounts_is_all_or_nothing() {
     let world = World::start().await;
     let file = |name: &str| json!({"name": name, "kubeconfigFile": "/opt/armory/kubeconfig"});
     let answer = world.rest("POST", "/armory/accounts/dynamic", &json!([file("a"), file("b")])).await;
@@ -52,7 +52,7 @@ async fn a_request_that_names_several_is_done_as_a_whole_or_not_at_all() {
 
 /// A known gap that needs migration. Until then, the error says what to use.
 #[tokio::test(flavor = "multi_thread")]
-async fn adding_from_a_credentials_source_says_what_to_use_instead() {
+async fn adding_from_a_credentials_source_is_refused_with_the_alternative() {
     let world = World::start().await;
     let answer = world.rest("POST", "/armory/accounts", &json!([{"name": "a"}])).await;
     hold_error(&answer, 501);
@@ -60,7 +60,7 @@ async fn adding_from_a_credentials_source_says_what_to_use_instead() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_that_are_no_labels_and_names_of_routes_work() {
+async fn account_names_that_are_no_labels_or_equal_routes_work() {
     let world = World::start().await;
     for (name, path) in [
         ("dynamic", "dynamic"),
@@ -77,7 +77,7 @@ async fn names_that_are_no_labels_and_names_of_routes_work() {
         world.until_row(name, "INACTIVE").await;
         let answer = world.call(Call::new("DELETE", &format!("/armory/accounts/{path}"))).await;
         assert_eq!(answer.status, 202, "{answer}");
-        crate::harness::wait::eventually("its end", crate::world::PATIENCE, async || {
+        kubesvc_testkit::wait::eventually("its end", crate::world::MAX_WAIT, async || {
             let answer = world.try_get(&format!("/armory/accounts/{path}")).await?;
             if answer.status == 404 { Ok(()) } else { Err(answer.to_string()) }
         })
@@ -86,7 +86,7 @@ async fn names_that_are_no_labels_and_names_of_routes_work() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn objects_that_a_gitops_tool_keeps_are_left_to_it_unless_forced() {
+async fn gitops_owned_objects_are_unchanged_unless_forced() {
     let world = World::start().await;
     world.account("kept").inactive().spec("kubeconfig", json!({"serviceAccount": true})).create().await;
     world
@@ -106,7 +106,7 @@ async fn objects_that_a_gitops_tool_keeps_are_left_to_it_unless_forced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_the_feature_off_what_writes_is_501_and_lists_work() {
+async fn writes_are_501_and_lists_work_with_the_feature_off() {
     let world = World::prepare().setting("kubesvc.dynamicAccounts.enabled", false).start().await;
     let body = json!([{"name": "a", "state": "ACTIVE"}]);
     for (method, path) in [
@@ -149,7 +149,7 @@ async fn agents_are_listed_and_disconnected() {
     hold_error(&world.call(Call::new("POST", "/armory/agent/nobody/disconnect")).await, 404);
     let answer = world.call(Call::new("POST", "/armory/agent/agent-1/disconnect")).await;
     assert_eq!(answer.status, 200, "{answer}");
-    crate::harness::wait::eventually("another session", crate::world::PATIENCE, async || {
+    kubesvc_testkit::wait::eventually("another session", crate::world::MAX_WAIT, async || {
         let status = world.try_agent_object(&agent).await?.and_then(|object| object.status).ok_or("none")?;
         let other = status.session.as_ref().map(|one| &one.id) != before.as_ref().map(|one| &one.id);
         if other && status.connected { Ok(()) } else { Err(format!("{status:?}")) }

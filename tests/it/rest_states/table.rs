@@ -1,10 +1,10 @@
 //! The rows of the table, and the check that it equals the one in `docs/rest.md`.
 
-use super::{Line, REQUESTS};
+use super::{REQUESTS, StateRow};
 
 const PAGE: &str = include_str!("../../../docs/rest.md");
 
-pub(super) const INACTIVE: Line = Line {
+pub(super) const INACTIVE: StateRow = StateRow {
     row: "INACTIVE",
     name: "inactive",
     shown: "INACTIVE",
@@ -16,7 +16,7 @@ pub(super) const INACTIVE: Line = Line {
         (202, &["DELETING", "gone"]),
     ],
 };
-pub(super) const TO_MIGRATE: Line = Line {
+pub(super) const TO_MIGRATE: StateRow = StateRow {
     row: "TO_MIGRATE",
     name: "tomigrate",
     shown: "TO_MIGRATE",
@@ -28,7 +28,7 @@ pub(super) const TO_MIGRATE: Line = Line {
         (202, &["DELETING", "gone"]),
     ],
 };
-pub(super) const ACTIVATING: Line = Line {
+pub(super) const ACTIVATING: StateRow = StateRow {
     row: "ACTIVATING",
     name: "activating",
     shown: "ACTIVATING",
@@ -40,7 +40,7 @@ pub(super) const ACTIVATING: Line = Line {
         (202, &["DELETING"]),
     ],
 };
-pub(super) const ACTIVE: Line = Line {
+pub(super) const ACTIVE: StateRow = StateRow {
     row: "ACTIVE",
     name: "active",
     shown: "ACTIVE",
@@ -52,7 +52,7 @@ pub(super) const ACTIVE: Line = Line {
         (202, &["DELETING", "gone"]),
     ],
 };
-pub(super) const TO_DEACTIVATE: Line = Line {
+pub(super) const TO_DEACTIVATE: StateRow = StateRow {
     row: "TO_DEACTIVATE",
     name: "todeactivate",
     shown: "TO_DEACTIVATE",
@@ -65,7 +65,7 @@ pub(super) const TO_DEACTIVATE: Line = Line {
         (202, &["DELETING"]),
     ],
 };
-pub(super) const DEACTIVATING: Line = Line {
+pub(super) const DEACTIVATING: StateRow = StateRow {
     row: "DEACTIVATING",
     name: "deactivating",
     shown: "DEACTIVATING",
@@ -77,7 +77,7 @@ pub(super) const DEACTIVATING: Line = Line {
         (202, &["DELETING"]),
     ],
 };
-pub(super) const DELETING: Line = Line {
+pub(super) const DELETING: StateRow = StateRow {
     row: "DELETING",
     name: "deleting",
     shown: "DELETING",
@@ -89,7 +89,7 @@ pub(super) const DELETING: Line = Line {
         (202, &["DELETING"]),
     ],
 };
-pub(super) const DELETE_FAILED: Line = Line {
+pub(super) const DELETE_FAILED: StateRow = StateRow {
     row: "DELETE_FAILED",
     name: "deletefailed",
     shown: "DELETE_FAILED",
@@ -101,7 +101,7 @@ pub(super) const DELETE_FAILED: Line = Line {
         (202, &["DELETING"]),
     ],
 };
-pub(super) const FAILED: Line = Line {
+pub(super) const FAILED: StateRow = StateRow {
     row: "FAILED, to be active",
     name: "failed",
     shown: "FAILED",
@@ -113,7 +113,7 @@ pub(super) const FAILED: Line = Line {
         (202, &["DELETING", "gone"]),
     ],
 };
-pub(super) const FAILED_TO_STOP: Line = Line {
+pub(super) const FAILED_TO_STOP: StateRow = StateRow {
     row: "FAILED, to be inactive",
     name: "failedtostop",
     shown: "FAILED",
@@ -125,7 +125,7 @@ pub(super) const FAILED_TO_STOP: Line = Line {
         (202, &["DELETING"]),
     ],
 };
-pub(super) const ORPHANED: Line = Line {
+pub(super) const ORPHANED: StateRow = StateRow {
     row: "ORPHANED",
     name: "orphaned",
     shown: "ORPHANED",
@@ -138,7 +138,7 @@ pub(super) const ORPHANED: Line = Line {
     ],
 };
 /// Every request about an account that does not exist.
-pub(super) const NO_ACCOUNT: Line = Line {
+pub(super) const NO_ACCOUNT: StateRow = StateRow {
     row: "no account",
     name: "nobody",
     shown: "gone",
@@ -146,11 +146,11 @@ pub(super) const NO_ACCOUNT: Line = Line {
 };
 
 /// States that last until someone acts.
-pub(super) const LASTING: [Line; 6] = [FAILED_TO_STOP, DELETE_FAILED, INACTIVE, ACTIVE, FAILED, ORPHANED];
+pub(super) const LASTING: [StateRow; 6] = [FAILED_TO_STOP, DELETE_FAILED, INACTIVE, ACTIVE, FAILED, ORPHANED];
 /// States that end when an agent answers.
-pub(super) const PASSING: [Line; 4] = [ACTIVATING, DEACTIVATING, DELETING, TO_MIGRATE];
+pub(super) const PASSING: [StateRow; 4] = [ACTIVATING, DEACTIVATING, DELETING, TO_MIGRATE];
 /// States shown before the work has begun.
-pub(super) const ASKED: [Line; 1] = [TO_DEACTIVATE];
+pub(super) const ASKED: [StateRow; 1] = [TO_DEACTIVATE];
 
 /// The rows of the documented table: their labels and cells.
 fn documented() -> Vec<(String, Vec<String>)> {
@@ -167,8 +167,8 @@ fn documented() -> Vec<(String, Vec<String>)> {
 /// Every cell of the documentation is checked by a test of this module, each of which checks one of these
 /// groups of rows.
 #[test]
-fn every_cell_of_the_documented_table_is_held() {
-    let groups: [&[Line]; 4] = [&LASTING, &PASSING, &ASKED, &[NO_ACCOUNT]];
+fn every_cell_of_the_documented_table_is_true() {
+    let groups: [&[StateRow]; 4] = [&LASTING, &PASSING, &ASKED, &[NO_ACCOUNT]];
     let lines: Vec<_> = groups.into_iter().flatten().collect();
     let documented = documented();
     assert_eq!((documented.len(), lines.len()), (12, 12));

@@ -74,7 +74,7 @@ impl Needles {
 }
 
 #[test]
-fn needles_find_a_secret_as_it_is_and_encoded() {
+fn needles_match_a_secret_plain_and_encoded() {
     let secret = "correct horse battery staple";
     let mut needles = Needles::default();
     needles.add("it", secret);

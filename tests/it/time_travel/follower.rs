@@ -1,12 +1,12 @@
 //! A follower with agents of its own is served an old state.
 
-use kubesvc::account::{GrantPhase, State};
-use kubesvc::wire::ops::hub_frame::Frame;
+use kubesvc_core::wire::ops::hub_frame::Frame;
+use kubesvc_core::{GrantPhase, State};
 use serde_json::json;
 
 use super::{A_WHILE, Travel, agent, holds, join, of};
-use crate::harness::simulated_agent::frames::Introduction;
 use crate::world::Database;
+use kubesvc_testkit::simulated_agent::frames::Introduction;
 
 /// An account moves to another zone, and the follower with its agents does not see that.
 async fn an_account_moves(database: Database) {
@@ -22,9 +22,8 @@ async fn an_account_moves(database: Database) {
 
     travel.second.hold_watches();
     world.patch("moves", json!({"spec": {"zoneId": "west"}})).await;
-    let revoking = |account: &kubesvc::account::KubesvcAccount| {
-        account.status_or_default().phase() == GrantPhase::Revoking
-    };
+    let revoking =
+        |account: &kubesvc_core::KubesvcAccount| account.status_or_default().phase() == GrantPhase::Revoking;
     world.until_account("moves", "is being revoked", revoking).await;
     // The agent's object is written. The follower is served the old account, but must not send it to the
     // agent.
@@ -52,18 +51,18 @@ async fn an_account_moves(database: Database) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_zone_that_a_follower_sees_late_is_left_before_the_next_is_entered_on_postgresql() {
+async fn account_leaves_its_zone_before_entering_the_next_when_a_follower_is_stale_on_postgresql() {
     an_account_moves(Database::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_zone_that_a_follower_sees_late_is_left_before_the_next_is_entered_on_mariadb() {
+async fn account_leaves_its_zone_before_entering_the_next_when_a_follower_is_stale_on_mariadb() {
     an_account_moves(Database::MariaDb).await;
 }
 
 /// An account is deleted and created again under its name, and the follower with its agents does not see
 /// that.
-async fn an_account_is_made_anew(database: Database) {
+async fn account_is_recreated(database: Database) {
     let travel = Travel::start(database, 3).await;
     let (world, follower) = (&travel.world, &travel.follower);
     let here = agent(world.operator(), "agent-1", "east").await;
@@ -119,11 +118,11 @@ async fn an_account_is_made_anew(database: Database) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_that_was_given_anew_is_no_old_grant_to_a_follower_that_sees_it_late_on_postgresql() {
-    an_account_is_made_anew(Database::Postgres).await;
+async fn reused_name_does_not_match_an_old_grant_at_a_stale_follower_on_postgresql() {
+    account_is_recreated(Database::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_that_was_given_anew_is_no_old_grant_to_a_follower_that_sees_it_late_on_mariadb() {
-    an_account_is_made_anew(Database::MariaDb).await;
+async fn reused_name_does_not_match_an_old_grant_at_a_stale_follower_on_mariadb() {
+    account_is_recreated(Database::MariaDb).await;
 }

@@ -1,11 +1,11 @@
 //! A replica starts to lead while its API server serves an old state.
 
-use kubesvc::account::{KubesvcAccount, State};
+use kubesvc_core::{KubesvcAccount, State};
 use serde_json::json;
 
 use super::{A_WHILE, Travel, agent, holds, join, of};
-use crate::harness::wait::eventually;
-use crate::world::{Database, PATIENCE};
+use crate::world::{Database, MAX_WAIT};
+use kubesvc_testkit::wait::eventually;
 
 /// While the follower sees no changes, accounts are deactivated, changed, deleted, recreated and created, one
 /// each; then it starts to lead.
@@ -50,13 +50,13 @@ async fn begins_to_lead(database: Database) {
     world.operator().kill();
     let [east, north] = [east, north].map(|agent| agent.again());
     let (east, north) = (join(follower, east).await, join(follower, north).await);
-    eventually("the follower leads", PATIENCE, async || match follower.metric("kubesvc_leader").await? {
+    eventually("the follower leads", MAX_WAIT, async || match follower.metric("kubesvc_leader").await? {
         1 => Ok(()),
         other => Err(format!("{other}")),
     })
     .await;
     travel.listed(follower, "stopped", "INACTIVE").await;
-    eventually("every account was looked at", PATIENCE, async || {
+    eventually("every account was looked at", MAX_WAIT, async || {
         match follower.metric("kubesvc_controller_looks_total").await? {
             5.. => Ok(()),
             few => Err(format!("{few} looks")),
@@ -71,7 +71,7 @@ async fn begins_to_lead(database: Database) {
     // applied.
     world.patch("kept", json!({"spec": {"state": "INACTIVE"}})).await;
     north.goodbye().await;
-    eventually("a write that is in conflict", PATIENCE, async || {
+    eventually("a write that is in conflict", MAX_WAIT, async || {
         let since = since();
         if since.iter().any(|write| write.name == "kept" && write.code == 409) {
             Ok(())
@@ -103,19 +103,19 @@ async fn begins_to_lead(database: Database) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_is_shown_an_old_state_decides_nothing_from_it_on_postgresql() {
+async fn leader_with_stale_watches_decides_nothing_from_them_on_postgresql() {
     begins_to_lead(Database::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_is_shown_an_old_state_decides_nothing_from_it_on_mariadb() {
+async fn leader_with_stale_watches_decides_nothing_from_them_on_mariadb() {
     begins_to_lead(Database::MariaDb).await;
 }
 
 /// Agents of two zones leave. While the leader sees no changes of agents, the agent of one zone comes back to
 /// another replica, and that of the other zone does not: when the latter zone is reported as deserted, the
 /// former could have been too.
-async fn an_agent_comes_back_unseen(database: Database) {
+async fn agent_returns_unseen(database: Database) {
     let travel = Travel::start(database, 12).await;
     let (world, leader) = (&travel.world, &travel.follower);
     travel.create_in("west", &["marker"]).await;
@@ -150,11 +150,11 @@ async fn an_agent_comes_back_unseen(database: Database) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_is_shown_nothing_of_agents_orphans_only_what_has_none_on_postgresql() {
-    an_agent_comes_back_unseen(Database::Postgres).await;
+async fn leader_without_agent_events_orphans_only_accounts_without_agents_on_postgresql() {
+    agent_returns_unseen(Database::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_is_shown_nothing_of_agents_orphans_only_what_has_none_on_mariadb() {
-    an_agent_comes_back_unseen(Database::MariaDb).await;
+async fn leader_without_agent_events_orphans_only_accounts_without_agents_on_mariadb() {
+    agent_returns_unseen(Database::MariaDb).await;
 }

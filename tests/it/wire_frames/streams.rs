@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
-use kubesvc::wire::{common, ops};
+use kubesvc_core::wire::{common, ops};
 use prost::Message;
 use prost::bytes::{Buf, BufMut};
 use tonic::client::Grpc;
@@ -11,9 +11,9 @@ use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
 
-use kubesvc::wire::ops::agent_frame::Frame;
-use kubesvc::wire::ops::hub_frame::Frame as Answer;
-use kubesvc::wire::ops::refused::Reason;
+use kubesvc_core::wire::ops::agent_frame::Frame;
+use kubesvc_core::wire::ops::hub_frame::Frame as Answer;
+use kubesvc_core::wire::ops::refused::Reason;
 
 /// The hub waits 10 s for a Hello; everything is over well before this limit.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -106,7 +106,7 @@ async fn talk(port: u16, what: &str, messages: Vec<Vec<u8>>) -> (Vec<Answer>, Op
 }
 
 /// The status of a call to a method that does not exist.
-async fn turned_away(port: u16, path: &'static str) -> Status {
+async fn status_of_unknown_method(port: u16, path: &'static str) -> Status {
     let (mut sender, receiver) = futures::channel::mpsc::channel(16);
     sender.try_send(Vec::new()).expect("the stream takes messages");
     match open(port, path, receiver).await {
@@ -149,7 +149,7 @@ async fn hold_refused(port: u16, what: &str, messages: Vec<Vec<u8>>, reason: Rea
 
 pub(super) async fn unknown_calls_are_unimplemented(port: u16) {
     for path in ["/ops.Operations/Nothing", "/no.Such/Service", "/", "/events.Caching/Stream"] {
-        let status = turned_away(port, path).await;
+        let status = status_of_unknown_method(port, path).await;
         assert_eq!(status.code(), Code::Unimplemented, "{path}: {status:?}");
     }
 }
@@ -217,7 +217,7 @@ pub(super) async fn an_agent_id_that_is_taken_is_refused(port: u16) {
 }
 
 /// Sends a valid hello of a stranger in another zone, followed by results about an account of zone east.
-pub(super) async fn lies_are_not_believed(port: u16, uid: &str) {
+pub(super) async fn false_reports_are_ignored(port: u16, uid: &str) {
     let account =
         |epoch| common::AccountRef { uid: uid.to_owned(), name: "prod".to_owned(), epoch, generation: 1 };
     let failure = common::Failure {

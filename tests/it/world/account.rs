@@ -6,11 +6,11 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kubesvc::account::{KubesvcAccount, KubesvcAccountSpec, State, WATCH_LABEL};
+use kubesvc_core::{KubesvcAccount, KubesvcAccountSpec, State, WATCH_LABEL};
 use serde_json::{Value, json};
 
-use super::{PATIENCE, World};
-use crate::harness::{must, wait::eventually};
+use super::{MAX_WAIT, World};
+use kubesvc_testkit::{must, wait::eventually};
 
 /// An account to be created.
 pub(crate) struct AccountBuilder<'w> {
@@ -53,7 +53,7 @@ impl World {
 
     /// Returns the object of an account, or `None` if it is gone. Retries while the API server does not answer.
     pub(crate) async fn object(&self, name: &str) -> Option<KubesvcAccount> {
-        eventually(&format!("account {name}"), PATIENCE, async || self.try_object(name).await).await
+        eventually(&format!("account {name}"), MAX_WAIT, async || self.try_object(name).await).await
     }
 
     /// Like [`World::object`], without retries.
@@ -70,7 +70,7 @@ impl World {
     /// does not answer.
     pub(crate) async fn account_named(&self, account_name: &str) -> Option<KubesvcAccount> {
         let what = format!("the object of {account_name}");
-        eventually(&what, PATIENCE, async || self.try_account_named(account_name).await).await
+        eventually(&what, MAX_WAIT, async || self.try_account_named(account_name).await).await
     }
 
     /// Like [`World::account_named`], without retries.
@@ -89,10 +89,10 @@ impl World {
 
     /// Waits until the API server's clock, which counts seconds, is past the creation of an object, so that an object
     /// created afterwards is younger.
-    pub(crate) async fn until_a_second_later(&self, name: &str) {
+    pub(crate) async fn until_next_second(&self, name: &str) {
         let made = self.object(name).await.and_then(|object| object.metadata.creation_timestamp);
         let made = made.expect("it was made").0;
-        eventually("a second later", PATIENCE, async || {
+        eventually("a second later", MAX_WAIT, async || {
             let now = jiff::Timestamp::now();
             if now.as_second() > made.as_second() { Ok(()) } else { Err(now.to_string()) }
         })
@@ -128,7 +128,7 @@ impl World {
         what: &str,
         holds: impl Fn(&KubesvcAccount) -> bool,
     ) -> KubesvcAccount {
-        eventually(&format!("account {name} that {what}"), PATIENCE, async || {
+        eventually(&format!("account {name} that {what}"), MAX_WAIT, async || {
             let account = self.try_object(name).await?.ok_or("there is none")?;
             if holds(&account) { Ok(account) } else { Err(told(&account)) }
         })
@@ -137,7 +137,7 @@ impl World {
 
     /// Waits until the object and the row of an account are gone.
     pub(crate) async fn until_gone(&self, name: &str) {
-        eventually(&format!("the end of account {name}"), PATIENCE, async || {
+        eventually(&format!("the end of account {name}"), MAX_WAIT, async || {
             if let Some(account) = self.try_object(name).await? {
                 return Err(told(&account));
             }
@@ -191,7 +191,7 @@ async fn answered<T, A>(what: &str, call: impl Fn() -> A) -> T
 where
     A: Future<Output = kube::Result<T>>,
 {
-    let answer = eventually(what, PATIENCE, async || match call().await {
+    let answer = eventually(what, MAX_WAIT, async || match call().await {
         Err(kube::Error::Api(status)) if status.code == 429 || status.code >= 500 => {
             Err(status.message.clone())
         }

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use kubesvc::account::{KubesvcAgent, names};
+use kubesvc_core::{KubesvcAgent, object_names};
 use parking_lot::Mutex;
 use serde_json::json;
 
 use super::rest::{self, Answer, Call};
-use super::{PATIENCE, World, operator, prepare};
-use crate::harness::{must, ports, process::Process, wait::eventually};
+use super::{MAX_WAIT, World, operator, prepare};
+use kubesvc_testkit::{must, ports, process::Process, wait::eventually};
 
 /// Name of the settings file.
 const SETTINGS: &str = "armory-agent.yml";
@@ -56,7 +56,7 @@ impl World {
     /// Returns the KubesvcAgent of an agent. Retries while the API server does not answer.
     pub(crate) async fn agent_object(&self, agent: &Agent) -> Option<KubesvcAgent> {
         let what = format!("the object of agent {}", agent.id);
-        eventually(&what, PATIENCE, async || self.try_agent_object(agent).await).await
+        eventually(&what, MAX_WAIT, async || self.try_agent_object(agent).await).await
     }
 
     /// Like [`World::agent_object`], without retries.
@@ -65,13 +65,13 @@ impl World {
     ///
     /// The API server does not answer.
     pub(crate) async fn try_agent_object(&self, agent: &Agent) -> Result<Option<KubesvcAgent>, String> {
-        let name = names::agent_object_name(&agent.id, &agent.zone);
+        let name = object_names::agent_object_name(&agent.id.as_str().into(), &agent.zone);
         self.api::<KubesvcAgent>().get_opt(&name).await.map_err(|e| format!("agent {name}: {e}"))
     }
 
     /// Waits until the agent's KubesvcAgent says that it is connected, or that it is not.
     pub(crate) async fn until_connected(&self, agent: &Agent, wanted: bool) {
-        eventually(&format!("agent {} with connected: {wanted}", agent.id), PATIENCE, async || {
+        eventually(&format!("agent {} with connected: {wanted}", agent.id), MAX_WAIT, async || {
             let object = self.try_agent_object(agent).await?;
             let connected = object.and_then(|object| object.status).is_some_and(|status| status.connected);
             if connected == wanted { Ok(()) } else { Err(format!("connected: {connected}")) }
@@ -100,7 +100,7 @@ impl AgentBuilder<'_> {
     }
 
     /// Uses a separate folder, for a second process with the same id and zone.
-    pub(crate) fn beside_another(mut self) -> Self {
+    pub(crate) fn in_separate_folder(mut self) -> Self {
         self.beside = true;
         self
     }

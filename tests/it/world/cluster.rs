@@ -6,7 +6,7 @@ use kube::api::PostParams;
 use serde_json::json;
 
 use super::{World, rights};
-use crate::harness::{kubeconfig::Proof, must};
+use kubesvc_testkit::{kubeconfig::Proof, must};
 
 /// A service account on the world's control plane that may read everything, and its token. Each token is unique, so
 /// that a test can search for it.
@@ -61,12 +61,12 @@ impl Cluster {
 
     /// Returns a kubeconfig for the same API server with another credential.
     pub(crate) fn kubeconfig_with(&self, proof: Proof<'_>) -> String {
-        crate::harness::kubeconfig::yaml(&self.server, &self.authority, proof)
+        kubesvc_testkit::kubeconfig::yaml(&self.server, &self.authority, proof)
     }
 
     /// Like [`Cluster::kubeconfig`], with another address of the API server.
     pub(crate) fn kubeconfig_at(&self, server: &str) -> String {
-        crate::harness::kubeconfig::yaml(server, &self.authority, Proof::Token(&self.token))
+        kubesvc_testkit::kubeconfig::yaml(server, &self.authority, Proof::Token(&self.token))
     }
 
     /// Returns a kubeconfig on one line and without an exclamation mark, as a secret reference may contain it.

@@ -6,8 +6,8 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions as _};
 
 use super::{World, row::Row};
-use crate::harness::databases::{self, Kind};
-use crate::harness::{folder::Folder, must};
+use kubesvc_testkit::databases::{self, Kind};
+use kubesvc_testkit::{folder::Folder, must};
 
 /// Supported kinds of databases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl World {
 
 /// A row that another program has written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Theirs<'t> {
+pub(crate) struct ForeignTableRow<'t> {
     pub(crate) name: &'t str,
     pub(crate) status: &'t str,
     pub(crate) zone: &'t str,
@@ -78,7 +78,7 @@ pub(crate) struct Theirs<'t> {
 
 impl World {
     /// Inserts rows of another program into a table of accounts.
-    pub(crate) async fn write_theirs(&self, table: &str, rows: &[Theirs<'_>]) {
+    pub(crate) async fn write_foreign_rows(&self, table: &str, rows: &[ForeignTableRow<'_>]) {
         for row in rows {
             let texts =
                 [row.name, row.status, row.zone, row.definition].map(|text| self.literal(text)).join(", ");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::rest::{self, Call};
-use crate::harness::{must, process::Process, wait::try_eventually};
+use kubesvc_testkit::{must, process::Process, wait::try_eventually};
 
 /// Time limit for a start.
 const START: Duration = Duration::from_secs(45);

@@ -1,4 +1,4 @@
-//! Configuration and start of a world.
+//! Configuration and start of a world, and the worlds that several tests start from.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::operator::{Launch, Operator};
-use super::{Database, Plane, World, in_repository, rights};
-use crate::harness::{
+use super::{Agent, Cluster, Database, Plane, World, in_repository, rights};
+use kubesvc_testkit::{
     controlplane::{self, ControlPlane},
     folder::Folder,
     must, ports,
@@ -65,7 +65,7 @@ impl Prepare {
 
     /// Raises the waiting times for agents beyond the length of a test. On a slow machine, a late account is then
     /// neither orphaned nor failed, so that its writes can be counted.
-    pub(crate) fn in_no_hurry(self) -> Self {
+    pub(crate) fn with_long_timeouts(self) -> Self {
         self.setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 120)
             .setting("kubesvc.cache.operationWaitMs", 120_000)
     }
@@ -180,7 +180,7 @@ fn settings_of(base: Base) -> Value {
         }),
         Base::Program => json!({}),
         Base::Shipped => {
-            let file = in_repository("config/replicas/kubesvc.yml");
+            let file = in_repository("config/components/replicas/kubesvc.yml");
             let text = must(std::fs::read_to_string(&file).map_err(|e| format!("{file}: {e}")));
             must(serde_saphyr::from_str(&text).map_err(|e| format!("{file}: {e}")))
         }
@@ -194,4 +194,39 @@ pub(super) fn set(settings: &mut Value, path: &str, value: Value) {
         place = &mut place[part];
     }
     *place = value;
+}
+
+impl World {
+    /// A world with a cluster and an agent of zone east.
+    pub(crate) async fn with_agent() -> (Self, Cluster, Agent) {
+        let world = Self::start().await;
+        let cluster = world.cluster("spinnaker").await;
+        let agent = world.agent("agent-1").start().await;
+        (world, cluster, agent)
+    }
+
+    /// A world without automatic retries, so that each state that waits for intervention lasts. The agents are those
+    /// of the zones east, south and mute: tests kill the second and pause the third.
+    pub(crate) async fn without_retries() -> (Self, Cluster, [Agent; 3]) {
+        let slow = Self::prepare()
+            .setting("kubesvc.dynamicAccounts.retryFrequencySeconds", 600)
+            .setting("kubesvc.dynamicAccounts.retryMaxDelaySeconds", 600)
+            // A paused agent stays connected for as long as the test takes.
+            .setting("kubesvc.heartbeat.enabled", false)
+            .setting("kubesvc.grpc.server.security.keepAliveHeartbeatSeconds", 0);
+        let world = slow.start().await;
+        let cluster = world.cluster("spinnaker").await;
+        let east = world.agent("agent-1").zone("east").start().await;
+        let south = world.agent("agent-2").zone("south").start().await;
+        let mute = world.agent("agent-3").zone("mute").start().await;
+        (world, cluster, [east, south, mute])
+    }
+
+    /// Like [`World::with_agent`], with [`Prepare::with_long_timeouts`].
+    pub(crate) async fn with_long_timeouts() -> (Self, Cluster, Agent) {
+        let world = Self::prepare().with_long_timeouts().start().await;
+        let cluster = world.cluster("spinnaker").await;
+        let agent = world.agent("agent-1").zone("east").start().await;
+        (world, cluster, agent)
+    }
 }

@@ -3,18 +3,18 @@
 use k8s_openapi::api::coordination::v1::Lease;
 
 use super::operator::Operator;
-use super::{PATIENCE, World};
-use crate::harness::wait::eventually;
+use super::{MAX_WAIT, World};
+use kubesvc_testkit::wait::eventually;
 
 impl World {
     /// Waits until exactly one of these replicas leads and all of them report it. Returns its index.
     pub(crate) async fn until_one_leads(&self, replicas: &[&Operator]) -> usize {
-        eventually("one that leads, and all know it", PATIENCE, async || one_leads(replicas).await).await
+        eventually("one that leads, and all know it", MAX_WAIT, async || one_leads(replicas).await).await
     }
 
     /// Returns a Lease in the operator's namespace. Retries while the API server does not answer.
     pub(crate) async fn lease(&self, name: &str) -> Option<Lease> {
-        eventually(&format!("Lease {name}"), PATIENCE, async || self.try_lease(name).await).await
+        eventually(&format!("Lease {name}"), MAX_WAIT, async || self.try_lease(name).await).await
     }
 
     /// Like [`World::lease`], without retries.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::operator::{Launch, Operator};
 use super::rest::{self, Answer, Call};
 use super::{World, prepare};
-use crate::harness::{must, ports};
+use kubesvc_testkit::{must, ports};
 
 /// Default name of the Service that selects the replicas.
 pub(crate) const SERVICE: &str = "spin-clouddriver";
@@ -62,7 +62,7 @@ impl World {
 
     /// Publishes a replica as Kubernetes would: in an EndpointSlice of the Service with the replica's pod. The
     /// address is one of this machine that is not loopback, because the API server rejects loopback addresses.
-    pub(crate) async fn tell_of(&self, id: &str, replica: &Operator, ready: bool) {
+    pub(crate) async fn publish(&self, id: &str, replica: &Operator, ready: bool) {
         self.slice(
             id,
             json!({

@@ -11,8 +11,8 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-use super::{Agent, PATIENCE, World};
-use crate::harness::{must, wait::eventually};
+use super::{Agent, MAX_WAIT, World};
+use kubesvc_testkit::{must, wait::eventually};
 
 /// Time limit for an answer.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -92,7 +92,7 @@ impl World {
 
     /// Waits until the operator has examined the rows to adopt and has skipped `left` of them.
     pub(crate) async fn until_adopted(&self, left: usize) {
-        eventually(&format!("rows adopted but for {left}"), PATIENCE, async || {
+        eventually(&format!("rows adopted but for {left}"), MAX_WAIT, async || {
             let metrics = self.try_get("/metrics").await?.text;
             let value =
                 |name: &str| metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
@@ -163,7 +163,7 @@ impl World {
 
     /// Waits until REST shows this state.
     pub(crate) async fn until_shown(&self, name: &str, state: &str) {
-        eventually(&format!("account {name} shown as {state}"), PATIENCE, async || {
+        eventually(&format!("account {name} shown as {state}"), MAX_WAIT, async || {
             match self.try_shown(name).await? {
                 Some(shown) if shown == state => Ok(()),
                 shown => Err(format!("{shown:?}")),
@@ -171,6 +171,15 @@ impl World {
         })
         .await;
     }
+}
+
+/// Sends a `GET` request to a port of this machine.
+///
+/// # Errors
+///
+/// There is no answer.
+pub(crate) async fn get_from(port: u16, path: &str) -> Result<Answer, String> {
+    send(port, Call::get(path)).await
 }
 
 /// Sends one request over its own connection.

@@ -10,7 +10,7 @@ use std::path::Path;
 use tokio::sync::OnceCell;
 
 use super::World;
-use crate::harness::{controlplane::ControlPlane, must, namespace::TestNamespace, wait::eventually};
+use kubesvc_testkit::{controlplane::ControlPlane, must, namespace::TestNamespace, wait::eventually};
 
 /// Set once the CRDs are installed in the shared control plane.
 static INSTALLED: OnceCell<()> = OnceCell::const_new();
@@ -34,7 +34,7 @@ pub(super) async fn install(plane: &ControlPlane) {
     let established = ["wait", "--for=condition=Established", "--timeout=45s", "-f", &folder];
     must(plane.kubectl(established).await.ok());
     for kind in ["ksa", "ksg"] {
-        eventually("a kind that is served", super::PATIENCE, async || {
+        eventually("a kind that is served", super::MAX_WAIT, async || {
             plane.kubectl(["get", kind]).await.ok()
         })
         .await;
@@ -79,7 +79,7 @@ async fn until_allowed(client: &Client, user: &str, attributes: ResourceAttribut
         ..SubjectAccessReview::default()
     };
     let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
-    eventually(&format!("the rights of {user}"), super::PATIENCE, async || {
+    eventually(&format!("the rights of {user}"), super::MAX_WAIT, async || {
         let answer = reviews.create(&PostParams::default(), &question).await.map_err(|e| e.to_string())?;
         let status = answer.status.unwrap_or_default();
         if status.allowed { Ok(()) } else { Err(format!("{status:?}")) }
@@ -119,7 +119,7 @@ async fn rules(plane: &ControlPlane) -> Vec<PolicyRule> {
 }
 
 /// Parses the objects that kubectl prints as JSON, one after the other or in a List.
-pub(crate) fn documents(printed: &str) -> Vec<Value> {
+fn documents(printed: &str) -> Vec<Value> {
     let mut all = Vec::new();
     for document in serde_json::Deserializer::from_str(printed).into_iter::<Value>() {
         let document = document.expect("kubectl prints JSON");
@@ -215,7 +215,7 @@ impl World {
         write_role(&self.client, &role_name(self.namespace()), rules).await;
         let user = operator_user(self.namespace());
         for resource in resources {
-            eventually("the change of rights", super::PATIENCE, async || {
+            eventually("the change of rights", super::MAX_WAIT, async || {
                 let answer = self.kubectl(&["auth", "can-i", "list", resource, "--as", user.as_str()]).await;
                 if answer.stdout.trim() == "no" { Ok(()) } else { Err(format!("{answer:?}")) }
             })
@@ -235,7 +235,7 @@ impl World {
             "--as",
             user.as_str(),
         ];
-        eventually("the change of rights", super::PATIENCE, async || {
+        eventually("the change of rights", super::MAX_WAIT, async || {
             let answer = self.kubectl(&question).await;
             if (answer.stdout.trim() == "yes") == wanted { Ok(()) } else { Err(format!("{answer:?}")) }
         })

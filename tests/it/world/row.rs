@@ -2,8 +2,8 @@
 
 use sqlx::FromRow;
 
-use super::{PATIENCE, World};
-use crate::harness::wait::eventually;
+use super::{MAX_WAIT, World};
+use kubesvc_testkit::wait::eventually;
 
 pub(super) const SELECT: &str = "SELECT name, uid, status, zone_id, is_dynamic, origin, definition, props, kube_host, \
                       kube_version, cert_fingerprint, cluster_uid, namespaces, namespaces_count, error_message, \
@@ -51,7 +51,7 @@ impl World {
 
     /// Returns all rows, by name.
     pub(crate) async fn rows(&self) -> Vec<Row> {
-        eventually("the rows", PATIENCE, async || self.try_rows().await).await
+        eventually("the rows", MAX_WAIT, async || self.try_rows().await).await
     }
 
     /// Like [`World::rows`], without retries.
@@ -79,7 +79,7 @@ impl World {
 
     /// Returns account, epoch and agent of each row of `kubesvc_caching`, in order.
     pub(crate) async fn fences(&self) -> Vec<(String, i64, Option<String>)> {
-        eventually("the fences", PATIENCE, async || self.try_fences().await).await
+        eventually("the fences", MAX_WAIT, async || self.try_fences().await).await
     }
 
     /// Like [`World::fences`], without retries.
@@ -94,7 +94,7 @@ impl World {
 
     /// Returns the replicas that have rows in `kubesvc_assignments`, in order.
     pub(crate) async fn assigned_replicas(&self) -> Vec<String> {
-        eventually("the replicas with assignments", PATIENCE, async || self.try_assigned_replicas().await)
+        eventually("the replicas with assignments", MAX_WAIT, async || self.try_assigned_replicas().await)
             .await
     }
 
@@ -110,7 +110,7 @@ impl World {
 
     /// Waits until the assignments are exactly these pairs of account and agent name, in order.
     pub(crate) async fn until_assigned(&self, wanted: &[(&str, &str)]) {
-        eventually("the assignments as they should be", PATIENCE, async || {
+        eventually("the assignments as they should be", MAX_WAIT, async || {
             let told = self.try_assignments().await?;
             let told: Vec<_> =
                 told.iter().map(|(account, agent)| (account.as_str(), agent.as_str())).collect();
@@ -121,7 +121,7 @@ impl World {
 
     /// Waits until the row of an account counts this many agents.
     pub(crate) async fn until_connections(&self, name: &str, wanted: i32) {
-        eventually(&format!("{wanted} agents in the row of {name}"), PATIENCE, async || {
+        eventually(&format!("{wanted} agents in the row of {name}"), MAX_WAIT, async || {
             match self.try_row(name).await? {
                 Some(row) if row.connections == wanted => Ok(()),
                 row => Err(format!("{row:?}")),
@@ -132,7 +132,7 @@ impl World {
 
     /// Waits until an account has no row.
     pub(crate) async fn until_row_gone(&self, name: &str) {
-        eventually(&format!("no row of {name}"), PATIENCE, async || match self.try_row(name).await? {
+        eventually(&format!("no row of {name}"), MAX_WAIT, async || match self.try_row(name).await? {
             None => Ok(()),
             Some(row) => Err(format!("{row:?}")),
         })
@@ -141,7 +141,7 @@ impl World {
 
     /// Like [`World::until_row`], for a row that belongs to kubesvc.
     pub(crate) async fn until_own_row(&self, name: &str, status: &str) -> Row {
-        eventually(&format!("a row of {name} that is kubesvc's and says {status}"), PATIENCE, async || {
+        eventually(&format!("a row of {name} that is kubesvc's and says {status}"), MAX_WAIT, async || {
             match self.try_row(name).await? {
                 Some(row) if row.uid.is_some() && row.status == status => Ok(row),
                 row => Err(format!("{row:?}")),
@@ -153,7 +153,7 @@ impl World {
     /// Waits until the row of an account has this status and matches the current object: rows follow objects with a
     /// delay, and an earlier row may have had the same status.
     pub(crate) async fn until_row(&self, name: &str, status: &str) -> Row {
-        eventually(&format!("a row of {name} that says {status}"), PATIENCE, async || {
+        eventually(&format!("a row of {name} that says {status}"), MAX_WAIT, async || {
             let row = self.try_row(name).await?.filter(|row| row.status == status);
             let row = row.ok_or_else(|| format!("{name} has no row that says so"))?;
             let Some(object) = self.try_account_named(name).await? else { return Ok(row) };

@@ -1,113 +1,105 @@
 //! KubesvcAgent objects at the API server.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
-use kube::{Api, Client};
+use kube::api::{DeleteParams, ListParams, Preconditions};
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
-use crate::account::agent_resource::SessionEnd;
-use crate::account::lifecycle::Fact;
-use crate::account::outbox::{OutboxEntry, OutboxResult};
-use crate::account::{FIELD_MANAGER, KubesvcAgent, KubesvcAgentStatus, names};
-use crate::budget::{Budget, Urgency};
-use crate::crash;
-use crate::hub::admission::queue::AdmissionClass;
-use crate::hub::agent_status::registration::write_pacer::WritePacer;
+use crate::hub::agent_admission::queue::AdmissionClass;
 use crate::hub::agent_status::registration::{
     AgentObjects, AgentSummary, KnownAgent, OutboxWrite, RegisteredAgent, Registration, RegistrationError,
     SessionRef, status,
 };
+use crate::informers::version_of;
 use crate::leases::Replicas;
-use crate::objects::{too_busy, version_of};
+use kubesvc_core::agent_resource::SessionEnd;
+use kubesvc_core::lifecycle::Fact;
+use kubesvc_core::report_outbox::{OutboxEntry, OutboxResult};
+use kubesvc_core::{AgentId, KubesvcAgent, KubesvcAgentStatus, ReplicaId, object_names};
+use kubesvc_runtime::crash_points;
+use kubesvc_runtime::kube_access::{KubeAccess, KubeError, KubeObjects, WriteOptions, unless_stale};
+use kubesvc_runtime::rate_limit::{RateLimit, Urgency};
+use kubesvc_runtime::telemetry::errors::chain;
 
 /// Maximum number of attempts at a write after conflicts.
 const MAX_CONFLICT_RETRIES: usize = 8;
-/// Time limit for one answer of the API server, excluding the wait for the budget.
+/// Time limit for one answer of the API server, excluding the wait for the rate limit.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// KubesvcAgent objects in one namespace.
 pub struct KubeAgentObjects {
-    api: Api<KubesvcAgent>,
+    /// Registrations and summaries.
+    registrations: KubeObjects<KubesvcAgent>,
+    /// Reports the leader waits for, and registrations of agents that need accounts.
+    answers: KubeObjects<KubesvcAgent>,
+    /// The rate limit of the registrations.
+    rate_limit: RateLimit,
     approve_new: bool,
     replicas: Arc<Replicas>,
-    /// For registrations and summaries.
-    budget: Budget,
-    /// For reports the leader waits for, and registrations of agents that need accounts.
-    answers: Budget,
     /// For agents that were never approved, in addition to one of the others.
-    unapproved: Budget,
+    unapproved: RateLimit,
     pacer: WritePacer,
 }
 
 impl KubeAgentObjects {
     /// Objects in `namespace`; a new agent is approved if `approve_new`.
-    pub fn new(client: Client, namespace: &str, approve_new: bool, replicas: Arc<Replicas>) -> Self {
+    pub fn new(kube: &KubeAccess, namespace: &str, approve_new: bool, replicas: Arc<Replicas>) -> Self {
+        let objects = kube.clone().within(REQUEST_TIMEOUT).namespaced(namespace);
         Self {
-            api: Api::namespaced(client, namespace),
+            registrations: objects.clone(),
+            answers: objects,
+            rate_limit: RateLimit::default(),
             approve_new,
             replicas,
-            budget: Budget::default(),
-            answers: Budget::default(),
-            unapproved: Budget::default(),
+            unapproved: RateLimit::default(),
             pacer: WritePacer::default(),
         }
     }
 
     /// Limits registrations and summaries by `registrations`, writes the leader waits for by `answers`, and
-    /// registrations of unapproved agents by `strangers`.
+    /// registrations of unapproved agents by `unapproved`.
     #[must_use]
-    pub fn paced(mut self, registrations: Budget, answers: Budget, strangers: Budget) -> Self {
-        self.budget = registrations;
-        self.answers = answers;
-        self.unapproved = strangers;
+    pub fn paced(mut self, registrations: RateLimit, answers: RateLimit, unapproved: RateLimit) -> Self {
+        let limited = |rate_limit: RateLimit, other: RateLimit| {
+            self.registrations.with(|access| access.limited_by(rate_limit, [other]))
+        };
+        (self.registrations, self.answers) =
+            (limited(registrations.clone(), answers.clone()), limited(answers, registrations.clone()));
+        self.rate_limit = registrations;
+        self.unapproved = unapproved;
         self
     }
 
     async fn get_or_create(&self, registration: &Registration) -> Result<KubesvcAgent, RegistrationError> {
-        let name = names::agent_object_name(&registration.agent_id, &registration.zone);
+        let name = object_names::agent_object_name(&registration.agent_id, &registration.zone);
         if let Some(agent) = self.read(&name).await? {
             return Ok(agent);
         }
         let new = status::new_object(&name, registration, self.approve_new);
-        self.pace(registration).await;
-        crash::point("agent-create:before");
-        let created = timed(&name, self.api.create(&post_params(), &new)).await?;
-        crash::point("agent-create:after");
-        match created {
-            Err(kube::Error::Api(status)) if status.code == 409 => {
-                timed(&name, self.api.get(&name)).await?.map_err(failed(&name))
-            }
-            created => created.map_err(|problem| self.heed(&name, problem)),
+        let options = WriteOptions::with(urgency(registration)).at("agent-create");
+        let created = self.paced_for(registration).await.create(&new, options).await;
+        match unless_stale(created).map_err(failed(&name))? {
+            Some(created) => Ok(created),
+            None => self.read(&name).await?.ok_or_else(|| contended(&registration.agent_id)),
         }
     }
 
     async fn read(&self, name: &str) -> Result<Option<KubesvcAgent>, RegistrationError> {
-        timed(name, self.api.get_opt(name)).await?.map_err(failed(name))
+        self.answers.get(name).await.map_err(failed(name))
     }
 
-    /// Waits for the budget of one registration. At most a tenth may be of unapproved agents.
-    async fn pace(&self, registration: &Registration) {
+    /// Returns the objects with the rate limit for a write of one registration; at most a tenth may be of unapproved
+    /// agents. Registrations that change nothing for any account leave the rate limit of the others alone.
+    async fn paced_for(&self, registration: &Registration) -> &KubeObjects<KubesvcAgent> {
         if registration.admission == AdmissionClass::Unapproved {
             self.unapproved.take(Urgency::Newcomer).await;
         }
-        self.pace_of(registration).take(urgency(registration)).await;
-    }
-
-    /// Registrations that change nothing for any account leave the budget of the others alone.
-    fn pace_of(&self, registration: &Registration) -> &Budget {
-        if registration.needs_accounts { &self.answers } else { &self.budget }
-    }
-
-    /// Converts an error of the API server, and pauses the budgets if it asks for that.
-    fn heed(&self, name: &str, problem: kube::Error) -> RegistrationError {
-        if let Some(pause) = too_busy(&problem) {
-            self.budget.pause(pause);
-            self.answers.pause(pause);
-        }
-        failed(name)(problem)
+        if registration.needs_accounts { &self.answers } else { &self.registrations }
     }
 
     /// Writes the status that `change` makes of an agent's object, and retries after a conflict. Returns whether the
@@ -118,7 +110,7 @@ impl KubeAgentObjects {
         urgency: Urgency,
         change: impl Fn(&KubesvcAgent) -> Option<KubesvcAgentStatus> + Send,
     ) -> Result<bool, RegistrationError> {
-        let name = names::agent_object_name(session.agent_id, session.zone);
+        let name = object_names::agent_object_name(session.agent_id, session.zone);
         self.pacer.pass(&name).await;
         for _ in 0..MAX_CONFLICT_RETRIES {
             let Some(agent) = self.read(&name).await? else { return Ok(false) };
@@ -126,47 +118,44 @@ impl KubeAgentObjects {
             if agent.status.as_ref() == Some(&status) {
                 return Ok(true);
             }
-            self.answers.take(urgency).await;
-            if self.put(agent, status).await?.is_some() {
+            if put(&self.answers, agent, status, WriteOptions::with(urgency)).await?.is_some() {
                 return Ok(true);
             }
         }
         Err(contended(session.agent_id))
     }
+}
 
-    /// Writes the status. Returns the object's version, or `None` after a conflict.
-    async fn put(
-        &self,
-        mut agent: KubesvcAgent,
-        status: KubesvcAgentStatus,
-    ) -> Result<Option<u64>, RegistrationError> {
-        let name = agent.metadata.name.clone().unwrap_or_default();
-        agent.status = Some(status);
-        match timed(&name, self.api.replace_status(&name, &post_params(), &agent)).await? {
-            Ok(agent) => Ok(Some(version_of(&agent))),
-            Err(kube::Error::Api(status)) if status.code == 409 => Ok(None),
-            Err(problem) => Err(self.heed(&name, problem)),
-        }
-    }
+/// Writes the status. Returns the object's version, or `None` after a conflict.
+async fn put(
+    objects: &KubeObjects<KubesvcAgent>,
+    mut agent: KubesvcAgent,
+    status: KubesvcAgentStatus,
+    options: WriteOptions,
+) -> Result<Option<u64>, RegistrationError> {
+    let name = agent.metadata.name.clone().unwrap_or_default();
+    agent.status = Some(status);
+    let written = unless_stale(objects.replace_status(&name, &agent, options).await);
+    Ok(written.map_err(failed(&name))?.map(|agent| version_of(&agent)))
 }
 
 #[async_trait]
 impl AgentObjects for KubeAgentObjects {
     async fn known(&self) -> Result<Vec<KnownAgent>, RegistrationError> {
         // Served from the API server's cache, which spares etcd; slightly stale data is enough.
-        let listed = self.api.list(&ListParams::default().match_any()).await.map_err(failed("list"))?;
+        let listed = self.answers.list(&ListParams::default().match_any()).await.map_err(failed("list"))?;
         Ok(listed.items.into_iter().map(status::known).collect())
     }
 
     async fn register(&self, registration: &Registration) -> Result<RegisteredAgent, RegistrationError> {
         // A new object takes two writes in one turn: it cannot be created with a status.
-        self.pacer.pass(&names::agent_object_name(&registration.agent_id, &registration.zone)).await;
+        self.pacer.pass(&object_names::agent_object_name(&registration.agent_id, &registration.zone)).await;
         for _ in 0..MAX_CONFLICT_RETRIES {
             let agent = self.get_or_create(registration).await?;
             let approved = agent.spec.approved;
             let former = agent.status.as_ref().and_then(|status| status.session.as_ref());
             let process = former.and_then(|session| session.incarnation.as_deref());
-            let is_alive = |replica: &str| self.replicas.serves(replica, process) != Fact::Known(false);
+            let is_alive = |replica: &ReplicaId| self.replicas.serves(replica, process) != Fact::Known(false);
             let mut status = status::registered(&agent, registration, is_alive, Timestamp::now())?;
             let approved_once = status.approved_once;
             if let Some(session) = &mut status.session {
@@ -175,8 +164,8 @@ impl AgentObjects for KubeAgentObjects {
             let version = if agent.status.as_ref() == Some(&status) {
                 Some(version_of(&agent))
             } else {
-                self.pace(registration).await;
-                self.put(agent, status).await?
+                let objects = self.paced_for(registration).await;
+                put(objects, agent, status, WriteOptions::with(urgency(registration))).await?
             };
             if let Some(version) = version {
                 return Ok(RegisteredAgent { approved, approved_once, version });
@@ -192,12 +181,12 @@ impl AgentObjects for KubeAgentObjects {
     ) -> Result<(), RegistrationError> {
         let disconnect = |agent: &KubesvcAgent| {
             let status = status::disconnected(agent, session.id, end, Timestamp::now())?;
-            crash::point("agent-left:before");
+            crash_points::point("agent-left:before");
             Some(status)
         };
         // Revokes, and other processes with the agent's id, wait for this write.
         if self.update(session, Urgency::Answer, disconnect).await? {
-            crash::point("agent-left:after");
+            crash_points::point("agent-left:after");
         }
         Ok(())
     }
@@ -222,39 +211,30 @@ impl AgentObjects for KubeAgentObjects {
         session: SessionRef<'_>,
         summary: &AgentSummary,
     ) -> Result<bool, RegistrationError> {
-        if !self.budget.try_take() {
+        if !self.rate_limit.try_take() {
             return Ok(false);
         }
-        let name = names::agent_object_name(session.agent_id, session.zone);
+        let name = object_names::agent_object_name(session.agent_id, session.zone);
         let Some(agent) = self.read(&name).await? else { return Ok(true) };
         let Some(status) = status::summarized(&agent, session.id, summary) else { return Ok(true) };
         if self.pacer.try_pass(&name).is_err() {
             return Ok(false);
         }
-        crash::point("agent-note:before");
-        let written = self.put(agent, status).await;
-        crash::point("agent-note:after");
+        let options = WriteOptions::default().at("agent-note");
         // After a conflict the summary is written later.
-        Ok(written?.is_some())
+        Ok(put(&self.registrations, agent, status, options).await?.is_some())
     }
 
     async fn remove(&self, agent: &KnownAgent) -> Result<(), RegistrationError> {
-        let name = names::agent_object_name(&agent.agent_id, &agent.zone);
-        let preconditions = Preconditions {
+        let name = object_names::agent_object_name(&agent.agent_id, &agent.zone);
+        let parameters = DeleteParams::default().preconditions(Preconditions {
             uid: Some(agent.uid.clone()),
             resource_version: Some(agent.resource_version.clone()),
-        };
-        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        self.budget.take(Urgency::Rest).await;
-        crash::point("agent-remove:before");
-        let removed = self.api.delete(&name, &params).await;
-        crash::point("agent-remove:after");
-        match removed {
-            Ok(_) => Ok(()),
-            // Already removed or replaced.
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
-            Err(problem) => Err(self.heed(&name, problem)),
-        }
+        });
+        let options = WriteOptions::with(Urgency::Rest).at("agent-remove");
+        // Stale: already removed or replaced.
+        let removed = unless_stale(self.registrations.delete(&name, &parameters, options).await);
+        removed.map(drop).map_err(failed(&name))
     }
 }
 
@@ -272,39 +252,61 @@ fn urgency_of(outbox: &[OutboxEntry]) -> Urgency {
     if ends_a_revoke { Urgency::Revoke } else { Urgency::Answer }
 }
 
-fn post_params() -> PostParams {
-    PostParams { dry_run: false, field_manager: Some(FIELD_MANAGER.to_owned()) }
+fn failed(name: &str) -> impl Fn(KubeError) -> RegistrationError + '_ {
+    move |error| RegistrationError::Api { name: name.to_owned(), reason: chain(&error) }
 }
 
-fn failed(name: &str) -> impl Fn(kube::Error) -> RegistrationError + '_ {
-    move |problem| RegistrationError::Api { name: name.to_owned(), reason: problem.to_string() }
-}
-
-/// Waits for an answer of the API server, within its time limit.
-async fn timed<T>(name: &str, answer: impl Future<Output = T>) -> Result<T, RegistrationError> {
-    tokio::time::timeout(REQUEST_TIMEOUT, answer).await.map_err(|_| RegistrationError::Api {
-        name: name.to_owned(),
-        reason: format!("the API server does not answer within {REQUEST_TIMEOUT:?}"),
-    })
-}
-
-fn contended(agent_id: &str) -> RegistrationError {
+fn contended(agent_id: &AgentId) -> RegistrationError {
     RegistrationError::Api {
-        name: agent_id.to_owned(),
+        name: agent_id.to_string(),
         reason: "someone else writes it all the time".to_owned(),
+    }
+}
+
+/// Minimum interval between two writes of one object.
+const MIN_WRITE_INTERVAL: Duration = Duration::from_millis(500);
+/// Number of tracked names at which expired ones are dropped.
+const MAX_TRACKED_NAMES: usize = 1024;
+
+/// Earliest time of the next write, by object.
+#[derive(Debug, Default)]
+struct WritePacer(Mutex<HashMap<String, Instant>>);
+
+impl WritePacer {
+    /// Waits until an object may be written, and takes the turn.
+    pub(super) async fn pass(&self, name: &str) {
+        while let Err(at) = self.try_pass(name) {
+            tokio::time::sleep_until(at).await;
+        }
+    }
+
+    /// Takes the turn if the object may be written now; otherwise returns the time of the next turn.
+    fn try_pass(&self, name: &str) -> Result<(), Instant> {
+        let now = Instant::now();
+        let mut again = self.0.lock();
+        if let Some(at) = again.get(name).filter(|at| **at > now) {
+            return Err(*at);
+        }
+        if again.len() >= MAX_TRACKED_NAMES {
+            again.retain(|_, at| *at > now);
+        }
+        again.insert(name.to_owned(), now + MIN_WRITE_INTERVAL);
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use http_body_util::BodyExt as _;
+    use kube::Client;
     use serde_json::json;
     use tokio::time::Instant;
 
     use super::*;
-    use crate::account::SessionId;
+    use kubesvc_core::SessionId;
 
     #[test]
     fn answers_are_as_urgent_as_the_most_urgent_among_them() {
@@ -320,9 +322,11 @@ mod tests {
             let there = there.clone();
             async move {
                 let is_read = request.method() == http::Method::GET;
+                let name = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
                 let sent = request.into_body().collect().await.expect("a body").to_bytes();
                 let missing = json!({
                     "kind": "Status", "status": "Failure", "message": "none", "reason": "NotFound", "code": 404,
+                    "details": {"name": name},
                 });
                 let (code, body) = match there {
                     Some(there) if is_read => (200, there),
@@ -368,12 +372,12 @@ mod tests {
 
     fn registration(agent_id: &str, standing: AdmissionClass) -> Registration {
         Registration {
-            agent_id: agent_id.to_owned(),
+            agent_id: agent_id.into(),
             zone: "z".to_owned(),
             session_id: "s".into(),
             boot_id: "b".into(),
             connect_seq: 1,
-            replica: "r-0".to_owned(),
+            replica: "r-0".into(),
             version: String::new(),
             protocol: 1,
             connected_since: Timestamp::UNIX_EPOCH,
@@ -383,8 +387,10 @@ mod tests {
         }
     }
 
+    static A: LazyLock<AgentId> = LazyLock::new(|| "a".into());
+
     fn session_of_a(id: &SessionId) -> SessionRef<'_> {
-        SessionRef { agent_id: "a", zone: "z", id }
+        SessionRef { agent_id: &A, zone: "z", id }
     }
 
     /// The object of agent `a`, with session `s` in it; its approval is not written down.
@@ -397,37 +403,41 @@ mod tests {
     }
 
     fn objects(client: Client) -> KubeAgentObjects {
-        KubeAgentObjects::new(client, "ns", false, Replicas::alone("r-0"))
+        KubeAgentObjects::new(&KubeAccess::new(client, "test"), "ns", false, Replicas::alone(&"r-0".into()))
     }
 
     #[tokio::test(start_paused = true)]
-    async fn strangers_have_turns_of_their_own_and_nobody_else_waits_for_them() {
-        let strangers = Budget::default();
-        let paced = objects(api_server(None)).paced(Budget::default(), Budget::default(), strangers.clone());
+    async fn unapproved_agents_have_a_rate_limit_of_their_own() {
+        let unapproved = RateLimit::default();
+        let paced =
+            objects(api_server(None)).paced(RateLimit::default(), RateLimit::default(), unapproved.clone());
         let (objects, began) = (Arc::new(paced), Instant::now());
-        strangers.pause(Duration::from_secs(60));
-        let stranger = tokio::spawn({
+        unapproved.pause(Duration::from_secs(60));
+        let unlisted_fact = tokio::spawn({
             let objects = Arc::clone(&objects);
             async move { objects.register(&registration("stranger", AdmissionClass::Unapproved)).await }
         });
-        while strangers.waiting() == 0 {
+        while unapproved.waiting() == 0 {
             tokio::task::yield_now().await;
         }
         for standing in [AdmissionClass::Returning, AdmissionClass::Newcomer] {
             let registration = registration(&format!("{standing:?}"), standing);
             objects.register(&registration).await.expect("it is taken");
         }
-        assert!(began.elapsed() < Duration::from_secs(60) && !stranger.is_finished());
-        stranger.await.expect("no panic").expect("it has its turn in the end");
+        assert!(began.elapsed() < Duration::from_secs(60) && !unlisted_fact.is_finished());
+        unlisted_fact.await.expect("no panic").expect("it has its turn in the end");
         assert!(began.elapsed() >= Duration::from_secs(60));
     }
 
     #[tokio::test(start_paused = true)]
     async fn of_those_that_wait_to_be_registered_agents_that_were_here_before_come_first() {
-        let registrations = Budget::new(10, 1);
+        let registrations = RateLimit::new(10, 1);
         registrations.pause(Duration::from_secs(1));
-        let paced =
-            objects(api_server(None)).paced(registrations.clone(), Budget::default(), Budget::default());
+        let paced = objects(api_server(None)).paced(
+            registrations.clone(),
+            RateLimit::default(),
+            RateLimit::default(),
+        );
         let objects = Arc::new(paced);
         let (done, mut order) = tokio::sync::mpsc::channel(4);
         let coming = [AdmissionClass::Newcomer, AdmissionClass::Unapproved, AdmissionClass::Returning];
@@ -446,11 +456,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_long_wait_for_the_turn_to_write_is_no_failure_of_the_api_server() {
+    async fn waiting_for_the_rate_limit_is_no_api_server_failure() {
         let agent = registered_agent();
-        let (answers, began) = (Budget::default(), Instant::now());
+        let (answers, began) = (RateLimit::default(), Instant::now());
         let paced = objects(api_server(Some(&agent)));
-        let objects = paced.paced(Budget::default(), answers.clone(), Budget::default());
+        let objects = paced.paced(RateLimit::default(), answers.clone(), RateLimit::default());
         answers.pause(REQUEST_TIMEOUT * 3);
         objects
             .write_disconnected(session_of_a(&"s".into()), SessionEnd::Cut)
@@ -463,7 +473,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_api_server_that_does_not_answer_is_given_up_and_said_to() {
+    async fn silent_api_server_times_out_with_an_error() {
         let objects = objects(silent_api_server());
         let left = objects.write_disconnected(session_of_a(&"s".into()), SessionEnd::Cut).await;
         let approved = objects.write_approved(session_of_a(&"s".into())).await;
@@ -499,5 +509,26 @@ mod tests {
             .await
             .expect("there is nothing to say");
         assert_eq!(writes.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test]
+    async fn an_object_is_written_twice_a_second_at_most_and_others_are_not_held_up() {
+        let (pacer, since) = (WritePacer::default(), std::time::Instant::now());
+        pacer.pass("a").await;
+        pacer.pass("b").await;
+        assert!(since.elapsed() < MIN_WRITE_INTERVAL);
+        assert!(pacer.try_pass("a").is_err());
+        pacer.pass("a").await;
+        pacer.pass("a").await;
+        assert!(since.elapsed() >= MIN_WRITE_INTERVAL * 2);
+    }
+
+    #[test]
+    fn names_are_forgotten_when_they_may_be_written_again() {
+        let pacer = WritePacer::default();
+        let long_ago = Instant::now();
+        pacer.0.lock().extend((0..MAX_TRACKED_NAMES).map(|one| (one.to_string(), long_ago)));
+        assert!(pacer.try_pass("a").is_ok());
+        assert_eq!(pacer.0.lock().len(), 1);
     }
 }

@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 
-use crate::account::agent_resource::{AgentSession, SessionEnd};
-use crate::account::failure::{FailureClass, truncate};
-use crate::account::outbox::OutboxEntry;
-use crate::account::{KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus, SessionId, ZONE_LABEL, names};
 use crate::hub::agent_status::registration::{AgentSummary, KnownAgent, Registration, RegistrationError};
+use kubesvc_core::agent_resource::{AgentSession, SessionEnd};
+use kubesvc_core::failure::{FailureClass, truncate};
+use kubesvc_core::report_outbox::OutboxEntry;
+use kubesvc_core::{
+    KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus, ReplicaId, SessionId, ZONE_LABEL, object_names,
+};
 
 /// Condition type for the accounts of the agent's own file.
 const STATIC_ACCOUNTS: &str = "StaticAccounts";
@@ -18,9 +20,10 @@ const SAME_CLUSTER: &str = "SameCluster";
 /// Maximum length of a condition's message, in bytes.
 const MAX_MESSAGE_BYTES: usize = 1024;
 
-pub(in crate::hub) fn new_object(name: &str, registration: &Registration, approved: bool) -> KubesvcAgent {
+pub(crate) fn new_object(name: &str, registration: &Registration, approved: bool) -> KubesvcAgent {
     let zone = &registration.zone;
-    let labels = names::is_label_value(zone).then(|| BTreeMap::from([(ZONE_LABEL.to_owned(), zone.clone())]));
+    let labels =
+        object_names::is_label_value(zone).then(|| BTreeMap::from([(ZONE_LABEL.to_owned(), zone.clone())]));
     KubesvcAgent {
         metadata: ObjectMeta { name: Some(name.to_owned()), labels, ..ObjectMeta::default() },
         spec: KubesvcAgentSpec { agent_id: registration.agent_id.clone(), zone_id: zone.clone(), approved },
@@ -29,10 +32,10 @@ pub(in crate::hub) fn new_object(name: &str, registration: &Registration, approv
 }
 
 /// Returns the status with a new session.
-pub(in crate::hub) fn registered(
+pub(crate) fn registered(
     agent: &KubesvcAgent,
     registration: &Registration,
-    is_alive: impl Fn(&str) -> bool,
+    is_alive: impl Fn(&ReplicaId) -> bool,
     now: Timestamp,
 ) -> Result<KubesvcAgentStatus, RegistrationError> {
     if agent.spec.agent_id != registration.agent_id || agent.spec.zone_id != registration.zone {
@@ -82,7 +85,7 @@ pub(in crate::hub) fn registered(
 }
 
 /// Returns the status after the end of a session; `None` if there is nothing to write.
-pub(in crate::hub) fn disconnected(
+pub(crate) fn disconnected(
     agent: &KubesvcAgent,
     session_id: &SessionId,
     end: SessionEnd,
@@ -104,7 +107,7 @@ pub(super) fn approved(agent: &KubesvcAgent, session_id: &SessionId) -> Option<K
 }
 
 /// Returns the status with these reports; `None` if the object names another session.
-pub(in crate::hub) fn reported(
+pub(crate) fn reported(
     agent: &KubesvcAgent,
     session_id: &SessionId,
     outbox: &[OutboxEntry],
@@ -191,9 +194,9 @@ fn whole_seconds(time: Timestamp) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::account::GrantEpoch;
-    use crate::account::agent_resource::SessionEnd;
-    use crate::hub::admission::queue::AdmissionClass;
+    use crate::hub::agent_admission::queue::AdmissionClass;
+    use kubesvc_core::GrantEpoch;
+    use kubesvc_core::agent_resource::SessionEnd;
 
     fn registration() -> Registration {
         Registration {
@@ -275,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn that_an_agent_was_approved_is_written_down_once_and_outlives_a_withdrawal() {
+    fn first_approval_is_recorded_once_and_survives_a_withdrawal() {
         let never =
             KubesvcAgent { spec: KubesvcAgentSpec { approved: false, ..registered().spec }, ..registered() };
         let registers = |agent: &KubesvcAgent| {
@@ -310,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_lists_stands_for_the_life_of_its_process() {
+    fn list_of_static_accounts_lasts_as_long_as_the_agents_process() {
         let agent = registered();
         let agent = with(agent.clone(), summarized(&agent, &"s1".into(), &summary()).expect("it is new"));
         let listed = |boot: &str| {
@@ -370,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_an_agents_own_accounts_is_a_condition_while_it_is_so() {
+    fn problem_with_static_accounts_is_a_condition_until_solved() {
         let problem = Some(("ListRefused".to_owned(), "x".repeat(5000)));
         let status = summarized(&registered(), &"s1".into(), &AgentSummary { problem, ..summary() })
             .expect("it is new");
@@ -391,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_says_in_which_cluster_the_agent_runs_and_what_is_kept_from_it() {
+    fn status_records_the_agents_cluster_and_withheld_accounts() {
         let agent = registered();
         assert_eq!(agent.status.as_ref().and_then(|status| status.cluster_uid.as_deref()), Some("c1"));
         let kept = AgentSummary { kept_from: Some("account \"a\" is bound".into()), ..summary() };
@@ -409,7 +412,7 @@ mod tests {
     #[test]
     fn a_zone_that_is_no_label_value_gets_no_label() {
         for zone in ["", "-a", "a b", "ü", &"x".repeat(64)] {
-            assert!(!names::is_label_value(zone), "{zone}");
+            assert!(!object_names::is_label_value(zone), "{zone}");
         }
         let labels = new_object("n", &registration(), false).metadata.labels;
         assert_eq!(labels, Some(BTreeMap::from([(ZONE_LABEL.to_owned(), "z".to_owned())])));

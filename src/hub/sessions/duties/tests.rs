@@ -1,9 +1,9 @@
 use std::time::Duration;
 
 use super::*;
-use crate::account::failure::{Failure, FailureClass};
-use crate::account::lifecycle::ClusterIdentity;
-use crate::account::{DesiredState, Grant, KubesvcAccountSpec, ORIGIN_AGENT, ORIGIN_LABEL};
+use kubesvc_core::failure::{Failure, FailureClass};
+use kubesvc_core::lifecycle::ClusterIdentity;
+use kubesvc_core::{DesiredState, Grant, KubesvcAccountSpec, ORIGIN_AGENT, ORIGIN_LABEL};
 
 const NOW: Moment = Duration::from_secs(1000);
 const EPOCH: i64 = 5;
@@ -105,19 +105,19 @@ fn an_object_whose_generation_is_not_the_grants_waits_for_the_leader() {
 }
 
 #[test]
-fn what_is_held_under_the_epoch_is_left_alone() {
+fn account_held_under_the_current_epoch_needs_nothing() {
     let held = said(EPOCH, AgentReport::Held(ClusterIdentity::default()));
     assert_eq!(decide(&open(State::Active), &held), Duty::Nothing);
 }
 
 #[test]
-fn what_is_held_under_an_older_epoch_is_sent_again() {
+fn account_held_under_an_older_epoch_is_sent_again() {
     let held = said(EPOCH - 1, AgentReport::Held(ClusterIdentity::default()));
     assert_eq!(decide(&open(State::Activating), &held), Duty::Add(NOW_EPOCH));
 }
 
 #[test]
-fn what_a_hello_names_is_sent_again_to_learn_what_it_reaches() {
+fn claimed_account_is_sent_again_to_learn_its_cluster() {
     assert_eq!(decide(&open(State::Active), &believed(EPOCH)), Duty::Add(NOW_EPOCH));
 }
 
@@ -169,7 +169,7 @@ fn in_active_a_session_that_failed_is_asked_again_when_it_is_time() {
 }
 
 #[test]
-fn what_was_lost_is_asked_for_again_in_every_wanted_state() {
+fn lost_account_is_added_again_in_every_wanted_state() {
     for state in [State::Activating, State::Active, State::Orphaned] {
         let lost = said(EPOCH, AgentReport::Lost(failure()));
         assert_eq!(decide(&open(state), &lost), Duty::Add(NOW_EPOCH), "{state}");
@@ -213,13 +213,17 @@ fn a_revoke_reaches_what_is_held_under_a_later_epoch() {
 }
 
 #[test]
-fn a_revoke_says_dropped_for_what_was_never_sent() {
-    assert_eq!(duty(view(), Some(&revoking()), None, NOW), Duty::SayDropped(NOW_EPOCH));
-    assert_eq!(decide(&revoking(), &entry()), Duty::SayDropped(NOW_EPOCH));
+fn revoke_reports_dropped_for_accounts_never_sent() {
+    assert_eq!(duty(view(), Some(&revoking()), None, NOW), Duty::ReportDropped(NOW_EPOCH));
+    assert_eq!(decide(&revoking(), &entry()), Duty::ReportDropped(NOW_EPOCH));
     let prepared = LedgerEntry { command: Some(PendingCommand::Prepare(GrantEpoch(EPOCH - 1))), ..entry() };
-    assert_eq!(decide(&revoking(), &prepared), Duty::SayDropped(NOW_EPOCH));
+    assert_eq!(decide(&revoking(), &prepared), Duty::ReportDropped(NOW_EPOCH));
     let dropped = LedgerEntry { report: Some((GrantEpoch(EPOCH - 1), AgentReport::Dropped)), ..entry() };
-    assert_eq!(decide(&revoking(), &dropped), Duty::SayDropped(NOW_EPOCH), "an older Dropped does not count");
+    assert_eq!(
+        decide(&revoking(), &dropped),
+        Duty::ReportDropped(NOW_EPOCH),
+        "an older Dropped does not count"
+    );
 }
 
 #[test]
@@ -240,7 +244,7 @@ fn a_drop_that_failed_waits_for_the_next_epoch() {
 }
 
 #[test]
-fn what_is_granted_elsewhere_or_nowhere_is_dropped() {
+fn account_granted_to_another_zone_or_none_is_dropped() {
     for account in
         [account(State::Active, GrantPhase::Open, "other"), account(State::Inactive, GrantPhase::None, "")]
     {
@@ -286,7 +290,7 @@ fn bound(state: State) -> KubesvcAccount {
 }
 
 #[test]
-fn what_is_held_in_another_cluster_than_the_bound_one_is_dropped_in_every_state_of_an_open_grant() {
+fn account_held_in_the_wrong_cluster_is_dropped_in_every_open_state() {
     for state in [State::Activating, State::Active, State::Orphaned, State::Failed] {
         assert_eq!(
             decide(&bound(state), &in_cluster("staging")),
@@ -305,7 +309,7 @@ fn what_is_held_in_another_cluster_than_the_bound_one_is_dropped_in_every_state_
 }
 
 #[test]
-fn a_drop_of_what_is_held_in_the_wrong_cluster_is_not_repeated_while_it_is_under_way() {
+fn drop_from_the_wrong_cluster_is_not_repeated_while_pending() {
     let entry = LedgerEntry { command: Some(PendingCommand::Drop(NOW_EPOCH)), ..in_cluster("staging") };
     assert_eq!(decide(&bound(State::Active), &entry), Duty::Nothing);
 }
@@ -318,10 +322,10 @@ fn a_wrong_cluster_report_of_an_older_epoch_is_answered_by_the_newer_definition(
 }
 
 #[test]
-fn an_agent_whose_approval_was_withdrawn_answers_a_revoke_all_the_same() {
+fn revoke_waits_for_an_agent_whose_approval_was_withdrawn() {
     let view = SessionView { approved: false, ..view() };
     let owed = |entry: Option<&LedgerEntry>| duty(view, Some(&revoking()), entry, NOW);
-    assert_eq!(owed(None), Duty::SayDropped(NOW_EPOCH));
+    assert_eq!(owed(None), Duty::ReportDropped(NOW_EPOCH));
     assert_eq!(owed(Some(&believed(EPOCH))), Duty::Drop(NOW_EPOCH));
     let sent =
         LedgerEntry { command: Some(PendingCommand::Add(GrantEpoch(EPOCH - 1))), ..believed(EPOCH - 1) };

@@ -1,5 +1,5 @@
 use super::*;
-use crate::account::lifecycle::ClusterIdentity;
+use kubesvc_core::lifecycle::ClusterIdentity;
 
 const NOW: Moment = Duration::from_secs(1000);
 
@@ -260,7 +260,7 @@ fn an_agent_that_let_go_of_the_wrong_cluster_has_failed_and_holds_nothing() {
 }
 
 #[test]
-fn the_wrong_cluster_is_tried_again_at_the_pace_of_failures_though_it_says_held_each_time() {
+fn held_in_the_wrong_cluster_is_retried_at_the_pace_of_failures() {
     let mut ledger = Ledger::new(0);
     let mut waits = Vec::new();
     for _ in 0..5 {
@@ -293,7 +293,7 @@ fn a_revoke_ends_though_the_wrong_cluster_was_let_go_of_before() {
 }
 
 #[test]
-fn what_an_agent_says_in_its_hello_counts_as_held_while_it_is_asked_again() {
+fn account_claimed_in_the_hello_counts_as_held_until_confirmed() {
     let mut ledger = Ledger::new(0);
     ledger.seed(&[("u".to_owned(), "one".to_owned(), GrantEpoch(3))], &Ledger::new(0));
     assert_eq!(ledger.counts(), (1, 0));

@@ -12,21 +12,23 @@ use futures::stream::FuturesUnordered;
 use prost::Message;
 use tracing::warn;
 
-use crate::account::failure::{Failure, FailureClass};
-use crate::account::lifecycle::{self, AgentReport, Fact};
-use crate::account::{GrantEpoch, GrantPhase, KubesvcAccount};
+use crate::hub::AccountObjects;
 use crate::hub::sessions::duties::{self, Duty, SessionView};
 use crate::hub::sessions::events::SessionEvent;
 use crate::hub::sessions::ledger::{LedgerEntry, Moment, PendingCommand};
 use crate::hub::sessions::session::Session;
-use crate::hub::sessions::session::detached::detached;
 use crate::hub::sessions::session::frame_queue::FrameQueue;
 use crate::hub::sessions::session::session_loop::SessionParts;
+use crate::hub::sessions::session::session_loop::detached;
 use crate::hub::sessions::{mass_delete_guard, wire_conversion};
-use crate::objects::{AccountKey, AccountObjects, WriteError, version_of};
-use crate::telemetry::outages::warn_unless_away;
-use crate::wire::ops::hub_frame::Frame;
-use crate::wire::{MAX_ACCOUNTS_IN_BATCH, MAX_BATCH_BYTES, common, ops};
+use crate::informers::{AccountKey, version_of};
+use kubesvc_core::failure::{Failure, FailureClass};
+use kubesvc_core::lifecycle::{self, AgentReport, Fact};
+use kubesvc_core::wire::ops::hub_frame::Frame;
+use kubesvc_core::wire::{MAX_ACCOUNTS_IN_BATCH, MAX_BATCH_BYTES, common, ops};
+use kubesvc_core::{GrantEpoch, GrantPhase, KubesvcAccount};
+use kubesvc_runtime::kube_access::KubeError;
+use kubesvc_runtime::telemetry::outages::warn_unless_away;
 
 /// Maximum number of concurrent credential reads of one session.
 const MAX_CREDENTIAL_READS: usize = 32;
@@ -132,11 +134,11 @@ impl AccountWork {
     /// Waits for a credential, and handles all that are ready.
     pub(super) async fn prepared(&mut self) {
         let Some(first) = self.preparing.next().await else { return };
-        self.settle(first);
+        self.finish_preparing(first);
         while self.adds.len() < MAX_ACCOUNTS_IN_BATCH
             && let Some(Some(next)) = self.preparing.next().now_or_never()
         {
-            self.settle(next);
+            self.finish_preparing(next);
         }
         self.begin_preparing();
     }
@@ -223,20 +225,20 @@ impl AccountWork {
                 ledger.dropping_from_wrong_cluster(&uid, epoch, failure, (now, tick));
                 self.drops.push(wire_conversion::account_ref(&uid, &name, epoch, 0));
             }
-            Duty::SayDropped(epoch) => {
-                ledger.say_dropped(&uid, &name, epoch);
+            Duty::ReportDropped(epoch) => {
+                ledger.report_dropped(&uid, &name, epoch);
             }
             Duty::Forget => {
                 let was_foreign = ledger.forget(&uid);
                 let no_more = was_foreign && ledger.foreign() == 0;
-                self.session.vanished_accounts.lock().remove(&uid);
+                self.session.missing_accounts.lock().remove(&uid);
                 self.session.cached.lock().forget(&uid);
                 self.session.wakes.wake_all(ledger.freed(&name));
                 drop(ledger);
                 self.parts.sessions.publish(&self.session, SessionEvent::Released(&uid));
                 self.parts.sessions.release(&self.session, [&uid]);
                 if was_foreign {
-                    self.session.foreign_settled(no_more);
+                    self.session.foreign_claim_resolved(no_more);
                 }
                 return;
             }
@@ -276,7 +278,7 @@ impl AccountWork {
             }
             (Some((account, status)), Duty::DropFromWrongCluster(_)) => {
                 let reached =
-                    entry.and_then(|entry| entry.report.as_ref()).and_then(|(_, word)| match word {
+                    entry.and_then(|entry| entry.report.as_ref()).and_then(|(_, report)| match report {
                         AgentReport::Held(reached) => {
                             lifecycle::mismatch(status, &self.session.agent.id, reached)
                         }
@@ -292,12 +294,12 @@ impl AccountWork {
             }
             _ => None,
         };
-        let is_told = why.as_ref().filter(|_| !matches!(duty, Duty::DropFromWrongCluster(_))).cloned();
+        let logged_reason = why.as_ref().filter(|_| !matches!(duty, Duty::DropFromWrongCluster(_))).cloned();
         if self.session.keep_from(uid, why) {
-            if let Some(why) = is_told
+            if let Some(why) = logged_reason
                 && self.parts.context.may_log("kept_from", self.session.agent.peer)
             {
-                warn!(agentId = self.session.agent.id, why, "an account is kept from the agent");
+                warn!(agentId = self.session.agent.id.as_str(), why, "not sending an account to the agent");
             }
             self.session.own.changed.notify_one();
             self.parts.sessions.publish(&self.session, SessionEvent::ProblemsChanged);
@@ -311,10 +313,10 @@ impl AccountWork {
         if self.parts.context.may_log("astray", self.session.agent.peer) {
             let why = &failure.message;
             warn!(
-                agentId = self.session.agent.id,
+                agentId = self.session.agent.id.as_str(),
                 account = entry.name,
                 why,
-                "the agent is told to let go of it"
+                "telling the agent to drop an account that is bound to another cluster"
             );
         }
         Some(failure)
@@ -342,7 +344,7 @@ impl AccountWork {
         self.session.wakes.wake(uid.to_owned());
     }
 
-    fn settle(&mut self, prepared: PreparedAdd) {
+    fn finish_preparing(&mut self, prepared: PreparedAdd) {
         let PreparedAdd { uid, epoch, ready } = prepared;
         if !self.is_to_prepare(&uid, epoch) {
             return;
@@ -409,7 +411,7 @@ async fn prepare(
     epoch: GrantEpoch,
 ) -> PreparedAdd {
     // The timeout starts after the permit: the wait is not the account's fault.
-    let _turn = parts.credentials.turn().await;
+    let _permit = parts.credentials.permit().await;
     let ready = match parts.context.accounts.by_uid(&uid) {
         // The account may have changed, or be gone, since it was queued.
         Some(account) if is_to_prepare(&session, &uid, epoch) => {
@@ -440,12 +442,15 @@ async fn ready(
     epoch: GrantEpoch,
 ) -> PreparedAccount {
     let may_be_old = !session.connected_before(version_of(account));
-    if parts.context.settings.clustered && may_be_old && !session.ledger.lock().is_confirmed(account.uid()) {
+    if parts.context.settings.sessions.clustered
+        && may_be_old
+        && !session.ledger.lock().is_confirmed(account.uid())
+    {
         match is_still_granted(&*parts.account_objects, account).await {
             Ok(true) => session.ledger.lock().confirm(account.uid()),
             Ok(false) => return PreparedAccount::Later,
             Err(problem) => {
-                warn_unless_away!(account = account.account_name(), error = %problem, "the account cannot be read; tried again");
+                warn_unless_away!(account = account.account_name(), error = %problem, "cannot read the account before sending it; retrying");
                 return PreparedAccount::Later;
             }
         }
@@ -471,7 +476,7 @@ async fn ready(
 /// Whether the API server confirms that the grant is open for that zone and epoch. A leader that ends a revoke asks
 /// the sessions registered by then. A session that registers later must not be sent an account because of a stale
 /// watch; an object read after the registration is not older than that.
-async fn is_still_granted(objects: &dyn AccountObjects, seen: &KubesvcAccount) -> Result<bool, WriteError> {
+async fn is_still_granted(objects: &dyn AccountObjects, seen: &KubesvcAccount) -> Result<bool, KubeError> {
     let key = AccountKey::of(seen);
     let Some(now) = objects.get(&key.namespace, &key.name).await? else { return Ok(false) };
     let (before, after) = (seen.status_or_default(), now.status_or_default());

@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tonic::Status;
 
-use crate::crash;
-use crate::wire::ops::{self, hub_frame::Frame};
+use kubesvc_core::wire::ops::{self, hub_frame::Frame};
+use kubesvc_runtime::crash_points;
 
 /// Sender into the agent's stream.
-pub(in crate::hub) type Sink = mpsc::Sender<Result<ops::HubFrame, Status>>;
+pub(crate) type Sink = mpsc::Sender<Result<ops::HubFrame, Status>>;
 
 /// Number of waiting frames, of at most 1 MiB each, at which no new work starts.
 const MAX_QUEUED_FRAMES: usize = 8;
 /// Number of waiting frames at which heartbeats are skipped.
 const MAX_QUEUED_FRAMES_FOR_HEARTBEAT: usize = 2 * MAX_QUEUED_FRAMES;
 
-pub(in crate::hub) struct FrameQueue {
+pub(crate) struct FrameQueue {
     sink: Sink,
     waiting: VecDeque<Frame>,
     /// Sequence number of the last frame, from 1.
@@ -27,57 +27,53 @@ pub(in crate::hub) struct FrameQueue {
 }
 
 impl FrameQueue {
-    pub(in crate::hub) fn new(sink: Sink) -> Self {
+    pub(crate) fn new(sink: Sink) -> Self {
         Self { sink, waiting: VecDeque::new(), seq: 0, waiting_since: None }
     }
 
-    pub(in crate::hub) fn push(&mut self, frame: Frame) {
+    pub(crate) fn push(&mut self, frame: Frame) {
         self.waiting_since.get_or_insert_with(Instant::now);
         self.waiting.push_back(frame);
     }
 
-    pub(in crate::hub) fn push_heartbeat(&mut self, heartbeat: ops::Heartbeat) {
+    pub(super) fn push_heartbeat(&mut self, heartbeat: ops::Heartbeat) {
         if self.waiting.len() < MAX_QUEUED_FRAMES_FOR_HEARTBEAT {
             self.push(Frame::Heartbeat(heartbeat));
         }
     }
 
-    pub(in crate::hub) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    pub(in crate::hub) fn has_room(&self) -> bool {
+    pub(crate) fn has_capacity(&self) -> bool {
         self.waiting.len() < MAX_QUEUED_FRAMES
     }
 
     /// Time for which the agent has read nothing although frames wait.
-    pub(in crate::hub) fn stuck_for(&self) -> Duration {
+    pub(super) fn stuck_for(&self) -> Duration {
         self.waiting_since.map(|since| since.elapsed()).unwrap_or_default()
     }
 
     /// Returns the sender, to wait for capacity.
-    pub(in crate::hub) fn sink(&self) -> Sink {
+    pub(crate) fn sink(&self) -> Sink {
         self.sink.clone()
     }
 
     /// Sends the first frame. `ack` is the sequence number of the agent's last handled frame.
-    pub(in crate::hub) fn send(
-        &mut self,
-        permit: mpsc::Permit<'_, Result<ops::HubFrame, Status>>,
-        ack: u64,
-    ) -> bool {
+    pub(crate) fn send(&mut self, permit: mpsc::Permit<'_, Result<ops::HubFrame, Status>>, ack: u64) -> bool {
         let Some(frame) = self.waiting.pop_front() else { return false };
         self.waiting_since = (!self.waiting.is_empty()).then(Instant::now);
         self.seq += 1;
         let (before, after) = crash_points(&frame);
-        before.into_iter().for_each(crash::point);
+        before.into_iter().for_each(crash_points::point);
         permit.send(Ok(ops::HubFrame { frame: Some(frame), seq: self.seq, ack }));
-        after.into_iter().for_each(crash::point);
+        after.into_iter().for_each(crash_points::point);
         true
     }
 
     /// Ends the stream with a status, if it still accepts one.
-    pub(in crate::hub) fn end(&self, status: Status) {
+    pub(crate) fn end(&self, status: Status) {
         let _ = self.sink.try_send(Err(status));
     }
 }

@@ -8,50 +8,62 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::Session;
-use crate::account::agent_resource::SessionEnd;
-use crate::account::lifecycle::SessionEnding;
-use crate::account::outbox::OutboxEntry;
-use crate::hub::admission::foreign_claims::ForeignClaims;
+use crate::hub::agent_admission::claimed_accounts::ForeignClaims;
+use kubesvc_core::agent_resource::SessionEnd;
+use kubesvc_core::lifecycle::SessionEnding;
+use kubesvc_core::report_outbox::OutboxEntry;
 
 /// Why the stream of an agent ends that was approved after it had said what it holds.
 const APPROVED_AFTER_HELLO: &str = "it was approved, and says anew what it holds";
 
 /// Why the stream of an agent ends that claimed more accounts than were taken in at once.
-const CLAIMS_LEFT: &str = "it holds more accounts that are none of its zone, and says them anew";
+const MORE_CLAIMS: &str = "it holds more accounts that are none of its zone, and says them anew";
 
-/// Whether the agent is given accounts.
-pub(super) struct Approval {
+/// State of a session beside its accounts.
+pub(super) struct Lifetime {
+    /// Whether the agent is given accounts.
     approved: watch::Sender<bool>,
     /// The agent is approved, or was before: it may hold accounts, and what it says counts.
     was_approved: AtomicBool,
     /// The agent has said something of its accounts that was not taken in, since it was never approved.
-    has_unheard: AtomicBool,
+    has_ignored_claims: AtomicBool,
+    claims: ClaimedAccounts,
+    /// The version of the agent's object that first named this session; 0 before that.
+    named_since: AtomicU64,
+    /// The outbox as it was written last.
+    outbox: Mutex<Vec<OutboxEntry>>,
+    closing: Closing,
 }
 
-impl Approval {
-    pub(super) fn new(has_unheard: bool) -> Self {
+impl Lifetime {
+    /// `has_ignored_claims`: the agent has already claimed accounts that were not taken in.
+    pub(super) fn new(has_ignored_claims: bool) -> Self {
         Self {
             approved: watch::Sender::new(false),
             was_approved: AtomicBool::new(false),
-            has_unheard: AtomicBool::new(has_unheard),
+            has_ignored_claims: AtomicBool::new(has_ignored_claims),
+            claims: ClaimedAccounts::default(),
+            named_since: AtomicU64::new(0),
+            outbox: Mutex::default(),
+            closing: Closing::default(),
         }
     }
 }
 
 /// Accounts that the agent claimed in its hello and that are none of its zone.
 #[derive(Default)]
-pub(super) struct ClaimedAccounts {
+struct ClaimedAccounts {
     /// Their uids, until they stand in the ledger.
     uids: Mutex<HashSet<String>>,
     /// Their room.
-    room: Mutex<Option<OwnedSemaphorePermit>>,
+    permits: Mutex<Option<OwnedSemaphorePermit>>,
     /// It claimed more of these than were taken in; they are heard when it says hello again.
     has_more: AtomicBool,
 }
 
 /// Why and how the stream ends.
 #[derive(Default)]
-pub(super) struct Closing {
+struct Closing {
     close: CancellationToken,
     because: Mutex<&'static str>,
     /// The agent has said goodbye.
@@ -62,178 +74,169 @@ pub(super) struct Closing {
     superseded: AtomicBool,
 }
 
-/// What the agent's object says of the session.
-#[derive(Default)]
-pub(super) struct ObjectState {
-    /// The version of the object that first named this session; 0 before that.
-    named_since: AtomicU64,
-    /// The outbox as it was written last.
-    outbox: Mutex<Vec<OutboxEntry>>,
-}
-
 impl Session {
     /// Whether the agent is given accounts.
-    pub(in crate::hub) fn is_approved(&self) -> bool {
-        *self.approval.approved.borrow()
+    pub(crate) fn is_approved(&self) -> bool {
+        *self.lifetime.approved.borrow()
     }
 
     /// Whether the agent is approved, or was before. What one that never was says counts for no account.
-    pub(in crate::hub) fn was_approved(&self) -> bool {
-        self.approval.was_approved.load(Ordering::SeqCst)
+    pub(crate) fn was_approved(&self) -> bool {
+        self.lifetime.was_approved.load(Ordering::SeqCst)
     }
 
     /// The agent was approved at some time.
-    pub(in crate::hub) fn set_was_approved(&self) {
-        self.approval.was_approved.store(true, Ordering::SeqCst);
+    pub(crate) fn set_was_approved(&self) {
+        self.lifetime.was_approved.store(true, Ordering::SeqCst);
     }
 
     /// Approval was given or taken. Answers whether that is new, and the session goes on.
-    pub(in crate::hub) fn approve(&self, approved: bool) -> bool {
+    pub(crate) fn approve(&self, approved: bool) -> bool {
         if approved {
             self.set_was_approved();
-            if self.approval.has_unheard.load(Ordering::SeqCst) {
+            if self.lifetime.has_ignored_claims.load(Ordering::SeqCst) {
                 self.close(APPROVED_AFTER_HELLO);
                 return false;
             }
         }
-        self.approval.approved.send_replace(approved) != approved
+        self.lifetime.approved.send_replace(approved) != approved
     }
 
     /// Waits until the agent is given accounts.
-    pub(in crate::hub) async fn until_approved(&self) {
+    pub(crate) async fn until_approved(&self) {
         // The sender lives as long as self, so this ends only when the value is true.
-        let _ = self.approval.approved.subscribe().wait_for(|approved| *approved).await;
+        let _ = self.lifetime.approved.subscribe().wait_for(|approved| *approved).await;
     }
 
     /// What an agent that was never approved says of its accounts is not taken in. Once it is approved it has to say it
     /// anew, on a new stream.
-    pub(in crate::hub) fn ignore_claims(&self) {
-        self.approval.has_unheard.store(true, Ordering::SeqCst);
+    pub(crate) fn ignore_claims(&self) {
+        self.lifetime.has_ignored_claims.store(true, Ordering::SeqCst);
         if self.was_approved() {
             self.close(APPROVED_AFTER_HELLO);
         }
     }
 
     /// What it claimed of accounts that are none of its zone.
-    pub(in crate::hub) fn claimed(&self, foreign: ForeignClaims) {
-        *self.claims.uids.lock() = foreign.uids;
-        *self.claims.room.lock() = foreign.permit;
-        self.claims.has_more.store(foreign.more, Ordering::Relaxed);
+    pub(crate) fn claimed(&self, foreign: ForeignClaims) {
+        *self.lifetime.claims.uids.lock() = foreign.uids;
+        *self.lifetime.claims.permits.lock() = foreign.permit;
+        self.lifetime.claims.has_more.store(foreign.more, Ordering::Relaxed);
     }
 
     /// Takes the uids of these, for the ledger.
-    pub(in crate::hub) fn take_claimed_uids(&self) -> HashSet<String> {
-        std::mem::take(&mut *self.claims.uids.lock())
+    pub(crate) fn take_claimed_uids(&self) -> HashSet<String> {
+        std::mem::take(&mut *self.lifetime.claims.uids.lock())
     }
 
     /// The session has ended: nothing is kept of what was only claimed, though the session itself is remembered for a while.
-    pub(in crate::hub) fn forget_claims(&self) {
+    pub(crate) fn forget_claims(&self) {
         self.ledger.lock().forget_foreign();
-        drop(self.claims.room.lock().take());
-        *self.vanished_accounts.lock() = HashMap::new();
+        drop(self.lifetime.claims.permits.lock().take());
+        *self.missing_accounts.lock() = HashMap::new();
         drop(self.wakes.try_take(usize::MAX));
     }
 
     /// An account that it claimed, and that is none of its zone, is settled. Where no more are open, and it had claimed
     /// more than were taken in, it is to say hello again.
-    pub(super) fn foreign_settled(&self, no_more: bool) {
-        let one = self.claims.room.lock().as_mut().and_then(|room| room.split(1));
+    pub(super) fn foreign_claim_resolved(&self, no_more: bool) {
+        let one = self.lifetime.claims.permits.lock().as_mut().and_then(|permits| permits.split(1));
         drop(one);
-        if no_more && self.claims.has_more.load(Ordering::Relaxed) {
-            self.close(CLAIMS_LEFT);
+        if no_more && self.lifetime.claims.has_more.load(Ordering::Relaxed) {
+            self.close(MORE_CLAIMS);
         }
     }
 
     /// The agent's object names this session since this version.
-    pub(in crate::hub) fn registered(&self, version: u64) {
-        self.object.named_since.store(version, Ordering::Relaxed);
+    pub(crate) fn registered(&self, version: u64) {
+        self.lifetime.named_since.store(version, Ordering::Relaxed);
     }
 
     /// Whether this session stood in its agent's object before something was written as this version: then whoever leads
     /// and reads the sessions after that knows of it. Versions of all objects are counted by one etcd.
     pub(super) fn connected_before(&self, version: u64) -> bool {
-        let registered = self.object.named_since.load(Ordering::Relaxed);
+        let registered = self.lifetime.named_since.load(Ordering::Relaxed);
         registered > 0 && version > registered
     }
 
     /// Whether an outbox says something else than what was written. What nothing waits for any more may be left
     /// standing, unless it would be taken for the session's last word.
-    pub(in crate::hub) fn is_news(
+    pub(crate) fn has_unwritten(
         &self,
         outbox: &[OutboxEntry],
         may_stand: impl Fn(&OutboxEntry) -> bool,
     ) -> bool {
-        let written = self.object.outbox.lock();
+        let written = self.lifetime.outbox.lock();
         let may_stand = outbox.is_empty() && written.iter().all(may_stand);
         !may_stand && *written != outbox
     }
 
     /// The outbox was written.
-    pub(in crate::hub) fn reported(&self, outbox: Vec<OutboxEntry>) {
-        *self.object.outbox.lock() = outbox;
+    pub(crate) fn reported(&self, outbox: Vec<OutboxEntry>) {
+        *self.lifetime.outbox.lock() = outbox;
     }
 
     /// Whether the agent's object, at this version, names another session that came after this one.
-    pub(in crate::hub) fn is_superseded_by(&self, in_force: Option<&str>, version: u64) -> bool {
+    pub(crate) fn is_superseded_by(&self, in_force: Option<&str>, version: u64) -> bool {
         self.connected_before(version) && in_force != Some(self.id.as_str())
     }
 
     /// Another replica has the agent's stream by now.
-    pub(in crate::hub) fn supersede(&self) {
-        self.closing.superseded.store(true, Ordering::Relaxed);
+    pub(crate) fn supersede(&self) {
+        self.lifetime.closing.superseded.store(true, Ordering::Relaxed);
     }
 
     /// Whether another replica has the agent's stream by now: then what that one tells counts, and not this session.
-    pub(in crate::hub) fn is_superseded(&self) -> bool {
-        self.closing.superseded.load(Ordering::Relaxed)
+    pub(crate) fn is_superseded(&self) -> bool {
+        self.lifetime.closing.superseded.load(Ordering::Relaxed)
     }
 
     /// Ends the stream soon.
-    pub(in crate::hub) fn close(&self, because: &'static str) {
+    pub(crate) fn close(&self, because: &'static str) {
         {
-            let mut reason = self.closing.because.lock();
+            let mut reason = self.lifetime.closing.because.lock();
             if reason.is_empty() {
                 *reason = because;
             }
         }
-        self.closing.close.cancel();
+        self.lifetime.closing.close.cancel();
     }
 
     /// Waits until it is closed.
-    pub(in crate::hub) async fn until_closed(&self) {
-        self.closing.close.cancelled().await;
+    pub(crate) async fn until_closed(&self) {
+        self.lifetime.closing.close.cancelled().await;
     }
 
     /// Why it was closed, if it was.
-    pub(in crate::hub) fn closed_because(&self) -> Option<&'static str> {
-        Some(*self.closing.because.lock()).filter(|because| !because.is_empty())
+    pub(crate) fn closed_because(&self) -> Option<&'static str> {
+        Some(*self.lifetime.closing.because.lock()).filter(|because| !because.is_empty())
     }
 
     /// The agent's process has ended.
-    pub(super) fn said_goodbye(&self) {
-        self.closing.goodbye.store(true, Ordering::Relaxed);
+    pub(super) fn record_goodbye(&self) {
+        self.lifetime.closing.goodbye.store(true, Ordering::Relaxed);
     }
 
     /// Ends the stream at a person's request.
-    pub(in crate::hub) fn close_on_request(&self) {
-        self.closing.requested.store(true, Ordering::Relaxed);
+    pub(crate) fn close_on_request(&self) {
+        self.lifetime.closing.requested.store(true, Ordering::Relaxed);
         self.close("its stream was closed on request");
     }
 
     /// Whether somebody asked for its end.
-    pub(in crate::hub) fn was_closed_on_request(&self) -> bool {
-        self.closing.requested.load(Ordering::Relaxed)
+    pub(crate) fn was_closed_on_request(&self) -> bool {
+        self.lifetime.closing.requested.load(Ordering::Relaxed)
     }
 
     /// How its end is written down: one that was requested is told apart, since its id is kept.
-    pub(in crate::hub) fn end(&self, ending: SessionEnding) -> SessionEnd {
+    pub(crate) fn end(&self, ending: SessionEnding) -> SessionEnd {
         if self.was_closed_on_request() { SessionEnd::Requested } else { ending.into() }
     }
 
     /// How it ended.
-    pub(in crate::hub) fn ending(&self, replica_is_ending: bool) -> SessionEnding {
+    pub(crate) fn ending(&self, replica_is_ending: bool) -> SessionEnding {
         match replica_is_ending {
-            _ if self.closing.goodbye.load(Ordering::Relaxed) => SessionEnding::Goodbye,
+            _ if self.lifetime.closing.goodbye.load(Ordering::Relaxed) => SessionEnding::Goodbye,
             true => SessionEnding::ReplicaLost,
             false => SessionEnding::Cut,
         }

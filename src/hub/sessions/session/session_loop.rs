@@ -1,39 +1,45 @@
-//! The loop of a connected session. It waits for its next event only, never for a call.
+//! The loop of a connected session, and its handling of the agent's frames. It waits for its next event only, never for a
+//! call.
 
+use std::future::Future;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
+use kubesvc_runtime::shutdown::spawn_named;
 use tonic::{Status, Streaming};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
-use crate::hub::admission::draining::Draining;
-use crate::hub::admission::hello::millis;
-use crate::hub::context::HubContext;
-use crate::hub::credentials::Credentials;
+use crate::hub::AccountObjects;
+use crate::hub::agent_admission::draining::Draining;
+use crate::hub::agent_admission::hello::millis;
+use crate::hub::context::{Credentials, HubContext};
 use crate::hub::sessions::Sessions;
+use crate::hub::sessions::events::SessionEvent;
+use crate::hub::sessions::ledger::AnswerEffect;
 use crate::hub::sessions::session::Session;
 use crate::hub::sessions::session::account_work::AccountWork;
 use crate::hub::sessions::session::frame_queue::FrameQueue;
+use crate::hub::sessions::wire_conversion::{self, AccountAnswer};
+use crate::hub::static_accounts::StaticAccountSync;
 use crate::hub::static_accounts::StaticAccounts;
-use crate::hub::static_accounts::sync::StaticAccountSync;
-use crate::hub::tables::Tables;
-use crate::hub::tables::fences;
+use crate::hub::table_writers::{TableWriters, fences};
 use crate::hub::zone_probes::ZoneProbes;
 use crate::hub::zone_probes::prober::ZoneProber;
-use crate::objects::AccountObjects;
-use crate::wire::ops::{self, hub_frame};
+use kubesvc_core::KubesvcAccount;
+use kubesvc_core::lifecycle::{AgentReport, is_another_cluster};
+use kubesvc_core::wire::ops::{self, agent_frame, hub_frame};
 
 /// Maximum number of accounts checked in one turn.
-const MAX_ACCOUNTS_PER_TURN: usize = 200;
+const MAX_ACCOUNTS_PER_STEP: usize = 200;
 /// Time limit for the agent to read a frame; then its stream is cut.
 const FRAME_SEND_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for the agent to disconnect after Drain.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How a session ended, and the status its stream ends with.
-pub(super) enum LoopEnd {
+enum LoopEnd {
     /// The agent disconnected or said Goodbye.
     Gone(&'static str),
     /// The hub ends the stream.
@@ -41,27 +47,27 @@ pub(super) enum LoopEnd {
 }
 
 /// The parts that a session loop uses.
-pub(in crate::hub) struct SessionParts {
-    pub(in crate::hub) context: Arc<HubContext>,
-    pub(in crate::hub) sessions: Arc<Sessions>,
-    pub(in crate::hub) credentials: Arc<Credentials>,
+pub(crate) struct SessionParts {
+    pub(crate) context: Arc<HubContext>,
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) credentials: Arc<Credentials>,
     /// Reads an account at the API server before it is first sent.
-    pub(in crate::hub) account_objects: Arc<dyn AccountObjects>,
-    pub(in crate::hub) draining: Arc<Draining>,
-    pub(in crate::hub) zone_probes: Arc<ZoneProbes>,
-    pub(in crate::hub) static_accounts: Arc<StaticAccounts>,
-    pub(in crate::hub) tables: Arc<Tables>,
+    pub(crate) account_objects: Arc<dyn AccountObjects>,
+    pub(crate) draining: Arc<Draining>,
+    pub(crate) zone_probes: Arc<ZoneProbes>,
+    pub(crate) static_accounts: Arc<StaticAccounts>,
+    pub(crate) tables: Arc<TableWriters>,
 }
 
-pub(in crate::hub) struct SessionLoop {
-    pub(super) parts: Arc<SessionParts>,
-    pub(super) session: Arc<Session>,
+pub(crate) struct SessionLoop {
+    parts: Arc<SessionParts>,
+    session: Arc<Session>,
     frames: FrameQueue,
-    pub(super) accounts: AccountWork,
-    pub(super) prober: ZoneProber,
-    pub(super) static_accounts: StaticAccountSync,
+    accounts: AccountWork,
+    prober: ZoneProber,
+    static_accounts: StaticAccountSync,
     /// Sequence number of the agent's last handled frame.
-    pub(super) ack: u64,
+    ack: u64,
     next_heartbeat: Instant,
     nonce: u64,
     /// Set when Drain is sent; the agent may disconnect by itself until then.
@@ -69,7 +75,7 @@ pub(in crate::hub) struct SessionLoop {
 }
 
 impl SessionLoop {
-    pub(in crate::hub) fn new(
+    pub(crate) fn new(
         parts: Arc<SessionParts>,
         session: Arc<Session>,
         frames: FrameQueue,
@@ -79,7 +85,7 @@ impl SessionLoop {
         let prober = ZoneProber::new(Arc::clone(&parts.zone_probes), Arc::clone(&session));
         let static_accounts =
             StaticAccountSync::new(Arc::clone(&parts.static_accounts), Arc::clone(&session));
-        let next_heartbeat = Instant::now() + parts.context.settings.heartbeat;
+        let next_heartbeat = Instant::now() + parts.context.settings.sessions.heartbeat;
         Self {
             parts,
             session,
@@ -95,13 +101,13 @@ impl SessionLoop {
     }
 
     /// Runs until the stream ends.
-    pub(in crate::hub) async fn run(mut self, mut inbound: Streaming<ops::AgentFrame>) {
+    pub(crate) async fn run(mut self, mut inbound: Streaming<ops::AgentFrame>) {
         let end = loop {
-            if let ControlFlow::Break(end) = self.turn(&mut inbound).await {
+            if let ControlFlow::Break(end) = self.step(&mut inbound).await {
                 break end;
             }
         };
-        let agent = &self.session.agent.id;
+        let agent = self.session.agent.id.as_str();
         match end {
             LoopEnd::Gone(why) => {
                 info!(agentId = agent, zoneId = self.session.agent.zone, why, "agent disconnected");
@@ -113,8 +119,8 @@ impl SessionLoop {
         }
     }
 
-    async fn turn(&mut self, inbound: &mut Streaming<ops::AgentFrame>) -> ControlFlow<LoopEnd> {
-        let room = self.frames.has_room() && self.drain_deadline.is_none();
+    async fn step(&mut self, inbound: &mut Streaming<ops::AgentFrame>) -> ControlFlow<LoopEnd> {
+        let can_send = self.frames.has_capacity() && self.drain_deadline.is_none();
         let sink = self.frames.sink();
         let wake_at = self.wake_at();
         tokio::select! {
@@ -131,12 +137,12 @@ impl SessionLoop {
                 }
                 Err(_) => return ControlFlow::Break(LoopEnd::Gone("the stream is closed")),
             },
-            () = self.accounts.prepared(), if room && self.accounts.is_preparing() => self.accounts.flush(&mut self.frames),
-            again = self.prober.looked_up(), if room && self.prober.is_looking_up() => self.accounts.check_later(again),
-            answers = self.static_accounts.answers(), if room => {
+            () = self.accounts.prepared(), if can_send && self.accounts.is_preparing() => self.accounts.flush(&mut self.frames),
+            again = self.prober.target_ready(), if can_send && self.prober.is_looking_up() => self.accounts.check_later(again),
+            answers = self.static_accounts.answers(), if can_send => {
                 self.frames.push(hub_frame::Frame::StaticAnswers(ops::StaticAnswers { answers }));
             }
-            uids = self.session.wakes.take(MAX_ACCOUNTS_PER_TURN), if room => self.check_accounts(uids),
+            uids = self.session.wakes.take(MAX_ACCOUNTS_PER_STEP), if can_send => self.check_accounts(uids),
             () = tokio::time::sleep_until(wake_at.into()) => return self.timers(),
         }
         if self.drain_deadline.is_none() {
@@ -159,7 +165,7 @@ impl SessionLoop {
     }
 
     fn wake_at(&self) -> Instant {
-        let watched = self.parts.context.settings.cuts_off_silent;
+        let watched = self.parts.context.settings.sessions.cuts_off_silent;
         let silence = self.parts.context.silence_limit().saturating_sub(self.session.silent_for());
         let silence = watched.then(|| Instant::now() + silence);
         let stuck = (!self.frames.is_empty())
@@ -177,7 +183,7 @@ impl SessionLoop {
                 Status::unavailable(format!("{why}; connect anew")),
             ));
         }
-        if self.parts.context.settings.cuts_off_silent
+        if self.parts.context.settings.sessions.cuts_off_silent
             && self.session.silent_for() >= self.parts.context.silence_limit()
         {
             let limit = self.parts.context.silence_limit();
@@ -189,7 +195,7 @@ impl SessionLoop {
             return ControlFlow::Break(LoopEnd::Cut("it reads too slowly", status));
         }
         if self.next_heartbeat <= now {
-            self.next_heartbeat = now + self.parts.context.settings.heartbeat;
+            self.next_heartbeat = now + self.parts.context.settings.sessions.heartbeat;
             self.nonce += 1;
             let unix_ms = jiff::Timestamp::now().as_millisecond();
             self.frames.push_heartbeat(ops::Heartbeat { nonce: self.nonce, unix_ms, accounts_live: 0 });
@@ -200,12 +206,159 @@ impl SessionLoop {
 
     fn drain(&mut self) {
         self.drain_deadline = Some(Instant::now() + DRAIN_TIMEOUT);
-        let (place, other) = self.parts.draining.next_redial();
+        let (redial, other) = self.parts.draining.next_redial();
         let drain = ops::Drain {
-            reconnect_after_ms: millis(place.after),
-            jitter_ms: millis(place.jitter),
+            reconnect_after_ms: millis(redial.after),
+            jitter_ms: millis(redial.jitter),
             replica_id: other.unwrap_or_default(),
         };
         self.frames.push(hub_frame::Frame::Drain(drain));
+    }
+}
+
+impl SessionLoop {
+    /// Handles a frame of the agent, or the end of its stream.
+    fn handle_frame(&mut self, frame: Option<Result<ops::AgentFrame, Status>>) -> ControlFlow<LoopEnd> {
+        let frame = match frame {
+            None => return ControlFlow::Break(LoopEnd::Gone("the agent closed the stream")),
+            Some(Err(status)) => {
+                debug!(agentId = self.session.agent.id.as_str(), code = ?status.code(), "stream of agent failed");
+                return ControlFlow::Break(end_of_failed(&status));
+            }
+            Some(Ok(frame)) => frame,
+        };
+        self.parts.context.metrics.frames_in.inc();
+        self.ack = self.ack.max(frame.seq);
+        self.session.frame(self.parts.context.ticks.now());
+        if frame.frame.as_ref().is_some_and(is_about_accounts) && !self.session.was_approved() {
+            self.parts.context.metrics.ignore("never_approved");
+            self.session.ignore_claims();
+            return ControlFlow::Continue(());
+        }
+        match frame.frame {
+            Some(agent_frame::Frame::AccountResults(results)) => {
+                for result in results.results {
+                    self.record_answer(wire_conversion::answer(result));
+                }
+            }
+            Some(agent_frame::Frame::Lost(lost)) => self.record_answer(wire_conversion::loss(lost)),
+            Some(agent_frame::Frame::Working(working)) => self.working(working),
+            Some(agent_frame::Frame::Heartbeat(_)) => {}
+            Some(agent_frame::Frame::Draining(_)) => {
+                self.accounts.agent_drains();
+                // A draining agent is not probed.
+                self.session.wakes.wake_all(self.session.zone_probes.lock().uids());
+            }
+            Some(agent_frame::Frame::Goodbye(_)) => {
+                self.session.record_goodbye();
+                return ControlFlow::Break(LoopEnd::Gone("the agent said goodbye"));
+            }
+            Some(agent_frame::Frame::Hello(_)) => {
+                self.parts.context.metrics.ignore("second_hello");
+                warn!(agentId = self.session.agent.id.as_str(), "ignored a second hello on the same stream");
+            }
+            Some(agent_frame::Frame::StaticAccounts(list)) => self.static_accounts.take_in(list),
+            Some(agent_frame::Frame::ProbeResult(result)) => match self.prober.record_answer(result) {
+                Ok(again) => self.accounts.check_later(again),
+                Err(("late", _)) => self.parts.context.metrics.ignore("late"),
+                Err((reason, uid)) => self.count_ignored(reason, &uid),
+            },
+            // A frame of a later protocol version.
+            None => self.parts.context.metrics.ignore("unknown_frame"),
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn working(&mut self, working: ops::Working) {
+        let Some((uid, _)) = working.account.and_then(wire_conversion::reference) else {
+            return self.parts.context.metrics.ignore("malformed_answer");
+        };
+        self.session.ledger.lock().working(&uid, self.parts.context.ticks.now());
+    }
+
+    fn record_answer(&mut self, answer: Option<AccountAnswer>) {
+        let Some(answer) = answer else { return self.count_ignored("malformed_answer", "") };
+        let AccountAnswer { uid, epoch, report, of_drop, namespaces } = answer;
+        let mut reports_namespaces = false;
+        if let AgentReport::Held(reached) = &report {
+            let account = self.parts.context.accounts.by_uid(&uid);
+            let status = account.as_deref().map(KubesvcAccount::status_or_default);
+            let zone = Some(self.session.agent.zone.as_str());
+            let Some(status) = status.filter(|status| status.granted_zone() == zone) else {
+                return self.count_ignored("no_grant", &uid);
+            };
+            // Without namespaces in the report, only their number is known.
+            reports_namespaces = !is_another_cluster(&status, reached)
+                && (reached.namespaces_count == 0 || !namespaces.is_empty());
+        }
+        let (effect, freed) = {
+            let mut ledger = self.session.ledger.lock();
+            let effect = ledger.record_answer(&uid, epoch, report, of_drop, self.parts.context.moment());
+            let name = ledger.entry(&uid).map(|entry| entry.name.clone());
+            (effect, name.map(|name| ledger.freed(&name)).unwrap_or_default())
+        };
+        match effect {
+            AnswerEffect::Taken => {
+                if reports_namespaces {
+                    self.parts.tables.record_namespaces(&uid, namespaces);
+                }
+                self.session.wakes.wake_all(freed);
+                self.session.wakes.wake(uid.clone());
+                self.parts.sessions.publish(&self.session, SessionEvent::AnswerChanged(&uid));
+            }
+            AnswerEffect::Late => self.parts.context.metrics.ignore("late"),
+            AnswerEffect::NeverSent => self.count_ignored("never_sent", &uid),
+            AnswerEffect::Future => self.count_ignored("future_epoch", &uid),
+        }
+    }
+
+    fn count_ignored(&self, reason: &'static str, uid: &str) {
+        self.parts.context.metrics.ignore(reason);
+        if self.parts.context.may_log(reason, self.session.agent.peer) {
+            let uid: String = uid.chars().take(64).filter(|c| !c.is_control()).collect();
+            warn!(agentId = self.session.agent.id.as_str(), reason, uid, "ignored an answer of the agent");
+        }
+    }
+}
+
+/// Returns how a stream ends that failed.
+fn end_of_failed(status: &Status) -> LoopEnd {
+    match status.code() {
+        tonic::Code::Cancelled | tonic::Code::Unknown | tonic::Code::Unavailable => {
+            LoopEnd::Gone("the connection broke")
+        }
+        code => LoopEnd::Cut("a frame was malformed or too large", Status::new(code, status.message())),
+    }
+}
+
+/// Whether a frame says something about accounts. It does not count if the agent was never approved.
+fn is_about_accounts(frame: &agent_frame::Frame) -> bool {
+    matches!(
+        frame,
+        agent_frame::Frame::AccountResults(_)
+            | agent_frame::Frame::Lost(_)
+            | agent_frame::Frame::Working(_)
+            | agent_frame::Frame::StaticAccounts(_)
+            | agent_frame::Frame::ProbeResult(_)
+    )
+}
+
+/// Runs work as its own task, which is aborted when the returned future is dropped.
+///
+/// A session loop polls nothing while its agent reads no frames. Work that others wait for, such as a credential read
+/// that holds a permit, must not stall with it.
+pub(crate) fn detached<T: Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+) -> impl Future<Output = T> + Send {
+    let task = spawn_named("detached work of a session", work);
+    async move {
+        match task.await {
+            Ok(done) => done,
+            Err(ended) => match ended.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // Aborted only by dropping this future, or by the runtime's shutdown.
+                Err(_) => std::future::pending().await,
+            },
+        }
     }
 }

@@ -1,10 +1,10 @@
 use super::*;
-use crate::account::{DesiredState, GrantPhase, State};
-use crate::account::{Grant, KubesvcAccountSpec, KubesvcAccountStatus};
+use kubesvc_core::{DesiredState, GrantPhase, State};
+use kubesvc_core::{Grant, KubesvcAccountSpec, KubesvcAccountStatus};
 
 const NOW: Moment = Duration::from_secs(1000);
 
-pub(in crate::hub) fn asking() -> KubesvcAccount {
+pub(crate) fn asking() -> KubesvcAccount {
     let mut account = KubesvcAccount::new("one", KubesvcAccountSpec::default());
     account.metadata.uid = Some("u".into());
     account.metadata.generation = Some(3);
@@ -14,7 +14,7 @@ pub(in crate::hub) fn asking() -> KubesvcAccount {
     account
 }
 
-pub(in crate::hub) fn round(account: &KubesvcAccount) -> ProbeRound {
+pub(crate) fn round(account: &KubesvcAccount) -> ProbeRound {
     ProbeRound::of(account).expect("it asks")
 }
 
@@ -22,17 +22,17 @@ fn view() -> SessionView<'static> {
     SessionView { zone: "z", approved: true, ..SessionView::default() }
 }
 
-fn step(probes: &ZoneProbes, account: &KubesvcAccount, now: Moment) -> ProbeStep {
+fn step(probes: &SessionProbes, account: &KubesvcAccount, now: Moment) -> ProbeStep {
     probes.step(view(), "u", Some(account), now)
 }
 
-fn asked(account: &KubesvcAccount) -> ZoneProbes {
-    let mut probes = ZoneProbes::default();
+fn asked(account: &KubesvcAccount) -> SessionProbes {
+    let mut probes = SessionProbes::default();
     ask(&mut probes, account);
     probes
 }
 
-fn ask(probes: &mut ZoneProbes, account: &KubesvcAccount) {
+fn ask(probes: &mut SessionProbes, account: &KubesvcAccount) {
     probes.queue("u", round(account));
     let (uid, round) = probes.next().expect("it is its turn");
     assert!(probes.send(&uid, round));
@@ -72,7 +72,7 @@ fn an_account_asks_exactly_while_it_has_no_zone_and_wants_one() {
 #[test]
 fn a_session_is_asked_once_in_a_round() {
     let account = asking();
-    let mut probes = ZoneProbes::default();
+    let mut probes = SessionProbes::default();
     assert_eq!(step(&probes, &account, NOW), ProbeStep::Send(round(&account)));
     probes.queue("u", round(&account));
     assert_eq!(step(&probes, &account, NOW), ProbeStep::Nothing, "it waits for its turn");
@@ -85,7 +85,7 @@ fn a_session_is_asked_once_in_a_round() {
 }
 
 #[test]
-fn a_new_generation_epoch_or_try_asks_anew() {
+fn new_generation_epoch_or_retry_starts_a_new_round() {
     let mut probes = asked(&asking());
     probes.answer("u", 3, GrantEpoch(2), true, NOW);
     for account in [
@@ -100,7 +100,7 @@ fn a_new_generation_epoch_or_try_asks_anew() {
 #[test]
 fn a_no_is_asked_again_after_10_20_40_and_60_seconds() {
     let (account, mut now) = (asking(), NOW);
-    let mut probes = ZoneProbes::default();
+    let mut probes = SessionProbes::default();
     let mut waits = Vec::new();
     for _ in 0..6 {
         ask(&mut probes, &account);
@@ -115,7 +115,7 @@ fn a_no_is_asked_again_after_10_20_40_and_60_seconds() {
 }
 
 #[test]
-fn an_account_that_asks_no_more_is_forgotten_so_that_the_next_round_asks_anew() {
+fn account_that_needs_no_zone_is_forgotten_and_can_be_probed_again() {
     let mut probes = asked(&asking());
     probes.answer("u", 3, GrantEpoch(2), false, NOW);
     let active = changed(|account| status(account).state = Some(State::Active));
@@ -128,7 +128,7 @@ fn an_account_that_asks_no_more_is_forgotten_so_that_the_next_round_asks_anew() 
 
 #[test]
 fn an_agent_that_is_not_approved_or_is_stopping_is_asked_nothing() {
-    let probes = ZoneProbes::default();
+    let probes = SessionProbes::default();
     let asked = asked(&asking());
     for view in [SessionView { approved: false, ..view() }, SessionView { draining: true, ..view() }] {
         assert_eq!(probes.step(view, "u", Some(&asking()), NOW), ProbeStep::Nothing);
@@ -137,8 +137,8 @@ fn an_agent_that_is_not_approved_or_is_stopping_is_asked_nothing() {
 }
 
 #[test]
-fn answers_to_what_was_not_asked_are_none() {
-    let mut probes = ZoneProbes::default();
+fn unrequested_probe_answers_have_no_effect() {
+    let mut probes = SessionProbes::default();
     assert_eq!(probes.answer("u", 3, GrantEpoch(2), true, NOW), None, "never asked");
     probes.queue("u", round(&asking()));
     assert_eq!(probes.answer("u", 3, GrantEpoch(2), true, NOW), None, "not sent yet");
@@ -151,8 +151,8 @@ fn answers_to_what_was_not_asked_are_none() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_tried_again() {
-    let mut probes = ZoneProbes::default();
+fn unsent_probe_is_retried() {
+    let mut probes = SessionProbes::default();
     probes.queue("u", round(&asking()));
     let (uid, round) = probes.next().expect("it is its turn");
     let at = probes.not_sent(&uid, round, NOW).expect("it is still wanted");
@@ -162,7 +162,7 @@ fn what_cannot_be_sent_is_tried_again() {
 
 #[test]
 fn an_agent_that_leaves_many_questions_open_is_asked_no_more_until_it_answers() {
-    let (mut probes, round) = (ZoneProbes::default(), round(&asking()));
+    let (mut probes, round) = (SessionProbes::default(), round(&asking()));
     let uids: Vec<_> = (0..MAX_OPEN_PROBES + 2).map(|number| format!("u{number}")).collect();
     uids.iter().for_each(|uid| probes.queue(uid, round));
     for uid in &uids[..MAX_OPEN_PROBES] {

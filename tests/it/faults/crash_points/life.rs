@@ -5,17 +5,17 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ListParams, PostParams};
-use kubesvc::account::owned_secret::OWN_KEY;
-use kubesvc::account::{
-    KubesvcAccount, KubesvcAccountSpec, KubesvcAgent, ORIGIN_LABEL, ORIGIN_REST, State, WATCH_LABEL, names,
-    owned_secret,
+use kubesvc_core::owned_secret::OWN_KEY;
+use kubesvc_core::{
+    KubesvcAccount, KubesvcAccountSpec, KubesvcAgent, ORIGIN_LABEL, ORIGIN_REST, State, WATCH_LABEL,
+    object_names, owned_secret,
 };
 use secrecy::SecretString;
 use serde_json::{Value, json};
 
 use crate::faults::settled::settled;
-use crate::harness::{must, wait::eventually};
-use crate::world::{Agent, Answer, Database, PATIENCE, Theirs, World};
+use crate::world::{Agent, Answer, Database, ForeignTableRow, MAX_WAIT, World};
+use kubesvc_testkit::{must, wait::eventually};
 
 /// Interval between repeated calls after a broken connection.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -33,8 +33,8 @@ pub(super) async fn leave_rows(world: &World, database: Database) -> String {
     leave_secrets(world, &kubeconfig).await;
     let definition = json!({"kubeconfigContents": kubeconfig}).to_string();
     for (name, status) in [("was-a-row", "ACTIVE"), ("was-one-too", "FAILED")] {
-        let row = Theirs { name, status, zone: "east", definition: &definition };
-        world.write_theirs("kubesvc_accounts", &[row]).await;
+        let row = ForeignTableRow { name, status, zone: "east", definition: &definition };
+        world.write_foreign_rows("kubesvc_accounts", &[row]).await;
     }
     kubeconfig
 }
@@ -111,9 +111,9 @@ impl<'w> Life<'w> {
 
     /// Performs all changes of the accounts. [`Life::settles`] checks the results after the last crash: a
     /// timeout that includes restarts would measure the machine.
-    pub(super) async fn is_lived(&mut self) {
+    pub(super) async fn run_changes(&mut self) {
         self.is_applied().await;
-        self.is_brought_along().await;
+        self.add_static_accounts().await;
         self.is_changed().await;
         let wanted = [
             ("kept", State::Active),
@@ -135,7 +135,7 @@ impl<'w> Life<'w> {
 
     /// After the crash: everything is as desired. Work that was stopped before the crash has stopped for
     /// good, because another account goes through its whole activation.
-    pub(super) async fn goes_on(&mut self) {
+    pub(super) async fn check_recovered(&mut self) {
         self.world.account("next").zone("east").kubeconfig(&self.good).create().await;
         self.wanted.push(("next".to_owned(), State::Active));
         self.settles().await;
@@ -148,8 +148,8 @@ impl<'w> Life<'w> {
 
     /// Waits until the agents' objects have the right number of accounts, and the object of the lost agent is
     /// gone.
-    pub(super) async fn is_told_of_agents(&self) {
-        eventually("objects of agents as they should be", PATIENCE, async || {
+    pub(super) async fn until_agent_objects_settle(&self) {
+        eventually("objects of agents as they should be", MAX_WAIT, async || {
             let error = |error: kube::Error| error.to_string();
             let accounts = self.world.api::<KubesvcAccount>().list(&ListParams::default()).await;
             let accounts = accounts.map_err(error)?.items;
@@ -168,7 +168,7 @@ impl<'w> Life<'w> {
                 })
                 .collect();
             told.sort();
-            let right = [&self.east, &self.west].map(|one| (one.id().to_owned(), true, held(one.zone())));
+            let right = [&self.east, &self.west].map(|one| (one.id().into(), true, held(one.zone())));
             if told == right { Ok(()) } else { Err(format!("they are {told:?}, not {right:?}")) }
         })
         .await;
@@ -195,7 +195,7 @@ impl<'w> Life<'w> {
     }
 
     /// Adds accounts through an agent's own file.
-    async fn is_brought_along(&self) {
+    async fn add_static_accounts(&self) {
         let file = self.east.kubeconfigs().join("own.yaml");
         must(std::fs::write(&file, &self.good).map_err(|error| format!("{}: {error}", file.display())));
         self.east.set("kubernetes.accounts", json!([self.own("own-kept"), self.own("own-gone")]));
@@ -237,7 +237,7 @@ impl<'w> Life<'w> {
     /// Repeats a call to the REST API, as a caller does after a broken connection, until it returns one of
     /// these codes. A `409` counts only with the list of existing accounts.
     async fn until_taken(&self, method: &str, path: &str, body: &Value, codes: &[u16]) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + MAX_WAIT;
         let taken = |answer: &Answer| {
             codes.contains(&answer.status) && (answer.status != 409 || answer.json.is_array())
         };
@@ -258,7 +258,7 @@ impl<'w> Life<'w> {
 
     /// Like [`World::until`], with time for a crash on the way.
     async fn until_active(&self, name: &str) {
-        eventually(&format!("account {name} ACTIVE"), 2 * PATIENCE, async || {
+        eventually(&format!("account {name} ACTIVE"), 2 * MAX_WAIT, async || {
             let account = self.world.try_object(name).await?.ok_or("there is none")?;
             let status = account.status_or_default();
             if status.state() == State::Active { Ok(()) } else { Err(format!("{status:?}")) }
@@ -268,8 +268,8 @@ impl<'w> Life<'w> {
 
     /// Waits until the Secret of an account contains what was given last and has the account's labels.
     async fn has_secret(&self, account: &str, kubeconfig: &str) {
-        eventually(&format!("the Secret of {account} as it should be"), PATIENCE, async || {
-            let secret = self.world.api::<Secret>().get(&names::credential_secret_name(account)).await;
+        eventually(&format!("the Secret of {account} as it should be"), MAX_WAIT, async || {
+            let secret = self.world.api::<Secret>().get(&object_names::credential_secret_name(account)).await;
             let secret = secret.map_err(|error| error.to_string())?;
             if !secret.data.unwrap_or_default().values().any(|content| content.0 == kubeconfig.as_bytes()) {
                 return Err("it holds something else".to_owned());

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::Watcher;
-use crate::random_faults::book::Target;
+use crate::random_faults::fault_log::Target;
 use crate::random_faults::plan::{AGENTS, REPLICAS};
 use crate::random_faults::scene::Scene;
 
 /// Polling interval.
 const POLL: Duration = Duration::from_millis(500);
 /// Timeout for a response.
-const PATIENCE: Duration = Duration::from_secs(2);
+const MAX_WAIT: Duration = Duration::from_secs(2);
 /// Time after a fault on that way until everything works again.
 const AFTER: Duration = Duration::from_secs(2);
 
@@ -50,12 +50,12 @@ impl Watcher {
 
     async fn ask(&self, scene: &Scene, number: usize) {
         let agent = &scene.agents[number];
-        let answer = tokio::time::timeout(PATIENCE, scene.world.ask_agent(agent)).await;
+        let answer = tokio::time::timeout(MAX_WAIT, scene.world.ask_agent(agent)).await;
         let session = match &answer {
             Ok(Ok(health)) if health["connected"] == true => {
                 let replica = health["replicaId"].as_str().unwrap_or_default();
                 let replica = (0..REPLICAS).find(|one| scene.replica(*one).replica_id() == replica);
-                let hit = |target| scene.book.was_hit(target, AFTER);
+                let hit = |target| scene.fault_log.was_hit(target, AFTER);
                 let sound = replica.is_some_and(|replica| !hit(Target::Replica(replica)));
                 let sound = sound && !hit(Target::Agent(number)) && !hit(Target::ApiServer);
                 sound.then(|| health["sessionId"].as_str().unwrap_or_default().to_owned())

@@ -13,89 +13,89 @@ use crate::random_faults::scene::Scene;
 
 /// Interval between reads of the logs.
 const POLL: Duration = Duration::from_millis(500);
-/// Delay before lines are judged in the order of their timestamps, so that all agents have written earlier
+/// Delay before lines are checked in the order of their timestamps, so that all agents have written earlier
 /// lines.
-const LATE: SignedDuration = SignedDuration::from_secs(2);
+const LOG_DELAY: SignedDuration = SignedDuration::from_secs(2);
 /// Connection time after which the leader has processed an agent's reports.
-const HEARD: Duration = Duration::from_secs(5);
+const REPORT_DELAY: Duration = Duration::from_secs(5);
 
 /// What happened to an account at an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Word {
+enum Event {
     /// It is being started. If the stream is lost meanwhile, the attempt is cancelled without a log line.
-    Starts,
+    Starting,
     /// It is held.
-    Has,
+    Held,
     /// It was dropped, or has failed.
-    HasNot,
+    Released,
     /// A new process has started.
-    Begins,
+    AgentStarted,
 }
 
 /// A log line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Line {
+struct LogLine {
     at: Timestamp,
     agent: usize,
-    word: Word,
+    event: Event,
     account: String,
     uid: String,
     epoch: i64,
 }
 
-/// What was read but not judged yet.
+/// What was read but not checked yet.
 #[derive(Debug, Default)]
 struct Logs {
     read: [u64; AGENTS],
-    waiting: Vec<Line>,
+    waiting: Vec<LogLine>,
 }
 
 /// The commands received so far.
 #[derive(Debug, Default)]
-struct Told {
+struct ReceivedCommands {
     /// The accounts that each agent has.
-    has: HashSet<(usize, String)>,
+    held: HashSet<(usize, String)>,
     /// The zone that received each epoch of a uid.
     zones: HashMap<(String, i64), usize>,
 }
 
-/// The observed state at the time when a line is judged.
-struct Around<'a> {
+/// The observed state at the time when a line is checked.
+struct Observed<'a> {
     /// The zone to which the objects gave the epoch.
     granted: Option<&'a str>,
     /// The agents whose reports the leader must have processed.
-    heard: [bool; AGENTS],
+    reported: [bool; AGENTS],
 }
 
-impl Told {
+impl ReceivedCommands {
     /// What is wrong about an agent receiving this now.
-    fn judge(&mut self, line: &Line, around: &Around<'_>) -> Vec<String> {
+    fn check(&mut self, line: &LogLine, observed: &Observed<'_>) -> Vec<String> {
         let key = (line.agent, line.account.clone());
-        match line.word {
-            Word::Begins => self.has.retain(|(agent, _)| *agent != line.agent),
-            Word::HasNot => drop(self.has.remove(&key)),
-            Word::Starts => return self.faults(line, around),
-            Word::Has => {
-                let faults = self.faults(line, around);
-                self.has.insert(key);
+        match line.event {
+            Event::AgentStarted => self.held.retain(|(agent, _)| *agent != line.agent),
+            Event::Released => drop(self.held.remove(&key)),
+            Event::Starting => return self.faults(line, observed),
+            Event::Held => {
+                let faults = self.faults(line, observed);
+                self.held.insert(key);
                 return faults;
             }
         }
         Vec::new()
     }
 
-    fn faults(&mut self, line: &Line, around: &Around<'_>) -> Vec<String> {
+    fn faults(&mut self, line: &LogLine, observed: &Observed<'_>) -> Vec<String> {
         let (zone, epoch, mut faults) = (zone_of(line.agent), line.epoch, Vec::new());
-        let told = *self.zones.entry((line.uid.clone(), epoch)).or_insert(zone);
-        if told != zone {
-            faults.push(format!("epoch {epoch} is told to {} and to {}", ZONES[told], ZONES[zone]));
+        let first = *self.zones.entry((line.uid.clone(), epoch)).or_insert(zone);
+        if first != zone {
+            faults.push(format!("epoch {epoch} is sent to {} and to {}", ZONES[first], ZONES[zone]));
         }
-        if let Some(granted) = around.granted.filter(|granted| *granted != ZONES[zone]) {
-            faults.push(format!("{} is told of epoch {epoch}, which is of {granted}", agent(line.agent)));
+        if let Some(granted) = observed.granted.filter(|granted| *granted != ZONES[zone]) {
+            faults.push(format!("{} is sent epoch {epoch}, which is of {granted}", agent(line.agent)));
         }
-        for other in (0..AGENTS).filter(|other| zone_of(*other) != zone && around.heard[*other]) {
-            if self.has.contains(&(other, line.account.clone())) {
-                faults.push(format!("{} is told of it while {} has it", agent(line.agent), agent(other)));
+        for other in (0..AGENTS).filter(|other| zone_of(*other) != zone && observed.reported[*other]) {
+            if self.held.contains(&(other, line.account.clone())) {
+                faults.push(format!("{} is sent it while {} has it", agent(line.agent), agent(other)));
             }
         }
         faults
@@ -104,43 +104,44 @@ impl Told {
 
 impl Watcher {
     pub(super) async fn watch_commands(&self, scene: &Scene) {
-        let (mut logs, mut told) = (Logs::default(), Told::default());
+        let (mut logs, mut received) = (Logs::default(), ReceivedCommands::default());
         loop {
             tokio::time::sleep(POLL).await;
             for (number, agent) in scene.agents.iter().enumerate() {
-                let text = rest(agent.log(), &mut logs.read[number]);
+                let text = new_lines(agent.log(), &mut logs.read[number]);
                 logs.waiting.extend(text.lines().filter_map(|line| parsed(number, line)));
             }
             logs.waiting.sort_by_key(|line| line.at);
-            let until = Timestamp::now() - LATE;
-            let ripe = logs.waiting.partition_point(|line| line.at < until);
-            for line in logs.waiting.drain(..ripe) {
-                self.read(scene, &mut told, &line);
+            let until = Timestamp::now() - LOG_DELAY;
+            let due = logs.waiting.partition_point(|line| line.at < until);
+            for line in logs.waiting.drain(..due) {
+                self.read(scene, &mut received, &line);
             }
         }
     }
 
-    fn read(&self, scene: &Scene, told: &mut Told, line: &Line) {
+    fn read(&self, scene: &Scene, received: &mut ReceivedCommands, line: &LogLine) {
         let granted = self.objects.lock().granted.get(&(line.uid.clone(), line.epoch)).cloned();
         let links = self.links.lock();
-        let heard = std::array::from_fn(|one| links.of(&agent(one)).is_some_and(|since| since > HEARD));
+        let reported =
+            std::array::from_fn(|one| links.of(&agent(one)).is_some_and(|since| since > REPORT_DELAY));
         drop(links);
-        if matches!(line.word, Word::Starts | Word::Has) {
-            scene.chronicle.count("also:commands to agents");
+        if matches!(line.event, Event::Starting | Event::Held) {
+            scene.event_log.count("also:commands to agents");
         }
-        if line.word != Word::Begins {
+        if line.event != Event::AgentStarted {
             let uid = line.uid.get(..8).unwrap_or_default();
-            let what = format!("agent {} {:?} {uid} epoch {}", agent(line.agent), line.word, line.epoch);
-            scene.chronicle.of_account(&line.account, what);
+            let what = format!("agent {} {:?} {uid} epoch {}", agent(line.agent), line.event, line.epoch);
+            scene.event_log.of_account(&line.account, what);
         }
-        for fault in told.judge(line, &Around { granted: granted.as_deref(), heard }) {
-            scene.chronicle.violation(Some(&line.account), fault);
+        for fault in received.check(line, &Observed { granted: granted.as_deref(), reported }) {
+            scene.event_log.violation(Some(&line.account), fault);
         }
     }
 }
 
 /// The complete lines that were written since the last read.
-fn rest(log: &Path, read: &mut u64) -> String {
+fn new_lines(log: &Path, read: &mut u64) -> String {
     let mut bytes = Vec::new();
     let whole = std::fs::File::open(log).and_then(|mut file| {
         file.seek(SeekFrom::Start(*read))?;
@@ -155,68 +156,72 @@ fn rest(log: &Path, read: &mut u64) -> String {
 }
 
 /// Parses a line about an account or a new process.
-fn parsed(agent: usize, line: &str) -> Option<Line> {
-    const WORDS: [(&str, Word); 5] = [
-        ("starting the account ", Word::Starts),
-        ("the account is held ", Word::Has),
-        ("the account is dropped ", Word::HasNot),
-        ("the account failed: ", Word::HasNot),
-        ("starting the agent", Word::Begins),
+fn parsed(agent: usize, line: &str) -> Option<LogLine> {
+    const EVENTS: [(&str, Event); 5] = [
+        ("starting the account ", Event::Starting),
+        ("the account is held ", Event::Held),
+        ("the account is dropped ", Event::Released),
+        ("the account failed: ", Event::Released),
+        ("starting the agent", Event::AgentStarted),
     ];
     let at = line.split_whitespace().next()?.parse().ok()?;
-    let word = WORDS.iter().find(|(text, _)| line.contains(text))?.1;
+    let event = EVENTS.iter().find(|(text, _)| line.contains(text))?.1;
     let field = |name: &str| {
         let value = line.split_once(&format!(" {name}="))?.1;
         Some(value.split_whitespace().next()?.trim_matches('"').to_owned())
     };
     let of = |name: &str| field(name).unwrap_or_default();
     let epoch = of("epoch").parse().unwrap_or_default();
-    Some(Line { at, agent, word, account: of("account"), uid: of("uid"), epoch })
+    Some(LogLine { at, agent, event, account: of("account"), uid: of("uid"), epoch })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{AGENTS, Around, Line, Told, Word, parsed};
+    use super::{AGENTS, Event, LogLine, Observed, ReceivedCommands, parsed};
 
-    const NOBODY: Around<'_> = Around { granted: None, heard: [false; AGENTS] };
-    const ALL: Around<'_> = Around { granted: None, heard: [true; AGENTS] };
+    const NOBODY: Observed<'_> = Observed { granted: None, reported: [false; AGENTS] };
+    const ALL: Observed<'_> = Observed { granted: None, reported: [true; AGENTS] };
 
-    fn line(agent: usize, word: Word, epoch: i64) -> Line {
+    fn line(agent: usize, event: Event, epoch: i64) -> LogLine {
         let at = "2026-01-01T00:00:00Z".parse().expect("a time");
-        Line { at, agent, word, account: "one".into(), uid: "u-1".into(), epoch }
+        LogLine { at, agent, event, account: "one".into(), uid: "u-1".into(), epoch }
     }
 
     #[test]
-    fn the_lines_of_an_agent_are_understood() {
-        let text = "2026-01-01T00:00:00.000Z  INFO agent{agentId=east-0 zoneId=east}: kubesvc::agent::accounts: \
+    fn agent_log_lines_are_parsed() {
+        let text = "2026-01-01T00:00:00.000Z  INFO agent{agentId=east-0 zoneId=east}: kubesvc_agent::accounts: \
                     starting the account account=one uid=u-1 epoch=3";
-        assert_eq!(parsed(0, text), Some(line(0, Word::Starts, 3)));
+        assert_eq!(parsed(0, text), Some(line(0, Event::Starting, 3)));
         let held = text.replace("starting the account", "the account is held");
-        assert_eq!(parsed(0, &held), Some(line(0, Word::Has, 3)));
+        assert_eq!(parsed(0, &held), Some(line(0, Event::Held, 3)));
         let dropped = text.replace("starting the account", "the account is dropped");
-        assert_eq!(parsed(0, &dropped), Some(line(0, Word::HasNot, 3)));
+        assert_eq!(parsed(0, &dropped), Some(line(0, Event::Released, 3)));
         assert_eq!(parsed(0, "something else"), None);
     }
 
     #[test]
-    fn one_zone_after_the_other_is_well_and_both_at_once_are_not() {
-        let mut told = Told::default();
-        assert!(told.judge(&line(0, Word::Has, 1), &ALL).is_empty());
-        assert!(told.judge(&line(1, Word::Has, 1), &ALL).is_empty(), "the same zone");
-        assert_eq!(told.judge(&line(2, Word::Starts, 3), &ALL).len(), 2, "both of the first zone have it");
-        for (agent, word) in [(0, Word::HasNot), (1, Word::Begins)] {
-            assert!(told.judge(&line(agent, word, 4), &ALL).is_empty());
+    fn two_zones_at_once_are_a_violation_and_one_after_the_other_is_not() {
+        let mut received = ReceivedCommands::default();
+        assert!(received.check(&line(0, Event::Held, 1), &ALL).is_empty());
+        assert!(received.check(&line(1, Event::Held, 1), &ALL).is_empty(), "the same zone");
+        assert_eq!(
+            received.check(&line(2, Event::Starting, 3), &ALL).len(),
+            2,
+            "both of the first zone have it"
+        );
+        for (agent, event) in [(0, Event::Released), (1, Event::AgentStarted)] {
+            assert!(received.check(&line(agent, event, 4), &ALL).is_empty());
         }
-        assert!(told.judge(&line(4, Word::Has, 5), &ALL).is_empty());
-        assert!(told.judge(&line(0, Word::Has, 7), &NOBODY).is_empty(), "the other one was given up");
+        assert!(received.check(&line(4, Event::Held, 5), &ALL).is_empty());
+        assert!(received.check(&line(0, Event::Held, 7), &NOBODY).is_empty(), "the other one was given up");
     }
 
     #[test]
-    fn an_epoch_of_another_zone_is_seen() {
-        let mut told = Told::default();
-        assert!(told.judge(&line(0, Word::Has, 1), &NOBODY).is_empty());
-        assert_eq!(told.judge(&line(2, Word::Has, 1), &NOBODY).len(), 1);
-        let granted = Around { granted: Some("west"), ..NOBODY };
-        assert_eq!(told.judge(&line(0, Word::Has, 2), &granted).len(), 1);
+    fn epoch_sent_to_two_zones_is_a_violation() {
+        let mut received = ReceivedCommands::default();
+        assert!(received.check(&line(0, Event::Held, 1), &NOBODY).is_empty());
+        assert_eq!(received.check(&line(2, Event::Held, 1), &NOBODY).len(), 1);
+        let granted = Observed { granted: Some("west"), ..NOBODY };
+        assert_eq!(received.check(&line(0, Event::Held, 2), &granted).len(), 1);
     }
 }

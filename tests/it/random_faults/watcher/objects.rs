@@ -9,11 +9,11 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Api, ResourceExt as _};
 use serde_json::Value;
 
-use super::{Known, Watcher};
-use crate::random_faults::book::Target;
-use crate::random_faults::deck::GRACE;
+use super::{AccountHistory, Watcher};
+use crate::random_faults::fault_log::Target;
+use crate::random_faults::fault_schedule::GRACE;
 use crate::random_faults::plan::{self, AGENTS, ZONES, zone_of};
-use crate::random_faults::rules::Seen;
+use crate::random_faults::rules::ObservedAccount;
 use crate::random_faults::scene::Scene;
 
 /// Time after faults of all agents of a zone in which an account that is left alone may leave ACTIVE.
@@ -36,7 +36,7 @@ impl Watcher {
                 Ok(Event::Init) => {
                     (listing, listed) = (true, HashSet::new());
                     self.objects.lock().missed = Some(Instant::now());
-                    scene.chronicle.count("also:lists of objects");
+                    scene.event_log.count("also:lists of objects");
                 }
                 Ok(Event::InitApply(object)) => {
                     listed.insert(object.uid().unwrap_or_default());
@@ -59,16 +59,16 @@ impl Watcher {
 
     fn see(&self, scene: &Scene, object: &DynamicObject, missed: bool) {
         let json = serde_json::to_value(object).unwrap_or(Value::Null);
-        let seen = match Seen::read(&json) {
+        let seen = match ObservedAccount::read(&json) {
             Ok(seen) => seen,
-            Err(why) => return scene.chronicle.violation(None, format!("{why}: {json}")),
+            Err(why) => return scene.event_log.violation(None, format!("{why}: {json}")),
         };
         let mut objects = self.objects.lock();
         let before = objects.accounts.get(&seen.uid).map(|known| known.last.clone());
         if before.as_ref() == Some(&seen) {
             return;
         }
-        scene.chronicle.of_account(&seen.name, &seen);
+        scene.event_log.of_account(&seen.name, &seen);
         let mut faults = seen.faults();
         if seen.is_deleted && !seen.has_finalizer {
             // Its last version.
@@ -87,12 +87,12 @@ impl Watcher {
         if let Some(before) = &before {
             faults.extend(seen.faults_after(before, missed));
             if before.state != state {
-                scene.chronicle.count(format!("transition:{} to {state}", before.state));
+                scene.event_log.count(format!("transition:{} to {state}", before.state));
                 faults.extend(self.leaves(scene, before, &seen));
             }
         }
         let shown = seen.shown();
-        let known = objects.accounts.entry(seen.uid.clone()).or_insert_with(|| Known {
+        let known = objects.accounts.entry(seen.uid.clone()).or_insert_with(|| AccountHistory {
             last: seen.clone(),
             shown: BTreeSet::new(),
             gone: false,
@@ -101,12 +101,12 @@ impl Watcher {
         known.last = seen.clone();
         drop(objects);
         for fault in faults {
-            scene.chronicle.violation(Some(&seen.name), fault);
+            scene.event_log.violation(Some(&seen.name), fault);
         }
     }
 
     /// What is wrong about leaving a state, considering the faults of agents.
-    fn leaves(&self, scene: &Scene, before: &Seen, now: &Seen) -> Vec<String> {
+    fn leaves(&self, scene: &Scene, before: &ObservedAccount, now: &ObservedAccount) -> Vec<String> {
         let mut faults = Vec::new();
         let zone = before.zone.clone().unwrap_or_default();
         if now.state == "ORPHANED"
@@ -118,9 +118,11 @@ impl Watcher {
         }
         let is_settled = self.settled.lock().is_some();
         if is_settled && before.name.starts_with("steady") && before.state == "ACTIVE" {
-            scene.chronicle.count("also:times that an account which nobody touched left ACTIVE");
+            scene.event_log.count("also:times that an account which nobody touched left ACTIVE");
             let mut of_zone = (0..AGENTS).filter(|agent| ZONES[zone_of(*agent)] == zone);
-            if let Some(agent) = of_zone.find(|one| !scene.book.was_hit(Target::Agent(*one), AFTER_AGENTS)) {
+            if let Some(agent) =
+                of_zone.find(|one| !scene.fault_log.was_hit(Target::Agent(*one), AFTER_AGENTS))
+            {
                 let agent = plan::agent(agent);
                 faults.push(format!(
                     "nobody has touched it, and {agent} has had no fault, and it is not ACTIVE"
@@ -151,13 +153,13 @@ impl Watcher {
             known.last.clone()
         };
         scene
-            .chronicle
+            .event_log
             .of_account(&last.name, format!("object {} is gone", uid.get(..8).unwrap_or_default()));
         for fault in last.faults_at_its_end(missed) {
-            scene.chronicle.violation(Some(&last.name), fault);
+            scene.event_log.violation(Some(&last.name), fault);
         }
-        if !self.asked_to_go.lock().contains(uid) {
-            scene.chronicle.violation(Some(&last.name), "it is gone, and nobody has asked for that");
+        if !self.deletion_requested.lock().contains(uid) {
+            scene.event_log.violation(Some(&last.name), "it is gone, and nobody has asked for that");
         }
     }
 }

@@ -4,43 +4,43 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use super::Watcher;
-use crate::random_faults::book::Target;
+use crate::random_faults::fault_log::Target;
 use crate::random_faults::scene::Scene;
 use crate::world::{Connection, connect};
 
 /// Polling interval.
 const POLL: Duration = Duration::from_millis(250);
 /// Timeout for an answer, and for the state of an object to be seen here.
-const PATIENCE: Duration = Duration::from_secs(10);
+const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// Name, uid, status, generation and observed generation.
 pub(in crate::random_faults) type Row = (String, Option<String>, String, i64, i64);
 
 /// What was read so far.
 #[derive(Debug, Default)]
-struct Read {
+struct RowHistory {
     rows: BTreeMap<String, Row>,
     /// The greatest generations shown in rows of each uid.
-    told: HashMap<String, (i64, i64)>,
+    newest: HashMap<String, (i64, i64)>,
     /// Rows that show a state that no version of their object had, and since when.
-    strange: HashMap<String, (String, Instant)>,
+    unknown_states: HashMap<String, (String, Instant)>,
     /// Uids whose rows still existed when their objects were gone.
     outlived: HashSet<String>,
     term: i64,
 }
 
-impl Read {
+impl RowHistory {
     /// What is wrong with a row, by itself and compared to earlier rows. Each problem is reported once.
     fn faults(&mut self, row: &Row, gone: &HashSet<String>) -> Vec<String> {
         let (name, uid, _, generation, observed) = row;
         let Some(uid) = uid else { return vec![format!("a row without a uid: {row:?}")] };
         let mut faults = Vec::new();
         if gone.contains(uid) && self.outlived.insert(uid.clone()) {
-            faults.push(format!("{name} has a row of an object that is gone: {}", told(row)));
+            faults.push(format!("{name} has a row of an object that is gone: {}", describe(row)));
         }
-        let before = self.told.entry(uid.clone()).or_insert((*generation, *observed));
+        let before = self.newest.entry(uid.clone()).or_insert((*generation, *observed));
         if *generation < before.0 || *observed < before.1 {
-            faults.push(format!("its row goes back from generation {before:?}: {}", told(row)));
+            faults.push(format!("its row goes back from generation {before:?}: {}", describe(row)));
         }
         *before = (*generation, *observed);
         faults
@@ -49,13 +49,13 @@ impl Read {
 
 impl Watcher {
     pub(super) async fn watch_rows(&self, scene: &Scene) {
-        let (mut read, mut connection) = (Read::default(), None);
+        let (mut read, mut connection) = (RowHistory::default(), None);
         loop {
             tokio::time::sleep(POLL).await;
             // Objects known to be gone before the rows are read must not have any.
             let gone = self.gone();
             let answer =
-                tokio::time::timeout(PATIENCE, poll(&mut connection, scene.world.database_url())).await;
+                tokio::time::timeout(MAX_WAIT, poll(&mut connection, scene.world.database_url())).await;
             match answer {
                 Ok(Ok((rows, term))) => self.rows_are(scene, &mut read, rows, term, &gone),
                 // The database is away or paused.
@@ -73,28 +73,35 @@ impl Watcher {
         gone.map(|(uid, _)| uid.clone()).collect()
     }
 
-    fn rows_are(&self, scene: &Scene, read: &mut Read, rows: Vec<Row>, term: i64, gone: &HashSet<String>) {
+    fn rows_are(
+        &self,
+        scene: &Scene,
+        read: &mut RowHistory,
+        rows: Vec<Row>,
+        term: i64,
+        gone: &HashSet<String>,
+    ) {
         if term < read.term {
-            scene.chronicle.violation(None, format!("the term falls from {} to {term}", read.term));
+            scene.event_log.violation(None, format!("the term falls from {} to {term}", read.term));
         }
         read.term = term;
         let rows: BTreeMap<_, _> = rows.into_iter().map(|row| (row.0.clone(), row)).collect();
         for (name, row) in &rows {
             self.row_is(scene, read, row, gone);
             if read.rows.get(name) != Some(row) {
-                scene.chronicle.count("also:rows that changed");
-                scene.chronicle.of_account(name, told(row));
+                scene.event_log.count("also:rows that changed");
+                scene.event_log.of_account(name, describe(row));
             }
         }
         for name in read.rows.keys().filter(|name| !rows.contains_key(*name)) {
-            scene.chronicle.of_account(name, "row is gone");
+            scene.event_log.of_account(name, "row is gone");
         }
         read.rows = rows;
     }
 
-    fn row_is(&self, scene: &Scene, read: &mut Read, row: &Row, gone: &HashSet<String>) {
+    fn row_is(&self, scene: &Scene, read: &mut RowHistory, row: &Row, gone: &HashSet<String>) {
         for fault in read.faults(row, gone) {
-            scene.chronicle.violation(Some(&row.0), fault);
+            scene.event_log.violation(Some(&row.0), fault);
         }
         if let Some(uid) = &row.1 {
             self.is_known(scene, read, &row.0, uid, &row.2);
@@ -103,26 +110,26 @@ impl Watcher {
 
     /// Checks that the row shows a state that its object had. The object's versions may be seen here later
     /// than the row.
-    fn is_known(&self, scene: &Scene, read: &mut Read, name: &str, uid: &str, status: &str) {
+    fn is_known(&self, scene: &Scene, read: &mut RowHistory, name: &str, uid: &str, status: &str) {
         let objects = self.objects.lock();
         let shown = objects.accounts.get(uid).is_some_and(|known| known.shown.contains(status));
-        let away = scene.book.was_hit(Target::ApiServer, PATIENCE);
+        let away = scene.fault_log.was_hit(Target::ApiServer, MAX_WAIT);
         if shown || away || objects.may_have_missed() {
-            read.strange.remove(uid);
+            read.unknown_states.remove(uid);
             return;
         }
         let now = (status.to_owned(), Instant::now());
-        let since = read.strange.entry(uid.to_owned()).or_insert_with(|| now.clone());
+        let since = read.unknown_states.entry(uid.to_owned()).or_insert_with(|| now.clone());
         if since.0 != status {
             *since = now;
-        } else if since.1.elapsed() > PATIENCE {
+        } else if since.1.elapsed() > MAX_WAIT {
             since.1 = Instant::now() + Duration::from_secs(600);
-            scene.chronicle.violation(Some(name), format!("its row shows {status}, its object never did"));
+            scene.event_log.violation(Some(name), format!("its row shows {status}, its object never did"));
         }
     }
 }
 
-fn told((_, uid, status, generation, observed): &Row) -> String {
+fn describe((_, uid, status, generation, observed): &Row) -> String {
     let uid = uid.as_deref().and_then(|uid| uid.get(..8)).unwrap_or_default();
     format!("row {uid} generation {observed}/{generation} {status}")
 }
@@ -141,7 +148,7 @@ async fn poll(connection: &mut Option<Connection>, url: &str) -> sqlx::Result<(V
 
 #[cfg(test)]
 mod tests {
-    use super::{HashSet, Read, Row};
+    use super::{HashSet, Row, RowHistory};
 
     fn row(uid: Option<&str>, generation: i64, observed: i64) -> Row {
         ("one".into(), uid.map(str::to_owned), "ACTIVE".into(), generation, observed)
@@ -149,7 +156,7 @@ mod tests {
 
     #[test]
     fn each_rule_of_rows_can_be_broken() {
-        let (mut read, nobody) = (Read::default(), HashSet::new());
+        let (mut read, nobody) = (RowHistory::default(), HashSet::new());
         for good in [row(Some("a"), 1, -1), row(Some("a"), 2, 1), row(Some("a"), 2, 2), row(Some("b"), 1, -1)]
         {
             assert!(read.faults(&good, &nobody).is_empty(), "{good:?}");

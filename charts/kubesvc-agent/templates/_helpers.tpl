@@ -1,0 +1,93 @@
+{{- define "kubesvc-agent.name" -}}
+{{- $name := .Values.fullnameOverride | default (ternary .Release.Name (printf "%s-kubesvc-agent" .Release.Name) (contains "kubesvc-agent" .Release.Name)) -}}
+{{- /* Room for the number of the pod, within the 63 characters of a label. */}}
+{{- $name | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "kubesvc-agent.selector" -}}
+app.kubernetes.io/name: kubesvc-agent
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "kubesvc-agent.labels" -}}
+{{ include "kubesvc-agent.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "kubesvc-agent.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}
+{{ .repository }}@{{ .digest }}
+{{- else -}}
+{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "kubesvc-agent.preset" -}}
+{{ .Values.rbac.preset | default (ternary "deploy" "none" (eq .Values.mode "agent")) }}
+{{- end -}}
+
+{{- define "kubesvc-agent.hub" -}}
+{{ .Values.hub.address | default (ternary (printf "kubesvc-operator.%s.svc:9091" .Release.Namespace) "" (eq .Values.mode "spinnaker-service")) }}
+{{- end -}}
+
+{{/* The zone of the settings; empty: NAME_NAMESPACE. */}}
+{{- define "kubesvc-agent.zone" -}}
+{{ ternary .Values.clusterName .Values.zoneId (eq .Values.mode "agent") }}
+{{- end -}}
+
+{{/* Writes the leaves of `node` into `out`, by their dotted keys without case, hyphens and underscores, as the agent
+matches them. */}}
+{{- define "kubesvc-agent.flatten" -}}
+{{- range $key, $value := .node -}}
+{{- $path := printf "%s.%s" $.path (lower (regexReplaceAll "[-_]" (toString $key) "")) | trimPrefix "." -}}
+{{- if kindIs "map" $value -}}
+{{- include "kubesvc-agent.flatten" (dict "node" $value "path" $path "out" $.out) -}}
+{{- else -}}
+{{- $_ := set $.out $path $value -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* All leaves of the settings, as JSON. */}}
+{{- define "kubesvc-agent.flat" -}}
+{{- $flat := dict -}}
+{{- include "kubesvc-agent.flatten" (dict "node" .Values.settings "path" "" "out" $flat) -}}
+{{- toJson $flat -}}
+{{- end -}}
+
+{{/* armory-agent.yml without accounts, as JSON: a change of it restarts the agent. */}}
+{{- define "kubesvc-agent.restarting" -}}
+{{- $flat := include "kubesvc-agent.flat" . | fromJson -}}
+{{- $clouddriver := dict "grpc" (include "kubesvc-agent.hub" .) -}}
+{{- if .Values.hub.tls.enabled -}}
+{{- $_ := set $clouddriver "insecure" false -}}
+{{- end -}}
+{{- $added := dict "clouddriver" $clouddriver -}}
+{{- with include "kubesvc-agent.zone" . -}}
+{{- $_ := set $added "zoneId" . -}}
+{{- end -}}
+{{- if and (eq (include "kubesvc-agent.preset" .) "none") (not (hasKey $flat "kubernetes.policy.serviceaccount")) -}}
+{{- $_ := set $added "kubernetes" (dict "policy" (dict "serviceAccount" false)) -}}
+{{- end -}}
+{{- if eq .Values.mode "agent" -}}
+{{- $_ := set $added "dynamicAccounts" (dict "enabled" false) -}}
+{{- end -}}
+{{- mergeOverwrite (deepCopy .Values.settings) $added | toJson -}}
+{{- end -}}
+
+{{/* armory-agent.yml. */}}
+{{- define "kubesvc-agent.settings" -}}
+{{- $settings := include "kubesvc-agent.restarting" . | fromJson -}}
+{{- $accounts := .Values.accounts -}}
+{{- if eq .Values.mode "agent" -}}
+{{- $accounts = list (dict "name" .Values.clusterName "serviceAccount" true) -}}
+{{- end -}}
+{{- with $accounts -}}
+{{- $settings = mergeOverwrite $settings (dict "kubernetes" (dict "accounts" .)) -}}
+{{- end -}}
+{{- toYaml $settings -}}
+{{- end -}}

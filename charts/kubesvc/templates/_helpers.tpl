@@ -1,0 +1,79 @@
+{{- define "kubesvc.name" -}}
+{{- $name := .Values.fullnameOverride | default (ternary .Release.Name (printf "%s-kubesvc" .Release.Name) (contains "kubesvc" .Release.Name)) -}}
+{{- printf "%s-operator" ($name | trunc 50 | trimSuffix "-") -}}
+{{- end -}}
+
+{{- define "kubesvc.selector" -}}
+app.kubernetes.io/name: kubesvc-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "kubesvc.labels" -}}
+{{ include "kubesvc.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "kubesvc.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}
+{{ .repository }}@{{ .digest }}
+{{- else -}}
+{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "kubesvc.serviceAccount" -}}
+{{ .Values.serviceAccount.name | default (ternary (include "kubesvc.name" .) "default" .Values.serviceAccount.create) }}
+{{- end -}}
+
+{{/* Whether the database is one that several replicas can share. */}}
+{{- define "kubesvc.shared" -}}
+{{- if .Values.database.existingSecret -}}true{{- end -}}
+{{- end -}}
+
+{{/* The name of the claim with SQLite's file; empty: none. */}}
+{{- define "kubesvc.claim" -}}
+{{- if .Values.persistence.enabled -}}
+{{ .Values.persistence.existingClaim | default (include "kubesvc.name" .) }}
+{{- end -}}
+{{- end -}}
+
+{{/* Writes the leaves of `node` into `out`, by their dotted keys without case, hyphens and underscores, as the operator
+matches them. */}}
+{{- define "kubesvc.flatten" -}}
+{{- range $key, $value := .node -}}
+{{- $path := printf "%s.%s" $.path (lower (regexReplaceAll "[-_]" (toString $key) "")) | trimPrefix "." -}}
+{{- if kindIs "map" $value -}}
+{{- include "kubesvc.flatten" (dict "node" $value "path" $path "out" $.out) -}}
+{{- else -}}
+{{- $_ := set $.out ($path | trimPrefix "armory.") $value -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* All leaves of the settings, as JSON. */}}
+{{- define "kubesvc.flat" -}}
+{{- $flat := dict -}}
+{{- include "kubesvc.flatten" (dict "node" .Values.settings "path" "" "out" $flat) -}}
+{{- toJson $flat -}}
+{{- end -}}
+
+{{/* kubesvc.yml: the settings, and what follows from other values. */}}
+{{- define "kubesvc.settings" -}}
+{{- $flat := include "kubesvc.flat" . | fromJson -}}
+{{- $added := dict -}}
+{{- if not (include "kubesvc.shared" .) -}}
+{{- $_ := set $added "database" (dict "url" "sqlite:///var/lib/kubesvc/kubesvc.db") -}}
+{{- end -}}
+{{- with .Values.watchNamespaces -}}
+{{- $_ := set $added "watchNamespaces" . -}}
+{{- end -}}
+{{- $open := or (gt (int .Values.replicas) 1) (ne .Values.expose.type "none") -}}
+{{- if and $open (not (hasKey $flat "kubesvc.agents.approval")) -}}
+{{- $_ := set $added "agents" (dict "approval" "manual") -}}
+{{- end -}}
+{{- mergeOverwrite (deepCopy .Values.settings) (dict "kubesvc" $added) | toYaml -}}
+{{- end -}}

@@ -1,0 +1,441 @@
+//! Executes commands for the agent's accounts: starts and stops what runs for them, and queues the reports.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use prost::Message;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
+
+use crate::account::{AccountRuntimes, EndedWork, WorkEnd};
+use crate::account_table::{AccountTable, AssignmentOutcome, Attempt, Effect};
+use crate::activation::{ActivatedAccount, Activator, Definition, DefinitionOrigin};
+use crate::metrics::AgentMetrics;
+use crate::static_accounts::StaticAccountFile;
+use crate::watched_files::ReadFile;
+use crate::wire_failure::{after_send, before_send};
+use kubesvc_core::wire::MAX_ACCOUNTS_IN_BATCH;
+use kubesvc_core::wire::common::failure::Class;
+use kubesvc_core::wire::common::{AccountRef, Failure};
+use kubesvc_core::wire::ops::account_result::Outcome;
+use kubesvc_core::wire::ops::account_spec::Credential;
+use kubesvc_core::wire::ops::{
+    AccountResult, AccountResults, AddAccounts, CachingAssignment, DeleteAccounts, HeldAccount,
+};
+
+/// Limit, in bytes, on waiting reports; beyond it, reports are queued without the list of namespaces.
+const MAX_WAITING_BYTES: usize = 32 * 1024 * 1024;
+
+/// State of the accounts that other parts of the agent share.
+#[derive(Debug)]
+pub struct SharedParts {
+    /// The accounts.
+    pub table: Arc<Mutex<AccountTable>>,
+    /// Starts accounts.
+    pub activator: Activator,
+    /// The accounts of the agent's own file.
+    pub own: StaticAccountFile,
+    /// Whether other accounts are accepted too.
+    pub dynamic_accounts: bool,
+    /// The agent's metrics.
+    pub metrics: AgentMetrics,
+    /// Files that have changed. They wait here while the hub is not connected.
+    pub changed_files: mpsc::Receiver<Vec<ReadFile>>,
+}
+
+/// The table of accounts, what runs for them, and the reports that wait to be sent.
+#[derive(Debug)]
+pub struct Accounts {
+    parts: SharedParts,
+    runtimes: AccountRuntimes<Result<ActivatedAccount, Failure>>,
+    answers: Answers,
+    /// Attempts that were running at the last check, so that quick ones are not reported as slow.
+    seen: HashSet<Attempt>,
+}
+
+impl Accounts {
+    /// Creates an empty set of accounts.
+    pub fn new(parts: SharedParts) -> Self {
+        Self { parts, runtimes: AccountRuntimes::new(), answers: Answers::default(), seen: HashSet::new() }
+    }
+
+    /// Identity of the cluster that the agent runs in, if it may read it.
+    pub async fn own_cluster(&self) -> Option<String> {
+        self.parts.activator.own_cluster().await
+    }
+
+    /// Processes an `AddAccounts`.
+    pub fn add(&mut self, command: AddAccounts) {
+        for spec in command.accounts {
+            match Definition::split(spec) {
+                (Some(account), definition) if is_named(&account) => self.add_one(account, definition),
+                _ => {
+                    tracing::warn!(batch = %command.batch_id, "ignored an account without a name or uid from the hub");
+                }
+            }
+        }
+    }
+
+    fn add_one(&mut self, account: AccountRef, definition: Definition) {
+        self.parts.own.taken(&account.name);
+        let effects = match self.objection(&account.name, definition.spec().credential.as_ref()) {
+            Some(failure) => {
+                let outcome = Some(Outcome::Failure(failure));
+                vec![Effect::Answer(Box::new(AccountResult {
+                    account: Some(account),
+                    outcome,
+                    dropped: false,
+                }))]
+            }
+            None => self.parts.table.lock().add(account, definition),
+        };
+        self.carry_out(effects);
+    }
+
+    /// Origin of an account's definition.
+    pub fn origin(&self, name: &str, credential: Option<&Credential>) -> DefinitionOrigin {
+        if self.parts.own.current().gives(name, credential) {
+            DefinitionOrigin::OwnFile
+        } else {
+            DefinitionOrigin::Hub
+        }
+    }
+
+    /// Reason why this agent does not accept an account at all, if there is one.
+    pub fn objection(&self, name: &str, credential: Option<&Credential>) -> Option<Failure> {
+        let is_accepted =
+            self.parts.dynamic_accounts || self.origin(name, credential) == DefinitionOrigin::OwnFile;
+        (!is_accepted).then(|| {
+            before_send(
+                Class::Forbidden,
+                "the agent takes only the accounts of its own file (dynamicAccounts.enabled is false in it)",
+            )
+        })
+    }
+
+    /// The accounts of the agent's own file.
+    pub fn own(&self) -> &StaticAccountFile {
+        &self.parts.own
+    }
+
+    /// The activator for an account, with the policy that applies to it.
+    pub fn activator(&self, name: &str, origin: DefinitionOrigin) -> Activator {
+        let all = &self.parts.activator;
+        let policy = match origin {
+            DefinitionOrigin::OwnFile => self.parts.own.policy(name, &all.policy),
+            DefinitionOrigin::Hub => all.policy.clone(),
+        };
+        Activator { policy, ..all.clone() }
+    }
+
+    /// The agent's metrics.
+    pub fn metrics(&self) -> &AgentMetrics {
+        &self.parts.metrics
+    }
+
+    /// Processes a `DeleteAccounts`.
+    pub fn delete(&mut self, command: DeleteAccounts) {
+        for account in command.accounts {
+            tracing::info!(account = %account.name, uid = %account.uid, epoch = account.epoch, "dropping the account");
+            let effects = self.parts.table.lock().drop_account(account);
+            self.carry_out(effects);
+        }
+    }
+
+    /// Processes an assignment to stream, or to stop streaming, the objects of an account.
+    pub fn cache(&mut self, assignment: &CachingAssignment) {
+        let (Some(fence), Some(account)) = (&assignment.fence, &assignment.account) else {
+            tracing::warn!("ignored a caching assignment without an account from the hub");
+            return;
+        };
+        let outcome = self.parts.table.lock().cache(fence, assignment.on);
+        let (epoch, on) = (fence.caching_epoch, assignment.on);
+        match outcome {
+            AssignmentOutcome::Taken => {
+                tracing::info!(account = %account.name, epoch, on, "received a caching assignment");
+            }
+            AssignmentOutcome::Late => {
+                tracing::debug!(account = %account.name, epoch, on, "ignored an outdated caching assignment");
+            }
+            // The account was dropped meanwhile; the hub learns that from the report.
+            AssignmentOutcome::Unknown => {
+                tracing::debug!(account = %account.name, epoch, on, "ignored a caching assignment for an account that is not held");
+            }
+        }
+    }
+
+    /// Waits until work of an account ends or files have changed, and processes that. Also processes all other
+    /// work that has ended by then.
+    pub async fn progress(&mut self) {
+        let mut ended = tokio::select! {
+            ended = self.runtimes.ended() => ended,
+            Some(changed) = self.parts.changed_files.recv() => {
+                let effects = self.parts.table.lock().files_changed(&changed);
+                return self.carry_out(effects);
+            }
+        };
+        loop {
+            self.ended(ended);
+            match self.runtimes.try_ended() {
+                Some(next) => ended = next,
+                None => return,
+            }
+        }
+    }
+
+    /// Discards what belongs to a lost stream. Accounts that are held stay held.
+    pub fn stream_lost(&mut self) {
+        let effects = self.parts.table.lock().stream_lost();
+        self.carry_out(effects);
+        self.answers.clear();
+        self.runtimes.discard_reports();
+        self.seen.clear();
+    }
+
+    /// The next frame of reports: as many as fit into `max_bytes`, at least one; `None` if there are none.
+    pub fn next_answers(&mut self, max_bytes: usize) -> Option<AccountResults> {
+        let results = self.answers.take(max_bytes);
+        (!results.is_empty()).then_some(AccountResults { results })
+    }
+
+    /// Number of reports that wait to be sent.
+    pub fn waiting_answers(&self) -> usize {
+        self.answers.len()
+    }
+
+    /// Number of reports that wait until what was stopped for their accounts has ended.
+    pub fn delayed_answers(&self) -> usize {
+        self.runtimes.delayed_reports()
+    }
+
+    /// Accounts that were already starting at the previous call, so that they count as slow.
+    pub fn slow(&mut self) -> Vec<AccountRef> {
+        let mut now = HashSet::new();
+        let mut slow = Vec::new();
+        for (attempt, account) in self.parts.table.lock().owed() {
+            if self.seen.contains(&attempt) {
+                slow.push(account.clone());
+            }
+            now.insert(attempt);
+        }
+        self.seen = now;
+        slow
+    }
+
+    /// The accounts that are held, for a hello.
+    pub fn held(&self) -> Vec<HeldAccount> {
+        self.parts.table.lock().held().collect()
+    }
+
+    /// Number of accounts that are held.
+    pub fn held_count(&self) -> usize {
+        self.parts.table.lock().held_count()
+    }
+
+    /// Whether anything runs for an account: it is being started, or what was stopped for it has not ended yet.
+    pub fn is_busy(&self) -> bool {
+        self.runtimes.running_count() > 0
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Start { attempt, account, definition } => {
+                    tracing::info!(account = %account.name, uid = %account.uid, epoch = account.epoch, "starting the account");
+                    let origin = self.origin(&account.name, definition.spec().credential.as_ref());
+                    let activator = self.activator(&account.name, origin);
+                    let span = tracing::info_span!("activation", account = %account.name, uid = %account.uid);
+                    // An activation only reads, so it ends at once when it is stopped.
+                    let work = |stop: CancellationToken| async move {
+                        stop.run_until_cancelled(activator.start(&definition, origin)).await
+                    };
+                    self.runtimes.start(account.uid, attempt, |stop| work(stop).instrument(span));
+                }
+                Effect::Cancel { uid, attempt } => self.runtimes.cancel(&uid, attempt),
+                Effect::Stop { uid, keep } => self.runtimes.stop(&uid, keep),
+                Effect::Kept { account, failure } => {
+                    self.parts.metrics.kept.inc();
+                    tracing::warn!(
+                        account = %account.name,
+                        class = %failure.class().as_str_name(),
+                        "the account's changed file is unusable, keeping the previous content: {}",
+                        failure.message
+                    );
+                }
+                Effect::Answer(answer) => {
+                    if let Some(answer) = self.runtimes.ready_report(*answer) {
+                        self.answer(answer);
+                    }
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, answer: AccountResult) {
+        log(&answer);
+        if let Some(Outcome::Failure(failure)) = &answer.outcome {
+            self.parts.metrics.failed(failure);
+        }
+        self.answers.push(answer);
+    }
+
+    fn ended(&mut self, ended: EndedWork<Result<ActivatedAccount, Failure>>) {
+        let EndedWork { uid, attempt, end, reports } = ended;
+        reports.into_iter().for_each(|report| self.answer(report));
+        let result = match end {
+            WorkEnd::Done(result) => result,
+            WorkEnd::Stopped => return,
+            WorkEnd::Panicked => Err(after_send(
+                Class::Internal,
+                "the agent failed while it activated the account; see the agent's log",
+            )),
+        };
+        let effects = self.parts.table.lock().finished(&uid, attempt, result);
+        self.carry_out(effects);
+    }
+}
+
+fn is_named(account: &AccountRef) -> bool {
+    !account.uid.is_empty() && !account.name.is_empty()
+}
+
+fn log(answer: &AccountResult) {
+    let Some(account) = &answer.account else { return };
+    match &answer.outcome {
+        Some(Outcome::Identity(identity)) => tracing::info!(
+            account = %account.name,
+            uid = %account.uid,
+            epoch = account.epoch,
+            host = %identity.host,
+            version = %identity.version,
+            namespaces = identity.namespaces_count,
+            "the account is held"
+        ),
+        Some(Outcome::Failure(failure)) => tracing::warn!(
+            account = %account.name,
+            uid = %account.uid,
+            epoch = account.epoch,
+            class = %failure.class().as_str_name(),
+            "the account failed: {}",
+            failure.message
+        ),
+        None => {
+            tracing::info!(account = %account.name, uid = %account.uid, epoch = account.epoch, "the account is dropped");
+        }
+    }
+}
+
+/// Queue of reports in the order in which they are sent. Beyond a size limit, reports are queued without namespaces;
+/// the link session bounds their number.
+#[derive(Debug, Default)]
+struct Answers {
+    /// Each report with its size in bytes.
+    waiting: VecDeque<(AccountResult, usize)>,
+    bytes: usize,
+}
+
+impl Answers {
+    /// Appends a report.
+    fn push(&mut self, mut answer: AccountResult) {
+        let mut bytes = size(&answer);
+        if self.bytes + bytes > MAX_WAITING_BYTES {
+            without_namespaces(&mut answer);
+            bytes = size(&answer);
+        }
+        self.bytes += bytes;
+        self.waiting.push_back((answer, bytes));
+    }
+
+    /// Removes the next reports: as many as fit into `max_bytes` and into one frame, at least one. A report
+    /// that is too large by itself is sent without its namespaces.
+    fn take(&mut self, max_bytes: usize) -> Vec<AccountResult> {
+        let (mut results, mut bytes) = (Vec::new(), 0);
+        while let Some((_, next)) = self.waiting.front() {
+            bytes += next;
+            if !results.is_empty() && (results.len() == MAX_ACCOUNTS_IN_BATCH || bytes > max_bytes) {
+                break;
+            }
+            let Some((mut answer, size)) = self.waiting.pop_front() else { break };
+            self.bytes -= size;
+            if size > max_bytes {
+                without_namespaces(&mut answer);
+            }
+            results.push(answer);
+        }
+        results
+    }
+
+    /// Number of waiting reports.
+    fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Discards all reports.
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// Size of a report within a frame, in bytes.
+fn size(answer: &AccountResult) -> usize {
+    answer.encoded_len() + 8
+}
+
+/// Removes the list of namespaces; their count stays.
+fn without_namespaces(answer: &mut AccountResult) {
+    if let Some(Outcome::Identity(identity)) = &mut answer.outcome {
+        identity.namespaces = Vec::new();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kubesvc_core::wire::ops::ClusterIdentity;
+
+    fn held(namespaces: usize) -> AccountResult {
+        let identity = ClusterIdentity {
+            namespaces: (0..namespaces).map(|one| format!("{one:0>60}")).collect(),
+            namespaces_count: u32::try_from(namespaces).expect("few"),
+            ..ClusterIdentity::default()
+        };
+        AccountResult { outcome: Some(Outcome::Identity(identity)), ..AccountResult::default() }
+    }
+
+    fn namespaces(answer: &AccountResult) -> (usize, u32) {
+        match &answer.outcome {
+            Some(Outcome::Identity(identity)) => (identity.namespaces.len(), identity.namespaces_count),
+            _ => (0, 0),
+        }
+    }
+
+    #[test]
+    fn queued_reports_are_bounded_in_bytes_and_keep_the_namespace_count() {
+        let mut answers = Answers::default();
+        (0..100).for_each(|_| answers.push(held(10_000)));
+        assert_eq!(answers.len(), 100);
+        assert!(answers.bytes <= MAX_WAITING_BYTES + 100 * 64, "{}", answers.bytes);
+        let mut all = Vec::new();
+        while answers.len() > 0 {
+            all.extend(answers.take(1 << 20));
+        }
+        assert_eq!((all.len(), answers.bytes), (100, 0));
+        assert_eq!(namespaces(&all[0]), (10_000, 10_000));
+        assert_eq!(namespaces(&all[99]), (0, 10_000));
+    }
+
+    #[test]
+    fn a_frame_is_no_larger_than_its_hub_takes_even_if_one_answer_is() {
+        let mut answers = Answers::default();
+        (0..100).for_each(|_| answers.push(held(100)));
+        answers.push(held(10_000));
+        let mut frames = Vec::new();
+        while answers.len() > 0 {
+            frames.push(answers.take(64 * 1024));
+        }
+        assert!(frames.iter().all(|frame| frame.iter().map(size).sum::<usize>() <= 64 * 1024));
+        assert_eq!(frames.concat().len(), 101);
+    }
+}

@@ -1,0 +1,341 @@
+//! The kinds that a cluster serves, and which of them are cached for an account.
+//!
+//! Aggregated discovery takes two requests. Servers without it (before 1.26) answer the same two requests
+//! with the legacy lists; then each group is asked for its resources.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+
+use crate::activation::identity::{ClusterReader, JSON, Metadata, parse};
+use kubesvc_core::failure::truncate;
+use kubesvc_core::wire::common::{Failure, Scope};
+use kubesvc_core::wire::ops::{AccountSpec, DiscoveredKind};
+
+const DISCOVERY: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
+    application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
+/// Maximum number of API groups read from a server without aggregated discovery.
+const MAX_GROUPS: usize = 500;
+/// Maximum number of kinds kept for one cluster.
+const MAX_SERVED_KINDS: usize = 20_000;
+/// Characters of a group's name or version that need no escaping in a path.
+const PATH_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');
+/// The kinds, with their groups, that are cached unless an account says otherwise.
+const DEFAULT_KINDS: [(&str, &str); 12] = [
+    ("ReplicaSet", "apps"),
+    ("Service", ""),
+    ("Ingress", "networking.k8s.io"),
+    ("DaemonSet", "apps"),
+    ("Deployment", "apps"),
+    ("Pod", ""),
+    ("StatefulSet", "apps"),
+    ("Job", "batch"),
+    ("CronJob", "batch"),
+    ("NetworkPolicy", "networking.k8s.io"),
+    ("Namespace", ""),
+    ("CustomResourceDefinition", "apiextensions.k8s.io"),
+];
+/// Maximum number of kinds that an account may name; further ones are ignored.
+const MAX_NAMED_KINDS: usize = 500;
+
+/// A kind that a cluster serves, in one version: the preferred version, if it serves the kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ServedKind {
+    pub(super) group: String,
+    pub(super) version: String,
+    pub(super) kind: String,
+    pub(super) plural: String,
+    pub(super) namespaced: bool,
+    pub(super) list: bool,
+    pub(super) watch: bool,
+}
+
+/// Returns all kinds, in the order in which the server lists their groups.
+pub(super) async fn served_kinds(reader: &mut ClusterReader) -> Result<Vec<ServedKind>, Failure> {
+    let mut found = KindSet::default();
+    for root in ["/api", "/apis"] {
+        let answer = reader.get(root, DISCOVERY).await?;
+        let root: DiscoveryResponse<'_> = parse(&answer, root, reader)?;
+        match root.kind.as_ref() {
+            "APIGroupDiscoveryList" => {
+                root.items.into_iter().for_each(|group| take_group(group, &mut found));
+            }
+            "APIVersions" => {
+                for version in root.versions {
+                    legacy_resources(reader, "", &version, &mut found).await?;
+                }
+            }
+            _ => {
+                for group in root.groups.into_iter().take(MAX_GROUPS) {
+                    legacy_group(reader, group, &mut found).await?;
+                }
+            }
+        }
+    }
+    Ok(found.kinds)
+}
+
+/// A response of discovery, in any of its forms.
+#[derive(Deserialize)]
+struct DiscoveryResponse<'b> {
+    #[serde(borrow, default)]
+    kind: Cow<'b, str>,
+    /// Of an `APIGroupDiscoveryList`: all kinds.
+    #[serde(borrow, default)]
+    items: Vec<AggregatedGroup<'b>>,
+    /// Of `APIVersions`: the versions of the core group.
+    #[serde(borrow, default)]
+    versions: Vec<Cow<'b, str>>,
+    /// Of an `APIGroupList`: the groups, without their kinds.
+    #[serde(borrow, default)]
+    groups: Vec<LegacyGroup<'b>>,
+    /// Of an `APIResourceList`: the kinds of one version of one group.
+    #[serde(borrow, default)]
+    resources: Vec<LegacyResource<'b>>,
+}
+
+#[derive(Deserialize)]
+struct ResponseKind<'b> {
+    #[serde(borrow, default)]
+    kind: Cow<'b, str>,
+}
+
+#[derive(Deserialize)]
+struct AggregatedGroup<'b> {
+    #[serde(borrow, default)]
+    metadata: Metadata<'b>,
+    #[serde(borrow, default)]
+    versions: Vec<GroupVersion<'b>>,
+}
+
+#[derive(Deserialize)]
+struct GroupVersion<'b> {
+    #[serde(borrow)]
+    version: Cow<'b, str>,
+    /// Only in aggregated discovery.
+    #[serde(borrow, default)]
+    resources: Vec<AggregatedResource<'b>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AggregatedResource<'b> {
+    #[serde(borrow)]
+    resource: Cow<'b, str>,
+    #[serde(borrow)]
+    response_kind: Option<ResponseKind<'b>>,
+    #[serde(borrow, default)]
+    scope: Cow<'b, str>,
+    #[serde(borrow, default)]
+    verbs: Vec<Cow<'b, str>>,
+}
+
+fn take_group(group: AggregatedGroup<'_>, found: &mut KindSet) {
+    for version in group.versions {
+        for resource in version.resources {
+            let Some(kind) = resource.response_kind else { continue };
+            let serves = |verb: &str| resource.verbs.iter().any(|known| known == verb);
+            found.add(ServedKind {
+                group: group.metadata.name.to_string(),
+                version: version.version.to_string(),
+                kind: kind.kind.into_owned(),
+                list: serves("list"),
+                watch: serves("watch"),
+                plural: resource.resource.into_owned(),
+                namespaced: resource.scope == "Namespaced",
+            });
+        }
+    }
+}
+
+/// The kinds found so far.
+#[derive(Default)]
+struct KindSet {
+    kinds: Vec<ServedKind>,
+    seen: HashSet<(String, String)>,
+}
+
+impl KindSet {
+    /// Adds a kind, unless a version that the server lists earlier serves it too.
+    fn add(&mut self, kind: ServedKind) {
+        let is_new = self.seen.insert((kind.group.clone(), kind.plural.clone()));
+        if is_new && self.kinds.len() < MAX_SERVED_KINDS {
+            self.kinds.push(kind);
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct LegacyGroup<'b> {
+    #[serde(borrow)]
+    name: Cow<'b, str>,
+    #[serde(borrow, default)]
+    versions: Vec<GroupVersion<'b>>,
+    #[serde(borrow)]
+    preferred_version: Option<GroupVersion<'b>>,
+}
+
+#[derive(Deserialize)]
+struct LegacyResource<'b> {
+    #[serde(borrow)]
+    name: Cow<'b, str>,
+    #[serde(borrow)]
+    kind: Cow<'b, str>,
+    #[serde(default)]
+    namespaced: bool,
+    #[serde(borrow, default)]
+    verbs: Vec<Cow<'b, str>>,
+}
+
+async fn legacy_group(
+    reader: &mut ClusterReader,
+    group: LegacyGroup<'_>,
+    found: &mut KindSet,
+) -> Result<(), Failure> {
+    let preferred = group.preferred_version.map(|preferred| preferred.version);
+    let others = group.versions.into_iter().map(|version| version.version);
+    let others: Vec<_> = others.filter(|version| Some(version) != preferred.as_ref()).collect();
+    for version in preferred.into_iter().chain(others) {
+        legacy_resources(reader, &group.name, &version, found).await?;
+    }
+    Ok(())
+}
+
+/// Reads one version of one group. A version that cannot be served (an aggregated API server is down) leaves
+/// the others usable.
+async fn legacy_resources(
+    reader: &mut ClusterReader,
+    group: &str,
+    version: &str,
+    found: &mut KindSet,
+) -> Result<(), Failure> {
+    let segment = |text| utf8_percent_encode(text, PATH_SEGMENT);
+    let path = if group.is_empty() {
+        format!("/api/{}", segment(version))
+    } else {
+        format!("/apis/{}/{}", segment(group), segment(version))
+    };
+    let answer = match reader.get(&path, JSON).await {
+        Ok(answer) => answer,
+        Err(error) if !group.is_empty() && matches!(error.http_status(), 403 | 404 | 500..=599) => {
+            return Ok(());
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let list: DiscoveryResponse<'_> = parse(&answer, &path, reader)?;
+    for resource in list.resources {
+        // Names with a slash are subresources, such as pods/log.
+        if resource.name.contains('/') {
+            continue;
+        }
+        let serves = |verb: &str| resource.verbs.iter().any(|known| known == verb);
+        let (list, watch) = (serves("list"), serves("watch"));
+        found.add(ServedKind {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            kind: resource.kind.into_owned(),
+            plural: resource.name.into_owned(),
+            namespaced: resource.namespaced,
+            list,
+            watch,
+        });
+    }
+    Ok(())
+}
+
+/// Returns the kinds of an account: those that it names, otherwise the default ones; each with the reason if
+/// it is left out. Pure.
+pub(super) fn chosen_kinds(served: &[ServedKind], spec: &AccountSpec) -> Vec<DiscoveredKind> {
+    let mut found = Vec::new();
+    if spec.kinds.is_empty() {
+        for (kind, group) in DEFAULT_KINDS {
+            let serving = served.iter().find(|known| known.group == group && known.kind == kind);
+            push(&mut found, discovered(serving, kind, group, spec));
+        }
+    } else {
+        for name in spec.kinds.iter().take(MAX_NAMED_KINDS) {
+            let serving = named(served, name);
+            let (kind, group) = split(name);
+            push(&mut found, discovered(serving, kind, group.unwrap_or_default(), spec));
+        }
+    }
+    found
+}
+
+/// Adds a kind unless it is there already: two names may mean one kind.
+fn push(found: &mut Vec<DiscoveredKind>, kind: DiscoveredKind) {
+    if !found.iter().any(|known| known.scope == kind.scope) {
+        found.push(kind);
+    }
+}
+
+/// Splits `Kind.group` into kind and group.
+fn split(name: &str) -> (&str, Option<&str>) {
+    match name.split_once('.') {
+        Some((kind, group)) => (kind, Some(group)),
+        None => (name, None),
+    }
+}
+
+/// Finds the kind that a name means. Without a group, that is the default kind of this name, otherwise the
+/// first one found.
+fn named<'a>(served: &'a [ServedKind], name: &str) -> Option<&'a ServedKind> {
+    let (kind, group) = split(name);
+    let mut fitting = served.iter().filter(|known| known.kind.eq_ignore_ascii_case(kind));
+    if let Some(group) = group {
+        return fitting.find(|known| known.group.eq_ignore_ascii_case(group));
+    }
+    let default = DEFAULT_KINDS.iter().find(|(name, _)| name.eq_ignore_ascii_case(kind));
+    let of_default = default.and_then(|(_, group)| fitting.clone().find(|known| known.group == *group));
+    of_default.or_else(|| fitting.next())
+}
+
+fn matches(names: &[String], kind: &str, group: &str) -> bool {
+    names.iter().any(|name| {
+        let (named, of) = split(name);
+        named.eq_ignore_ascii_case(kind) && of.is_none_or(|of| of.eq_ignore_ascii_case(group))
+    })
+}
+
+fn discovered(serving: Option<&ServedKind>, kind: &str, group: &str, spec: &AccountSpec) -> DiscoveredKind {
+    let Some(known) = serving else {
+        let scope = Scope { kind: shortened(kind), group: shortened(group), ..Scope::default() };
+        let reason = "the cluster does not serve it".to_owned();
+        return DiscoveredKind { scope: Some(scope), listable: false, watchable: false, reason };
+    };
+    let reason = if matches(&spec.omit_kinds, &known.kind, &known.group) {
+        "omitKinds names it"
+    } else if spec.only_namespaced_resources && !known.namespaced {
+        "it is cluster-wide, and onlyNamespacedResources is set"
+    } else {
+        match (known.list, known.watch) {
+            (true, true) => "",
+            (false, true) => "it cannot be listed",
+            (true, false) => "it cannot be watched",
+            (false, false) => "it can be neither listed nor watched",
+        }
+    };
+    let scope = Scope {
+        group: shortened(&known.group),
+        version: shortened(&known.version),
+        kind: shortened(&known.kind),
+        plural: shortened(&known.plural),
+        namespace: String::new(),
+    };
+    DiscoveredKind {
+        scope: Some(scope),
+        listable: known.list,
+        watchable: known.watch,
+        reason: reason.to_owned(),
+    }
+}
+
+/// Truncates a name to the maximum length in Kubernetes; only a hostile server sends longer ones.
+fn shortened(name: &str) -> String {
+    let mut name = name.to_owned();
+    truncate(&mut name, 253);
+    name
+}

@@ -1,0 +1,379 @@
+//! Why a cluster could not be reached, or did not answer as it should: the errors, their class, and a remedy.
+
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use rustls::{AlertDescription, CertificateError, Error as TlsError};
+use serde::Deserialize;
+
+use crate::cluster::tls::TrustError;
+use crate::wire_failure::after_send;
+use kubesvc_core::wire::common::Failure;
+use kubesvc_core::wire::common::failure::Class;
+use kubesvc_runtime::telemetry::errors::chain;
+
+/// Error of a connection or a request to a cluster. It holds no credential. As a [`Failure`], it says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// The agent's owner does not allow it.
+    #[error("policy: {0}")]
+    Policy(String),
+    /// Something in the kubeconfig cannot be used.
+    #[error("{0}")]
+    Kubeconfig(String),
+    /// The cluster's own authorities cannot be used.
+    #[error("certificate-authority-data cannot be used")]
+    Authority(#[source] TrustError),
+    /// The machine's authorities cannot be used.
+    #[error(transparent)]
+    SystemAuthorities(TrustError),
+    /// TLS could not be configured.
+    #[error("TLS cannot be set up")]
+    TlsSetup(#[source] TlsError),
+    /// The name of the server could not be resolved.
+    #[error("{host} of {url} cannot be looked up from the agent")]
+    Lookup {
+        /// Host of the server.
+        host: String,
+        /// URL of the server.
+        url: String,
+        /// The resolver's error.
+        source: io::Error,
+    },
+    /// The name of the server has no address.
+    #[error("the name in {url} has no address")]
+    NoAddress {
+        /// URL of the server.
+        url: String,
+    },
+    /// No address of the server accepts connections.
+    #[error("no connection to {url} ({addresses})")]
+    Unreachable {
+        /// URL of the server.
+        url: String,
+        /// The addresses that were tried.
+        addresses: String,
+        /// Error of the last one.
+        source: io::Error,
+    },
+    /// The connection was not established in time.
+    #[error("no connection to {url} in time; check the address, and firewalls between it and the agent")]
+    ConnectTimeout {
+        /// URL of the server.
+        url: String,
+    },
+    /// The server closed the connection during the TLS handshake.
+    #[error("{url} closed the connection before the TLS handshake was done")]
+    HandshakeClosed {
+        /// URL of the server.
+        url: String,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// The TLS handshake failed.
+    #[error("connecting to {url}: TLS failed")]
+    Tls {
+        /// URL of the server.
+        url: String,
+        /// The error of the handshake.
+        source: TlsError,
+    },
+    /// All connections that may be open are in use.
+    #[error("{step} found no free connection within {}", shown(.waited))]
+    Busy {
+        /// The request.
+        step: Arc<str>,
+        /// Time for which the request waited.
+        waited: Duration,
+    },
+    /// The request is not valid.
+    #[error("{step} could not be built")]
+    Request {
+        /// The request.
+        step: Arc<str>,
+        /// What is wrong with it.
+        source: http::Error,
+    },
+    /// The path does not begin with a slash.
+    #[error("{step} names no path")]
+    Path {
+        /// The request.
+        step: Arc<str>,
+    },
+    /// An upgrade was requested on connections that may use HTTP/2.
+    #[error("{step} asks for an upgrade, which needs HTTP/1.1")]
+    UpgradeOverHttp2 {
+        /// The request.
+        step: Arc<str>,
+    },
+    /// The server did not upgrade the connection.
+    #[error("{step} did not upgrade the connection")]
+    NotUpgraded {
+        /// The request.
+        step: Arc<str>,
+    },
+    /// The connection ended before the response did.
+    #[error("{step} got no complete response")]
+    Broken {
+        /// The request.
+        step: Arc<str>,
+        /// How the connection ended.
+        source: BrokenConnection,
+        /// Whether certainly nothing of the request was sent.
+        before_send: bool,
+    },
+    /// The response was not complete in time.
+    #[error("{step} was not answered within {}", shown(.limit))]
+    Timeout {
+        /// The request.
+        step: Arc<str>,
+        /// The time limit.
+        limit: Duration,
+    },
+    /// The body of the response is too large.
+    #[error("{step} answered with more than {limit} bytes")]
+    TooLarge {
+        /// The request.
+        step: Arc<str>,
+        /// Maximum size in bytes.
+        limit: usize,
+    },
+    /// The server answered with a redirect.
+    #[error(
+        "{step} answered {}: a redirect, and redirects are not followed; give the address of the API server itself",
+        .status.as_u16()
+    )]
+    Redirected {
+        /// The request.
+        step: Arc<str>,
+        /// Status of the response.
+        status: StatusCode,
+    },
+    /// The server answered with another status than 200.
+    #[error("{step} answered {}: {}{said}", .status.as_u16(), refused_meaning(.status).1)]
+    Refused {
+        /// The request.
+        step: Arc<str>,
+        /// Status of the response.
+        status: StatusCode,
+        /// What the server said, in parentheses and safe to show; may be empty.
+        said: String,
+    },
+    /// The server showed another certificate than before.
+    #[error("{url} has changed its certificate meanwhile")]
+    CertificateChanged {
+        /// URL of the server.
+        url: String,
+    },
+}
+
+impl ClusterError {
+    /// Class of the error.
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Policy(_) => Class::Forbidden,
+            Self::Kubeconfig(_) | Self::Authority(_) => Class::BadKubeconfig,
+            Self::SystemAuthorities(_) | Self::Tls { .. } => Class::Tls,
+            Self::TlsSetup(_) | Self::Request { .. } | Self::Path { .. } | Self::UpgradeOverHttp2 { .. } => {
+                Class::Internal
+            }
+            Self::ConnectTimeout { .. } | Self::Timeout { .. } => Class::Timeout,
+            Self::TooLarge { .. } => Class::TooLarge,
+            Self::Refused { status, .. } => refused_meaning(status).0,
+            Self::Broken { source, .. } => source.class(),
+            Self::NotUpgraded { .. } => Class::Discovery,
+            Self::Lookup { .. }
+            | Self::NoAddress { .. }
+            | Self::Unreachable { .. }
+            | Self::HandshakeClosed { .. }
+            | Self::Busy { .. }
+            | Self::Redirected { .. }
+            | Self::CertificateChanged { .. } => Class::Unreachable,
+        }
+    }
+
+    /// Status of the response behind the error; 0 if there is none.
+    pub fn http_status(&self) -> u16 {
+        match self {
+            Self::Redirected { status, .. } | Self::Refused { status, .. } => status.as_u16(),
+            _ => 0,
+        }
+    }
+
+    /// Whether certainly nothing was sent to the cluster.
+    pub fn is_before_send(&self) -> bool {
+        match self {
+            Self::Broken { before_send, .. } => *before_send,
+            Self::Timeout { .. }
+            | Self::TooLarge { .. }
+            | Self::Redirected { .. }
+            | Self::Refused { .. }
+            | Self::NotUpgraded { .. }
+            | Self::CertificateChanged { .. } => false,
+            _ => true,
+        }
+    }
+
+    /// What happened and what to do, in one text.
+    fn explained(&self) -> String {
+        match self {
+            Self::Tls { url, source } => format!("connecting to {url}: {}", tls_meaning(source)),
+            Self::Broken { step, source, .. } => format!("{step}: {source}"),
+            other => chain(other),
+        }
+    }
+}
+
+impl From<ClusterError> for Failure {
+    fn from(error: ClusterError) -> Self {
+        let failure = after_send(error.class(), error.explained());
+        Failure { http_status: error.http_status().into(), before_send: error.is_before_send(), ..failure }
+    }
+}
+
+/// The message of a Kubernetes Status; `None` if the body is not one.
+pub(super) fn message_in(body: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct StatusResponse {
+        kind: String,
+        api_version: String,
+        #[serde(default)]
+        message: String,
+    }
+    let status: StatusResponse = serde_json::from_slice(body).ok()?;
+    (status.kind == "Status" && status.api_version == "v1").then_some(status.message)
+}
+
+/// Class and meaning of a status other than 200.
+fn refused_meaning(status: &StatusCode) -> (Class, &'static str) {
+    match status.as_u16() {
+        401 => (Class::Auth, "the credential is refused"),
+        403 => (Class::Forbidden, "the credential lacks the right"),
+        404 => (Class::NotFound, "there is no such thing; is this the address of an API server?"),
+        408 | 504 => (Class::Timeout, "the server took too long"),
+        413 => (Class::TooLarge, "the server finds it too large"),
+        429 => (Class::Unreachable, "the server asks to be left alone for a while"),
+        500..=599 => (Class::Unreachable, "the server has a fault or is not ready"),
+        _ => (Class::Discovery, "that is no answer of an API server"),
+    }
+}
+
+/// How a connection ended. It replaces the error of hyper, which quotes what the server sent: the server may echo the
+/// credential.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{meaning}")]
+pub struct BrokenConnection {
+    class: Class,
+    meaning: String,
+}
+
+impl BrokenConnection {
+    /// Class of the error.
+    pub fn class(&self) -> Class {
+        self.class
+    }
+}
+
+impl From<hyper::Error> for BrokenConnection {
+    fn from(error: hyper::Error) -> Self {
+        if let Some(error) = find::<TlsError>(&error) {
+            return Self { class: Class::Tls, meaning: tls_meaning(error) };
+        }
+        let io = find::<io::Error>(&error);
+        let is_kind = |kind| io.is_some_and(|error| error.kind() == kind);
+        let is_timeout = error.is_timeout() || is_kind(io::ErrorKind::TimedOut);
+        let class = if is_timeout { Class::Timeout } else { Class::Unreachable };
+        let is_closed = error.is_incomplete_message() || error.is_closed() || error.is_canceled();
+        let meaning = if error.is_parse() {
+            "the answer is no HTTP".to_owned()
+        } else if is_closed || is_kind(io::ErrorKind::UnexpectedEof) {
+            "the server closed the connection".to_owned()
+        } else if let Some(io) = io {
+            format!("the connection broke: {}", root(io))
+        } else {
+            format!("the connection broke: {error}")
+        };
+        Self { class, meaning }
+    }
+}
+
+/// Describes a TLS error and how to fix it.
+fn tls_meaning(error: &TlsError) -> String {
+    match error {
+        TlsError::InvalidCertificate(error) => certificate_meaning(error),
+        TlsError::NoCertificatesPresented => "the server shows no certificate".to_owned(),
+        TlsError::AlertReceived(
+            AlertDescription::CertificateRequired
+            | AlertDescription::BadCertificate
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::UnknownCA
+            | AlertDescription::AccessDenied,
+        ) => format!(
+            "the server refuses the client certificate: {error}; give a current client-certificate-data"
+        ),
+        TlsError::InvalidMessage(_) => {
+            "the server does not speak TLS here; check the scheme and the port of server".to_owned()
+        }
+        other => format!("TLS failed: {other}"),
+    }
+}
+
+fn certificate_meaning(error: &CertificateError) -> String {
+    let (problem, remedy) = match error {
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => (
+            "comes from an authority that is not trusted".to_owned(),
+            "put the cluster's own authority into certificate-authority-data",
+        ),
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => (
+            format!("does not fit the name: {error}"),
+            "use a name from the certificate in server, or set tls-server-name",
+        ),
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            (format!("has expired: {error}"), "renew the API server's certificate")
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            (format!("is not valid yet: {error}"), "check the clocks of the agent and of the API server")
+        }
+        other => (format!("cannot be used: {other}"), "check the certificate that the API server shows"),
+    };
+    format!("the server's certificate {problem}; {remedy}")
+}
+
+/// Finds an error of this type in a chain. The error inside an `io::Error` does not appear in `source`, so it
+/// is looked at separately.
+pub(super) fn find<'e, E: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e E> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref::<E>() {
+            return Some(found);
+        }
+        next = match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            Some(inner) => Some(inner as &(dyn Error + 'static)),
+            None => error.source(),
+        };
+    }
+    None
+}
+
+fn root<'e>(error: &'e (dyn Error + 'static)) -> &'e (dyn Error + 'static) {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error
+}
+
+/// A duration for messages.
+fn shown(duration: &Duration) -> String {
+    if duration.as_secs() > 0 {
+        format!("{} s", duration.as_secs())
+    } else {
+        format!("{} ms", duration.as_millis())
+    }
+}

@@ -1,0 +1,340 @@
+//! The connections of one client for one [`Use`]: kept while they are used, bounded in number, shared by requests where
+//! HTTP/2 allows it, and closed when they are idle. The connections of the whole process are bounded too.
+//!
+//! The pools of hyper-util neither bound connections nor count streams, so this one stands directly on hyper's
+//! connections.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use crate::cluster::connection::{Connection, StreamSender};
+use crate::cluster::exchange::{BodySending, RequestBody};
+use crate::cluster::tls::ServerCertificate;
+use crate::cluster::{ClusterContext, ClusterEndpoint, ClusterError, Use};
+
+/// Protocols offered to the server, in the order of preference.
+const HTTP1_ONLY: &[&[u8]] = &[b"http/1.1"];
+const HTTP2_OR_HTTP1: &[&[u8]] = &[b"h2", b"http/1.1"];
+
+/// Bounds of one pool.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolLimits {
+    /// Whether HTTP/2 is used where the server offers it.
+    pub http2: bool,
+    /// Maximum number of connections.
+    pub connections: usize,
+    /// Maximum number of requests at once on an HTTP/2 connection; the server's own limit may be lower.
+    pub streams: usize,
+    /// Maximum number of connections that are being established at once.
+    pub dials: usize,
+    /// Maximum number of idle connections that are kept.
+    pub idle_connections: usize,
+    /// Time after its last request at which a connection closes.
+    pub idle_timeout: Duration,
+    /// Interval between HTTP/2 pings.
+    pub ping_interval: Duration,
+    /// Timeout for the answer to an HTTP/2 ping, after which the connection is closed.
+    pub ping_timeout: Duration,
+}
+
+impl PoolLimits {
+    /// The bounds for a use.
+    pub fn of(purpose: Use) -> Self {
+        let shared = Self {
+            http2: false,
+            connections: 1,
+            streams: 1,
+            dials: 1,
+            idle_connections: 1,
+            idle_timeout: Duration::from_secs(30),
+            ping_interval: Duration::from_secs(30),
+            ping_timeout: Duration::from_secs(15),
+        };
+        match purpose {
+            Use::Activation => shared,
+            // Below the 100 streams that kube-apiserver allows.
+            Use::Watches => Self {
+                http2: true,
+                connections: 64,
+                streams: 80,
+                idle_connections: 64,
+                idle_timeout: Duration::from_secs(60),
+                ..shared
+            },
+            // HTTP/1.1, so that the reader of a slow response delays no other request.
+            Use::Requests => Self { connections: 768, dials: 16, idle_connections: 4, ..shared },
+        }
+    }
+
+    /// The protocols to offer to the server.
+    pub(super) fn protocols(&self) -> &'static [&'static [u8]] {
+        if self.http2 { HTTP2_OR_HTTP1 } else { HTTP1_ONLY }
+    }
+}
+
+/// Maximum number of connections, and of handshakes in progress, of one use in the process.
+#[derive(Clone, Copy, Debug)]
+pub struct UseBudget {
+    /// Open connections, those that are being established included.
+    pub connections: usize,
+    /// Connections that are being established, from name resolution to the end of the TLS handshake.
+    pub handshakes: usize,
+}
+
+/// Counts the connections of all clients in the process, separately for each [`Use`], so that watches cannot use up
+/// what activation needs. Clones share the counts.
+#[derive(Clone, Debug)]
+pub struct ConnectionBudget {
+    uses: [UseSemaphores; Use::COUNT],
+}
+
+#[derive(Clone, Debug)]
+struct UseSemaphores {
+    connections: Arc<Semaphore>,
+    handshakes: Arc<Semaphore>,
+}
+
+impl Default for ConnectionBudget {
+    fn default() -> Self {
+        Self::new(|purpose| match purpose {
+            // The activator bounds how many accounts start at once, and the link how many probes run.
+            Use::Activation => UseBudget { connections: 256, handshakes: 256 },
+            Use::Watches => UseBudget { connections: 8192, handshakes: 64 },
+            Use::Requests => UseBudget { connections: 4096, handshakes: 256 },
+        })
+    }
+}
+
+impl ConnectionBudget {
+    /// Creates a budget with these limits.
+    pub fn new(limits: impl Fn(Use) -> UseBudget) -> Self {
+        let semaphores = |purpose| {
+            let limits = limits(purpose);
+            let permits = |count: usize| Arc::new(Semaphore::new(count.clamp(1, Semaphore::MAX_PERMITS)));
+            let (connections, handshakes) = (permits(limits.connections), permits(limits.handshakes));
+            UseSemaphores { connections, handshakes }
+        };
+        Self { uses: Use::ALL.map(semaphores) }
+    }
+
+    /// Waits for the right to have one more connection.
+    pub(super) async fn connection(&self, purpose: Use) -> OwnedSemaphorePermit {
+        acquire(&self.uses[purpose.index()].connections).await
+    }
+
+    /// Waits for the right to establish a connection.
+    pub(super) async fn handshake(&self, purpose: Use) -> OwnedSemaphorePermit {
+        acquire(&self.uses[purpose.index()].handshakes).await
+    }
+}
+
+async fn acquire(semaphore: &Arc<Semaphore>) -> OwnedSemaphorePermit {
+    semaphore.clone().acquire_owned().await.expect("the semaphores of the budget are never closed")
+}
+
+/// The connections of one use.
+#[derive(Debug)]
+pub(super) struct Pool {
+    purpose: Use,
+    limits: PoolLimits,
+    state: Mutex<PoolState>,
+    /// Notified when a stream, a connection or a dial ends, or a connection is added.
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct PoolState {
+    connections: Vec<Arc<Connection>>,
+    dials: usize,
+}
+
+enum NextStep {
+    Use(Arc<Connection>),
+    Dial,
+    Wait,
+}
+
+impl Pool {
+    pub(super) fn new(purpose: Use, limits: PoolLimits) -> Arc<Self> {
+        Arc::new(Self { purpose, limits, state: Mutex::default(), changed: Notify::new() })
+    }
+
+    /// Whether all connections of this pool use HTTP/1.1.
+    pub(super) fn is_http1_only(&self) -> bool {
+        !self.limits.http2
+    }
+
+    /// Waits for the use of a connection: an open one with room, or a new one.
+    pub(super) async fn lease(
+        self: &Arc<Self>,
+        endpoint: &ClusterEndpoint,
+        context: &ClusterContext,
+    ) -> Result<Lease, ClusterError> {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // From here on, no change is missed.
+            changed.as_mut().enable();
+            let (connection, is_new) = match self.next_step() {
+                NextStep::Use(connection) => (connection, false),
+                NextStep::Dial => (self.dial(endpoint, context).await?, true),
+                NextStep::Wait => {
+                    changed.await;
+                    continue;
+                }
+            };
+            let (pool, sender) = (Arc::downgrade(self), None);
+            let mut lease = Lease { pool, connection, sender, is_new, body: None, is_complete: false };
+            lease.sender =
+                if is_new { lease.connection.first_sender() } else { lease.connection.next_sender().await };
+            if lease.sender.is_some() {
+                return Ok(lease);
+            }
+            lease.connection.retire();
+        }
+    }
+
+    fn next_step(&self) -> NextStep {
+        let mut state = self.state.lock();
+        match state.connections.iter().find(|connection| connection.reserve()) {
+            Some(connection) => NextStep::Use(connection.clone()),
+            None if state.connections.len() + state.dials < self.limits.connections
+                && state.dials < self.limits.dials =>
+            {
+                state.dials += 1;
+                NextStep::Dial
+            }
+            None => NextStep::Wait,
+        }
+    }
+
+    /// Opens a connection, in the dial that [`Pool::next_step`] has counted.
+    async fn dial(
+        self: &Arc<Self>,
+        endpoint: &ClusterEndpoint,
+        context: &ClusterContext,
+    ) -> Result<Arc<Connection>, ClusterError> {
+        let _dial = EndOfDial(self);
+        let (of, pool) = ((self.purpose, &self.limits), Arc::downgrade(self));
+        let connection = Arc::new(Connection::open((endpoint, context), of, pool).await?);
+        let mut state = self.state.lock();
+        // It may have ended already; it is only removed when it ends.
+        if !connection.has_ended() {
+            state.connections.push(connection.clone());
+        }
+        drop(state);
+        Ok(connection)
+    }
+
+    /// Removes connections that have ended.
+    pub(super) fn remove_ended(&self) {
+        let ended: Vec<_> = {
+            let mut state = self.state.lock();
+            state.connections.extract_if(.., |connection| connection.has_ended()).collect()
+        };
+        // Outside the lock, because it may end other things.
+        drop(ended);
+        self.changed.notify_waiters();
+    }
+
+    /// Closes a connection that has become idle, if enough others are.
+    fn released(&self, connection: &Arc<Connection>) {
+        let idle = self.state.lock().connections.iter().filter(|connection| connection.is_idle()).count();
+        if idle > self.limits.idle_connections && connection.is_idle() {
+            connection.retire();
+        }
+        self.changed.notify_waiters();
+    }
+}
+
+/// Ends a dial, successful or not.
+struct EndOfDial<'p>(&'p Pool);
+
+impl Drop for EndOfDial<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().dials -= 1;
+        self.0.changed.notify_waiters();
+    }
+}
+
+/// The use of a connection by one request. Dropping it before [`Lease::complete`] cancels the request: an HTTP/2
+/// stream is reset, an HTTP/1.1 connection is closed.
+#[derive(Debug)]
+pub(super) struct Lease {
+    pool: Weak<Pool>,
+    connection: Arc<Connection>,
+    sender: Option<StreamSender>,
+    /// Whether the connection was opened for this request.
+    is_new: bool,
+    /// The body of the request, once it is handed to the connection.
+    body: Option<Arc<BodySending>>,
+    is_complete: bool,
+}
+
+/// A request that got no response.
+pub(super) struct ExchangeError {
+    pub(super) source: hyper::Error,
+    /// The request, if not a byte of it was sent.
+    pub(super) unsent: Option<Box<Request<RequestBody>>>,
+}
+
+impl Lease {
+    /// The certificate that the server has shown.
+    pub(super) fn server(&self) -> &Arc<ServerCertificate> {
+        self.connection.server()
+    }
+
+    /// Whether the connection was opened for this request.
+    pub(super) fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// Whether the connection speaks HTTP/2.
+    pub(super) fn is_http2(&self) -> bool {
+        matches!(self.sender, Some(StreamSender::Http2(_)))
+    }
+
+    /// Sends the request and waits for the head of its response.
+    pub(super) async fn exchange(
+        &mut self,
+        request: Request<RequestBody>,
+    ) -> Result<Response<Incoming>, ExchangeError> {
+        self.body = Some(request.body().sending());
+        let sender = self.sender.as_mut().expect("a lease has its sender until it is dropped");
+        sender.send(request).await.map_err(|mut error| {
+            let unsent = error.take_message().map(Box::new);
+            if unsent.is_some() {
+                self.connection.retire();
+                // It may be sent over another connection.
+                self.body = None;
+            }
+            ExchangeError { source: error.into_error(), unsent }
+        })
+    }
+
+    /// Ends the use after a complete response. The connection is kept for the next request.
+    pub(super) fn complete(mut self) {
+        self.is_complete = true;
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let unsent = self.body.take_if(|body| !body.is_sent());
+        let reusable = self.sender.take().filter(|_| self.is_complete && self.body.is_some());
+        if let Some(unsent) = unsent {
+            // If the server takes no more of it, it ends with the connection.
+            self.connection.retire();
+            unsent.cancel();
+        }
+        self.connection.release(reusable);
+        if let Some(pool) = self.pool.upgrade() {
+            pool.released(&self.connection);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The HTTP servers of the agent: health and metrics.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use parking_lot::Mutex;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::account_table::{AccountTable, Counts};
+use crate::health::{self, AgentStatus};
+use crate::metrics::{AccountCounts, AgentMetrics};
+use crate::{AgentError, AgentOptions};
+use kubesvc_runtime::background_tasks::TaskRegistry;
+use kubesvc_runtime::listen::connection_limits::AddressLimits;
+use kubesvc_runtime::listen::http::{HttpLimits, HttpMetrics, HttpServer};
+use kubesvc_runtime::listen::listen;
+
+/// A bound port that is not served yet.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    router: Router,
+    server: HttpServer,
+}
+
+impl Server {
+    /// Binds a port. An empty host or `*` means all addresses of the machine. `name` identifies the server in
+    /// metrics and logs.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's error.
+    async fn bind(
+        name: &'static str,
+        host: &str,
+        port: u16,
+        router: Router,
+        metrics: HttpMetrics,
+    ) -> io::Result<Self> {
+        let listener = listen(host, port).await?;
+        let address = listener.local_addr()?;
+        Ok(Self { listener, address, router, server: HttpServer::new(name, limits(), metrics) })
+    }
+
+    /// Address of the server.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `stop` is cancelled.
+    pub async fn serve(self, stop: CancellationToken) {
+        self.server.serve(self.listener, self.router, stop).await;
+    }
+}
+
+/// Binds the port of the health checks.
+pub(super) async fn bind_health(
+    options: &AgentOptions,
+    metrics: &AgentMetrics,
+    status: Arc<AgentStatus>,
+    tasks: &TaskRegistry,
+) -> Result<Server, AgentError> {
+    let (host, port) = (&options.health_address, options.health_port);
+    let failed = |source| AgentError::HealthPort { address: shown(host, port), source };
+    let closed = metrics.http.clone();
+    Server::bind("health", host, port, health::routes(status, tasks.clone()), closed).await.map_err(failed)
+}
+
+/// Binds the port of the metrics, if they are served.
+pub(super) async fn bind_metrics(
+    options: &AgentOptions,
+    metrics: &AgentMetrics,
+    table: Arc<Mutex<AccountTable>>,
+    tasks: &TaskRegistry,
+) -> Result<Option<Server>, AgentError> {
+    let Some(port) = options.metrics_port else { return Ok(None) };
+    let host = &options.metrics_address;
+    let failed = |source| AgentError::MetricsPort { address: shown(host, port), source };
+    let accounts = move || {
+        let table = table.lock();
+        let Counts { held, starting, failed } = table.counts();
+        AccountCounts { held, starting, failed, cached: table.cached_count() }
+    };
+    let routes = metrics.routes(&options.own, accounts, tasks);
+    Server::bind("metrics", host, port, routes, metrics.http.clone()).await.map(Some).map_err(failed)
+}
+
+/// Limits for probes, a scraper and a few people: silent connections make room for them.
+fn limits() -> HttpLimits {
+    HttpLimits {
+        connections: 64,
+        addresses: AddressLimits::default(),
+        head_timeout: Duration::from_secs(5),
+        head_bytes: 8 * 1024,
+        idle_timeout: Duration::from_secs(60),
+        grace: Duration::from_secs(1),
+    }
+}
+
+/// An address as shown in messages.
+fn shown(host: &str, port: u16) -> String {
+    let host = if host.is_empty() { "*" } else { host };
+    format!("{host}:{port}")
+}

@@ -1,0 +1,350 @@
+//! The agent: dials the hub, takes the accounts granted to its zone, and reaches their clusters.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`link`] | the one stream to the hub: dialling, hello, heartbeats, reconnecting |
+//! | [`account_table`] | what a command does to the table of accounts (pure) |
+//! | [`accounts`] | executing the effects, and sending the reports |
+//! | `account` | what runs for an account: it is started, stopped, and waited for |
+//! | [`activation`] | from an account's definition to the identity of its cluster; probes |
+//! | [`cluster`] | the only way to a cluster: TLS, requests, failures |
+//! | [`static_accounts`] | the accounts of the agent's own file, and whether the file is valid |
+//! | [`watched_files`] | files that take effect when they change |
+//! | [`health`], [`metrics`] | answers to probes, people and Prometheus, over `http` |
+//! | [`program`] | the composition root of `kubesvc-agent` |
+//!
+//! Nothing runs for an account that is merely held: only its definition and the identity of its cluster stay
+//! in memory.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use kubesvc_core::AgentId;
+use kubesvc_core::agent_policy::AgentPolicy;
+use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskRegistry, TaskSpec, blocking};
+
+mod account;
+pub mod account_table;
+pub mod accounts;
+pub mod activation;
+pub mod cluster;
+pub mod health;
+mod http_server;
+pub mod link;
+pub mod metrics;
+pub mod program;
+pub mod static_accounts;
+pub mod watched_files;
+mod wire_failure;
+
+use account_table::AccountTable;
+use accounts::SharedParts;
+use activation::{Activator, MAX_FILE_BYTES, Programs};
+use cluster::ClusterContext;
+use health::AgentStatus;
+use http_server::Server;
+use link::Link;
+use metrics::AgentMetrics;
+use static_accounts::StaticAccountFile;
+use watched_files::{AccountFiles, ReadFile};
+
+/// Maximum number of batches of file changes that wait to be processed; at the limit, no files are checked.
+const MAX_WAITING_CHANGES: usize = 16;
+
+/// Options of an agent.
+#[derive(Clone, Debug)]
+pub struct AgentOptions {
+    /// Id of the agent; unique among the agents of the hub.
+    pub agent_id: AgentId,
+    /// The zone whose accounts it takes.
+    pub zone_id: String,
+    /// Version of the program.
+    pub version: String,
+    /// Address of the hub, as `host:port`.
+    pub hub: String,
+    /// Whether the connection to the hub is plain text. Otherwise it is TLS, with the authorities that the
+    /// machine trusts.
+    pub insecure: bool,
+    /// Folders below which an account may name a kubeconfig file.
+    pub kubeconfig_folders: Vec<PathBuf>,
+    /// What the agent's owner allows it to do for accounts.
+    pub policy: AgentPolicy,
+    /// Programs that may log in for kubeconfigs of the agent's own accounts; found in PATH.
+    pub exec_commands: Vec<String>,
+    /// The accounts of the agent's own file.
+    pub own: StaticAccountFile,
+    /// Whether the agent takes accounts other than its own.
+    pub dynamic_accounts: bool,
+    /// Address for health; empty or `*` for all addresses.
+    pub health_address: String,
+    /// Port for health; 0 lets the system choose.
+    pub health_port: u16,
+    /// Address for metrics; empty or `*` for all addresses.
+    pub metrics_address: String,
+    /// Port for metrics; 0 lets the system choose, `None` turns metrics off.
+    pub metrics_port: Option<u16>,
+    /// Namespace and pod, if the agent runs in Kubernetes.
+    pub place: Option<(String, String)>,
+    /// Delays before the agent dials the hub again.
+    pub backoff: Backoff,
+    /// Detection of a lost hub.
+    pub keep_alive: KeepAlive,
+    /// Maximum number of accounts that are started at once.
+    pub activation_concurrency: usize,
+    /// Interval between checks of the accounts' files.
+    pub file_pace: Duration,
+}
+
+/// Back-off after consecutive failures: `base`, then `multiplier` times as long each time, up to `max`. Each
+/// delay is varied up or down by up to the fraction `jitter`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Backoff {
+    /// Delay after the first failure.
+    pub base: Duration,
+    /// Factor between consecutive delays.
+    pub multiplier: f64,
+    /// Fraction, 0 to 1, by which a delay varies.
+    pub jitter: f64,
+    /// Maximum delay, before jitter.
+    pub max: Duration,
+    /// Minimum delay after a stream that the hub had accepted, before jitter.
+    pub reconnect: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self {
+            base: Duration::from_secs(1),
+            multiplier: 1.6,
+            jitter: 0.2,
+            max: Duration::from_secs(120),
+            reconnect: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Detection of a lost hub.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KeepAlive {
+    /// Interval between HTTP/2 pings; zero turns them off.
+    pub ping_every: Duration,
+    /// Timeout for the answer to a ping.
+    pub ping_timeout: Duration,
+    /// Time without any frame, heartbeats included, after which the agent dials again; zero leaves that to
+    /// the heartbeats alone.
+    pub idle_timeout: Duration,
+}
+
+impl Default for KeepAlive {
+    fn default() -> Self {
+        Self {
+            ping_every: Duration::from_secs(20),
+            ping_timeout: Duration::from_secs(20),
+            idle_timeout: Duration::ZERO,
+        }
+    }
+}
+
+/// Reason why an agent could not start, or ended before it was told to.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The health port is in use, or the address is not one of this machine.
+    #[error("cannot listen on {address} for health checks: {source}; free it, or set another server.port")]
+    HealthPort {
+        /// Address and port.
+        address: String,
+        /// The operating system's error.
+        source: std::io::Error,
+    },
+    /// The metrics port is in use, or the address is not one of this machine.
+    #[error("cannot listen on {address} for metrics: {source}; free it, or set another prometheus.port")]
+    MetricsPort {
+        /// Address and port.
+        address: String,
+        /// The operating system's error.
+        source: std::io::Error,
+    },
+    /// The hub's address is invalid.
+    #[error("{hub:?} is no address of a hub; use HOST:PORT")]
+    HubAddress {
+        /// The configured address.
+        hub: String,
+    },
+    /// An essential task of the running agent has ended.
+    #[error("a task that must go on has ended: {0}")]
+    Ended(String),
+    /// An option is out of bounds.
+    #[error("{option} {problem}")]
+    Option {
+        /// Name of the option.
+        option: &'static str,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+}
+
+/// An agent that has bound its ports and has not dialled yet.
+#[derive(Debug)]
+pub struct Agent {
+    health: Server,
+    metrics: Option<Server>,
+    link: Link,
+    files: FileWatch,
+    background: BackgroundTasks,
+    tasks: TaskTracker,
+    /// Ends what goes on beside the link.
+    ends: CancellationToken,
+}
+
+impl Agent {
+    /// Checks the options and binds the ports.
+    ///
+    /// # Errors
+    ///
+    /// An [`AgentError`] that says what to change.
+    pub async fn bind(options: AgentOptions) -> Result<Self, AgentError> {
+        check_id("the agent id", options.agent_id.as_str(), 191)?;
+        check_id("the zone id", &options.zone_id, 255)?;
+        let table = Arc::new(Mutex::new(AccountTable::default()));
+        let counted = AgentMetrics::default();
+        let status = Arc::new(AgentStatus::new(&options, table.clone()));
+        let (tasks, ends) = (TaskTracker::new(), CancellationToken::new());
+        let background = BackgroundTasks::new(tasks.clone(), ends.clone(), TaskRegistry::default());
+        let health =
+            http_server::bind_health(&options, &counted, status.clone(), background.registry()).await?;
+        let metrics =
+            http_server::bind_metrics(&options, &counted, table.clone(), background.registry()).await?;
+        let (changes, changed_files) = mpsc::channel(MAX_WAITING_CHANGES);
+        let files = Arc::new(Mutex::new(AccountFiles::new(MAX_FILE_BYTES)));
+        let files = FileWatch { pace: options.file_pace, table: table.clone(), files, changes };
+        let activator = Activator {
+            clusters: ClusterContext { requests: counted.requests.clone(), ..ClusterContext::default() },
+            policy: options.policy.clone(),
+            programs: Programs::new(options.exec_commands.clone(), std::env::var_os("PATH")),
+            ..Activator::new(options.kubeconfig_folders.clone(), options.activation_concurrency)
+        };
+        let parts = SharedParts {
+            table,
+            activator,
+            own: options.own.clone(),
+            dynamic_accounts: options.dynamic_accounts,
+            metrics: counted,
+            changed_files,
+        };
+        let link = Link::new(options, parts, status)?;
+        Ok(Self { health, metrics, link, files, background, tasks, ends })
+    }
+
+    /// Address on which health is served.
+    pub fn health_address(&self) -> SocketAddr {
+        self.health.address()
+    }
+
+    /// Address on which metrics are served, if they are.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(Server::address)
+    }
+
+    /// Tasks that run beside the link, until it ends.
+    pub fn background(&self) -> &BackgroundTasks {
+        &self.background
+    }
+
+    /// Runs until `stop` is cancelled, then says goodbye to the hub. Ends in the same way if an essential
+    /// task ends: an agent that answers no probes, or notices no file changes, is better restarted.
+    ///
+    /// # Errors
+    ///
+    /// [`AgentError::Ended`].
+    pub async fn run(self, stop: CancellationToken) -> Result<(), AgentError> {
+        let Self { health, metrics, link, files, background, tasks, ends } = self;
+        background.spawn("health checks", "Answers probes and people", health.serve(ends.clone()));
+        if let Some(metrics) = metrics {
+            background.spawn("metrics", "Answers Prometheus", metrics.serve(ends.clone()));
+        }
+        files.start(&background);
+        let leave = stop.child_token();
+        accompanied(link.run(leave.clone()), &leave, &ends).await;
+        tasks.close();
+        tasks.wait().await;
+        background.failed_task().map_or(Ok(()), |why| Err(AgentError::Ended(why.to_owned())))
+    }
+}
+
+/// Runs the link to its end, then ends the tasks next to it. If one of those ends first, the link is told to
+/// leave.
+async fn accompanied(link: impl Future<Output = ()>, leave: &CancellationToken, ends: &CancellationToken) {
+    let mut link = std::pin::pin!(link);
+    tokio::select! {
+        () = &mut link => {}
+        () = ends.cancelled() => {
+            leave.cancel();
+            link.await;
+        }
+    }
+    ends.cancel();
+}
+
+/// Watches the files of the accounts that are held.
+#[derive(Debug)]
+struct FileWatch {
+    pace: Duration,
+    table: Arc<Mutex<AccountTable>>,
+    files: Arc<Mutex<AccountFiles>>,
+    changes: mpsc::Sender<Vec<ReadFile>>,
+}
+
+impl FileWatch {
+    fn start(self, background: &BackgroundTasks) {
+        let task = TaskSpec::new("watch of the accounts' files", "Looks for changed files of held accounts");
+        // File operations block, and a mount may hang.
+        let task = task.every(self.pace).without_deadline();
+        let watch = Arc::new(self);
+        background.start(task, move |_| Arc::clone(&watch).check());
+    }
+
+    async fn check(self: Arc<Self>) -> Outcome {
+        let (files, in_use) = (Arc::clone(&self.files), self.table.lock().files());
+        let changed = blocking(move || files.lock().poll(&in_use)).await;
+        if !changed.is_empty() {
+            // Fails if the receiver is gone: the agent is stopping, and this task with it.
+            let _ = self.changes.send(changed).await;
+        }
+        Outcome::Done
+    }
+}
+
+/// Runs an agent until `stop` is cancelled.
+///
+/// # Errors
+///
+/// An [`AgentError`] if the agent cannot start or an essential task ends. A lost connection to the hub is
+/// retried forever.
+pub async fn run(options: AgentOptions, stop: CancellationToken) -> Result<(), AgentError> {
+    Agent::bind(options).await?.run(stop).await
+}
+
+fn check_id(option: &'static str, id: &str, max: usize) -> Result<(), AgentError> {
+    let problem = if id.is_empty() {
+        "is empty"
+    } else if id.chars().count() > max {
+        "is too long"
+    } else if id.contains(char::is_control) {
+        "holds control characters"
+    } else if id.trim() != id {
+        "begins or ends with white space"
+    } else {
+        return Ok(());
+    };
+    Err(AgentError::Option { option, problem })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,280 @@
+//! The one stream to the hub, which the agent dials for as long as it runs.
+//!
+//! After a lost stream, a silent hub or a refusal, the agent dials again, with increasing and randomized
+//! delays. Accounts that are held stay held meanwhile.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Endpoint;
+use tracing::Instrument as _;
+use ulid::Ulid;
+
+use crate::accounts::{Accounts, SharedParts};
+use crate::health::{self, AgentStatus};
+use crate::{AgentError, AgentOptions, Backoff};
+use kubesvc_core::wire::ops::{Hello, Refused};
+use kubesvc_core::wire::{MAX_MESSAGE_BYTES, PROTOCOL_VERSION};
+
+mod dial;
+mod probes;
+mod session;
+#[cfg(test)]
+mod tests;
+
+use dial::AcceptedStream;
+use session::LinkSession;
+
+/// Minimum lifetime of a stream that resets the delay before the next dial.
+const MIN_GOOD_STREAM_LIFETIME: Duration = Duration::from_secs(30);
+/// Maximum delay that a hub may request.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
+
+/// The link to the hub, and the accounts received over it.
+#[derive(Debug)]
+pub struct Link {
+    options: AgentOptions,
+    endpoint: Endpoint,
+    accounts: Accounts,
+    status: Arc<AgentStatus>,
+    /// Identifies this process; the hub uses it to tell a reconnecting agent from a second one.
+    boot_id: String,
+    connect_seq: u64,
+    /// Maximum message size that the hub accepts, in bytes, as far as it is known.
+    max_message_bytes: usize,
+    pace: DialBackoff,
+    /// The uid of kube-system in the cluster that the agent runs in, once read. It does not change while the
+    /// agent runs.
+    own_cluster: Option<String>,
+}
+
+/// Reason why a stream has ended.
+#[derive(Debug)]
+enum StreamEnd {
+    /// The agent was told to stop.
+    Stopped,
+    /// The hub refused the agent.
+    Refused(Refused),
+    /// The replica is stopping, and asked the agent to dial again at this time.
+    Drained(Instant),
+    /// Any other reason.
+    Broken(String),
+}
+
+impl Link {
+    /// Creates a link that has not dialled yet.
+    ///
+    /// # Errors
+    ///
+    /// [`AgentError::HubAddress`] if the hub's address is invalid.
+    pub fn new(
+        options: AgentOptions,
+        parts: SharedParts,
+        status: Arc<AgentStatus>,
+    ) -> Result<Self, AgentError> {
+        Ok(Self {
+            endpoint: dial::endpoint(&options)?,
+            accounts: Accounts::new(parts),
+            status,
+            boot_id: Ulid::generate().to_string(),
+            connect_seq: 0,
+            max_message_bytes: MAX_MESSAGE_BYTES,
+            own_cluster: None,
+            pace: DialBackoff::new(options.backoff),
+            options,
+        })
+    }
+
+    /// Dials and serves until `stop` is cancelled.
+    pub async fn run(self, stop: CancellationToken) {
+        let AgentOptions { agent_id, zone_id, .. } = &self.options;
+        let span = tracing::info_span!("agent", agentId = %agent_id, zoneId = %zone_id);
+        self.run_in_span(stop).instrument(span).await;
+    }
+
+    async fn run_in_span(mut self, stop: CancellationToken) {
+        tracing::info!(
+            version = %self.options.version,
+            hub = %self.options.hub,
+            tls = !self.options.insecure,
+            "starting the agent"
+        );
+        while !stop.is_cancelled() {
+            let ended = self.connect_and_serve(&stop).await;
+            self.accounts.stream_lost();
+            let again_at = self.note(ended);
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = sleep_until(again_at) => {}
+            }
+        }
+        tracing::info!("the agent stopped");
+    }
+
+    /// Runs one stream from beginning to end.
+    async fn connect_and_serve(&mut self, stop: &CancellationToken) -> StreamEnd {
+        let greeted = tokio::select! {
+            () = stop.cancelled() => return StreamEnd::Stopped,
+            greeted = self.greet() => greeted,
+        };
+        let AcceptedStream { accepted, outbound, inbound } = match greeted {
+            Ok(greeted) => greeted,
+            Err(ended) => return ended,
+        };
+        if accepted.protocol != PROTOCOL_VERSION {
+            return StreamEnd::Broken(format!(
+                "the hub wants version {} of the protocol, and this agent speaks {PROTOCOL_VERSION}; \
+                 run agent and operator in versions that fit",
+                accepted.protocol
+            ));
+        }
+        tracing::info!(
+            session = %accepted.session_id,
+            replica = %accepted.replica_id,
+            approved = accepted.approved,
+            "connected to the hub"
+        );
+        self.max_message_bytes = match usize::try_from(accepted.max_message_bytes) {
+            Ok(told @ 1..) => told.min(MAX_MESSAGE_BYTES),
+            _ => MAX_MESSAGE_BYTES,
+        };
+        if !accepted.approved {
+            tracing::warn!(
+                "the agent is not approved and receives no accounts; set spec.approved in its KubesvcAgent object"
+            );
+        }
+        self.status.connected(health::StreamStatus {
+            session_id: accepted.session_id.clone(),
+            replica_id: accepted.replica_id.clone(),
+            approved: accepted.approved,
+        });
+        let since = Instant::now();
+        self.accounts.metrics().connections.inc();
+        let idle = self.options.keep_alive.idle_timeout;
+        let session =
+            LinkSession::new(&accepted, (outbound, inbound), &mut self.accounts, &self.status, idle);
+        let ended = session.run(stop).await;
+        self.accounts.metrics().disconnections.inc();
+        if since.elapsed() > MIN_GOOD_STREAM_LIFETIME {
+            self.pace.reset();
+        }
+        if !matches!(ended, StreamEnd::Drained(_)) {
+            self.pace.was_accepted();
+        }
+        ended
+    }
+
+    async fn greet(&mut self) -> Result<AcceptedStream, StreamEnd> {
+        let dialled = dial::channel(&self.endpoint, &self.options).await;
+        let channel = dialled.map_err(|error| StreamEnd::Broken(dial::chain(&error)))?;
+        if self.own_cluster.is_none() {
+            self.own_cluster = self.accounts.own_cluster().await;
+        }
+        self.connect_seq += 1;
+        let held = self.accounts.held().into_iter();
+        let hello = Hello {
+            cluster_uid: self.own_cluster.clone().unwrap_or_default(),
+            ..dial::hello(&self.options, &self.boot_id, self.connect_seq, self.max_message_bytes, held)
+        };
+        dial::greet(channel, hello).await
+    }
+
+    /// Logs why the stream has ended, and returns the time of the next dial.
+    fn note(&mut self, ended: StreamEnd) -> Instant {
+        let (problem, wait) = match ended {
+            StreamEnd::Stopped => {
+                self.status.disconnected("the agent is stopping");
+                return Instant::now();
+            }
+            StreamEnd::Drained(at) => {
+                self.status.disconnected("the replica of the operator is stopping");
+                tracing::info!("the operator's replica is stopping, reconnecting");
+                return at;
+            }
+            StreamEnd::Refused(refused) => {
+                let asked = Duration::from_millis(refused.retry_after_ms.into()).min(MAX_RETRY_AFTER);
+                let wait = self.pace.after_refusal(asked, refused.permanent);
+                let reason = refused.reason().as_str_name();
+                (format!("the hub refuses the agent: {reason}: {}", dial::shown(&refused.message)), wait)
+            }
+            StreamEnd::Broken(problem) => (problem, self.pace.next()),
+        };
+        tracing::warn!(
+            hub = %self.options.hub,
+            "{problem}; retrying in {:.1} s",
+            wait.as_secs_f64()
+        );
+        self.status.disconnected(problem);
+        Instant::now() + wait
+    }
+}
+
+/// Back-off before the agent dials again: increasing delays between dials.
+#[derive(Debug)]
+struct DialBackoff {
+    backoff: Backoff,
+    next: Duration,
+    /// Whether the last stream was accepted, so that the next dial is a reconnection.
+    reconnects: bool,
+}
+
+impl DialBackoff {
+    fn new(backoff: Backoff) -> Self {
+        let jitter = if backoff.jitter.is_finite() { backoff.jitter.clamp(0.0, 1.0) } else { 0.0 };
+        let multiplier = if backoff.multiplier.is_finite() { backoff.multiplier.max(1.0) } else { 1.0 };
+        let backoff = Backoff { jitter, multiplier, ..backoff };
+        Self { next: backoff.base.min(backoff.max), backoff, reconnects: false }
+    }
+
+    /// Returns the delay after one more failure.
+    fn next(&mut self) -> Duration {
+        let wait = self.next;
+        let least =
+            if std::mem::take(&mut self.reconnects) { self.backoff.reconnect } else { Duration::ZERO };
+        let longer = Duration::try_from_secs_f64(wait.as_secs_f64() * self.backoff.multiplier);
+        self.next = longer.unwrap_or(self.backoff.max).min(self.backoff.max);
+        self.varied(wait.max(least))
+    }
+
+    /// Records that the hub accepted the stream: the next delay is one before a reconnection.
+    fn was_accepted(&mut self) {
+        self.reconnects = true;
+    }
+
+    /// The maximum delay, for a problem that only a person can fix.
+    fn longest(&self) -> Duration {
+        self.varied(self.backoff.max)
+    }
+
+    /// Returns the delay after a refusal; `asked` is zero if the hub named no time. A hub that names a time
+    /// is reachable, so that is no failure that should increase the back-off.
+    fn after_refusal(&mut self, asked: Duration, permanent: bool) -> Duration {
+        match (asked.is_zero(), permanent) {
+            (false, _) => asked + a_little_of(asked),
+            (true, true) => self.longest(),
+            (true, false) => self.next(),
+        }
+    }
+
+    /// Makes the next failure count as the first one.
+    fn reset(&mut self) {
+        self.next = self.backoff.base.min(self.backoff.max);
+    }
+
+    fn varied(&self, wait: Duration) -> Duration {
+        wait.mul_f64(1.0 + self.backoff.jitter * (2.0 * fastrand::f64() - 1.0))
+    }
+}
+
+/// Random addition to a delay that the hub requested: at most a twentieth of it, and at most one second,
+/// because the hub chose that time for this agent alone.
+fn a_little_of(asked: Duration) -> Duration {
+    up_to((asked / 20).min(Duration::from_secs(1)))
+}
+
+/// A random delay up to `most`.
+fn up_to(most: Duration) -> Duration {
+    most.mul_f64(fastrand::f64())
+}

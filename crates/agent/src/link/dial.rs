@@ -1,0 +1,258 @@
+//! From the hub's address to a stream that the hub has accepted: an HTTP/2 connection, then Hello, then Accepted or
+//! Refused.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message;
+use rustls::client::danger::ServerCertVerifier;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
+use tonic::{Code, Status, Streaming};
+
+use crate::cluster::{Trust, TrustError, system_verifier};
+use crate::link::StreamEnd;
+use crate::{AgentError, AgentOptions, KeepAlive};
+use kubesvc_core::failure::truncate;
+use kubesvc_core::wire::ops::{
+    Accepted, AgentFrame, HeldAccount, Hello, HubFrame, KubernetesPlace, agent_frame, hub_frame,
+};
+use kubesvc_core::wire::{MAX_HELD_BYTES, MAX_MESSAGE_BYTES, MESSAGE_HEAD_BYTES, PROTOCOL_VERSION};
+use kubesvc_runtime::grpc::ops::operations_client::OperationsClient;
+
+/// Timeout from name resolution to the end of the handshakes.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout for the hub's answer to the hello.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of frames queued for the network; further ones wait at their source.
+const MAX_QUEUED_FRAMES: usize = 16;
+
+/// Configures the connection to the hub, including everything that HTTP/2 leaves open.
+pub(super) fn endpoint(options: &AgentOptions) -> Result<Endpoint, AgentError> {
+    let wrong = || AgentError::HubAddress { hub: options.hub.clone() };
+    let scheme = if options.insecure { "http" } else { "https" };
+    let uri: http::Uri = format!("{scheme}://{}", options.hub).parse().map_err(|_| wrong())?;
+    let plain = uri.authority().is_some_and(|authority| authority.as_str() == options.hub)
+        && uri.host().is_some_and(|host| !host.is_empty())
+        && uri.port_u16().is_some_and(|port| port != 0)
+        && !options.hub.contains('@');
+    if !plain {
+        return Err(wrong());
+    }
+    let endpoint = Endpoint::from(uri)
+        .user_agent(format!("kubesvc-agent/{}", options.version))
+        .map_err(|_| AgentError::Option { option: "the version", problem: "cannot be sent in a header" })?;
+    let KeepAlive { ping_every, ping_timeout, .. } = options.keep_alive;
+    let endpoint = if ping_every.is_zero() {
+        endpoint
+    } else {
+        endpoint
+            .http2_keep_alive_interval(ping_every)
+            .keep_alive_timeout(ping_timeout)
+            .keep_alive_while_idle(true)
+    };
+    Ok(endpoint
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_nodelay(true)
+        .tcp_keepalive(Some(Duration::from_secs(60)))
+        .http2_adaptive_window(false)
+        .initial_stream_window_size(8 * 1024 * 1024)
+        .initial_connection_window_size(16 * 1024 * 1024)
+        .max_frame_size(64 * 1024)
+        .http2_header_table_size(4 * 1024)
+        .http2_max_header_list_size(64 * 1024)
+        .buffer_size(64))
+}
+
+/// Why there is no connection to the hub.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DialError {
+    /// The hub's certificate cannot be verified.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+    /// TLS cannot be set up.
+    #[error("TLS to the hub {hub} cannot be set up")]
+    Tls { hub: String, source: tonic::transport::Error },
+    /// The hub cannot be reached.
+    #[error("no connection to the hub {hub}")]
+    Unreachable { hub: String, source: tonic::transport::Error },
+    /// The hub does not answer.
+    #[error("no connection to the hub {hub} within {} s", CONNECT_TIMEOUT.as_secs())]
+    Silent { hub: String },
+}
+
+/// Connects. The error is meant for people.
+pub(super) async fn channel(endpoint: &Endpoint, options: &AgentOptions) -> Result<Channel, DialError> {
+    if options.insecure {
+        return connect(endpoint, &options.hub).await;
+    }
+    // Read for each connection, so that an updated set of authorities needs no restart.
+    let verifier = system_verifier(Trust::default()).await?;
+    connect(&with_tls(endpoint, &options.hub, verifier)?, &options.hub).await
+}
+
+fn with_tls(
+    endpoint: &Endpoint,
+    hub: &str,
+    verifier: Arc<dyn ServerCertVerifier>,
+) -> Result<Endpoint, DialError> {
+    endpoint
+        .clone()
+        .tls_config_with_verifier(ClientTlsConfig::new(), verifier)
+        .map_err(|source| DialError::Tls { hub: hub.to_owned(), source })
+}
+
+async fn connect(endpoint: &Endpoint, hub: &str) -> Result<Channel, DialError> {
+    match timeout(CONNECT_TIMEOUT, endpoint.connect()).await {
+        Ok(Ok(channel)) => Ok(channel),
+        Ok(Err(source)) => Err(DialError::Unreachable { hub: hub.to_owned(), source }),
+        Err(_) => Err(DialError::Silent { hub: hub.to_owned() }),
+    }
+}
+
+/// A stream that the hub has accepted.
+#[derive(Debug)]
+pub(super) struct AcceptedStream {
+    pub(super) accepted: Accepted,
+    pub(super) outbound: mpsc::Sender<AgentFrame>,
+    pub(super) inbound: Streaming<HubFrame>,
+}
+
+/// Builds the hello, for a hub that accepts messages of `max_bytes`. Held accounts that do not fit are left
+/// out.
+pub(super) fn hello(
+    options: &AgentOptions,
+    boot_id: &str,
+    connect_seq: u64,
+    max_bytes: usize,
+    held: impl Iterator<Item = HeldAccount>,
+) -> Hello {
+    let mut free_bytes = MAX_HELD_BYTES.min(max_bytes.saturating_sub(MESSAGE_HEAD_BYTES));
+    let accounts_held = held
+        .take_while(|held| {
+            let left = free_bytes.checked_sub(held.encoded_len() + 8);
+            free_bytes = left.unwrap_or_default();
+            left.is_some()
+        })
+        .collect();
+    let place = options.place.clone();
+    Hello {
+        agent_id: options.agent_id.to_string(),
+        boot_id: boot_id.to_owned(),
+        connect_seq,
+        zone_id: options.zone_id.clone(),
+        version: options.version.clone(),
+        protocol_min: PROTOCOL_VERSION,
+        protocol_max: PROTOCOL_VERSION,
+        capabilities: Vec::new(),
+        accounts_held,
+        kube: place.map(|(namespace, pod)| KubernetesPlace { namespace, pod }),
+        max_message_bytes: u32::try_from(MAX_MESSAGE_BYTES).unwrap_or(u32::MAX),
+        cluster_uid: String::new(),
+    }
+}
+
+/// Opens the stream, sends the hello, and waits for the answer.
+pub(super) async fn greet(channel: Channel, hello: Hello) -> Result<AcceptedStream, StreamEnd> {
+    match timeout(HELLO_TIMEOUT, open(channel, hello)).await {
+        Ok(result) => result,
+        Err(_) => Err(StreamEnd::Broken(format!(
+            "the hub did not answer the hello within {} s",
+            HELLO_TIMEOUT.as_secs()
+        ))),
+    }
+}
+
+async fn open(channel: Channel, hello: Hello) -> Result<AcceptedStream, StreamEnd> {
+    let mut client = OperationsClient::new(channel)
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES);
+    let (outbound, frames) = mpsc::channel(MAX_QUEUED_FRAMES);
+    let first = AgentFrame { seq: 1, ack: 0, frame: Some(agent_frame::Frame::Hello(hello)) };
+    // The queue is new, so there is room. The hub may wait for the hello before it answers the call at all.
+    let _ = outbound.try_send(first);
+    let response = client.get_ops(ReceiverStream::new(frames)).await.map_err(|status| broken(&status))?;
+    let mut inbound = response.into_inner();
+    let first = inbound.message().await.map_err(|status| broken(&status))?;
+    match first.and_then(|frame| frame.frame) {
+        Some(hub_frame::Frame::Accepted(accepted)) => Ok(AcceptedStream { accepted, outbound, inbound }),
+        Some(hub_frame::Frame::Refused(refused)) => Err(StreamEnd::Refused(refused)),
+        Some(_) => Err(StreamEnd::Broken("the hub's first frame is neither Accepted nor Refused".to_owned())),
+        None => Err(StreamEnd::Broken("the hub closed the stream without an answer to the hello".to_owned())),
+    }
+}
+
+/// The end of a stream with an error.
+pub(super) fn broken(status: &Status) -> StreamEnd {
+    let remedy = match status.code() {
+        Code::Unimplemented => " (is this the address of a kubesvc hub?)",
+        Code::Unauthenticated | Code::PermissionDenied => {
+            " (does the hub, or a proxy before it, want a certificate?)"
+        }
+        _ => "",
+    };
+    let text = if status.message().is_empty() { chain(status) } else { status.message().to_owned() };
+    StreamEnd::Broken(format!("the stream to the hub broke: {:?}: {}{remedy}", status.code(), shown(&text)))
+}
+
+/// A text from the hub, made safe for a log line.
+pub(super) fn shown(text: &str) -> String {
+    let mut text: String = text.chars().filter(|letter| !letter.is_control()).collect();
+    truncate(&mut text, 512);
+    text
+}
+
+/// Formats an error and its sources. Sources whose text is already contained are left out.
+pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
+        source = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+    use tokio_stream::wrappers::TcpListenerStream;
+    use tonic::transport::{Identity, Server, ServerTlsConfig};
+
+    use super::*;
+    use crate::cluster::tests::test_server::Authority;
+
+    #[tokio::test]
+    async fn tls_to_the_hub_verifies_its_certificate() {
+        let authority = Authority::new();
+        let (certificate, key) = authority.server();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let hub = listener.local_addr().expect("an address").to_string();
+        let (_health, service) = tonic_health::server::health_reporter();
+        tokio::spawn(async move {
+            let identity = Identity::from_pem(certificate.pem(), key.serialize_pem());
+            Server::builder()
+                .tls_config(ServerTlsConfig::new().identity(identity))
+                .expect("TLS")
+                .add_service(service)
+                .serve_with_incoming(TcpListenerStream::new(listener))
+                .await
+        });
+        let endpoint = endpoint(&AgentOptions { insecure: false, ..AgentOptions::of_test(hub.clone()) })
+            .expect("an endpoint");
+        let dial = async |authority: &Authority| {
+            let verifier = Trust::default().authority(&authority.pem()).expect("a verifier");
+            connect(&with_tls(&endpoint, &hub, verifier).expect("TLS"), &hub).await
+        };
+        dial(&authority).await.expect("a connection");
+        let error = chain(&dial(&Authority::new()).await.expect_err("a certificate that is not trusted"));
+        assert!(error.contains(&hub) && error.contains("invalid peer certificate"), "{error}");
+    }
+}

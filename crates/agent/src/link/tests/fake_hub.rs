@@ -1,0 +1,139 @@
+//! A hub for tests: it passes each stream to the test, which plays the operator.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_util::task::AbortOnDropHandle;
+use tonic::transport::Server;
+use tonic::{Request, Response, Status, Streaming};
+
+use kubesvc_core::wire::ops::agent_frame::Frame;
+use kubesvc_core::wire::ops::{Accepted, AccountSpec, AgentFrame, Hello, HubFrame, hub_frame};
+use kubesvc_runtime::grpc::ops::operations_server::{Operations, OperationsServer};
+
+/// Longer than any step of a test takes.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(super) struct FakeHub {
+    pub(super) address: SocketAddr,
+    streams: mpsc::Receiver<Stream>,
+    _serving: AbortOnDropHandle<()>,
+}
+
+/// One stream of an agent, as the hub sees it. Dropping it closes the stream.
+pub(super) struct Stream {
+    frames: Streaming<AgentFrame>,
+    answers: mpsc::Sender<Result<HubFrame, Status>>,
+    sent: u64,
+}
+
+struct Service(mpsc::Sender<Stream>);
+
+#[tonic::async_trait]
+impl Operations for Service {
+    type GetOpsStream = ReceiverStream<Result<HubFrame, Status>>;
+
+    async fn get_ops(
+        &self,
+        request: Request<Streaming<AgentFrame>>,
+    ) -> Result<Response<Self::GetOpsStream>, Status> {
+        let (answers, frames) = mpsc::channel(64);
+        let stream = Stream { frames: request.into_inner(), answers, sent: 0 };
+        self.0.send(stream).await.map_err(|_| Status::unavailable("the test is over"))?;
+        Ok(Response::new(ReceiverStream::new(frames)))
+    }
+}
+
+impl FakeHub {
+    pub(super) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (sender, streams) = mpsc::channel(8);
+        let serving = tokio::spawn(async move {
+            Server::builder()
+                .add_service(OperationsServer::new(Service(sender)))
+                .serve_with_incoming(TcpListenerStream::new(listener))
+                .await
+                .expect("a server");
+        });
+        Self { address, streams, _serving: AbortOnDropHandle::new(serving) }
+    }
+
+    /// The next stream and its hello.
+    pub(super) async fn stream(&mut self) -> (Stream, Hello) {
+        let stream = timeout(PATIENCE, self.streams.recv()).await.expect("a stream in time");
+        let mut stream = stream.expect("a stream");
+        match stream.next().await {
+            Some(Frame::Hello(hello)) => (stream, hello),
+            other => panic!("the first frame is {other:?}"),
+        }
+    }
+
+    /// The next stream, accepted with this heartbeat interval.
+    pub(super) async fn accepted(&mut self, heartbeat_ms: u32) -> (Stream, Hello) {
+        let (mut stream, hello) = self.stream().await;
+        stream
+            .send(hub_frame::Frame::Accepted(Accepted {
+                session_id: "session".to_owned(),
+                replica_id: "replica".to_owned(),
+                approved: true,
+                protocol: 1,
+                heartbeat_ms,
+                ..Accepted::default()
+            }))
+            .await;
+        (stream, hello)
+    }
+
+    /// Like [`FakeHub::accepted`], after the agent has sent its own accounts.
+    pub(super) async fn settled(&mut self, heartbeat_ms: u32) -> (Stream, Hello) {
+        let (mut stream, hello) = self.accepted(heartbeat_ms).await;
+        stream.own_accounts().await;
+        (stream, hello)
+    }
+}
+
+impl Stream {
+    pub(super) async fn send(&mut self, frame: hub_frame::Frame) {
+        self.sent += 1;
+        let frame = HubFrame { seq: self.sent, ack: 0, frame: Some(frame) };
+        self.answers.send(Ok(frame)).await.expect("the agent is there");
+    }
+
+    /// The next frame; `None` at the end of the stream.
+    pub(super) async fn next(&mut self) -> Option<Frame> {
+        let frame = timeout(PATIENCE, self.frames.message()).await.expect("a frame in time");
+        frame.ok().flatten().and_then(|frame| frame.frame)
+    }
+
+    /// The next complete list of the agent's own accounts.
+    pub(super) async fn own_accounts(&mut self) -> Vec<AccountSpec> {
+        let mut accounts = Vec::new();
+        loop {
+            match self.next_word().await {
+                Some(Frame::StaticAccounts(frame)) => {
+                    assert!(frame.accounts.len() <= 50, "{} accounts in a frame", frame.accounts.len());
+                    accounts.extend(frame.accounts);
+                    if frame.complete {
+                        return accounts;
+                    }
+                }
+                other => panic!("{other:?} where the agent's own accounts were awaited"),
+            }
+        }
+    }
+
+    /// The next frame other than a heartbeat.
+    pub(super) async fn next_word(&mut self) -> Option<Frame> {
+        loop {
+            match self.next().await {
+                Some(Frame::Heartbeat(_)) => {}
+                other => return other,
+            }
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! The `KubesvcAgent` object: one for each agent and zone that has connected, written by the replica that has its
+//! stream.
+#![expect(clippy::duplicated_attributes, reason = "each printer column has a name, a type and a path")]
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::ids::{AgentId, BootId, ReplicaId, SessionId};
+use super::lifecycle::SessionEnding;
+use super::report_outbox::OutboxEntry;
+use super::{KubesvcAccount, object_names};
+
+/// An agent that has connected. Written by the operator; users may change `approved`.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "kubesvc.io",
+    version = "v1alpha1",
+    kind = "KubesvcAgent",
+    plural = "kubesvcagents",
+    shortname = "ksg",
+    category = "spinnaker",
+    namespaced,
+    status = "KubesvcAgentStatus",
+    derive = "PartialEq",
+    doc = "An agent that has connected, and the process and replica of its current session. Written by the operator; users may change spec.approved.",
+    printcolumn(name = "Zone", type_ = "string", json_path = ".spec.zoneId"),
+    printcolumn(name = "Version", type_ = "string", json_path = ".status.version"),
+    printcolumn(name = "Held", type_ = "integer", json_path = ".status.held"),
+    printcolumn(name = "Failed", type_ = "integer", json_path = ".status.failed"),
+    printcolumn(name = "Connected", type_ = "boolean", json_path = ".status.connected"),
+    printcolumn(name = "Since", type_ = "date", json_path = ".status.connectedSince"),
+    printcolumn(name = "Approved", type_ = "boolean", json_path = ".spec.approved"),
+    printcolumn(name = "Agent", type_ = "string", json_path = ".spec.agentId", priority = "1")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("self.agentId == oldSelf.agentId").message("spec.agentId cannot be changed"),
+    validation = Rule::new("self.zoneId == oldSelf.zoneId").message("spec.zoneId cannot be changed")
+)]
+pub struct KubesvcAgentSpec {
+    /// Id of the agent: its AGENT_ID, otherwise its pod name, otherwise host name and process id.
+    #[schemars(with = "String", length(min = 1, max = 191))]
+    pub agent_id: AgentId,
+    /// Zone whose accounts the agent may hold.
+    #[schemars(length(min = 1, max = 255))]
+    pub zone_id: String,
+    /// Whether the agent receives accounts. An agent that is not approved may connect, but receives none.
+    #[serde(default)]
+    pub approved: bool,
+}
+
+/// State of the agent, written by the replica that it is connected to.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct KubesvcAgentStatus {
+    /// Current session of the agent, or its last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<AgentSession>,
+    /// Whether that session is connected.
+    pub connected: bool,
+    /// Whether the agent was ever approved. Answers and claims of an agent that was never approved count for no account. The operator still waits for an agent whose approval was withdrawn.
+    pub approved_once: bool,
+    /// Start of the current connection, or of the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connected_since: Option<Time>,
+    /// Version of the agent program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Protocol version that the agent and the operator use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protocol_version: Option<i32>,
+    /// Number of accounts that the agent held at the last write.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held: Option<i32>,
+    /// Number of accounts that the agent could not activate at the last write.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<i32>,
+    /// Digests of the names of the accounts in the agent's own file, sorted: 16 hex digits each. Absent until the agent has listed them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1000), inner(length(min = 16, max = 16)))]
+    pub static_accounts: Option<Vec<String>>,
+    /// Digests of the names of those accounts, each together with its kubeconfig source (file or service account), context and insecure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1000), inner(length(min = 16, max = 16)))]
+    pub static_sources: Option<Vec<String>>,
+    /// UID of kube-system in the cluster that the agent runs in, as reported by the agent; absent if the agent may not read it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub cluster_uid: Option<String>,
+    /// Answers that accounts wait for, from the current session to the leader; empty if the leader is the session's own replica.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1000))]
+    pub outbox: Vec<OutboxEntry>,
+    /// StaticAccounts is False while accounts of the agent's own file are rejected. SameCluster is False while accounts are withheld from the agent because they are bound to another cluster than the one that it is in or reaches. The messages say which accounts, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// One stream of one agent process at one replica.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AgentSession {
+    /// ULID of the stream.
+    #[schemars(with = "String")]
+    pub id: SessionId,
+    /// ULID of the agent's process.
+    #[schemars(with = "String")]
+    pub boot_id: BootId,
+    /// Number of the connection among those of that process; a higher number takes over.
+    pub connect_seq: i64,
+    /// Replica that the agent is connected to.
+    #[schemars(with = "String")]
+    pub replica: ReplicaId,
+    /// How the stream ended: Goodbye, Cut, Requested, or ReplicaLost if the replica was stopping. Absent while it is connected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<SessionEnd>,
+    /// Time when the stream ended. For 30 s after an end of Requested, only the process with this bootId may connect with the agent's id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Time>,
+    /// Process of that replica, as recorded in its Lease; sessions of an earlier process have ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub incarnation: Option<String>,
+}
+
+/// Time for which the id of an agent that was disconnected on request is reserved for its process. Another process
+/// that learned the id must not take the agent's place, and its kubeconfigs, before the agent is back.
+pub const ID_RESERVATION: Duration = Duration::from_secs(30);
+
+impl AgentSession {
+    /// Time for which the id is still reserved for the process of this session, because its end was requested; at
+    /// most [`ID_RESERVATION`], whatever the clocks of the replicas say.
+    pub fn kept_for(&self, now: Timestamp) -> Option<Duration> {
+        let ended_at = self.ended_at.as_ref().filter(|_| self.ended == Some(SessionEnd::Requested))?;
+        let since = Duration::try_from(now.duration_since(ended_at.0)).unwrap_or_default();
+        Some(ID_RESERVATION.saturating_sub(since)).filter(|left| !left.is_zero())
+    }
+}
+
+impl KubesvcAgent {
+    /// Whether the agent is or was approved, and so may hold accounts.
+    pub fn was_approved(&self) -> bool {
+        self.spec.approved || self.status.as_ref().is_some_and(|status| status.approved_once)
+    }
+}
+
+/// How the stream ended. It determines the time within which an agent that reconnects keeps its accounts.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SessionEnd {
+    /// The agent said goodbye: its process has ended.
+    Goodbye,
+    /// The connection was cut, and the replica was alive.
+    Cut,
+    /// Requested by `POST /armory/agent/{id}/disconnect`.
+    Requested,
+    /// The replica was stopping, or was lost.
+    ReplicaLost,
+    /// A value of a later version of the operator that this version does not know.
+    #[default]
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
+}
+
+impl KubesvcAgentStatus {
+    /// Whether the agent's own file has this account, by its name and with its source; `None` until the agent has
+    /// sent its list. For the status of an earlier operator, which has only the names, only the name is compared.
+    pub fn lists(&self, account: &KubesvcAccount) -> Option<bool> {
+        if let Some(sources) = &self.static_sources {
+            return Some(
+                sources.contains(&object_names::source_digest(account.account_name(), &account.spec)),
+            );
+        }
+        let listed = self.static_accounts.as_ref()?;
+        Some(listed.contains(&object_names::digest(account.account_name())))
+    }
+}
+
+impl From<SessionEnding> for SessionEnd {
+    fn from(ending: SessionEnding) -> Self {
+        match ending {
+            SessionEnding::Goodbye => Self::Goodbye,
+            SessionEnding::Cut => Self::Cut,
+            SessionEnding::ReplicaLost => Self::ReplicaLost,
+        }
+    }
+}
+
+impl From<SessionEnd> for SessionEnding {
+    fn from(end: SessionEnd) -> Self {
+        match end {
+            SessionEnd::Goodbye => Self::Goodbye,
+            SessionEnd::Cut | SessionEnd::Requested => Self::Cut,
+            SessionEnd::ReplicaLost | SessionEnd::Unknown => Self::ReplicaLost,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_kept_for_thirty_seconds_after_an_end_that_was_requested_and_no_other() {
+        let at = |second| Timestamp::from_second(second).expect("a time");
+        let ended = |end| AgentSession {
+            ended: Some(end),
+            ended_at: Some(Time(at(1000))),
+            ..AgentSession::default()
+        };
+        let requested = ended(SessionEnd::Requested);
+        let kept = |now| requested.kept_for(at(now)).map(|left| left.as_secs());
+        assert_eq!([kept(1000), kept(1010), kept(1029), kept(1030)], [Some(30), Some(20), Some(1), None]);
+        assert_eq!(kept(10), Some(30), "a clock that is behind does not keep it for longer");
+        for other in [SessionEnd::Goodbye, SessionEnd::Cut, SessionEnd::ReplicaLost, SessionEnd::Unknown] {
+            assert_eq!(ended(other).kept_for(at(1000)), None);
+        }
+        assert_eq!(AgentSession { ended_at: None, ..requested.clone() }.kept_for(at(1000)), None);
+    }
+}

@@ -1,0 +1,298 @@
+//! Explains why an account is in its state, what it waits for, and what a person can do: the text of `kubectl kubesvc
+//! why`.
+//!
+//! | file | explains |
+//! |---|---|
+//! | `rules.rs` | which rule of the lifecycle waits for what |
+//! | `failed.rs` | the same for each reason of FAILED |
+//! | `agents.rs` | what connected and missing agents mean for it |
+
+mod agents;
+mod failed;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use serde::Serialize;
+
+use super::conditions::LISTED_BY_AGENT;
+use super::failure::FailureClass;
+use super::lifecycle::{displayed_state, retry_is_unhandled};
+use super::{DesiredState, KubesvcAccount, KubesvcAccountStatus, KubesvcAgent, State};
+
+/// Time within which a running operator processes an object, in seconds.
+const EXPECTED_LATENCY_SECONDS: i64 = 10;
+
+/// Everything a person needs to know to proceed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Explanation {
+    /// Name of the object.
+    pub name: String,
+    /// Namespace of the object.
+    pub namespace: String,
+    /// Name of the account in Spinnaker.
+    pub account_name: String,
+    /// The desired state; `deleted` if deletion was requested.
+    pub desired: String,
+    /// The current state, as shown to every reader.
+    pub state: State,
+    /// Whether the account is as desired, and the operator has seen the latest spec.
+    pub ready: bool,
+    /// The reason of its condition Ready; `None` until an operator has seen it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Time since which it is in this state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// The zone that it is pinned to, or else is or was in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    /// Which rule waits for what, in a sentence or two.
+    pub waits_for: String,
+    /// Why the last attempt failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+    /// Number of consecutive failed attempts.
+    pub failed_count: i32,
+    /// Time of the next automatic retry; `None`: none is scheduled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_try: Option<Timestamp>,
+    /// The tool that manages the object, where its spec must be changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept_by: Option<String>,
+    /// The agents of its zone, or of all zones if it has none; `None` if they may not be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agents: Option<Vec<ExplainedAgent>>,
+    /// What to do, the most likely first; empty: nothing.
+    pub advice: Vec<Advice>,
+}
+
+/// An agent, as far as it concerns the account.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExplainedAgent {
+    /// Namespace of its object, which is its operator's.
+    pub namespace: String,
+    /// id of the agent.
+    pub agent_id: String,
+    /// Zone of the agent.
+    pub zone: String,
+    /// Whether it is connected.
+    pub connected: bool,
+    /// Whether it is approved to receive accounts.
+    pub approved: bool,
+    /// Whether it held the account when the account last changed.
+    pub holds: bool,
+    /// Why the account is withheld from it, according to its object.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Advice {
+    /// What to do or to look at.
+    pub text: String,
+    /// A command to copy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+}
+
+/// The result of a rule: what is waited for, and what to do about it.
+#[derive(Debug, Default)]
+struct Finding {
+    waits_for: String,
+    advice: Vec<Advice>,
+}
+
+impl Finding {
+    fn waits(text: impl Into<String>) -> Self {
+        Self { waits_for: text.into(), advice: Vec::new() }
+    }
+
+    /// Adds advice without a command.
+    fn advise(mut self, text: impl Into<String>) -> Self {
+        self.advice.push(Advice { text: text.into(), command: None });
+        self
+    }
+
+    /// Adds advice with a command.
+    fn command(mut self, text: impl Into<String>, command: impl Into<String>) -> Self {
+        self.advice.push(Advice { text: text.into(), command: Some(command.into()) });
+        self
+    }
+}
+
+/// Explains an account. `known_agents` is all agents that could be read, of any zone; `None` if they may not be read.
+pub fn explain(
+    account: &KubesvcAccount,
+    known_agents: Option<&[KubesvcAgent]>,
+    now: Timestamp,
+) -> Explanation {
+    let facts = Facts::new(account, known_agents, now);
+    let mut verdict = rules::judge(&facts);
+    if let Some(listed) = facts.condition(LISTED_BY_AGENT) {
+        let then = "To end this, take the account out of the agent's file, or delete this object.";
+        verdict = verdict.advise(format!("A second account of this name: {}. {then}", listed.message));
+    }
+    let status = &facts.status;
+    let desired = match account.desired() {
+        _ if account.is_being_deleted() => "deleted",
+        DesiredState::Active => "ACTIVE",
+        DesiredState::Inactive => "INACTIVE",
+    };
+    Explanation {
+        name: facts.name.to_owned(),
+        namespace: facts.namespace.to_owned(),
+        account_name: account.account_name().to_owned(),
+        desired: desired.to_owned(),
+        state: displayed_state(account),
+        ready: facts.is_true("Ready") && !facts.is_changed() && !account.is_being_deleted(),
+        reason: facts.reason().map(str::to_owned),
+        since: status.last_transition_time.as_ref().map(|time| time.0),
+        zone: facts.zone().map(str::to_owned),
+        waits_for: verdict.waits_for,
+        last_error: status.error_message.clone(),
+        failed_count: status.failed_count,
+        next_try: status.next_retry_time.as_ref().map(|time| time.0),
+        kept_by: account.gitops_owner(),
+        agents: agents::views(&facts),
+        advice: verdict.advice,
+    }
+}
+
+/// What is known about an account, read once.
+struct Facts<'a> {
+    account: &'a KubesvcAccount,
+    status: Cow<'a, KubesvcAccountStatus>,
+    known_agents: Option<&'a [KubesvcAgent]>,
+    now: Timestamp,
+    name: &'a str,
+    namespace: &'a str,
+}
+
+impl<'a> Facts<'a> {
+    fn new(account: &'a KubesvcAccount, known_agents: Option<&'a [KubesvcAgent]>, now: Timestamp) -> Self {
+        Self {
+            account,
+            status: account.status_or_default(),
+            known_agents,
+            now,
+            name: account.metadata.name.as_deref().unwrap_or_default(),
+            namespace: account.metadata.namespace.as_deref().unwrap_or("default"),
+        }
+    }
+
+    /// The zone that the account is pinned to, else the zone that has it, else the zone it was in last.
+    fn zone(&self) -> Option<&str> {
+        let pinned = self.account.spec.zone_id.as_deref();
+        pinned.or(self.status.granted_zone()).or(self.status.zone_id.as_deref())
+    }
+
+    fn condition(&self, type_: &str) -> Option<&Condition> {
+        self.status.conditions.iter().find(|condition| condition.type_ == type_)
+    }
+
+    fn is_true(&self, type_: &str) -> bool {
+        self.condition(type_).is_some_and(|condition| condition.status == "True")
+    }
+
+    fn reason(&self) -> Option<&str> {
+        self.condition("Ready").map(|ready| ready.reason.as_str())
+    }
+
+    fn class(&self) -> Option<FailureClass> {
+        FailureClass::from_reason(self.reason()?)
+    }
+
+    /// Whether no operator has seen the account yet.
+    fn is_unseen(&self) -> bool {
+        self.account.status.is_none() || self.status.observed_generation < 0
+    }
+
+    /// Whether a change of the spec has not been processed yet.
+    fn is_changed(&self) -> bool {
+        self.status.observed_generation != self.account.generation()
+    }
+
+    /// Whether a retry was requested and has not begun.
+    fn is_retry_asked(&self) -> bool {
+        retry_is_unhandled(self.account)
+    }
+
+    /// Age of the object, in seconds.
+    fn age(&self) -> i64 {
+        self.account.metadata.creation_timestamp.as_ref().map_or(0, |time| self.seconds_since(time.0))
+    }
+
+    /// Seconds since deletion was requested.
+    fn deleted_for(&self) -> i64 {
+        self.account.metadata.deletion_timestamp.as_ref().map_or(0, |time| self.seconds_since(time.0))
+    }
+
+    fn seconds_since(&self, moment: Timestamp) -> i64 {
+        self.now.as_second().saturating_sub(moment.as_second())
+    }
+
+    /// Whether a running operator would have acted by now.
+    fn is_late(seconds: i64) -> bool {
+        seconds > EXPECTED_LATENCY_SECONDS
+    }
+
+    /// The agents of a zone.
+    fn agents_of<'s>(&'s self, zone: &'s str) -> impl Iterator<Item = &'a KubesvcAgent> + 's {
+        self.known_agents.unwrap_or_default().iter().filter(move |agent| agent.spec.zone_id == zone)
+    }
+
+    /// Zones with an agent that could take accounts now.
+    fn zones(&self) -> Vec<&'a str> {
+        let ready = self.known_agents.unwrap_or_default().iter().filter(|agent| can_take(agent));
+        ready.map(|agent| agent.spec.zone_id.as_str()).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    fn kept_by(&self) -> Option<String> {
+        self.account.gitops_owner()
+    }
+
+    /// `kubectl kubesvc VERB NAME -n NAMESPACE`.
+    fn plugin(&self, verb: &str) -> String {
+        format!("kubectl kubesvc {verb} {} -n {}", shell(self.name), shell(self.namespace))
+    }
+
+    /// `kubectl VERB ksa/NAME -n NAMESPACE REST`.
+    fn kubectl(&self, verb: &str, rest: &str) -> String {
+        let rest = if rest.is_empty() { String::new() } else { format!(" {rest}") };
+        format!("kubectl {verb} ksa/{} -n {}{rest}", self.name, shell(self.namespace))
+    }
+
+    /// The command that pins the account to a zone.
+    fn pin(&self, zone: &str) -> String {
+        let patch = serde_json::json!({"spec": {"zoneId": zone}}).to_string();
+        self.kubectl("patch", &format!("--type=merge -p {}", shell(&patch)))
+    }
+}
+
+/// Whether an agent can be given accounts now.
+fn can_take(agent: &KubesvcAgent) -> bool {
+    agent.spec.approved && is_connected(agent)
+}
+
+/// Whether an agent is connected.
+fn is_connected(agent: &KubesvcAgent) -> bool {
+    agent.status.as_ref().is_some_and(|status| status.connected)
+}
+
+/// Quotes a word for a shell.
+fn shell(word: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@%+,=".contains(&byte);
+    if !word.is_empty() && word.bytes().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}

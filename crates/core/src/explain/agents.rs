@@ -1,0 +1,188 @@
+//! What connected and missing agents mean for an account.
+
+use super::{ExplainedAgent, Facts, Finding, can_take, is_connected, shell};
+use crate::KubesvcAgent;
+use crate::lifecycle::{runs_in_another_cluster, short};
+
+/// Minimum Jaro-Winkler similarity at which one zone is considered a misspelling of another.
+const MIN_SIMILARITY: f64 = 0.8;
+
+/// The agents of the account's zone, or of all zones if it has none.
+pub(super) fn views(facts: &Facts<'_>) -> Option<Vec<ExplainedAgent>> {
+    let known_agents = facts.known_agents?;
+    let zone = facts.zone();
+    let mut views: Vec<_> = known_agents
+        .iter()
+        .filter(|agent| zone.is_none_or(|zone| agent.spec.zone_id == zone))
+        .map(|agent| view(facts, agent))
+        .collect();
+    views.sort_by(|a, b| (&a.zone, &a.agent_id).cmp(&(&b.zone, &b.agent_id)));
+    Some(views)
+}
+
+fn view(facts: &Facts<'_>, agent: &KubesvcAgent) -> ExplainedAgent {
+    let granted = facts.status.granted_zone() == Some(agent.spec.zone_id.as_str());
+    ExplainedAgent {
+        namespace: agent.metadata.namespace.clone().unwrap_or_default(),
+        agent_id: agent.spec.agent_id.to_string(),
+        zone: agent.spec.zone_id.clone(),
+        connected: is_connected(agent),
+        approved: agent.spec.approved,
+        holds: granted && facts.status.agents.contains(&agent.spec.agent_id),
+        problem: problem(facts, agent),
+    }
+}
+
+/// Why the account is withheld from a connected agent: the agent runs in another cluster, or lists another account of
+/// this name.
+fn problem(facts: &Facts<'_>, agent: &KubesvcAgent) -> Option<String> {
+    let status = agent.status.as_ref().filter(|_| is_connected(agent))?;
+    let own = status.cluster_uid.as_deref().unwrap_or_default();
+    if runs_in_another_cluster(facts.account, own) {
+        let bound = facts.status.cluster_uid.as_deref().unwrap_or_default();
+        let (own, bound) = (short(own), short(bound));
+        return Some(format!("it runs in cluster {own}, and the account is bound to cluster {bound}"));
+    }
+    let name = format!("account {:?}", facts.account.account_name());
+    let told = status.conditions.iter().filter(|one| one.status == "False");
+    told.map(|one| one.message.as_str()).find(|message| message.contains(&name)).map(str::to_owned)
+}
+
+/// No agent is connected that could take the account.
+pub(super) fn nobody(facts: &Facts<'_>) -> Finding {
+    match facts.zone() {
+        Some(zone) => nobody_in(facts, zone),
+        None => nobody_anywhere(facts),
+    }
+}
+
+fn nobody_anywhere(facts: &Facts<'_>) -> Finding {
+    let verdict = Finding::waits(
+        "The account names no zone, and no agent that may take it is connected. It is tried as soon as one is; \
+         that uses up no retry.",
+    );
+    let unapproved: Vec<_> =
+        facts.known_agents.unwrap_or_default().iter().filter(|agent| waits(agent)).collect();
+    if unapproved.is_empty() { start_one(verdict, None) } else { approve(facts, verdict, &unapproved) }
+}
+
+fn nobody_in(facts: &Facts<'_>, zone: &str) -> Finding {
+    let verdict = Finding::waits(format!(
+        "An agent of zone {zone} that may take the account has to connect. It is tried as soon as one does; that \
+         uses up no retry."
+    ));
+    if facts.known_agents.is_none() {
+        return start_one(verdict, Some(zone))
+            .advise("See which agents are there; you may not read them in this namespace.");
+    }
+    if facts.agents_of(zone).any(can_take) {
+        return Finding::waits(format!(
+            "An agent of zone {zone} is connected by now: the account is tried at once."
+        ))
+        .command(
+            "If it stays so, see whether the operator runs.",
+            "kubectl get pods -A -l app.kubernetes.io/name=kubesvc-operator",
+        );
+    }
+    let unapproved: Vec<_> = facts.agents_of(zone).filter(|agent| waits(agent)).collect();
+    if !unapproved.is_empty() {
+        return approve(facts, verdict, &unapproved);
+    }
+    other_zones(facts, start_one(verdict, Some(zone)), zone)
+}
+
+/// Whether the agent is connected but not approved.
+fn waits(agent: &KubesvcAgent) -> bool {
+    is_connected(agent) && !agent.spec.approved
+}
+
+fn approve(facts: &Facts<'_>, mut verdict: Finding, unapproved: &[&KubesvcAgent]) -> Finding {
+    let first = unapproved[0];
+    let more = match unapproved.len() - 1 {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    verdict.waits_for = format!(
+        "Agent {} of zone {} is connected{more}, and not approved: it is given no accounts until it is.",
+        first.spec.agent_id, first.spec.zone_id
+    );
+    let name = first.metadata.name.as_deref().unwrap_or(first.spec.agent_id.as_str());
+    let namespace = first.metadata.namespace.as_deref().unwrap_or(facts.namespace);
+    verdict.command(
+        "If you know this agent, approve it.",
+        format!("kubectl kubesvc agents approve {} -n {}", shell(name), shell(namespace)),
+    )
+}
+
+fn start_one(verdict: Finding, zone: Option<&str>) -> Finding {
+    let of = zone.map(|zone| format!(" with zoneId {zone}")).unwrap_or_default();
+    verdict.command(
+        format!("Start an agent{of}, or see in its log why it cannot connect."),
+        "kubectl logs -A -l app.kubernetes.io/name=kubesvc-agent --tail=20",
+    )
+}
+
+/// Suggests zones that may have been meant.
+fn other_zones(facts: &Facts<'_>, verdict: Finding, zone: &str) -> Finding {
+    let there = facts.zones();
+    let alike = |other: &&&str| strsim::jaro_winkler(zone, other) >= MIN_SIMILARITY;
+    let near = there
+        .iter()
+        .filter(alike)
+        .max_by(|a, b| strsim::jaro_winkler(zone, a).total_cmp(&strsim::jaro_winkler(zone, b)));
+    match (near, there.as_slice()) {
+        (Some(near), _) => change(facts, verdict, &format!("Or did you mean zone {near}?"), near),
+        (None, []) => verdict,
+        (None, [only]) => {
+            change(facts, verdict, &format!("Or use zone {only}, the only one with agents."), only)
+        }
+        (None, all) => verdict.advise(format!("Or use another zone; these have agents: {}.", listed(all))),
+    }
+}
+
+/// Agents of several zones are connected, and the account names no zone.
+pub(super) fn several_zones(facts: &Facts<'_>) -> Finding {
+    name_a_zone(
+        facts,
+        "Agents of several zones are connected, and the account names none: which zone is to hold it has to be \
+         said, or only one zone may be left.",
+    )
+}
+
+/// The account names no zone, and no zone may offer to take it.
+pub(super) fn no_offers(facts: &Facts<'_>) -> Finding {
+    name_a_zone(
+        facts,
+        "The account names no zone, and no agent may offer to take it (kubesvc.agents.offers): which zone is to \
+         hold it has to be said.",
+    )
+}
+
+fn name_a_zone(facts: &Facts<'_>, waits_for: &str) -> Finding {
+    let mut verdict = Finding::waits(waits_for);
+    for zone in facts.zones().into_iter().take(5) {
+        verdict = change(facts, verdict, &format!("Pin it to zone {zone}."), zone);
+    }
+    if verdict.advice.is_empty() {
+        verdict = verdict.advise("Set spec.zoneId.");
+    }
+    verdict
+}
+
+/// Advises to change the zone: with a command, unless a GitOps tool would revert the change.
+fn change(facts: &Facts<'_>, verdict: Finding, text: &str, zone: &str) -> Finding {
+    match facts.kept_by() {
+        Some(owner) => verdict.advise(format!("{text} Set spec.zoneId: {zone} in {owner}.")),
+        None => verdict.command(text, facts.pin(zone)),
+    }
+}
+
+/// The first names, and how many more there are.
+pub(super) fn listed(names: &[&str]) -> String {
+    const MAX_NAMES_SHOWN: usize = 8;
+    let shown = names.iter().take(MAX_NAMES_SHOWN).copied().collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(MAX_NAMES_SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}

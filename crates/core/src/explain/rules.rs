@@ -1,0 +1,217 @@
+//! Which rule of the lifecycle waits for what.
+
+use super::agents::{self, listed};
+use super::{Facts, Finding, can_take, failed, is_connected};
+use crate::conditions::AWAITING_AGENTS;
+use crate::ids::AgentId;
+use crate::{DesiredState, FINALIZER, FORCE_DELETE_ANNOTATION, GrantPhase, State, age};
+
+/// Command that lists the operator's pods.
+const OPERATOR: &str = "kubectl get pods -A -l app.kubernetes.io/name=kubesvc-operator";
+
+/// What the account waits for, and what to do.
+pub(super) fn judge(facts: &Facts<'_>) -> Finding {
+    if facts.account.is_being_deleted() {
+        return deletion(facts);
+    }
+    if facts.is_unseen() {
+        return unseen(facts);
+    }
+    let state = facts.status.state();
+    let revoking = facts.status.phase() == GrantPhase::Revoking;
+    if !revoking && facts.is_changed() {
+        return unhandled("The last change of its spec is not handled yet.");
+    }
+    if !revoking && facts.is_retry_asked() {
+        return unhandled("A retry was asked for, and is not begun yet.");
+    }
+    match (facts.account.desired(), state) {
+        (_, State::Failed) => failed::judge(facts),
+        (_, State::Deactivating | State::ToDeactivate) => revoke(facts, "becomes INACTIVE"),
+        (_, State::Activating) if revoking => revoke(facts, "goes to its new zone"),
+        (DesiredState::Inactive, State::Inactive) => by_wish(facts),
+        (DesiredState::Inactive, _) => unhandled("It is to become INACTIVE, and that has not begun."),
+        (DesiredState::Active, State::Active) => active(facts),
+        (DesiredState::Active, State::Activating) => activating(facts),
+        (DesiredState::Active, State::Orphaned) => orphaned(facts),
+        (DesiredState::Active, State::ToMigrate) => to_migrate(facts),
+        (DesiredState::Active, State::Inactive) if facts.reason() == Some(AWAITING_AGENTS) => {
+            awaiting_agents(facts)
+        }
+        (DesiredState::Active, State::Inactive) => {
+            unhandled("It is to become ACTIVE, and that has not begun.")
+        }
+        (DesiredState::Active, State::Deleting | State::DeleteFailed) => {
+            unhandled("Its deletion was under way, and the object is not being deleted any more.")
+        }
+    }
+}
+
+/// The next action of a running operator, expected within seconds.
+fn unhandled(what: &str) -> Finding {
+    Finding::waits(format!("{what} An operator that runs takes it up within seconds."))
+        .command("If it stays so, see whether the operator runs, and what it logs.", OPERATOR)
+}
+
+fn unseen(facts: &Facts<'_>) -> Finding {
+    if !Facts::is_late(facts.age()) {
+        return unhandled("It was just made, and no operator has seen it yet.");
+    }
+    Finding::waits(format!(
+        "No operator has seen the account, for {}: none runs, or none watches namespace {}.",
+        age::seconds(facts.age()),
+        facts.namespace
+    ))
+    .command("See whether the operator runs.", OPERATOR)
+    .advise(format!("See whether its setting kubesvc.watchNamespaces has {}.", facts.namespace))
+}
+
+fn by_wish(facts: &Facts<'_>) -> Finding {
+    let verdict =
+        Finding::waits("Nothing: it is INACTIVE because that is wished. It is kept, and no agent holds it.");
+    match facts.kept_by() {
+        Some(owner) => verdict.advise(format!("When you want it, set spec.state: ACTIVE in {owner}.")),
+        None => verdict.command("When you want it, activate it.", facts.plugin("activate")),
+    }
+}
+
+fn active(facts: &Facts<'_>) -> Finding {
+    if facts.reason() == Some("ZoneAwaited") {
+        let here = facts.status.granted_zone().unwrap_or_default();
+        let wanted = facts.zone().unwrap_or_default();
+        let mut verdict = agents::nobody(facts);
+        verdict.waits_for = format!(
+            "It is to move to zone {wanted}, and stays in zone {here}, where it works, until an agent of zone \
+             {wanted} is connected. {}",
+            verdict.waits_for
+        );
+        return verdict;
+    }
+    let holders: Vec<_> = facts.status.agents.iter().map(AgentId::as_str).collect();
+    if holders.is_empty() {
+        return Finding::waits("Nothing: it is as desired.");
+    }
+    Finding::waits(format!("Nothing: it is as desired, held by {}.", listed(&holders)))
+}
+
+fn activating(facts: &Facts<'_>) -> Finding {
+    let zone = facts.status.granted_zone().unwrap_or_default();
+    let asked: Vec<_> = facts.agents_of(zone).filter(|agent| can_take(agent)).collect();
+    let names: Vec<_> = asked.iter().map(|agent| agent.spec.agent_id.as_str()).collect();
+    if facts.known_agents.is_some() && names.is_empty() {
+        let mut verdict = agents::nobody(facts);
+        verdict.waits_for = format!(
+            "It was handed to the agents of zone {zone}, and none of them is connected any more. It becomes FAILED \
+             when they have been away for the grace."
+        );
+        return verdict;
+    }
+    let who = if names.is_empty() { String::new() } else { format!(" ({})", listed(&names)) };
+    Finding::waits(format!(
+        "The first answer of an agent of zone {zone}{who} that it holds the account. An agent that says nothing \
+         counts as failed after kubesvc.cache.operationWaitMs (30 s)."
+    ))
+    .command("Follow it.", facts.plugin("wait"))
+}
+
+fn orphaned(facts: &Facts<'_>) -> Finding {
+    let zone = facts.zone().unwrap_or_default();
+    if facts.agents_of(zone).any(can_take) {
+        return Finding::waits(format!(
+            "The last agent that held it went away. An agent of zone {zone} is connected again, and has still to say \
+             that it holds the account."
+        ))
+        .command("Follow it.", facts.plugin("wait"));
+    }
+    let mut verdict = agents::nobody(facts);
+    verdict.waits_for = format!(
+        "The last agent that held it went away. It recovers by itself when one of its zone connects. {}",
+        verdict.waits_for
+    );
+    verdict
+}
+
+fn awaiting_agents(facts: &Facts<'_>) -> Finding {
+    let of = facts.zone().map(|zone| format!(" of zone {zone}")).unwrap_or_default();
+    Finding::waits(format!(
+        "The operator has just begun to lead, or agents wait to be registered: whoever may take the account{of} may be about \
+         to connect. If none has within kubesvc.dynamicAccounts.orphanGraceSeconds (30 s), or when all that wait are \
+         registered, it is FAILED (NoAgent), and is tried as soon as one connects; neither uses up a retry."
+    ))
+    .command("Follow it.", facts.plugin("wait"))
+}
+
+fn to_migrate(facts: &Facts<'_>) -> Finding {
+    let told = facts.condition("Ready").map(|ready| ready.message.clone()).unwrap_or_default();
+    Finding::waits(format!("A zone whose agents can reach the cluster, or its credential: {told}."))
+        .command("Follow it.", facts.plugin("wait"))
+        .command("If it stays so, look at its Events.", facts.plugin("describe"))
+}
+
+/// The agents were told to drop the account.
+pub(super) fn revoke(facts: &Facts<'_>, then: &str) -> Finding {
+    let zone = facts.status.granted_zone().unwrap_or_default();
+    let connected: Vec<_> = facts.agents_of(zone).filter(|agent| is_connected(agent)).collect();
+    let names: Vec<_> = connected.iter().map(|agent| agent.spec.agent_id.as_str()).collect();
+    let who = match (facts.known_agents.is_some(), names.as_slice()) {
+        (true, []) => {
+            " None of them is connected: each counts when it has been away for the grace (30 s).".to_owned()
+        }
+        (false, _) => String::new(),
+        (true, names) => format!(" Connected: {}.", listed(names)),
+    };
+    Finding::waits(format!(
+        "Each connected agent of zone {zone} has to say that it let go of the account; then it {then}.{who}"
+    ))
+    .command(
+        "If one does not answer, see its log.",
+        "kubectl logs -A -l app.kubernetes.io/name=kubesvc-agent --tail=20",
+    )
+}
+
+fn deletion(facts: &Facts<'_>) -> Finding {
+    if !facts.account.has_finalizer() {
+        return others_finalizers(facts);
+    }
+    let begun = matches!(facts.status.state(), State::Deleting | State::DeleteFailed);
+    match (facts.status.phase(), begun) {
+        (GrantPhase::Revoking, true) => force(facts, revoke(facts, "is deleted")),
+        (GrantPhase::None, _) if begun || !Facts::is_late(facts.deleted_for()) => Finding::waits(
+            "No agent holds it any more. Its rows have to go from the database; then the operator removes its finalizer.",
+        )
+        .command("If it stays so, see whether the operator runs and reaches its database.", OPERATOR),
+        _ if !Facts::is_late(facts.deleted_for()) => unhandled("Its deletion was just asked for."),
+        _ => Finding::waits(format!(
+            "Its deletion was asked for {} ago, and no operator has acted on it: the finalizer {FINALIZER} keeps it.",
+            age::seconds(facts.deleted_for())
+        ))
+        .command("See whether the operator runs.", OPERATOR)
+        .command(
+            "Only if kubesvc is uninstalled for good: take the finalizer off.",
+            facts.kubectl("patch", r#"--type=json -p '[{"op":"remove","path":"/metadata/finalizers"}]'"#),
+        ),
+    }
+}
+
+fn others_finalizers(facts: &Facts<'_>) -> Finding {
+    let left: Vec<_> = facts.account.metadata.finalizers.iter().flatten().map(String::as_str).collect();
+    if left.is_empty() {
+        return Finding::waits("Nothing of kubesvc: the API server is removing it.");
+    }
+    Finding::waits(format!(
+        "kubesvc is done with it. The API server removes it when these finalizers of others are gone: {}.",
+        listed(&left)
+    ))
+    .command("See who set them.", facts.kubectl("get", "-o yaml --show-managed-fields"))
+}
+
+fn force(facts: &Facts<'_>, mut verdict: Finding) -> Finding {
+    if facts.status.state() == State::DeleteFailed {
+        verdict.waits_for =
+            format!("An agent could not let go of it, or says nothing. {}", verdict.waits_for);
+    }
+    verdict.command(
+        "To stop waiting for the agents, whatever they hold:",
+        facts.kubectl("annotate", &format!("{FORCE_DELETE_ANNOTATION}=true")),
+    )
+}

@@ -1,0 +1,351 @@
+//! An observation, and what is derived from it.
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::observation::{Fact, Observation, Presence, SessionFact, Tick};
+use super::retry_schedule;
+use super::zone_choice::{self, ZoneChoice};
+use super::zone_reports::{self, Blocker, RevokeProgress, ZoneReports};
+use crate::conditions::{self, LISTED_BY_AGENT};
+use crate::failure::{Failure, FailureClass};
+use crate::ids::AgentId;
+use crate::{DesiredState, GrantPhase, KubesvcAccountStatus, ListingAgent, State};
+
+/// Maximum time, in ticks, for which a registration backlog keeps absent agents from being treated as gone.
+const MAX_BACKLOG_TICKS: Tick = 600;
+/// Interval, in ticks, between looks at an account that only waits for the backlog to end: nothing wakes it then.
+const BACKLOG_RECHECK_TICKS: Tick = 5;
+
+/// An observation with what is derived from it once: all that a rule decides from.
+pub(super) struct Facts<'a> {
+    pub(super) observation: &'a Observation<'a>,
+    pub(super) status: Cow<'a, KubesvcAccountStatus>,
+    pub(super) definition: String,
+    choice: OnceCell<ZoneChoice>,
+    reports: OnceCell<ZoneReports<'a>>,
+    revoke: OnceCell<RevokeProgress>,
+}
+
+impl<'a> Facts<'a> {
+    pub(super) fn new(observation: &'a Observation<'a>) -> Self {
+        Self {
+            observation,
+            status: observation.account.status_or_default(),
+            definition: observation.account.spec.definition_digest(),
+            choice: OnceCell::new(),
+            reports: OnceCell::new(),
+            revoke: OnceCell::new(),
+        }
+    }
+
+    /// What is known of the zone that the account is to be given to.
+    pub(super) fn choice(&self) -> &ZoneChoice {
+        self.choice.get_or_init(|| zone_choice::choose(self))
+    }
+
+    /// What the agents of the zone that has the grant say.
+    pub(super) fn reports(&self) -> &ZoneReports<'a> {
+        self.reports.get_or_init(|| ZoneReports::of(self, self.zone()))
+    }
+
+    /// How far the revoke is; absent: none is under way.
+    pub(super) fn revoke(&self) -> Option<&RevokeProgress> {
+        let is_revoking = self.status.phase() == GrantPhase::Revoking;
+        is_revoking.then(|| self.revoke.get_or_init(|| RevokeProgress::of(self)))
+    }
+
+    /// Why the revoke is not over; absent where it is, or may be.
+    pub(super) fn blocker(&self) -> Option<&Blocker> {
+        match self.revoke()? {
+            RevokeProgress::Blocked(blocker) => Some(blocker),
+            RevokeProgress::Over | RevokeProgress::ToConfirm => None,
+        }
+    }
+
+    /// The zone that has the grant; empty where none has.
+    pub(super) fn zone(&self) -> &str {
+        self.status.granted_zone().unwrap_or_default()
+    }
+
+    pub(super) fn state(&self) -> State {
+        self.status.state()
+    }
+
+    /// The class of the failure that the status speaks of.
+    pub(super) fn failure_class(&self) -> Option<FailureClass> {
+        self.status.failure_class()
+    }
+
+    /// Whether the status already says this failure for this generation, so that saying it again changes nothing.
+    pub(super) fn fails_already_with(&self, failure: &Failure) -> bool {
+        self.failure_class() == Some(failure.class)
+            && self.status.error_message.as_deref() == Some(&failure.message)
+            && self.status.observed_generation == self.observation.account.generation()
+            && self.retry_asked().is_none()
+    }
+
+    /// A value of the retry annotation that was not acted on yet.
+    pub(super) fn retry_asked(&self) -> Option<&'a str> {
+        let asked = self.observation.account.annotation(crate::RETRY_ANNOTATION)?;
+        (self.status.retry_handled.as_deref() != Some(&retry_schedule::mark(asked))).then_some(asked)
+    }
+
+    /// Whether the object's spec changed since the status was written.
+    pub(super) fn generation_is_new(&self) -> bool {
+        self.status.observed_generation != self.observation.account.generation()
+    }
+
+    /// Whether what agents are sent is no longer what the grant was opened with.
+    pub(super) fn definition_is_new(&self) -> bool {
+        let granted = self.status.grant.as_ref().and_then(|grant| grant.definition.as_deref());
+        granted != Some(self.definition.as_str())
+    }
+
+    /// Whether the Secret is another one, or has other contents, than the grant was opened with.
+    pub(super) fn credential_is_new(&self) -> bool {
+        match &self.observation.credential {
+            Fact::Known(Ok(credential)) => !credential.is(self.status.credential_version.as_deref()),
+            _ => false,
+        }
+    }
+
+    /// Whether the credential is the granted one under another version: something else of the Secret has changed. Other
+    /// replicas cannot know that, and send nothing under a version that is not the status's.
+    pub(super) fn credential_is_restated(&self) -> bool {
+        match &self.observation.credential {
+            Fact::Known(Ok(credential)) => {
+                credential.version != self.status.credential_version && !self.credential_is_new()
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether what failed before says nothing about the next try: someone asked for it, or what is tried is new.
+    /// Without an open grant nothing says what a new generation changed, so that it counts as new.
+    pub(super) fn starts_anew(&self) -> bool {
+        let new = match self.status.phase() {
+            GrantPhase::None => self.generation_is_new() || self.credential_is_new(),
+            GrantPhase::Open => {
+                (self.generation_is_new() && self.definition_is_new()) || self.credential_is_new()
+            }
+            GrantPhase::Revoking => self.generation_is_new() && self.revokes_for_another_reason(),
+        };
+        new || self.retry_asked().is_some()
+    }
+
+    /// Whether a revoke that failed is now wanted for something else than a deactivation that stays wanted.
+    fn revokes_for_another_reason(&self) -> bool {
+        let account = self.observation.account;
+        account.is_being_deleted()
+            || account.desired() == DesiredState::Active
+            || self.zone_awaited().is_some()
+    }
+
+    /// The zones that this round of looking for one has tried: none once there is reason to begin anew. What a FAILED
+    /// `ZoneAmbiguous` remembers are the zones that were asked, and not tried.
+    pub(super) fn tried_zones(&self) -> &[String] {
+        let anew = self.starts_anew() || self.failure_class() == Some(FailureClass::ZoneAmbiguous);
+        if anew { &[] } else { &self.status.tried_zones }
+    }
+
+    /// The zone that the account is pinned to, where another one has the grant.
+    pub(super) fn zone_awaited(&self) -> Option<&'a str> {
+        let pinned = self.observation.account.spec.zone_id.as_deref()?;
+        self.status.granted_zone().is_some_and(|granted| granted != pinned).then_some(pinned)
+    }
+
+    /// Sessions of a zone that may hold accounts.
+    pub(super) fn sessions_of<'s>(&'s self, zone: &'s str) -> impl Iterator<Item = &'a SessionFact> + 's {
+        self.observation.sessions.iter().filter(move |session| session.zone == zone && session.approved)
+    }
+
+    /// Connected sessions of a zone that may be sent the account.
+    pub(super) fn connected<'s>(&'s self, zone: &'s str) -> impl Iterator<Item = &'a SessionFact> + 's {
+        self.sessions_of(zone)
+            .filter(|session| session.presence == Presence::Connected && self.may_be_sent(session))
+    }
+
+    /// Whether a session may be sent the account: one of an agent's own file goes to agents alone that list it themselves,
+    /// and one that asks for the agent's own cluster to no agent of another cluster than it is bound to.
+    pub(super) fn may_be_sent(&self, session: &SessionFact) -> bool {
+        let account = self.observation.account;
+        let lists = match session.lists {
+            Fact::Known(lists) => lists,
+            Fact::Unknown => self.lists_until(session).is_some(),
+        };
+        (!account.is_static() || lists)
+            && !zone_reports::runs_in_another_cluster(account, &session.cluster_uid)
+    }
+
+    /// Until when an agent that has connected and not sent its list is waited for.
+    pub(super) fn lists_until(&self, session: &SessionFact) -> Option<Tick> {
+        let until = session.process.since.saturating_add(self.observation.policy.operation_wait);
+        let awaited = self.observation.account.is_static() && session.lists == Fact::Unknown;
+        (awaited && until > self.observation.now).then_some(until)
+    }
+
+    /// Since when the last agent is away whose own file had the account.
+    pub(super) fn left_listing_it(&self, zone: &str) -> Option<Tick> {
+        let left = self.sessions_of(zone).filter_map(|session| match (session.presence, &session.lists) {
+            (Presence::Away(since), Fact::Known(true)) => Some(since),
+            _ => None,
+        });
+        left.max().map(|since| since.max(self.observation.leading_since))
+    }
+
+    /// The clusters that the agents of a zone say they run in, those included that may come back; and who says so first.
+    pub(super) fn clusters_of(&self, zone: &str) -> BTreeMap<&'a str, &'a str> {
+        let mut clusters = BTreeMap::new();
+        for session in self.sessions_of(zone).filter(|session| !session.cluster_uid.is_empty()) {
+            if session.presence == Presence::Connected || self.may_return_until(session).is_some() {
+                clusters.entry(session.cluster_uid.as_str()).or_insert(session.agent_id.as_str());
+            }
+        }
+        clusters
+    }
+
+    /// Until when a session that is away may come back; absent if it is connected or gone. Time before this leader's own
+    /// does not count. One that was gone before agents began to wait for registration stays so.
+    pub(super) fn may_return_until(&self, session: &SessionFact) -> Option<Tick> {
+        match session.presence {
+            Presence::Connected => None,
+            Presence::Away(since) => {
+                let since = since.max(self.observation.leading_since);
+                let until = since.saturating_add(self.observation.policy.orphan_grace);
+                let was_there = self.observation.backlog_since.is_some_and(|began| until > began);
+                let waits = self.backlog_until().filter(|_| was_there);
+                (until > self.observation.now).then_some(until).max(waits)
+            }
+        }
+    }
+
+    /// While agents wait to be registered: until when nobody is taken for gone, or when to look again, if that is sooner.
+    pub(super) fn backlog_until(&self) -> Option<Tick> {
+        let observation = self.observation;
+        let until = observation.backlog_since?.saturating_add(MAX_BACKLOG_TICKS);
+        (until > observation.now).then_some(until.min(observation.now + BACKLOG_RECHECK_TICKS))
+    }
+
+    /// Until when agents may be about to come whom this leader has not seen: it has just begun, or they wait to be
+    /// registered. Absent: whoever is not there is away.
+    pub(super) fn all_seen_at(&self) -> Option<Tick> {
+        self.grace_of_leadership().max(self.backlog_until())
+    }
+
+    /// The last tick at which a session of the zone may come back, if any may.
+    pub(super) fn zone_may_return_until(&self, zone: &str) -> Option<Tick> {
+        self.sessions_of(zone).filter_map(|session| self.may_return_until(session)).max()
+    }
+
+    /// The next tick at which an agent that may come back counts as gone, if any may.
+    pub(super) fn next_gone(&self) -> Option<Tick> {
+        self.observation.sessions.iter().filter_map(|session| self.may_return_until(session)).min()
+    }
+
+    /// Until when a leader that has just begun may not have seen all agents yet; absent once it has.
+    fn grace_of_leadership(&self) -> Option<Tick> {
+        let until = self.observation.leading_since.saturating_add(self.observation.policy.orphan_grace);
+        (until > self.observation.now).then_some(until)
+    }
+
+    /// Zones with a connected agent.
+    pub(super) fn connected_zones(&self) -> BTreeSet<&'a str> {
+        let connected = |session: &&SessionFact| session.approved && session.presence == Presence::Connected;
+        self.observation.sessions.iter().filter(connected).map(|session| session.zone.as_str()).collect()
+    }
+
+    /// Since when no agent of the zone has been connected, as far as this leader knows; absent while one is.
+    pub(super) fn gone_since(&self, zone: &str) -> Option<Tick> {
+        let observation = self.observation;
+        let mut left = None;
+        for session in observation.sessions.iter().filter(|session| session.zone == zone) {
+            match session.presence {
+                Presence::Connected => return None,
+                Presence::Away(since) => left = left.max(Some(since)),
+            }
+        }
+        Some(left.unwrap_or(observation.in_state_since).max(observation.leading_since))
+    }
+
+    /// When a session that owes an answer counts as silent.
+    pub(super) fn silent_at(&self, session: &SessionFact) -> Option<Tick> {
+        let owed = session.silent_for?;
+        Some(self.observation.now + self.observation.policy.operation_wait.saturating_sub(owed))
+    }
+
+    /// Whether a session owes an answer for too long.
+    pub(super) fn is_silent(&self, session: &SessionFact) -> bool {
+        self.silent_at(session).is_some_and(|at| at <= self.observation.now)
+    }
+
+    /// The agent that the status is to name: as observed, else as it was.
+    pub(super) fn listing_agent(&self) -> Option<ListingAgent> {
+        match self.observation.listed_by {
+            _ if self.observation.account.is_static() => None,
+            Fact::Known(agent) => agent.cloned(),
+            Fact::Unknown => self.status.listed_by.clone(),
+        }
+    }
+
+    /// Reason and message of the condition: which agent lists the name, and which of the two accounts counts. Absent: none
+    /// lists it.
+    pub(super) fn listing_condition(&self) -> Option<(&'static str, String)> {
+        let ListingAgent { agent_id, zone_id } = self.listing_agent()?;
+        let agent_wins = self.observation.policy.agent_wins;
+        let (reason, which) = match self.observation.rival.is_some_and(|rival| rival.is_static) {
+            true => ("AgentWins", "the agent's account counts, and not this one"),
+            false if agent_wins => {
+                ("DeclaredWins", "the declared account counts until the agent's has an object")
+            }
+            false => ("DeclaredWins", "the declared account counts, and the agent's is not taken"),
+        };
+        let message = format!(
+            "agent {agent_id} of zone {zone_id} lists an account of this name in its own file; {which} \
+             (kubesvc.dynamicAccounts.agentWins: {agent_wins})"
+        );
+        Some((reason, message))
+    }
+
+    /// Whether the status says something else of it than is so. Where a retry is due at a tick it is said with that one: each
+    /// write begins the wait for it anew.
+    pub(super) fn listing_must_be_written(&self, wake: Option<Tick>) -> bool {
+        let status = &self.status;
+        let waits_for_retry = matches!(status.state(), State::Failed | State::DeleteFailed) && wake.is_some();
+        if status.conditions.is_empty() || waits_for_retry {
+            return false;
+        }
+        let said = conditions::find(&status.conditions, LISTED_BY_AGENT)
+            .map(|condition| (condition.reason.as_str(), condition.message.as_str()));
+        let condition = self.listing_condition();
+        said != condition.as_ref().map(|(reason, message)| (*reason, message.as_str()))
+            || status.listed_by != self.listing_agent()
+    }
+
+    /// The agent in whose file an account stands, to go on in a sentence.
+    pub(super) fn of_whose_file(&self) -> String {
+        let agent_wins = self.observation.policy.agent_wins;
+        let whose = match self.listing_agent() {
+            Some(agent) => format!("agent {} of zone {}", agent.agent_id, agent.zone_id),
+            None => "an agent".to_owned(),
+        };
+        format!(", which is of the own file of {whose} (kubesvc.dynamicAccounts.agentWins: {agent_wins})")
+    }
+}
+
+/// What is said of an agent that is connected and does not answer.
+pub fn silence(agent_id: &AgentId) -> Failure {
+    Failure::new(
+        FailureClass::Timeout,
+        format!("agent {agent_id} is connected and did not answer in time; see its log"),
+    )
+}
+
+/// The earlier of two ticks.
+pub(super) fn earlier(one: Option<Tick>, other: Option<Tick>) -> Option<Tick> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}

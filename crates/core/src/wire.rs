@@ -1,0 +1,55 @@
+//! The messages between operator and agent, generated from `proto/`, and the protocol limits that both sides obey.
+
+use std::fmt;
+
+/// Protocol version of this program.
+pub const PROTOCOL_VERSION: u32 = 1;
+/// Maximum size of a gRPC message in either direction, in bytes.
+pub const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+/// Maximum size of the held accounts listed in a hello, in bytes. The hub sends an Add for accounts beyond it, and
+/// the agent answers from memory.
+pub const MAX_HELD_BYTES: usize = 3 * 1024 * 1024;
+/// Bytes reserved for the rest of a message beside its accounts, with headroom.
+pub const MESSAGE_HEAD_BYTES: usize = 64 * 1024;
+/// Smallest message limit that a hub may configure, in bytes. Below it, an agent that holds many accounts could not
+/// send its hello.
+pub const MIN_MESSAGE_BYTES: usize = MAX_HELD_BYTES + MESSAGE_HEAD_BYTES;
+/// Maximum number of accounts in one `AddAccounts` or `DeleteAccounts`.
+pub const MAX_ACCOUNTS_IN_BATCH: usize = 50;
+/// Maximum size of the accounts in one `AddAccounts`, in bytes.
+pub const MAX_BATCH_BYTES: usize = 1024 * 1024;
+
+/// Package `common` of `proto/`.
+pub mod common {
+    #![expect(missing_docs, reason = "generated")]
+    include!(concat!(env!("OUT_DIR"), "/messages/common.rs"));
+}
+/// Package `ops` of `proto/`.
+pub mod ops {
+    #![expect(missing_docs, reason = "generated")]
+    include!(concat!(env!("OUT_DIR"), "/messages/ops.rs"));
+}
+/// Package `events` of `proto/`.
+pub mod events {
+    #![expect(missing_docs, reason = "generated")]
+    include!(concat!(env!("OUT_DIR"), "/messages/events.rs"));
+}
+
+impl fmt::Debug for ops::AccountSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AccountSpec")
+            .field("account", &self.account)
+            .field("credential", &self.credential)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ops::account_spec::Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kubeconfig(_) => f.write_str("kubeconfig (redacted)"),
+            Self::File(path) => write!(f, "file {path}"),
+            Self::ServiceAccount(_) => f.write_str("service account"),
+        }
+    }
+}

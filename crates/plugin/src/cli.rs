@@ -1,0 +1,176 @@
+//! The command line of `kubectl kubesvc`: its commands, and their exit codes.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::arguments::{CommandError, ScopeArguments};
+use crate::commands::agents;
+use crate::commands::completion;
+use crate::commands::describe;
+use crate::commands::desired_state;
+use crate::commands::list;
+use crate::commands::retry;
+use crate::commands::wait;
+use crate::commands::why;
+use kubesvc_core::DesiredState;
+use kubesvc_runtime::process::{self, FAILURE, USAGE};
+use kubesvc_runtime::terminal::{self, text};
+
+const EXAMPLES: &str = "\
+Examples:
+  kubectl kubesvc list -A
+  kubectl kubesvc why production
+  kubectl kubesvc wait --all --timeout 5m
+  kubectl kubesvc agents";
+
+const VERSION_EXAMPLES: &str = "\
+Examples:
+  kubectl kubesvc version";
+
+/// Shows and controls the accounts that kubesvc manages for Spinnaker.
+#[derive(Debug, Parser)]
+#[command(name = "kubectl-kubesvc", bin_name = "kubectl kubesvc", version, after_help = EXAMPLES)]
+#[command(arg_required_else_help = true, disable_help_subcommand = true)]
+pub(super) struct Cli {
+    #[command(flatten)]
+    scope: ScopeArguments,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List accounts with their states.
+    #[command(visible_aliases = ["ls", "get"], after_help = list::EXAMPLES)]
+    List(list::ListArguments),
+    /// Show the details of accounts, including their Events.
+    #[command(after_help = describe::EXAMPLES)]
+    Describe(describe::DescribeArguments),
+    /// Explain why an account is in its state, what it waits for, and what to do.
+    #[command(after_help = why::EXAMPLES)]
+    Why(why::WhyArguments),
+    /// Activate accounts: agents of their zone hold them.
+    #[command(after_help = desired_state::ACTIVATE_EXAMPLES)]
+    Activate(desired_state::DesiredStateArguments),
+    /// Deactivate accounts: they are kept, and no agent holds them.
+    #[command(after_help = desired_state::DEACTIVATE_EXAMPLES)]
+    Deactivate(desired_state::DesiredStateArguments),
+    /// Retry failed accounts now.
+    #[command(after_help = retry::EXAMPLES)]
+    Retry(retry::RetryArguments),
+    /// Wait until accounts reach their desired state or another goal.
+    #[command(after_help = wait::EXAMPLES)]
+    Wait(wait::WaitArguments),
+    /// List agents; approve or revoke them.
+    #[command(visible_alias = "fleet", after_help = agents::EXAMPLES)]
+    Agents(agents::AgentsArguments),
+    /// Print a completion script for a shell.
+    #[command(after_help = completion::EXAMPLES)]
+    Completion(completion::CompletionArguments),
+    /// Print the version of this program.
+    #[command(after_help = VERSION_EXAMPLES)]
+    Version,
+}
+
+/// Entry point of `kubectl-kubesvc`.
+pub fn main() -> ExitCode {
+    let mut words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    // Handled before the arguments are parsed, because the words being completed are not a valid command line yet.
+    if words.next().is_some_and(|word| word == completion::COMMAND) {
+        return exit(in_runtime(completion::run(&words.collect::<Vec<_>>())));
+    }
+    let cli = Cli::parse();
+    exit(match &cli.command {
+        Command::Completion(arguments) => completion::script(arguments),
+        Command::Version => terminal::print(&format!("kubectl-kubesvc {}", env!("CARGO_PKG_VERSION")))
+            .map_err(CommandError::from),
+        command => in_runtime(run(&cli.scope, command)),
+    })
+}
+
+fn exit(ended: Result<(), CommandError>) -> ExitCode {
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(CommandError::AlreadyPrinted) => ExitCode::from(FAILURE),
+        Err(CommandError::Failed(reason)) => end(&reason, FAILURE),
+        Err(CommandError::Usage(reason)) => end(&reason, USAGE),
+    }
+}
+
+fn in_runtime(work: impl Future<Output = Result<(), CommandError>>) -> Result<(), CommandError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| format!("no runtime: {error}"))?;
+    let ended = runtime.block_on(work);
+    // A login program of the kubeconfig may hang; do not wait for it.
+    runtime.shutdown_background();
+    ended
+}
+
+async fn run(scope: &ScopeArguments, command: &Command) -> Result<(), CommandError> {
+    match command {
+        Command::List(arguments) => list::run(scope, arguments).await,
+        Command::Describe(arguments) => describe::run(scope, arguments).await,
+        Command::Why(arguments) => why::run(scope, arguments).await,
+        Command::Activate(arguments) => desired_state::run(scope, arguments, DesiredState::Active).await,
+        Command::Deactivate(arguments) => desired_state::run(scope, arguments, DesiredState::Inactive).await,
+        Command::Retry(arguments) => retry::run(scope, arguments).await,
+        Command::Wait(arguments) => wait::run(scope, arguments).await,
+        Command::Agents(arguments) => agents::run(scope, arguments).await,
+        Command::Completion(arguments) => completion::script(arguments),
+        Command::Version => Ok(()),
+    }
+}
+
+fn end(reason: &str, code: u8) -> ExitCode {
+    process::complain("kubectl-kubesvc", &text::line(reason), code)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_helps_with_examples() {
+        fn each(command: &clap::Command) {
+            for inner in command.get_subcommands().filter(|one| !one.is_hide_set()) {
+                let help = inner.get_after_help().map(ToString::to_string).unwrap_or_default();
+                assert!(help.starts_with("Examples:"), "{} has no examples", inner.get_name());
+                each(inner);
+            }
+        }
+        each(&Cli::command());
+    }
+
+    #[test]
+    fn flags_are_spelt_as_kubectl_spells_them() {
+        for line in [
+            "x list -n a -o json",
+            "x -n a list -o=json",
+            "x list -A -owide --context c --kubeconfig f",
+            "x get --namespace=a -l team=a --output yaml",
+            "x ls a b",
+            "x wait --all --for=ACTIVE --timeout=5m",
+            "x wait a --for deleted",
+            "x fleet approve a -n b --zone z",
+        ] {
+            let parsed = Cli::try_parse_from(line.split(' '));
+            assert!(parsed.is_ok(), "{line}: {}", parsed.expect_err("it is an error"));
+        }
+        for line in
+            ["x", "x list -o table", "x wait", "x wait a --all", "x retry", "x why", "x list --state X"]
+        {
+            let error = Cli::try_parse_from(line.split(' ')).expect_err(line);
+            assert_eq!(error.exit_code(), 2, "{line}");
+        }
+    }
+}

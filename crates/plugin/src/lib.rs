@@ -1,0 +1,29 @@
+//! The composition root of `kubectl-kubesvc`, and its commands.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `cli.rs` | the command line and its exit codes |
+//! | `arguments.rs` | what commands share: flags, selection of accounts, errors |
+//! | `api_session.rs` | the client of the user's API server, and what is said about its errors |
+//! | `resources.rs` | reading accounts and agents: page by page, by name, by selector |
+//! | `progress.rs` | how far each account is on its way to a goal, for `wait` |
+//! | `commands/` | one file for each command; `desired_state.rs` is `activate` and `deactivate` |
+
+mod api_session;
+mod arguments;
+mod cli;
+/// The commands of `kubectl kubesvc`, one file each.
+mod commands {
+    pub(super) mod agents;
+    pub(super) mod completion;
+    pub(super) mod describe;
+    pub(super) mod desired_state;
+    pub(super) mod list;
+    pub(super) mod retry;
+    pub(super) mod wait;
+    pub(super) mod why;
+}
+mod progress;
+mod resources;
+
+pub use cli::main;

@@ -1,0 +1,197 @@
+//! Prints the effective settings and the reference table.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use super::error::Origin;
+use super::layer::environment_name;
+use super::setting_type::{RolePermissions, SettingType, SettingValue};
+use super::table::{RefusalRule, SettingRow, Spec, Use};
+use super::values::{EffectiveSetting, Values};
+use kubesvc_core::wire::ops::CustomResourceDefinition;
+
+/// Replaces a value that is not shown.
+const HIDDEN_VALUE: &str = "***";
+
+/// See [`Loaded::print`](super::Loaded::print).
+pub(crate) fn effective(values: &Values) -> String {
+    let mut out = String::new();
+    let mut open: Vec<&str> = Vec::new();
+    let mut lists = BTreeSet::new();
+    for row in values.index.spec.rows().filter(|row| matches!(row.used, Use::Read(_))) {
+        if let Some((list, _)) = row.key.split_once("[]") {
+            if lists.insert(list) {
+                let groups: Vec<_> = list.split('.').collect();
+                open_groups(&mut out, &open, &groups[..groups.len() - 1]);
+                print_list(&mut out, values, list, groups.len() - 1);
+                open = groups;
+            }
+            continue;
+        }
+        let mut groups: Vec<_> = row.key.split('.').collect();
+        let Some(name) = groups.pop() else { continue };
+        open_groups(&mut out, &open, &groups);
+        let depth = groups.len();
+        if name != "*" {
+            if let Some(slot) = values.slots.get(row.key) {
+                line(&mut out, depth, name, &yaml(slot), &slot.origin.to_string());
+            }
+        } else {
+            let prefix = format!("{}.", groups.join("."));
+            for (id, slot) in values.slots.range(prefix.clone()..) {
+                let Some(name) = id.strip_prefix(&prefix) else { break };
+                // Brackets keep the dots of a name from being read as groups.
+                let name = quoted(&if name.contains('.') { format!("[{name}]") } else { name.to_owned() });
+                line(&mut out, depth, &name, &yaml(slot), &slot.origin.to_string());
+            }
+        }
+        open = groups;
+    }
+    for unread in values.unread.values() {
+        let why = if unread.row.without_effect().is_some() { "has no effect" } else { "is not read yet" };
+        let _ = writeln!(out, "# {} {why}  # {}", unread.row.key, unread.first);
+    }
+    for ignored in &values.ignored {
+        let _ = writeln!(out, "# {}", in_one_line(ignored));
+    }
+    out
+}
+
+/// Writes the names of the groups that are not open yet.
+fn open_groups(out: &mut String, open: &[&str], groups: &[&str]) {
+    let same = open.iter().zip(groups).take_while(|(a, b)| a == b).count();
+    for (depth, group) in groups.iter().enumerate().skip(same) {
+        line(out, depth, group, "", "");
+    }
+}
+
+/// Writes a list of groups, with what is set in each.
+fn print_list(out: &mut String, values: &Values, list: &str, depth: usize) {
+    let name = list.rsplit('.').next().unwrap_or(list);
+    let Some(listed) = values.listed(list) else {
+        return line(out, depth, name, "[]", &Origin::Default.to_string());
+    };
+    if listed.len == 0 {
+        return line(out, depth, name, "[]", "");
+    }
+    line(out, depth, name, "", "");
+    for origin in 0..listed.len {
+        let rows = values.index.spec.rows().filter_map(|row| {
+            let name = row.key.strip_prefix(list)?.strip_prefix("[].")?;
+            Some((name, values.of_listed(list, origin, name)?))
+        });
+        let mut bullet = "- ";
+        for (name, slot) in rows {
+            line(out, depth + 1, &format!("{bullet}{name}"), &yaml(slot), &slot.origin.to_string());
+            bullet = "  ";
+        }
+    }
+}
+
+/// Replaces control characters, since file names and keys come from outside and must not end the comment.
+fn in_one_line(comment: &str) -> String {
+    comment.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+fn line(out: &mut String, depth: usize, name: &str, value: &str, comment: &str) {
+    let _ = write!(out, "{:1$}{name}:", "", depth * 2);
+    if !value.is_empty() {
+        let _ = write!(out, " {value}");
+    }
+    if !comment.is_empty() {
+        let _ = write!(out, "  # {}", in_one_line(comment));
+    }
+    out.push('\n');
+}
+
+fn yaml(slot: &EffectiveSetting) -> String {
+    match &slot.value {
+        SettingValue::Nothing => "null".to_owned(),
+        SettingValue::Flag(flag) => flag.to_string(),
+        SettingValue::Int(n) => n.to_string(),
+        SettingValue::Float(n) => n.to_string(),
+        SettingValue::Text(url) if matches!(slot.row.kind, SettingType::DatabaseUrl) => {
+            quoted(&redact_url(url))
+        }
+        SettingValue::Text(_) | SettingValue::List(_) if slot.row.secret => quoted(HIDDEN_VALUE),
+        SettingValue::Text(text) => quoted(text),
+        SettingValue::List(items) => texts(items),
+        SettingValue::Permissions(RolePermissions { read, write }) => {
+            format!("{{READ: {}, WRITE: {}}}", texts(read), texts(write))
+        }
+        SettingValue::CustomResourceDefinitions(items) => {
+            let items = items.iter().map(|CustomResourceDefinition { kind, cluster_scoped }| {
+                let scope = if *cluster_scoped { "Cluster" } else { "Namespaced" };
+                format!("{{kind: {}, scope: {scope}}}", quoted(kind))
+            });
+            format!("[{}]", items.collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+fn texts(items: &[String]) -> String {
+    format!("[{}]", items.iter().map(|item| quoted(item)).collect::<Vec<_>>().join(", "))
+}
+
+/// Quotes text for YAML. Every JSON string is a YAML string.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// A database URL without its password and without the values of parameters that look like secrets. Returns `***` if
+/// a password cannot be told apart, such as in an invalid URL.
+pub fn redact_url(url: &str) -> String {
+    let sqlite = url.starts_with("sqlite:");
+    if sqlite && !url.contains('?') {
+        return url.to_owned();
+    }
+    let Ok(mut parsed) = url::Url::parse(url) else { return HIDDEN_VALUE.to_owned() };
+    // An unescaped `/`, `?` or `#` in a password ends the authority too early.
+    let cut = |part: Option<&str>| part.is_some_and(|part| part.contains('@'));
+    if !sqlite && (cut(Some(parsed.path())) || cut(parsed.query()) || cut(parsed.fragment())) {
+        return HIDDEN_VALUE.to_owned();
+    }
+    if parsed.password().is_some() && parsed.set_password(Some(HIDDEN_VALUE)).is_err() {
+        return HIDDEN_VALUE.to_owned();
+    }
+    let hidden = |name: &str| {
+        let name = name.to_ascii_lowercase();
+        ["pass", "pwd", "secret", "token", "key"].iter().any(|word| name.contains(word))
+    };
+    if parsed.query_pairs().any(|(name, _)| hidden(&name)) {
+        let pairs: Vec<(String, String)> = parsed
+            .query_pairs()
+            .map(|(name, value)| {
+                let value = if hidden(&name) { HIDDEN_VALUE.to_owned() } else { value.into_owned() };
+                (name.into_owned(), value)
+            })
+            .collect();
+        parsed.query_pairs_mut().clear().extend_pairs(pairs);
+    }
+    parsed.into()
+}
+
+/// See [`reference`](super::reference).
+pub(crate) fn reference(spec: &Spec) -> String {
+    let mut out = String::from("| setting | allowed | default | read | meaning |\n|---|---|---|---|---|\n");
+    for SettingRow { key, kind, used, secret, about, idle } in spec.rows() {
+        let read = match used {
+            _ if let Some(why) = idle => format!("now, without effect: {why}"),
+            Use::Read(_) if key.contains(['*', '[']) => "now".to_owned(),
+            Use::Read(_) => format!("now; also `{}`", environment_name(key)),
+            Use::Later(capability) => format!("later: {}", capability.name()),
+            Use::Inert(why) => format!("no effect: {why}"),
+            Use::Refused(RefusalRule { harmless: None, .. }) => "refused: not built".to_owned(),
+            Use::Refused(RefusalRule { harmless: Some(word), .. }) => {
+                format!("refused, but `{word}`: not built")
+            }
+        };
+        let default = match used {
+            Use::Read(default) if !default.is_empty() => format!("`{default}`"),
+            _ => String::new(),
+        };
+        let secret = if *secret { " (never shown)" } else { "" };
+        let _ = writeln!(out, "| `{key}` | {kind}{secret} | {default} | {read} | {about} |");
+    }
+    out
+}

@@ -1,0 +1,48 @@
+//! What the operator, the agent and the plugin have in common: settings, background work, servers, output.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`background_tasks`] | the driver of all background work, and the list of what runs |
+//! | [`work_queue`] | a bounded set of keys to look at again |
+//! | [`watch_backoff`] | watches of the API server: restarts, delays, outages |
+//! | [`rate_limit`] | the rate limit for writes to the API server, by urgency |
+//! | [`kube_access`] | requests to the operator's own API server: turn, time limit, crash points, class of an error |
+//! | [`shutdown`] | signals, the end of the process, and tasks that must run until then |
+//! | [`process`] | core dumps, the limit on open files, exit codes and last output |
+//! | [`crash_points`] | named places at which the fault tests end the process |
+//! | [`config`] | the settings of operator and agent |
+//! | [`listen`] | servers of HTTP, with their bounds |
+//! | [`grpc`] | the services between operator and agent, generated from `proto/` |
+//! | [`telemetry`] | log lines, error texts, metrics |
+//! | [`terminal`] | tables, colours, progress, JSON and YAML for people |
+
+pub mod background_tasks;
+pub mod config;
+pub mod crash_points;
+pub mod kube_access;
+pub mod listen;
+pub mod process;
+pub mod rate_limit;
+pub mod shutdown;
+pub mod telemetry;
+pub mod terminal;
+pub mod watch_backoff;
+pub mod work_queue;
+
+/// The gRPC services between operator and agent, generated from `proto/`. Their messages are in
+/// [`wire`](kubesvc_core::wire).
+pub mod grpc {
+    /// Descriptors of all services, for gRPC reflection.
+    pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
+    /// Services of the package `ops` of `proto/`.
+    pub mod ops {
+        #![expect(unused_qualifications, clippy::allow_attributes, reason = "generated")]
+        include!(concat!(env!("OUT_DIR"), "/services/ops.rs"));
+    }
+    /// Services of the package `events` of `proto/`.
+    pub mod events {
+        #![expect(unused_qualifications, clippy::allow_attributes, reason = "generated")]
+        include!(concat!(env!("OUT_DIR"), "/services/events.rs"));
+    }
+}

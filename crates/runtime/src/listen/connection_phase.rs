@@ -1,0 +1,354 @@
+//! Connections that wait for a request head: their deadlines, and which one is closed first when there are too many.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap};
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::connection_limits::Caller;
+
+/// Deadlines of a connection that waits for its caller.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ConnectionDeadlines {
+    /// Maximum time from the accept, or from the first byte of a further request, to the end of the head.
+    pub(super) head: Duration,
+    /// Maximum pause between two requests.
+    pub(super) idle: Duration,
+}
+
+/// Connections of a port that wait for their caller. When there are too many, the longest-waiting one of the caller
+/// that has the most is closed, so that a flood displaces its own connections and not that of a probe.
+#[derive(Debug, Default)]
+pub struct WaitingConnections(Mutex<WaitQueue>);
+
+/// The registration of a waiting connection, removed on drop.
+#[derive(Debug)]
+pub struct WaitGuard {
+    waiting: Arc<WaitingConnections>,
+    number: u64,
+}
+
+impl Drop for WaitGuard {
+    fn drop(&mut self) {
+        self.waiting.leave(self.number);
+    }
+}
+
+#[derive(Debug, Default)]
+struct WaitQueue {
+    next: u64,
+    connections: HashMap<u64, (CancellationToken, Caller)>,
+    /// Waiting connections of each caller, in the order in which the wait began.
+    callers: HashMap<Caller, BTreeSet<u64>>,
+}
+
+impl WaitQueue {
+    fn remove(&mut self, number: u64) -> Option<CancellationToken> {
+        let (close, caller) = self.connections.remove(&number)?;
+        if let Some(of_caller) = self.callers.get_mut(&caller) {
+            of_caller.remove(&number);
+            if of_caller.is_empty() {
+                self.callers.remove(&caller);
+            }
+        }
+        Some(close)
+    }
+
+    /// Closes the longest-waiting connection of the caller that has the most. Returns `false` if none waits.
+    fn displace(&mut self) -> bool {
+        let callers = self.callers.values().filter_map(|numbers| Some((numbers.len(), *numbers.first()?)));
+        let first = callers.max_by_key(|(count, first)| (*count, Reverse(*first))).map(|(_, first)| first);
+        first.and_then(|first| self.remove(first)).map(|close| close.cancel()).is_some()
+    }
+}
+
+impl WaitingConnections {
+    /// Closes one waiting connection. Returns `false` if none waits.
+    pub(super) fn displace(&self) -> bool {
+        self.0.lock().displace()
+    }
+
+    /// Registers a waiting connection that `close` closes. If more than `most` wait, closes one of them. Returns whether
+    /// one was closed.
+    pub fn enter_among(
+        self: &Arc<Self>,
+        most: usize,
+        caller: Caller,
+        close: &CancellationToken,
+    ) -> (WaitGuard, bool) {
+        let number = self.enter(caller, close);
+        let mut queue = self.0.lock();
+        let displaced = queue.connections.len() > most && queue.displace();
+        (WaitGuard { waiting: Arc::clone(self), number }, displaced)
+    }
+
+    fn enter(&self, caller: Caller, close: &CancellationToken) -> u64 {
+        let mut queue = self.0.lock();
+        queue.next += 1;
+        let number = queue.next;
+        queue.connections.insert(number, (close.clone(), caller));
+        queue.callers.entry(caller).or_default().insert(number);
+        number
+    }
+
+    fn leave(&self, number: u64) {
+        self.0.lock().remove(number);
+    }
+}
+
+/// Why a connection was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Overdue {
+    /// The request head did not arrive in time.
+    Head,
+    /// No further request arrived in time.
+    Idle,
+    /// It waited for a head while its slot was needed.
+    Displaced,
+}
+
+/// Current activity of one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ConnectionActivity {
+    /// Waiting for the rest of a head.
+    Head { until: Instant, number: u64 },
+    /// Waiting for a further request.
+    Idle { until: Instant, number: u64 },
+    /// Answering a request.
+    Busy,
+}
+
+/// The phase of one connection, shared by its reader, its request handler and the task that closes it.
+#[derive(Debug)]
+pub(super) struct ConnectionPhase {
+    caller: Caller,
+    activity: Mutex<ConnectionActivity>,
+    changed: Notify,
+    close: CancellationToken,
+    waiting: Arc<WaitingConnections>,
+    deadlines: ConnectionDeadlines,
+}
+
+impl ConnectionPhase {
+    /// Creates the phase of a new connection.
+    pub(super) fn new(
+        waiting: Arc<WaitingConnections>,
+        caller: Caller,
+        deadlines: ConnectionDeadlines,
+    ) -> Self {
+        let close = CancellationToken::new();
+        let number = waiting.enter(caller, &close);
+        let activity =
+            Mutex::new(ConnectionActivity::Head { until: Instant::now() + deadlines.head, number });
+        Self { caller, activity, changed: Notify::new(), close, waiting, deadlines }
+    }
+
+    /// Reports that bytes were read. After a pause they begin a new head.
+    pub(super) fn read(&self) {
+        let mut doing = self.activity.lock();
+        if let ConnectionActivity::Idle { number, .. } = *doing {
+            *doing = ConnectionActivity::Head { until: Instant::now() + self.deadlines.head, number };
+            self.changed.notify_one();
+        }
+    }
+
+    /// Reports that the caller has taken bytes of an answer. The connection is not idle while it does.
+    pub(super) fn written(&self) {
+        let mut doing = self.activity.lock();
+        if let ConnectionActivity::Idle { until, .. } = &mut *doing {
+            // The deadline only moves later; `overdue` checks it again when its sleep ends.
+            *until = Instant::now() + self.deadlines.idle;
+        }
+    }
+
+    /// Reports that a head is complete and its request is being answered.
+    pub(super) fn began(&self) {
+        let was = std::mem::replace(&mut *self.activity.lock(), ConnectionActivity::Busy);
+        self.leave(was);
+    }
+
+    /// Reports that a request was answered.
+    pub(super) fn answered(&self) {
+        let until = Instant::now() + self.deadlines.idle;
+        let number = self.waiting.enter(self.caller, &self.close);
+        let was = std::mem::replace(&mut *self.activity.lock(), ConnectionActivity::Idle { until, number });
+        self.leave(was);
+        self.changed.notify_one();
+    }
+
+    fn leave(&self, was: ConnectionActivity) {
+        if let ConnectionActivity::Head { number, .. } | ConnectionActivity::Idle { number, .. } = was {
+            self.waiting.leave(number);
+        }
+    }
+
+    /// Completes when the connection must be closed.
+    pub(super) async fn overdue(&self) -> Overdue {
+        loop {
+            let (until, why) = match *self.activity.lock() {
+                ConnectionActivity::Head { until, .. } => (Some(until), Overdue::Head),
+                ConnectionActivity::Idle { until, .. } => (Some(until), Overdue::Idle),
+                ConnectionActivity::Busy => (None, Overdue::Idle),
+            };
+            if until.is_some_and(|until| until <= Instant::now()) {
+                return why;
+            }
+            let slept = async {
+                match until {
+                    Some(until) => sleep_until(until).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.close.cancelled() => return Overdue::Displaced,
+                () = self.changed.notified() => {}
+                () = slept => {}
+            }
+        }
+    }
+}
+
+impl Drop for ConnectionPhase {
+    fn drop(&mut self) {
+        let was = *self.activity.lock();
+        self.leave(was);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEADLINES: ConnectionDeadlines =
+        ConnectionDeadlines { head: Duration::from_secs(10), idle: Duration::from_secs(15) };
+
+    fn phase(waiting: &Arc<WaitingConnections>) -> Arc<ConnectionPhase> {
+        of_caller(waiting, 1)
+    }
+
+    fn of_caller(waiting: &Arc<WaitingConnections>, last: u8) -> Arc<ConnectionPhase> {
+        Arc::new(ConnectionPhase::new(Arc::clone(waiting), caller(last), DEADLINES))
+    }
+
+    /// Returns why the connection is closed, and after how many seconds.
+    async fn closed(phase: &ConnectionPhase) -> (Overdue, u64) {
+        let began = Instant::now();
+        (phase.overdue().await, began.elapsed().as_secs())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_head_has_its_time_from_the_first_byte_and_a_pause_between_requests_its_own() {
+        let waiting = Arc::default();
+        assert_eq!(closed(&phase(&waiting)).await, (Overdue::Head, 10));
+
+        let dribbling = phase(&waiting);
+        dribbling.read();
+        assert_eq!(closed(&dribbling).await, (Overdue::Head, 10), "bytes of a head win no time");
+
+        let idle = phase(&waiting);
+        idle.began();
+        idle.answered();
+        assert_eq!(closed(&idle).await, (Overdue::Idle, 15));
+
+        let late = phase(&waiting);
+        late.began();
+        late.answered();
+        tokio::time::sleep(Duration::from_secs(14)).await;
+        late.read();
+        assert_eq!(closed(&late).await, (Overdue::Head, 10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_is_answered_and_an_answer_that_is_read_are_not_cut_off() {
+        let waiting = Arc::default();
+        let busy = phase(&waiting);
+        busy.began();
+        let hour = Duration::from_secs(3600);
+        assert!(tokio::time::timeout(hour, busy.overdue()).await.is_err());
+        busy.answered();
+        for _ in 0..10 {
+            assert!(tokio::time::timeout(Duration::from_secs(14), busy.overdue()).await.is_err());
+            busy.written();
+        }
+        assert_eq!(closed(&busy).await, (Overdue::Idle, 15));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_connection_that_has_waited_longest_for_a_head_is_displaced() {
+        let waiting = Arc::default();
+        let (busy, first, second) = (phase(&waiting), phase(&waiting), phase(&waiting));
+        busy.began();
+        let gone = phase(&waiting);
+        drop(gone);
+        assert!(waiting.displace());
+        assert_eq!(closed(&first).await, (Overdue::Displaced, 0));
+        busy.answered();
+        assert!(waiting.displace());
+        assert_eq!(closed(&second).await, (Overdue::Displaced, 0));
+        assert!(waiting.displace());
+        assert_eq!(closed(&busy).await, (Overdue::Displaced, 0));
+        assert!(!waiting.displace(), "none waits any more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_crowd_that_waits_for_heads_displaces_its_own_and_not_the_probe_that_came_before_it() {
+        let waiting = Arc::default();
+        let probe = of_caller(&waiting, 1);
+        let crowd = [of_caller(&waiting, 2), of_caller(&waiting, 2)];
+        assert!(waiting.displace());
+        assert_eq!(closed(&crowd[0]).await, (Overdue::Displaced, 0));
+        let next = of_caller(&waiting, 2);
+        assert!(waiting.displace());
+        assert_eq!(closed(&crowd[1]).await, (Overdue::Displaced, 0));
+        probe.began();
+        probe.answered();
+        let _last = of_caller(&waiting, 2);
+        assert!(waiting.displace());
+        assert_eq!(closed(&next).await, (Overdue::Displaced, 0));
+        assert_eq!(closed(&probe).await, (Overdue::Idle, 15));
+    }
+
+    fn caller(last: u8) -> Caller {
+        Caller::of([192, 0, 2, last].into())
+    }
+
+    #[test]
+    fn longest_waiting_connection_is_displaced_at_the_limit() {
+        let waiting = Arc::<WaitingConnections>::default();
+        let tokens: [CancellationToken; 4] = Default::default();
+        let enter = |one: u8| waiting.enter_among(2, caller(one), &tokens[usize::from(one)]);
+        let ((first, _), (second, is_full)) = (enter(0), enter(1));
+        assert!(!is_full);
+        drop(first);
+        let (_third, is_full) = enter(2);
+        assert!(!is_full, "the first waits no more");
+        let (_fourth, is_full) = enter(3);
+        assert!(is_full && tokens[1].is_cancelled());
+        assert!([0, 2, 3].iter().all(|one| !tokens[*one].is_cancelled()));
+        drop(second);
+        assert_eq!(waiting.0.lock().connections.len(), 2);
+    }
+
+    #[test]
+    fn flood_displaces_connections_of_its_own_caller() {
+        let waiting = Arc::<WaitingConnections>::default();
+        let alone = CancellationToken::new();
+        let (number, _) = waiting.enter_among(10, caller(1), &alone);
+        let mut crowd = Vec::new();
+        for one in 0..100 {
+            let close = CancellationToken::new();
+            crowd.push((waiting.enter_among(10, caller(2 + one % 3), &close), close));
+        }
+        assert!(!alone.is_cancelled());
+        assert_eq!(crowd.iter().filter(|(_, close)| !close.is_cancelled()).count(), 9);
+        drop((number, crowd));
+        let queue = waiting.0.lock();
+        assert!(queue.connections.is_empty() && queue.callers.is_empty());
+    }
+}

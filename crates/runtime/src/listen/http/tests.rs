@@ -1,0 +1,195 @@
+//! The limits on real sockets. Timeouts are short, and tests wait for connections to end.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::routing::get;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+use super::*;
+
+const ASK: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+/// Longer than any test.
+const NEVER: Duration = Duration::from_secs(3600);
+
+fn limits() -> HttpLimits {
+    HttpLimits {
+        connections: 8,
+        addresses: AddressLimits::default(),
+        head_timeout: NEVER,
+        head_bytes: 8 * 1024,
+        idle_timeout: NEVER,
+        grace: Duration::from_secs(5),
+    }
+}
+
+struct Serving {
+    address: SocketAddr,
+    stop: CancellationToken,
+    task: tokio::task::JoinHandle<()>,
+    metrics: HttpMetrics,
+}
+
+impl Serving {
+    async fn start(limits: HttpLimits) -> Self {
+        Self::with(limits, Router::new().route("/", get(async || "well\n"))).await
+    }
+
+    async fn with(limits: HttpLimits, router: Router) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (stop, metrics) = (CancellationToken::new(), HttpMetrics::default());
+        let server = HttpServer::new("test", limits, metrics.clone());
+        let task = tokio::spawn(server.serve(listener, router, stop.clone()));
+        Self { address, stop, task, metrics }
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.expect("a connection")
+    }
+
+    fn closed(&self, reason: &'static str) -> u64 {
+        self.metrics.0.get_or_create(&Closed { listener: "test", reason }).get()
+    }
+}
+
+/// Sends one request and keeps the connection open.
+async fn ask(stream: &mut TcpStream) {
+    stream.write_all(ASK).await.expect("sent");
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"well\n") {
+        assert_ne!(stream.read_buf(&mut answer).await.expect("an answer"), 0, "it was cut off");
+    }
+    assert!(answer.starts_with(b"HTTP/1.1 200 OK"), "{}", String::from_utf8_lossy(&answer));
+    assert!(String::from_utf8_lossy(&answer).contains("content-length: 5"));
+}
+
+/// Reads until the peer closes the connection.
+async fn ends(stream: &mut TcpStream) -> String {
+    let mut rest = Vec::new();
+    // A connection closed with unread bytes may end in a reset.
+    let _ = stream.read_to_end(&mut rest).await;
+    String::from_utf8_lossy(&rest).into_owned()
+}
+
+#[tokio::test]
+async fn probe_is_answered_while_silent_connections_fill_the_port() {
+    let serving = Serving::start(limits()).await;
+    let mut busy = serving.connect().await;
+    ask(&mut busy).await;
+    let mut silent = Vec::new();
+    for _ in 0..40 {
+        silent.push(serving.connect().await);
+    }
+    for _ in 0..3 {
+        ask(&mut serving.connect().await).await;
+    }
+    ends(&mut silent[0]).await;
+    assert!(serving.closed("displaced") >= 33, "{}", serving.closed("displaced"));
+    assert_eq!(serving.closed("cap"), 0);
+}
+
+#[tokio::test]
+async fn connection_beyond_the_limit_is_closed() {
+    let (began, go) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
+    let (counted, wait) = (Arc::clone(&began), go.clone());
+    let slow = get(move || {
+        let (began, go) = (Arc::clone(&counted), wait.clone());
+        async move {
+            began.fetch_add(1, Ordering::SeqCst);
+            go.cancelled().await;
+            "well\n"
+        }
+    });
+    let serving =
+        Serving::with(HttpLimits { connections: 2, ..limits() }, Router::new().route("/", slow)).await;
+    let mut running = Vec::new();
+    for _ in 0..2 {
+        let mut stream = serving.connect().await;
+        stream.write_all(ASK).await.expect("sent");
+        running.push(stream);
+    }
+    while began.load(Ordering::SeqCst) < 2 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(ends(&mut serving.connect().await).await, "");
+    assert_eq!(serving.closed("cap"), 1);
+    go.cancel();
+    for stream in &mut running {
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.expect("a request that runs is not cut off");
+    }
+}
+
+#[tokio::test]
+async fn one_address_gets_no_more_connections_than_it_may() {
+    let addresses = AddressLimits { per_address: 2, exempt: Vec::new() };
+    let serving = Serving::start(HttpLimits { addresses, ..limits() }).await;
+    let (mut first, mut second) = (serving.connect().await, serving.connect().await);
+    ask(&mut first).await;
+    ask(&mut second).await;
+    assert_eq!(ends(&mut serving.connect().await).await, "");
+    assert_eq!(serving.closed("address"), 1);
+    ask(&mut first).await;
+    let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+    socket.bind("127.0.0.2:0".parse().expect("an address")).expect("another address");
+    ask(&mut socket.connect(serving.address).await.expect("a connection")).await;
+}
+
+#[tokio::test]
+async fn heads_and_pauses_have_an_end() {
+    let brief = Duration::from_millis(100);
+    let serving = Serving::start(HttpLimits { head_timeout: brief, ..limits() }).await;
+    let mut slow = serving.connect().await;
+    slow.write_all(b"GET / HT").await.expect("sent");
+    assert_eq!(ends(&mut slow).await, "");
+    assert_eq!(serving.closed("head"), 1);
+
+    let serving = Serving::start(HttpLimits { idle_timeout: brief, ..limits() }).await;
+    let mut idle = serving.connect().await;
+    ask(&mut idle).await;
+    assert_eq!(ends(&mut idle).await, "");
+    assert_eq!(serving.closed("idle"), 1);
+}
+
+#[tokio::test]
+async fn a_head_that_is_too_large_is_431() {
+    let serving = Serving::start(limits()).await;
+    let mut stream = serving.connect().await;
+    let head = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(16 * 1024));
+    stream.write_all(head.as_bytes()).await.expect("sent");
+    assert!(ends(&mut stream).await.starts_with("HTTP/1.1 431"));
+}
+
+#[tokio::test]
+async fn server_stops_while_all_connections_are_in_use() {
+    let serving = Serving::start(HttpLimits { connections: 1, ..limits() }).await;
+    let mut only = serving.connect().await;
+    ask(&mut only).await;
+    serving.stop.cancel();
+    tokio::time::timeout(NEVER, serving.task).await.expect("in time").expect("no panic");
+    assert_eq!(ends(&mut only).await, "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_reader_is_served_and_one_that_stops_is_cut_off() {
+    let deadlines = ConnectionDeadlines { head: NEVER, idle: NEVER };
+    let caller = Caller::of([192, 0, 2, 1].into());
+    let phase = Arc::new(ConnectionPhase::new(Arc::default(), caller, deadlines));
+    let (near, mut far) = duplex(16);
+    let mut near = MonitoredStream { stream: near, phase, write_deadline: None };
+    let reading = tokio::spawn(async move {
+        let mut one = [0; 1];
+        for _ in 0..8 {
+            sleep(Duration::from_secs(20)).await;
+            far.read_exact(&mut one).await.expect("something was written");
+        }
+        far
+    });
+    near.write_all(&[0; 24]).await.expect("it is slow, and takes all");
+    let _far = reading.await.expect("no panic");
+    let began = Instant::now();
+    let problem = near.write_all(&[0; 16]).await.expect_err("nobody reads");
+    assert_eq!(problem.kind(), io::ErrorKind::TimedOut);
+    let took = began.elapsed();
+    assert!(took >= WRITE_TIMEOUT && took < WRITE_TIMEOUT * 2, "{took:?}");
+}

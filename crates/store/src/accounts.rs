@@ -1,0 +1,341 @@
+//! The table `kubesvc_accounts`: kubesvc's own rows, each with its fence in `kubesvc_caching`, and foreign rows.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::dialect::Dialect;
+use super::sql::driver::{ColumnValue, Driver as _, Value};
+use super::sql::statement::ColumnType::{Bigint, Boolean, Int, Text};
+use super::sql::statement::{SqlTable, Statement};
+use super::sql::{RowOf, Session, SqlStore, Transaction};
+use super::{ForeignRow, Malformed, StoreError, Term, column_limits, fences, leader_terms, now};
+use kubesvc_core::account_row::AccountRow;
+
+mod foreign_rows;
+
+pub(super) use foreign_rows::ReplacedRows;
+pub use foreign_rows::VENDOR_TABLE;
+
+/// Changes to write in one transaction. Each uid appears once, and each name appears once among the rows.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    /// uids whose rows are deleted from all tables. Deletes run first, to free their names. A uid without rows is not
+    /// an error.
+    pub deletes: Vec<String>,
+    /// Rows of `kubesvc_accounts`, each written whole, with a row in `kubesvc_caching` if it has none. A row of
+    /// kubesvc with the same name and another uid is replaced, together with its dependent rows. A row of the same
+    /// name without a uid is foreign, and the put is refused.
+    pub puts: Vec<Arc<AccountRow>>,
+    /// Like `puts`, but each row replaces a foreign row of that name, also in [`VENDOR_TABLE`]. Refused if a row with
+    /// another uid has the name.
+    pub adopts: Vec<Arc<AccountRow>>,
+    /// The leader's term to check the write against; `None` if this process is the only writer.
+    pub term: Option<Term>,
+}
+
+impl Changes {
+    /// Whether there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.deletes.is_empty() && self.puts.is_empty() && self.adopts.is_empty()
+    }
+}
+
+/// kubesvc's own rows in `kubesvc_accounts`, and what is wrong with them.
+#[derive(Clone, Debug, Default)]
+pub struct StoredAccounts {
+    /// Rows that can be read, by name.
+    pub rows: Vec<AccountRow>,
+    /// Rows that cannot be read, because someone edited them by hand.
+    pub malformed: Vec<Malformed>,
+    /// uids of rows without a row in `kubesvc_caching`, or with one under another name.
+    pub unfenced: Vec<String>,
+    /// uids of rows in `kubesvc_caching` that no account has.
+    pub stray_fences: Vec<String>,
+}
+
+/// The rows of accounts. Each method is one transaction.
+#[async_trait]
+pub trait AccountStore: Send + Sync {
+    /// Writes all of these changes or none. Returns [`StoreError::Refused`] if any row is invalid; the error does not
+    /// always name the row.
+    async fn write(&self, changes: &Changes) -> Result<(), StoreError>;
+
+    /// All rows of `kubesvc_accounts` that kubesvc owns (uid not NULL).
+    async fn accounts(&self) -> Result<StoredAccounts, StoreError>;
+
+    /// The foreign rows of `kubesvc_accounts` (uid NULL).
+    async fn foreign(&self) -> Result<Vec<ForeignRow>, StoreError>;
+
+    /// The rows of [`VENDOR_TABLE`], reduced to the columns kubesvc understands; empty if the table does not exist.
+    async fn vendor(&self) -> Result<Vec<ForeignRow>, StoreError>;
+
+    /// Writes rows of `kubesvc_accounts`; see [`Changes::puts`].
+    async fn put_accounts(&self, rows: &[AccountRow]) -> Result<(), StoreError> {
+        let puts = rows.iter().cloned().map(Arc::new).collect();
+        self.write(&Changes { puts, ..Changes::default() }).await
+    }
+
+    /// Deletes every row of the account with this uid, in all tables. Succeeds if there are none.
+    async fn delete_account(&self, uid: &str) -> Result<(), StoreError> {
+        self.write(&Changes { deletes: vec![uid.to_owned()], ..Changes::default() }).await
+    }
+}
+
+#[async_trait]
+impl<D: Dialect> AccountStore for SqlStore<D> {
+    async fn write(&self, changes: &Changes) -> Result<(), StoreError> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        column_limits::check(changes)?;
+        self.transact(changes).await
+    }
+
+    async fn accounts(&self) -> Result<StoredAccounts, StoreError> {
+        self.read(async |session| {
+            let (unfenced, stray_fences) = fences::amiss(session).await?;
+            let mut accounts = StoredAccounts { unfenced, stray_fences, ..StoredAccounts::default() };
+            let select = Statement::new(&select_ours());
+            session.each(select, |row| collect::<D>(row, &mut accounts)).await?;
+            Ok(accounts)
+        })
+        .await
+    }
+
+    async fn foreign(&self) -> Result<Vec<ForeignRow>, StoreError> {
+        self.read(async |session| foreign_rows::foreign(session).await).await
+    }
+
+    async fn vendor(&self) -> Result<Vec<ForeignRow>, StoreError> {
+        self.read(async |session| foreign_rows::vendor(session).await).await
+    }
+}
+
+impl<D: Dialect> Transaction<D> for Changes {
+    type Answer = ();
+
+    async fn run(&self, session: &mut Session<'_, D>) -> Result<(), StoreError> {
+        leader_terms::hold(session, self.term).await?;
+        delete(session, &self.deletes).await?;
+        put(session, &self.puts, ReplacedRows::Ours).await?;
+        put(session, &self.adopts, ReplacedRows::Theirs).await?;
+        foreign_rows::leave_vendor(session, &self.adopts).await
+    }
+}
+
+/// Sorts rows into the order in which every database writes them, so that two writers rarely deadlock.
+fn sorted(rows: &[Arc<AccountRow>]) -> Vec<&AccountRow> {
+    let mut rows: Vec<&AccountRow> = rows.iter().map(AsRef::as_ref).collect();
+    rows.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    rows
+}
+
+fn names<'r>(rows: &[&'r AccountRow]) -> Vec<&'r str> {
+    rows.iter().map(|row| row.name.as_str()).collect()
+}
+
+fn uids<'r>(rows: &[&'r AccountRow]) -> Vec<&'r str> {
+    rows.iter().map(|row| row.uid.as_str()).collect()
+}
+
+/// Deletes the rows of these uids from all tables: the dependent rows first, then the accounts.
+async fn delete<D: Dialect>(session: &mut Session<'_, D>, uids: &[String]) -> Result<(), StoreError> {
+    let mut uids: Vec<&str> = uids.iter().map(String::as_str).collect();
+    uids.sort_unstable();
+    for piece in session.dialect.pieces(&uids, |_| 0) {
+        session.execute(D::delete_assignments_of(piece)).await?;
+        let fences = Statement::new("DELETE FROM kubesvc_caching WHERE account_uid ").one_of(piece);
+        session.execute(fences).await?;
+        let accounts = Statement::new("DELETE FROM kubesvc_accounts WHERE uid ").one_of(piece);
+        session.execute(accounts).await?;
+    }
+    Ok(())
+}
+
+/// Writes rows, each whole. No name and no uid may appear twice.
+async fn put<D: Dialect>(
+    session: &mut Session<'_, D>,
+    rows: &[Arc<AccountRow>],
+    replaced: ReplacedRows,
+) -> Result<(), StoreError> {
+    let (rows, now) = (sorted(rows), now());
+    for row in &rows {
+        session.dialect.check_account(row)?;
+    }
+    for piece in session.dialect.pieces(&rows, |row| weight(row)) {
+        D::make_way(session, piece, replaced).await?;
+        let values: Vec<_> = piece.iter().map(|row| column_values(row)).collect();
+        session.execute(ACCOUNTS.upsert(&values, now)).await.map_err(|error| match piece {
+            [row] => column_limits::of_row(row, error),
+            _ => error,
+        })?;
+        fences::keep(session, piece, now).await?;
+        if D::ROW_LOCK.is_some() {
+            // The upsert locked a foreign row inserted since `make_way` looked, and left it unchanged.
+            let select = Statement::new("SELECT name FROM kubesvc_accounts WHERE name ")
+                .one_of(&names(piece))
+                .text(" AND uid IS NULL");
+            let foreign = session.all(select, |row| D::Database::text(row, 0)).await?;
+            foreign_rows::not_ours(piece, &foreign.into_iter().flatten().collect::<Vec<_>>())?;
+        }
+    }
+    Ok(())
+}
+
+/// Deletes conflicting rows: those with one of these names and another uid or none, and those with one of these uids
+/// and another name. Returns an error if `replaced` does not allow a row to be replaced.
+pub(super) async fn make_way<D: Dialect>(
+    session: &mut Session<'_, D>,
+    rows: &[&AccountRow],
+    replaced: ReplacedRows,
+) -> Result<(), StoreError> {
+    let select = Statement::new("SELECT name, uid FROM kubesvc_accounts WHERE name ")
+        .one_of(&names(rows))
+        .text(" UNION ALL SELECT name, uid FROM kubesvc_accounts WHERE uid ")
+        .one_of(&uids(rows));
+    let held =
+        session.all(select, |row| Ok((D::Database::text(row, 0)?, D::Database::text(row, 1)?))).await?;
+    let way = foreign_rows::conflicting_rows(rows, held, replaced)?;
+    delete(session, &way.uids).await?;
+    for piece in session.dialect.pieces(&way.foreign, |_| 0) {
+        let foreign =
+            Statement::new("DELETE FROM kubesvc_accounts WHERE name ").one_of(piece).text(" AND uid IS NULL");
+        session.execute(foreign).await?;
+    }
+    Ok(())
+}
+
+/// The columns of an [`AccountRow`], in the order of [`column_values`] and [`read_row`].
+pub(super) const ACCOUNTS: SqlTable = SqlTable {
+    name: "kubesvc_accounts",
+    key: &["name"],
+    columns: &[
+        ("name", Text),
+        ("uid", Text),
+        ("status", Text),
+        ("zone_id", Text),
+        ("is_dynamic", Boolean),
+        ("origin", Text),
+        ("definition", Text),
+        ("props", Text),
+        ("kube_host", Text),
+        ("kube_version", Text),
+        ("cert_fingerprint", Text),
+        ("cluster_uid", Text),
+        ("max_watch_age_seconds", Bigint),
+        ("namespaces_count", Int),
+        ("error_message", Text),
+        ("failed_count", Int),
+        ("next_retry_time", Bigint),
+        ("generation", Bigint),
+        ("observed_generation", Bigint),
+    ],
+    ours: Some("uid"),
+};
+
+/// A row's values, in the order of the columns.
+fn column_values(row: &AccountRow) -> Vec<Value<'_>> {
+    vec![
+        row.name.as_str().into(),
+        row.uid.as_str().into(),
+        row.status.as_str().into(),
+        row.zone_id.as_deref().into(),
+        row.is_dynamic.into(),
+        row.origin.as_str().into(),
+        row.definition.as_str().into(),
+        row.props.as_str().into(),
+        row.kube_host.as_deref().into(),
+        row.kube_version.as_deref().into(),
+        row.cert_fingerprint.as_deref().into(),
+        row.cluster_uid.as_deref().into(),
+        row.max_watch_age_seconds.into(),
+        row.namespaces_count.into(),
+        row.error_message.as_deref().into(),
+        row.failed_count.into(),
+        row.next_retry_time.into(),
+        row.generation.into(),
+        row.observed_generation.into(),
+    ]
+}
+
+/// Selects all rows that kubesvc owns.
+fn select_ours() -> String {
+    format!(
+        "SELECT {} FROM {} WHERE uid IS NOT NULL ORDER BY name",
+        ACCOUNTS.column_names().join(","),
+        ACCOUNTS.name
+    )
+}
+
+/// The approximate size of a row in a statement, in bytes.
+pub(super) fn weight(row: &AccountRow) -> usize {
+    const NUMBERS_BYTES: usize = 256;
+    let texts = [&row.name, &row.uid, &row.status, &row.origin, &row.definition, &row.props];
+    let maybe = [
+        &row.zone_id,
+        &row.kube_host,
+        &row.kube_version,
+        &row.cert_fingerprint,
+        &row.cluster_uid,
+        &row.error_message,
+    ];
+    NUMBERS_BYTES
+        + texts.into_iter().map(String::len).sum::<usize>()
+        + maybe.into_iter().flatten().map(String::len).sum::<usize>()
+}
+
+type ColumnFault = (&'static str, String);
+
+fn required<D: Dialect, T: ColumnValue>(row: &RowOf<D>, column: usize) -> Result<T, ColumnFault> {
+    // A driver may decode NULL as an empty text or as zero.
+    nullable::<D, T>(row, column)?.ok_or_else(|| (ACCOUNTS.columns[column].0, "it is NULL".to_owned()))
+}
+
+fn nullable<D: Dialect, T: ColumnValue>(row: &RowOf<D>, column: usize) -> Result<Option<T>, ColumnFault> {
+    T::read::<D::Database>(row, column).map_err(|error| {
+        let why = match error {
+            sqlx::Error::ColumnDecode { source, .. } => source.to_string(),
+            error => error.to_string(),
+        };
+        (ACCOUNTS.columns[column].0, why)
+    })
+}
+
+fn read_row<D: Dialect>(row: &RowOf<D>) -> Result<AccountRow, ColumnFault> {
+    Ok(AccountRow {
+        name: required::<D, _>(row, 0)?,
+        uid: required::<D, _>(row, 1)?,
+        status: required::<D, _>(row, 2)?,
+        zone_id: nullable::<D, _>(row, 3)?,
+        is_dynamic: required::<D, _>(row, 4)?,
+        origin: required::<D, _>(row, 5)?,
+        definition: required::<D, _>(row, 6)?,
+        props: required::<D, _>(row, 7)?,
+        kube_host: nullable::<D, _>(row, 8)?,
+        kube_version: nullable::<D, _>(row, 9)?,
+        cert_fingerprint: nullable::<D, _>(row, 10)?,
+        cluster_uid: nullable::<D, _>(row, 11)?,
+        max_watch_age_seconds: required::<D, _>(row, 12)?,
+        namespaces_count: nullable::<D, _>(row, 13)?,
+        error_message: nullable::<D, _>(row, 14)?,
+        failed_count: required::<D, _>(row, 15)?,
+        next_retry_time: nullable::<D, _>(row, 16)?,
+        generation: required::<D, _>(row, 17)?,
+        observed_generation: required::<D, _>(row, 18)?,
+    })
+}
+
+/// Adds a row from [`select_ours`] to `accounts`: readable ones to `rows`, others to `malformed`.
+fn collect<D: Dialect>(row: &RowOf<D>, accounts: &mut StoredAccounts) {
+    match read_row::<D>(row) {
+        Ok(account) => accounts.rows.push(account),
+        Err((column, why)) => accounts.malformed.push(Malformed {
+            table: ACCOUNTS.name,
+            name: D::readable_name(row),
+            uid: String::read::<D::Database>(row, 1).ok().flatten(),
+            column: column.to_owned(),
+            why,
+        }),
+    }
+}

@@ -1,0 +1,126 @@
+//! What differs between databases: spelling of statements, locks, statement size, and the meaning of errors. The
+//! statements themselves are written once, in the file of their table (`accounts.rs`, `assignments.rs`, …).
+
+use std::future::Future;
+use std::time::Duration;
+
+use sqlx::Database;
+
+use super::accounts::{self, ReplacedRows};
+use super::migrations::Schema;
+use super::sql::driver::{Driver, Value};
+use super::sql::statement::{self, ColumnType, SqlTable, Statement, marks};
+use super::sql::{RowOf, STATEMENT_TIMEOUT, Session};
+use super::{Assignment, StoreError, namespaces};
+use kubesvc_core::ReplicaId;
+use kubesvc_core::account_row::AccountRow;
+
+/// A kind of database. The defaults are what most of them have in common.
+pub(super) trait Dialect: Sized + Send + Sync + 'static {
+    /// The sqlx driver.
+    type Database: Driver<Connection: Schema>;
+
+    /// Whether parameters are `$1`, `$2`, … instead of question marks.
+    const NUMBERED_PARAMETERS: bool = false;
+    /// Statement that begins a write transaction; `None`: the driver's default.
+    const BEGIN: Option<&'static str> = None;
+    /// Clause that locks the rows of a `SELECT` until the transaction ends; `None`: the transaction has the whole
+    /// database.
+    const ROW_LOCK: Option<&'static str>;
+    /// Timeout for a statement, or for one row of a result; `None`: statements never hang.
+    const STATEMENT_TIMEOUT: Option<Duration> = Some(STATEMENT_TIMEOUT);
+    /// Inserts the leader's row if it is missing.
+    const INSERT_LEADER: &'static str =
+        "INSERT INTO kubesvc_locks (name) VALUES ('leader') ON CONFLICT (name) DO NOTHING";
+
+    /// Maps a driver error to what it means for the caller.
+    fn classify(error: sqlx::Error) -> StoreError;
+
+    /// Number of rows that a statement matched or changed.
+    fn rows_affected(done: &<Self::Database as Database>::QueryResult) -> u64;
+
+    /// Splits rows into slices of one statement each. `weigh` returns the approximate size of a row in bytes.
+    fn pieces<'i, T>(&self, items: &'i [T], weigh: impl Fn(&T) -> usize) -> Vec<&'i [T]>;
+
+    /// Refuses a row that only this database does not accept.
+    fn check_account(&self, _: &AccountRow) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Refuses an assignment that only this database does not accept.
+    fn check_assignment(_: &Assignment, _replica_id: &ReplicaId) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Appends a condition: the preceding expression equals one of `keys`.
+    fn one_of(statement: Statement<Self>, keys: &[&str]) -> Statement<Self> {
+        let statement = statement.text(&format!("IN ({})", marks(keys.len())));
+        statement.bind_all(keys.iter().map(|key| Value::from(*key)))
+    }
+
+    /// Appends the right side of `IN`: these pairs.
+    fn pairs(statement: Statement<Self>, pairs: &[(&str, &str)]) -> Statement<Self>;
+
+    /// Appends a condition: a text column of any type, in a foreign table, equals one of `texts` byte by byte.
+    fn text_is_one_of(statement: Statement<Self>, column: &str, texts: &[&str]) -> Statement<Self> {
+        statement.text(&Self::as_text(column)).text(" ").one_of(texts)
+    }
+
+    /// Appends a condition: the column `name` equals `name` byte by byte.
+    fn name_is(statement: Statement<Self>, name: &str) -> Statement<Self> {
+        statement.text("name = ?").bind(name)
+    }
+
+    /// A condition: a column and the next parameter are equal byte by byte, or both NULL.
+    fn same_as_parameter(column: &str) -> String;
+
+    /// Expression for a column of any type as a text.
+    fn as_text(column: &str) -> String;
+
+    /// Expression for a column of this type as a bigint.
+    fn as_bigint(column: &str, _: ColumnType) -> String {
+        column.to_owned()
+    }
+
+    /// Expression that converts the next parameter, a bigint, to the type of this column.
+    fn from_bigint(_: ColumnType) -> &'static str {
+        "?"
+    }
+
+    /// Appends the rows of an `INSERT`, each with `now` as its last value.
+    fn rows(statement: Statement<Self>, _: &SqlTable, rows: &[Vec<Value<'_>>], now: i64) -> Statement<Self> {
+        statement::values(statement, rows, now)
+    }
+
+    /// The end of an `INSERT` that overwrites a row with the same key; see [`SqlTable::upsert`].
+    fn write_over(table: &SqlTable) -> String;
+
+    /// Deletes the assignments of accounts with these uids.
+    fn delete_assignments_of(uids: &[&str]) -> Statement<Self>;
+
+    /// Updates `connections` of these accounts where it differs from the number of agents that hold them.
+    fn count_connections(names: &[&str], now: i64) -> Statement<Self>;
+
+    /// Deletes rows that conflict with these; see [`accounts::make_way`].
+    fn make_way(
+        session: &mut Session<'_, Self>,
+        rows: &[&AccountRow],
+        replaced: ReplacedRows,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        accounts::make_way(session, rows, replaced)
+    }
+
+    /// Writes lists of namespaces, each with its uid. Returns the uids that have no row.
+    fn put_namespaces(
+        session: &mut Session<'_, Self>,
+        lists: &[(&str, String)],
+        now: i64,
+    ) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send {
+        namespaces::put_each(session, lists, now)
+    }
+
+    /// The text in the first column of a row; empty if it cannot be read.
+    fn readable_name(row: &RowOf<Self>) -> String {
+        Self::Database::text(row, 0).ok().flatten().unwrap_or_default()
+    }
+}

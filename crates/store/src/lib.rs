@@ -1,0 +1,124 @@
+//! The database: one port for each family of tables, and one SQL implementation of all ports. SQL rows never leave
+//! this module.
+//!
+//! Each family is one file that holds its port, its row types and its statements, each written once (`accounts`,
+//! `namespaces`, `assignments`, `fences`, `terms`). What differs between databases is in their
+//! [`Dialect`](dialect::Dialect) (`sqlite/dialect.rs`, `mysql/dialect.rs`, `postgres/dialect.rs`); connections,
+//! transactions and timeouts are in `sql`. [`open`] returns the store for a URL. [`account_projection`] keeps the rows
+//! in step with the objects; nothing else writes `kubesvc_accounts`.
+//!
+//! To add a family: a file with its port, and a step in `migrations/` for each database. To add a database: a file that
+//! opens it and inspects its schema, beside it its dialect and the meaning of its errors, both passing
+//! `tests/contract.rs`, and a folder of migrations with the same numbers.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+
+pub use kubesvc_core::account_row::ForeignRow;
+
+pub use accounts::{AccountStore, Changes, StoredAccounts, VENDOR_TABLE};
+pub use assignments::{Assignment, AssignmentChanges, AssignmentStore};
+pub use error::{Malformed, StoreError};
+pub use fences::{BatchClaim, Fence, FenceCheck, FenceStore, RaiseOutcome, StoredFence};
+pub use leader_terms::{Term, TermStore};
+pub use namespaces::{MAX_NAMESPACES, NamespaceList, NamespaceStore};
+pub use sql::pools::PoolSettings;
+
+pub mod account_projection;
+mod accounts;
+mod assignments;
+mod column_limits;
+pub mod copy_database;
+mod dialect;
+mod error;
+mod fences;
+mod leader_terms;
+mod migrations;
+mod mysql;
+mod namespaces;
+mod postgres;
+mod sql;
+mod sqlite;
+#[cfg(test)]
+mod tests;
+mod url;
+
+/// A database. Each method of its ports is one transaction; committed data survives a loss of power.
+///
+/// `last_updated` is stamped with this process's clock, and only on rows that change.
+#[async_trait]
+pub trait Store: AccountStore + NamespaceStore + AssignmentStore + FenceStore + TermStore {
+    /// Checks that the database answers.
+    async fn ping(&self) -> Result<(), StoreError>;
+
+    /// The connection pools; empty if the store keeps none.
+    fn pools(&self) -> Vec<PoolSettings> {
+        Vec::new()
+    }
+}
+
+/// Opens the database at a URL and migrates its schema to the current version.
+///
+/// `sqlite:///var/lib/kubesvc/kubesvc.db` is an absolute path, `sqlite://kubesvc.db` is relative to the working
+/// directory; a missing file is created. `mysql://user:password@host:port/database` (or `mariadb://`) and
+/// `postgres://user:password@host:port/database` are servers, where the database must exist.
+///
+/// # Errors
+///
+/// [`StoreError::Unfit`] says in one line what is wrong and what to do; it never contains a password.
+pub async fn open(url: &str, vendor: VendorTables) -> Result<Arc<dyn Store>, StoreError> {
+    Ok(open_database(url, vendor).await?)
+}
+
+/// What to do with another product's tables that have the names of kubesvc's tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VendorTables {
+    /// Leave the database unchanged and fail with [`StoreError::Unfit`], which names the tables.
+    Refuse,
+    /// Rename them to `NAME_vendor`, with all their data.
+    Rename,
+}
+
+/// Checks that a URL can name a database, without opening it. The error is the same as from [`open`].
+pub fn check_url(url: &str) -> Result<(), StoreError> {
+    url::parse(url).map(drop)
+}
+
+/// What a connection to a database on another machine leaves open to an attacker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatabaseExposure {
+    /// Whether the connection may be without TLS. If not, the server is not verified.
+    pub may_be_plaintext: bool,
+    /// What an attacker on the way can do, and what to do about it; without a password.
+    pub warning: String,
+}
+
+/// Returns what the connection of a URL leaves open, if anything.
+pub fn exposure(url: &str) -> Option<DatabaseExposure> {
+    url::exposure(&url::parse(url).ok()?)
+}
+
+/// Whether the database at this URL can serve several replicas.
+pub fn serves_several(url: &str) -> bool {
+    !matches!(url::parse(url), Ok(url::DatabaseUrl::Sqlite(_)))
+}
+
+async fn open_database(
+    url: &str,
+    vendor: VendorTables,
+) -> Result<Arc<dyn copy_database::ForeignRowStore>, StoreError> {
+    Ok(match url::parse(url)? {
+        url::DatabaseUrl::Sqlite(path) => Arc::new(sqlite::open(&path, vendor).await?),
+        url::DatabaseUrl::MySql(address) => Arc::new(mysql::open(&address, vendor).await?),
+        url::DatabaseUrl::Postgres(address) => Arc::new(postgres::open(&address, vendor).await?),
+    })
+}
+
+/// The current time in epoch milliseconds, for `last_updated`.
+fn now() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,226 @@
+//! Schema migrations, and foreign tables under kubesvc's names. The same code for every database.
+
+use std::future::Future;
+
+use sqlx::migrate::{Migrate, MigrateError, Migrator};
+
+use super::accounts::ACCOUNTS;
+use super::{StoreError, VendorTables};
+
+/// The table in which sqlx records the applied migrations.
+pub(super) const HISTORY_TABLE: &str = "kubesvc_schema_migrations";
+
+/// Configures the migrations of a folder. Each can run again. They run under a lock taken by the caller, because
+/// sqlx's own lock does nothing on MariaDB and SQLite.
+pub(super) fn steps(mut steps: Migrator) -> Migrator {
+    steps.dangerous_set_table_name(HISTORY_TABLE);
+    steps.set_locking(false).set_ignore_missing(true);
+    steps
+}
+
+/// The tables of this version, with the columns and the unique key that identify each as kubesvc's.
+fn tables() -> [(&'static str, Vec<&'static str>, &'static [&'static str]); 5] {
+    let accounts = ACCOUNTS.column_names().into_iter().chain(["namespaces", "last_updated"]).collect();
+    [
+        (ACCOUNTS.name, accounts, &["name"]),
+        ("kubesvc_locks", vec!["name", "owner", "token", "expires_at"], &["name"]),
+        ("kubesvc_meta", vec!["k", "v"], &["k"]),
+        (
+            "kubesvc_assignments",
+            vec!["account_name", "agent_id", "cd_id", "connections", "caching", "reachable", "last_updated"],
+            &["account_name", "agent_id", "cd_id"],
+        ),
+        (
+            "kubesvc_caching",
+            vec![
+                "account_uid",
+                "account",
+                "epoch",
+                "agent_id",
+                "boot_id",
+                "replica_id",
+                "committed_seq",
+                "last_updated",
+            ],
+            &["account_uid"],
+        ),
+    ]
+}
+
+/// Migrations that add a column to the table of an earlier one: version, table, column. SQLite and MySQL have no `ADD
+/// COLUMN IF NOT EXISTS`, so [`note_added`] checks.
+const ADDED: [(i64, &str, &str); 1] = [(6, ACCOUNTS.name, "connections")];
+
+/// A connection whose schema can be inspected and changed.
+pub(super) trait Schema: Migrate {
+    /// Names of a table's columns; empty if there is no such table.
+    fn columns_of(&mut self, table: &str) -> impl Future<Output = Result<Vec<String>, sqlx::Error>> + Send;
+
+    /// Whether a table has a unique key of exactly these columns.
+    fn has_key(
+        &mut self,
+        table: &str,
+        columns: &[&str],
+    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
+
+    /// Versions of the migrations that were applied.
+    fn applied(&mut self) -> impl Future<Output = Result<Vec<i64>, sqlx::Error>> + Send;
+
+    /// Runs a statement whose text contains no outside input.
+    fn run(&mut self, sql: String) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+}
+
+/// Whether a table has a unique key of exactly these columns; `pairs` are (key, column), sorted by key.
+pub(super) fn has_key(pairs: &[(String, String)], columns: &[&str]) -> bool {
+    pairs.chunk_by(|a, b| a.0 == b.0).any(|key| {
+        key.len() == columns.len() && columns.iter().all(|column| key.iter().any(|(_, held)| held == column))
+    })
+}
+
+/// Migrates the schema to the current version. Can run any number of times, and continues where an earlier run ended.
+/// The caller holds a lock that keeps other processes from migrating.
+///
+/// A foreign table under one of kubesvc's names (it lacks a column or key of kubesvc's) is renamed to `NAME_vendor`
+/// with all its data if `vendor` says so; otherwise nothing is changed. A database migrated by a newer version is
+/// refused, except for one step ahead: migrations only add, so the previous version can run beside the new one.
+pub(super) async fn migrate<C: Schema>(
+    connection: &mut C,
+    steps: &Migrator,
+    database: &str,
+    vendor: VendorTables,
+    at_start: impl Fn(sqlx::Error) -> StoreError,
+) -> Result<(), StoreError> {
+    let mut applied: Vec<i64> = Vec::new();
+    if !connection.columns_of(HISTORY_TABLE).await.map_err(&at_start)?.is_empty() {
+        // A migration that did not finish is run again: each has one effect and checks whether it is already there.
+        let clean = format!("DELETE FROM {HISTORY_TABLE} WHERE NOT success");
+        connection.run(clean).await.map_err(&at_start)?;
+        applied = connection.applied().await.map_err(&at_start)?;
+    }
+    let known = steps.iter().map(|step| step.version).max().unwrap_or(0);
+    let newest = applied.iter().copied().max().unwrap_or(0);
+    if newest > known + 1 {
+        return Err(StoreError::Unfit(format!(
+            "the database {database} has schema {newest}, and this version of kubesvc knows {known}: start the newer \
+             version of kubesvc, or give kubesvc.database.url another database"
+        )));
+    }
+    let foreign = foreign_tables(connection, &applied, &at_start).await?;
+    move_foreign_tables(connection, &foreign, database, vendor, &at_start).await?;
+    note_added(connection, steps, &applied, database, &at_start).await?;
+    steps.run_direct(None, connection, false).await.map_err(|error| failed(database, error, &at_start))?;
+    for (table, mut wanted, key) in tables() {
+        wanted.extend(ADDED.iter().filter(|(_, of, _)| *of == table).map(|(.., column)| column));
+        if let Some(lack) = lack(connection, table, &wanted, key).await.map_err(&at_start)? {
+            return Err(StoreError::Unfit(format!(
+                "the database {database} has lost {lack} of table {table}: restore it from a backup, or start with an \
+                 empty database, and kubesvc makes its accounts anew from the objects"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Records migrations of [`ADDED`] whose column exists without a record, because a process died in between or the
+/// history was lost. Runs after foreign tables were renamed, since those may have such a column too.
+async fn note_added<C: Schema>(
+    connection: &mut C,
+    steps: &Migrator,
+    applied: &[i64],
+    database: &str,
+    at_start: impl Fn(sqlx::Error) -> StoreError,
+) -> Result<(), StoreError> {
+    for (version, table, column) in ADDED {
+        let is_there = async |connection: &mut C| {
+            connection.columns_of(table).await.map(|held| held.iter().any(|held| held == column))
+        };
+        if applied.contains(&version) || !is_there(connection).await.map_err(&at_start)? {
+            continue;
+        }
+        if let Some(step) = steps.iter().find(|step| step.version == version) {
+            let entered = async {
+                connection.ensure_migrations_table(HISTORY_TABLE).await?;
+                connection.skip(HISTORY_TABLE, step).await
+            };
+            entered.await.map_err(|error| failed(database, error, &at_start))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns what a table lacks to be kubesvc's; `None` if nothing.
+async fn lack<C: Schema>(
+    connection: &mut C,
+    table: &str,
+    wanted: &[&str],
+    key: &[&str],
+) -> Result<Option<String>, sqlx::Error> {
+    let held = connection.columns_of(table).await?;
+    if let Some(missing) = wanted.iter().find(|column| !held.iter().any(|held| held == *column)) {
+        return Ok(Some(format!("column {missing}")));
+    }
+    if connection.has_key(table, key).await? {
+        return Ok(None);
+    }
+    Ok(Some(format!("the unique key ({})", key.join(", "))))
+}
+
+/// Tables that existed before their migration ran and are not kubesvc's.
+async fn foreign_tables<C: Schema>(
+    connection: &mut C,
+    applied: &[i64],
+    at_start: impl Fn(sqlx::Error) -> StoreError,
+) -> Result<Vec<&'static str>, StoreError> {
+    let mut foreign = Vec::new();
+    for (step, (table, wanted, key)) in (1..).zip(tables()) {
+        let stands = !connection.columns_of(table).await.map_err(&at_start)?.is_empty();
+        if !applied.contains(&step)
+            && stands
+            && lack(connection, table, &wanted, key).await.map_err(&at_start)?.is_some()
+        {
+            foreign.push(table);
+        }
+    }
+    Ok(foreign)
+}
+
+async fn move_foreign_tables<C: Schema>(
+    connection: &mut C,
+    foreign: &[&str],
+    database: &str,
+    vendor: VendorTables,
+    at_start: impl Fn(sqlx::Error) -> StoreError,
+) -> Result<(), StoreError> {
+    if !foreign.is_empty() && vendor == VendorTables::Refuse {
+        let renamed: Vec<_> = foreign.iter().map(|table| format!("{table} to {table}_vendor")).collect();
+        return Err(StoreError::Unfit(format!(
+            "the database {database} holds tables that are not kubesvc's, and nothing of it was touched: set \
+             kubesvc.database.takeOver: true, and these are renamed and kept: {}; or give kubesvc.database.url another \
+             database",
+            renamed.join(", ")
+        )));
+    }
+    for table in foreign {
+        let kept = format!("{table}_vendor");
+        if !connection.columns_of(&kept).await.map_err(&at_start)?.is_empty() {
+            return Err(StoreError::Unfit(format!(
+                "the database {database} holds a table {table} that is not kubesvc's, and {kept} is taken: rename or \
+                 drop one of them"
+            )));
+        }
+        connection.run(format!("ALTER TABLE {table} RENAME TO {kept}")).await.map_err(&at_start)?;
+        tracing::warn!(table, kept, "renamed a table that is not kubesvc's");
+    }
+    Ok(())
+}
+
+fn failed(database: &str, error: MigrateError, at_start: impl Fn(sqlx::Error) -> StoreError) -> StoreError {
+    match error {
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => at_start(error),
+        MigrateError::VersionMismatch(version) => StoreError::Unfit(format!(
+            "step {version} of the schema of {database} is not the one this version of kubesvc knows: start the version \
+             that made it, or give kubesvc.database.url another database"
+        )),
+        error => StoreError::Unfit(format!("the schema of {database} cannot be brought up to date: {error}")),
+    }
+}

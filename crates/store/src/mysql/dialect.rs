@@ -1,0 +1,212 @@
+//! The MySQL and MariaDB dialect, and the meaning of their [errors](https://mariadb.com/kb/en/mariadb-error-codes/).
+//! Texts are compared byte by byte except for trailing spaces, and the server accepts
+//! at most `max_allowed_packet` bytes at once.
+
+use std::sync::atomic::Ordering;
+
+use sqlx::mysql::{MySql as Db, MySqlDatabaseError, MySqlQueryResult};
+
+use super::MySql;
+use crate::accounts::weight;
+use crate::dialect::Dialect;
+use crate::error::{DatabaseError, ErrorClass, is_about_tls};
+use crate::sql::driver::Value;
+use crate::sql::statement::{self, ColumnType, SqlTable, Statement, marks, tuples};
+use crate::url::ServerAddress;
+use crate::{Assignment, StoreError, column_limits};
+use kubesvc_core::ReplicaId;
+use kubesvc_core::account_row::AccountRow;
+
+impl MySql {
+    /// Maximum size of a packet that the server accepts, in bytes.
+    fn packet(&self) -> usize {
+        self.packet.load(Ordering::Relaxed)
+    }
+}
+
+impl Dialect for MySql {
+    type Database = Db;
+
+    const ROW_LOCK: Option<&'static str> = Some("FOR UPDATE");
+    const INSERT_LEADER: &'static str = "INSERT IGNORE INTO kubesvc_locks (name) VALUES ('leader')";
+
+    fn classify(error: sqlx::Error) -> StoreError {
+        let trouble = |kind, what, source| DatabaseError::unavailable(kind, what, Some(source));
+        let Some(number) = error_number(&error) else {
+            return match error {
+                sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::Encode(_) => {
+                    StoreError::refused("a row", error)
+                }
+                sqlx::Error::PoolTimedOut => DatabaseError::unavailable(
+                    ErrorClass::Other,
+                    "MySQL provided no connection in time: it is down, hangs, or has reached max_connections",
+                    None,
+                ),
+                error => trouble(ErrorClass::Other, "no connection to MySQL", error),
+            };
+        };
+        match number {
+            1213 | 1205 | 1020 => {
+                trouble(ErrorClass::Busy, "a conflict with another MySQL transaction", error)
+            }
+            1290 | 1792 | 1836 => trouble(
+                ErrorClass::WrongServer,
+                "this MySQL server is read-only: it is not the primary",
+                error,
+            ),
+            1021 | 1041 | 1114 => trouble(ErrorClass::Other, "the disk of MySQL is full: make room", error),
+            1040 | 1203 => {
+                trouble(ErrorClass::Other, "MySQL takes no more connections: raise max_connections", error)
+            }
+            1044 | 1045 | 1142 | 1143 | 1227 => {
+                trouble(ErrorClass::Other, "MySQL denies the user a privilege: grant it", error)
+            }
+            1317 | 1969 | 3024 => trouble(ErrorClass::Other, "MySQL took too long for a statement", error),
+            1048 | 1062 | 1153 | 1264 | 1265 | 1366 | 1292 | 1364 | 1406 | 1451 | 1452 | 1526 | 3988 => {
+                StoreError::refused("a row", error)
+            }
+            1054 | 1146 | 1305 | 1049 | 1064 => StoreError::Unfit(format!(
+                "the schema of the database is not as kubesvc left it ({error}): start kubesvc again; if that does not \
+                 help, give it an empty database, and kubesvc makes its accounts anew from the objects"
+            )),
+            _ => trouble(ErrorClass::Other, "MySQL cannot be used", error),
+        }
+    }
+
+    fn rows_affected(done: &MySqlQueryResult) -> u64 {
+        done.rows_affected()
+    }
+
+    fn pieces<'i, T>(&self, items: &'i [T], weigh: impl Fn(&T) -> usize) -> Vec<&'i [T]> {
+        statement::pieces(items, weigh, self.packet() / 4).collect()
+    }
+
+    fn check_account(&self, row: &AccountRow) -> Result<(), StoreError> {
+        if row.name.ends_with(' ') {
+            let why = "its name ends with a space, and MySQL takes it for the name without";
+            return Err(column_limits::refused(row, why));
+        }
+        // The server would close the connection.
+        if weight(row) > self.packet() - self.packet() / 8 {
+            return Err(column_limits::refused(row, "it is larger than the server's max_allowed_packet"));
+        }
+        Ok(())
+    }
+
+    fn check_assignment(row: &Assignment, replica_id: &ReplicaId) -> Result<(), StoreError> {
+        if [row.account_name.as_str(), row.agent_id.as_str(), replica_id.as_str()]
+            .iter()
+            .any(|key| key.ends_with(' '))
+        {
+            return Err(StoreError::refused(
+                format!(
+                    "kubesvc_assignments row {:?}, {:?} of replica {replica_id:?}",
+                    row.account_name, row.agent_id
+                ),
+                "one of its keys ends with a space, and MySQL takes it for the key without",
+            ));
+        }
+        Ok(())
+    }
+
+    fn pairs(statement: Statement<Self>, pairs: &[(&str, &str)]) -> Statement<Self> {
+        let statement = statement.text(&format!("({})", tuples(pairs.len(), 2)));
+        statement.bind_all(pairs.iter().flat_map(|(one, other)| [*one, *other]).map(Value::from))
+    }
+
+    fn text_is_one_of(statement: Statement<Self>, column: &str, texts: &[&str]) -> Statement<Self> {
+        let marks = vec!["CAST(? AS BINARY)"; texts.len()].join(",");
+        let statement = statement.text(&format!("CAST({} AS BINARY) IN ({marks})", Self::as_text(column)));
+        statement.bind_all(texts.iter().map(|text| Value::from(*text)))
+    }
+
+    fn name_is(statement: Statement<Self>, name: &str) -> Statement<Self> {
+        statement.text("name = ? AND CAST(name AS BINARY) = CAST(? AS BINARY)").bind(name).bind(name)
+    }
+
+    fn same_as_parameter(column: &str) -> String {
+        format!("CAST({column} AS BINARY) <=> CAST(? AS BINARY)")
+    }
+
+    fn as_text(column: &str) -> String {
+        format!("CONVERT(`{column}` USING utf8mb4)")
+    }
+
+    fn as_bigint(column: &str, _: ColumnType) -> String {
+        format!("CAST({column} AS SIGNED)")
+    }
+
+    fn write_over(table: &SqlTable) -> String {
+        table.on_duplicate_key()
+    }
+
+    fn delete_assignments_of(uids: &[&str]) -> Statement<Self> {
+        Statement::new(
+            "DELETE s FROM kubesvc_assignments s JOIN kubesvc_accounts a ON s.account_name = a.name WHERE a.uid ",
+        )
+        .one_of(uids)
+    }
+
+    fn count_connections(names: &[&str], now: i64) -> Statement<Self> {
+        let marks = marks(names.len());
+        let values = || names.iter().map(|name| Value::from(*name));
+        Statement::new(&format!(
+            "UPDATE kubesvc_accounts a LEFT JOIN (SELECT account_name, COUNT(DISTINCT agent_id) AS held \
+             FROM kubesvc_assignments WHERE reachable AND account_name IN ({marks}) GROUP BY account_name) h \
+             ON h.account_name = a.name SET a.connections = COALESCE(h.held, 0), a.last_updated = ? \
+             WHERE a.name IN ({marks}) AND a.uid IS NOT NULL AND a.connections <> COALESCE(h.held, 0)"
+        ))
+        .bind_all(values())
+        .bind(now)
+        .bind_all(values())
+    }
+}
+
+fn error_number(error: &sqlx::Error) -> Option<u16> {
+    Some(error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>()?.number())
+}
+
+/// Classifies an error at startup, where a missing database, user or privilege is a configuration error. An
+/// unreachable server is not: it may become available.
+pub(super) fn at_start(address: &ServerAddress, error: sqlx::Error) -> StoreError {
+    let unfit = |what: &str, todo: &str| StoreError::Unfit(format!("{what} ({error}): {todo}"));
+    match error_number(&error) {
+        Some(1045 | 1130 | 1698) => unfit(
+            &format!("MySQL refuses the user {:?} of the database {address}", address.user),
+            "check user and password in kubesvc.database.url",
+        ),
+        Some(1049) => unfit(
+            &format!("MySQL has no database {address}"),
+            "create it with CREATE DATABASE, or correct kubesvc.database.url",
+        ),
+        Some(1044 | 1142 | 1143 | 1227) => unfit(
+            &format!("the user {:?} lacks rights in the database {address}", address.user),
+            "grant it SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP and INDEX on the database",
+        ),
+        Some(1290 | 1836) => unfit(
+            &format!("the database {address} is read-only"),
+            "set kubesvc.database.url to the primary server",
+        ),
+        Some(_) => match MySql::classify(error) {
+            StoreError::Unfit(why) => StoreError::Unfit(format!("the database {address}: {why}")),
+            other => other,
+        },
+        None => match error {
+            sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut if !is_about_tls(&error) => {
+                StoreError::unavailable(format!(
+                    "no connection to the database {address} ({error}): check that MySQL or MariaDB runs there, and \
+                     host and port in kubesvc.database.url"
+                ))
+            }
+            sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::Configuration(_)
+            | sqlx::Error::Protocol(_) => unfit(
+                &format!("no MySQL or MariaDB server can be used at {address}"),
+                "check host, port and TLS in kubesvc.database.url; a user of MySQL 8 with caching_sha2_password needs \
+                 TLS",
+            ),
+            error => MySql::classify(error),
+        },
+    }
+}

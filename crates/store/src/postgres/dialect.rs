@@ -1,0 +1,264 @@
+//! The PostgreSQL dialect, and the meaning of its
+//! [errors](https://www.postgresql.org/docs/current/errcodes-appendix.html). Parameters are numbered, and rows are sent as arrays, so that one prepared statement takes
+//! any number of them.
+
+use std::collections::HashSet;
+
+use sqlx::Arguments as _;
+use sqlx::error::BoxDynError;
+use sqlx::postgres::{PgArguments, PgQueryResult, Postgres as Db};
+
+use super::Postgres;
+use crate::StoreError;
+use crate::dialect::Dialect;
+use crate::error::{DatabaseError, ErrorClass, is_about_tls};
+use crate::sql::Session;
+use crate::sql::driver::{ColumnValue as _, Value};
+use crate::sql::statement::{self, ColumnType, SqlTable, Statement};
+use crate::url::ServerAddress;
+
+const MAX_ROWS_PER_STATEMENT: usize = 500;
+const MAX_BYTES_PER_STATEMENT: usize = 2 << 20;
+
+fn type_name(of: ColumnType) -> &'static str {
+    match of {
+        ColumnType::Text => "text",
+        ColumnType::Boolean => "boolean",
+        ColumnType::Int => "int",
+        ColumnType::Bigint => "bigint",
+    }
+}
+
+/// Binds one column of the rows as an array.
+fn add_column(
+    arguments: &mut PgArguments,
+    of: ColumnType,
+    rows: &[Vec<Value<'_>>],
+    column: usize,
+) -> Result<(), BoxDynError> {
+    /// Collects the values of one type. Other types would become NULL, but each row has the types of its table.
+    macro_rules! array {
+        ($variant:ident) => {
+            rows.iter()
+                .map(|row| match row.get(column) {
+                    Some(Value::$variant(value)) => *value,
+                    _ => None,
+                })
+                .collect::<Vec<_>>()
+        };
+    }
+    match of {
+        ColumnType::Text => arguments.add(array!(Text)),
+        ColumnType::Boolean => arguments.add(array!(Boolean)),
+        ColumnType::Int => arguments.add(array!(Int)),
+        ColumnType::Bigint => arguments.add(array!(Bigint)),
+    }
+}
+
+impl Dialect for Postgres {
+    type Database = Db;
+
+    const NUMBERED_PARAMETERS: bool = true;
+    const ROW_LOCK: Option<&'static str> = Some("FOR NO KEY UPDATE");
+
+    fn classify(error: sqlx::Error) -> StoreError {
+        let trouble = |kind, what, source| DatabaseError::unavailable(kind, what, Some(source));
+        let Some(code) = error_code(&error) else {
+            return match error {
+                sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::Encode(_) => {
+                    StoreError::refused("a row", error)
+                }
+                sqlx::Error::PoolTimedOut => DatabaseError::unavailable(
+                    ErrorClass::Other,
+                    "PostgreSQL provided no connection in time: it is down, hangs, or has reached max_connections",
+                    None,
+                ),
+                error => trouble(ErrorClass::Other, "no connection to PostgreSQL", error),
+            };
+        };
+        match code.as_str() {
+            "40001" | "40P01" | "55P03" => {
+                trouble(ErrorClass::Busy, "a conflict with another PostgreSQL transaction", error)
+            }
+            "25006" => trouble(
+                ErrorClass::WrongServer,
+                "this PostgreSQL server is read-only: it is not the primary",
+                error,
+            ),
+            "53100" => trouble(ErrorClass::Other, "the disk of PostgreSQL is full: make room", error),
+            "53300" => trouble(
+                ErrorClass::Other,
+                "PostgreSQL takes no more connections: raise max_connections",
+                error,
+            ),
+            "57014" => trouble(ErrorClass::Other, "PostgreSQL took too long for a statement", error),
+            "42501" => trouble(ErrorClass::Other, "PostgreSQL denies the user a privilege: grant it", error),
+            code if code.starts_with("22") || code.starts_with("23") || code.starts_with("54") => {
+                StoreError::refused("a row", error)
+            }
+            code if code.starts_with("42") => StoreError::Unfit(format!(
+                "the schema of the database is not as kubesvc left it ({error}): start kubesvc again; if that does not \
+                 help, give it an empty database, and kubesvc makes its accounts anew from the objects"
+            )),
+            "26000" => trouble(
+                ErrorClass::Other,
+                "PostgreSQL does not know a prepared statement: a connection pooler must use session mode",
+                error,
+            ),
+            _ => trouble(ErrorClass::Other, "PostgreSQL cannot be used", error),
+        }
+    }
+
+    fn rows_affected(done: &PgQueryResult) -> u64 {
+        done.rows_affected()
+    }
+
+    fn pieces<'i, T>(&self, items: &'i [T], weigh: impl Fn(&T) -> usize) -> Vec<&'i [T]> {
+        statement::chunks(items, weigh, MAX_ROWS_PER_STATEMENT, MAX_BYTES_PER_STATEMENT).collect()
+    }
+
+    fn one_of(statement: Statement<Self>, keys: &[&str]) -> Statement<Self> {
+        statement.text("= ANY(?)").add(|arguments: &mut PgArguments| arguments.add(keys))
+    }
+
+    fn pairs(statement: Statement<Self>, pairs: &[(&str, &str)]) -> Statement<Self> {
+        let (ones, others): (Vec<&str>, Vec<&str>) = pairs.iter().copied().unzip();
+        statement
+            .text("(SELECT * FROM unnest(?::text[], ?::text[]))")
+            .add(|arguments: &mut PgArguments| arguments.add(ones))
+            .add(|arguments: &mut PgArguments| arguments.add(others))
+    }
+
+    fn same_as_parameter(column: &str) -> String {
+        format!("{column} IS NOT DISTINCT FROM ?")
+    }
+
+    fn as_text(column: &str) -> String {
+        format!("\"{column}\"::text")
+    }
+
+    fn as_bigint(column: &str, of: ColumnType) -> String {
+        match of {
+            // PostgreSQL casts a boolean to a bigint only by way of an int.
+            ColumnType::Boolean => format!("{column}::int::bigint"),
+            _ => format!("{column}::bigint"),
+        }
+    }
+
+    fn from_bigint(of: ColumnType) -> &'static str {
+        match of {
+            ColumnType::Boolean => "?::bigint::int::boolean",
+            ColumnType::Int => "?::bigint::int",
+            ColumnType::Bigint | ColumnType::Text => "?",
+        }
+    }
+
+    fn rows(
+        statement: Statement<Self>,
+        table: &SqlTable,
+        rows: &[Vec<Value<'_>>],
+        now: i64,
+    ) -> Statement<Self> {
+        let arrays: Vec<String> =
+            table.columns.iter().map(|(_, of)| format!("?::{}[]", type_name(*of))).collect();
+        // The time is bound last, wherever it is used.
+        let time = format!("${}::bigint", arrays.len() + 1);
+        let statement = statement.text(&format!("SELECT *, {time} FROM unnest({})", arrays.join(",")));
+        let columns = table.columns.iter().enumerate();
+        let statement = columns.fold(statement, |statement, (column, (_, of))| {
+            statement.add(|arguments: &mut PgArguments| add_column(arguments, *of, rows, column))
+        });
+        statement.bind(now)
+    }
+
+    fn write_over(table: &SqlTable) -> String {
+        table.on_conflict("IS DISTINCT FROM")
+    }
+
+    fn delete_assignments_of(uids: &[&str]) -> Statement<Self> {
+        Statement::new(
+            "DELETE FROM kubesvc_assignments s USING kubesvc_accounts a WHERE s.account_name = a.name AND a.uid ",
+        )
+        .one_of(uids)
+    }
+
+    fn count_connections(names: &[&str], now: i64) -> Statement<Self> {
+        Statement::new(
+            "UPDATE kubesvc_accounts a SET connections = h.held, last_updated = ? FROM \
+             (SELECT n.name, COUNT(DISTINCT s.agent_id)::int AS held FROM unnest(?::text[]) AS n(name) \
+             LEFT JOIN kubesvc_assignments s ON s.account_name = n.name AND s.reachable GROUP BY n.name) h \
+             WHERE a.name = h.name AND a.uid IS NOT NULL AND a.connections <> h.held",
+        )
+        .bind(now)
+        .add(|arguments: &mut PgArguments| arguments.add(names))
+    }
+
+    /// One statement for all lists.
+    async fn put_namespaces(
+        session: &mut Session<'_, Self>,
+        lists: &[(&str, String)],
+        now: i64,
+    ) -> Result<Vec<String>, StoreError> {
+        let (uids, texts): (Vec<&str>, Vec<&str>) =
+            lists.iter().map(|(uid, list)| (*uid, list.as_str())).unzip();
+        let update = Statement::new(
+            "UPDATE kubesvc_accounts a SET namespaces = l.list, \
+             last_updated = CASE WHEN a.namespaces IS NOT DISTINCT FROM l.list THEN a.last_updated ELSE ? END \
+             FROM unnest(?::text[], ?::text[]) AS l(uid, list) WHERE a.uid = l.uid RETURNING a.uid",
+        )
+        .bind(now)
+        .add(|arguments: &mut PgArguments| arguments.add(&uids))
+        .add(|arguments: &mut PgArguments| arguments.add(texts));
+        let there = session.all(update, |row| String::required::<Db>(row, 0)).await?;
+        let there: HashSet<&str> = there.iter().map(String::as_str).collect();
+        Ok(uids.into_iter().filter(|uid| !there.contains(uid)).map(str::to_owned).collect())
+    }
+}
+
+fn error_code(error: &sqlx::Error) -> Option<String> {
+    Some(error.as_database_error()?.code()?.into_owned())
+}
+
+/// Classifies an error at startup, where a missing database, user or privilege is a configuration error. An
+/// unreachable server is not: it may become available.
+pub(super) fn at_start(address: &ServerAddress, error: sqlx::Error) -> StoreError {
+    let unfit = |what: &str, todo: &str| StoreError::Unfit(format!("{what} ({error}): {todo}"));
+    match error_code(&error).as_deref() {
+        Some("28P01" | "28000") => unfit(
+            &format!("PostgreSQL refuses the user {:?} of the database {address}", address.user),
+            "check user and password in kubesvc.database.url, and the server's pg_hba.conf",
+        ),
+        Some("3D000") => unfit(
+            &format!("PostgreSQL has no database {address}"),
+            "create it with CREATE DATABASE, or correct kubesvc.database.url",
+        ),
+        Some("42501") => unfit(
+            &format!("the user {:?} may not create tables in the database {address}", address.user),
+            "grant it with GRANT CREATE, USAGE ON SCHEMA public, or make it the owner of the database",
+        ),
+        Some("25006") => unfit(
+            &format!("the database {address} is read-only"),
+            "set kubesvc.database.url to the primary server",
+        ),
+        Some(_) => match Postgres::classify(error) {
+            StoreError::Unfit(why) => StoreError::Unfit(format!("the database {address}: {why}")),
+            other => other,
+        },
+        None => match error {
+            sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut if !is_about_tls(&error) => {
+                StoreError::unavailable(format!(
+                    "no connection to the database {address} ({error}): check that PostgreSQL runs there, and host and \
+                     port in kubesvc.database.url"
+                ))
+            }
+            sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::Configuration(_)
+            | sqlx::Error::Protocol(_) => unfit(
+                &format!("no PostgreSQL server can be used at {address}"),
+                "check host, port and TLS in kubesvc.database.url",
+            ),
+            error => Postgres::classify(error),
+        },
+    }
+}

@@ -1,0 +1,181 @@
+//! The connections to a database: one for writes, and a few for reads.
+
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use sqlx::pool::{Pool, PoolConnection, PoolOptions};
+use sqlx::{Connection, Database};
+
+use crate::error::{self, StoreError};
+
+/// Time limit for connecting to a server, or for checking that a connection still works.
+pub(super) const CONNECTION_TIMEOUT: Duration = Duration::from_secs(4);
+/// Maximum number of connections for reads.
+pub(crate) const MAX_READERS: u32 = 4;
+
+/// Invariant of a borrowed connection.
+const CONNECTION_IS_PRESENT: &str = "it is there until it is given back";
+
+/// A connection pool: its settings and its current use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolSettings {
+    /// Purpose of its connections: `writer` or `readers`.
+    pub name: &'static str,
+    /// The scheme of the database's URL: `sqlite`, `mysql` (also MariaDB) or `postgres`.
+    pub database: &'static str,
+    /// Maximum number of connections.
+    pub max_connections: u32,
+    /// Number of connections kept open.
+    pub min_connections: u32,
+    /// Time limit for acquiring a connection.
+    pub acquire_timeout: Duration,
+    /// Time after which an idle connection is closed; `None`: never.
+    pub idle_timeout: Option<Duration>,
+    /// Maximum age of a connection; `None`: unlimited.
+    pub max_lifetime: Option<Duration>,
+    /// Current number of connections.
+    pub connections: u32,
+    /// Number of these that are idle.
+    pub idle_connections: usize,
+}
+
+/// The connection pools of a database.
+pub(crate) struct Pools<DB: Database> {
+    writer: RwLock<Pool<DB>>,
+    readers: RwLock<Pool<DB>>,
+    server: Option<ServerPools<DB>>,
+    classify: fn(sqlx::Error) -> StoreError,
+}
+
+/// What is needed to replace the pools of a server.
+struct ServerPools<DB: Database> {
+    options: PoolOptions<DB>,
+    connect: <DB::Connection as Connection>::Options,
+}
+
+impl<DB: Database> ServerPools<DB> {
+    fn pool(&self, max_connections: u32) -> Pool<DB> {
+        self.options.clone().max_connections(max_connections).connect_lazy_with(self.connect.clone())
+    }
+}
+
+impl<DB: Database> Pools<DB> {
+    /// The pools of a file.
+    pub(crate) fn of_file(
+        writer: Pool<DB>,
+        readers: Pool<DB>,
+        classify: fn(sqlx::Error) -> StoreError,
+    ) -> Self {
+        Self { writer: RwLock::new(writer), readers: RwLock::new(readers), server: None, classify }
+    }
+
+    /// The pools of a server. They connect on first use.
+    pub(crate) fn of_server(
+        options: PoolOptions<DB>,
+        connect: <DB::Connection as Connection>::Options,
+        classify: fn(sqlx::Error) -> StoreError,
+    ) -> Self {
+        let options = options
+            .acquire_timeout(CONNECTION_TIMEOUT)
+            .max_lifetime(Duration::from_secs(30 * 60))
+            .idle_timeout(Duration::from_secs(10 * 60));
+        let server = ServerPools { options, connect };
+        let (writer, readers) = (RwLock::new(server.pool(1)), RwLock::new(server.pool(MAX_READERS)));
+        Self { writer, readers, server: Some(server), classify }
+    }
+
+    /// Borrows the connection for writes. The caller returns it with [`Pools::give_back`].
+    pub(crate) async fn writer(&self) -> Result<Borrowed<DB>, StoreError> {
+        let pool = self.writer.read().clone();
+        self.borrow(pool).await
+    }
+
+    /// Borrows a connection for reads. The caller returns it with [`Pools::give_back`].
+    pub(crate) async fn reader(&self) -> Result<Borrowed<DB>, StoreError> {
+        let pool = self.readers.read().clone();
+        self.borrow(pool).await
+    }
+
+    async fn borrow(&self, pool: Pool<DB>) -> Result<Borrowed<DB>, StoreError> {
+        let connection = Some(pool.acquire().await.map_err(self.classify)?);
+        Ok(Borrowed { connection, close_if_abandoned: self.server.is_some() })
+    }
+
+    /// Returns a connection to its pool, or closes it if `result` says that it is suspect: a server may still send
+    /// the answer to an earlier statement, and after a full disk or a failed read SQLite may have rolled back by
+    /// itself, which sqlx does not notice. A new connection starts clean. If the server is read-only, all connections
+    /// are replaced.
+    pub(crate) fn give_back<T>(&self, mut connection: Borrowed<DB>, result: &Result<T, StoreError>) {
+        let held = connection.connection.take();
+        let Err(error) = result else { return };
+        if error::leaves_suspect(error)
+            && let Some(mut held) = held
+        {
+            held.close_on_drop();
+        }
+        if error::is_wrong_server(error) {
+            self.renew();
+        }
+    }
+
+    /// The settings and current use of both pools.
+    pub(crate) fn settings(&self) -> Vec<PoolSettings> {
+        vec![settings("writer", &self.writer.read()), settings("readers", &self.readers.read())]
+    }
+
+    /// Replaces all connections: the server's name may resolve to another server by now.
+    fn renew(&self) {
+        if let Some(server) = &self.server {
+            *self.writer.write() = server.pool(1);
+            *self.readers.write() = server.pool(MAX_READERS);
+        }
+    }
+}
+
+fn settings<DB: Database>(name: &'static str, pool: &Pool<DB>) -> PoolSettings {
+    let options = pool.options();
+    PoolSettings {
+        name,
+        database: DB::URL_SCHEMES.first().copied().unwrap_or(DB::NAME),
+        max_connections: options.get_max_connections(),
+        min_connections: options.get_min_connections(),
+        acquire_timeout: options.get_acquire_timeout(),
+        idle_timeout: options.get_idle_timeout(),
+        max_lifetime: options.get_max_lifetime(),
+        connections: pool.size(),
+        idle_connections: pool.num_idle(),
+    }
+}
+
+/// A pooled connection. A connection to a server is closed unless it is [returned](Pools::give_back): a caller
+/// cancelled in the middle of a statement leaves one that may never answer again, and the pool would wait forever to
+/// check it.
+pub(crate) struct Borrowed<DB: Database> {
+    connection: Option<PoolConnection<DB>>,
+    close_if_abandoned: bool,
+}
+
+impl<DB: Database> Deref for Borrowed<DB> {
+    type Target = DB::Connection;
+
+    fn deref(&self) -> &Self::Target {
+        self.connection.as_ref().expect(CONNECTION_IS_PRESENT)
+    }
+}
+
+impl<DB: Database> DerefMut for Borrowed<DB> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        self.connection.as_mut().expect(CONNECTION_IS_PRESENT)
+    }
+}
+
+impl<DB: Database> Drop for Borrowed<DB> {
+    fn drop(&mut self) {
+        if self.close_if_abandoned
+            && let Some(connection) = &mut self.connection
+        {
+            connection.close_on_drop();
+        }
+    }
+}

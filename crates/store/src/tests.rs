@@ -1,0 +1,10 @@
+//! Contract tests of the store, run against every database, and tests specific to each database.
+
+pub(super) mod contract;
+mod copy_database;
+mod faults;
+mod fence_contract;
+mod manual_edits;
+mod mysql;
+mod postgres;
+mod sqlite;

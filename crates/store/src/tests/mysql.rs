@@ -1,0 +1,107 @@
+use super::contract::{self, row};
+use super::{faults, manual_edits};
+use crate::url::{self, DatabaseUrl};
+use crate::{Store, StoreError, VendorTables, open};
+use kubesvc_core::account_row::AccountRow;
+use kubesvc_testkit::databases::Kind;
+
+mod shared_contract {
+    use super::*;
+
+    contract::contract_tests!(fresh());
+
+    async fn fresh() -> (std::sync::Arc<dyn Store>, manual_edits::ServerDatabase) {
+        let home = manual_edits::ServerDatabase::new(Kind::MariaDb).await;
+        (home.open().await, home)
+    }
+}
+
+mod fence_contract {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::tests::fence_contract::{
+        Streaming, a_writer_that_sleeps_in_its_transaction_is_waited_for, contract_tests,
+    };
+    use crate::url::{DatabaseUrl, parse};
+
+    contract_tests!(fresh());
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_writer_that_sleeps_in_its_transaction_is_waited_for_by_the_next() {
+        let (one, other, _home) = fresh().await;
+        a_writer_that_sleeps_in_its_transaction_is_waited_for(&one, &other).await;
+    }
+
+    async fn fresh() -> (Arc<dyn Streaming>, Arc<dyn Streaming>, manual_edits::ServerDatabase) {
+        let home = manual_edits::ServerDatabase::new(Kind::MariaDb).await;
+        (replica(&home).await, replica(&home).await, home)
+    }
+
+    async fn replica(home: &manual_edits::ServerDatabase) -> Arc<dyn Streaming> {
+        let Ok(DatabaseUrl::MySql(address)) = parse(&home.url) else { unreachable!("it is one") };
+        Arc::new(crate::mysql::open(&address, VendorTables::Refuse).await.expect("it opens"))
+    }
+}
+
+mod with_manual_edits {
+    use super::*;
+
+    manual_edits::contract_tests!(Kind::MariaDb);
+}
+
+mod under_faults {
+    use super::*;
+
+    faults::contract_tests!(Kind::MariaDb);
+}
+
+#[tokio::test]
+async fn a_server_that_may_only_be_read_is_unavailable_until_it_may_be_written() {
+    let house = faults::FaultyServer::new(Kind::MariaDb).await;
+    let database = house.database().to_owned();
+    house
+        .by_hand(&format!("CREATE USER app@'%' IDENTIFIED BY 'a'; GRANT ALL ON {database}.* TO app@'%'"))
+        .await;
+    let url = house.url.replace("kubesvc:p%40ss%2Fword", "app:a");
+    let store = open(&url, VendorTables::Refuse).await.expect("it opens");
+    house.by_hand("SET GLOBAL read_only = 1").await;
+    let said = faults::unavailable(store.put_accounts(&[row("one", "uid-1")]).await);
+    assert!(said.contains("is read-only"), "{said}");
+    assert_eq!(faults::rows(&*store).await, []);
+    house.by_hand("SET GLOBAL read_only = 0").await;
+    store.put_accounts(&[row("one", "uid-1")]).await.expect("written");
+}
+
+#[tokio::test]
+async fn a_row_that_the_server_cannot_take_at_once_is_refused() {
+    let house = faults::FaultyServer::new(Kind::MariaDb).await;
+    house.by_hand("SET GLOBAL max_allowed_packet = 1048576").await;
+    let store = house.open().await;
+    let large = AccountRow { definition: "d".repeat(1_000_000), ..row("large", "uid-1") };
+    let error = store.put_accounts(&[large]).await.expect_err("refused");
+    assert!(matches!(error, StoreError::Refused { .. }), "{error:?}");
+    assert!(error.in_full().contains("max_allowed_packet"), "{}", error.in_full());
+    let fits = |at: usize| AccountRow {
+        definition: "d".repeat(200_000),
+        ..row(&format!("fits-{at}"), &format!("uid-{at}"))
+    };
+    let wanted: Vec<AccountRow> = (0..9).map(fits).collect();
+    store.put_accounts(&wanted).await.expect("in several statements");
+    assert_eq!(faults::rows(&*store).await, wanted);
+}
+
+#[tokio::test]
+async fn server_ends_a_client_idle_in_a_transaction() {
+    let home = manual_edits::ServerDatabase::new(Kind::MariaDb).await;
+    let Ok(DatabaseUrl::MySql(address)) = url::parse(&home.url) else { unreachable!("it is MariaDB's") };
+    let store = crate::mysql::open(&address, VendorTables::Refuse).await.expect("it opens");
+    let mut connection = store.pools.writer().await.expect("it connects");
+    let times: (u64, u64) = sqlx::query_as(
+        "SELECT CAST(@@idle_transaction_timeout AS UNSIGNED), CAST(@@wait_timeout AS UNSIGNED)",
+    )
+    .fetch_one(&mut *connection)
+    .await
+    .expect("it answers");
+    assert_eq!(times, (60, 660), "a leader that stands still holds nobody up for ever");
+}

@@ -1,0 +1,126 @@
+//! How a control plane is started: its options, and the command lines of etcd and kube-apiserver.
+
+use std::{path::Path, process::Command};
+
+use tokio::net::UnixStream;
+
+use super::{ControlPlane, START};
+use crate::{assets::Assets, folder::Folder, namespace::random, process::Process, wait::try_eventually};
+
+/// Options of a control plane.
+#[derive(Debug, Clone)]
+pub struct StartOptions {
+    pub(super) users: Vec<User>,
+    /// Whether writes are recorded for [`ControlPlane::writes`]. Defaults to true.
+    pub audit: bool,
+    /// Additional flags of the API server. They come last and therefore take precedence.
+    pub apiserver_flags: Vec<String>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct User {
+    pub(super) name: String,
+    groups: Vec<String>,
+    pub(super) token: String,
+}
+
+impl Default for StartOptions {
+    fn default() -> Self {
+        Self { users: Vec::new(), audit: true, apiserver_flags: Vec::new() }
+    }
+}
+
+impl StartOptions {
+    /// Options without the audit log, which costs the API server time.
+    pub fn without_audit() -> Self {
+        Self { audit: false, ..Self::default() }
+    }
+
+    /// Adds a user and returns its token. The user has no rights until RBAC objects grant some.
+    pub fn add_user(&mut self, name: &str, groups: &[&str]) -> String {
+        let token = random(32);
+        let groups = groups.iter().map(|&group| group.to_owned()).collect();
+        self.users.push(User { name: name.into(), groups, token: token.clone() });
+        token
+    }
+
+    /// Adds a user with a given token, such as one that another control plane accepts too.
+    pub fn add_user_with_token(&mut self, name: &str, groups: &[&str], token: &str) {
+        let groups = groups.iter().map(|&group| group.to_owned()).collect();
+        self.users.push(User { name: name.into(), groups, token: token.to_owned() });
+    }
+
+    /// Returns the lines of `--token-auth-file`.
+    pub(super) fn token_file(&self, admin: &str) -> String {
+        let mut text = format!("{admin},kubesvc-admin,kubesvc-admin,\"system:masters\"\n");
+        for User { name, groups, token } in &self.users {
+            text += &format!("{token},{name},{name},\"{}\"\n", groups.join(","));
+        }
+        text
+    }
+}
+
+/// A socket in the folder of the control plane, where both programs run. With a TCP port, the API server could
+/// connect to another process's etcd that has taken the port first.
+const ETCD_URL: &str = "unix://etcd.sock";
+
+impl ControlPlane {
+    pub(super) fn apiserver_command(&self) -> Command {
+        self.apiserver_command_at(self.port, ETCD_URL, "certificates")
+    }
+
+    /// Returns the command of an API server of this control plane on another port, with another URL of etcd and its
+    /// own folder for generated certificates.
+    pub(super) fn apiserver_command_at(&self, port: u16, etcd: &str, certificates: &str) -> Command {
+        let flag = |name: &str, file: &str| format!("--{name}={}", self.folder.file(file).display());
+        let mut command = Command::new(&self.assets.kube_apiserver);
+        command
+            .current_dir(self.folder.path())
+            .arg(format!("--etcd-servers={etcd}"))
+            .args(["--bind-address=127.0.0.1", &format!("--secure-port={port}")])
+            .arg(flag("cert-dir", certificates))
+            .arg(flag("tls-cert-file", "server.crt"))
+            .arg(flag("tls-private-key-file", "server.key"))
+            .arg(flag("client-ca-file", "ca.crt"))
+            .arg(flag("token-auth-file", "tokens.csv"))
+            .arg("--authorization-mode=RBAC")
+            .arg("--service-account-issuer=https://kubernetes.default.svc")
+            .arg(flag("service-account-key-file", "service-account.pub"))
+            .arg(flag("service-account-signing-key-file", "service-account.key"))
+            .arg("--service-cluster-ip-range=10.96.0.0/16")
+            // No controller creates the default service account that this plugin would wait for.
+            .arg("--disable-admission-plugins=ServiceAccount")
+            // The reconciler would publish the server's own address, and 127.0.0.1 is not allowed there.
+            .arg("--endpoint-reconciler-type=none")
+            .arg("--allow-privileged=true");
+        if self.options.audit {
+            command
+                .arg(flag("audit-policy-file", "audit-policy.yaml"))
+                .arg(flag("audit-log-path", "audit.log"))
+                .arg("--audit-log-mode=blocking");
+        }
+        command.args(&self.options.apiserver_flags);
+        command
+    }
+}
+
+pub(super) async fn start_etcd(assets: &Assets, folder: &Folder) -> Result<Process, String> {
+    let mut command = Command::new(&assets.etcd);
+    command
+        .current_dir(folder.path())
+        .args(["--data-dir", "etcd", "--listen-client-urls", ETCD_URL])
+        // Required flags; nothing connects to these addresses.
+        .args(["--advertise-client-urls", "http://127.0.0.1:0", "--listen-peer-urls", "http://127.0.0.1:0"])
+        .args(["--unsafe-no-fsync", "--log-level=warn"]);
+    let process = Process::spawn("etcd", &command, &folder.file("etcd.log"))?;
+    try_eventually("etcd", START, async || match process.check_running() {
+        Err(reason) => Ok(Err(reason)),
+        Ok(()) => listening(&folder.file("etcd.sock")).await.map(Ok),
+    })
+    .await??;
+    Ok(process)
+}
+
+async fn listening(socket: &Path) -> Result<(), String> {
+    UnixStream::connect(socket).await.map(drop).map_err(|e| format!("{}: {e}", socket.display()))
+}

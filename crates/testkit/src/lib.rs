@@ -1,0 +1,33 @@
+//! What the tests, the demo and the benchmarks start: real control planes, and programs that never outlive them.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `assets.rs` | the programs etcd, kube-apiserver and kubectl: found, or built once from `controlplane/`; Helm, built once from `tests/helm` |
+//! | `controlplane.rs`, `controlplane/start.rs` | a Kubernetes API server with its own etcd, ready in a few seconds; several can run side by side |
+//! | `controlplane/second.rs` | a second API server on the same etcd, with watches that can be held back |
+//! | `kubectl.rs`, `helm.rs` | the real kubectl and Helm, run against a control plane |
+//! | `audit.rs` | the writes that the API server received |
+//! | `kubeconfig.rs` | kubeconfigs for any user, and the certificates behind them |
+//! | `namespace.rs` | a separate namespace for each test |
+//! | `process.rs`, `folder.rs` | child processes and folders that are removed however the test ends |
+//! | `databases.rs`, `databases/` | private MariaDB and PostgreSQL servers, including full ones |
+//! | `simulated_agent.rs` | an agent without clusters that speaks the real protocol and answers as configured |
+//! | `wait.rs`, `ports.rs` | waiting for a condition, progress output, and free ports |
+//!
+//! Setting `KUBESVC_TEST_KEEP` to anything keeps the folders, with every log in them.
+
+pub mod assets;
+pub mod audit;
+pub mod controlplane;
+pub mod databases;
+pub mod folder;
+pub mod helm;
+pub mod kubeconfig;
+pub mod kubectl;
+pub mod namespace;
+pub mod ports;
+pub mod process;
+pub mod simulated_agent;
+pub mod wait;
+
+pub use wait::must;

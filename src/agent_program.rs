@@ -1,8 +1,0 @@
-//! Composition root of `kubesvc-agent`.
-
-mod accounts;
-mod cli;
-mod identity;
-mod reload;
-
-pub use cli::main;

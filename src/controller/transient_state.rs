@@ -1,0 +1,342 @@
+//! What the leader keeps of an account in memory beside its object: facts that may be lost at any time and are
+//! determined again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::informers::AccountKey;
+use kubesvc_core::failure::Failure;
+use kubesvc_core::lifecycle::{CredentialFact, Fact, Tick};
+use kubesvc_core::secret_reference::is_read_by_operator;
+use kubesvc_core::{AgentId, GrantEpoch, KubesvcAccount, State};
+
+/// Minimum delays, in ticks, before the credential is read again for an agent's replica, after each consecutive time.
+/// The last one repeats.
+const REREAD_DELAYS: [Tick; 4] = [5, 10, 30, 60];
+
+/// While this is unchanged, the account is in the same state for the retry clock.
+type RetryStage = (State, GrantEpoch, i32);
+
+/// The transient state of one account.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TransientState {
+    /// The account's name, to wake a rival when the object goes.
+    pub(super) account_name: String,
+    /// The stage last seen, and the tick since which it lasts.
+    stage: Option<RetryStage>,
+    pub(super) since: Tick,
+    /// The verdict on the credential for this generation of the spec.
+    pub(super) credential: Fact<Result<CredentialFact, Failure>>,
+    generation: i64,
+    /// Resolving the credential takes longer than the limit after which it counts as slow.
+    pub(super) credential_slow: bool,
+    /// Read the credential again although the object did not change.
+    pub(super) recheck: bool,
+    /// The credential differs from the one judged before.
+    pub(super) credential_changed: bool,
+    judged: Option<Result<CredentialFact, Failure>>,
+    credential_mismatches: CredentialMismatches,
+    /// The sessions of the zone were read since the last look. Valid for one look: while a revoke waits, others may
+    /// register.
+    pub(super) sessions_are_read: bool,
+    /// The database refuses the row: the account proceeds without it.
+    pub(super) row_refused: bool,
+    /// The resourceVersion for which the row was last projected.
+    projected_version: Option<String>,
+    /// Number of consecutive failed requests.
+    pub(super) errors: u32,
+}
+
+/// How many times in a row the credential was read again because an agent's replica found another one, and the
+/// earliest tick for the next time.
+#[derive(Clone, Copy, Debug, Default)]
+struct CredentialMismatches {
+    count: usize,
+    next: Tick,
+}
+
+/// The transient states of all accounts.
+#[derive(Debug, Default)]
+pub(super) struct TransientStates(Mutex<StatesByUid>);
+
+#[derive(Debug, Default)]
+struct StatesByUid {
+    by_uid: HashMap<String, TransientState>,
+    /// uids seen under a key; more than one while a name is reused.
+    uids: HashMap<AccountKey, Vec<String>>,
+}
+
+impl TransientStates {
+    /// Returns the transient state of an account, updated to its current object. `sessions_are_read` is returned only
+    /// once.
+    pub(super) fn observe(&self, account: &KubesvcAccount, now: Tick) -> TransientState {
+        let status = account.status_or_default();
+        let stage = (status.state(), status.epoch, status.failed_count);
+        let mut states = self.0.lock();
+        if !states.by_uid.contains_key(account.uid()) {
+            states.uids.entry(AccountKey::of(account)).or_default().push(account.uid().to_owned());
+        }
+        let transient_state =
+            states.by_uid.entry(account.uid().to_owned()).or_insert_with(|| TransientState {
+                // Judge once even if the object did not change: the Secret may have changed while no replica led.
+                recheck: is_read_by_operator(account.spec.agent_source()),
+                account_name: account.account_name().to_owned(),
+                ..TransientState::default()
+            });
+        if transient_state.stage != Some(stage) {
+            transient_state.stage = Some(stage);
+            transient_state.since = now;
+            transient_state.sessions_are_read = false;
+        }
+        if transient_state.generation != account.generation() {
+            transient_state.generation = account.generation();
+            transient_state.credential = Fact::Unknown;
+            transient_state.row_refused = false;
+        }
+        let seen = transient_state.clone();
+        transient_state.sessions_are_read = false;
+        seen
+    }
+
+    /// Changes the transient state of an account, if there is one.
+    pub(super) fn update(&self, uid: &str, change: impl FnOnce(&mut TransientState)) {
+        if let Some(transient_state) = self.0.lock().by_uid.get_mut(uid) {
+            change(transient_state);
+        }
+    }
+
+    /// Records the verdict on a credential.
+    pub(super) fn judged(&self, uid: &str, verdict: Result<CredentialFact, Failure>) {
+        self.update(uid, |transient_state| {
+            transient_state.credential_changed |=
+                transient_state.judged.as_ref().is_some_and(|before| differ(before, &verdict));
+            transient_state.judged = Some(verdict.clone());
+            transient_state.credential = Fact::Known(verdict);
+            transient_state.credential_slow = false;
+            transient_state.recheck = false;
+        });
+    }
+
+    /// Records that a status was written: the verdict it was based on does not apply to the next.
+    pub(super) fn wrote_status(&self, uid: &str, now: Tick) {
+        self.update(uid, |transient_state| {
+            transient_state.stage = None;
+            transient_state.since = now;
+            transient_state.credential = Fact::Unknown;
+            transient_state.credential_slow = false;
+            transient_state.credential_changed = false;
+            transient_state.sessions_are_read = false;
+            transient_state.errors = 0;
+        });
+    }
+
+    /// Whether resolving the credential is known to take long.
+    pub(super) fn awaits_credential(&self, uid: &str) -> bool {
+        self.0.lock().by_uid.get(uid).is_some_and(|transient_state| transient_state.credential_slow)
+    }
+
+    /// Records that the row is projected for this version of the object. Returns `false` if it was already, so that
+    /// nothing can have changed.
+    pub(super) fn row_needs_projection(&self, account: &KubesvcAccount) -> bool {
+        let version = &account.metadata.resource_version;
+        let mut needs_projection = true;
+        self.update(account.uid(), |transient_state| {
+            needs_projection =
+                transient_state.projected_version.is_none() || transient_state.projected_version != *version;
+            transient_state.projected_version.clone_from(version);
+        });
+        needs_projection
+    }
+
+    /// Requests that the credential is read again.
+    pub(super) fn recheck_credential(&self, uid: &str) {
+        self.update(uid, |transient_state| transient_state.recheck = true);
+    }
+
+    /// The uids and account names that objects under a key have had.
+    pub(super) fn known(&self, key: &AccountKey) -> Vec<(String, String)> {
+        let states = self.0.lock();
+        let uids = states.uids.get(key).into_iter().flatten();
+        uids.filter_map(|uid| Some((uid.clone(), states.by_uid.get(uid)?.account_name.clone()))).collect()
+    }
+
+    /// Records that an agent's replica found another credential than the granted one. The credential is read again
+    /// now or, if that was done recently, at the returned tick.
+    pub(super) fn credential_mismatched(&self, uid: &str, now: Tick) -> Option<Tick> {
+        let mut later = None;
+        self.update(uid, |transient_state| {
+            let mismatches = &mut transient_state.credential_mismatches;
+            if mismatches.next > now {
+                later = Some(mismatches.next);
+                return;
+            }
+            mismatches.next = now + REREAD_DELAYS[mismatches.count.min(REREAD_DELAYS.len() - 1)];
+            mismatches.count += 1;
+            transient_state.recheck = true;
+        });
+        later
+    }
+
+    /// Records that no replica finds another credential any more.
+    pub(super) fn credential_matched(&self, uid: &str) {
+        self.update(uid, |transient_state| transient_state.credential_mismatches.count = 0);
+    }
+
+    /// Forgets the object under a key. Returns the uids and account names it had.
+    pub(super) fn forget(&self, key: &AccountKey) -> Vec<(String, String)> {
+        let mut states = self.0.lock();
+        let uids = states.uids.remove(key).unwrap_or_default();
+        uids.into_iter()
+            .filter_map(|uid| Some((uid.clone(), states.by_uid.remove(&uid)?.account_name)))
+            .collect()
+    }
+}
+
+/// Whether two verdicts differ in the credential or in its validity.
+fn differ(before: &Result<CredentialFact, Failure>, now: &Result<CredentialFact, Failure>) -> bool {
+    match (before, now) {
+        (Ok(before), Ok(now)) => !now.is(before.version.as_deref()),
+        (before, now) => before != now,
+    }
+}
+
+/// Elections that are decided but not yet written, by agent. Accounts that become ACTIVE at the same time count them,
+/// so that they do not all choose the same agent. Bounded by the accounts reconciled concurrently.
+#[derive(Debug, Default)]
+pub(super) struct Elections(Arc<Mutex<HashMap<AgentId, usize>>>);
+
+/// An election that is being written. Ends when dropped.
+pub(super) struct PendingElection {
+    elections: Arc<Mutex<HashMap<AgentId, usize>>>,
+    agent_id: AgentId,
+}
+
+impl Elections {
+    /// Counts an election of this agent until the returned value is dropped.
+    pub(super) fn begin(&self, agent_id: AgentId) -> PendingElection {
+        *self.0.lock().entry(agent_id.clone()).or_default() += 1;
+        PendingElection { elections: Arc::clone(&self.0), agent_id }
+    }
+
+    /// Number of elections of this agent that are being written.
+    pub(super) fn of(&self, agent_id: &AgentId) -> usize {
+        self.0.lock().get(agent_id).copied().unwrap_or_default()
+    }
+}
+
+impl Drop for PendingElection {
+    fn drop(&mut self) {
+        let mut elections = self.elections.lock();
+        if let Some(count) = elections.get_mut(&self.agent_id) {
+            *count -= 1;
+            if *count == 0 {
+                elections.remove(&self.agent_id);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kubesvc_core::KubesvcAccountSpec;
+    use kubesvc_core::spec::SecretKeyReference;
+
+    #[test]
+    fn row_is_projected_once_for_each_resource_version() {
+        let mut account = KubesvcAccount::new("prod", KubesvcAccountSpec::default());
+        account.metadata.uid = Some("uid-prod".to_owned());
+        account.metadata.resource_version = Some("7".to_owned());
+        let transient_states = TransientStates::default();
+        transient_states.observe(&account, 0);
+        assert!(
+            transient_states.row_needs_projection(&account)
+                && !transient_states.row_needs_projection(&account)
+        );
+        account.metadata.resource_version = Some("8".to_owned());
+        assert!(
+            transient_states.row_needs_projection(&account)
+                && !transient_states.row_needs_projection(&account)
+        );
+    }
+
+    #[test]
+    fn read_sessions_count_for_one_reconcile() {
+        let mut account = KubesvcAccount::new("prod", KubesvcAccountSpec::default());
+        account.metadata.uid = Some("uid-prod".to_owned());
+        let transient_states = TransientStates::default();
+        assert!(!transient_states.observe(&account, 0).sessions_are_read);
+        transient_states.update("uid-prod", |transient_state| transient_state.sessions_are_read = true);
+        assert!(transient_states.observe(&account, 0).sessions_are_read);
+        assert!(
+            !transient_states.observe(&account, 30).sessions_are_read,
+            "an agent may have come to another replica"
+        );
+    }
+
+    #[test]
+    fn a_mismatched_credential_is_read_again_at_growing_intervals() {
+        let mut account = KubesvcAccount::new("prod", KubesvcAccountSpec::default());
+        account.metadata.uid = Some("uid-prod".to_owned());
+        let transient_states = TransientStates::default();
+        transient_states.observe(&account, 0);
+        let reread: Vec<_> = (100..400)
+            .filter(|now| transient_states.credential_mismatched("uid-prod", *now).is_none())
+            .collect();
+        assert_eq!(reread, [100, 105, 115, 145, 205, 265, 325, 385]);
+        assert!(transient_states.observe(&account, 400).recheck);
+        assert_eq!(transient_states.credential_mismatched("uid-prod", 400), Some(445));
+        transient_states.credential_matched("uid-prod");
+        assert_eq!(transient_states.credential_mismatched("uid-prod", 445), None);
+        assert_eq!(transient_states.credential_mismatched("uid-prod", 446), Some(450), "it begins anew");
+    }
+
+    #[test]
+    fn other_labels_of_a_secret_are_no_other_credential() {
+        let mut account = KubesvcAccount::new("prod", KubesvcAccountSpec::default());
+        account.metadata.uid = Some("uid-prod".to_owned());
+        let (transient_states, version) =
+            (TransientStates::default(), |number: u8| Some(format!("uid/{number}")));
+        transient_states.observe(&account, 0);
+        transient_states.judged("uid-prod", Ok(CredentialFact::new(version(1))));
+        let same_as = version(1).into_iter().collect();
+        transient_states.judged("uid-prod", Ok(CredentialFact { version: version(2), same_as }));
+        assert!(!transient_states.observe(&account, 1).credential_changed);
+        transient_states.judged("uid-prod", Ok(CredentialFact::new(version(3))));
+        assert!(transient_states.observe(&account, 2).credential_changed);
+    }
+
+    #[test]
+    fn a_credential_from_a_secret_is_judged_once_by_each_leader() {
+        let mut spec = KubesvcAccountSpec::default();
+        spec.kubeconfig.secret_ref = Some(SecretKeyReference { name: "prod".to_owned(), key: None });
+        let mut account = KubesvcAccount::new("prod", spec);
+        account.metadata.uid = Some("uid-prod".to_owned());
+        let transient_states = TransientStates::default();
+        assert!(
+            transient_states.observe(&account, 0).recheck,
+            "the Secret may have changed while nobody led"
+        );
+        transient_states.judged("uid-prod", Ok(CredentialFact::new(None)));
+        assert!(!transient_states.observe(&account, 1).recheck);
+        transient_states.recheck_credential("uid-prod");
+        assert!(transient_states.observe(&account, 2).recheck, "the Secret has changed");
+
+        account.spec.kubeconfig.secret_ref = None;
+        account.metadata.uid = Some("uid-other".to_owned());
+        assert!(!transient_states.observe(&account, 0).recheck, "there is no Secret to read");
+    }
+
+    #[test]
+    fn an_election_counts_while_it_is_written() {
+        let elections = Elections::default();
+        let (one, two) = (elections.begin("a".into()), elections.begin("a".into()));
+        assert_eq!((elections.of(&"a".into()), elections.of(&"b".into())), (2, 0));
+        drop(one);
+        assert_eq!(elections.of(&"a".into()), 1);
+        drop(two);
+        assert!(elections.0.lock().is_empty());
+    }
+}

@@ -1,0 +1,359 @@
+//! The lists of namespaces that this replica's agents reported. They are too long for an object, so only the rows
+//! have them.
+//!
+//! All pending lists share a transaction. They use the connection that writes rows; a transaction for each list would
+//! delay the rows that activations wait for.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tracing::{debug, warn};
+
+use crate::hub::sessions::events::{SessionEvent, SessionSubscriber};
+use crate::hub::table_writers::{RETRY_DELAYS, ROWLESS_RETRY_DELAY, TableWriters};
+use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::work_queue::WorkQueue;
+use kubesvc_store::{NamespaceList, Store, StoreError};
+
+/// Maximum number and total bytes of lists in one write.
+const MAX_LISTS_PER_WRITE: usize = 256;
+const MAX_BYTES_PER_WRITE: usize = 1 << 20;
+/// Maximum number of retries of a list whose row does not exist yet.
+const MAX_RETRIES: usize = 4;
+/// Interval of rewrites, and maximum number of lists in each: a row may have been inserted again without its list.
+/// Rewriting an unchanged list has no effect.
+const REWRITE_INTERVAL: Duration = Duration::from_secs(60);
+const MAX_LISTS_PER_REWRITE: usize = 1000;
+
+/// Maximum size of the lists of static accounts, in bytes: an agent may have 1,000 such accounts with 10,000
+/// namespaces each.
+const MAX_STATIC_BYTES: usize = 32 * 1024 * 1024;
+/// Size of a name without its characters, in bytes.
+const BYTES_PER_NAME: usize = size_of::<String>() + 16;
+
+/// Lists by account uid.
+#[derive(Debug, Default)]
+struct Lists {
+    of_accounts: HashMap<String, Arc<[String]>>,
+    /// Size of each list of a static account, in bytes.
+    static_bytes: HashMap<String, usize>,
+    all_static_bytes: usize,
+}
+
+/// The lists of static accounts have reached their maximum size.
+#[derive(Debug, PartialEq, Eq)]
+struct ListsTooLong;
+
+impl Lists {
+    fn get(&self, uid: &str) -> Option<&Arc<[String]>> {
+        self.of_accounts.get(uid)
+    }
+
+    fn uids(&self) -> Vec<String> {
+        self.of_accounts.keys().cloned().collect()
+    }
+
+    /// Stores a list. Returns whether it changed.
+    fn put(&mut self, uid: &str, names: Vec<String>, is_static: bool) -> Result<bool, ListsTooLong> {
+        if self.of_accounts.get(uid).is_some_and(|before| **before == *names) {
+            return Ok(false);
+        }
+        self.remove(uid);
+        if is_static {
+            let bytes = names.iter().map(|name| name.len() + BYTES_PER_NAME).sum();
+            if self.all_static_bytes + bytes > MAX_STATIC_BYTES {
+                return Err(ListsTooLong);
+            }
+            self.all_static_bytes += bytes;
+            self.static_bytes.insert(uid.to_owned(), bytes);
+        }
+        self.of_accounts.insert(uid.to_owned(), names.into());
+        Ok(true)
+    }
+
+    fn remove(&mut self, uid: &str) {
+        self.of_accounts.remove(uid);
+        self.all_static_bytes -= self.static_bytes.remove(uid).unwrap_or_default();
+    }
+}
+
+/// The lists, and the accounts whose list is to be written. A list is dropped when no session has its account any
+/// more.
+#[derive(Default)]
+pub(crate) struct NamespaceLists {
+    lists: Mutex<Lists>,
+    dirty: Arc<WorkQueue<String>>,
+}
+
+impl NamespaceLists {
+    fn get(&self, uid: &str) -> Option<Vec<String>> {
+        self.lists.lock().get(uid).map(|names| names.to_vec())
+    }
+}
+
+impl SessionSubscriber for NamespaceLists {
+    fn session_event(&self, _serial: u64, _event: SessionEvent<'_>) {}
+
+    fn account_orphaned(&self, uid: &str) {
+        self.lists.lock().remove(uid);
+    }
+}
+
+impl TableWriters {
+    /// Stores the namespaces that an agent reported for an account.
+    pub(crate) fn record_namespaces(&self, uid: &str, namespaces: Vec<String>) {
+        let is_static = self.context.accounts.by_uid(uid).is_some_and(|account| account.is_static());
+        let pending = &self.wakes.namespaces;
+        let put = pending.lists.lock().put(uid, namespaces, is_static);
+        match put {
+            Ok(true) => pending.dirty.wake(uid.to_owned()),
+            Ok(false) => {}
+            Err(ListsTooLong) => {
+                self.context.metrics.ignore("namespaces_room");
+                if self.context.may_log("namespaces_room", None) {
+                    warn!(
+                        uid,
+                        "the namespaces of a static account are not shown: all lists together are too long"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Returns the namespaces that an agent of this replica reported for an account.
+    pub(crate) fn namespaces(&self, uid: &str) -> Option<Vec<String>> {
+        self.wakes.namespaces.get(uid)
+    }
+}
+
+/// Where the lists are written.
+#[async_trait]
+pub trait NamespaceRows: Send + Sync {
+    /// Writes all of these lists or none. Returns the uids without a row.
+    ///
+    /// # Errors
+    /// The database is unavailable or refuses one.
+    async fn put(&self, lists: &[NamespaceList]) -> Result<Vec<String>, StoreError>;
+}
+
+/// The lists in the database.
+pub struct StoredNamespaces(pub Arc<dyn Store>);
+
+#[async_trait]
+impl NamespaceRows for StoredNamespaces {
+    async fn put(&self, lists: &[NamespaceList]) -> Result<Vec<String>, StoreError> {
+        self.0.put_namespace_lists(lists).await
+    }
+}
+
+/// Lists that were not written.
+#[derive(Debug, Default)]
+struct UnwrittenLists {
+    /// Without a row, or refused by the database.
+    rowless: Vec<String>,
+    /// The database is unavailable.
+    unavailable: Vec<String>,
+    /// Why it is unavailable.
+    error: Option<String>,
+}
+
+/// Remaining retries of lists without a row. Pure.
+#[derive(Debug, Default)]
+struct RowlessLists(HashMap<String, usize>);
+
+impl RowlessLists {
+    /// Records an attempt at these lists. A list without a row is retried a few times, one that waits for the database
+    /// without limit.
+    fn tried(&mut self, tried: &[String], missed: UnwrittenLists) -> Outcome<String> {
+        let mut before: HashMap<_, _> = tried.iter().filter_map(|uid| self.0.remove_entry(uid)).collect();
+        let mut again = Vec::new();
+        for uid in missed.rowless {
+            let left = before.remove(&uid).map_or(MAX_RETRIES, |left| left.saturating_sub(1));
+            if left > 0 {
+                self.0.insert(uid.clone(), left);
+                again.push(uid);
+            }
+        }
+        for uid in missed.unavailable {
+            self.0.extend(before.remove_entry(&uid));
+            again.push(uid);
+        }
+        match missed.error {
+            Some(error) => Outcome::Failed(again, error),
+            None if again.is_empty() => Outcome::Done,
+            None => Outcome::Again(again, ROWLESS_RETRY_DELAY),
+        }
+    }
+}
+
+/// Starts the task that writes the list of each account for which an agent reported one. A list lost in a crash is
+/// written when an agent holds the account again.
+pub(crate) fn start(background: &BackgroundTasks, tables: &Arc<TableWriters>) {
+    let [first, longest] = RETRY_DELAYS;
+    let task =
+        TaskSpec::new("namespace lists", "Writes the namespaces that agents report into rows of accounts");
+    let task = task.woken_by(&tables.wakes.namespaces.dirty).batch(MAX_LISTS_PER_WRITE);
+    // The store limits the time of each statement.
+    let task = task.every(REWRITE_INTERVAL).without_deadline().retry_delays(first, longest).logs_itself();
+    let tables = Arc::clone(tables);
+    let writer = ListWriter { tables, rowless: Mutex::default(), last_rewritten: Mutex::default() };
+    let writer = Arc::new(writer);
+    background.start(task, move |uids| Arc::clone(&writer).apply(uids));
+}
+
+struct ListWriter {
+    tables: Arc<TableWriters>,
+    rowless: Mutex<RowlessLists>,
+    /// Uid of the last list that was rewritten.
+    last_rewritten: Mutex<String>,
+}
+
+impl ListWriter {
+    /// Writes the lists of these accounts. Without any, marks the next lists to be rewritten.
+    async fn apply(self: Arc<Self>, uids: Vec<String>) -> Outcome<String> {
+        if uids.is_empty() {
+            let NamespaceLists { lists, dirty } = &*self.tables.wakes.namespaces;
+            let all = lists.lock().uids();
+            dirty.wake_all(next_after(all, &mut self.last_rewritten.lock()));
+            return Outcome::Unchanged;
+        }
+        let missed = write(&self.tables, &uids).await;
+        self.rowless.lock().tried(&uids, missed)
+    }
+}
+
+/// Returns the next uids in order after `last`, starting over at the end.
+fn next_after(mut uids: Vec<String>, last: &mut String) -> Vec<String> {
+    uids.sort_unstable();
+    let begin = uids.partition_point(|uid| uid.as_str() <= last.as_str());
+    let mut next = uids.split_off(begin);
+    next.truncate(MAX_LISTS_PER_REWRITE);
+    *last = if next.len() < MAX_LISTS_PER_REWRITE {
+        String::new()
+    } else {
+        next.last().cloned().unwrap_or_default()
+    };
+    next
+}
+
+/// Writes the lists of these accounts. Returns those to be retried.
+async fn write(tables: &TableWriters, uids: &[String]) -> UnwrittenLists {
+    let rows = &*tables.rows.namespaces;
+    let (mut missed, mut lists, mut bytes) = (UnwrittenLists::default(), Vec::new(), 0);
+    for uid in uids {
+        let Some(namespaces) = tables.namespaces(uid) else { continue };
+        bytes += namespaces.iter().map(String::len).sum::<usize>();
+        lists.push(NamespaceList { uid: uid.clone(), namespaces });
+        if bytes >= MAX_BYTES_PER_WRITE || lists.len() >= MAX_LISTS_PER_WRITE {
+            put(rows, &std::mem::take(&mut lists), &mut missed).await;
+            bytes = 0;
+        }
+    }
+    put(rows, &lists, &mut missed).await;
+    missed
+}
+
+async fn put(rows: &dyn NamespaceRows, lists: &[NamespaceList], missed: &mut UnwrittenLists) {
+    if lists.is_empty() {
+        return;
+    }
+    match rows.put(lists).await {
+        // One list at fault does not block the others.
+        Err(StoreError::Refused { .. }) if lists.len() > 1 => {
+            for list in lists.chunks(1) {
+                missed.take(list, rows.put(list).await);
+            }
+        }
+        answer => missed.take(lists, answer),
+    }
+}
+
+impl UnwrittenLists {
+    fn take(&mut self, lists: &[NamespaceList], answer: Result<Vec<String>, StoreError>) {
+        let error = match answer {
+            Ok(rowless) => return self.rowless.extend(rowless),
+            Err(error) => error,
+        };
+        let uids = lists.iter().map(|list| list.uid.clone());
+        let why = error.in_full();
+        debug!(lists = lists.len(), error = why, "cannot write lists of namespaces");
+        if matches!(error, StoreError::Unavailable(_)) {
+            self.unavailable.extend(uids);
+            self.error = Some(why);
+        } else {
+            self.rowless.extend(uids);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uids(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn namespace_lists_of_static_accounts_are_bounded_and_freed() {
+        let names = || (0..10_000).map(|one| format!("{one:0>20}")).collect::<Vec<_>>();
+        let mut lists = Lists::default();
+        let taken =
+            (0..1000).filter(|one| lists.put(&format!("static-{one}"), names(), true) == Ok(true)).count();
+        assert!(taken > 40 && taken < 100 && lists.all_static_bytes <= MAX_STATIC_BYTES, "{taken}");
+        assert_eq!(lists.put("static-999", names(), true), Err(ListsTooLong));
+        assert_eq!(lists.put("declared", names(), false), Ok(true), "those have room of their own");
+        assert_eq!(lists.put("static-0", names(), true), Ok(false));
+        lists.remove("static-0");
+        assert_eq!(lists.put("static-999", names(), true), Ok(true));
+        lists.uids().iter().for_each(|uid| lists.remove(uid));
+        assert_eq!((lists.all_static_bytes, lists.static_bytes.len()), (0, 0));
+    }
+
+    fn unavailable(names: &[&str]) -> UnwrittenLists {
+        let error = Some("it is away".to_owned());
+        UnwrittenLists { unavailable: uids(names), error, ..UnwrittenLists::default() }
+    }
+
+    fn without_row(names: &[&str]) -> UnwrittenLists {
+        UnwrittenLists { rowless: uids(names), ..UnwrittenLists::default() }
+    }
+
+    #[test]
+    fn a_list_waits_for_the_database_however_long_that_is_away() {
+        let mut rowless = RowlessLists::default();
+        for _ in 0..50 {
+            let outcome = rowless.tried(&uids(&["u"]), unavailable(&["u"]));
+            assert_eq!(outcome, Outcome::Failed(uids(&["u"]), "it is away".to_owned()));
+        }
+        assert_eq!(rowless.tried(&uids(&["u"]), UnwrittenLists::default()), Outcome::Done, "it was written");
+    }
+
+    #[test]
+    fn a_list_without_a_row_is_given_up_until_it_is_checked() {
+        let mut rowless = RowlessLists::default();
+        for _ in 0..MAX_RETRIES {
+            let outcome = rowless.tried(&uids(&["u"]), without_row(&["u"]));
+            assert_eq!(outcome, Outcome::Again(uids(&["u"]), ROWLESS_RETRY_DELAY));
+            rowless.tried(&uids(&["u"]), unavailable(&["u"]));
+        }
+        assert_eq!(rowless.tried(&uids(&["u"]), without_row(&["u"])), Outcome::Done);
+        assert!(rowless.0.is_empty(), "nothing is kept of it");
+    }
+
+    #[test]
+    fn every_list_is_checked_in_turn() {
+        let all: Vec<String> = (0..2500).map(|number| format!("{number:05}")).collect();
+        let (mut last, mut seen) = (String::new(), Vec::new());
+        for count in [1000, 1000, 500] {
+            let next = next_after(all.clone(), &mut last);
+            assert_eq!(next.len(), count);
+            seen.extend(next);
+        }
+        assert_eq!(seen, all);
+        assert_eq!(next_after(all.clone(), &mut last)[0], all[0]);
+    }
+}

@@ -1,0 +1,157 @@
+//! What the settings leave open to anyone who can reach a port: one log line each at startup, and a metric.
+
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use tracing::warn;
+
+use kubesvc_runtime::config::operator::OperatorSettings;
+
+const DATABASE_PLAINTEXT: &str = "database-plaintext";
+
+/// One exposure that settings can close.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Exposure {
+    /// Its name, used as the label of the metric.
+    name: &'static str,
+    is_open: bool,
+    /// What is exposed, and how to close it.
+    what: &'static str,
+}
+
+/// All exposures. `foreign`: whether accounts of other namespaces than the operator's own are watched.
+pub(super) fn exposures(settings: &OperatorSettings, foreign: bool) -> [Exposure; 8] {
+    let any = |namespaces: &[String]| foreign && namespaces.iter().any(|one| one == "*");
+    let door = |name, is_open, what| Exposure { name, is_open, what };
+    let accounts = &settings.accounts;
+    [
+        door(
+            "hub-plaintext",
+            true,
+            "agents receive credentials in plaintext on kubesvc.grpc.server.port; put a proxy with TLS in front of it",
+        ),
+        door(
+            "hub-open",
+            true,
+            "everyone who can reach kubesvc.grpc.server.port can pose as an agent of any zone; let only agents reach it, \
+             and set kubesvc.agents.approval: manual",
+        ),
+        door(
+            "offers",
+            settings.agents.offers,
+            "an account without a zone goes to a zone whose agents offer to take it; set kubesvc.agents.offers: false",
+        ),
+        door(
+            "agent-sources",
+            any(&accounts.agent_sources) || any(&accounts.operator_files),
+            "accounts of every watched namespace may use files and service accounts of agents, and files of the operator; \
+             set kubesvc.accounts.agentSources and operatorFiles",
+        ),
+        door(
+            "rest-plaintext",
+            true,
+            "REST receives credentials in plaintext on server.port; put a proxy with TLS in front of it",
+        ),
+        door(
+            "rest-open",
+            true,
+            "everyone who can reach server.port can read, change and delete accounts; let only trusted callers reach it",
+        ),
+        door(
+            "noop",
+            settings.secrets.noop,
+            "accounts may contain credentials in plaintext in their spec; set kubesvc.secrets.noop: false",
+        ),
+        door(
+            DATABASE_PLAINTEXT,
+            kubesvc_store::exposure(&settings.database_url).is_some_and(|database| database.may_be_plaintext),
+            "connections to the database on another machine may be without TLS; require TLS in kubesvc.database.url",
+        ),
+    ]
+}
+
+/// Logs each open exposure. The database's is logged before it is opened, see [`kubesvc_store::exposure`].
+pub(super) fn say(doors: &[Exposure]) {
+    for Exposure { name, what, .. } in
+        doors.iter().filter(|door| door.is_open && door.name != DATABASE_PLAINTEXT)
+    {
+        warn!(door = name, "open: {what} (docs/security.md)");
+    }
+}
+
+/// Registers the metric `kubesvc_security_open`.
+pub(super) fn register(doors: &[Exposure], registry: &mut Registry) {
+    let open: Family<[(&'static str, &'static str); 1], Gauge> = Family::default();
+    for door in doors {
+        open.get_or_create(&[("door", door.name)]).set(i64::from(door.is_open));
+    }
+    registry.register("kubesvc_security_open", "Whether settings leave this open", open);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kubesvc_runtime::config::{UnknownKeys, load_operator};
+    use kubesvc_runtime::telemetry::metrics::Metrics;
+
+    fn open(yaml: &str, foreign: bool) -> Vec<&'static str> {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), yaml).expect("written");
+        let loaded = load_operator(&[file.path().to_owned()], &|_| None, UnknownKeys::Error).expect("valid");
+        let doors = exposures(&loaded.settings, foreign);
+        doors.iter().filter(|door| door.is_open).map(|door| door.name).collect()
+    }
+
+    const ALWAYS_EXPOSED: [&str; 4] = ["hub-plaintext", "hub-open", "rest-plaintext", "rest-open"];
+
+    #[test]
+    fn the_defaults_leave_open_what_is_documented() {
+        let all =
+            ["hub-plaintext", "hub-open", "offers", "agent-sources", "rest-plaintext", "rest-open", "noop"];
+        assert_eq!(open("", true), all);
+        assert!(!open("", false).contains(&"agent-sources"), "all watched are the operator's own");
+    }
+
+    #[test]
+    fn each_exposure_is_closed_by_its_setting() {
+        let closed = "kubesvc: {agents.offers: false, secrets.noop: false, \
+                      accounts: {agentSources: [.], operatorFiles: [team]}}";
+        assert_eq!(open(closed, true), ALWAYS_EXPOSED);
+        let half = "kubesvc: {agents.offers: false, secrets.noop: false, accounts: {agentSources: [.]}}";
+        assert!(open(half, true).contains(&"agent-sources"), "the operator's files are open still");
+    }
+
+    #[test]
+    fn a_database_is_open_where_nothing_asks_for_tls_beyond_this_machine() {
+        let is_open =
+            |url: &str| open(&format!("kubesvc.database.url: '{url}'"), true).contains(&"database-plaintext");
+        for url in [
+            "postgres://u:p@db.example/k",
+            "postgres://u:p@db.example/k?sslmode=prefer",
+            "mysql://u:p@10.0.0.1/k",
+            "mysql://u:p@10.0.0.1/k?ssl-mode=DISABLED",
+        ] {
+            assert!(is_open(url), "{url}");
+        }
+        for url in [
+            "sqlite:///var/lib/k.db",
+            "postgres://u:p@localhost/k",
+            "mysql://u:p@127.0.0.1/k",
+            "postgres://u:p@[::1]/k",
+            "postgres://u:p@db.example/k?sslmode=verify-full",
+            "mysql://u:p@10.0.0.1/k?ssl-mode=REQUIRED",
+        ] {
+            assert!(!is_open(url), "{url}");
+        }
+    }
+
+    #[test]
+    fn the_metric_names_every_exposure() {
+        let settings = load_operator(&[], &|_| None, UnknownKeys::Error).expect("the defaults load").settings;
+        let mut metrics = Metrics::new();
+        register(&exposures(&settings, true), &mut metrics.registry);
+        let text = metrics.encode();
+        assert!(text.contains("kubesvc_security_open{door=\"hub-plaintext\"} 1"), "{text}");
+        assert!(text.contains("kubesvc_security_open{door=\"database-plaintext\"} 0"), "{text}");
+    }
+}

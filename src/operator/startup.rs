@@ -1,0 +1,162 @@
+//! The first steps of the operator: its ports, which answer from then on, and the database, which may be unreachable
+//! for a while.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use backon::{BackoffBuilder as _, ExponentialBuilder};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::{info, warn};
+
+use super::StartError;
+use crate::rest::{self, RestState, StartupState};
+use kubesvc_runtime::background_tasks::BackgroundTasks;
+use kubesvc_runtime::config::operator::ServerSettings;
+use kubesvc_runtime::listen::http::{HttpMetrics, HttpServer};
+use kubesvc_store::account_projection::Projection;
+use kubesvc_store::{Store, StoreError, VendorTables};
+
+/// Maximum delay between two attempts to open the database, before jitter, which at most doubles it.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
+
+/// The ports of REST and of the probes while the operator starts. They answer: alive, but not ready.
+pub(super) struct StartupPorts {
+    pub(super) rest_address: SocketAddr,
+    rest: oneshot::Sender<Router>,
+    /// `None` if REST answers the probes.
+    health: Option<oneshot::Sender<Router>>,
+    /// Ends the answers of the start. Dropped also if startup fails, so that probes do not hear that it continues.
+    started: DropGuard,
+}
+
+impl StartupPorts {
+    /// Listens on the ports, and answers from then on. `rest_connections` is the maximum number of REST connections.
+    ///
+    /// # Errors
+    /// A port cannot be listened on.
+    pub(super) async fn open(
+        settings: &ServerSettings,
+        rest_connections: usize,
+        starting: &StartupState,
+        http: &HttpMetrics,
+        background: &BackgroundTasks,
+        stop: &CancellationToken,
+    ) -> Result<Self, StartError> {
+        let address = &settings.address;
+        let rest = listen(address, settings.port, "server.address, server.port").await?;
+        let rest_address = rest.local_addr().map_err(StartError::Listener)?;
+        let health = match settings.health_port {
+            Some(port) => Some(listen(address, port, "server.address, server.health.port").await?),
+            None => None,
+        };
+        let started = stop.child_token();
+        let serve = |task, description, listener, [at_start, server]: [HttpServer; 2]| {
+            let (listener, first) = rest::second_listener(listener).map_err(StartError::Listener)?;
+            let at_start = at_start.serve(first, rest::starting(starting.clone()), started.clone());
+            let (sender, routes) = oneshot::channel();
+            let server = serve_with(routes, server, listener, stop.clone());
+            background.spawn(task, description, async move {
+                tokio::join!(at_start, server);
+            });
+            Ok::<_, StartError>(sender)
+        };
+        let rest_server = || {
+            let limits = rest::http_limits(rest_connections, settings.limits.clone());
+            HttpServer::new("rest", limits, http.clone())
+        };
+        let health_server = || HttpServer::new("health", rest::health_limits(), http.clone());
+        let rest = serve("REST", "Serves the API, health and metrics", rest, [rest_server(), rest_server()])?;
+        let health = health.map(|listener| {
+            let servers = [health_server(), health_server()];
+            serve("health", "Answers probes on a port of their own", listener, servers)
+        });
+        Ok(Self { rest_address, rest, health: health.transpose()?, started: started.drop_guard() })
+    }
+
+    /// Answers with the routes of `state` from now on.
+    pub(super) fn serve(self, state: RestState) {
+        // A server that is gone is an essential task that ended, which stops the operator.
+        if let Some(health) = self.health {
+            let _ = health.send(rest::health_router(state.clone()));
+        }
+        let _ = self.rest.send(rest::router(state));
+        drop(self.started);
+    }
+}
+
+/// Serves until `stop`, as soon as there are routes.
+async fn serve_with(
+    routes: oneshot::Receiver<Router>,
+    server: HttpServer,
+    listener: TcpListener,
+    stop: CancellationToken,
+) {
+    match routes.await {
+        Ok(routes) => server.serve(listener, routes, stop).await,
+        // Startup has failed, which ends the process.
+        Err(_) => stop.cancelled().await,
+    }
+}
+
+/// `settings` are the settings that determine address and port.
+async fn listen(address: &str, port: u16, settings: &'static str) -> Result<TcpListener, StartError> {
+    let listening = kubesvc_runtime::listen::listen(address, port).await;
+    listening.map_err(|cause| StartError::Listen { address: address.to_owned(), port, settings, cause })
+}
+
+/// Opens the database of this URL, and waits while it is unreachable. Returns `None` if stopped before.
+///
+/// # Errors
+/// URL, login or schema are wrong; waiting does not help there.
+pub(super) async fn open_database(
+    url: &str,
+    vendor: VendorTables,
+    starting: &StartupState,
+    stop: &CancellationToken,
+) -> Result<Option<Arc<dyn Store>>, StoreError> {
+    let mut waits = ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(100))
+        .with_max_delay(MAX_RETRY_DELAY)
+        .without_max_times()
+        .with_jitter()
+        .build();
+    let mut waited = false;
+    loop {
+        match stop.run_until_cancelled(kubesvc_store::open(url, vendor)).await {
+            None => return Ok(None),
+            Some(Ok(store)) => {
+                if waited {
+                    info!("the database is available");
+                }
+                return Ok(Some(store));
+            }
+            Some(Err(error @ StoreError::Unavailable(_))) => {
+                waited = true;
+                let why = error.in_full();
+                if starting.waits_for("database", &why) {
+                    warn!(error = why, "the database is unavailable; waiting for it");
+                }
+            }
+            Some(Err(error)) => return Err(error),
+        }
+        let wait = tokio::time::sleep(waits.next().unwrap_or(MAX_RETRY_DELAY));
+        if stop.run_until_cancelled(wait).await.is_none() {
+            return Ok(None);
+        }
+    }
+}
+
+/// Reads the rows. If the database has become unavailable since it was opened, [`Projection::run`] reads them later.
+///
+/// # Errors
+/// The tables are wrong.
+pub(super) async fn load_rows(projection: &Projection) -> Result<(), StoreError> {
+    match projection.load().await {
+        Ok(()) | Err(StoreError::Unavailable(_)) => Ok(()),
+        Err(error) => Err(error),
+    }
+}

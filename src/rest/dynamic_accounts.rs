@@ -1,0 +1,189 @@
+//! `/armory/accounts/dynamic`: accounts from their whole definition.
+//!
+//! PUT sets the fields that the body names. A field that it does not name keeps its value, and null resets a field to
+//! its default. So a definition that was read can be sent back although it holds no credential, and omitting
+//! permissions does not remove them.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use futures::FutureExt;
+use serde_json::Value;
+
+use super::RestState;
+use super::account_writes::{self, AccountChange, create, in_the_way};
+use super::accounts::change_all;
+use super::body::{self, MediaTypes, PendingBody};
+use super::dto::{AccountDefinition, Definitions, StateChanges};
+use super::error::{ErrorBody, RestError};
+use super::extract::{Force, PathName};
+use super::lookup::{FoundAccount, all, refuse_if_any, summed_up};
+use super::request_rules::{Request, RequestEffect, decide};
+use super::view::{AccountView, ExistingAccount};
+use kubesvc_core::lifecycle::displayed_state;
+use kubesvc_core::spinnaker::AccountInput;
+use kubesvc_core::{DesiredState, KubesvcAccount};
+
+/// An account may have the name of the last segment of this path.
+const OWN_NAME: &str = "dynamic";
+
+/// Add accounts from their definitions.
+#[utoipa::path(post, path = "/armory/accounts/dynamic", operation_id = "createAccounts", tag = "accounts",
+    request_body(content = Definitions, description = "One account, or a list of at most 1,000"),
+    responses(
+        (status = 202, description = "Accepted: an empty list", body = [ExistingAccount]),
+        (status = 400, description = "The body is malformed; nothing was added", body = ErrorBody),
+        (status = 409, description = "These accounts already existed; the others were added", body = [ExistingAccount]),
+        (status = 413, description = "The body is too large", body = ErrorBody),
+        (status = 415, description = "The body is not JSON in UTF-8", body = ErrorBody),
+        (status = 501, description = "Dynamic accounts are disabled", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
+    ))]
+pub(super) async fn post(
+    State(state): State<RestState>,
+    received: PendingBody,
+) -> Result<Response, RestError> {
+    state.dynamic_accounts()?;
+    let (body, held) = body::read(&state, received, MediaTypes::Json).await?;
+    let objects = match body {
+        Value::Object(fields) => vec![fields],
+        other => body::objects(other)?,
+    };
+    let wanted: Vec<(AccountInput, KubesvcAccount)> = body::accounts(objects)?
+        .into_iter()
+        .map(|given| account_writes::object(&given).map(|account| (given, account)))
+        .collect::<Result<_, _>>()?;
+    let namespace = &state.settings.accounts_namespace;
+    refuse_if_any(wanted.iter().filter_map(|(given, _)| state.may_use(given, namespace).err()).collect())?;
+    state.watches_accounts()?;
+    let existing =
+        state.to_the_end(held, move |state| async move { create_all(&state, &wanted).await }).await?;
+    let status = if existing.is_empty() { StatusCode::ACCEPTED } else { StatusCode::CONFLICT };
+    Ok((status, Json(existing)).into_response())
+}
+
+/// Creates the accounts that do not exist. Returns those that did, in the order of the request.
+async fn create_all(
+    state: &RestState,
+    wanted: &[(AccountInput, KubesvcAccount)],
+) -> Result<Vec<ExistingAccount>, RestError> {
+    let names: Vec<&str> = wanted.iter().map(|(given, _)| given.name.as_str()).collect();
+    let found = state.find_all(&names).await?;
+    let blocked = names.iter().zip(&found).filter(|(_, found)| found.account.is_none());
+    refuse_if_any(
+        blocked
+            .filter_map(|(name, found)| Some(in_the_way(name, Some(found.in_the_way.as_deref()?))))
+            .collect(),
+    )?;
+    let each = wanted
+        .iter()
+        .zip(found)
+        .map(|((given, account), found)| create_one(state, given, account, found).boxed());
+    let results = all(each.collect()).await;
+    Ok(summed_up(results)?.into_iter().flatten().collect())
+}
+
+/// Creates one account, or returns the existing one.
+async fn create_one(
+    state: &RestState,
+    given: &AccountInput,
+    account: &KubesvcAccount,
+    found: FoundAccount,
+) -> Result<Option<ExistingAccount>, RestError> {
+    let now = found.account.as_ref().map(|existing| (displayed_state(existing), existing.desired()));
+    if let (Some(existing), RequestEffect::Nothing) = (found.account, decide(now, Request::Add).effect) {
+        return Ok(Some(ExistingAccount::of(&existing)));
+    }
+    Ok(create(state, given, account).await?.as_ref().map(ExistingAccount::of))
+}
+
+/// Change an account.
+#[utoipa::path(put, path = "/armory/accounts/dynamic", operation_id = "updateAccount", tag = "accounts",
+    params(Force), request_body = AccountDefinition,
+    responses(
+        (status = 202, description = "Accepted: an empty list", body = [ExistingAccount]),
+        (status = 400, description = "The body is malformed, or the account is static", body = ErrorBody),
+        (status = 404, description = "No such account", body = ErrorBody),
+        (status = 409, description = "The account is being deleted, or a GitOps tool manages it", body = ErrorBody),
+        (status = 413, description = "The body is too large", body = ErrorBody),
+        (status = 415, description = "The body is not JSON in UTF-8", body = ErrorBody),
+        (status = 501, description = "Dynamic accounts are disabled", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
+    ))]
+pub(super) async fn put(
+    State(state): State<RestState>,
+    force: Force,
+    received: PendingBody,
+) -> Result<(StatusCode, Json<Vec<ExistingAccount>>), RestError> {
+    state.dynamic_accounts()?;
+    let force = force.read()?;
+    let (body, held) = body::read(&state, received, MediaTypes::Json).await?;
+    let Value::Object(fields) = body else {
+        return Err(RestError::bad_request("the body must be an object: one account"));
+    };
+    let given = body::account(fields)?;
+    state
+        .to_the_end(held, move |state| async move {
+            let request = match given.state {
+                None => Request::Put,
+                Some(DesiredState::Active) => Request::Activate,
+                Some(DesiredState::Inactive) => Request::Deactivate,
+            };
+            exists(&state, &given.name).await?;
+            let change = AccountChange { name: &given.name, request, given: Some(&given), sets: true, force };
+            change_all(&state, &[change]).await
+        })
+        .await?;
+    Ok((StatusCode::ACCEPTED, Json(Vec::new())))
+}
+
+/// Returns 404 for an unknown account, so that a PUT with a state answers like a PUT without one.
+async fn exists(state: &RestState, name: &str) -> Result<(), RestError> {
+    state.find(name).await?.account.map(drop).ok_or_else(|| RestError::no_account(name))
+}
+
+/// Get the account named `dynamic`.
+#[utoipa::path(get, path = "/armory/accounts/dynamic", operation_id = "getAccountCalledDynamic", tag = "accounts",
+    responses(
+        (status = 200, description = "The account", body = AccountView),
+        (status = 404, description = "No such account", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
+    ))]
+pub(super) async fn get(state: State<RestState>) -> Result<Json<AccountView>, RestError> {
+    super::accounts::get(state, PathName::of(OWN_NAME)).await
+}
+
+/// Delete the account named `dynamic`.
+#[utoipa::path(delete, path = "/armory/accounts/dynamic", operation_id = "deleteAccountCalledDynamic", tag = "accounts",
+    params(Force),
+    responses(
+        (status = 202, description = "Accepted; the account is removed once its agents have dropped it"),
+        (status = 400, description = "The account is unknown or static", body = ErrorBody),
+        (status = 409, description = "A GitOps tool manages the account", body = ErrorBody),
+        (status = 501, description = "Dynamic accounts are disabled", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
+    ))]
+pub(super) async fn delete(state: State<RestState>, force: Force) -> Result<StatusCode, RestError> {
+    super::accounts::delete_one(state, force, PathName::of(OWN_NAME)).await
+}
+
+/// Activate or deactivate accounts, as PATCH /armory/accounts does.
+#[utoipa::path(patch, path = "/armory/accounts/dynamic", operation_id = "patchDynamicAccounts", tag = "accounts",
+    params(Force), request_body(content = StateChanges, description = "At most 1,000 accounts"),
+    responses(
+        (status = 202, description = "Accepted; the states of the accounts show the progress"),
+        (status = 400, description = "The body is malformed, or an account is unknown or static; nothing was changed", body = ErrorBody),
+        (status = 409, description = "An account is being deleted, or a GitOps tool manages it; nothing was changed", body = ErrorBody),
+        (status = 413, description = "The body is too large", body = ErrorBody),
+        (status = 415, description = "The body is not JSON in UTF-8", body = ErrorBody),
+        (status = 501, description = "Dynamic accounts are disabled", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
+    ))]
+pub(super) async fn patch(
+    state: State<RestState>,
+    force: Force,
+    received: PendingBody,
+) -> Result<StatusCode, RestError> {
+    super::accounts::patch(state, force, received).await
+}

@@ -1,0 +1,308 @@
+//! What the charts render, as text.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::{MODES, agents, objects, of_kind, only, operators, text};
+use crate::world::in_repository;
+use kubesvc_testkit::{folder::Folder, helm, must};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+#[test]
+fn helm_lint_passes_in_every_mode() {
+    let clean = |chart: &str, values: &[&str]| {
+        let mut arguments = vec!["lint", "--strict", "--quiet", chart];
+        for value in values {
+            arguments.extend(["--set", value]);
+        }
+        let said = helm::run(None, arguments);
+        assert!(said.code == Some(0) && said.stderr.is_empty(), "{chart} {values:?}: {said:?}");
+    };
+    clean("charts/kubesvc", &[]);
+    for mode in MODES {
+        clean("charts/kubesvc-agent", mode);
+    }
+}
+
+#[test]
+fn pods_are_restricted_and_run_one_version() {
+    let every = operators().into_iter().map(|values| ("kubesvc", values));
+    for (chart, values) in every.chain(agents().into_iter().map(|values| ("kubesvc-agent", values))) {
+        let what = format!("{chart} {values:?}");
+        let objects = objects(chart, &values);
+        let workload = objects.iter().find(|one| one["spec"]["template"].is_object()).expect("pods");
+        let pod = &workload["spec"]["template"]["spec"];
+        assert_eq!(pod["securityContext"]["runAsNonRoot"], true, "{what}");
+        assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault", "{what}");
+        for container in pod["containers"].as_array().expect("containers") {
+            let context = &container["securityContext"];
+            assert_eq!(context["allowPrivilegeEscalation"], false, "{what}");
+            assert_eq!(context["readOnlyRootFilesystem"], true, "{what}");
+            assert_eq!(context["capabilities"]["drop"], json!(["ALL"]), "{what}");
+            assert_eq!(container["image"], format!("kubesvc:{VERSION}"), "{what}");
+        }
+        let has_policy = of_kind(&objects, "NetworkPolicy").count() == 1;
+        assert_eq!(has_policy, !values.contains(&"networkPolicy.enabled=false"), "{what}");
+        for object in &objects {
+            if object["kind"] != "CustomResourceDefinition" {
+                let labels = &object["metadata"]["labels"];
+                for label in ["name", "instance", "version", "managed-by"] {
+                    assert!(labels[format!("app.kubernetes.io/{label}")].is_string(), "{what}: {object}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn chart_versions_match_the_programs() {
+    for chart in ["kubesvc", "kubesvc-agent"] {
+        let about = must(
+            fs::read_to_string(in_repository(&format!("charts/{chart}/Chart.yaml")))
+                .map_err(|e| e.to_string()),
+        );
+        let about: Value = must(serde_saphyr::from_str(&about).map_err(|e| e.to_string()));
+        assert_eq!((&about["version"], &about["appVersion"]), (&json!(VERSION), &json!(VERSION)), "{chart}");
+    }
+    let mut tags = 0;
+    for file in below(Path::new(&in_repository("config"))) {
+        let Ok(text) = fs::read_to_string(&file) else { continue };
+        for tag in text.lines().filter_map(|line| line.trim().strip_prefix("newTag:")) {
+            tags += 1;
+            assert_eq!(tag.trim(), VERSION, "{}", file.display());
+        }
+    }
+    assert!(tags >= 3, "{tags} tags");
+}
+
+/// All files below a folder.
+fn below(folder: &Path) -> Vec<std::path::PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder of the repository");
+    let paths = entries.map(|entry| entry.expect("an entry of that folder").path());
+    paths.flat_map(|path| if path.is_dir() { below(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn programs_accept_the_rendered_settings() {
+    let takes = |program: &str, arguments: &[&str], what: &str| {
+        let said = must(
+            Command::new(program).args(arguments).arg("--print-config").output().map_err(|e| e.to_string()),
+        );
+        let errors = String::from_utf8_lossy(&said.stderr);
+        assert!(said.status.success() && errors.is_empty(), "{what}: {errors}");
+        String::from_utf8_lossy(&said.stdout).into_owned()
+    };
+    let settings = |chart: &str, values: &[&str], file: &str| {
+        let objects = objects(chart, values);
+        let folder = must(Folder::new("settings"));
+        let yaml = only(&objects, "ConfigMap")["data"][file].as_str().expect("settings").to_owned();
+        must(folder.write(file, &yaml));
+        folder
+    };
+    for values in operators().into_iter().chain([vec![
+        "watchNamespaces={team-a,team-b}",
+        "settings.kubesvc.agents.forgetApprovedAfterSeconds=2592000",
+        "settings.logging.fields.environment=production",
+    ]]) {
+        let folder = settings("kubesvc", &values, "kubesvc.yml");
+        let file = folder.file("kubesvc.yml").display().to_string();
+        let printed =
+            takes(env!("CARGO_BIN_EXE_kubesvc-operator"), &["--config", &file], &format!("{values:?}"));
+        if values.contains(&"watchNamespaces={team-a,team-b}") {
+            assert!(printed.contains(r#"["team-a", "team-b"]"#) && printed.contains("2592000"), "{printed}");
+        }
+    }
+    let with_accounts = [
+        MODES[1],
+        &[
+            "kubeconfigs.existingSecret=k",
+            "accounts[0].name=b",
+            "accounts[0].kubeconfigFile=/kubeconfigfiles/b",
+        ],
+        &["hub.tls.enabled=true"],
+    ]
+    .concat();
+    for values in agents().into_iter().chain([with_accounts]) {
+        let folder = settings("kubesvc-agent", &values, "armory-agent.yml");
+        let dir = folder.path().display().to_string();
+        takes(env!("CARGO_BIN_EXE_kubesvc-agent"), &["--config-dir", &dir], &format!("{values:?}"));
+    }
+}
+
+#[test]
+fn placeholders_of_the_modes_are_refused_by_the_agent() {
+    for (mode, placeholder) in [("agent", "${CLUSTER_NAME}"), ("infrastructure", "${ZONE_ID}")] {
+        let dir = in_repository(&format!("config/modes/{mode}"));
+        let agent = env!("CARGO_BIN_EXE_kubesvc-agent");
+        let said = must(Command::new(agent).args(["--config-dir", &dir]).output().map_err(|e| e.to_string()));
+        let errors = String::from_utf8_lossy(&said.stderr);
+        assert_eq!(said.status.code(), Some(2), "{mode}: {errors}");
+        assert!(errors.contains(placeholder) && errors.contains("is not filled in"), "{mode}: {errors}");
+    }
+}
+
+#[test]
+fn each_watched_namespace_gets_a_binding_and_all_of_them_a_cluster_role_binding() {
+    let rendered = objects("kubesvc", &["watchNamespaces={team-a,kubesvc}"]);
+    let bound: Vec<_> = of_kind(&rendered, "RoleBinding")
+        .filter(|binding| binding["roleRef"]["kind"] == "ClusterRole")
+        .map(|binding| binding["metadata"]["namespace"].as_str().unwrap_or_default())
+        .collect();
+    assert_eq!(bound, ["kubesvc", "team-a"], "its own namespace too, once");
+    assert_eq!(of_kind(&rendered, "ClusterRoleBinding").count(), 0);
+    let all = objects("kubesvc", &["watchNamespaces={*}"]);
+    assert_eq!(of_kind(&all, "ClusterRoleBinding").count(), 1);
+    for binding in rendered.iter().chain(&all).filter(|one| one["subjects"].is_array()) {
+        assert_eq!(binding["subjects"][0]["namespace"], "kubesvc", "{binding}");
+        assert_eq!(binding["subjects"][0]["name"], "kubesvc-operator", "{binding}");
+    }
+}
+
+#[test]
+fn names_and_selectors_are_consistent_in_any_release() {
+    let render = |release: &str, chart: &str, values: &[&str]| {
+        let mut arguments = vec!["template", release, chart, "-n", "armory"];
+        for value in values {
+            arguments.extend(["--set", value]);
+        }
+        super::read(&must(helm::run(None, arguments).ok()))
+    };
+    let long = "a-name-of-a-release-that-is-as-long-as-helm-allows-it";
+    for (release, operator, agent) in [
+        ("eu", "eu-kubesvc-operator", "eu-kubesvc-agent"),
+        ("my-kubesvc", "my-kubesvc-operator", "my-kubesvc-kubesvc-agent"),
+        (
+            long,
+            "a-name-of-a-release-that-is-as-long-as-helm-allows-operator",
+            "a-name-of-a-release-that-is-as-long-as-helm-allows-i",
+        ),
+    ] {
+        let operators = render(release, "charts/kubesvc", &["services.aliases.enabled=true"]);
+        let agents = render(release, "charts/kubesvc-agent", &["mode=agent", "clusterName=prod", super::HUB]);
+        let (deployment, set) = (only(&operators, "Deployment"), only(&agents, "StatefulSet"));
+        assert_eq!(
+            (&deployment["metadata"]["name"], &set["metadata"]["name"]),
+            (&json!(operator), &json!(agent))
+        );
+        for (workload, objects) in [(deployment, &operators), (set, &agents)] {
+            let selector = &workload["spec"]["selector"]["matchLabels"];
+            assert_eq!(selector, &workload["spec"]["template"]["metadata"]["labels"]);
+            for service in of_kind(objects, "Service") {
+                assert_eq!(&service["spec"]["selector"], selector);
+            }
+            assert_eq!(&only(objects, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"], selector);
+            let account = &only(objects, "ServiceAccount")["metadata"]["name"];
+            assert_eq!(&workload["spec"]["template"]["spec"]["serviceAccountName"], account);
+            for binding in objects.iter().filter(|one| one["subjects"].is_array()) {
+                assert_eq!(
+                    (&binding["subjects"][0]["name"], &binding["subjects"][0]["namespace"]),
+                    (account, &json!("armory"))
+                );
+            }
+        }
+        let prefix =
+            deployment["spec"]["template"]["spec"]["containers"][0]["env"].as_array().and_then(|all| {
+                all.iter().find(|one| one["name"] == "KUBESVC_CLUSTERKUBERNETES_CLOUDDRIVERSERVICENAMEPREFIX")
+            });
+        assert_eq!(
+            prefix.map(|one| &one["value"]),
+            Some(&json!(operator)),
+            "replicas find one another by the Service"
+        );
+    }
+}
+
+#[test]
+fn rendered_permissions_match_the_preset() {
+    let verbs_on = |objects: &[Value], resource: &str| -> Vec<String> {
+        let rules =
+            of_kind(objects, "ClusterRole").flat_map(|role| role["rules"].as_array().into_iter().flatten());
+        let naming = rules
+            .filter(|rule| rule["resources"].as_array().is_some_and(|all| all.contains(&json!(resource))));
+        naming
+            .flat_map(|rule| rule["verbs"].as_array().into_iter().flatten())
+            .map(|verb| verb.as_str().unwrap_or_default().to_owned())
+            .collect()
+    };
+    let agent = |more: &[&str]| objects("kubesvc-agent", &[MODES[0], more].concat());
+    let deploy = agent(&[]);
+    assert_eq!(
+        verbs_on(&deploy, "deployments"),
+        ["get", "list", "watch", "create", "delete", "patch", "update"]
+    );
+    assert!(!verbs_on(&deploy, "secrets").contains(&"list".to_owned()));
+    let view = agent(&[
+        "rbac.preset=view",
+        "rbac.extraRules[0].apiGroups={stable.example.com}",
+        "rbac.extraRules[0].resources={crontabs}",
+        "rbac.extraRules[0].verbs={get}",
+    ]);
+    assert_eq!(verbs_on(&view, "deployments"), ["get", "list", "watch"]);
+    assert!(verbs_on(&view, "secrets").is_empty());
+    assert_eq!(verbs_on(&view, "crontabs"), ["get"]);
+    for mode in &MODES[1..] {
+        let none = objects("kubesvc-agent", mode);
+        assert_eq!(of_kind(&none, "ClusterRole").count() + of_kind(&none, "ClusterRoleBinding").count(), 0);
+        let pod = &only(&none, "StatefulSet")["spec"]["template"]["spec"];
+        assert_eq!(pod["automountServiceAccountToken"], false, "no rights, no token");
+        let settings = only(&none, "ConfigMap")["data"]["armory-agent.yml"].as_str().unwrap_or_default();
+        assert!(settings.contains("serviceAccount: false"), "{settings}");
+    }
+}
+
+#[test]
+fn a_changed_setting_restarts_pods_and_a_changed_account_does_not() {
+    let checksum = |values: &[&str]| {
+        let objects =
+            objects("kubesvc-agent", &[MODES[1], &["kubeconfigs.existingSecret=k"], values].concat());
+        only(&objects, "StatefulSet")["spec"]["template"]["metadata"]["annotations"]["checksum/settings"]
+            .clone()
+    };
+    let account = ["accounts[0].name=b", "accounts[0].kubeconfigFile=/kubeconfigfiles/b"];
+    assert!(checksum(&[]).is_string());
+    assert_eq!(checksum(&[]), checksum(&account));
+    assert_ne!(checksum(&[]), checksum(&["settings.logging.level=debug"]));
+}
+
+#[test]
+fn an_exposed_hub_is_open_to_listed_networks_only_and_asks_for_approval() {
+    let exposed = objects(
+        "kubesvc",
+        &["expose.type=LoadBalancer", "expose.loadBalancer.sourceRanges={203.0.113.7/32}"],
+    );
+    let hub =
+        of_kind(&exposed, "Service").find(|one| one["spec"]["type"] == "LoadBalancer").expect("a balancer");
+    assert_eq!(hub["spec"]["loadBalancerSourceRanges"], json!(["203.0.113.7/32"]));
+    let ports: Vec<_> =
+        hub["spec"]["ports"].as_array().expect("ports").iter().map(|port| &port["port"]).collect();
+    assert_eq!(ports, [9091], "REST is not exposed");
+    let policy = only(&exposed, "NetworkPolicy")["spec"]["ingress"].to_string();
+    assert!(policy.contains("203.0.113.7/32"), "{policy}");
+    let settings = |objects: &[Value]| {
+        only(objects, "ConfigMap")["data"]["kubesvc.yml"].as_str().unwrap_or_default().to_owned()
+    };
+    assert!(settings(&exposed).contains("approval: manual"));
+    let gateway = objects(
+        "kubesvc",
+        &[
+            "expose.type=Gateway",
+            "expose.gateway.hostnames={hub.example.com}",
+            "expose.gateway.className=public",
+            "expose.gateway.tls.existingSecret=hub-tls",
+            "networkPolicy.grpc.from[0].namespaceSelector.matchLabels.name=gateways",
+        ],
+    );
+    let (listener, route) = (&only(&gateway, "Gateway")["spec"]["listeners"][0], only(&gateway, "GRPCRoute"));
+    assert_eq!(
+        (&listener["protocol"], &listener["tls"]["certificateRefs"][0]["name"]),
+        (&json!("HTTPS"), &json!("hub-tls"))
+    );
+    assert_eq!(route["spec"]["parentRefs"][0]["name"], only(&gateway, "Gateway")["metadata"]["name"]);
+    assert_eq!(route["spec"]["rules"][0]["backendRefs"][0]["name"], "kubesvc-operator");
+    assert!(settings(&gateway).contains("approval: manual"));
+    assert!(!text("kubesvc", &[]).contains("type: LoadBalancer"), "nothing is exposed by default");
+}
