@@ -305,5 +305,6 @@ pub(crate) fn assignment(context: &HubContext, session: &Session, uid: &str) -> 
         fence: Some(common::Fence { account_uid: uid.to_owned(), caching_epoch: epoch.to_wire() }),
         on,
         account: Some(account),
+        rules: None,
     }))
 }
