@@ -190,7 +190,7 @@ async fn busy_leader(bad: ProxyMode) -> (World, Proxy, Operator) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn leader_with_slow_api_server_releases_its_lease_before_exit() {
-    let (world, _line, leader) = busy_leader(ProxyMode::Slow(Duration::from_secs(1))).await;
+    let (world, _line, leader) = busy_leader(ProxyMode::Slow(Duration::from_millis(600))).await;
     for name in ["one", "two", "three"] {
         inactive(&world, name).await;
     }

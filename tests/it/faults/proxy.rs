@@ -7,17 +7,21 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use kubesvc_testkit::ports;
+
+/// Maximum number of pieces on their way in one direction of a connection.
+const MAX_PIECES: usize = 64;
 
 /// What the proxy does with bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProxyMode {
     /// Forwards them.
     Open,
-    /// Forwards each piece after this delay.
+    /// Forwards each piece this long after it arrived.
     Slow(Duration),
     /// Keeps them. Connections stay open, and neither side receives anything.
     Held,
@@ -143,14 +147,40 @@ async fn connect(near: TcpStream, target: u16, line: watch::Receiver<ProxyMode>,
 }
 
 async fn pass_on(
-    mut from: OwnedReadHalf,
+    from: OwnedReadHalf,
+    to: OwnedWriteHalf,
+    line: watch::Receiver<ProxyMode>,
+    keeping: &Arc<AtomicUsize>,
+    keeps: fn(ProxyMode) -> bool,
+) {
+    let (pieces, arrived) = mpsc::channel(MAX_PIECES);
+    tokio::select! {
+        () = take_in(from, pieces) => {}
+        () = hand_over(arrived, to, line, keeping, keeps) => {}
+    }
+}
+
+/// Reads pieces as they arrive. At the end of the input, waits until all of them are forwarded.
+async fn take_in(mut from: OwnedReadHalf, pieces: mpsc::Sender<(Instant, Vec<u8>)>) {
+    let mut piece = vec![0; 16 * 1024];
+    while let Ok(read @ 1..) = from.read(&mut piece).await {
+        if pieces.send((Instant::now(), piece[..read].to_vec())).await.is_err() {
+            return;
+        }
+    }
+    drop(pieces);
+    std::future::pending().await
+}
+
+/// Forwards pieces. Each is delayed from its own arrival: a slow connection has latency, and loses no throughput.
+async fn hand_over(
+    mut arrived: mpsc::Receiver<(Instant, Vec<u8>)>,
     mut to: OwnedWriteHalf,
     line: watch::Receiver<ProxyMode>,
     keeping: &Arc<AtomicUsize>,
     keeps: fn(ProxyMode) -> bool,
 ) {
-    let mut piece = vec![0; 16 * 1024];
-    while let Ok(read @ 1..) = from.read(&mut piece).await {
+    while let Some((at, piece)) = arrived.recv().await {
         let kept = keeps(*line.borrow()).then(|| ConnectionGuard::count(keeping));
         until(line.clone(), |line| !keeps(line)).await;
         drop(kept);
@@ -158,8 +188,8 @@ async fn pass_on(
             ProxyMode::Slow(by) => by,
             _ => Duration::ZERO,
         };
-        tokio::time::sleep(slow).await;
-        if to.write_all(&piece[..read]).await.is_err() {
+        tokio::time::sleep_until(at + slow).await;
+        if to.write_all(&piece).await.is_err() {
             return;
         }
     }
