@@ -7,6 +7,7 @@
 //! | [`lifecycle`] | the decision: one observation in, at most one action out |
 //! | [`conditions`] | a state as conditions for `kubectl wait`, Argo CD and Flux |
 //! | [`account_row`], [`spinnaker`] | the row and the definition that Spinnaker reads |
+//! | [`cache`] | what of a cluster is cached for an account, and how it is named in SQL |
 //! | [`explain`] | why an account is in its state, and what a person can do |
 //! | [`row_adoption`] | the account that a foreign row describes |
 //! | [`owned_secret`] | the Secret that kubesvc creates for an account's kubeconfig |
@@ -25,6 +26,7 @@ pub mod account_row;
 pub mod age;
 pub mod agent_policy;
 pub mod agent_resource;
+pub mod cache;
 pub mod conditions;
 pub mod crds;
 pub mod explain;

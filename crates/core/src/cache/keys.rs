@@ -1,0 +1,152 @@
+//! Ids of cached rows, of the logical groups they belong to, and of scopes.
+//!
+//! The form is that of Clouddriver's `Keys`: parts joined by `:`, with `;` for a `:` inside a part. Ids are names and
+//! are never parsed: kind, account, namespace and name have columns of their own.
+
+use std::fmt;
+use std::str::FromStr;
+
+use sha2::{Digest, Sha256};
+
+/// Maximum length of an id, in characters: the width of its column.
+pub const MAX_ID_CHARS: usize = 512;
+/// Maximum length of an object's name, in characters.
+pub const MAX_NAME_CHARS: usize = 253;
+/// Maximum length of a namespace, in characters.
+pub const MAX_NAMESPACE_CHARS: usize = 63;
+/// Maximum length of an API group, in characters.
+pub const MAX_GROUP_CHARS: usize = 253;
+/// Maximum length of a kind without its group, and of a version, in characters.
+pub const MAX_KIND_CHARS: usize = 63;
+/// Characters of an id that are kept before its digest: 512 less `~` and 64 hex digits.
+const KEPT_CHARS: usize = MAX_ID_CHARS - 1 - DIGEST_CHARS;
+const DIGEST_CHARS: usize = 64;
+
+/// The id of an object's row. `kind_name` is the kind as [`kind_name`](super::native::kind_name) writes it; a
+/// cluster-wide object has an empty namespace.
+pub fn object_id(kind_name: &str, account: &str, namespace: &str, name: &str) -> String {
+    key(&["infrastructure", kind_name, account, namespace, name])
+}
+
+/// The id of an application, to which rows are related.
+pub fn application_id(application: &str) -> String {
+    key(&["logical", "applications", application])
+}
+
+/// The id of a cluster of an application in an account, to which rows are related.
+pub fn cluster_id(account: &str, application: &str, cluster: &str) -> String {
+    key(&["logical", "clusters", account, application, cluster])
+}
+
+/// The id of a relation: 128 bits of a SHA-256 as 32 hex digits, because two ids do not fit into one key of InnoDB.
+pub fn rel_hash(from_id: &str, to_id: &str, to_type: &str) -> String {
+    let mut hash = Sha256::new();
+    for (place, part) in [from_id, to_id, to_type].into_iter().enumerate() {
+        if place > 0 {
+            hash.update([0]);
+        }
+        hash.update(part);
+    }
+    hex::encode(&hash.finalize()[..16])
+}
+
+/// Joins parts to an id. One of more than 512 characters is cut and ends in its SHA-256.
+///
+/// An id also ends in a digest where its text alone does not tell it from another's: a part contains `;`, as which `:`
+/// is written, or the id looks like one that was cut. Names of both forms are legal for roles of RBAC.
+fn key(parts: &[&str]) -> String {
+    let mut id = "kubernetes.v2".to_owned();
+    for part in parts {
+        id.push(':');
+        if part.contains(':') {
+            id.push_str(&part.replace(':', ";"));
+        } else {
+            id.push_str(part);
+        }
+    }
+    let is_ambiguous = parts.iter().any(|part| part.contains(';'));
+    let is_short = id.len() <= MAX_ID_CHARS || id.chars().nth(MAX_ID_CHARS).is_none();
+    if is_short && !is_ambiguous && !ends_in_digest(&id) {
+        return id;
+    }
+    let mut hash = Sha256::new();
+    hash.update(&id);
+    if is_ambiguous {
+        for part in parts {
+            hash.update([0]);
+            hash.update(part);
+        }
+    }
+    let kept = id.char_indices().nth(KEPT_CHARS).map_or(id.len(), |(end, _)| end);
+    id.truncate(kept);
+    id.push('~');
+    id.push_str(&hex::encode(hash.finalize()));
+    id
+}
+
+fn ends_in_digest(id: &str) -> bool {
+    let Some((_, end)) = id.rsplit_once('~') else { return false };
+    end.len() == DIGEST_CHARS && end.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// A scope as `kubesvc_resourceversion` names it: `<ns>:<group>.<Kind>`, where an empty namespace means all of them or
+/// none, and the core group is empty.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ScopeKey {
+    /// Namespace; empty for all namespaces and for cluster-wide kinds.
+    pub namespace: String,
+    /// API group; empty for the core group.
+    pub group: String,
+    /// Kind, in the spelling of the cluster.
+    pub kind: String,
+}
+
+/// A text that is no `<ns>:<group>.<Kind>`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} names no scope: {expected}")]
+pub struct ScopeKeyError {
+    text: String,
+    expected: &'static str,
+}
+
+impl ScopeKey {
+    /// The id of the scope's row in `kubesvc_resourceversion`: `account:ns:group.Kind`.
+    pub fn row_id(&self, account: &str) -> String {
+        format!("{account}:{self}")
+    }
+}
+
+impl fmt::Display for ScopeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}.{}", self.namespace, self.group, self.kind)
+    }
+}
+
+impl FromStr for ScopeKey {
+    type Err = ScopeKeyError;
+
+    fn from_str(text: &str) -> Result<Self, ScopeKeyError> {
+        let error = |expected| {
+            let mut text = text.to_owned();
+            crate::failure::truncate(&mut text, MAX_ID_CHARS);
+            ScopeKeyError { text, expected }
+        };
+        let form = "<namespace>:<group>.<Kind> is expected";
+        let (namespace, qualified) = text.split_once(':').ok_or_else(|| error(form))?;
+        let (group, kind) = qualified.rsplit_once('.').ok_or_else(|| error(form))?;
+        if kind.is_empty() || group.contains(':') || kind.contains(':') {
+            return Err(error(form));
+        }
+        if text.chars().any(char::is_control) {
+            return Err(error("it must not contain control characters"));
+        }
+        let fits = |part: &str, max: usize| part.chars().nth(max).is_none();
+        if !fits(namespace, MAX_NAMESPACE_CHARS)
+            || !fits(group, MAX_GROUP_CHARS)
+            || !fits(kind, MAX_KIND_CHARS)
+        {
+            return Err(error("namespace and kind have at most 63 characters, the group 253"));
+        }
+        Ok(Self { namespace: namespace.to_owned(), group: group.to_owned(), kind: kind.to_owned() })
+    }
+}

@@ -1,0 +1,178 @@
+//! Kinds as settings name them: `Kind` for every group that has it, or `Kind.group`, in any case.
+
+use std::collections::HashMap;
+
+use super::findings::{Finding, Setting};
+use super::keys::{MAX_GROUP_CHARS, MAX_KIND_CHARS};
+use super::native;
+use crate::failure::truncate;
+use crate::object_names::is_dns_subdomain;
+
+/// Maximum number of items of a list that count.
+pub const MAX_ITEMS: usize = 1000;
+/// Maximum length of a text quoted in a finding, in bytes.
+const MAX_QUOTED_BYTES: usize = 320;
+
+/// A kind as a setting names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KindName {
+    /// In lower case.
+    kind: String,
+    /// In lower case; empty for the core group. `None`: every group that has the kind.
+    group: Option<String>,
+    /// The kind, in lower case, of which the name is Clouddriver's short form.
+    alias_of: Option<String>,
+}
+
+impl KindName {
+    /// Reads `Kind` or `Kind.group`; `Kind.` and `Kind.core` are the core group's. `None` if it can be no kind.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.trim().to_ascii_lowercase();
+        let (kind, group) = match text.split_once('.') {
+            Some((kind, "core")) => (kind, Some("")),
+            Some((kind, group)) => (kind, Some(group)),
+            None => (text.as_str(), None),
+        };
+        if !is_kind(kind) || !group.is_none_or(is_group) {
+            return None;
+        }
+        let alias_of = native::by_alias(kind).map(|native| native.name.to_ascii_lowercase());
+        Some(Self { kind: kind.to_owned(), group: group.map(str::to_owned), alias_of })
+    }
+
+    /// The group, if the name has one.
+    pub fn group(&self) -> Option<&str> {
+        self.group.as_deref()
+    }
+
+    /// The kind in lower case, without its group; the whole name where a short form was given.
+    pub fn kind(&self) -> &str {
+        self.alias_of.as_deref().unwrap_or(&self.kind)
+    }
+
+    /// Whether it names a kind of a group.
+    pub fn names(&self, group: &str, kind: &str) -> bool {
+        let group_fits = self.group().is_none_or(|named| named.eq_ignore_ascii_case(group));
+        let is_alias = || self.alias_of.as_deref().is_some_and(|full| full.eq_ignore_ascii_case(kind));
+        group_fits && (self.kind.eq_ignore_ascii_case(kind) || (is_alias() && native::is_native(group, kind)))
+    }
+}
+
+/// Whether a text can be a kind: letters, digits and dashes, at most 63.
+pub(super) fn is_kind(text: &str) -> bool {
+    (1..=MAX_KIND_CHARS).contains(&text.len())
+        && text.starts_with(|first: char| first.is_ascii_alphabetic())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
+/// Whether a text can be an API group. The core group is empty.
+pub(super) fn is_group(text: &str) -> bool {
+    text.is_empty() || (text.len() <= MAX_GROUP_CHARS && is_dns_subdomain(text))
+}
+
+/// A list of kinds of one setting, in its order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KindNames {
+    /// As they are written, for the wire and for people.
+    texts: Vec<String>,
+    names: Vec<KindName>,
+    /// Places in `names`, by kind in lower case and by what a short form stands for.
+    by_kind: HashMap<String, Vec<usize>>,
+}
+
+impl KindNames {
+    /// Reads the list of a setting. What can be no kind, and what is beyond 1,000 items, is left out and found.
+    pub fn read(setting: Setting, texts: &[String]) -> (Self, Vec<Finding>) {
+        let (mut list, mut findings) = (Self::default(), Vec::new());
+        if texts.len() > MAX_ITEMS {
+            findings.push(Finding::TooMany { setting, count: texts.len(), max: MAX_ITEMS });
+        }
+        for text in texts.iter().take(MAX_ITEMS) {
+            match KindName::parse(text) {
+                Some(name) => {
+                    findings.extend(unfamiliar(setting, text, &name));
+                    list.push(text, name);
+                }
+                None => findings.push(Finding::NotAKind { setting, text: quoted(text) }),
+            }
+        }
+        (list, findings)
+    }
+
+    fn push(&mut self, text: &str, name: KindName) {
+        let place = self.names.len();
+        self.by_kind.entry(name.kind.clone()).or_default().push(place);
+        if let Some(full) = &name.alias_of {
+            self.by_kind.entry(full.clone()).or_default().push(place);
+        }
+        self.texts.push(text.trim().to_owned());
+        self.names.push(name);
+    }
+
+    /// Whether it has no names.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// The names as they are written.
+    pub fn texts(&self) -> &[String] {
+        &self.texts
+    }
+
+    /// The names with their texts, in the order of the list.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &KindName)> {
+        self.texts.iter().map(String::as_str).zip(&self.names)
+    }
+
+    /// Whether the list names a kind of a group.
+    pub fn names(&self, group: &str, kind: &str) -> bool {
+        self.first(group, kind).is_some()
+    }
+
+    /// Whether the list names a kind together with its group.
+    pub fn names_with_group(&self, group: &str, kind: &str) -> bool {
+        self.places(group, kind).any(|place| self.names[place].group.is_some())
+    }
+
+    /// Whether the list names everything that a name means.
+    pub fn covers(&self, name: &KindName) -> bool {
+        match name.group() {
+            Some(group) => self.names(group, name.kind()),
+            None => self.names_kind(name.kind(), false),
+        }
+    }
+
+    /// Whether the list names a kind in all groups, or in at least one of them with `in_any`.
+    pub(super) fn names_kind(&self, kind: &str, in_any: bool) -> bool {
+        let named = self.by_kind.get(&kind.to_ascii_lowercase());
+        named.into_iter().flatten().any(|place| in_any || self.names[*place].group.is_none())
+    }
+
+    /// Place of the first name that means a kind of a group.
+    pub(super) fn first(&self, group: &str, kind: &str) -> Option<usize> {
+        self.places(group, kind).next()
+    }
+
+    /// Places of all names that mean a kind of a group, in ascending order.
+    pub(super) fn places(&self, group: &str, kind: &str) -> impl Iterator<Item = usize> {
+        let named = self.by_kind.get(&kind.to_ascii_lowercase());
+        named.into_iter().flatten().copied().filter(move |place| self.names[*place].names(group, kind))
+    }
+}
+
+/// A text as findings quote it, cut to 320 bytes.
+pub(super) fn quoted(text: &str) -> String {
+    let mut text = text.to_owned();
+    truncate(&mut text, MAX_QUOTED_BYTES);
+    text
+}
+
+/// A finding where a name without a group is nearly that of a native kind.
+fn unfamiliar(setting: Setting, text: &str, name: &KindName) -> Option<Finding> {
+    let is_known = name.alias_of.is_some() || native::native_kind(&name.kind).is_some();
+    if is_known || name.group.is_some() {
+        return None;
+    }
+    let nearest = native::nearest(&name.kind)?;
+    Some(Finding::Unfamiliar { setting, text: quoted(text), nearest })
+}

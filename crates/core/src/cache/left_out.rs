@@ -1,0 +1,180 @@
+//! Why a kind or an object is not cached, and which setting is the reason.
+
+use std::fmt;
+
+use super::findings::Setting;
+use super::kind_names::KindNames;
+use super::rules::{AccountRules, ChosenKinds, OperatorRules};
+use super::selection::MAX_SCOPES;
+use super::{native, synthetic};
+
+/// A kind, or an object of it, that is not cached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// `Kind.group`, or the kind alone in the core group.
+    pub kind: String,
+    /// Why.
+    pub why: Why,
+    /// The setting that leaves it out, or that asks for it where the cluster is the reason.
+    pub setting: Option<Setting>,
+}
+
+/// Why something is not cached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// A setting asks for a kind that the cluster does not have.
+    NotServed,
+    /// A list of kinds to omit has it.
+    Omitted,
+    /// A list of kinds to cache does not have it.
+    NotNamed,
+    /// It is cluster-wide, and the account has only what is in namespaces.
+    ClusterWide,
+    /// Its API does not list.
+    CannotBeListed,
+    /// Its API does not watch.
+    CannotBeWatched,
+    /// Its API neither lists nor watches.
+    CannotBeRead,
+    /// Its objects are those of another kind, which is cached: `Kind.group`.
+    SameObjects(String),
+    /// The account would have too many watches with it; how many it takes.
+    TooManyScopes(usize),
+    /// The cluster serves it under a name that no kind can have.
+    InvalidName,
+    /// None of the given namespaces can be one, or all of them are omitted.
+    NoNamespace,
+    /// The account does not watch the object's namespace.
+    OtherNamespace(String),
+    /// The account omits the object's namespace.
+    OmittedNamespace(String),
+    /// The object is not Spinnaker's.
+    NotManaged,
+    /// The object asks not to be cached.
+    Ignored,
+}
+
+impl LeftOut {
+    /// Whether a person wanted it so, or asked for everything there is: nothing to report unasked.
+    pub fn is_expected(&self) -> bool {
+        match self.why {
+            Why::Omitted
+            | Why::ClusterWide
+            | Why::SameObjects(_)
+            | Why::OtherNamespace(_)
+            | Why::OmittedNamespace(_)
+            | Why::NotManaged
+            | Why::Ignored => true,
+            Why::CannotBeListed | Why::CannotBeWatched | Why::CannotBeRead | Why::InvalidName => {
+                self.setting == Some(Setting::CacheAll)
+            }
+            Why::NotServed | Why::NotNamed | Why::TooManyScopes(_) | Why::NoNamespace => false,
+        }
+    }
+
+    /// The reason in words, to go on after `Kind.group: `.
+    pub fn reason(&self) -> String {
+        let setting = self.setting.map_or("a setting", Setting::name);
+        match &self.why {
+            Why::NotServed => "the cluster does not serve it".to_owned(),
+            Why::Omitted => format!("{setting} names it"),
+            Why::NotNamed => format!("{setting} does not name it"),
+            Why::ClusterWide => "it is cluster-wide, and onlyNamespacedResources is set".to_owned(),
+            Why::CannotBeListed => "it cannot be listed".to_owned(),
+            Why::CannotBeWatched => "it cannot be watched".to_owned(),
+            Why::CannotBeRead => "it can be neither listed nor watched".to_owned(),
+            Why::SameObjects(kind) => format!("its objects are cached as {kind}; name {kind} instead"),
+            Why::TooManyScopes(scopes) => format!(
+                "it takes {scopes} more watches, and an account has at most {MAX_SCOPES}: name fewer kinds or \
+                 namespaces, or give the account rights on the whole cluster and set omitNamespaces in place of \
+                 namespaces"
+            ),
+            Why::InvalidName => "the cluster serves it under a name that no kind can have".to_owned(),
+            Why::NoNamespace => "namespaces leaves no namespace to watch".to_owned(),
+            Why::OtherNamespace(namespace) => format!("namespaces does not name {namespace}"),
+            Why::OmittedNamespace(namespace) => format!("omitNamespaces names {namespace}"),
+            Why::NotManaged => {
+                "it has no annotation moniker.spinnaker.io/application, and onlySpinnakerManaged is set"
+                    .to_owned()
+            }
+            Why::Ignored => "its annotation caching.spinnaker.io/ignore is \"true\"".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.kind, self.reason())
+    }
+}
+
+/// Why settings leave out an object, looking at its kind and namespace alone; `None` if they do not. An object may
+/// still have no row: by `onlySpinnakerManaged` or its annotations (see
+/// [`ObjectFilter`](super::object_filter::ObjectFilter)), for want of a right, or because its kind takes too many
+/// watches.
+///
+/// `group` is `None` where a person named the kind alone: the native kind, or the kind of whatever group has it. An
+/// empty `namespace` means a cluster-wide object. Namespaces and definitions of custom resources have synthetic rows
+/// where cluster-wide objects are left out.
+pub fn why_left_out(
+    operator: &OperatorRules,
+    account: &AccountRules,
+    kind: &str,
+    group: Option<&str>,
+    namespace: &str,
+) -> Option<LeftOut> {
+    let alias_of = native::by_alias(kind).filter(|_| group.is_none());
+    let kind = alias_of.map_or(kind, |native| native.name);
+    let group = group.or_else(|| native::native_kind(kind).map(|native| native.home));
+    let left_out = |why, setting| {
+        Some(LeftOut {
+            kind: native::qualified(group.unwrap_or_default(), kind),
+            why,
+            setting: Some(setting),
+        })
+    };
+    let is_named = |names: &KindNames| match group {
+        Some(group) => names.names(group, kind),
+        None => names.names_kind(kind, true),
+    };
+    let is_omitted = |names: &KindNames| match group {
+        Some(group) => names.names(group, kind),
+        None => names.names_kind(kind, false),
+    };
+    let operator_names_it = match (operator.chosen(), group) {
+        (ChosenKinds::All, _) => true,
+        (ChosenKinds::Named(names), _) => is_named(names),
+        (ChosenKinds::Documented, group) => group.is_some_and(|group| operator.place(group, kind).is_some()),
+    };
+    if !operator_names_it {
+        return left_out(Why::NotNamed, operator.setting());
+    }
+    if is_omitted(&operator.omit_kinds) {
+        return left_out(Why::Omitted, Setting::CacheOmitKinds);
+    }
+    if account.kinds.as_ref().is_some_and(|kinds| !is_named(kinds)) {
+        return left_out(Why::NotNamed, Setting::Kinds);
+    }
+    if is_omitted(&account.omit_kinds) {
+        return left_out(Why::Omitted, Setting::OmitKinds);
+    }
+    let (why, setting) = outside_namespaces(account, group.unwrap_or_default(), kind, namespace)?;
+    left_out(why, setting)
+}
+
+fn outside_namespaces(
+    account: &AccountRules,
+    group: &str,
+    kind: &str,
+    namespace: &str,
+) -> Option<(Why, Setting)> {
+    if namespace.is_empty() {
+        let is_left_out = account.only_namespaced_resources && !synthetic::stands_for(group, kind);
+        return is_left_out.then_some((Why::ClusterWide, Setting::OnlyNamespacedResources));
+    }
+    if account.omit_namespaces.contains(namespace) {
+        return Some((Why::OmittedNamespace(namespace.to_owned()), Setting::OmitNamespaces));
+    }
+    let is_watched = account.namespaces.includes(namespace);
+    (!is_watched).then(|| (Why::OtherNamespace(namespace.to_owned()), Setting::Namespaces))
+}

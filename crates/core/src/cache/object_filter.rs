@@ -1,0 +1,59 @@
+//! Which objects of a watched scope are cached. The agent asks for each object before it is sent.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::fingerprints::digest;
+use super::left_out::Why;
+use super::moniker::{APPLICATION_ANNOTATION, unquoted};
+use super::rules::AccountRules;
+use super::selection::SelectedScope;
+
+/// Annotation: objects on which it is `true` are never cached.
+pub const IGNORE_ANNOTATION: &str = "caching.spinnaker.io/ignore";
+/// The annotations that [`ObjectFilter::leaves_out`] asks for.
+pub const FILTER_ANNOTATIONS: [&str; 2] = [APPLICATION_ANNOTATION, IGNORE_ANNOTATION];
+
+/// What one scope leaves out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectFilter {
+    /// Empty unless the scope has all namespaces.
+    omit_namespaces: Arc<BTreeSet<String>>,
+    only_spinnaker_managed: bool,
+}
+
+impl ObjectFilter {
+    /// The filter of a scope of an account.
+    pub fn of(account: &AccountRules, scope: &SelectedScope) -> Self {
+        let has_all_namespaces = scope.namespaced && scope.scope.namespace.is_empty();
+        let omit_namespaces =
+            if has_all_namespaces { Arc::clone(&account.omit_namespaces) } else { Arc::default() };
+        Self { omit_namespaces, only_spinnaker_managed: account.only_spinnaker_managed }
+    }
+
+    /// Why an object of the scope is not cached; `None` if it is. `annotation` returns the value of one of
+    /// [`FILTER_ANNOTATIONS`] as the object has it.
+    pub fn leaves_out<'a>(
+        &self,
+        namespace: &str,
+        annotation: impl Fn(&str) -> Option<&'a str>,
+    ) -> Option<Why> {
+        if self.omit_namespaces.contains(namespace) {
+            return Some(Why::OmittedNamespace(namespace.to_owned()));
+        }
+        if annotation(IGNORE_ANNOTATION).is_some_and(|value| unquoted(value).as_deref() == Some("true")) {
+            return Some(Why::Ignored);
+        }
+        let is_managed = || {
+            let application = annotation(APPLICATION_ANNOTATION).and_then(unquoted);
+            application.is_some_and(|application| !application.is_empty())
+        };
+        (self.only_spinnaker_managed && !is_managed()).then_some(Why::NotManaged)
+    }
+
+    /// The digest of what is left out: 16 hex digits. A checkpoint with another one is listed against its rows.
+    pub fn digest(&self) -> String {
+        let only_managed = if self.only_spinnaker_managed { "managed" } else { "all" };
+        digest("filter", [only_managed].into_iter().chain(self.omit_namespaces.iter().map(String::as_str)))
+    }
+}

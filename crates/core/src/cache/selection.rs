@@ -1,0 +1,330 @@
+//! The scopes of an account: which kinds are watched in which namespaces, and what is left out, with the reason.
+//!
+//! The agent calls [`select`] with what it discovered; the same kinds and rules give the same scopes in the same
+//! order.
+
+use std::collections::HashMap;
+
+use super::findings::Setting;
+use super::keys::{MAX_KIND_CHARS, ScopeKey};
+use super::kind_names::{KindName, KindNames, is_group, is_kind, quoted};
+use super::left_out::{LeftOut, Why};
+use super::native;
+use super::rules::{AccountRules, ChosenKinds, Namespaces, OperatorRules};
+use crate::wire::common;
+
+/// Maximum number of scopes, and so of watches, of one account.
+pub const MAX_SCOPES: usize = 5000;
+/// Maximum length of a plural, in characters.
+const MAX_PLURAL_CHARS: usize = 253;
+
+/// A kind that a cluster serves, in one version: the preferred version, if it serves the kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServedKind {
+    /// API group; empty for the core group.
+    pub group: String,
+    /// Version.
+    pub version: String,
+    /// Kind.
+    pub kind: String,
+    /// Name in paths.
+    pub plural: String,
+    /// Whether its objects are in namespaces.
+    pub namespaced: bool,
+    /// Whether it has the verb `list`.
+    pub listable: bool,
+    /// Whether it has the verb `watch`.
+    pub watchable: bool,
+}
+
+impl ServedKind {
+    fn can_be_cached(&self) -> bool {
+        self.listable && self.watchable
+    }
+
+    /// Whether its names are such as Kubernetes allows, so that they can stand in paths and keys.
+    pub(super) fn has_valid_names(&self) -> bool {
+        let is_path_text = |text: &str, max: usize| {
+            (1..=max).contains(&text.len())
+                && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+                && !text.starts_with('.')
+        };
+        is_kind(&self.kind)
+            && is_group(&self.group)
+            && is_path_text(&self.version, MAX_KIND_CHARS)
+            && is_path_text(&self.plural, MAX_PLURAL_CHARS)
+    }
+}
+
+/// What is watched of one kind: one namespace, or all that there is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SelectedScope {
+    /// As it goes on the wire.
+    pub scope: common::Scope,
+    /// Whether objects of the kind are in namespaces.
+    pub namespaced: bool,
+}
+
+impl SelectedScope {
+    /// The scope's key in `kubesvc_resourceversion`.
+    pub fn key(&self) -> ScopeKey {
+        let common::Scope { group, kind, namespace, .. } = &self.scope;
+        ScopeKey { namespace: namespace.clone(), group: group.clone(), kind: kind.clone() }
+    }
+}
+
+/// What is watched for an account.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Selection {
+    /// At most 5,000, each with another key. Kinds come in the order of the list that names them.
+    pub scopes: Vec<SelectedScope>,
+    /// Kinds that a setting asks for and that are not watched, in the same order.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// Chooses the scopes of an account: the kinds that the cluster serves and that the lists of both the operator and the
+/// account allow, in the account's namespaces.
+///
+/// Kinds that only one of the lists leaves unnamed are not mentioned, unless it is the account that names them: then
+/// its owner waits for rows that the operator does not allow.
+pub fn select(served: &[ServedKind], operator: &OperatorRules, account: &AccountRules) -> Selection {
+    let served = distinct(served);
+    let homes = homes(&served);
+    let judge = Judge { operator, account, homes: &homes };
+    let mut judged: Vec<Judged<'_>> = served.iter().filter_map(|kind| judge.judge(kind)).collect();
+    judged.extend(not_served(&served, operator, account));
+    // Stable: kinds of one place stay in the order in which the cluster lists them.
+    judged.sort_by_key(|judged| judged.place);
+    within_bound(&judged, account)
+}
+
+/// A kind that a setting asks for.
+struct Judged<'a> {
+    /// Place in the list that names it.
+    place: usize,
+    verdict: Verdict<'a>,
+}
+
+enum Verdict<'a> {
+    Watched(&'a ServedKind),
+    LeftOut(LeftOut),
+}
+
+struct Judge<'a> {
+    operator: &'a OperatorRules,
+    account: &'a AccountRules,
+    homes: &'a HashMap<String, &'a str>,
+}
+
+impl Judge<'_> {
+    /// `None` for a kind that nobody asks for.
+    fn judge<'a>(&self, served: &'a ServedKind) -> Option<Judged<'a>> {
+        let (group, kind) = (served.group.as_str(), served.kind.as_str());
+        let operators_place = self.operator.place(group, kind);
+        let (accounts_place, account_names_it) = match &self.account.kinds {
+            Some(kinds) => (kinds.first(group, kind), kinds.names(group, kind)),
+            None => (operators_place, false),
+        };
+        let place = accounts_place?;
+        let left_out = |why, setting| {
+            let kind = quoted(&native::qualified(group, kind));
+            let verdict = Verdict::LeftOut(LeftOut { kind, why, setting: Some(setting) });
+            Some(Judged { place, verdict })
+        };
+        if let Some(home) = self.other_home(group, kind) {
+            if !self.names_with_group(group, kind) {
+                return None;
+            }
+            let why = Why::SameObjects(native::qualified(home, kind));
+            return left_out(why, self.asking(account_names_it));
+        }
+        if operators_place.is_none() {
+            return left_out(Why::NotNamed, self.operator.setting());
+        }
+        if self.operator.omit_kinds.names(group, kind) {
+            return left_out(Why::Omitted, Setting::CacheOmitKinds);
+        }
+        if self.account.omit_kinds.names(group, kind) {
+            return left_out(Why::Omitted, Setting::OmitKinds);
+        }
+        if self.account.only_namespaced_resources && !served.namespaced {
+            return left_out(Why::ClusterWide, Setting::OnlyNamespacedResources);
+        }
+        if let Some(why) = unreadable(served) {
+            return left_out(why, self.asking(account_names_it));
+        }
+        Some(Judged { place, verdict: Verdict::Watched(served) })
+    }
+
+    /// The group under which the objects of a native kind are watched, if it is another one.
+    fn other_home(&self, group: &str, kind: &str) -> Option<&str> {
+        if !native::is_native(group, kind) {
+            return None;
+        }
+        self.homes.get(&kind.to_ascii_lowercase()).copied().filter(|home| *home != group)
+    }
+
+    fn names_with_group(&self, group: &str, kind: &str) -> bool {
+        let names_it = |names: &KindNames| names.names_with_group(group, kind);
+        let operator_does = matches!(self.operator.chosen(), ChosenKinds::Named(names) if names_it(names));
+        operator_does || self.account.kinds.as_ref().is_some_and(names_it)
+    }
+
+    /// The setting that asks for a kind.
+    fn asking(&self, account_names_it: bool) -> Setting {
+        if account_names_it { Setting::Kinds } else { self.operator.setting() }
+    }
+}
+
+fn unreadable(served: &ServedKind) -> Option<Why> {
+    if !served.has_valid_names() {
+        return Some(Why::InvalidName);
+    }
+    match (served.listable, served.watchable) {
+        (true, true) => None,
+        (false, true) => Some(Why::CannotBeListed),
+        (true, false) => Some(Why::CannotBeWatched),
+        (false, false) => Some(Why::CannotBeRead),
+    }
+}
+
+/// Each kind once. Of several resources with one kind in one group, the first that can be listed and watched counts.
+fn distinct(served: &[ServedKind]) -> Vec<&ServedKind> {
+    let mut places: HashMap<(&str, String), usize> = HashMap::new();
+    let mut kinds: Vec<&ServedKind> = Vec::new();
+    for kind in served {
+        // By the name of its rows: kinds that differ in case alone may share them.
+        let key = (kind.group.as_str(), native::kind_name(&kind.group, &kind.kind));
+        match places.get(&key) {
+            None => {
+                places.insert(key, kinds.len());
+                kinds.push(kind);
+            }
+            Some(place) => {
+                if let Some(known) = kinds.get_mut(*place)
+                    && !known.can_be_cached()
+                    && kind.can_be_cached()
+                {
+                    *known = kind;
+                }
+            }
+        }
+    }
+    kinds
+}
+
+/// The group of each native kind, by its name in lower case, under which its objects are watched: its home group if
+/// the cluster serves it there, else the first native group that has it.
+fn homes<'a>(served: &[&'a ServedKind]) -> HashMap<String, &'a str> {
+    let mut homes: HashMap<String, &str> = HashMap::new();
+    for kind in served.iter().filter(|kind| native::is_native(&kind.group, &kind.kind)) {
+        let is_home = native::native_kind(&kind.kind).is_some_and(|native| native.home == kind.group);
+        let home = homes.entry(kind.kind.to_ascii_lowercase()).or_insert(&kind.group);
+        if is_home {
+            *home = &kind.group;
+        }
+    }
+    homes
+}
+
+/// Kinds that are asked for by name and that the cluster does not have.
+fn not_served<'a>(
+    served: &[&ServedKind],
+    operator: &OperatorRules,
+    account: &AccountRules,
+) -> Vec<Judged<'a>> {
+    let left_out = |place: usize, kind: String, setting| {
+        let left_out = LeftOut { kind, why: Why::NotServed, setting: Some(setting) };
+        Judged { place, verdict: Verdict::LeftOut(left_out) }
+    };
+    let of_list = |names: &KindNames, setting| -> Vec<Judged<'a>> {
+        let mut is_served = vec![false; names.texts().len()];
+        for place in served.iter().flat_map(|kind| names.places(&kind.group, &kind.kind)) {
+            is_served[place] = true;
+        }
+        let is_omitted = |name: &KindName| {
+            setting != Setting::Kinds && (operator.omit_kinds.covers(name) || account.omit_kinds.covers(name))
+        };
+        let missing = names.iter().enumerate().zip(is_served);
+        let missing = missing.filter(|((_, (_, name)), is_served)| !is_served && !is_omitted(name));
+        missing.map(|((place, (text, _)), _)| left_out(place, quoted(text), setting)).collect()
+    };
+    if let Some(kinds) = &account.kinds {
+        return of_list(kinds, Setting::Kinds);
+    }
+    match operator.chosen() {
+        ChosenKinds::All => Vec::new(),
+        ChosenKinds::Named(names) => of_list(names, operator.setting()),
+        ChosenKinds::Documented => {
+            let documented = native::DOCUMENTED_KINDS.iter().enumerate();
+            let natives =
+                documented.filter_map(|(place, kind)| Some((place, kind, native::native_kind(kind)?)));
+            let is_served = |kind: &str| {
+                let same = |known: &&ServedKind| known.kind.eq_ignore_ascii_case(kind);
+                served.iter().any(|known| same(known) && native::is_native(&known.group, &known.kind))
+            };
+            let wanted = natives.filter(|(_, kind, native)| {
+                !is_served(kind)
+                    && !operator.omit_kinds.names(native.home, kind)
+                    && !account.omit_kinds.names(native.home, kind)
+            });
+            let setting = operator.setting();
+            wanted
+                .map(|(place, kind, native)| left_out(place, native::qualified(native.home, kind), setting))
+                .collect()
+        }
+    }
+}
+
+/// Makes scopes of what is to be watched, as long as there is room. Kinds that take one scope have theirs first.
+fn within_bound(judged: &[Judged<'_>], account: &AccountRules) -> Selection {
+    let given = match &account.namespaces {
+        Namespaces::All => None,
+        Namespaces::Only(names) => Some(names.as_slice()),
+    };
+    let namespaces_of = |kind: &ServedKind| given.filter(|_| kind.namespaced);
+    let singles = judged
+        .iter()
+        .filter(|judged| matches!(judged.verdict, Verdict::Watched(kind) if namespaces_of(kind).is_none()));
+    let mut single_room = MAX_SCOPES;
+    let mut other_room = MAX_SCOPES - singles.count().min(MAX_SCOPES);
+    let mut selection = Selection::default();
+    for judged in judged {
+        let kind = match &judged.verdict {
+            Verdict::LeftOut(left_out) => {
+                selection.left_out.push(left_out.clone());
+                continue;
+            }
+            Verdict::Watched(kind) => *kind,
+        };
+        let namespaces = namespaces_of(kind);
+        let (room, needed) = match namespaces {
+            None => (&mut single_room, 1),
+            Some(names) => (&mut other_room, names.len()),
+        };
+        if needed == 0 || needed > *room {
+            let why = if needed == 0 { Why::NoNamespace } else { Why::TooManyScopes(needed) };
+            let setting = given.map_or(Setting::Kinds, |_| Setting::Namespaces);
+            let kind = native::qualified(&kind.group, &kind.kind);
+            selection.left_out.push(LeftOut { kind, why, setting: Some(setting) });
+            continue;
+        }
+        *room -= needed;
+        match namespaces {
+            None => selection.scopes.push(scope_of(kind, "")),
+            Some(names) => selection.scopes.extend(names.iter().map(|name| scope_of(kind, name))),
+        }
+    }
+    selection
+}
+
+fn scope_of(kind: &ServedKind, namespace: &str) -> SelectedScope {
+    let scope = common::Scope {
+        group: kind.group.clone(),
+        version: kind.version.clone(),
+        kind: kind.kind.clone(),
+        plural: kind.plural.clone(),
+        namespace: namespace.to_owned(),
+    };
+    SelectedScope { scope, namespaced: kind.namespaced }
+}

@@ -1,0 +1,144 @@
+//! Rows for what an account with `onlyNamespacedResources` may not read: its namespaces, and the definitions of its
+//! custom resources. They hold names alone, and come from the account's settings.
+
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use super::fingerprints::digest;
+use super::rules::{AccountRules, ExposedKind, Namespaces, OperatorRules};
+use super::selection::{SelectedScope, ServedKind};
+use crate::wire::common;
+
+/// Resource version of every synthetic object, and of the checkpoint of its scope.
+pub const SYNTHETIC_VERSION: &str = "0";
+const DEFINITIONS_GROUP: &str = "apiextensions.k8s.io";
+
+/// A scope that is not watched: its objects follow from the account's settings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SyntheticScope {
+    /// The scope, as if it were watched.
+    pub scope: SelectedScope,
+    /// Digest of its objects, 16 hex digits, in the place of a filter's: with another one they are sent again.
+    pub filter: String,
+    /// Its objects, cluster-wide, in the order of the setting.
+    pub objects: Vec<SyntheticObject>,
+}
+
+/// An object that was not read. It has no uid, and its version is [`SYNTHETIC_VERSION`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyntheticObject {
+    /// Name.
+    pub name: String,
+    /// Body, as JSON.
+    pub body: String,
+    /// SHA-256 of the body.
+    pub hash: [u8; 32],
+}
+
+/// Whether a cluster-wide kind has synthetic rows where cluster-wide kinds are not read.
+pub(super) fn stands_for(group: &str, kind: &str) -> bool {
+    let is = |of: &str, name: &str| group == of && kind.eq_ignore_ascii_case(name);
+    is("", "Namespace") || is(DEFINITIONS_GROUP, "CustomResourceDefinition")
+}
+
+/// The synthetic scopes of an account; none unless it has `onlyNamespacedResources`, nor for a kind that the lists of
+/// operator and account do not both allow. Plurals of custom resources come from what the cluster serves.
+pub fn synthetic_objects(
+    served: &[ServedKind],
+    operator: &OperatorRules,
+    account: &AccountRules,
+) -> Vec<SyntheticScope> {
+    if !account.only_namespaced_resources {
+        return Vec::new();
+    }
+    let is_allowed = |group: &str, kind: &str| operator.allows(group, kind) && account.allows(group, kind);
+    let mut scopes = Vec::new();
+    if let (Namespaces::Only(names), true) = (&account.namespaces, is_allowed("", "Namespace")) {
+        let scope = scope(served, "", "Namespace", "namespaces");
+        scopes.push(scope_with(scope, names.iter().map(|name| namespace(name)).collect()));
+    }
+    let definitions = &account.custom_resource_definitions;
+    if !definitions.is_empty() && is_allowed(DEFINITIONS_GROUP, "CustomResourceDefinition") {
+        let scope = scope(served, DEFINITIONS_GROUP, "CustomResourceDefinition", "customresourcedefinitions");
+        scopes.push(scope_with(scope, definitions.iter().map(|kind| definition(served, kind)).collect()));
+    }
+    scopes
+}
+
+fn scope_with(scope: SelectedScope, objects: Vec<SyntheticObject>) -> SyntheticScope {
+    let filter = digest("synthetic", objects.iter().map(|object| object.body.as_str()));
+    SyntheticScope { scope, filter, objects }
+}
+
+fn scope(served: &[ServedKind], group: &str, kind: &str, plural: &str) -> SelectedScope {
+    let found = served.iter().find(|known| known.group == group && known.kind == kind);
+    let scope = common::Scope {
+        group: group.to_owned(),
+        version: found.map_or("v1", |found| &found.version).to_owned(),
+        kind: kind.to_owned(),
+        plural: plural.to_owned(),
+        namespace: String::new(),
+    };
+    SelectedScope { scope, namespaced: false }
+}
+
+fn namespace(name: &str) -> SyntheticObject {
+    let body = Body { api_version: "v1", kind: "Namespace", metadata: Metadata { name }, spec: None };
+    object(name, &body)
+}
+
+/// The definition of a custom resource. If the cluster does not serve it now, its plural is guessed as the kind in
+/// lower case with an `s`.
+fn definition(served: &[ServedKind], exposed: &ExposedKind) -> SyntheticObject {
+    let is_it =
+        |known: &&ServedKind| known.group == exposed.group && known.kind.eq_ignore_ascii_case(&exposed.kind);
+    let found = served.iter().filter(|known| known.has_valid_names()).find(is_it);
+    let kind = found.map_or(&exposed.kind, |found| &found.kind);
+    let plural =
+        found.map_or_else(|| format!("{}s", kind.to_ascii_lowercase()), |found| found.plural.clone());
+    let name = format!("{plural}.{}", exposed.group);
+    let scope = if exposed.cluster_scoped { "Cluster" } else { "Namespaced" };
+    let spec = DefinitionSpec { group: &exposed.group, names: Names { kind, plural: &plural }, scope };
+    let body = Body {
+        api_version: "apiextensions.k8s.io/v1",
+        kind: "CustomResourceDefinition",
+        metadata: Metadata { name: &name },
+        spec: Some(spec),
+    };
+    object(&name, &body)
+}
+
+fn object(name: &str, body: &Body<'_>) -> SyntheticObject {
+    let body = serde_json::to_string(body).expect("strings are JSON");
+    let hash = Sha256::digest(&body).into();
+    SyntheticObject { name: name.to_owned(), body, hash }
+}
+
+/// The body of a synthetic object. A struct, so that its bytes and with them its hash never change their order.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Body<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: Metadata<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spec: Option<DefinitionSpec<'a>>,
+}
+
+#[derive(Serialize)]
+struct Metadata<'a> {
+    name: &'a str,
+}
+
+#[derive(Serialize)]
+struct DefinitionSpec<'a> {
+    group: &'a str,
+    names: Names<'a>,
+    scope: &'static str,
+}
+
+#[derive(Serialize)]
+struct Names<'a> {
+    kind: &'a str,
+    plural: &'a str,
+}
