@@ -42,8 +42,11 @@ pub enum BodyError {
         /// Maximum length, in bytes.
         max: usize,
     },
-    /// A member of the metadata has another type than Kubernetes gives it.
-    #[error("metadata.{0} has another type than in Kubernetes")]
+    /// A key is no text: it has half of a surrogate pair.
+    #[error("a key of it is no text")]
+    BadKey,
+    /// A member has another type than Kubernetes gives it, or a key that is no text.
+    #[error("{0} has another type than in Kubernetes")]
     WrongType(&'static str),
     /// A label or annotation that is sent apart from the body is no text that can be stored.
     #[error("the label or annotation {key:?} is no text without NUL")]

@@ -173,7 +173,7 @@ impl Scrubber {
         let (mut cuts, mut has_type) = (MemberCuts::default(), [false; 2]);
         for entry in object.members() {
             let Ok(entry) = entry else {
-                problem.get_or_insert(BodyError::WrongType("*"));
+                problem.get_or_insert(BodyError::BadKey);
                 break;
             };
             extent.depth = extent.depth.max(entry.extent.depth + 1);
@@ -187,10 +187,8 @@ impl Scrubber {
                 "kind" => has_type[0] = true,
                 "apiVersion" => has_type[1] = true,
                 "metadata" => metadata.read(object.bytes(), entry.value.start, &self.rules, &mut splice),
-                "spec" if self.rules.is_crd => {
-                    if cut_schemas(object.bytes(), &entry, &mut splice).is_none() {
-                        problem.get_or_insert(BodyError::WrongType("spec.versions"));
-                    }
+                "spec" if self.rules.is_crd && cut_schemas(object.bytes(), &entry, &mut splice).is_none() => {
+                    problem.get_or_insert(BodyError::WrongType("spec.versions"));
                 }
                 _ => {}
             }

@@ -1,4 +1,5 @@
 //! What the tests of the splitters and the scrubber share.
+#![expect(clippy::panic, clippy::unwrap_used, reason = "this is how a test fails")]
 
 use hyper::body::Bytes;
 use kubesvc_core::wire::events::event::{Body, Operation};

@@ -11,12 +11,10 @@ use kubesvc_core::wire::ops::CachingRules;
 
 use crate::watch::action::{Action, PageRequest, WaitReason, WatchRequest};
 use crate::watch::backoff::RetryDelay;
-use crate::watch::failure::RequestFailure;
 use crate::watch::list::List;
 use crate::watch::{
-    CHECKPOINT_INTERVAL, DEFAULT_AUDIT_INTERVAL, MAX_AUDIT_INTERVAL, MAX_SILENCE_LIMIT, MIN_AUDIT_INTERVAL,
-    PAGE_LIMITS, PAUSED_LIST_SPREAD, RESPONSE_IDLE_TIMEOUT, SHORT_WATCH, SILENCE_LIMIT, WATCH_IDLE_MARGIN,
-    WATCH_SECONDS,
+    DEFAULT_AUDIT_INTERVAL, MAX_AUDIT_INTERVAL, MIN_AUDIT_INTERVAL, PAGE_LIMITS, PAUSED_LIST_SPREAD,
+    RESPONSE_IDLE_TIMEOUT, SHORT_WATCH, SILENCE_LIMIT, WATCH_IDLE_MARGIN, WATCH_SECONDS,
 };
 
 mod failures;
@@ -108,29 +106,47 @@ pub struct ScopeWatch {
     is_paused: bool,
     /// Number of the attempt that the action stands for.
     attempt: u64,
+    position: Position,
+    /// Since when the response of the request stands still.
+    idle_since: Instant,
+    silence: Silence,
+    audit_at: Instant,
+    /// Whether the watch is the first one after a pause.
+    is_after_pause: bool,
+    failures: Failures,
+}
+
+/// How far a scope is read.
+#[derive(Debug)]
+struct Position {
     /// Version up to which all is queued. Of a scope that must be listed: the last one that was known.
     version: Option<String>,
     /// Whether the version is newer than what was queued.
-    has_unsent_version: bool,
+    is_unsent: bool,
     /// When the last checkpoint was queued, with an event or alone.
-    checkpoint_at: Instant,
-    /// Since when the response of the request stands still.
-    idle_since: Instant,
-    /// Since when the watch is silent; `None` until the next one has opened.
-    silent_since: Option<Instant>,
-    silence_limit: Duration,
-    audit_at: Instant,
-    /// Index into [`PAGE_LIMITS`]; beyond it, lists have no limit.
-    page_limit: usize,
+    queued_at: Instant,
+}
+
+/// How long a watch may be silent.
+#[derive(Debug)]
+struct Silence {
+    /// Since when it is; `None` until the next one has opened.
+    since: Option<Instant>,
+    limit: Duration,
+}
+
+/// What follows from failures, until the scope is read again.
+#[derive(Debug, Default)]
+struct Failures {
     retry_delay: RetryDelay,
     /// Delays between lists that each ended in a watch that had expired.
     relist_delay: RetryDelay,
-    /// Whether the watch is the first one after a pause.
-    is_after_pause: bool,
+    /// Index into [`PAGE_LIMITS`]; beyond it, lists have no limit.
+    page_limit: usize,
     /// The version after which the watch could not be read.
     unreadable_after: Option<String>,
     /// Since when each attempt has failed.
-    failing_since: Option<Instant>,
+    since: Option<Instant>,
     problem: Option<Failure>,
 }
 
@@ -147,20 +163,12 @@ impl ScopeWatch {
             hold: None,
             is_paused: false,
             attempt: 1,
-            version,
-            has_unsent_version: false,
-            checkpoint_at: now,
+            position: Position { version, is_unsent: false, queued_at: now },
             idle_since: now,
-            silent_since: None,
-            silence_limit: SILENCE_LIMIT,
+            silence: Silence { since: None, limit: SILENCE_LIMIT },
             audit_at: now,
-            page_limit: 0,
-            retry_delay: RetryDelay::default(),
-            relist_delay: RetryDelay::default(),
             is_after_pause: false,
-            unreadable_after: None,
-            failing_since: None,
-            problem: None,
+            failures: Failures::default(),
         };
         scope.schedule_audit(now);
         if is_fresh {
@@ -183,12 +191,12 @@ impl ScopeWatch {
             Phase::AwaitsBasis(_) => Action::AwaitBasis,
             Phase::Listing(list) => Action::ListPage(PageRequest {
                 attempt,
-                limit: PAGE_LIMITS.get(self.page_limit).copied(),
+                limit: PAGE_LIMITS.get(self.failures.page_limit).copied(),
                 continue_token: list.continue_token.clone(),
             }),
             Phase::Watching(watch) => Action::Watch(WatchRequest {
                 attempt,
-                resource_version: self.version.clone().unwrap_or_default(),
+                resource_version: self.position.version.clone().unwrap_or_default(),
                 timeout_seconds: watch.timeout_seconds,
             }),
         }
@@ -231,7 +239,7 @@ impl ScopeWatch {
             Phase::AwaitsBasis(_) | Phase::Listing(_) => self.start_list(false),
             Phase::NeedsList { .. } => {}
         }
-        self.silent_since = None;
+        self.silence.since = None;
     }
 
     /// Goes on after a pause.
@@ -249,13 +257,13 @@ impl ScopeWatch {
 
     /// Why the scope is not read, if that is to be reported.
     pub fn problem(&self) -> Option<&Failure> {
-        self.problem.as_ref()
+        self.failures.problem.as_ref()
     }
 
     /// Version up to which all is queued, while the scope is watched.
     pub fn watched_version(&self) -> Option<&str> {
         match self.phase {
-            Phase::Watching(_) => self.version.as_deref(),
+            Phase::Watching(_) => self.position.version.as_deref(),
             _ => None,
         }
     }
@@ -276,8 +284,8 @@ impl ScopeWatch {
             };
         self.phase = Phase::NeedsList { deletes_only };
         // A checkpoint after the start of a sync would make the scope look complete.
-        self.has_unsent_version = false;
-        self.silent_since = None;
+        self.position.is_unsent = false;
+        self.silence.since = None;
         self.attempt += 1;
     }
 
@@ -296,7 +304,7 @@ impl ScopeWatch {
     /// Waits. What is silent meanwhile is not the watch.
     fn hold(&mut self, delay: Duration, reason: WaitReason, now: Instant) {
         self.hold = Some(Hold { until: now + delay, reason });
-        self.silent_since = None;
+        self.silence.since = None;
     }
 
     fn schedule_audit(&mut self, now: Instant) {
@@ -322,15 +330,15 @@ impl ScopeWatch {
 
     /// Records that the scope is read.
     fn succeeded(&mut self) {
-        self.retry_delay.reset();
-        self.failing_since = None;
-        self.problem = None;
+        self.failures.retry_delay.reset();
+        self.failures.since = None;
+        self.failures.problem = None;
     }
 
     /// Records that the version is queued.
     fn queued(&mut self, now: Instant) {
-        self.has_unsent_version = false;
-        self.checkpoint_at = now;
+        self.position.is_unsent = false;
+        self.position.queued_at = now;
     }
 }
 

@@ -1,4 +1,5 @@
 //! What the tests of a scope's machine share.
+#![expect(clippy::panic, clippy::unwrap_used, reason = "this is how a test fails")]
 
 use std::time::Instant;
 
@@ -25,10 +26,7 @@ struct Scope {
 
 impl Scope {
     fn new(start: ScopeStart) -> Self {
-        let timing = ScopeTiming {
-            max_resumable_age: 5 * MINUTE,
-            audit_interval: DEFAULT_AUDIT_INTERVAL,
-        };
+        let timing = ScopeTiming { max_resumable_age: 5 * MINUTE, audit_interval: DEFAULT_AUDIT_INTERVAL };
         let now = Instant::now();
         Self { machine: ScopeWatch::new(timing, start, 1, now), start: now, now, syncs: 0 }
     }

@@ -21,14 +21,17 @@ impl ScopeWatch {
             Phase::Listing(_) => self.start_list(false),
             Phase::Watching(watch) => {
                 if watch.has_lived(now) {
-                    self.retry_delay.reset();
+                    self.failures.retry_delay.reset();
                 }
                 // The second time at the same place: what cannot be read is passed by with a list.
-                if is_unreadable && self.unreadable_after.is_some() && self.unreadable_after == self.version {
+                if is_unreadable
+                    && self.failures.unreadable_after.is_some()
+                    && self.failures.unreadable_after == self.position.version
+                {
                     self.start_list(false);
                 } else {
                     if is_unreadable {
-                        self.unreadable_after = self.version.clone();
+                        self.failures.unreadable_after = self.position.version.clone();
                     }
                     self.start_watch(now);
                 }
@@ -45,20 +48,20 @@ impl ScopeWatch {
         match &self.phase {
             Phase::Listing(list) => {
                 let is_in_mid_list = list.continue_token.is_some();
-                let had_limit = self.page_limit < PAGE_LIMITS.len();
+                let had_limit = self.failures.page_limit < PAGE_LIMITS.len();
                 self.start_list(false);
-                self.page_limit = (self.page_limit + 1).min(PAGE_LIMITS.len());
+                self.failures.page_limit = (self.failures.page_limit + 1).min(PAGE_LIMITS.len());
                 // A list without a limit, or its first page, has no version that could expire.
                 is_in_mid_list && had_limit
             }
             Phase::Watching(watch) => {
                 if watch.has_lived(now) {
-                    self.relist_delay.reset();
+                    self.failures.relist_delay.reset();
                 }
                 self.start_list(false);
                 // Once: at once. Again and again, as lists expire before they are watched: at growing intervals.
-                let is_first = self.relist_delay.is_first();
-                let delay = self.relist_delay.after_failure(&mut self.random);
+                let is_first = self.failures.relist_delay.is_first();
+                let delay = self.failures.relist_delay.after_failure(&mut self.random);
                 if std::mem::take(&mut self.is_after_pause) {
                     let delay = self.spread();
                     self.hold(delay, WaitReason::Spread, now);
@@ -73,7 +76,7 @@ impl ScopeWatch {
 
     fn retry_after(&mut self, retry: Retry) -> (Duration, WaitReason) {
         match retry {
-            Retry::Backoff => (self.retry_delay.after_failure(&mut self.random), WaitReason::Retry),
+            Retry::Backoff => (self.failures.retry_delay.after_failure(&mut self.random), WaitReason::Retry),
             Retry::After(asked) => {
                 // Not all at the same moment.
                 let little = Duration::from_secs(1).mul_f64(self.random.f64());
@@ -85,10 +88,10 @@ impl ScopeWatch {
 
     /// Reports the failure, at once or if the scope has failed for some time.
     fn note_problem(&mut self, failure: &RequestFailure, now: Instant) {
-        let since = *self.failing_since.get_or_insert(now);
+        let since = *self.failures.since.get_or_insert(now);
         let is_lasting = matches!(failure.retry(), Retry::Problem(_)) || now >= since + PROBLEM_DELAY;
         if is_lasting {
-            self.problem = Some(failure.to_wire());
+            self.failures.problem = Some(failure.to_wire());
         }
     }
 }

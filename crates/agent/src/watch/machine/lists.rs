@@ -88,7 +88,7 @@ impl ScopeWatch {
                 return PageStep::Restart;
             }
         };
-        if !list.deletes_only && has_gone_back(self.version.as_deref(), list.version()) {
+        if !list.deletes_only && has_gone_back(self.position.version.as_deref(), list.version()) {
             // A restored etcd uses versions again: what looks equal need not be.
             self.start_list(true);
             return PageStep::Restart;
@@ -99,10 +99,10 @@ impl ScopeWatch {
             return PageStep::More;
         }
         let Some(list) = self.take_list() else { return PageStep::Ignored };
-        self.version = list.version().map(str::to_owned);
+        self.position.version = list.version().map(str::to_owned);
         self.queued(now);
-        self.page_limit = 0;
-        self.unreadable_after = None;
+        self.failures.page_limit = 0;
+        self.failures.unreadable_after = None;
         self.schedule_audit(now);
         self.start_watch(now);
         PageStep::Complete(list.finish())

@@ -12,9 +12,9 @@ impl ScopeWatch {
     pub fn next_tick(&self) -> Option<Instant> {
         let mut due = Vec::with_capacity(5);
         if let Phase::Watching(_) = self.phase
-            && self.has_unsent_version
+            && self.position.is_unsent
         {
-            due.push(self.checkpoint_at + CHECKPOINT_INTERVAL);
+            due.push(self.position.queued_at + CHECKPOINT_INTERVAL);
         }
         if self.is_paused {
             return due.into_iter().min();
@@ -29,8 +29,8 @@ impl ScopeWatch {
             Phase::Watching(watch) => {
                 due.push(self.idle_since + watch.idle_limit());
                 due.push(self.audit_at);
-                due.extend(self.silent_since.map(|since| since + self.silence_limit));
-                if self.failing_since.is_some() || self.problem.is_some() {
+                due.extend(self.silence.since.map(|since| since + self.silence.limit));
+                if self.failures.since.is_some() || self.failures.problem.is_some() {
                     due.extend(watch.opened.map(|opened| opened + SHORT_WATCH));
                 }
             }
@@ -65,10 +65,10 @@ impl ScopeWatch {
     fn tick_watch(&mut self, watch: Watch, now: Instant) {
         if watch.has_lived(now) {
             self.succeeded();
-            self.relist_delay.reset();
+            self.failures.relist_delay.reset();
         }
-        if self.silent_since.is_some_and(|since| now >= since + self.silence_limit) {
-            self.silence_limit = (self.silence_limit * 2).min(MAX_SILENCE_LIMIT);
+        if self.silence.since.is_some_and(|since| now >= since + self.silence.limit) {
+            self.silence.limit = (self.silence.limit * 2).min(MAX_SILENCE_LIMIT);
             self.start_list(false);
         } else if now >= self.audit_at {
             self.start_list(false);
@@ -80,10 +80,10 @@ impl ScopeWatch {
     /// The version, if it is to be queued alone now.
     pub(super) fn due_checkpoint(&mut self, now: Instant) -> Option<String> {
         let is_watching = matches!(self.phase, Phase::Watching(_));
-        if !is_watching || !self.has_unsent_version || now < self.checkpoint_at + CHECKPOINT_INTERVAL {
+        if !is_watching || !self.position.is_unsent || now < self.position.queued_at + CHECKPOINT_INTERVAL {
             return None;
         }
         self.queued(now);
-        self.version.clone()
+        self.position.version.clone()
     }
 }

@@ -26,7 +26,7 @@ impl ScopeWatch {
     pub fn watch_opened(&mut self, now: Instant) {
         if let Phase::Watching(watch) = &mut self.phase {
             watch.opened.get_or_insert(now);
-            self.silent_since.get_or_insert(now);
+            self.silence.since.get_or_insert(now);
             self.progress(now);
         }
     }
@@ -42,7 +42,7 @@ impl ScopeWatch {
         if !self.heard(now) {
             return ObjectStep::Skip;
         }
-        self.version = Some(object.resource_version.clone());
+        self.position.version = Some(object.resource_version.clone());
         let step = match (change, excluded) {
             (Change::Deleted, None) => ObjectStep::Delete,
             (Change::Added | Change::Modified, None) => ObjectStep::Upsert,
@@ -53,7 +53,7 @@ impl ScopeWatch {
             (_, Some(_)) => ObjectStep::Skip,
         };
         if step == ObjectStep::Skip {
-            self.has_unsent_version = true;
+            self.position.is_unsent = true;
         } else {
             self.queued(now);
         }
@@ -70,9 +70,9 @@ impl ScopeWatch {
         if !self.heard(now) {
             return None;
         }
-        if self.version.as_deref() != Some(version) {
-            self.version = Some(version.to_owned());
-            self.has_unsent_version = true;
+        if self.position.version.as_deref() != Some(version) {
+            self.position.version = Some(version.to_owned());
+            self.position.is_unsent = true;
         }
         self.due_checkpoint(now)
     }
@@ -83,7 +83,7 @@ impl ScopeWatch {
         let Phase::Watching(watch) = self.phase else { return };
         if watch.has_lived(now) {
             self.succeeded();
-            self.relist_delay.reset();
+            self.failures.relist_delay.reset();
             self.start_watch(now);
             return;
         }
@@ -95,9 +95,9 @@ impl ScopeWatch {
     fn heard(&mut self, now: Instant) -> bool {
         let Phase::Watching(Watch { opened: Some(_), .. }) = self.phase else { return false };
         self.progress(now);
-        self.silent_since = Some(now);
-        self.silence_limit = SILENCE_LIMIT;
-        self.relist_delay.reset();
+        self.silence.since = Some(now);
+        self.silence.limit = SILENCE_LIMIT;
+        self.failures.relist_delay.reset();
         self.is_after_pause = false;
         true
     }

@@ -66,7 +66,13 @@ fn row_that_came_twice_is_not_left_over() {
 #[test]
 fn texts_that_look_alike_are_different() {
     let upper = UUID.to_uppercase();
-    for (one, other) in [("5", "05"), ("5", "+5"), ("0", "00"), (UUID, upper.as_str()), ("18446744073709551615", "18446744073709551616")] {
+    for (one, other) in [
+        ("5", "05"),
+        ("5", "+5"),
+        ("0", "00"),
+        (UUID, upper.as_str()),
+        ("18446744073709551615", "18446744073709551616"),
+    ] {
         let mut basis = basis(&[["a", "x", one, one]]);
         assert_eq!(basis.take(&identity("a", "x", other, other)), BasisMatch::Changed, "{one} {other}");
         assert_eq!(basis.take(&identity("a", "x", one, one)), BasisMatch::Equal, "{one}");
@@ -78,7 +84,14 @@ fn row_takes_about_80_bytes() {
     let mut basis = Basis::default();
     for index in 0..10_000 {
         let uid = format!("0f1e2d3c-4b5a-6978-8796-a5b4{index:08}");
-        basis.push("a-namespace-of-shop", &format!("a-deployment-of-shop-7d9c5b6f4-{index:05}"), &uid, "123456789").unwrap();
+        basis
+            .push(
+                "a-namespace-of-shop",
+                &format!("a-deployment-of-shop-7d9c5b6f4-{index:05}"),
+                &uid,
+                "123456789",
+            )
+            .unwrap();
     }
     basis.take(&identity("a", "x", "", ""));
     assert!(basis.memory_bytes() / basis.len() < 160, "{}", basis.memory_bytes() / basis.len());

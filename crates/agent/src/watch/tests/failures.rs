@@ -46,10 +46,9 @@ fn kind_without_watch_is_a_problem() {
 
 #[test]
 fn refused_credential_and_missing_kind_ask_for_help() {
-    for (code, reason, class) in [
-        (401, WaitReason::Credential, Class::Auth),
-        (404, WaitReason::KindMayBeGone, Class::NotFound),
-    ] {
+    for (code, reason, class) in
+        [(401, WaitReason::Credential, Class::Auth), (404, WaitReason::KindMayBeGone, Class::NotFound)]
+    {
         let mut scope = Scope::watching();
         scope.status(code);
         assert_eq!(scope.waits(reason), 30 * SECOND);

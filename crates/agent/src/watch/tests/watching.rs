@@ -18,9 +18,8 @@ fn event_is_queued_and_its_version_is_where_the_watch_goes_on() {
 #[test]
 fn object_that_is_left_out_from_now_on_loses_its_row() {
     let mut scope = Scope::watching();
-    let mut step = |change, excluded| {
-        scope.machine.object(change, &object("a", "101"), Some(excluded), scope.now)
-    };
+    let mut step =
+        |change, excluded| scope.machine.object(change, &object("a", "101"), Some(excluded), scope.now);
     assert_eq!(step(Change::Modified, Exclusion::Ignored), ObjectStep::Delete);
     assert_eq!(step(Change::Modified, Exclusion::NotSpinnakerManaged), ObjectStep::Delete);
     assert_eq!(step(Change::Deleted, Exclusion::Ignored), ObjectStep::Delete);
