@@ -8,6 +8,8 @@
 //! | `account` | what runs for an account: it is started, stopped, and waited for |
 //! | [`activation`] | from an account's definition to the identity of its cluster; probes |
 //! | [`cluster`] | the only way to a cluster: TLS, requests, failures |
+//! | [`watch`] | how the objects of a scope are listed and watched (pure) |
+//! | [`scrub`] | the bytes of a list or watch become events (pure) |
 //! | [`static_accounts`] | the accounts of the agent's own file, and whether the file is valid |
 //! | [`watched_files`] | files that take effect when they change |
 //! | [`health`], [`metrics`] | answers to probes, people and Prometheus, over `http` |
@@ -40,7 +42,9 @@ mod http_server;
 pub mod link;
 pub mod metrics;
 pub mod program;
+pub mod scrub;
 pub mod static_accounts;
+pub mod watch;
 pub mod watched_files;
 mod wire_failure;
 

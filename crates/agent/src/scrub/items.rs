@@ -1,0 +1,231 @@
+//! The items of a list response, cut out of its chunks as they arrive, so that one item is in memory and not a page.
+
+use hyper::body::Bytes;
+
+use crate::scrub::MAX_ITEM_BYTES;
+use crate::scrub::json::{ValueScan, leading_space};
+use crate::scrub::list_head::{Field, ListError, ListHead, ListPage};
+use crate::scrub::piece::{Piece, append};
+
+/// Where in a list the next byte stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Position {
+    /// Before the list.
+    Start,
+    /// After the opening brace.
+    FirstKey,
+    /// After a comma between members.
+    Key,
+    /// Within a key.
+    InKey,
+    /// Between a key and its colon.
+    Colon(Field),
+    /// Before a value.
+    Value(Field),
+    /// Within a value.
+    InValue(Field),
+    /// After a value.
+    AfterValue,
+    /// After the opening bracket of the items.
+    FirstItem,
+    /// After a comma between items.
+    Item,
+    /// Within an item.
+    InItem,
+    /// After an item.
+    AfterItem,
+    /// After the list.
+    End,
+}
+
+/// Cuts items out of the chunks of one page. In memory are at most one item, what the list says beside its items, and
+/// the chunk that was pushed last.
+///
+/// The items stand before or after the metadata, or are `null`. What lies within an item is not checked: whoever reads
+/// it does that. An item counts only once [`finish`](Self::finish) has returned the page.
+#[derive(Debug)]
+pub struct ItemSplitter {
+    chunk: Bytes,
+    /// Bytes of the response before the chunk's rest.
+    offset: u64,
+    position: Position,
+    scan: ValueScan,
+    item: Piece,
+    head: ListHead,
+    items: u64,
+    failed: Option<ListError>,
+}
+
+impl Default for ItemSplitter {
+    fn default() -> Self {
+        Self::with_max(MAX_ITEM_BYTES)
+    }
+}
+
+impl ItemSplitter {
+    /// A splitter of items of at most `max` bytes.
+    pub fn with_max(max: usize) -> Self {
+        Self {
+            chunk: Bytes::new(),
+            offset: 0,
+            position: Position::Start,
+            scan: ValueScan::default(),
+            item: Piece::new(max),
+            head: ListHead::default(),
+            items: 0,
+            failed: None,
+        }
+    }
+
+    /// Takes the next chunk. The items of the one before should have been read; otherwise its rest is copied.
+    pub fn push(&mut self, chunk: Bytes) {
+        append(&mut self.chunk, chunk);
+    }
+
+    /// The next item as JSON; `None` if more chunks are needed. An item that lies within one chunk shares its memory.
+    ///
+    /// # Errors
+    ///
+    /// A [`ListError`], and the same for every later call.
+    pub fn next_item(&mut self) -> Result<Option<Bytes>, ListError> {
+        if let Some(failed) = &self.failed {
+            return Err(failed.clone());
+        }
+        let item = self.advance();
+        if let Err(error) = &item {
+            self.chunk = Bytes::new();
+            self.failed = Some(error.clone());
+        }
+        item
+    }
+
+    /// Bytes that are kept until more arrive.
+    pub fn pending_bytes(&self) -> usize {
+        self.item.len() + self.head.len()
+    }
+
+    /// Ends the response. All items must have been read.
+    ///
+    /// # Errors
+    ///
+    /// A [`ListError`] if it was no complete page; then nothing of it counts as one.
+    pub fn finish(mut self) -> Result<ListPage, ListError> {
+        while self.next_item()?.is_some() {}
+        if self.position != Position::End {
+            return Err(ListError::Truncated { items: self.items });
+        }
+        self.head.finish(self.items, self.offset)
+    }
+
+    fn advance(&mut self) -> Result<Option<Bytes>, ListError> {
+        loop {
+            match self.position {
+                Position::InKey | Position::InValue(_) | Position::InItem => {}
+                _ => drop(self.take(leading_space(&self.chunk))),
+            }
+            if self.chunk.is_empty() {
+                return Ok(None);
+            }
+            match self.position {
+                Position::InKey => self.key()?,
+                Position::InValue(field) => self.value(field)?,
+                Position::InItem => {
+                    if let Some(item) = self.item()? {
+                        return Ok(Some(item));
+                    }
+                }
+                position => {
+                    let (next, consumed) = self.next(position, self.chunk[0])?;
+                    drop(self.take(consumed));
+                    self.position = next;
+                }
+            }
+        }
+    }
+
+    /// What follows a position at this byte, and how many bytes that consumes: none if the byte begins what follows.
+    fn next(&mut self, position: Position, byte: u8) -> Result<(Position, usize), ListError> {
+        let next = match (position, byte) {
+            (Position::Start, b'{') => (Position::FirstKey, 1),
+            (Position::FirstKey | Position::AfterValue, b'}') => (Position::End, 1),
+            (Position::FirstKey | Position::Key, b'"') => (Position::InKey, 0),
+            (Position::Colon(field), b':') => (Position::Value(field), 1),
+            (Position::Value(Field::Items), b'[') => (Position::FirstItem, 1),
+            // `null`, which is checked once it has ended.
+            (Position::Value(Field::Items), b'n') => (Position::InValue(Field::Items), 0),
+            (Position::Value(field), _) if field != Field::Items && !matches!(byte, b',' | b'}' | b']') => {
+                (Position::InValue(field), 0)
+            }
+            (Position::AfterValue, b',') => (Position::Key, 1),
+            (Position::FirstItem | Position::AfterItem, b']') => (Position::AfterValue, 1),
+            (Position::FirstItem | Position::Item, b'{') => (Position::InItem, 0),
+            (Position::AfterItem, b',') => (Position::Item, 1),
+            _ => return Err(self.unexpected(position)),
+        };
+        self.scan = ValueScan::default();
+        Ok(next)
+    }
+
+    fn key(&mut self) -> Result<(), ListError> {
+        let (part, is_end) = self.scanned();
+        self.head.key_part(&part);
+        if is_end {
+            self.position = Position::Colon(self.head.end_key()?);
+        }
+        Ok(())
+    }
+
+    fn value(&mut self, field: Field) -> Result<(), ListError> {
+        let (part, is_end) = self.scanned();
+        match field {
+            Field::Kept(_) => self.head.value_part(&part)?,
+            Field::Items => self.head.key_part(&part),
+            Field::Ignored => {}
+        }
+        if is_end {
+            if field == Field::Items && !self.head.end_null() {
+                return Err(self.unexpected(Position::Value(Field::Items)));
+            }
+            self.position = Position::AfterValue;
+        }
+        Ok(())
+    }
+
+    fn item(&mut self) -> Result<Option<Bytes>, ListError> {
+        let (part, is_end) = self.scanned();
+        let item =
+            if is_end { self.item.complete(part).map(Some) } else { self.item.carry(&part).map(|()| None) };
+        let item = item.map_err(|error| ListError::ItemTooLarge { max: error.max })?;
+        if is_end {
+            self.items += 1;
+            self.position = Position::AfterItem;
+        }
+        Ok(item)
+    }
+
+    /// Takes what the chunk has of the value that is scanned, and whether that is its end.
+    fn scanned(&mut self) -> (Bytes, bool) {
+        let end = self.scan.scan(&self.chunk);
+        (self.take(end.unwrap_or(self.chunk.len())), end.is_some())
+    }
+
+    fn take(&mut self, bytes: usize) -> Bytes {
+        self.offset += bytes as u64;
+        self.chunk.split_to(bytes)
+    }
+
+    fn unexpected(&self, position: Position) -> ListError {
+        let expected = match position {
+            Position::Start => "an object",
+            Position::FirstKey | Position::Key | Position::InKey => "a key",
+            Position::Colon(_) => "a colon",
+            Position::Value(Field::Items) => "an array of items",
+            Position::Value(_) | Position::InValue(_) => "a value",
+            Position::AfterValue => "a comma or the end of the list",
+            Position::FirstItem | Position::Item | Position::InItem => "an item that is an object",
+            Position::AfterItem => "a comma or the end of the items",
+            Position::End => "the end of the response",
+        };
+        ListError::Malformed { expected, at: self.offset }
+    }
+}

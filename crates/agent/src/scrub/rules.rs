@@ -1,0 +1,104 @@
+//! What becomes of the objects of one scope: which are left out, and which of their labels and annotations are sent
+//! apart from the body.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Annotation that repeats an object as it was applied, the data of a Secret included. It is never sent.
+pub const LAST_APPLIED_ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// Annotation of objects that are never cached, if its value is `true`.
+pub const IGNORE_ANNOTATION: &str = "caching.spinnaker.io/ignore";
+/// Annotation of the objects that Spinnaker manages.
+pub const APPLICATION_ANNOTATION: &str = "moniker.spinnaker.io/application";
+
+/// What becomes of the objects of one scope.
+#[derive(Clone, Debug, Default)]
+pub struct ObjectRules {
+    /// API version of the scope, for example `apps/v1`.
+    pub api_version: String,
+    /// Kind of the scope.
+    pub kind: String,
+    /// Namespace of the scope; empty for all, or for cluster-wide objects.
+    pub namespace: String,
+    /// Prefixes of the labels and annotations that are sent apart from the body.
+    pub meta_keys: Arc<[String]>,
+    /// Namespaces whose objects are left out.
+    pub omit_namespaces: Arc<BTreeSet<String>>,
+    /// Whether objects without [`APPLICATION_ANNOTATION`] are left out.
+    pub only_spinnaker_managed: bool,
+    /// Whether these are Secrets, of which only apiVersion, kind and metadata are sent.
+    pub is_secret: bool,
+    /// Whether these are CustomResourceDefinitions, which are sent without the schemas of their versions.
+    pub is_crd: bool,
+    /// Kinds that are cluster-wide, for owners.
+    pub cluster_scoped_kinds: Arc<ClusterScopedKinds>,
+}
+
+impl ObjectRules {
+    /// Whether the label or annotation is sent apart from the body.
+    pub(super) fn sends_meta(&self, key: &str) -> bool {
+        key != LAST_APPLIED_ANNOTATION && self.meta_keys.iter().any(|prefix| key.starts_with(prefix.as_str()))
+    }
+
+    /// Why the object is left out, if it is.
+    pub(super) fn exclusion(&self, namespace: &str, annotations: Annotations) -> Option<Exclusion> {
+        if self.omit_namespaces.contains(namespace) {
+            Some(Exclusion::OmittedNamespace)
+        } else if annotations.is_ignored {
+            Some(Exclusion::Ignored)
+        } else if self.only_spinnaker_managed && !annotations.has_application {
+            Some(Exclusion::NotSpinnakerManaged)
+        } else {
+            None
+        }
+    }
+}
+
+/// What annotations say about whether an object is left out.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Annotations {
+    /// [`IGNORE_ANNOTATION`] is `true`.
+    pub(super) is_ignored: bool,
+    /// [`APPLICATION_ANNOTATION`] names an application.
+    pub(super) has_application: bool,
+}
+
+/// Why an object is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Exclusion {
+    /// Its namespace is left out. No object of the scope in it was ever sent under these rules.
+    OmittedNamespace,
+    /// It is annotated as one to ignore. It may have been sent before it was.
+    Ignored,
+    /// Spinnaker does not manage it. It may have been sent while Spinnaker did.
+    NotSpinnakerManaged,
+}
+
+impl Exclusion {
+    /// Whether the object may have a row from a time when it was not left out.
+    pub fn may_have_row(self) -> bool {
+        self != Self::OmittedNamespace
+    }
+}
+
+/// The kinds of a cluster whose objects have no namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterScopedKinds(BTreeMap<String, BTreeSet<String>>);
+
+impl ClusterScopedKinds {
+    /// Whether the objects of this kind have no namespace.
+    pub fn contains(&self, group: &str, kind: &str) -> bool {
+        self.0.get(group).is_some_and(|kinds| kinds.contains(kind))
+    }
+}
+
+impl FromIterator<(String, String)> for ClusterScopedKinds {
+    /// Collects pairs of group and kind.
+    fn from_iter<I: IntoIterator<Item = (String, String)>>(kinds: I) -> Self {
+        let mut groups: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for (group, kind) in kinds {
+            groups.entry(group).or_default().insert(kind);
+        }
+        Self(groups)
+    }
+}

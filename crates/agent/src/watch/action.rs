@@ -1,0 +1,86 @@
+//! What to ask of the cluster now, as the queries of requests.
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+/// Characters of a value in a query that are encoded: all but the unreserved ones of RFC 3986.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// What the driver of a scope does now. A request that runs is dropped when another action takes its place: each
+/// attempt has a number of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Wait until the next tick, or until something is reported from outside.
+    Wait(WaitReason),
+    /// Begin a list: take what a list may take of the agent's budgets, and a new sync key, and report
+    /// [`begin_sync`](super::ScopeWatch::begin_sync).
+    BeginSync,
+    /// Wait for the rows that the hub has for this sync.
+    AwaitBasis,
+    /// Ask for a page of the list.
+    ListPage(PageRequest),
+    /// Watch.
+    Watch(WatchRequest),
+}
+
+/// Why a scope waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitReason {
+    /// The last attempt failed, or the server asks to be left alone.
+    Retry,
+    /// The server refuses: a right is missing, or the kind cannot be listed or watched.
+    Refused,
+    /// The server refuses the credential: read it again.
+    Credential,
+    /// The server has no such kind: see whether discovery still has it.
+    KindMayBeGone,
+    /// Many scopes have to be listed, each at its own time.
+    Spread,
+    /// The driver has paused the scope.
+    Paused,
+}
+
+/// A page of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageRequest {
+    /// Number of the attempt.
+    pub attempt: u64,
+    /// Maximum number of items; `None` for all.
+    pub limit: Option<u32>,
+    /// Where to go on; `None` for the first page.
+    pub continue_token: Option<String>,
+}
+
+impl PageRequest {
+    /// Query of the request. It names no version, so the list is consistent.
+    pub fn query(&self) -> String {
+        let limit = self.limit.map(|limit| format!("limit={limit}"));
+        let token = self.continue_token.as_ref().map(|token| format!("continue={}", encoded(token)));
+        limit.into_iter().chain(token).collect::<Vec<_>>().join("&")
+    }
+}
+
+/// A watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchRequest {
+    /// Number of the attempt.
+    pub attempt: u64,
+    /// Version after which it begins.
+    pub resource_version: String,
+    /// Duration after which the server ends it, in seconds.
+    pub timeout_seconds: u32,
+}
+
+impl WatchRequest {
+    /// Query of the request.
+    pub fn query(&self) -> String {
+        let Self { resource_version, timeout_seconds, .. } = self;
+        format!(
+            "watch=1&resourceVersion={}&allowWatchBookmarks=true&timeoutSeconds={timeout_seconds}",
+            encoded(resource_version)
+        )
+    }
+}
+
+fn encoded(value: &str) -> String {
+    utf8_percent_encode(value, ENCODED).to_string()
+}

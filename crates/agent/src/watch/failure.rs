@@ -1,0 +1,125 @@
+//! Why a request of a scope failed: how long to wait, and what to say about it.
+
+use std::time::Duration;
+
+use kubesvc_core::wire::common::Failure;
+use kubesvc_core::wire::common::failure::Class;
+use kubesvc_runtime::telemetry::errors::chain;
+
+use crate::scrub::{ClusterStatus, LineTooLong, ListError, WatchLineError};
+use crate::watch::action::WaitReason;
+use crate::wire_failure::after_send;
+
+/// Why a request failed. Texts hold no credential: the client of the cluster sees to that.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RequestFailure {
+    /// The server said so: as a status of HTTP, with `Retry-After` if there is one, or as a `Status` in the response.
+    Status(ClusterStatus),
+    /// There was no response, or it broke off.
+    Connection(Failure),
+    /// The response cannot be read; what is wrong with it.
+    Unreadable(String),
+}
+
+impl From<ClusterStatus> for RequestFailure {
+    fn from(status: ClusterStatus) -> Self {
+        Self::Status(status)
+    }
+}
+
+impl From<ListError> for RequestFailure {
+    fn from(error: ListError) -> Self {
+        match error {
+            ListError::Status(status) => Self::Status(status),
+            ListError::Truncated { .. } => Self::Connection(after_send(Class::Unreachable, chain(&error))),
+            other => Self::Unreadable(chain(&other)),
+        }
+    }
+}
+
+impl From<WatchLineError> for RequestFailure {
+    fn from(error: WatchLineError) -> Self {
+        Self::Unreadable(chain(&error))
+    }
+}
+
+impl From<LineTooLong> for RequestFailure {
+    fn from(error: LineTooLong) -> Self {
+        Self::Unreadable(chain(&error))
+    }
+}
+
+/// When to try again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Retry {
+    /// After the scope's own delay.
+    Backoff,
+    /// After the time that the server asks for.
+    After(Duration),
+    /// Not before something changes, which is looked at again and again.
+    Problem(WaitReason),
+}
+
+impl RequestFailure {
+    /// A failure because the response stood still.
+    pub(super) fn stalled(after: Duration) -> Self {
+        let message = format!("the server sent nothing for {} s", after.as_secs());
+        Self::Connection(after_send(Class::Timeout, message))
+    }
+
+    /// Whether the version that was asked for is no longer kept.
+    pub(super) fn is_expired(&self) -> bool {
+        matches!(self, Self::Status(status) if status.is_expired())
+    }
+
+    /// When to try again.
+    pub(super) fn retry(&self) -> Retry {
+        match self {
+            Self::Status(ClusterStatus { retry_after: Some(after), code: 429 | 500..=599, .. }) => {
+                Retry::After(*after)
+            }
+            Self::Status(status) => match status.code {
+                401 => Retry::Problem(WaitReason::Credential),
+                404 => Retry::Problem(WaitReason::KindMayBeGone),
+                408 | 409 | 410 | 429 => Retry::Backoff,
+                400..=499 => Retry::Problem(WaitReason::Refused),
+                _ => Retry::Backoff,
+            },
+            Self::Connection(_) => Retry::Backoff,
+            Self::Unreadable(_) => Retry::Problem(WaitReason::Refused),
+        }
+    }
+
+    /// The failure as it is reported.
+    pub(super) fn to_wire(&self) -> Failure {
+        match self {
+            Self::Status(status) => {
+                let (class, meaning) = meaning(status.code);
+                let ClusterStatus { code, reason, message, .. } = status;
+                let said = [reason.as_str(), message.as_str()].into_iter().filter(|said| !said.is_empty());
+                let said = said.collect::<Vec<_>>().join(": ");
+                let text = format!("the server answered {code}: {meaning} ({said})");
+                Failure { http_status: (*code).into(), ..after_send(class, text) }
+            }
+            Self::Connection(failure) => failure.clone(),
+            Self::Unreadable(why) => after_send(Class::Discovery, why.as_str()),
+        }
+    }
+}
+
+/// Class of a status, and what to do.
+fn meaning(code: u16) -> (Class, &'static str) {
+    match code {
+        401 => (Class::Auth, "the credential is refused; renew it"),
+        403 => (
+            Class::Forbidden,
+            "the credential may not list and watch the kind; grant it, or leave the kind out",
+        ),
+        404 => (Class::NotFound, "the server has no such kind any more"),
+        405 => (Class::Unimplemented, "the kind cannot be listed and watched; leave it out"),
+        408 | 504 => (Class::Timeout, "the server took too long"),
+        413 => (Class::TooLarge, "the server finds it too large"),
+        429 | 500..=599 => (Class::Unreachable, "the server has a fault or is overloaded; it is asked again"),
+        _ => (Class::Discovery, "the server refuses to list or watch the kind"),
+    }
+}

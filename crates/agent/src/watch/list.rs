@@ -1,0 +1,141 @@
+//! How far a list has come: which page is next, and what of it counts.
+
+use kubesvc_core::wire::events::Synced;
+
+use crate::scrub::{Identity, ListPage};
+use crate::watch::MAX_PAGES;
+use crate::watch::basis::{Basis, BasisKey, BasisMatch};
+
+/// What a page was.
+#[derive(Debug, PartialEq)]
+pub enum PageStep {
+    /// No page was awaited.
+    Ignored,
+    /// The next page follows.
+    More,
+    /// The list is given up, and another sync begins.
+    Restart,
+    /// The list is complete.
+    Complete(SyncEnd),
+}
+
+/// The end of a sync. The deletes are queued before `synced`.
+#[derive(Debug, PartialEq)]
+pub struct SyncEnd {
+    /// Rows whose objects are gone.
+    pub leftover: Vec<BasisKey>,
+    /// What is told to the hub; `scope_id` is the driver's to set.
+    pub synced: Synced,
+}
+
+/// Items of a page, or of the pages that are complete.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    listed: u64,
+    kept: u64,
+    sent: u64,
+}
+
+/// A list that runs.
+#[derive(Debug)]
+pub(super) struct List {
+    pub(super) sync_key: String,
+    /// The basis says only what is gone: each object is sent.
+    pub(super) deletes_only: bool,
+    pub(super) basis: Basis,
+    /// Where the next page begins; `None` for the first one.
+    pub(super) continue_token: Option<String>,
+    complete: Counts,
+    /// The page that arrives. It counts once it is complete.
+    page: Counts,
+    pages: u32,
+    /// Version of the first page: the watch begins there.
+    version: Option<String>,
+}
+
+impl List {
+    /// A list under this key.
+    pub(super) fn new(sync_key: String, deletes_only: bool) -> Self {
+        Self {
+            sync_key,
+            deletes_only,
+            basis: Basis::default(),
+            continue_token: None,
+            complete: Counts::default(),
+            page: Counts::default(),
+            pages: 0,
+            version: None,
+        }
+    }
+
+    /// Counts an item. Returns whether it is sent.
+    pub(super) fn item(&mut self, object: &Identity) -> bool {
+        self.page.listed += 1;
+        let is_kept = self.basis.take(object) == BasisMatch::Equal && !self.deletes_only;
+        if is_kept {
+            self.page.kept += 1;
+        } else {
+            self.page.sent += 1;
+        }
+        !is_kept
+    }
+
+    /// Counts an item that is left out. A row that it may have is left over.
+    pub(super) fn left_out(&mut self) {
+        self.page.listed += 1;
+    }
+
+    /// Whether the page that failed can be asked for again. A later page comes from the same snapshot. The first one
+    /// does not: an object of the failed page that was sent and then deleted would be in neither basis nor list.
+    pub(super) fn can_repeat_page(&self) -> bool {
+        self.continue_token.is_some() || self.page == Counts::default()
+    }
+
+    /// Forgets the page that failed.
+    pub(super) fn page_failed(&mut self) {
+        self.page = Counts::default();
+    }
+
+    /// Ends a page. Returns whether it is the last one.
+    ///
+    /// # Errors
+    ///
+    /// If the list does not come to an end.
+    pub(super) fn page_end(&mut self, page: ListPage) -> Result<bool, &'static str> {
+        let Counts { listed, kept, sent } = std::mem::take(&mut self.page);
+        self.complete.listed += listed;
+        self.complete.kept += kept;
+        self.complete.sent += sent;
+        self.pages += 1;
+        self.version.get_or_insert(page.resource_version);
+        if page.continue_token.is_some() && page.continue_token == self.continue_token {
+            return Err("the list does not go on: two pages have the same continue token");
+        }
+        if page.continue_token.is_some() && self.pages >= MAX_PAGES {
+            return Err("the list has too many pages");
+        }
+        self.continue_token = page.continue_token;
+        Ok(self.continue_token.is_none())
+    }
+
+    /// Version at which the watch begins, once a page is complete.
+    pub(super) fn version(&self) -> Option<&str> {
+        self.version.as_deref()
+    }
+
+    /// Ends the list.
+    pub(super) fn finish(self) -> SyncEnd {
+        let leftover = self.basis.leftover();
+        let Counts { listed, kept, sent } = self.complete;
+        let synced = Synced {
+            scope_id: 0,
+            sync_key: self.sync_key,
+            rv: self.version.unwrap_or_default(),
+            listed,
+            kept,
+            sent,
+            deleted: leftover.len() as u64,
+        };
+        SyncEnd { leftover, synced }
+    }
+}

@@ -1,0 +1,358 @@
+//! The state of one scope: what it does now, and what happens when nothing is reported for some time.
+
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+
+use kubesvc_core::account_row::DEFAULT_RESUMABLE_AGE_MS;
+use kubesvc_core::wire::common::Failure;
+use kubesvc_core::wire::events::ScopeCheckpoint;
+use kubesvc_core::wire::ops::CachingRules;
+
+use crate::watch::action::{Action, PageRequest, WaitReason, WatchRequest};
+use crate::watch::backoff::RetryDelay;
+use crate::watch::list::List;
+use crate::watch::{
+    DEFAULT_AUDIT_INTERVAL, MAX_AUDIT_INTERVAL, MIN_AUDIT_INTERVAL, PAGE_LIMITS, PAUSED_LIST_SPREAD,
+    RESPONSE_IDLE_TIMEOUT, SHORT_WATCH, SILENCE_LIMIT, WATCH_IDLE_MARGIN, WATCH_SECONDS,
+};
+
+mod failures;
+mod lists;
+mod timers;
+mod watches;
+
+pub use lists::ItemStep;
+pub use watches::ObjectStep;
+
+/// Times that the hub sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScopeTiming {
+    /// Maximum age of a checkpoint at which a watch is resumed.
+    pub max_resumable_age: Duration,
+    /// Interval between two lists of a scope that is watched; it varies by a fifth.
+    pub audit_interval: Duration,
+}
+
+impl From<&CachingRules> for ScopeTiming {
+    fn from(rules: &CachingRules) -> Self {
+        let default_age = u64::try_from(DEFAULT_RESUMABLE_AGE_MS).unwrap_or_default();
+        let age = if rules.max_resumable_age_ms == 0 { default_age } else { rules.max_resumable_age_ms };
+        let audit = Duration::from_millis(rules.audit_ms).min(MAX_AUDIT_INTERVAL);
+        Self {
+            max_resumable_age: Duration::from_millis(age),
+            audit_interval: if audit.is_zero() {
+                DEFAULT_AUDIT_INTERVAL
+            } else {
+                audit.max(MIN_AUDIT_INTERVAL)
+            },
+        }
+    }
+}
+
+/// Where a scope begins: what the hub has of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScopeStart {
+    /// Version of the checkpoint; empty if the scope must be listed.
+    pub resource_version: String,
+    /// Age of the checkpoint.
+    pub age: Duration,
+    /// The rows are of another shape, so each object is sent.
+    pub resend: bool,
+}
+
+impl From<&ScopeCheckpoint> for ScopeStart {
+    fn from(checkpoint: &ScopeCheckpoint) -> Self {
+        let ScopeCheckpoint { rv, age_ms, resend, .. } = checkpoint;
+        Self { resource_version: rv.clone(), age: Duration::from_millis(*age_ms), resend: *resend }
+    }
+}
+
+/// What a scope does, unless it waits.
+#[derive(Debug)]
+enum Phase {
+    /// A list is to begin.
+    NeedsList { deletes_only: bool },
+    /// A list has begun, and the rows of the hub arrive.
+    AwaitsBasis(List),
+    /// Pages arrive.
+    Listing(List),
+    /// A watch runs, or is to be opened.
+    Watching(Watch),
+}
+
+/// A watch that runs, or is to be opened.
+#[derive(Clone, Copy, Debug)]
+struct Watch {
+    timeout_seconds: u32,
+    /// When its response began.
+    opened: Option<Instant>,
+}
+
+/// Until when a scope waits.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    until: Instant,
+    reason: WaitReason,
+}
+
+/// The state machine of one scope. Reports that do not fit its state are late, and ignored.
+#[derive(Debug)]
+pub struct ScopeWatch {
+    timing: ScopeTiming,
+    random: Rng,
+    phase: Phase,
+    hold: Option<Hold>,
+    is_paused: bool,
+    /// Number of the attempt that the action stands for.
+    attempt: u64,
+    position: Position,
+    /// Since when the response of the request stands still.
+    idle_since: Instant,
+    silence: Silence,
+    audit_at: Instant,
+    /// Whether the watch is the first one after a pause.
+    is_after_pause: bool,
+    failures: Failures,
+}
+
+/// How far a scope is read.
+#[derive(Debug)]
+struct Position {
+    /// Version up to which all is queued. Of a scope that must be listed: the last one that was known.
+    version: Option<String>,
+    /// Whether the version is newer than what was queued.
+    is_unsent: bool,
+    /// When the last checkpoint was queued, with an event or alone.
+    queued_at: Instant,
+}
+
+/// How long a watch may be silent.
+#[derive(Debug)]
+struct Silence {
+    /// Since when it is; `None` until the next one has opened.
+    since: Option<Instant>,
+    limit: Duration,
+}
+
+/// What follows from failures, until the scope is read again.
+#[derive(Debug, Default)]
+struct Failures {
+    retry_delay: RetryDelay,
+    /// Delays between lists that each ended in a watch that had expired.
+    relist_delay: RetryDelay,
+    /// Index into [`PAGE_LIMITS`]; beyond it, lists have no limit.
+    page_limit: usize,
+    /// The version after which the watch could not be read.
+    unreadable_after: Option<String>,
+    /// Since when each attempt has failed.
+    since: Option<Instant>,
+    problem: Option<Failure>,
+}
+
+impl ScopeWatch {
+    /// A scope that begins now. It goes on at the checkpoint if that is fresh. The seed makes its random times.
+    pub fn new(timing: ScopeTiming, start: ScopeStart, seed: u64, now: Instant) -> Self {
+        let ScopeStart { resource_version, age, resend } = start;
+        let version = Some(resource_version).filter(|version| !version.is_empty());
+        let is_fresh = version.is_some() && !resend && age <= timing.max_resumable_age;
+        let mut scope = Self {
+            timing,
+            random: Rng::with_seed(seed),
+            phase: Phase::NeedsList { deletes_only: resend },
+            hold: None,
+            is_paused: false,
+            attempt: 1,
+            position: Position { version, is_unsent: false, queued_at: now },
+            idle_since: now,
+            silence: Silence { since: None, limit: SILENCE_LIMIT },
+            audit_at: now,
+            is_after_pause: false,
+            failures: Failures::default(),
+        };
+        scope.schedule_audit(now);
+        if is_fresh {
+            scope.start_watch(now);
+        }
+        scope
+    }
+
+    /// What to do now. Call [`tick`](Self::tick) first.
+    pub fn action(&self) -> Action {
+        if self.is_paused {
+            return Action::Wait(WaitReason::Paused);
+        }
+        if let Some(hold) = self.hold {
+            return Action::Wait(hold.reason);
+        }
+        let attempt = self.attempt;
+        match &self.phase {
+            Phase::NeedsList { .. } => Action::BeginSync,
+            Phase::AwaitsBasis(_) => Action::AwaitBasis,
+            Phase::Listing(list) => Action::ListPage(PageRequest {
+                attempt,
+                limit: PAGE_LIMITS.get(self.failures.page_limit).copied(),
+                continue_token: list.continue_token.clone(),
+            }),
+            Phase::Watching(watch) => Action::Watch(WatchRequest {
+                attempt,
+                resource_version: self.position.version.clone().unwrap_or_default(),
+                timeout_seconds: watch.timeout_seconds,
+            }),
+        }
+    }
+
+    /// Tries again at once: the credential, a right or what the cluster serves has changed. The driver calls it for
+    /// scopes that wait.
+    pub fn retry_now(&mut self, now: Instant) {
+        if self.hold.take().is_some() {
+            self.begin_attempt(now);
+        }
+    }
+
+    /// Drops the request that runs, and asks again: what is asked is the same, but the way to the cluster is another.
+    pub fn reconnect(&mut self, now: Instant) {
+        match &mut self.phase {
+            Phase::Listing(list) if !list.can_repeat_page() => self.start_list(false),
+            Phase::Listing(list) => list.page_failed(),
+            Phase::Watching(_) => self.start_watch(now),
+            Phase::NeedsList { .. } | Phase::AwaitsBasis(_) => {}
+        }
+        self.hold = None;
+        self.begin_attempt(now);
+    }
+
+    /// Lists the scope anew: the hub asks for it, or what the hub has is not what was thought. With `deletes_only`, each
+    /// object is sent, because the cluster may use versions again.
+    pub fn relist(&mut self, deletes_only: bool) {
+        self.start_list(deletes_only);
+    }
+
+    /// Closes what runs until [`unpause`](Self::unpause), because the queue is full: a watch goes on from its version,
+    /// a list begins anew.
+    pub fn pause(&mut self, now: Instant) {
+        if std::mem::replace(&mut self.is_paused, true) {
+            return;
+        }
+        match self.phase {
+            Phase::Watching(_) => self.start_watch(now),
+            Phase::AwaitsBasis(_) | Phase::Listing(_) => self.start_list(false),
+            Phase::NeedsList { .. } => {}
+        }
+        self.silence.since = None;
+    }
+
+    /// Goes on after a pause.
+    pub fn unpause(&mut self, now: Instant) {
+        if std::mem::take(&mut self.is_paused) {
+            self.is_after_pause = true;
+            self.begin_attempt(now);
+        }
+    }
+
+    /// Records that bytes of the response arrived.
+    pub fn progress(&mut self, now: Instant) {
+        self.idle_since = now;
+    }
+
+    /// Why the scope is not read, if that is to be reported.
+    pub fn problem(&self) -> Option<&Failure> {
+        self.failures.problem.as_ref()
+    }
+
+    /// Version up to which all is queued, while the scope is watched.
+    pub fn watched_version(&self) -> Option<&str> {
+        match self.phase {
+            Phase::Watching(_) => self.position.version.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// Whether the scope uses what a list takes of the agent's budgets.
+    pub fn is_listing(&self) -> bool {
+        matches!(self.phase, Phase::AwaitsBasis(_) | Phase::Listing(_))
+    }
+
+    /// Makes a list the next step. Of one that runs, the sync is given up. It stays one for deletes alone if the former
+    /// was, because that has sent only a part of the objects.
+    fn start_list(&mut self, deletes_only: bool) {
+        let deletes_only = deletes_only
+            || match &self.phase {
+                Phase::NeedsList { deletes_only } => *deletes_only,
+                Phase::AwaitsBasis(list) | Phase::Listing(list) => list.deletes_only,
+                Phase::Watching(_) => false,
+            };
+        self.phase = Phase::NeedsList { deletes_only };
+        // A checkpoint after the start of a sync would make the scope look complete.
+        self.position.is_unsent = false;
+        self.silence.since = None;
+        self.attempt += 1;
+    }
+
+    /// Makes a watch from the version the next step.
+    fn start_watch(&mut self, now: Instant) {
+        let timeout_seconds = self.random.u32(WATCH_SECONDS);
+        self.phase = Phase::Watching(Watch { timeout_seconds, opened: None });
+        self.begin_attempt(now);
+    }
+
+    fn begin_attempt(&mut self, now: Instant) {
+        self.attempt += 1;
+        self.idle_since = now;
+    }
+
+    /// Waits. What is silent meanwhile is not the watch.
+    fn hold(&mut self, delay: Duration, reason: WaitReason, now: Instant) {
+        self.hold = Some(Hold { until: now + delay, reason });
+        self.silence.since = None;
+    }
+
+    fn schedule_audit(&mut self, now: Instant) {
+        let factor = 0.8 + 0.4 * self.random.f64();
+        self.audit_at = now + self.timing.audit_interval.mul_f64(factor);
+    }
+
+    /// A random delay of a list, after a pause that was too long.
+    fn spread(&mut self) -> Duration {
+        PAUSED_LIST_SPREAD.mul_f64(self.random.f64())
+    }
+
+    /// Takes the list out of the state, if there is one.
+    fn take_list(&mut self) -> Option<List> {
+        match std::mem::replace(&mut self.phase, Phase::NeedsList { deletes_only: false }) {
+            Phase::AwaitsBasis(list) | Phase::Listing(list) => Some(list),
+            other => {
+                self.phase = other;
+                None
+            }
+        }
+    }
+
+    /// Records that the scope is read.
+    fn succeeded(&mut self) {
+        self.failures.retry_delay.reset();
+        self.failures.since = None;
+        self.failures.problem = None;
+    }
+
+    /// Records that the version is queued.
+    fn queued(&mut self, now: Instant) {
+        self.position.is_unsent = false;
+        self.position.queued_at = now;
+    }
+}
+
+impl Watch {
+    /// Whether the watch lasts longer than one that has failed.
+    fn has_lived(&self, now: Instant) -> bool {
+        self.opened.is_some_and(|opened| now >= opened + SHORT_WATCH)
+    }
+
+    /// Time for which the response may stand still.
+    fn idle_limit(&self) -> Duration {
+        match self.opened {
+            Some(_) => Duration::from_secs(self.timeout_seconds.into()) + WATCH_IDLE_MARGIN,
+            None => RESPONSE_IDLE_TIMEOUT,
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What a scope does after a failure: which step it takes next, when, and what it says.
+
+use std::time::{Duration, Instant};
+
+use crate::watch::action::WaitReason;
+use crate::watch::failure::{RequestFailure, Retry};
+use crate::watch::machine::{Phase, ScopeWatch};
+use crate::watch::{MAX_RETRY_AFTER, PAGE_LIMITS, PROBLEM_DELAY, PROBLEM_RETRY_INTERVAL};
+
+impl ScopeWatch {
+    /// The request has failed: no response, a status other than 200, a response that cannot be read or that ended
+    /// early, or an error in the watch.
+    pub fn failed(&mut self, failure: &RequestFailure, now: Instant) {
+        if failure.is_expired() && self.expired(now) {
+            return;
+        }
+        self.note_problem(failure, now);
+        let is_unreadable = matches!(failure, RequestFailure::Unreadable(_));
+        match &mut self.phase {
+            Phase::Listing(list) if list.can_repeat_page() => list.page_failed(),
+            Phase::Listing(_) => self.start_list(false),
+            Phase::Watching(watch) => {
+                if watch.has_lived(now) {
+                    self.failures.retry_delay.reset();
+                }
+                // The second time at the same place: what cannot be read is passed by with a list.
+                if is_unreadable
+                    && self.failures.unreadable_after.is_some()
+                    && self.failures.unreadable_after == self.position.version
+                {
+                    self.start_list(false);
+                } else {
+                    if is_unreadable {
+                        self.failures.unreadable_after = self.position.version.clone();
+                    }
+                    self.start_watch(now);
+                }
+            }
+            Phase::NeedsList { .. } | Phase::AwaitsBasis(_) => {}
+        }
+        self.attempt += 1;
+        let (delay, reason) = self.retry_after(failure.retry());
+        self.hold(delay, reason, now);
+    }
+
+    /// The version of the request is no longer kept, so the scope is listed anew. Returns whether that was all.
+    fn expired(&mut self, now: Instant) -> bool {
+        match &self.phase {
+            Phase::Listing(list) => {
+                let is_in_mid_list = list.continue_token.is_some();
+                let had_limit = self.failures.page_limit < PAGE_LIMITS.len();
+                self.start_list(false);
+                self.failures.page_limit = (self.failures.page_limit + 1).min(PAGE_LIMITS.len());
+                // A list without a limit, or its first page, has no version that could expire.
+                is_in_mid_list && had_limit
+            }
+            Phase::Watching(watch) => {
+                if watch.has_lived(now) {
+                    self.failures.relist_delay.reset();
+                }
+                self.start_list(false);
+                // Once: at once. Again and again, as lists expire before they are watched: at growing intervals.
+                let is_first = self.failures.relist_delay.is_first();
+                let delay = self.failures.relist_delay.after_failure(&mut self.random);
+                if std::mem::take(&mut self.is_after_pause) {
+                    let delay = self.spread();
+                    self.hold(delay, WaitReason::Spread, now);
+                } else if !is_first {
+                    self.hold(delay, WaitReason::Retry, now);
+                }
+                true
+            }
+            Phase::NeedsList { .. } | Phase::AwaitsBasis(_) => false,
+        }
+    }
+
+    fn retry_after(&mut self, retry: Retry) -> (Duration, WaitReason) {
+        match retry {
+            Retry::Backoff => (self.failures.retry_delay.after_failure(&mut self.random), WaitReason::Retry),
+            Retry::After(asked) => {
+                // Not all at the same moment.
+                let little = Duration::from_secs(1).mul_f64(self.random.f64());
+                (asked.min(MAX_RETRY_AFTER) + little, WaitReason::Retry)
+            }
+            Retry::Problem(reason) => (PROBLEM_RETRY_INTERVAL, reason),
+        }
+    }
+
+    /// Reports the failure, at once or if the scope has failed for some time.
+    fn note_problem(&mut self, failure: &RequestFailure, now: Instant) {
+        let since = *self.failures.since.get_or_insert(now);
+        let is_lasting = matches!(failure.retry(), Retry::Problem(_)) || now >= since + PROBLEM_DELAY;
+        if is_lasting {
+            self.failures.problem = Some(failure.to_wire());
+        }
+    }
+}

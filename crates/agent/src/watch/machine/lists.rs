@@ -1,0 +1,117 @@
+//! Reports of a list: its basis, its items, and the ends of its pages.
+
+use std::time::Instant;
+
+use crate::scrub::{Exclusion, Identity, ListPage};
+use crate::watch::basis::BasisTooLarge;
+use crate::watch::failure::RequestFailure;
+use crate::watch::list::{List, PageStep};
+use crate::watch::machine::{Phase, ScopeWatch};
+
+/// What becomes of an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ItemStep {
+    /// It is queued as an upsert. Its version is no checkpoint: the list is one once it is complete.
+    Upsert,
+    /// It is not queued: the hub has it, or it is left out.
+    Skip,
+}
+
+impl ScopeWatch {
+    /// Begins a list. The driver queues the start of the sync under this key, then reports the rows that the hub
+    /// answers with. Returns whether a list was to begin.
+    pub fn begin_sync(&mut self, sync_key: String, now: Instant) -> bool {
+        let Phase::NeedsList { deletes_only } = self.phase else { return false };
+        self.phase = Phase::AwaitsBasis(List::new(sync_key, deletes_only));
+        self.begin_attempt(now);
+        true
+    }
+
+    /// Takes a row that the hub has. Rows of another sync are late, and ignored.
+    ///
+    /// # Errors
+    ///
+    /// [`BasisTooLarge`].
+    pub fn basis_row(
+        &mut self,
+        sync_key: &str,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+        version: &str,
+    ) -> Result<(), BasisTooLarge> {
+        match &mut self.phase {
+            Phase::AwaitsBasis(list) if list.sync_key == sync_key => {
+                list.basis.push(namespace, name, uid, version)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends the rows of the hub: the first page may be asked for.
+    pub fn basis_end(&mut self, sync_key: &str, now: Instant) {
+        let is_awaited = matches!(&self.phase, Phase::AwaitsBasis(list) if list.sync_key == sync_key);
+        if let Some(list) = is_awaited.then(|| self.take_list()).flatten() {
+            self.phase = Phase::Listing(list);
+            self.begin_attempt(now);
+        }
+    }
+
+    /// Takes an item of the page, and why it is left out if it is.
+    pub fn item(&mut self, object: &Identity, excluded: Option<Exclusion>, now: Instant) -> ItemStep {
+        self.progress(now);
+        let Phase::Listing(list) = &mut self.phase else { return ItemStep::Skip };
+        if excluded.is_some() {
+            list.left_out();
+            return ItemStep::Skip;
+        }
+        if list.item(object) { ItemStep::Upsert } else { ItemStep::Skip }
+    }
+
+    /// Takes an item of which it is unknown which object it is. If it has a row, that goes: it cannot be kept up to
+    /// date.
+    pub fn unidentified_item(&mut self, now: Instant) {
+        self.progress(now);
+        if let Phase::Listing(list) = &mut self.phase {
+            list.left_out();
+        }
+    }
+
+    /// Ends a page that is complete.
+    pub fn page_end(&mut self, page: ListPage, now: Instant) -> PageStep {
+        let Phase::Listing(list) = &mut self.phase else { return PageStep::Ignored };
+        let is_last = match list.page_end(page) {
+            Ok(is_last) => is_last,
+            Err(why) => {
+                self.start_list(false);
+                self.failed(&RequestFailure::Unreadable(why.to_owned()), now);
+                return PageStep::Restart;
+            }
+        };
+        if !list.deletes_only && has_gone_back(self.position.version.as_deref(), list.version()) {
+            // A restored etcd uses versions again: what looks equal need not be.
+            self.start_list(true);
+            return PageStep::Restart;
+        }
+        self.succeeded();
+        if !is_last {
+            self.begin_attempt(now);
+            return PageStep::More;
+        }
+        let Some(list) = self.take_list() else { return PageStep::Ignored };
+        self.position.version = list.version().map(str::to_owned);
+        self.queued(now);
+        self.failures.page_limit = 0;
+        self.failures.unreadable_after = None;
+        self.schedule_audit(now);
+        self.start_watch(now);
+        PageStep::Complete(list.finish())
+    }
+}
+
+/// Whether the list is older than what was read before. Versions are numbers only by custom, so that is a hint, and the
+/// worst that it does is to send each object.
+fn has_gone_back(known: Option<&str>, listed: Option<&str>) -> bool {
+    let number = |version: Option<&str>| version.and_then(|version| version.parse::<u64>().ok());
+    matches!((number(known), number(listed)), (Some(known), Some(listed)) if listed < known)
+}

@@ -1,0 +1,104 @@
+//! Reports of a watch: its beginning, its events, its bookmarks, and its end.
+
+use std::time::Instant;
+
+use kubesvc_core::wire::common::failure::Class;
+
+use crate::scrub::{Change, Exclusion, Identity};
+use crate::watch::SILENCE_LIMIT;
+use crate::watch::failure::RequestFailure;
+use crate::watch::machine::{Phase, ScopeWatch, Watch};
+use crate::wire_failure::after_send;
+
+/// What becomes of an event. The version of one that is queued is a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObjectStep {
+    /// The object is queued as an upsert.
+    Upsert,
+    /// The end of the object is queued: it is gone, or it is left out from now on.
+    Delete,
+    /// Nothing is queued.
+    Skip,
+}
+
+impl ScopeWatch {
+    /// The response to the watch has begun, with status 200.
+    pub fn watch_opened(&mut self, now: Instant) {
+        if let Phase::Watching(watch) = &mut self.phase {
+            watch.opened.get_or_insert(now);
+            self.silence.since.get_or_insert(now);
+            self.progress(now);
+        }
+    }
+
+    /// Takes a change of an object, and why the object is left out if it is.
+    pub fn object(
+        &mut self,
+        change: Change,
+        object: &Identity,
+        excluded: Option<Exclusion>,
+        now: Instant,
+    ) -> ObjectStep {
+        if !self.heard(now) {
+            return ObjectStep::Skip;
+        }
+        self.position.version = Some(object.resource_version.clone());
+        let step = match (change, excluded) {
+            (Change::Deleted, None) => ObjectStep::Delete,
+            (Change::Added | Change::Modified, None) => ObjectStep::Upsert,
+            // It may have a row from the time before. An object that is new has none: its former end was an event.
+            (Change::Modified | Change::Deleted, Some(exclusion)) if exclusion.may_have_row() => {
+                ObjectStep::Delete
+            }
+            (_, Some(_)) => ObjectStep::Skip,
+        };
+        if step == ObjectStep::Skip {
+            self.position.is_unsent = true;
+        } else {
+            self.queued(now);
+        }
+        step
+    }
+
+    /// Takes an event of which it is unknown which object it is about.
+    pub fn unidentified_object(&mut self, now: Instant) {
+        self.heard(now);
+    }
+
+    /// Takes a bookmark. Returns a version to queue as a checkpoint, at most once a minute.
+    pub fn bookmark(&mut self, version: &str, now: Instant) -> Option<String> {
+        if !self.heard(now) {
+            return None;
+        }
+        if self.position.version.as_deref() != Some(version) {
+            self.position.version = Some(version.to_owned());
+            self.position.is_unsent = true;
+        }
+        self.due_checkpoint(now)
+    }
+
+    /// The response has ended, or its connection broke. What came after its last whole line is not lost: the watch is
+    /// resumed after the last event.
+    pub fn watch_ended(&mut self, now: Instant) {
+        let Phase::Watching(watch) = self.phase else { return };
+        if watch.has_lived(now) {
+            self.succeeded();
+            self.failures.relist_delay.reset();
+            self.start_watch(now);
+            return;
+        }
+        let failure = after_send(Class::Unreachable, "the server ended the watch within 5 s");
+        self.failed(&RequestFailure::Connection(failure), now);
+    }
+
+    /// Records an event or bookmark of the watch that runs. Returns whether one runs.
+    fn heard(&mut self, now: Instant) -> bool {
+        let Phase::Watching(Watch { opened: Some(_), .. }) = self.phase else { return false };
+        self.progress(now);
+        self.silence.since = Some(now);
+        self.silence.limit = SILENCE_LIMIT;
+        self.failures.relist_delay.reset();
+        self.is_after_pause = false;
+        true
+    }
+}

@@ -1,0 +1,144 @@
+//! What a scope does after failures, and what it says.
+
+use kubesvc_core::wire::common::failure::Class;
+
+use super::*;
+use crate::scrub::{ListError, WatchLineError};
+
+#[test]
+fn missing_right_is_a_problem_that_is_tried_again_every_30_seconds() {
+    let mut scope = Scope::watching();
+    let status = ClusterStatus {
+        code: 403,
+        reason: "Forbidden".to_owned(),
+        message: "pods is forbidden".to_owned(),
+        retry_after: None,
+    };
+    for _ in 0..3 {
+        scope.machine.failed(&status.clone().into(), scope.now);
+        assert_eq!(scope.waits(WaitReason::Refused), 30 * SECOND);
+        scope.pass(30 * SECOND);
+        scope.watch_version("100");
+    }
+    let problem = scope.machine.problem().unwrap();
+    assert_eq!((problem.class(), problem.http_status), (Class::Forbidden, 403));
+    assert_eq!(
+        problem.message,
+        "the server answered 403: the credential may not list and watch the kind; grant it, or leave the kind out \
+         (Forbidden: pods is forbidden)"
+    );
+    // It is over once the watch has lasted.
+    scope.machine.watch_opened(scope.now);
+    assert!(scope.machine.problem().is_some());
+    scope.pass(5 * SECOND);
+    assert!(scope.machine.problem().is_none());
+}
+
+#[test]
+fn kind_without_watch_is_a_problem() {
+    let mut scope = Scope::unknown();
+    scope.begin_list(&[]);
+    scope.complete("10");
+    scope.status(405);
+    assert_eq!(scope.waits(WaitReason::Refused), 30 * SECOND);
+    assert_eq!(scope.machine.problem().unwrap().class(), Class::Unimplemented);
+}
+
+#[test]
+fn refused_credential_and_missing_kind_ask_for_help() {
+    for (code, reason, class) in
+        [(401, WaitReason::Credential, Class::Auth), (404, WaitReason::KindMayBeGone, Class::NotFound)]
+    {
+        let mut scope = Scope::watching();
+        scope.status(code);
+        assert_eq!(scope.waits(reason), 30 * SECOND);
+        assert_eq!(scope.machine.problem().unwrap().class(), class);
+        scope.machine.retry_now(scope.now);
+        scope.watch_version("100");
+    }
+}
+
+#[test]
+fn server_that_asks_for_time_gets_it_up_to_ten_minutes() {
+    for (asked, least) in [(7, 7), (86_400, 600)] {
+        for code in [429, 503] {
+            let mut scope = Scope::watching();
+            let retry_after = Some(Duration::from_secs(asked));
+            let status = ClusterStatus { code, retry_after, ..ClusterStatus::default() };
+            scope.machine.failed(&status.into(), scope.now);
+            let wait = scope.waits(WaitReason::Retry);
+            assert!(wait >= Duration::from_secs(least) && wait <= Duration::from_secs(least + 1), "{wait:?}");
+        }
+    }
+    let mut scope = Scope::watching();
+    scope.status(429);
+    assert!(scope.waits(WaitReason::Retry) <= SECOND);
+}
+
+#[test]
+fn passing_failure_is_a_problem_after_a_minute() {
+    let mut scope = Scope::watching();
+    let since = scope.now;
+    while scope.now < since + MINUTE {
+        assert!(scope.machine.problem().is_none());
+        scope.status(503);
+        let wait = scope.waits(WaitReason::Retry);
+        scope.pass(wait);
+    }
+    scope.status(503);
+    assert_eq!(scope.machine.problem().unwrap().class(), Class::Unreachable);
+}
+
+#[test]
+fn error_in_the_watch_is_followed_by_a_delay_and_the_same_version() {
+    let mut scope = Scope::watching();
+    scope.modified("a", "101");
+    scope.status(500);
+    let wait = scope.waits(WaitReason::Retry);
+    assert!(wait <= SECOND);
+    scope.pass(wait);
+    scope.watch_version("101");
+}
+
+#[test]
+fn line_that_cannot_be_read_twice_is_passed_by_with_a_list() {
+    let mut scope = Scope::watching();
+    let failure = RequestFailure::from(WatchLineError::Malformed("type"));
+    scope.machine.failed(&failure, scope.now);
+    assert_eq!(scope.waits(WaitReason::Refused), 30 * SECOND);
+    assert_eq!(
+        scope.machine.problem().unwrap().message,
+        "a line of the watch is no event: it lacks type, or is not JSON"
+    );
+    scope.pass(30 * SECOND);
+    scope.watch_version("100");
+    scope.machine.watch_opened(scope.now);
+    scope.machine.failed(&failure, scope.now);
+    scope.pass(30 * SECOND);
+    assert_eq!(scope.machine.action(), Action::BeginSync);
+}
+
+#[test]
+fn errors_of_lists_are_told_apart() {
+    let mut scope = Scope::unknown();
+    scope.begin_list(&[]);
+    scope.machine.failed(&ListError::Truncated { items: 3 }.into(), scope.now);
+    let wait = scope.waits(WaitReason::Retry);
+    scope.pass(wait);
+    let status = ClusterStatus { code: 403, ..ClusterStatus::default() };
+    scope.machine.failed(&ListError::Status(status).into(), scope.now);
+    assert_eq!(scope.waits(WaitReason::Refused), 30 * SECOND);
+    scope.pass(30 * SECOND);
+    scope.machine.failed(&ListError::NoVersion.into(), scope.now);
+    assert_eq!(scope.waits(WaitReason::Refused), 30 * SECOND);
+    assert_eq!(scope.machine.problem().unwrap().class(), Class::Discovery);
+}
+
+#[test]
+fn failure_while_a_sync_waits_changes_only_when_it_goes_on() {
+    let mut scope = Scope::unknown();
+    scope.begin_sync();
+    scope.broken();
+    scope.pass(2 * SECOND);
+    assert_eq!(scope.machine.action(), Action::AwaitBasis);
+}
