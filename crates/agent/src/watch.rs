@@ -27,24 +27,30 @@
 //! | `basis.rs` | the rows that the hub has, in little memory, and how a list differs from them |
 //! | `list.rs` | how far a list has come |
 //! | `machine.rs`, `machine/` | the states, the timers, and the reports |
+//! | `reader.rs` | the one driver: requests of a scope, and their responses |
+//! | `budget.rs` | how many lists run at once |
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 mod action;
 mod backoff;
+mod budget;
 mod basis;
 mod failure;
 mod list;
 mod machine;
+mod reader;
 #[cfg(test)]
 mod tests;
 
 pub use action::{Action, PageRequest, WaitReason, WatchRequest};
+pub use budget::{ListBudget, ListPermit};
 pub use basis::{Basis, BasisKey, BasisMatch, BasisTooLarge};
 pub use failure::RequestFailure;
 pub use list::{PageStep, SyncEnd};
 pub use machine::{ItemStep, ObjectStep, ScopeStart, ScopeTiming, ScopeWatch};
+pub use reader::{LeftOut, ReaderContext, ReaderInput, ReaderSink, ScopeReader, objects_path};
 
 /// Limits of the pages of a list: the first one, and the one after a page has expired in mid-list. After that, the
 /// list has no limit.

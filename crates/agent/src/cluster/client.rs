@@ -194,6 +194,11 @@ impl ClusterClient {
         ClusterError::Refused { step, status, said }
     }
 
+    /// Text of the server without control characters and without the credential of this client, truncated.
+    pub fn without_credential(&self, text: &str) -> String {
+        self.redactor().clean(text)
+    }
+
     fn redactor(&self) -> Redactor {
         self.0.endpoint.authentication.as_ref().map(Redactor::of).unwrap_or_default()
     }

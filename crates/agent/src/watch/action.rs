@@ -22,6 +22,17 @@ pub enum Action {
     Watch(WatchRequest),
 }
 
+impl Action {
+    /// Whether it is the same as an earlier one: a request that runs is the same attempt, whatever was read since.
+    pub(super) fn continues(&self, earlier: &Self) -> bool {
+        match (self, earlier) {
+            (Self::ListPage(page), Self::ListPage(earlier)) => page.attempt == earlier.attempt,
+            (Self::Watch(watch), Self::Watch(earlier)) => watch.attempt == earlier.attempt,
+            (action, earlier) => action == earlier,
+        }
+    }
+}
+
 /// Why a scope waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitReason {

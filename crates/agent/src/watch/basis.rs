@@ -38,6 +38,13 @@ pub struct BasisKey {
     pub resource_version: String,
 }
 
+impl From<BasisKey> for Identity {
+    fn from(key: BasisKey) -> Self {
+        let BasisKey { namespace, name, uid, resource_version } = key;
+        Self { namespace, name, uid, resource_version }
+    }
+}
+
 /// Rows of a scope.
 #[derive(Debug, Default)]
 pub struct Basis {

@@ -9,7 +9,6 @@ use crate::scrub::{Change, ClusterStatus, Identity, ListPage};
 mod basis;
 mod failures;
 mod listing;
-mod properties;
 mod requests;
 mod watching;
 

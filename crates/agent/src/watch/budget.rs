@@ -1,0 +1,84 @@
+//! How many lists run at once, and how much memory their bases take: in one account, and in the agent.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Memory for the bases of all lists that run, in KiB.
+const BASIS_KIB: u32 = 32 * 1024;
+/// Memory that a row of a basis takes, in bytes.
+const ROW_BYTES: u64 = 100;
+
+/// Bounds the lists that run at once. Clones share the bounds.
+#[derive(Clone, Debug)]
+pub struct ListBudget {
+    agent: Arc<Semaphore>,
+    account: Arc<Semaphore>,
+    basis: Arc<Semaphore>,
+}
+
+/// The right to list, until it is dropped.
+#[derive(Debug)]
+pub struct ListPermit {
+    _permits: Vec<OwnedSemaphorePermit>,
+}
+
+impl ListBudget {
+    /// A budget of this many lists at once in the agent, and in each account (at least one).
+    pub fn new(in_agent: usize, in_account: usize) -> Self {
+        Self {
+            agent: Arc::new(Semaphore::new(in_agent.max(1))),
+            account: Arc::new(Semaphore::new(in_account.max(1))),
+            basis: Arc::new(Semaphore::new(BASIS_KIB as usize)),
+        }
+    }
+
+    /// The budget of another account of the agent.
+    #[must_use]
+    pub fn for_account(&self, in_account: usize) -> Self {
+        Self { account: Arc::new(Semaphore::new(in_account.max(1))), ..self.clone() }
+    }
+
+    /// Waits until a list may begin whose basis has this many rows. One that takes more than all memory for bases runs
+    /// alone.
+    pub async fn acquire(self, rows: u64) -> ListPermit {
+        let kib = (rows.saturating_mul(ROW_BYTES) / 1024).clamp(1, BASIS_KIB.into());
+        let kib = u32::try_from(kib).unwrap_or(BASIS_KIB);
+        // The account's first: whoever waits for it must not keep others from listing. In one order, so that no two
+        // wait for one another.
+        let mut permits = Vec::with_capacity(3);
+        for (semaphore, count) in [(self.account, 1), (self.agent, 1), (self.basis, kib)] {
+            permits.extend(semaphore.acquire_many_owned(count).await);
+        }
+        ListPermit { _permits: permits }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn list_waits_for_its_account_and_for_the_agent() {
+        let first = ListBudget::new(2, 1);
+        let second = first.for_account(1);
+        let listing = first.clone().acquire(10).await;
+        assert!(first.clone().acquire(10).now_or_never().is_none(), "the account lists");
+        let other = second.acquire(10).await;
+        assert!(first.for_account(1).acquire(10).now_or_never().is_none(), "the agent has two lists");
+        drop((listing, other));
+        assert!(first.acquire(10).now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn list_larger_than_all_memory_runs_alone() {
+        let budget = ListBudget::new(8, 8);
+        let huge = budget.clone().acquire(u64::MAX).await;
+        assert!(budget.clone().acquire(1).now_or_never().is_none());
+        drop(huge);
+        let _small = budget.clone().acquire(1).await;
+        assert!(budget.acquire(u64::MAX).now_or_never().is_none());
+    }
+}

@@ -1,0 +1,479 @@
+//! The reader of one scope: does what the scope's machine asks for, and tells the machine what came of it.
+//!
+//! It owns the requests of the scope to the API server, and nothing else: what it has read goes to its [`ReaderSink`],
+//! and what it needs from elsewhere (the rows of a basis, another client) comes as a [`ReaderInput`]. At any time it has
+//! at most one request and one object in memory. It ends when its future is dropped.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::header::ACCEPT;
+use http::{HeaderValue, Method, StatusCode};
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio::time::{sleep_until, timeout};
+use ulid::Ulid;
+
+use crate::cluster::{ClusterClient, ClusterRequest, ClusterResponse, ResponseBody, Use};
+use crate::scrub::{
+    BodyEncoder, Change, ClusterStatus, Inspected, InspectedObject, ItemSplitter, LineSplitter, ListPage,
+    OmittedBody, RawObject, Scrubber, Unidentified, WatchLine, delete_event, read_watch_line,
+};
+use crate::watch::budget::{ListBudget, ListPermit};
+use crate::watch::{
+    Action, ItemStep, ObjectStep, PageRequest, PageStep, RequestFailure, ScopeWatch, SyncEnd, WaitReason,
+    WatchRequest,
+};
+use kubesvc_core::wire::common::{Failure, Scope};
+use kubesvc_core::wire::events::event::Operation;
+use kubesvc_core::wire::events::{BasisRow, Event, Synced};
+
+#[cfg(test)]
+mod tests;
+
+/// Maximum size of the body of a refusal that is read, in bytes.
+const MAX_REFUSAL_BYTES: usize = 64 * 1024;
+/// Maximum time for which a list waits for room in the queue. After that it is given up, and begun again once there is
+/// room: its response must not stand still for long on a connection that others use.
+const LIST_ROOM_TIMEOUT: Duration = Duration::from_secs(10);
+/// Lists and watches of whole objects.
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// Lists of metadata alone: the data of a Secret never leaves the API server.
+const METADATA_LIST: HeaderValue =
+    HeaderValue::from_static("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1");
+/// Watches of metadata alone.
+const METADATA: HeaderValue =
+    HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
+
+/// Takes what a reader has read.
+pub trait ReaderSink: Send + Sync + 'static {
+    /// Queues an event. Its `scope_id` is for the sink to set.
+    ///
+    /// # Errors
+    ///
+    /// There is no room for it: it comes back.
+    fn event(&self, event: Event) -> Result<(), Box<Event>>;
+    /// Records that the scope is read up to a version.
+    fn checkpoint(&self, resource_version: String);
+    /// Queues the start of a list. Its basis comes as [`ReaderInput::Basis`].
+    fn sync_start(&self, sync_key: String);
+    /// Queues the end of a list. Its `scope_id` is for the sink to set.
+    fn synced(&self, synced: Synced);
+    /// Records why the scope is not read; `None` takes the reason back.
+    fn problem(&self, problem: Option<&Failure>);
+    /// Records that the scope waits: the credential may have to be read again, or the kind may be gone.
+    fn waits(&self, reason: WaitReason);
+    /// Records that something of an object, or an object, could not be taken.
+    fn left_out(&self, what: LeftOut);
+    /// Waits until there is room for events again.
+    fn room(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// What could not be taken of a cluster.
+#[derive(Debug)]
+pub enum LeftOut {
+    /// The body of an object.
+    Body(OmittedBody),
+    /// An object.
+    Object(Unidentified),
+}
+
+/// What a reader is told.
+pub enum ReaderInput {
+    /// The rows that the hub has for a list, or why there are none.
+    Basis {
+        /// Key of the list.
+        sync_key: String,
+        /// The rows, frame by frame, in any order.
+        frames: Box<dyn Iterator<Item = Result<Vec<BasisRow>, Failure>> + Send>,
+    },
+    /// Something has changed that the scope may wait for: it tries again at once.
+    Retry,
+    /// Requests go to this client from now on.
+    Client(ClusterClient),
+}
+
+impl std::fmt::Debug for ReaderInput {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Basis { .. } => "Basis",
+            Self::Retry => "Retry",
+            Self::Client(_) => "Client",
+        })
+    }
+}
+
+/// What a reader shares with the others of its agent, and of its account.
+#[derive(Clone, Debug)]
+pub struct ReaderContext {
+    /// Encodes bodies, one after another.
+    pub encoder: Arc<Mutex<BodyEncoder>>,
+    /// Bounds the lists that run at once.
+    pub budget: ListBudget,
+}
+
+/// The reader of one scope.
+#[derive(Debug)]
+pub struct ScopeReader<S> {
+    client: ClusterClient,
+    path: String,
+    is_metadata_alone: bool,
+    scrubber: Scrubber,
+    context: ReaderContext,
+    machine: ScopeWatch,
+    /// Rows of the scope, for the memory that its basis takes.
+    objects: u64,
+    permit: Option<ListPermit>,
+    problem: Option<Failure>,
+    inputs: mpsc::Receiver<ReaderInput>,
+    sink: S,
+}
+
+/// Path of the objects of a scope on the API server.
+pub fn objects_path(scope: &Scope) -> String {
+    let Scope { group, version, plural, namespace, .. } = scope;
+    let api = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
+    if namespace.is_empty() { format!("{api}/{plural}") } else { format!("{api}/namespaces/{namespace}/{plural}") }
+}
+
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+impl<S: ReaderSink> ScopeReader<S> {
+    /// A reader that begins where its machine stands. Only metadata is asked for if `is_metadata_alone`; `objects` is
+    /// the number of rows at the last sync.
+    pub fn new(
+        (client, scope): (ClusterClient, &Scope),
+        (scrubber, is_metadata_alone): (Scrubber, bool),
+        (machine, objects): (ScopeWatch, u64),
+        context: ReaderContext,
+        (inputs, sink): (mpsc::Receiver<ReaderInput>, S),
+    ) -> Self {
+        let path = objects_path(scope);
+        let (permit, problem) = (None, None);
+        Self { client, path, is_metadata_alone, scrubber, context, machine, objects, permit, problem, inputs, sink }
+    }
+
+    /// Reads the scope, for ever.
+    pub async fn run(mut self) {
+        let mut waits_for = None;
+        loop {
+            self.tick();
+            let action = self.machine.action();
+            let reason = match action {
+                Action::Wait(reason) => Some(reason),
+                _ => None,
+            };
+            if let Some(reason) = reason.filter(|_| waits_for != reason) {
+                self.sink.waits(reason);
+            }
+            waits_for = reason;
+            match &action {
+                Action::Wait(_) | Action::AwaitBasis => drop(self.until_changed(&action, pending::<()>()).await),
+                Action::BeginSync => self.begin_sync(&action).await,
+                Action::ListPage(page) => self.list_page(&action, page).await,
+                Action::Watch(watch) => self.watch(&action, watch).await,
+            }
+        }
+    }
+
+    /// Lets time pass, and reports what has changed by it.
+    fn tick(&mut self) {
+        if let Some(version) = self.machine.tick(now()) {
+            self.sink.checkpoint(version);
+        }
+        if !self.machine.is_listing() {
+            self.permit = None;
+        }
+        if self.machine.problem() != self.problem.as_ref() {
+            self.problem = self.machine.problem().cloned();
+            self.sink.problem(self.problem.as_ref());
+        }
+    }
+
+    /// Waits for a step of the action; `None` if the scope does something else meanwhile.
+    async fn until_changed<T>(&mut self, action: &Action, step: impl Future<Output = T>) -> Option<T> {
+        let mut step = std::pin::pin!(step);
+        loop {
+            self.tick();
+            if !self.machine.action().continues(action) {
+                return None;
+            }
+            let due = self.machine.next_tick();
+            let due = async {
+                match due {
+                    Some(due) => sleep_until(due.into()).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                result = &mut step => return Some(result),
+                Some(input) = self.inputs.recv() => self.take(input),
+                () = due => {}
+            }
+        }
+    }
+
+    fn take(&mut self, input: ReaderInput) {
+        match input {
+            ReaderInput::Basis { sync_key, frames } => self.take_basis(&sync_key, frames),
+            ReaderInput::Retry => self.machine.retry_now(now()),
+            ReaderInput::Client(client) => {
+                self.client = client;
+                self.machine.reconnect(now());
+            }
+        }
+    }
+
+    fn take_basis(
+        &mut self,
+        sync_key: &str,
+        frames: impl Iterator<Item = Result<Vec<BasisRow>, Failure>>,
+    ) {
+        for frame in frames {
+            let failure = match frame {
+                Ok(rows) => rows.iter().find_map(|row| {
+                    let BasisRow { namespace, name, uid, rv } = row;
+                    self.machine.basis_row(sync_key, namespace, name, uid, rv).err()
+                }),
+                Err(failure) => return self.give_up_list(&RequestFailure::Connection(failure)),
+            };
+            if let Some(too_large) = failure {
+                return self.give_up_list(&RequestFailure::Unreadable(too_large.to_string()));
+            }
+        }
+        self.machine.basis_end(sync_key, now());
+    }
+
+    /// Begins the list anew, later.
+    fn give_up_list(&mut self, why: &RequestFailure) {
+        self.machine.relist(false);
+        self.machine.failed(why, now());
+    }
+
+    async fn begin_sync(&mut self, action: &Action) {
+        let permit = self.context.budget.clone().acquire(self.objects);
+        let Some(permit) = self.until_changed(action, permit).await else { return };
+        let sync_key = Ulid::generate().to_string();
+        if self.machine.begin_sync(sync_key.clone(), now()) {
+            self.permit = Some(permit);
+            self.sink.sync_start(sync_key);
+        }
+    }
+
+    /// Sends a request; returns the body of a response with status 200. Of any other, the machine is told.
+    async fn response(&mut self, action: &Action, query: &str, accept: HeaderValue) -> Option<ResponseBody> {
+        let separator = if query.is_empty() { "" } else { "?" };
+        let request = ClusterRequest::new(Method::GET, format!("{}{separator}{query}", self.path));
+        let client = self.client.clone();
+        let sent = client.send(Use::Watches, request.header(ACCEPT, accept));
+        let failure = match self.until_changed(action, sent).await? {
+            Ok(response) if response.status() == StatusCode::OK => return Some(response.into_body()),
+            Ok(response) => RequestFailure::Status(self.until_changed(action, refusal(response)).await?),
+            Err(error) => RequestFailure::Connection(error.into()),
+        };
+        self.failed(failure);
+        None
+    }
+
+    /// Tells the machine of a failure. What the server says is shown without the credential.
+    fn failed(&mut self, failure: RequestFailure) {
+        let failure = match failure {
+            RequestFailure::Status(status) => RequestFailure::Status(ClusterStatus {
+                message: self.client.without_credential(&status.message),
+                reason: self.client.without_credential(&status.reason),
+                ..status
+            }),
+            failure => failure,
+        };
+        self.machine.failed(&failure, now());
+    }
+
+    async fn list_page(&mut self, action: &Action, page: &PageRequest) {
+        let accept = if self.is_metadata_alone { METADATA_LIST } else { JSON };
+        let Some(mut body) = self.response(action, &page.query(), accept).await else { return };
+        let mut items = ItemSplitter::default();
+        while let Some(frame) = self.until_changed(action, body.frame()).await {
+            let chunk = match frame {
+                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+                Some(Err(error)) => return self.failed(RequestFailure::Connection(error.into())),
+                None => {
+                    return match items.finish() {
+                        Ok(page) => self.page_end(page).await,
+                        Err(error) => self.failed(error.into()),
+                    };
+                }
+            };
+            self.machine.progress(now());
+            items.push(chunk);
+            loop {
+                match items.next_item() {
+                    Ok(None) => break,
+                    Ok(Some(item)) => {
+                        if let Some(event) = self.listed(&item)
+                            && !self.queue_listed(action, event).await
+                        {
+                            return;
+                        }
+                    }
+                    Err(error) => return self.failed(error.into()),
+                }
+            }
+        }
+    }
+
+    /// The event for an item of a page, if it is sent.
+    fn listed(&mut self, item: &Bytes) -> Option<Event> {
+        match self.scrubber.inspect(&RawObject::read(item), Operation::Upsert) {
+            Inspected::Object(object) => match self.machine.item(object.identity(), None, now()) {
+                ItemStep::Upsert => Some(encode(*object, &self.context.encoder, &self.sink)),
+                ItemStep::Skip => None,
+            },
+            Inspected::Excluded(exclusion, identity) => {
+                self.machine.item(&identity, Some(exclusion), now());
+                None
+            }
+            Inspected::Unidentified(unidentified) => {
+                self.machine.unidentified_item(now());
+                self.sink.left_out(LeftOut::Object(unidentified));
+                None
+            }
+        }
+    }
+
+    /// Queues an event of a list. Returns whether the page goes on.
+    async fn queue_listed(&mut self, action: &Action, event: Event) -> bool {
+        let Err(event) = self.sink.event(event) else { return true };
+        match timeout(LIST_ROOM_TIMEOUT, queue(&self.sink, event)).await {
+            Ok(()) => {
+                // The response stood still because the queue did.
+                self.machine.progress(now());
+                self.tick();
+                self.machine.action().continues(action)
+            }
+            Err(_) => {
+                self.machine.pause(now());
+                self.permit = None;
+                self.sink.room().await;
+                self.machine.unpause(now());
+                false
+            }
+        }
+    }
+
+    async fn page_end(&mut self, page: ListPage) {
+        if let PageStep::Complete(SyncEnd { leftover, synced }) = self.machine.page_end(page, now()) {
+            for gone in leftover {
+                let event = delete_event(0, gone.into());
+                if let Err(event) = self.sink.event(event) {
+                    queue(&self.sink, event).await;
+                }
+            }
+            self.sink.synced(synced);
+        }
+    }
+
+    async fn watch(&mut self, action: &Action, watch: &WatchRequest) {
+        let accept = if self.is_metadata_alone { METADATA } else { JSON };
+        let Some(mut body) = self.response(action, &watch.query(), accept).await else { return };
+        self.machine.watch_opened(now());
+        let mut lines = LineSplitter::default();
+        while let Some(frame) = self.until_changed(action, body.frame()).await {
+            // What came after the last whole line comes again.
+            let Some(Ok(frame)) = frame else { return self.machine.watch_ended(now()) };
+            self.machine.progress(now());
+            lines.push(frame.into_data().unwrap_or_default());
+            loop {
+                let event = match lines.next_line() {
+                    Ok(None) => break,
+                    Ok(Some(line)) => match self.line(&line) {
+                        Ok(event) => event,
+                        Err(failure) => return self.failed(failure),
+                    },
+                    Err(error) => return self.failed(error.into()),
+                };
+                if let Some(Err(event)) = event.map(|event| self.sink.event(event)) {
+                    // The event counts as read, so the watch goes on after it.
+                    self.machine.pause(now());
+                    drop(body);
+                    queue(&self.sink, event).await;
+                    return self.machine.unpause(now());
+                }
+            }
+        }
+    }
+
+    /// The event for a line of a watch, if there is one.
+    fn line(&mut self, line: &Bytes) -> Result<Option<Event>, RequestFailure> {
+        match read_watch_line(line)? {
+            WatchLine::Object(change, object) => Ok(self.watched(change, &object)),
+            WatchLine::Bookmark { resource_version } => {
+                if let Some(version) = self.machine.bookmark(&resource_version, now()) {
+                    self.sink.checkpoint(version);
+                }
+                Ok(None)
+            }
+            WatchLine::Error(status) => Err(status.into()),
+        }
+    }
+
+    fn watched(&mut self, change: Change, object: &RawObject<'_>) -> Option<Event> {
+        let operation = if change == Change::Deleted { Operation::Delete } else { Operation::Upsert };
+        match self.scrubber.inspect(object, operation) {
+            Inspected::Object(object) => match self.machine.object(change, object.identity(), None, now()) {
+                ObjectStep::Upsert | ObjectStep::Delete => {
+                    Some(encode(*object, &self.context.encoder, &self.sink))
+                }
+                ObjectStep::Skip => None,
+            },
+            Inspected::Excluded(exclusion, identity) => {
+                match self.machine.object(change, &identity, Some(exclusion), now()) {
+                    ObjectStep::Delete => Some(delete_event(0, identity)),
+                    ObjectStep::Upsert | ObjectStep::Skip => None,
+                }
+            }
+            Inspected::Unidentified(unidentified) => {
+                self.machine.unidentified_object(now());
+                self.sink.left_out(LeftOut::Object(unidentified));
+                None
+            }
+        }
+    }
+}
+
+/// The event for an object.
+fn encode(object: InspectedObject<'_>, encoder: &Mutex<BodyEncoder>, sink: &impl ReaderSink) -> Event {
+    let scrubbed = object.into_event(0, &mut encoder.lock());
+    if let Some(omitted) = scrubbed.omitted {
+        sink.left_out(LeftOut::Body(omitted));
+    }
+    scrubbed.event
+}
+
+/// Queues an event once there is room.
+async fn queue(sink: &impl ReaderSink, mut event: Box<Event>) {
+    loop {
+        sink.room().await;
+        match sink.event(*event) {
+            Ok(()) => return,
+            Err(refused) => event = refused,
+        }
+    }
+}
+
+/// What a response other than 200 says. A body that is no `Status` is not shown: whoever can name an address must not
+/// be able to read what is there.
+async fn refusal(response: ClusterResponse) -> ClusterStatus {
+    let code = response.status().as_u16();
+    let header = response.headers().get(http::header::RETRY_AFTER);
+    let seconds = header.and_then(|value| value.to_str().ok()).and_then(|value| value.parse().ok());
+    let body = Limited::new(response.into_body(), MAX_REFUSAL_BYTES).collect().await;
+    let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+    let status = ClusterStatus::read(&body).unwrap_or_default();
+    let retry_after = seconds.map(Duration::from_secs).or(status.retry_after);
+    ClusterStatus { code, retry_after, ..status }
+}

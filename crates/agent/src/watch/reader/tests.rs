@@ -1,0 +1,345 @@
+//! A reader against an API server in the process.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+
+use futures::{StreamExt as _, stream};
+use http::Response;
+use http_body_util::StreamBody;
+use hyper::body::Frame;
+use serde_json::json;
+use tokio::sync::{Notify, watch};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::*;
+use crate::cluster::tests::test_server::{Authority, ServerOptions, TestBody, TestServer, kubeconfig, whole};
+use crate::cluster::{ClusterContext, ClusterEndpoint};
+use crate::scrub::{BodyLimits, ObjectRules};
+use crate::watch::{ScopeStart, ScopeTiming};
+use kubesvc_core::agent_policy::AgentPolicy;
+use kubesvc_core::kubeconfig::vet;
+use kubesvc_core::wire::common::failure::Class;
+use kubesvc_core::wire::events::SyncStart;
+
+/// What a reader said, in order.
+#[derive(Clone, Debug, PartialEq)]
+enum Said {
+    Upsert(String, String),
+    Delete(String),
+    Checkpoint(String),
+    SyncStart(SyncStart),
+    Synced(Synced),
+    Problem(Option<i32>),
+}
+
+#[derive(Debug, Default)]
+struct Heard {
+    said: watch::Sender<Vec<Said>>,
+    /// Events that are refused before the next one is taken.
+    refused: Mutex<usize>,
+    room: Notify,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Sink(Arc<Heard>);
+
+impl Sink {
+    fn say(&self, said: Said) {
+        self.0.said.send_modify(|all| all.push(said));
+    }
+}
+
+impl ReaderSink for Sink {
+    fn event(&self, event: Event) -> Result<(), Box<Event>> {
+        let mut refused = self.0.refused.lock();
+        if *refused > 0 {
+            *refused -= 1;
+            return Err(Box::new(event));
+        }
+        self.say(match event.op() {
+            Operation::Delete => Said::Delete(event.name),
+            _ => Said::Upsert(event.name, event.rv),
+        });
+        Ok(())
+    }
+
+    fn checkpoint(&self, resource_version: String) {
+        self.say(Said::Checkpoint(resource_version));
+    }
+
+    fn sync_start(&self, sync_key: String) {
+        self.say(Said::SyncStart(SyncStart { scope_id: 0, sync_key }));
+    }
+
+    fn synced(&self, synced: Synced) {
+        self.say(Said::Synced(Synced { sync_key: String::new(), ..synced }));
+    }
+
+    fn problem(&self, problem: Option<&Failure>) {
+        self.say(Said::Problem(problem.map(|failure| failure.http_status)));
+    }
+
+    fn waits(&self, _: WaitReason) {}
+
+    fn left_out(&self, _: LeftOut) {}
+
+    async fn room(&self) {
+        self.0.room.notified().await;
+    }
+}
+
+/// A running reader, and the server that it reads.
+struct Reading {
+    server: TestServer,
+    heard: Arc<Heard>,
+    inputs: mpsc::Sender<ReaderInput>,
+    _running: AbortOnDropHandle<()>,
+}
+
+/// Responses to lists and watches, in the order in which they are asked for. When none is left, requests hang.
+type Script = Vec<(u16, TestBody)>;
+
+impl Reading {
+    async fn start(start: ScopeStart, is_metadata_alone: bool, script: Script) -> Self {
+        let authority = Authority::new();
+        let script = Arc::new(Mutex::new(VecDeque::from(script)));
+        let options = ServerOptions { http2_streams: Some(100) };
+        let server = TestServer::scripted(&authority, options, move |_| {
+            let next = script.lock().pop_front();
+            async move {
+                let Some((status, body)) = next else { return pending().await };
+                Ok(Response::builder().status(status).body(body).expect("a response"))
+            }
+        })
+        .await;
+        let vetted = vet(&kubeconfig(&server.url(), Some(&authority.pem()), "a-token"), None).expect("good");
+        let endpoint = ClusterEndpoint::new(vetted, &AgentPolicy::default());
+        let client = ClusterClient::new(endpoint, &ClusterContext::default()).expect("a client");
+        let limits = BodyLimits::for_messages(4 * 1024 * 1024, true);
+        let context = ReaderContext {
+            encoder: Arc::new(Mutex::new(BodyEncoder::new(limits).expect("memory"))),
+            budget: ListBudget::new(1, 1),
+        };
+        let timing =
+            ScopeTiming { max_resumable_age: Duration::from_secs(60), audit_interval: Duration::from_secs(3600) };
+        let rules = ObjectRules {
+            api_version: "apps/v1".to_owned(),
+            kind: "Deployment".to_owned(),
+            ..ObjectRules::default()
+        };
+        let scope = Scope {
+            group: "apps".to_owned(),
+            version: "v1".to_owned(),
+            kind: "Deployment".to_owned(),
+            plural: "deployments".to_owned(),
+            namespace: "team".to_owned(),
+        };
+        let (sink, (sender, inputs)) = (Sink::default(), mpsc::channel(8));
+        let heard = Arc::clone(&sink.0);
+        let machine = ScopeWatch::new(timing, start, 1, now());
+        let reader = ScopeReader::new(
+            (client, &scope),
+            (Scrubber::new(rules), is_metadata_alone),
+            (machine, 0),
+            context,
+            (inputs, sink),
+        );
+        let running = AbortOnDropHandle::new(tokio::spawn(reader.run()));
+        Self { server, heard, inputs: sender, _running: running }
+    }
+
+    /// Waits until what was said is so, and returns it.
+    async fn until(&self, holds: impl Fn(&[Said]) -> bool) -> Vec<Said> {
+        let mut said = self.heard.said.subscribe();
+        let said = timeout(Duration::from_secs(30), said.wait_for(|said| holds(said))).await;
+        match said {
+            Ok(said) => said.expect("the sink lives").clone(),
+            Err(_) => panic!("said only {:?}, asked {:?}", self.heard.said.borrow(), self.server.paths()),
+        }
+    }
+
+    /// Answers the next list with a basis.
+    async fn answer_basis(&self, lists: usize, rows: &[(&str, &str)]) {
+        let is_start = |said: &&Said| matches!(said, Said::SyncStart(_));
+        let said = self.until(|said| said.iter().filter(is_start).count() == lists).await;
+        let Some(Said::SyncStart(start)) = said.iter().rfind(is_start) else { panic!("no list") };
+        let row = |(name, rv): &(&str, &str)| BasisRow {
+            namespace: "team".to_owned(),
+            name: (*name).to_owned(),
+            uid: format!("uid-{name}"),
+            rv: (*rv).to_owned(),
+        };
+        let frames = vec![Ok(rows.iter().map(row).collect())];
+        let input = ReaderInput::Basis { sync_key: start.sync_key.clone(), frames: Box::new(frames.into_iter()) };
+        self.inputs.send(input).await.expect("the reader runs");
+    }
+
+    async fn until_asked(&self, requests: usize) {
+        let asked = async {
+            while self.server.paths().len() < requests {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(Duration::from_secs(30), asked).await.expect("the requests are sent");
+    }
+}
+
+fn object(name: &str, version: u32) -> serde_json::Value {
+    let metadata = json!({"name": name, "namespace": "team", "uid": format!("uid-{name}"),
+        "resourceVersion": version.to_string()});
+    json!({"kind": "Deployment", "apiVersion": "apps/v1", "metadata": metadata, "spec": {"replicas": version}})
+}
+
+fn page(version: u32, token: &str, items: &[serde_json::Value]) -> (u16, TestBody) {
+    let metadata = json!({"resourceVersion": version.to_string(), "continue": token});
+    let list = json!({"kind": "DeploymentList", "apiVersion": "apps/v1", "metadata": metadata, "items": items});
+    (200, whole(list.to_string()))
+}
+
+fn line(change: &str, object: &serde_json::Value) -> String {
+    format!("{}\n", json!({"type": change, "object": object}))
+}
+
+/// A watch that sends these bytes and stays open.
+fn open_watch(lines: &[String]) -> (u16, TestBody) {
+    let chunks: Vec<io::Result<_>> = lines.iter().map(|line| Ok(Frame::data(Bytes::from(line.clone())))).collect();
+    (200, http_body_util::BodyExt::boxed_unsync(StreamBody::new(stream::iter(chunks).chain(stream::pending()))))
+}
+
+fn status(code: u16) -> (u16, TestBody) {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "code": code, "reason": "R", "message": "said"});
+    (code, whole(status.to_string()))
+}
+
+fn checkpoint(version: &str) -> ScopeStart {
+    ScopeStart { resource_version: version.to_owned(), ..ScopeStart::default() }
+}
+
+fn upsert(name: &str, version: &str) -> Said {
+    Said::Upsert(name.to_owned(), version.to_owned())
+}
+
+/// Parameters of a request's query.
+fn query(path: &str) -> BTreeMap<&str, &str> {
+    let query = path.split_once('?').map_or("", |(_, query)| query);
+    query.split('&').filter_map(|parameter| parameter.split_once('=')).collect()
+}
+
+#[tokio::test]
+async fn list_in_pages_is_compared_with_its_basis_and_then_watched() {
+    let script = vec![
+        page(10, "more", &[object("same", 3), object("changed", 9)]),
+        page(10, "", &[object("new", 8)]),
+        open_watch(&[line("ADDED", &object("later", 11)), line("DELETED", &object("same", 12))]),
+    ];
+    let reading = Reading::start(ScopeStart::default(), false, script).await;
+    reading.answer_basis(1, &[("same", "3"), ("changed", "4"), ("gone", "5")]).await;
+    let said = reading.until(|said| said.last() == Some(&Said::Delete("same".to_owned()))).await;
+    let synced =
+        Synced { rv: "10".to_owned(), listed: 3, kept: 1, sent: 2, deleted: 1, ..Synced::default() };
+    let expected = [
+        upsert("changed", "9"),
+        upsert("new", "8"),
+        Said::Delete("gone".to_owned()),
+        Said::Synced(synced),
+        upsert("later", "11"),
+        Said::Delete("same".to_owned()),
+    ];
+    assert_eq!(said[1..], expected);
+    let paths = reading.server.paths();
+    assert!(paths.iter().all(|path| path.starts_with("/apis/apps/v1/namespaces/team/deployments?")), "{paths:?}");
+    assert_eq!(query(&paths[0]), BTreeMap::from([("limit", "500")]));
+    assert_eq!(query(&paths[1]), BTreeMap::from([("limit", "500"), ("continue", "more")]));
+    assert_eq!(query(&paths[2])["resourceVersion"], "10");
+    assert_eq!(query(&paths[2])["allowWatchBookmarks"], "true");
+}
+
+#[tokio::test]
+async fn fresh_checkpoint_is_resumed_without_a_list() {
+    let script = vec![open_watch(&[line("MODIFIED", &object("one", 8))])];
+    let reading = Reading::start(checkpoint("7"), false, script).await;
+    assert_eq!(reading.until(|said| !said.is_empty()).await, [upsert("one", "8")]);
+    assert_eq!(query(&reading.server.paths()[0])["resourceVersion"], "7");
+}
+
+#[tokio::test]
+async fn secrets_are_asked_for_as_metadata_alone() {
+    let script = vec![page(10, "", &[]), open_watch(&[])];
+    let reading = Reading::start(ScopeStart::default(), true, script).await;
+    reading.answer_basis(1, &[]).await;
+    reading.until_asked(2).await;
+    let accepted: Vec<_> = reading.server.asked.lock().iter().map(|asked| asked.accept.clone()).collect();
+    assert!(accepted[0].contains("as=PartialObjectMetadataList;"), "{accepted:?}");
+    assert!(accepted[1].contains("as=PartialObjectMetadata;"), "{accepted:?}");
+}
+
+#[tokio::test]
+async fn watch_without_room_is_closed_and_goes_on_after_the_event_that_waited() {
+    let script = vec![
+        open_watch(&[line("ADDED", &object("one", 8)) + &line("ADDED", &object("two", 9))]),
+        open_watch(&[line("ADDED", &object("two", 9))]),
+    ];
+    let reading = Reading::start(checkpoint("7"), false, script).await;
+    *reading.heard.refused.lock() = 1;
+    reading.heard.room.notify_one();
+    let said = reading.until(|said| said.len() == 2).await;
+    assert_eq!(said, [upsert("one", "8"), upsert("two", "9")]);
+}
+
+#[tokio::test]
+async fn list_without_room_goes_on_once_there_is_room() {
+    let script = vec![page(10, "", &[object("one", 8), object("two", 9)]), open_watch(&[])];
+    let reading = Reading::start(ScopeStart::default(), false, script).await;
+    *reading.heard.refused.lock() = 1;
+    reading.answer_basis(1, &[]).await;
+    reading.heard.room.notify_one();
+    let said = reading.until(|said| matches!(said.last(), Some(Said::Synced(_)))).await;
+    assert_eq!(said[1..3], [upsert("one", "8"), upsert("two", "9")]);
+}
+
+#[tokio::test]
+async fn expired_version_is_listed_anew() {
+    let gone = json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"});
+    let script =
+        vec![open_watch(&[line("ERROR", &gone)]), page(20, "", &[object("one", 8)]), open_watch(&[])];
+    let reading = Reading::start(checkpoint("7"), false, script).await;
+    reading.answer_basis(1, &[("one", "8")]).await;
+    let said = reading.until(|said| matches!(said.last(), Some(Said::Synced(_)))).await;
+    let Some(Said::Synced(synced)) = said.last() else { panic!("{said:?}") };
+    assert_eq!((synced.kept, synced.sent, synced.rv.as_str()), (1, 0, "20"));
+}
+
+#[tokio::test]
+async fn missing_right_is_a_problem_until_it_is_granted() {
+    let script = vec![status(403), page(10, "", &[]), open_watch(&[])];
+    let reading = Reading::start(ScopeStart::default(), false, script).await;
+    reading.answer_basis(1, &[]).await;
+    reading.until(|said| said.last() == Some(&Said::Problem(Some(403)))).await;
+    reading.inputs.send(ReaderInput::Retry).await.expect("the reader runs");
+    let said = reading.until(|said| said.contains(&Said::Problem(None))).await;
+    assert!(said.iter().any(|said| matches!(said, Said::Synced(_))), "{said:?}");
+}
+
+#[tokio::test]
+async fn basis_that_cannot_be_read_begins_another_list() {
+    let reading = Reading::start(ScopeStart::default(), false, vec![page(10, "", &[])]).await;
+    let said = reading.until(|said| !said.is_empty()).await;
+    let Said::SyncStart(first) = &said[0] else { panic!("{said:?}") };
+    let frames = vec![Err(crate::wire_failure::after_send(Class::Internal, "a frame cannot be read"))];
+    let input = ReaderInput::Basis { sync_key: first.sync_key.clone(), frames: Box::new(frames.into_iter()) };
+    reading.inputs.send(input).await.expect("the reader runs");
+    reading.answer_basis(2, &[]).await;
+    reading.until(|said| matches!(said.last(), Some(Said::Synced(_)))).await;
+}
+
+#[tokio::test]
+async fn response_that_ends_early_counts_for_nothing() {
+    let (_, whole_page) = page(10, "", &[object("one", 8)]);
+    let bytes = whole_page.collect().await.expect("a body").to_bytes();
+    let script = vec![(200, whole(bytes.slice(..bytes.len() - 3))), page(10, "", &[object("one", 8)])];
+    let reading = Reading::start(ScopeStart::default(), false, script).await;
+    reading.answer_basis(1, &[]).await;
+    reading.answer_basis(2, &[("one", "8")]).await;
+    let said = reading.until(|said| matches!(said.last(), Some(Said::Synced(_)))).await;
+    assert_eq!(said.iter().filter(|said| matches!(said, Said::Synced(_))).count(), 1, "{said:?}");
+}
