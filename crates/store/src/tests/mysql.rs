@@ -1,5 +1,6 @@
 use super::contract::{self, row};
 use super::{faults, manual_edits};
+use crate::sql::pools::PoolUse;
 use crate::url::{self, DatabaseUrl};
 use crate::{Store, StoreError, VendorTables, open};
 use kubesvc_core::account_row::AccountRow;
@@ -41,6 +42,28 @@ mod fence_contract {
     async fn replica(home: &manual_edits::ServerDatabase) -> Arc<dyn Streaming> {
         let Ok(DatabaseUrl::MySql(address)) = parse(&home.url) else { unreachable!("it is one") };
         Arc::new(crate::mysql::open(&address, VendorTables::Refuse).await.expect("it opens"))
+    }
+}
+
+mod cache_contract {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::tests::cache_contract::{CachedStore, contract_tests};
+    use crate::url::{DatabaseUrl, parse};
+
+    contract_tests!(fresh());
+
+    async fn fresh() -> (CachedStore, CachedStore, manual_edits::ServerDatabase) {
+        let home = manual_edits::ServerDatabase::new(Kind::MariaDb).await;
+        (replica(&home).await, replica(&home).await, home)
+    }
+
+    pub(super) async fn replica(home: &manual_edits::ServerDatabase) -> CachedStore {
+        let Ok(DatabaseUrl::MySql(address)) = parse(&home.url) else { unreachable!("it is one") };
+        let mut store = crate::mysql::open(&address, VendorTables::Refuse).await.expect("it opens");
+        store.pools.add_cache_pools(2);
+        Arc::new(store)
     }
 }
 
@@ -96,7 +119,7 @@ async fn server_ends_a_client_idle_in_a_transaction() {
     let home = manual_edits::ServerDatabase::new(Kind::MariaDb).await;
     let Ok(DatabaseUrl::MySql(address)) = url::parse(&home.url) else { unreachable!("it is MariaDB's") };
     let store = crate::mysql::open(&address, VendorTables::Refuse).await.expect("it opens");
-    let mut connection = store.pools.writer().await.expect("it connects");
+    let mut connection = store.pools.acquire(PoolUse::Write).await.expect("it connects");
     let times: (u64, u64) = sqlx::query_as(
         "SELECT CAST(@@idle_transaction_timeout AS UNSIGNED), CAST(@@wait_timeout AS UNSIGNED)",
     )
