@@ -88,7 +88,7 @@ impl<'b> Object<'b> {
     }
 
     fn has_body(&self) -> bool {
-        self.with_body && self.row.body != ObjectBody::Omitted
+        self.with_body && !matches!(self.row.body, ObjectBody::Omitted)
     }
 }
 
@@ -120,12 +120,18 @@ pub(super) fn fitting<'b, D: Dialect>(
     fitting
 }
 
-/// Sorts objects by id, as every transaction writes them. Of two with the same id the later one stays.
-pub(super) fn sort(objects: &mut Vec<Object<'_>>) {
-    // A stable sort of the reversed list: the later of two comes first, and `dedup` keeps the first.
+/// Sorts objects by id, as every transaction writes them; of two with the same id the later one comes first.
+pub(super) fn sort(objects: &mut [Object<'_>]) {
     objects.reverse();
     objects.sort_by(|one, other| one.row.id.cmp(&other.row.id));
+}
+
+/// Those of the sorted objects whose batches passed, each id once. Batches of two accounts of one name, of which only
+/// one can pass, have the same ids.
+pub(super) fn passed<'b>(sorted: &[Object<'b>], passed: &[bool]) -> Vec<Object<'b>> {
+    let mut objects: Vec<_> = sorted.iter().filter(|object| passed[object.batch]).copied().collect();
     objects.dedup_by(|other, kept| other.row.id == kept.row.id);
+    objects
 }
 
 /// An `INSERT` of objects that overwrites rows with the same id. A stored body of the same hash is not written again,

@@ -36,7 +36,7 @@ pub(super) async fn write_objects<D: Dialect>(
 struct Write<'b> {
     batches: &'b [AccountBatch],
     claims: Vec<BatchClaim>,
-    /// Sorted by id.
+    /// Sorted by id; of two with the same id the one that counts comes first.
     objects: Vec<Object<'b>>,
     /// Ids to delete, each with the index of its batch, sorted.
     deletes: Vec<(&'b str, usize)>,
@@ -77,8 +77,8 @@ impl<D: Dialect> Transaction<D> for Write<'_> {
         let checks = fences::pass(session, &self.claims).await?;
         let passed: Vec<bool> = checks.iter().map(|check| *check == FenceCheck::Passed).collect();
         let (mut reports, now) = (self.reports.clone(), now());
-        let written: Vec<_> = self.objects.iter().filter(|object| passed[object.batch]).copied().collect();
-        let written = objects::write(session, written, now, self.on_refusal, &mut reports).await?;
+        let due = objects::passed(&self.objects, &passed);
+        let written = objects::write(session, due, now, self.on_refusal, &mut reports).await?;
         relations::write(session, &written, now, self.on_refusal, &mut reports).await?;
         let deletes: Vec<&str> =
             self.deletes.iter().filter(|(_, batch)| passed[*batch]).map(|(id, _)| *id).collect();

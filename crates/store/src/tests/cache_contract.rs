@@ -50,6 +50,7 @@ macro_rules! contract_tests {
             swept_scope_leaves_what_another_one_covers, scope_that_is_watched_again_is_not_swept,
             sweep_of_an_ended_term_deletes_nothing, old_events_are_swept,
             concurrent_writers_of_one_batch_write_it_once, writer_of_an_ended_epoch_writes_nothing_beside_the_next,
+            former_account_of_a_name_takes_nothing_from_the_next,
             sweep_beside_a_first_list_deletes_nothing_of_it
         }
     };

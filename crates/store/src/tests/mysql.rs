@@ -1,8 +1,9 @@
 use super::contract::{self, row};
 use super::{faults, manual_edits};
 use crate::sql::pools::PoolUse;
+use crate::tests::cache_contract::{fence, first_batch, object};
 use crate::url::{self, DatabaseUrl};
-use crate::{Store, StoreError, VendorTables, open};
+use crate::{BatchOutcome, ObjectBody, ObjectRow, Store, StoreError, VendorTables, open, open_with_cache};
 use kubesvc_core::account_row::AccountRow;
 use kubesvc_testkit::databases::Kind;
 
@@ -112,6 +113,27 @@ async fn a_row_that_the_server_cannot_take_at_once_is_refused() {
     let wanted: Vec<AccountRow> = (0..9).map(fits).collect();
     store.put_accounts(&wanted).await.expect("in several statements");
     assert_eq!(faults::rows(&*store).await, wanted);
+}
+
+#[tokio::test]
+async fn body_that_the_server_cannot_take_at_once_is_left_out() {
+    let house = faults::FaultyServer::new(Kind::MariaDb).await;
+    house.by_hand("SET GLOBAL max_allowed_packet = 1048576").await;
+    let (store, cache) = open_with_cache(&house.url, VendorTables::Refuse, 1).await.expect("it opens");
+    store.put_accounts(&[row("prod", "uid-of-prod")]).await.expect("written");
+    store.raise_fences(&[fence("uid-of-prod", 1, Some("agent"))]).await.expect("raised");
+    let sized = |name: &str, bytes: usize| ObjectRow {
+        body: ObjectBody::Text("b".repeat(bytes)),
+        ..object("prod", "pod", "default", name, "1")
+    };
+    let upserts = vec![sized("fits-1", 700_000), sized("fits-2", 700_000), sized("large", 1_000_000)];
+    let outcomes = cache.write_objects(&[first_batch("prod", upserts)]).await.expect("in several statements");
+    let [BatchOutcome::Committed { refused }] = &outcomes[..] else { unreachable!("{outcomes:?}") };
+    assert!(refused.len() == 1 && refused[0].contains("large\" written without its body"), "{refused:?}");
+    for (name, has_body) in [("fits-1", true), ("fits-2", true), ("large", false)] {
+        let found = cache.object_version("prod", "pod", "default", name).await.expect("read");
+        assert_eq!(found.map(|found| found.has_body), Some(has_body), "{name}");
+    }
 }
 
 #[tokio::test]

@@ -78,6 +78,31 @@ pub(crate) async fn writer_of_an_ended_epoch_writes_nothing_beside_the_next(
     assert_eq!(ids(store).await, ["prod:pod:a:of-2", "prod:pod:a:p"]);
 }
 
+/// Both are in one transaction: what the former one's stream still holds, and the first list of the next one.
+pub(crate) async fn former_account_of_a_name_takes_nothing_from_the_next(
+    store: &CachedStore,
+    other: &CachedStore,
+) {
+    fenced(store, &["prod"]).await;
+    store.put_accounts(&[row("prod", "uid-new")]).await.expect("the name is taken over");
+    store.raise_fences(&[fence("uid-new", 1, Some("agent"))]).await.expect("raised");
+    let rows = |uid: &str, version: &str| {
+        let mut batch = first_batch("prod", vec![object("prod", "pod", "a", "p", version)]);
+        batch.claim.uid = uid.to_owned();
+        batch.scopes = vec![added(if uid == "uid-new" { "" } else { "a" }, "Pod")];
+        batch
+    };
+    let (former, next) = (rows("uid-of-prod", "old"), rows("uid-new", "new"));
+    let gone = BatchOutcome::Stopped(FenceCheck::Gone);
+    let outcomes = store.write_objects(&[next, former.clone()]).await.expect("written");
+    assert_eq!(outcomes, [BatchOutcome::Committed { refused: Vec::new() }, gone.clone()]);
+    assert_eq!(write(other, &former).await, gone);
+    let found = other.object_version("prod", "pod", "a", "p").await.expect("read").expect("it is there");
+    assert_eq!(found.resource_version, "new");
+    let keys: Vec<_> = other.scopes("prod").await.expect("read").into_iter().map(|one| one.key).collect();
+    assert_eq!(keys, [scope("", "Pod")]);
+}
+
 /// An account is deleted and declared again under its name, and its objects are listed while those of the former one
 /// are swept.
 pub(crate) async fn sweep_beside_a_first_list_deletes_nothing_of_it(
@@ -91,8 +116,7 @@ pub(crate) async fn sweep_beside_a_first_list_deletes_nothing_of_it(
         store.put_accounts(&[row("prod", &uid)]).await.expect("declared");
         store.raise_fences(&[fence(&uid, 1, Some("agent"))]).await.expect("raised");
         let list = async {
-            let mut committed = 0;
-            for at in 0..OBJECTS / 10 {
+            for (committed, at) in (0..).zip(0..OBJECTS / 10) {
                 let mut batch = batch("prod", committed, committed + 1);
                 batch.claim.uid.clone_from(&uid);
                 if at == 0 {
@@ -102,7 +126,6 @@ pub(crate) async fn sweep_beside_a_first_list_deletes_nothing_of_it(
                 batch.upserts =
                     rows.map(|name| object("prod", "pod", "a", &name, &round.to_string())).collect();
                 commit(store, &batch).await;
-                committed += 1;
             }
         };
         let sweep = async {

@@ -59,18 +59,17 @@ pub(crate) async fn stored_body_of_same_hash_is_kept(store: &CachedStore, _: &Ca
         ..object("prod", "pod", "default", "a", version)
     };
     let omitted = |hash_of: &str| ObjectRow { body: ObjectBody::Omitted, ..written("", hash_of, "9") };
-    let mut committed = 0;
-    for (row, wanted, why) in [
+    let steps = [
         (written("one", "1", "1"), Some("one"), "it is new"),
         (written("other", "1", "2"), Some("one"), "the hash says that it is the same"),
         (written("two", "2", "3"), Some("two"), "it changed"),
         (omitted("2"), Some("two"), "it is the same"),
         (omitted("3"), None, "it changed, and is omitted"),
         (written("three", "3", "4"), Some("three"), "there was none of this hash"),
-    ] {
+    ];
+    for (committed, (row, wanted, why)) in (0..).zip(steps) {
         let version = row.resource_version.clone();
         commit(store, &AccountBatch { upserts: vec![row], ..batch("prod", committed, committed + 1) }).await;
-        committed += 1;
         assert_eq!(body_of(store, "a").await.as_deref(), wanted, "{why}");
         let found = store.object_version("prod", "pod", "default", "a").await.expect("read");
         assert_eq!(found.map(|found| found.resource_version), Some(version), "{why}");
@@ -94,8 +93,7 @@ pub(crate) async fn body_is_stored_as_the_row_carries_it(store: &CachedStore, _:
         "SELECT coalesce(length(body), 0) + 0 * last_updated FROM kubesvc_cache",
         "SELECT coalesce(length(body_z), 0) + 0 * last_updated FROM kubesvc_cache",
     );
-    let mut committed = 0;
-    for (row, wanted, why) in [
+    let steps = [
         (zstd("1"), (0, 5_000), "compressed"),
         (text("1"), (0, 5_000), "the same, so the stored form stays"),
         (text("2"), (4, 0), "changed, so it is a text now"),
@@ -103,9 +101,9 @@ pub(crate) async fn body_is_stored_as_the_row_carries_it(store: &CachedStore, _:
         (zstd("3"), (0, 5_000), "changed"),
         (ObjectRow { body: ObjectBody::Omitted, ..zstd("4") }, (0, 0), "omitted"),
         (zstd("4"), (0, 5_000), "there was none of this hash"),
-    ] {
+    ];
+    for (committed, (row, wanted, why)) in (0..).zip(steps) {
         commit(store, &AccountBatch { upserts: vec![row], ..batch("prod", committed, committed + 1) }).await;
-        committed += 1;
         let sizes = (store.numbers(text_size).await[0], store.numbers(blob_size).await[0]);
         assert_eq!(sizes, wanted, "{why}");
     }
