@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use super::cache::scopes;
 use super::dialect::Dialect;
 use super::sql::driver::{ColumnValue, Driver as _, Value};
 use super::sql::statement::ColumnType::{Bigint, Boolean, Int, Text};
@@ -30,6 +31,9 @@ pub struct Changes {
     /// Like `puts`, but each row replaces a foreign row of that name, also in [`VENDOR_TABLE`]. Refused if a row with
     /// another uid has the name.
     pub adopts: Vec<Arc<AccountRow>>,
+    /// uids among `deletes` whose cached objects stay, for the next account of their name. The scopes of the others
+    /// are removed in the same transaction, and their objects swept later.
+    pub kept_objects: Vec<String>,
     /// The leader's term to check the write against; `None` if this process is the only writer.
     pub term: Option<Term>,
 }
@@ -117,7 +121,7 @@ impl<D: Dialect> Transaction<D> for Changes {
 
     async fn run(&self, session: &mut Session<'_, D>) -> Result<(), StoreError> {
         leader_terms::hold(session, self.term).await?;
-        delete(session, &self.deletes).await?;
+        delete(session, &self.deletes, &self.kept_objects).await?;
         put(session, &self.puts, ReplacedRows::Ours).await?;
         put(session, &self.adopts, ReplacedRows::Theirs).await?;
         foreign_rows::leave_vendor(session, &self.adopts).await
@@ -139,14 +143,24 @@ fn uids<'r>(rows: &[&'r AccountRow]) -> Vec<&'r str> {
     rows.iter().map(|row| row.uid.as_str()).collect()
 }
 
-/// Deletes the rows of these uids from all tables: the dependent rows first, then the accounts.
-async fn delete<D: Dialect>(session: &mut Session<'_, D>, uids: &[String]) -> Result<(), StoreError> {
-    let mut uids: Vec<&str> = uids.iter().map(String::as_str).collect();
+/// Deletes the rows of these uids from all tables: the dependent rows first, then the accounts. Their cached objects
+/// are left to be swept, except those of the uids in `kept_objects`.
+async fn delete<D: Dialect>(
+    session: &mut Session<'_, D>,
+    uids: &[String],
+    kept_objects: &[String],
+) -> Result<(), StoreError> {
+    let (mut uids, now): (Vec<&str>, _) = (uids.iter().map(String::as_str).collect(), now());
     uids.sort_unstable();
     for piece in session.dialect.pieces(&uids, |_| 0) {
         session.execute(D::delete_assignments_of(piece)).await?;
         let fences = Statement::new("DELETE FROM kubesvc_caching WHERE account_uid ").one_of(piece);
         session.execute(fences).await?;
+        let is_swept = |uid: &&str| !kept_objects.iter().any(|kept| kept == uid);
+        let swept: Vec<&str> = piece.iter().copied().filter(is_swept).collect();
+        if !swept.is_empty() {
+            scopes::mark_removed(session, &swept, now).await?;
+        }
         let accounts = Statement::new("DELETE FROM kubesvc_accounts WHERE uid ").one_of(piece);
         session.execute(accounts).await?;
     }
@@ -197,7 +211,7 @@ pub(super) async fn make_way<D: Dialect>(
     let held =
         session.all(select, |row| Ok((D::Database::text(row, 0)?, D::Database::text(row, 1)?))).await?;
     let way = foreign_rows::conflicting_rows(rows, held, replaced)?;
-    delete(session, &way.uids).await?;
+    delete(session, &way.uids, &[]).await?;
     for piece in session.dialect.pieces(&way.foreign, |_| 0) {
         let foreign =
             Statement::new("DELETE FROM kubesvc_accounts WHERE name ").one_of(piece).text(" AND uid IS NULL");

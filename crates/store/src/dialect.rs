@@ -33,6 +33,13 @@ pub(super) trait Dialect: Sized + Send + Sync + 'static {
     const INSERT_LEADER: &'static str =
         "INSERT INTO kubesvc_locks (name) VALUES ('leader') ON CONFLICT (name) DO NOTHING";
 
+    /// Beginning and end of a statement that deletes some rows of `kubesvc_cache`; a condition is between them, and the
+    /// maximum number of rows is the last parameter. The order is that of an index, so that few rows are sorted.
+    const DELETE_SOME_OBJECTS: (&'static str, &'static str) = (
+        "DELETE FROM kubesvc_cache WHERE id IN (SELECT id FROM kubesvc_cache WHERE ",
+        " ORDER BY namespace, id LIMIT ?)",
+    );
+
     /// Maps a driver error to what it means for the caller.
     fn classify(error: sqlx::Error) -> StoreError;
 
@@ -50,6 +57,16 @@ pub(super) trait Dialect: Sized + Send + Sync + 'static {
     /// Refuses an assignment that only this database does not accept.
     fn check_assignment(_: &Assignment, _replica_id: &ReplicaId) -> Result<(), StoreError> {
         Ok(())
+    }
+
+    /// Why only this database does not accept a key; `None` if it does.
+    fn unfit_key(_: &str) -> Option<&'static str> {
+        None
+    }
+
+    /// Maximum size of a row in a statement, in bytes.
+    fn max_row_bytes(&self) -> usize {
+        usize::MAX
     }
 
     /// Appends a condition: the preceding expression equals one of `keys`.
@@ -87,9 +104,24 @@ pub(super) trait Dialect: Sized + Send + Sync + 'static {
         "?"
     }
 
-    /// Appends the rows of an `INSERT`, each with `now` as its last value.
-    fn rows(statement: Statement<Self>, _: &SqlTable, rows: &[Vec<Value<'_>>], now: i64) -> Statement<Self> {
+    /// Appends the rows of an `INSERT`, each with `now`, if any, as its last value.
+    fn rows(
+        statement: Statement<Self>,
+        _: &SqlTable,
+        rows: &[Vec<Value<'_>>],
+        now: Option<i64>,
+    ) -> Statement<Self> {
         statement::values(statement, rows, now)
+    }
+
+    /// Begins the assignments of an `INSERT` to a row with the same value in this column.
+    fn on_same_key(column: &str) -> String {
+        format!("ON CONFLICT ({column}) DO UPDATE SET ")
+    }
+
+    /// Expression for the value of a column that could not be inserted, in those assignments.
+    fn inserted(column: &str) -> String {
+        format!("excluded.{column}")
     }
 
     /// The end of an `INSERT` that overwrites a row with the same key; see [`SqlTable::upsert`].
@@ -97,6 +129,11 @@ pub(super) trait Dialect: Sized + Send + Sync + 'static {
 
     /// Deletes the assignments of accounts with these uids.
     fn delete_assignments_of(uids: &[&str]) -> Statement<Self>;
+
+    /// Selects `rel_hash` of the relations of these objects.
+    fn relations_of(ids: &[&str]) -> Statement<Self> {
+        Statement::new("SELECT rel_hash FROM kubesvc_cache_rel WHERE rel1_id ").one_of(ids)
+    }
 
     /// Updates `connections` of these accounts where it differs from the number of agents that hold them.
     fn count_connections(names: &[&str], now: i64) -> Statement<Self>;

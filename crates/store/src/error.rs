@@ -38,6 +38,16 @@ impl StoreError {
         Self::Refused { what: what.into(), source: Arc::from(source.into()) }
     }
 
+    /// Why the database refused a row, as its error code: the text of the error may quote the row.
+    pub(crate) fn refusal(&self) -> String {
+        let Self::Refused { source, .. } = self else { return self.to_string() };
+        let error = source.downcast_ref::<sqlx::Error>().and_then(sqlx::Error::as_database_error);
+        match error.and_then(sqlx::error::DatabaseError::code) {
+            Some(code) => format!("the database refuses it with error {code}"),
+            None => "the driver of the database refuses it".to_owned(),
+        }
+    }
+
     /// The error and its causes in one line, without row data.
     pub fn in_full(&self) -> String {
         let mut text = self.to_string();

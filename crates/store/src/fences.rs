@@ -261,7 +261,6 @@ impl<D: Dialect> Transaction<D> for Raise<'_> {
 
 /// Passes the fences of these accounts; each account appears once. Must be called first in the transaction that
 /// writes their objects. Objects of accounts that do not pass must be left out of the transaction.
-#[cfg_attr(not(test), expect(dead_code, reason = "whoever writes objects calls it; nobody does yet"))]
 pub(super) async fn pass<D: Dialect>(
     session: &mut Session<'_, D>,
     claims: &[BatchClaim],

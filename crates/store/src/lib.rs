@@ -2,7 +2,7 @@
 //! this module.
 //!
 //! Each family is one file that holds its port, its row types and its statements, each written once (`accounts`,
-//! `namespaces`, `assignments`, `fences`, `terms`). What differs between databases is in their
+//! `namespaces`, `assignments`, `fences`, `leader_terms`, `cache`). What differs between databases is in their
 //! [`Dialect`](dialect::Dialect) (`sqlite/dialect.rs`, `mysql/dialect.rs`, `postgres/dialect.rs`); connections,
 //! transactions and timeouts are in `sql`. [`open`] returns the store for a URL. [`account_projection`] keeps the rows
 //! in step with the objects; nothing else writes `kubesvc_accounts`.
@@ -20,6 +20,11 @@ pub use kubesvc_core::account_row::ForeignRow;
 
 pub use accounts::{AccountStore, Changes, StoredAccounts, VENDOR_TABLE};
 pub use assignments::{Assignment, AssignmentChanges, AssignmentStore};
+pub use cache::{
+    AccountBatch, BasisRow, BatchOutcome, CacheStore, EVENT_KIND, KindCount, ObjectBody, ObjectRow,
+    ObjectVersion, Relation, RemovedScope, ScopeChange, ScopeKey, ScopeRow, ScopeState, StoredProgress,
+    StoredScope, Swept,
+};
 pub use error::{Malformed, StoreError};
 pub use fences::{BatchClaim, Fence, FenceCheck, FenceStore, RaiseOutcome, StoredFence};
 pub use leader_terms::{Term, TermStore};
@@ -29,6 +34,7 @@ pub use sql::pools::PoolSettings;
 pub mod account_projection;
 mod accounts;
 mod assignments;
+mod cache;
 mod column_limits;
 pub mod copy_database;
 mod dialect;
@@ -70,6 +76,38 @@ pub trait Store: AccountStore + NamespaceStore + AssignmentStore + FenceStore + 
 /// [`StoreError::Unfit`] says in one line what is wrong and what to do; it never contains a password.
 pub async fn open(url: &str, vendor: VendorTables) -> Result<Arc<dyn Store>, StoreError> {
     Ok(open_database(url, vendor).await?)
+}
+
+/// Opens a database like [`open`], also as a store of cached objects.
+///
+/// On a server, objects have connections of their own, so that the rows of accounts never wait for them: up to
+/// `cache_writers` for writes, at least one, and one for bases and sweeps. They connect on first use. On SQLite, writes
+/// of both kinds take turns on its one connection.
+///
+/// # Errors
+///
+/// The same as from [`open`].
+pub async fn open_with_cache(
+    url: &str,
+    vendor: VendorTables,
+    cache_writers: u32,
+) -> Result<(Arc<dyn Store>, Arc<dyn CacheStore>), StoreError> {
+    Ok(match url::parse(url)? {
+        url::DatabaseUrl::Sqlite(path) => both_ports(sqlite::open(&path, vendor).await?, cache_writers),
+        url::DatabaseUrl::MySql(address) => both_ports(mysql::open(&address, vendor).await?, cache_writers),
+        url::DatabaseUrl::Postgres(address) => {
+            both_ports(postgres::open(&address, vendor).await?, cache_writers)
+        }
+    })
+}
+
+fn both_ports<D: dialect::Dialect>(
+    mut store: sql::SqlStore<D>,
+    cache_writers: u32,
+) -> (Arc<dyn Store>, Arc<dyn CacheStore>) {
+    store.pools.add_cache_pools(cache_writers);
+    let store = Arc::new(store);
+    (Arc::<sql::SqlStore<D>>::clone(&store), store)
 }
 
 /// What to do with another product's tables that have the names of kubesvc's tables.

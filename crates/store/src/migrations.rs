@@ -5,6 +5,10 @@ use std::future::Future;
 use sqlx::migrate::{Migrate, MigrateError, Migrator};
 
 use super::accounts::ACCOUNTS;
+use super::cache::OBJECTS;
+use super::cache::relations::RELATIONS;
+use super::cache::scopes::SCOPES;
+use super::sql::statement::SqlTable;
 use super::{StoreError, VendorTables};
 
 /// The table in which sqlx records the applied migrations.
@@ -18,19 +22,32 @@ pub(super) fn steps(mut steps: Migrator) -> Migrator {
     steps
 }
 
-/// The tables of this version, with the columns and the unique key that identify each as kubesvc's.
-fn tables() -> [(&'static str, Vec<&'static str>, &'static [&'static str]); 5] {
-    let accounts = ACCOUNTS.column_names().into_iter().chain(["namespaces", "last_updated"]).collect();
+/// A table: the migration that creates it, and the columns and the unique key that identify it as kubesvc's.
+struct OwnTable {
+    version: i64,
+    name: &'static str,
+    columns: Vec<&'static str>,
+    key: &'static [&'static str],
+}
+
+/// The tables of this version.
+fn tables() -> [OwnTable; 8] {
+    let table = |version, name, columns, key| OwnTable { version, name, columns, key };
+    let with = |of: &SqlTable, more: &[&'static str]| {
+        of.column_names().into_iter().chain(more.iter().copied()).collect::<Vec<_>>()
+    };
     [
-        (ACCOUNTS.name, accounts, &["name"]),
-        ("kubesvc_locks", vec!["name", "owner", "token", "expires_at"], &["name"]),
-        ("kubesvc_meta", vec!["k", "v"], &["k"]),
-        (
+        table(1, ACCOUNTS.name, with(&ACCOUNTS, &["namespaces", "last_updated"]), ACCOUNTS.key),
+        table(2, "kubesvc_locks", vec!["name", "owner", "token", "expires_at"], &["name"]),
+        table(3, "kubesvc_meta", vec!["k", "v"], &["k"]),
+        table(
+            4,
             "kubesvc_assignments",
             vec!["account_name", "agent_id", "cd_id", "connections", "caching", "reachable", "last_updated"],
             &["account_name", "agent_id", "cd_id"],
         ),
-        (
+        table(
+            5,
             "kubesvc_caching",
             vec![
                 "account_uid",
@@ -44,6 +61,9 @@ fn tables() -> [(&'static str, Vec<&'static str>, &'static [&'static str]); 5] {
             ],
             &["account_uid"],
         ),
+        table(7, OBJECTS.name, with(&OBJECTS, &["last_updated"]), OBJECTS.key),
+        table(8, RELATIONS.name, with(&RELATIONS, &["last_updated"]), RELATIONS.key),
+        table(9, SCOPES.name, with(&SCOPES, &[]), SCOPES.key),
     ]
 }
 
@@ -109,11 +129,12 @@ pub(super) async fn migrate<C: Schema>(
     move_foreign_tables(connection, &foreign, database, vendor, &at_start).await?;
     note_added(connection, steps, &applied, database, &at_start).await?;
     steps.run_direct(None, connection, false).await.map_err(|error| failed(database, error, &at_start))?;
-    for (table, mut wanted, key) in tables() {
-        wanted.extend(ADDED.iter().filter(|(_, of, _)| *of == table).map(|(.., column)| column));
-        if let Some(lack) = lack(connection, table, &wanted, key).await.map_err(&at_start)? {
+    for mut table in tables() {
+        table.columns.extend(ADDED.iter().filter(|(_, of, _)| *of == table.name).map(|(.., column)| column));
+        if let Some(lack) = lack(connection, &table).await.map_err(&at_start)? {
+            let name = table.name;
             return Err(StoreError::Unfit(format!(
-                "the database {database} has lost {lack} of table {table}: restore it from a backup, or start with an \
+                "the database {database} has lost {lack} of table {name}: restore it from a backup, or start with an \
                  empty database, and kubesvc makes its accounts anew from the objects"
             )));
         }
@@ -149,20 +170,15 @@ async fn note_added<C: Schema>(
 }
 
 /// Returns what a table lacks to be kubesvc's; `None` if nothing.
-async fn lack<C: Schema>(
-    connection: &mut C,
-    table: &str,
-    wanted: &[&str],
-    key: &[&str],
-) -> Result<Option<String>, sqlx::Error> {
-    let held = connection.columns_of(table).await?;
-    if let Some(missing) = wanted.iter().find(|column| !held.iter().any(|held| held == *column)) {
+async fn lack<C: Schema>(connection: &mut C, table: &OwnTable) -> Result<Option<String>, sqlx::Error> {
+    let held = connection.columns_of(table.name).await?;
+    if let Some(missing) = table.columns.iter().find(|column| !held.iter().any(|held| held == *column)) {
         return Ok(Some(format!("column {missing}")));
     }
-    if connection.has_key(table, key).await? {
+    if connection.has_key(table.name, table.key).await? {
         return Ok(None);
     }
-    Ok(Some(format!("the unique key ({})", key.join(", "))))
+    Ok(Some(format!("the unique key ({})", table.key.join(", "))))
 }
 
 /// Tables that existed before their migration ran and are not kubesvc's.
@@ -172,13 +188,13 @@ async fn foreign_tables<C: Schema>(
     at_start: impl Fn(sqlx::Error) -> StoreError,
 ) -> Result<Vec<&'static str>, StoreError> {
     let mut foreign = Vec::new();
-    for (step, (table, wanted, key)) in (1..).zip(tables()) {
-        let stands = !connection.columns_of(table).await.map_err(&at_start)?.is_empty();
-        if !applied.contains(&step)
+    for table in tables() {
+        let stands = !connection.columns_of(table.name).await.map_err(&at_start)?.is_empty();
+        if !applied.contains(&table.version)
             && stands
-            && lack(connection, table, &wanted, key).await.map_err(&at_start)?.is_some()
+            && lack(connection, &table).await.map_err(&at_start)?.is_some()
         {
-            foreign.push(table);
+            foreign.push(table.name);
         }
     }
     Ok(foreign)

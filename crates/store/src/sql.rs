@@ -16,7 +16,7 @@ use super::error::{self, DatabaseError, ErrorClass};
 use super::migrations::Schema as _;
 use super::{Store, StoreError};
 use driver::Driver as _;
-use pools::{PoolSettings, Pools};
+use pools::{PoolSettings, PoolUse, Pools};
 use statement::Statement;
 
 pub(super) mod driver;
@@ -61,8 +61,17 @@ pub(crate) struct SqlStore<D: Dialect> {
 impl<D: Dialect> SqlStore<D> {
     /// Runs a transaction, and retries it as a whole after a conflict.
     pub(crate) async fn transact<T: Transaction<D>>(&self, transaction: &T) -> Result<T::Answer, StoreError> {
+        self.transact_on(PoolUse::Write, transaction).await
+    }
+
+    /// Runs a transaction like [`SqlStore::transact`], on a connection for this use.
+    pub(crate) async fn transact_on<T: Transaction<D>>(
+        &self,
+        pool: PoolUse,
+        transaction: &T,
+    ) -> Result<T::Answer, StoreError> {
         let attempt = || async {
-            let mut connection = self.pools.writer().await?;
+            let mut connection = self.pools.acquire(pool).await?;
             let result = self.attempt(&mut connection, transaction).await;
             self.pools.give_back(connection, &result);
             result
@@ -94,7 +103,16 @@ impl<D: Dialect> SqlStore<D> {
         &self,
         work: impl AsyncFnOnce(&mut Session<'_, D>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let mut connection = self.pools.reader().await?;
+        self.read_on(PoolUse::Read, work).await
+    }
+
+    /// Reads outside of a transaction, on a connection for this use.
+    pub(crate) async fn read_on<T>(
+        &self,
+        pool: PoolUse,
+        work: impl AsyncFnOnce(&mut Session<'_, D>) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut connection = self.pools.acquire(pool).await?;
         let result = work(&mut Session { dialect: &self.dialect, connection: &mut connection }).await;
         self.pools.give_back(connection, &result);
         result
@@ -127,6 +145,19 @@ impl<D: Dialect> Session<'_, D> {
         let (sql, arguments) = statement.into_parts().map_err(D::classify)?;
         let done = bounded::<D, _>(D::Database::execute(self.connection, sql, arguments)).await?;
         Ok(D::rows_affected(&done))
+    }
+
+    /// Runs a statement under a savepoint. If the database refuses it, the transaction goes on as if it had not been
+    /// run.
+    pub(crate) async fn execute_or_undo(&mut self, statement: Statement<D>) -> Result<u64, StoreError> {
+        let (sql, arguments) = statement.into_parts().map_err(D::classify)?;
+        let mut savepoint = bounded::<D, _>(self.connection.begin()).await?;
+        match bounded::<D, _>(D::Database::execute(&mut savepoint, sql, arguments)).await {
+            Ok(done) => bounded::<D, _>(savepoint.commit()).await.map(|()| D::rows_affected(&done)),
+            // The connection is closed, which ends the transaction.
+            Err(error) if error::leaves_suspect(&error) => Err(error),
+            Err(error) => bounded::<D, _>(savepoint.rollback()).await.and(Err(error)),
+        }
     }
 
     /// Reads the rows of a short result, with one time limit for all.

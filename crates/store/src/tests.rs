@@ -1,5 +1,6 @@
 //! Contract tests of the store, run against every database, and tests specific to each database.
 
+mod cache_contract;
 pub(super) mod contract;
 mod copy_database;
 mod faults;

@@ -28,6 +28,8 @@ impl Dialect for MySql {
     type Database = Db;
 
     const ROW_LOCK: Option<&'static str> = Some("FOR UPDATE");
+    const DELETE_SOME_OBJECTS: (&'static str, &'static str) =
+        ("DELETE FROM kubesvc_cache WHERE ", " ORDER BY namespace, id LIMIT ?");
     const INSERT_LEADER: &'static str = "INSERT IGNORE INTO kubesvc_locks (name) VALUES ('leader')";
 
     fn classify(error: sqlx::Error) -> StoreError {
@@ -87,7 +89,7 @@ impl Dialect for MySql {
             return Err(column_limits::refused(row, why));
         }
         // The server would close the connection.
-        if weight(row) > self.packet() - self.packet() / 8 {
+        if weight(row) > self.max_row_bytes() {
             return Err(column_limits::refused(row, "it is larger than the server's max_allowed_packet"));
         }
         Ok(())
@@ -107,6 +109,22 @@ impl Dialect for MySql {
             ));
         }
         Ok(())
+    }
+
+    fn unfit_key(key: &str) -> Option<&'static str> {
+        key.ends_with(' ').then_some("it ends with a space, and MySQL takes it for the key without")
+    }
+
+    fn max_row_bytes(&self) -> usize {
+        self.packet() - self.packet() / 8
+    }
+
+    fn on_same_key(_: &str) -> String {
+        "ON DUPLICATE KEY UPDATE ".to_owned()
+    }
+
+    fn inserted(column: &str) -> String {
+        format!("VALUES({column})")
     }
 
     fn pairs(statement: Statement<Self>, pairs: &[(&str, &str)]) -> Statement<Self> {

@@ -26,6 +26,7 @@ fn type_name(of: ColumnType) -> &'static str {
         ColumnType::Boolean => "boolean",
         ColumnType::Int => "int",
         ColumnType::Bigint => "bigint",
+        ColumnType::Blob => "bytea",
     }
 }
 
@@ -52,6 +53,7 @@ fn add_column(
         ColumnType::Boolean => arguments.add(array!(Boolean)),
         ColumnType::Int => arguments.add(array!(Int)),
         ColumnType::Bigint => arguments.add(array!(Bigint)),
+        ColumnType::Blob => arguments.add(array!(Blob)),
     }
 }
 
@@ -149,7 +151,7 @@ impl Dialect for Postgres {
         match of {
             ColumnType::Boolean => "?::bigint::int::boolean",
             ColumnType::Int => "?::bigint::int",
-            ColumnType::Bigint | ColumnType::Text => "?",
+            ColumnType::Bigint | ColumnType::Text | ColumnType::Blob => "?",
         }
     }
 
@@ -157,18 +159,18 @@ impl Dialect for Postgres {
         statement: Statement<Self>,
         table: &SqlTable,
         rows: &[Vec<Value<'_>>],
-        now: i64,
+        now: Option<i64>,
     ) -> Statement<Self> {
         let arrays: Vec<String> =
             table.columns.iter().map(|(_, of)| format!("?::{}[]", type_name(*of))).collect();
         // The time is bound last, wherever it is used.
-        let time = format!("${}::bigint", arrays.len() + 1);
-        let statement = statement.text(&format!("SELECT *, {time} FROM unnest({})", arrays.join(",")));
+        let time = now.map(|_| format!(", ${}::bigint", arrays.len() + 1)).unwrap_or_default();
+        let statement = statement.text(&format!("SELECT *{time} FROM unnest({})", arrays.join(",")));
         let columns = table.columns.iter().enumerate();
         let statement = columns.fold(statement, |statement, (column, (_, of))| {
             statement.add(|arguments: &mut PgArguments| add_column(arguments, *of, rows, column))
         });
-        statement.bind(now)
+        statement.bind_all(now.map(Value::from))
     }
 
     fn write_over(table: &SqlTable) -> String {
@@ -180,6 +182,16 @@ impl Dialect for Postgres {
             "DELETE FROM kubesvc_assignments s USING kubesvc_accounts a WHERE s.account_name = a.name AND a.uid ",
         )
         .one_of(uids)
+    }
+
+    /// Looks each object up by itself. Of a table that was never analyzed, PostgreSQL takes the rows of many objects
+    /// for most of the table, and would read all of it.
+    fn relations_of(ids: &[&str]) -> Statement<Self> {
+        Statement::new(
+            "SELECT r.rel_hash FROM unnest(?::text[]) AS i(id) CROSS JOIN LATERAL \
+             (SELECT rel_hash FROM kubesvc_cache_rel WHERE rel1_id = i.id OFFSET 0) r",
+        )
+        .add(|arguments: &mut PgArguments| arguments.add(ids))
     }
 
     fn count_connections(names: &[&str], now: i64) -> Statement<Self> {

@@ -16,6 +16,7 @@ pub(crate) enum Value<'v> {
     Boolean(Option<bool>),
     Int(Option<i32>),
     Bigint(Option<i64>),
+    Blob(Option<&'v [u8]>),
 }
 
 /// Implements `From` for [`Value`] for a type and for an option of it.
@@ -34,7 +35,7 @@ macro_rules! values {
         })+
     };
 }
-values! { Text: &'v str, Boolean: bool, Int: i32, Bigint: i64 }
+values! { Text: &'v str, Boolean: bool, Int: i32, Bigint: i64, Blob: &'v [u8] }
 
 /// A type that a column can be read as.
 pub(crate) trait ColumnValue: Sized {
@@ -107,6 +108,7 @@ where
     for<'v> Option<bool>: Encode<'v, DB> + Type<DB>,
     for<'v> Option<i32>: Encode<'v, DB> + Type<DB>,
     for<'v> Option<i64>: Encode<'v, DB> + Type<DB>,
+    for<'v> Option<&'v [u8]>: Encode<'v, DB> + Type<DB>,
     for<'r> String: Decode<'r, DB> + Type<DB>,
     for<'r> bool: Decode<'r, DB> + Type<DB>,
     for<'r> i32: Decode<'r, DB> + Type<DB>,
@@ -119,6 +121,7 @@ where
             Value::Boolean(value) => arguments.add(value),
             Value::Int(value) => arguments.add(value),
             Value::Bigint(value) => arguments.add(value),
+            Value::Blob(value) => arguments.add(value),
         }
     }
 

@@ -1,11 +1,14 @@
-//! The connections to a database: one for writes, and a few for reads.
+//! The connections to a database: one for writes, and a few for reads. Those of a server may have others for cached
+//! objects.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::RwLock;
 use sqlx::pool::{Pool, PoolConnection, PoolOptions};
 use sqlx::{Connection, Database};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::{self, StoreError};
 
@@ -20,7 +23,7 @@ const CONNECTION_IS_PRESENT: &str = "it is there until it is given back";
 /// A connection pool: its settings and its current use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolSettings {
-    /// Purpose of its connections: `writer` or `readers`.
+    /// Purpose of its connections: `writer` or `readers`, or of cached objects `cache_writers` or `cache_sweeper`.
     pub name: &'static str,
     /// The scheme of the database's URL: `sqlite`, `mysql` (also MariaDB) or `postgres`.
     pub database: &'static str,
@@ -40,12 +43,38 @@ pub struct PoolSettings {
     pub idle_connections: usize,
 }
 
+/// What a connection is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PoolUse {
+    /// Transactions, other than of cached objects.
+    Write,
+    /// Short reads.
+    Read,
+    /// Transactions of cached objects.
+    WriteObjects,
+    /// Long reads of cached objects. One at a time.
+    ReadObjects,
+    /// Transactions that delete cached objects. One at a time, and none beside a long read.
+    Sweep,
+}
+
 /// The connection pools of a database.
 pub(crate) struct Pools<DB: Database> {
     writer: RwLock<Pool<DB>>,
     readers: RwLock<Pool<DB>>,
+    cache: Option<CachePools<DB>>,
+    /// Held by long reads and sweeps of cached objects. They wait for it without a time limit, because each holder has
+    /// one; waiting for their connection would fail when many wait.
+    sweeper_turn: Arc<Semaphore>,
     server: Option<ServerPools<DB>>,
     classify: fn(sqlx::Error) -> StoreError,
+}
+
+/// The pools of a server for cached objects.
+struct CachePools<DB: Database> {
+    writers: RwLock<Pool<DB>>,
+    sweeper: RwLock<Pool<DB>>,
+    max_writers: u32,
 }
 
 /// What is needed to replace the pools of a server.
@@ -67,7 +96,7 @@ impl<DB: Database> Pools<DB> {
         readers: Pool<DB>,
         classify: fn(sqlx::Error) -> StoreError,
     ) -> Self {
-        Self { writer: RwLock::new(writer), readers: RwLock::new(readers), server: None, classify }
+        Self::new(writer, readers, None, classify)
     }
 
     /// The pools of a server. They connect on first use.
@@ -81,25 +110,53 @@ impl<DB: Database> Pools<DB> {
             .max_lifetime(Duration::from_secs(30 * 60))
             .idle_timeout(Duration::from_secs(10 * 60));
         let server = ServerPools { options, connect };
-        let (writer, readers) = (RwLock::new(server.pool(1)), RwLock::new(server.pool(MAX_READERS)));
-        Self { writer, readers, server: Some(server), classify }
+        Self::new(server.pool(1), server.pool(MAX_READERS), Some(server), classify)
     }
 
-    /// Borrows the connection for writes. The caller returns it with [`Pools::give_back`].
-    pub(crate) async fn writer(&self) -> Result<Borrowed<DB>, StoreError> {
-        let pool = self.writer.read().clone();
-        self.borrow(pool).await
+    fn new(
+        writer: Pool<DB>,
+        readers: Pool<DB>,
+        server: Option<ServerPools<DB>>,
+        classify: fn(sqlx::Error) -> StoreError,
+    ) -> Self {
+        Self {
+            writer: RwLock::new(writer),
+            readers: RwLock::new(readers),
+            cache: None,
+            sweeper_turn: Arc::new(Semaphore::new(1)),
+            server,
+            classify,
+        }
     }
 
-    /// Borrows a connection for reads. The caller returns it with [`Pools::give_back`].
-    pub(crate) async fn reader(&self) -> Result<Borrowed<DB>, StoreError> {
-        let pool = self.readers.read().clone();
-        self.borrow(pool).await
+    /// Adds the pools of a server for cached objects. Without them, and for a file, the others are used.
+    pub(crate) fn add_cache_pools(&mut self, max_writers: u32) {
+        let max_writers = max_writers.max(1);
+        self.cache = self.server.as_ref().map(|server| CachePools {
+            writers: RwLock::new(server.pool(max_writers)),
+            sweeper: RwLock::new(server.pool(1)),
+            max_writers,
+        });
     }
 
-    async fn borrow(&self, pool: Pool<DB>) -> Result<Borrowed<DB>, StoreError> {
+    /// Borrows a connection for this use. The caller returns it with [`Pools::give_back`].
+    pub(crate) async fn acquire(&self, of: PoolUse) -> Result<Borrowed<DB>, StoreError> {
+        let turn = match of {
+            PoolUse::ReadObjects | PoolUse::Sweep => {
+                let turn = Arc::clone(&self.sweeper_turn).acquire_owned().await;
+                Some(turn.expect("the semaphore is never closed"))
+            }
+            PoolUse::Write | PoolUse::Read | PoolUse::WriteObjects => None,
+        };
+        let pool = match (of, &self.cache) {
+            (PoolUse::WriteObjects, Some(cache)) => &cache.writers,
+            (PoolUse::ReadObjects | PoolUse::Sweep, Some(cache)) => &cache.sweeper,
+            (PoolUse::Write | PoolUse::WriteObjects | PoolUse::Sweep, _) => &self.writer,
+            (PoolUse::Read | PoolUse::ReadObjects, _) => &self.readers,
+        };
+        let pool = pool.read().clone();
         let connection = Some(pool.acquire().await.map_err(self.classify)?);
-        Ok(Borrowed { connection, close_if_abandoned: self.server.is_some() })
+        Ok(Borrowed { connection, close_if_abandoned: self.server.is_some(), _turn: turn })
     }
 
     /// Returns a connection to its pool, or closes it if `result` says that it is suspect: a server may still send
@@ -119,9 +176,15 @@ impl<DB: Database> Pools<DB> {
         }
     }
 
-    /// The settings and current use of both pools.
+    /// The settings and current use of all pools.
     pub(crate) fn settings(&self) -> Vec<PoolSettings> {
-        vec![settings("writer", &self.writer.read()), settings("readers", &self.readers.read())]
+        let mut all =
+            vec![settings("writer", &self.writer.read()), settings("readers", &self.readers.read())];
+        if let Some(cache) = &self.cache {
+            all.push(settings("cache_writers", &cache.writers.read()));
+            all.push(settings("cache_sweeper", &cache.sweeper.read()));
+        }
+        all
     }
 
     /// Replaces all connections: the server's name may resolve to another server by now.
@@ -129,6 +192,10 @@ impl<DB: Database> Pools<DB> {
         if let Some(server) = &self.server {
             *self.writer.write() = server.pool(1);
             *self.readers.write() = server.pool(MAX_READERS);
+            if let Some(cache) = &self.cache {
+                *cache.writers.write() = server.pool(cache.max_writers);
+                *cache.sweeper.write() = server.pool(1);
+            }
         }
     }
 }
@@ -154,6 +221,8 @@ fn settings<DB: Database>(name: &'static str, pool: &Pool<DB>) -> PoolSettings {
 pub(crate) struct Borrowed<DB: Database> {
     connection: Option<PoolConnection<DB>>,
     close_if_abandoned: bool,
+    // Declared after the connection, so that the next one that waits finds it in its pool.
+    _turn: Option<OwnedSemaphorePermit>,
 }
 
 impl<DB: Database> Deref for Borrowed<DB> {

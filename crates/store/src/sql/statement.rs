@@ -101,6 +101,7 @@ pub(crate) enum ColumnType {
     Boolean,
     Int,
     Bigint,
+    Blob,
 }
 
 /// A table that kubesvc writes, with its columns in the order in which they are bound. `last_updated` follows them.
@@ -126,7 +127,7 @@ impl SqlTable {
     /// Inserts rows.
     pub(crate) fn insert<D: Dialect>(&self, rows: &[Vec<Value<'_>>], now: i64) -> Statement<D> {
         let into = format!("INSERT INTO {} ({},last_updated) ", self.name, self.column_names().join(","));
-        D::rows(Statement::new(&into), self, rows, now)
+        D::rows(Statement::new(&into), self, rows, Some(now))
     }
 
     /// Inserts rows, each overwriting the row with the same key. An identical row is not changed and keeps its
@@ -181,10 +182,16 @@ impl SqlTable {
 }
 
 /// Appends rows with a question mark for each value; see [`Dialect::rows`].
-pub(crate) fn values<D: Dialect>(statement: Statement<D>, rows: &[Vec<Value<'_>>], now: i64) -> Statement<D> {
-    let columns = rows.first().map_or(0, Vec::len) + 1;
+pub(crate) fn values<D: Dialect>(
+    statement: Statement<D>,
+    rows: &[Vec<Value<'_>>],
+    now: Option<i64>,
+) -> Statement<D> {
+    let columns = rows.first().map_or(0, Vec::len) + usize::from(now.is_some());
     let statement = statement.text("VALUES ").text(&tuples(rows.len(), columns));
-    rows.iter().fold(statement, |statement, row| statement.bind_all(row.iter().copied()).bind(now))
+    rows.iter().fold(statement, |statement, row| {
+        statement.bind_all(row.iter().copied()).bind_all(now.map(Value::from))
+    })
 }
 
 /// Numbers of rows in one statement. Only a few sizes, so that few statements are prepared, and those stay prepared.

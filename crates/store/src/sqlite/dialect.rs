@@ -139,6 +139,8 @@ impl Dialect for Sqlite {
                 "DELETE FROM kubesvc_assignments WHERE account_name IN \
                  (SELECT name FROM kubesvc_accounts WHERE rowid = ?)",
                 "DELETE FROM kubesvc_caching WHERE account_uid IN (SELECT uid FROM kubesvc_accounts WHERE rowid = ?)",
+                "UPDATE kubesvc_resourceversion SET state = 'REMOVED', resourceversion = NULL, sync_key = NULL WHERE \
+                 account_uid IN (SELECT uid FROM kubesvc_accounts WHERE rowid = ?)",
                 "DELETE FROM kubesvc_accounts WHERE rowid = ?",
             ] {
                 session.execute(Statement::new(statement).bind(rowid)).await?;

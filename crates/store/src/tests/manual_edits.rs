@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
+use super::cache_contract::first_batch;
 use super::contract::row;
-use crate::{Assignment, AssignmentChanges, Changes, ForeignRow, Store, StoreError, VendorTables, open};
+use crate::{
+    Assignment, AssignmentChanges, Changes, ForeignRow, Store, StoreError, VendorTables, open,
+    open_with_cache,
+};
 use kubesvc_core::account_row::AccountRow;
 use kubesvc_testkit::databases::{Kind, Server, shared};
 use kubesvc_testkit::must;
@@ -16,11 +20,12 @@ macro_rules! contract_tests {
             rows_of_others_stay_as_they_are, rows_of_others_that_come_between_stay, rows_of_others_are_adopted,
             rows_of_the_vendors_table_are_adopted, rows_edited_by_hand_are_named,
             tables_of_another_product_are_kept, a_table_without_our_key_is_kept,
+            cached_objects_of_another_product_are_kept,
             a_schema_that_is_much_newer_is_refused, a_schema_that_is_half_done_is_finished,
             a_schema_that_was_damaged_is_named, two_processes_may_start_at_once, a_caching_row_goes_with_its_account,
             a_caching_row_that_is_missing_or_left_over_is_told_and_mended,
             a_row_says_by_how_many_agents_its_account_is_held, replicas_that_count_at_once_count_each_other,
-            a_wrong_url_is_said_without_the_password
+            a_wrong_url_is_said_without_the_password, objects_have_connections_of_their_own
         }
     };
     (@each $kind:expr, $($story:ident),+) => {
@@ -304,6 +309,36 @@ pub(super) async fn a_table_without_our_key_is_kept(home: &ServerDatabase) {
     home.holds("(SELECT count(*) FROM kubesvc_assignments_vendor WHERE id = 7) = 1").await;
 }
 
+/// Their indexes and constraints keep their names, which are unique in a schema.
+pub(super) async fn cached_objects_of_another_product_are_kept(home: &ServerDatabase) {
+    home.by_hand(
+        "CREATE TABLE kubesvc_cache (id varchar(255) NOT NULL, kind varchar(100), account varchar(100), body text, \
+         CONSTRAINT kubesvc_cache_pkey PRIMARY KEY (id)); \
+         CREATE INDEX idx_kubesvc_cache_kind ON kubesvc_cache (kind, account); \
+         CREATE TABLE kubesvc_cache_rel (id varchar(255) PRIMARY KEY, rel1_id varchar(255), \
+         CONSTRAINT kubesvc_cache_rel_rel1_id_fkey FOREIGN KEY (rel1_id) REFERENCES kubesvc_cache (id)); \
+         CREATE TABLE kubesvc_resourceversion (kind varchar(100) PRIMARY KEY, resourceversion varchar(100)); \
+         INSERT INTO kubesvc_cache VALUES ('theirs', 'pod', 'prod', '{}'); \
+         INSERT INTO kubesvc_cache_rel VALUES ('r', 'theirs')",
+    )
+    .await;
+    let store = home.open().await;
+    store.put_accounts(&[row("prod", "uid-1")]).await.expect("written");
+    home.holds("(SELECT count(*) FROM kubesvc_cache_vendor WHERE id = 'theirs') = 1").await;
+    home.holds("(SELECT count(*) FROM kubesvc_cache_rel_vendor WHERE rel1_id = 'theirs') = 1").await;
+    home.holds("(SELECT count(*) FROM kubesvc_resourceversion_vendor) = 0").await;
+    home.holds("(SELECT count(*) FROM kubesvc_cache) + (SELECT count(*) FROM kubesvc_cache_rel) = 0").await;
+    let indexes = if home.server.kind() == Kind::MariaDb {
+        "SELECT count(DISTINCT table_name, index_name) FROM information_schema.statistics \
+         WHERE table_schema = DATABASE()"
+    } else {
+        "SELECT count(*) FROM (SELECT indexname AS index_name, tablename AS table_name FROM pg_indexes \
+         WHERE schemaname = current_schema()) i WHERE true"
+    };
+    home.holds(&format!("({indexes} AND index_name LIKE 'ix_kubesvc_%') = 7")).await;
+    drop(home.open().await);
+}
+
 pub(super) async fn a_schema_that_is_much_newer_is_refused(home: &ServerDatabase) {
     drop(home.open().await);
     let zero = if home.server.kind() == Kind::MariaDb { "x'00'" } else { "'\\x00'" };
@@ -329,13 +364,16 @@ pub(super) async fn a_schema_that_is_half_done_is_finished(home: &ServerDatabase
         "UPDATE kubesvc_schema_migrations SET success = false WHERE version = 6",
         "UPDATE kubesvc_schema_migrations SET success = false WHERE version = 6; \
          ALTER TABLE kubesvc_accounts DROP COLUMN connections",
+        "UPDATE kubesvc_schema_migrations SET success = false WHERE version = 7",
+        "UPDATE kubesvc_schema_migrations SET success = false WHERE version = 8; DROP TABLE kubesvc_cache_rel",
+        "DELETE FROM kubesvc_schema_migrations WHERE version > 8; DROP TABLE kubesvc_resourceversion",
         "DROP TABLE kubesvc_schema_migrations",
         "DELETE FROM kubesvc_schema_migrations",
     ] {
         home.by_hand(damage).await;
         let store = home.open().await;
         store.put_accounts(&[row("one", "uid-1")]).await.expect(damage);
-        home.holds("(SELECT count(*) FROM kubesvc_schema_migrations WHERE success) = 6").await;
+        home.holds("(SELECT count(*) FROM kubesvc_schema_migrations WHERE success) = 9").await;
     }
     assert_eq!(rows(&*home.open().await).await, [row("one", "uid-1")]);
 }
@@ -356,7 +394,7 @@ pub(super) async fn two_processes_may_start_at_once(home: &ServerDatabase) {
         store.put_accounts(&[row(&format!("row-{at}"), &format!("uid-{at}"))]).await.expect("written");
     }
     assert_eq!(rows(&*stores[0]).await.len(), 6);
-    home.holds("(SELECT count(*) FROM kubesvc_schema_migrations) = 6").await;
+    home.holds("(SELECT count(*) FROM kubesvc_schema_migrations) = 9").await;
 }
 
 /// Writes an assignment of this account for each of these agents, with this `reachable`.
@@ -482,4 +520,27 @@ pub(super) async fn a_wrong_url_is_said_without_the_password(home: &ServerDataba
     assert!(why.contains("127.0.0.1:1") && why.contains("check that"), "{why}");
     let why = home.unfit(&format!("{}?ssl-ca=/no/such/file&ssl-mode=VERIFY_CA", home.url)).await;
     assert!(why.contains("TLS") || why.contains("must be one of"), "{why}");
+}
+
+pub(super) async fn objects_have_connections_of_their_own(home: &ServerDatabase) {
+    let (store, cache) = open_with_cache(&home.url, VendorTables::Refuse, 3).await.expect("it opens");
+    let in_use = || -> Vec<_> {
+        let told = store.pools();
+        told.iter().map(|pool| (pool.name, pool.max_connections, pool.connections)).collect()
+    };
+    assert_eq!(
+        in_use(),
+        [("writer", 1, 0), ("readers", 4, 0), ("cache_writers", 3, 0), ("cache_sweeper", 1, 0)],
+        "they connect on first use"
+    );
+    let nothing = first_batch("prod", Vec::new());
+    let claims = [nothing.clone(), nothing.clone(), nothing];
+    futures::future::join_all(claims.iter().map(|batch| cache.write_objects(std::slice::from_ref(batch))))
+        .await;
+    let bases = (0..20).map(|_| cache.basis("prod", "pod", "", None, 10));
+    assert!(futures::future::join_all(bases).await.iter().all(Result::is_ok));
+    cache.remove_scopes(None, "uid-1").await.expect("there are none");
+    let in_use = in_use();
+    assert_eq!((in_use[0].2, in_use[1].2, in_use[3].2), (0, 0, 1));
+    assert!((1..=3).contains(&in_use[2].2), "{in_use:?}");
 }

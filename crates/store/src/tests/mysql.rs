@@ -1,7 +1,9 @@
 use super::contract::{self, row};
 use super::{faults, manual_edits};
+use crate::sql::pools::PoolUse;
+use crate::tests::cache_contract::{fence, first_batch, object};
 use crate::url::{self, DatabaseUrl};
-use crate::{Store, StoreError, VendorTables, open};
+use crate::{BatchOutcome, ObjectBody, ObjectRow, Store, StoreError, VendorTables, open, open_with_cache};
 use kubesvc_core::account_row::AccountRow;
 use kubesvc_testkit::databases::Kind;
 
@@ -41,6 +43,28 @@ mod fence_contract {
     async fn replica(home: &manual_edits::ServerDatabase) -> Arc<dyn Streaming> {
         let Ok(DatabaseUrl::MySql(address)) = parse(&home.url) else { unreachable!("it is one") };
         Arc::new(crate::mysql::open(&address, VendorTables::Refuse).await.expect("it opens"))
+    }
+}
+
+mod cache_contract {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::tests::cache_contract::{CachedStore, contract_tests};
+    use crate::url::{DatabaseUrl, parse};
+
+    contract_tests!(fresh());
+
+    async fn fresh() -> (CachedStore, CachedStore, manual_edits::ServerDatabase) {
+        let home = manual_edits::ServerDatabase::new(Kind::MariaDb).await;
+        (replica(&home).await, replica(&home).await, home)
+    }
+
+    pub(super) async fn replica(home: &manual_edits::ServerDatabase) -> CachedStore {
+        let Ok(DatabaseUrl::MySql(address)) = parse(&home.url) else { unreachable!("it is one") };
+        let mut store = crate::mysql::open(&address, VendorTables::Refuse).await.expect("it opens");
+        store.pools.add_cache_pools(2);
+        Arc::new(store)
     }
 }
 
@@ -92,11 +116,32 @@ async fn a_row_that_the_server_cannot_take_at_once_is_refused() {
 }
 
 #[tokio::test]
+async fn body_that_the_server_cannot_take_at_once_is_left_out() {
+    let house = faults::FaultyServer::new(Kind::MariaDb).await;
+    house.by_hand("SET GLOBAL max_allowed_packet = 1048576").await;
+    let (store, cache) = open_with_cache(&house.url, VendorTables::Refuse, 1).await.expect("it opens");
+    store.put_accounts(&[row("prod", "uid-of-prod")]).await.expect("written");
+    store.raise_fences(&[fence("uid-of-prod", 1, Some("agent"))]).await.expect("raised");
+    let sized = |name: &str, bytes: usize| ObjectRow {
+        body: ObjectBody::Text("b".repeat(bytes)),
+        ..object("prod", "pod", "default", name, "1")
+    };
+    let upserts = vec![sized("fits-1", 700_000), sized("fits-2", 700_000), sized("large", 1_000_000)];
+    let outcomes = cache.write_objects(&[first_batch("prod", upserts)]).await.expect("in several statements");
+    let [BatchOutcome::Committed { refused }] = &outcomes[..] else { unreachable!("{outcomes:?}") };
+    assert!(refused.len() == 1 && refused[0].contains("large\" written without its body"), "{refused:?}");
+    for (name, has_body) in [("fits-1", true), ("fits-2", true), ("large", false)] {
+        let found = cache.object_version("prod", "pod", "default", name).await.expect("read");
+        assert_eq!(found.map(|found| found.has_body), Some(has_body), "{name}");
+    }
+}
+
+#[tokio::test]
 async fn server_ends_a_client_idle_in_a_transaction() {
     let home = manual_edits::ServerDatabase::new(Kind::MariaDb).await;
     let Ok(DatabaseUrl::MySql(address)) = url::parse(&home.url) else { unreachable!("it is MariaDB's") };
     let store = crate::mysql::open(&address, VendorTables::Refuse).await.expect("it opens");
-    let mut connection = store.pools.writer().await.expect("it connects");
+    let mut connection = store.pools.acquire(PoolUse::Write).await.expect("it connects");
     let times: (u64, u64) = sqlx::query_as(
         "SELECT CAST(@@idle_transaction_timeout AS UNSIGNED), CAST(@@wait_timeout AS UNSIGNED)",
     )

@@ -43,6 +43,28 @@ mod fence_contract {
     }
 }
 
+mod cache_contract {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::tests::cache_contract::{CachedStore, contract_tests};
+    use crate::url::{DatabaseUrl, parse};
+
+    contract_tests!(fresh());
+
+    async fn fresh() -> (CachedStore, CachedStore, manual_edits::ServerDatabase) {
+        let home = manual_edits::ServerDatabase::new(Kind::PostgreSql).await;
+        (replica(&home).await, replica(&home).await, home)
+    }
+
+    pub(super) async fn replica(home: &manual_edits::ServerDatabase) -> CachedStore {
+        let Ok(DatabaseUrl::Postgres(address)) = parse(&home.url) else { unreachable!("it is one") };
+        let mut store = crate::postgres::open(&address, VendorTables::Refuse).await.expect("it opens");
+        store.pools.add_cache_pools(2);
+        Arc::new(store)
+    }
+}
+
 mod with_manual_edits {
     use super::*;
 
@@ -89,4 +111,89 @@ async fn texts_are_compressed_with_lz4() {
          EXCEPTION WHEN undefined_function THEN NULL; END $$",
     )
     .await;
+}
+
+mod cached_objects {
+    use std::time::Duration;
+
+    use super::cache_contract::replica;
+    use super::*;
+    use crate::tests::cache_contract::{CachedStore, batch, commit, fenced, hash, object};
+    use crate::{AccountBatch, ObjectBody, ObjectRow};
+    use kubesvc_testkit::wait::eventually;
+
+    /// An object whose body is stored beside its row.
+    fn large(version: &str, hash_of: &str) -> ObjectRow {
+        let text: String = (0..2_000).map(|at| hash(&format!("{hash_of}{at}"))).collect();
+        ObjectRow {
+            body: ObjectBody::Text(text),
+            body_hash: hash(hash_of),
+            ..object("prod", "pod", "default", "large", version)
+        }
+    }
+
+    async fn write(store: &CachedStore, row: ObjectRow, committed: i64) {
+        commit(store, &AccountBatch { upserts: vec![row], ..batch("prod", committed, committed + 1) }).await;
+    }
+
+    #[tokio::test]
+    async fn bodies_are_compressed_with_lz4() {
+        let home = manual_edits::ServerDatabase::new(Kind::PostgreSql).await;
+        let store = replica(&home).await;
+        fenced(&store, &["prod"]).await;
+        let body = ObjectBody::Text("b".repeat(100_000));
+        write(&store, ObjectRow { body, ..object("prod", "pod", "default", "p", "1") }, 0).await;
+        home.by_hand(
+            "DO $$ BEGIN ASSERT (SELECT pg_column_compression(body) FROM kubesvc_cache) = 'lz4'; \
+             EXCEPTION WHEN undefined_function THEN NULL; END $$",
+        )
+        .await;
+        let storage = "SELECT attstorage::text FROM pg_attribute WHERE attrelid = 'kubesvc_cache'::regclass \
+                       AND attname = 'body_z'";
+        assert_eq!(store.texts(storage).await, [Some("e".to_owned())]);
+    }
+
+    #[tokio::test]
+    async fn equal_body_is_not_written_again() {
+        let home = manual_edits::ServerDatabase::new(Kind::PostgreSql).await;
+        let store = replica(&home).await;
+        fenced(&store, &["prod"]).await;
+        let table =
+            "SELECT reltoastrelid::regclass::text FROM pg_class WHERE oid = 'kubesvc_cache'::regclass";
+        let table = store.texts(table).await.pop().flatten().expect("a table for large values");
+        let stored = async || store.numbers(&format!("SELECT DISTINCT chunk_id::bigint FROM {table}")).await;
+        write(&store, large("1", "a"), 0).await;
+        let first = stored().await;
+        assert_eq!(first.len(), 1);
+        write(&store, large("2", "a"), 1).await;
+        assert_eq!(stored().await, first);
+        write(&store, large("3", "b"), 2).await;
+        assert!(stored().await.iter().any(|chunk| !first.contains(chunk)), "it changed");
+    }
+
+    #[tokio::test]
+    async fn update_leaves_the_indexes_alone() {
+        let home = manual_edits::ServerDatabase::new(Kind::PostgreSql).await;
+        let store = replica(&home).await;
+        let indexed = "SELECT count(*) FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND \
+                       a.attnum = ANY(i.indkey) WHERE i.indrelid IN ('kubesvc_cache'::regclass, \
+                       'kubesvc_resourceversion'::regclass) AND a.attname IN \
+                       ('last_updated', 'resource_version', 'body_hash', 'resourceversion')";
+        assert_eq!(store.numbers(indexed).await, [0]);
+        fenced(&store, &["prod"]).await;
+        for version in 0..40 {
+            write(&store, object("prod", "pod", "default", "p", &version.to_string()), version).await;
+        }
+        // The server counts once the connections end.
+        drop(store);
+        let store = replica(&home).await;
+        eventually("counted updates", Duration::from_secs(60), async || {
+            let count = "SELECT n_tup_hot_upd * 1000 + n_tup_upd FROM pg_stat_user_tables WHERE relname = 'kubesvc_cache'";
+            match store.numbers(count).await[0] {
+                counted if counted % 1000 == 39 && counted >= 35_000 => Ok(()),
+                counted => Err(format!("{} of {} updates were in place", counted / 1000, counted % 1000)),
+            }
+        })
+        .await;
+    }
 }

@@ -8,12 +8,14 @@ use sqlx::{Connection as _, Executor as _, Row as _};
 use tempfile::TempDir;
 
 use crate::sql::SqlStore;
+use crate::sql::pools::PoolUse;
 use crate::sqlite::{Sqlite, SqliteTuning, open_with};
 use crate::tests::contract::{contract_tests, row};
 use crate::{
     AccountStore as _, Assignment, AssignmentChanges, AssignmentStore as _, Changes, NamespaceStore as _,
-    Store, StoreError, VendorTables, open,
+    Store, StoreError, StoredProgress, VendorTables, open, open_with_cache,
 };
+use kubesvc_core::CachingEpoch;
 use kubesvc_core::account_row::AccountRow;
 
 contract_tests!(fresh());
@@ -35,6 +37,22 @@ mod fence_contract {
     async fn fresh() -> (Arc<dyn Streaming>, Arc<dyn Streaming>, TempDir) {
         let home = DatabaseFolder::new();
         let store: Arc<dyn Streaming> = Arc::new(home.open().await.expect("it opens"));
+        (Arc::clone(&store), store, home.folder)
+    }
+}
+
+mod cache_contract {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::tests::cache_contract::{CachedStore, contract_tests};
+
+    contract_tests!(fresh());
+
+    /// Only one process can open the file, so there is one store.
+    async fn fresh() -> (CachedStore, CachedStore, TempDir) {
+        let home = DatabaseFolder::new();
+        let store: CachedStore = Arc::new(home.open().await.expect("it opens"));
         (Arc::clone(&store), store, home.folder)
     }
 }
@@ -156,7 +174,7 @@ async fn a_lock_that_leads_to_another_file_is_refused_and_that_file_left_alone()
 async fn every_commit_is_on_the_disk() {
     let home = DatabaseFolder::new();
     let store = home.open().await.expect("it opens");
-    let mut connection = store.pools.writer().await.expect("a connection");
+    let mut connection = store.pools.acquire(PoolUse::Write).await.expect("a connection");
     for (pragma, wanted) in
         [("PRAGMA synchronous", "2"), ("PRAGMA journal_mode", "wal"), ("PRAGMA foreign_keys", "1")]
     {
@@ -259,7 +277,7 @@ async fn a_file_without_the_right_to_write_is_named() {
 async fn a_database_that_may_only_be_read_is_unavailable() {
     let home = DatabaseFolder::new();
     let store = home.open().await.expect("it opens");
-    let mut connection = store.pools.writer().await.expect("a connection");
+    let mut connection = store.pools.acquire(PoolUse::Write).await.expect("a connection");
     connection.execute("PRAGMA query_only = ON").await.expect("a pragma");
     drop(connection);
     let error = store.put_accounts(&[row("one", "uid-1")]).await.expect_err("not written");
@@ -305,7 +323,7 @@ async fn full_disk_is_unavailable_until_space_is_freed() {
     let home = DatabaseFolder::new();
     drop(home.open().await.expect("it opens"));
     let store = home
-        .open_with(SqliteTuning { max_pages: Some(64), ..SqliteTuning::default() })
+        .open_with(SqliteTuning { max_pages: Some(80), ..SqliteTuning::default() })
         .await
         .expect("it opens");
     let large = |name: &str, uid: &str| AccountRow { definition: "x".repeat(150_000), ..row(name, uid) };
@@ -563,6 +581,8 @@ async fn a_schema_that_is_half_done_is_finished() {
         "UPDATE kubesvc_schema_migrations SET success = 0 WHERE version = 2",
         "UPDATE kubesvc_schema_migrations SET success = 0 WHERE version = 6",
         "DELETE FROM kubesvc_schema_migrations WHERE version = 6; ALTER TABLE kubesvc_accounts DROP COLUMN connections",
+        "UPDATE kubesvc_schema_migrations SET success = 0 WHERE version = 8; DROP TABLE kubesvc_cache_rel",
+        "DELETE FROM kubesvc_schema_migrations WHERE version > 8; DROP TABLE kubesvc_resourceversion",
         "DROP TABLE kubesvc_schema_migrations",
         "DELETE FROM kubesvc_schema_migrations",
     ] {
@@ -573,4 +593,35 @@ async fn a_schema_that_is_half_done_is_finished() {
     drop(home.by_hand("ALTER TABLE kubesvc_meta RENAME COLUMN v TO w").await);
     let why = home.unfit().await;
     assert!(why.contains("column v of table kubesvc_meta"), "{why}");
+}
+
+#[tokio::test]
+async fn cached_objects_of_another_product_are_kept() {
+    let home = DatabaseFolder::new();
+    let mut hand = home
+        .by_hand(
+            "CREATE TABLE kubesvc_cache (id TEXT PRIMARY KEY, kind TEXT, body TEXT);
+             CREATE INDEX idx_kubesvc_cache_kind ON kubesvc_cache (kind);
+             CREATE TABLE kubesvc_cache_rel (id TEXT PRIMARY KEY, rel1_id TEXT REFERENCES kubesvc_cache (id));
+             INSERT INTO kubesvc_cache VALUES ('theirs', 'pod', '{}');
+             INSERT INTO kubesvc_cache_rel VALUES ('r', 'theirs')",
+        )
+        .await;
+    drop(home.open().await.expect("it opens"));
+    let kept =
+        "SELECT count(*) FROM kubesvc_cache_rel_vendor r JOIN kubesvc_cache_vendor c ON c.id = r.rel1_id";
+    let kept: i64 = sqlx::query_scalar(kept).fetch_one(&mut hand).await.expect("a number");
+    let ours = "SELECT count(*) FROM sqlite_schema WHERE type = 'index' AND name LIKE 'ix_kubesvc_%'";
+    let ours: i64 = sqlx::query_scalar(ours).fetch_one(&mut hand).await.expect("a number");
+    assert_eq!((kept, ours), (1, 7));
+}
+
+#[tokio::test]
+async fn objects_and_accounts_take_turns_on_one_connection() {
+    let home = DatabaseFolder::new();
+    let (store, cache) = open_with_cache(&home.url(), VendorTables::Refuse, 2).await.expect("it opens");
+    assert_eq!(store.pools().iter().map(|pool| pool.name).collect::<Vec<_>>(), ["writer", "readers"]);
+    store.put_accounts(&[row("prod", "uid-1")]).await.expect("written");
+    let progress = cache.resume("uid-1", CachingEpoch(0)).await.expect("read");
+    assert_eq!(progress, StoredProgress::Stands { committed: 0, scopes: Vec::new() });
 }

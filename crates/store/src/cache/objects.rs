@@ -1,0 +1,205 @@
+//! The statements of `kubesvc_cache`.
+
+use super::limits::{report, unfit_body, unfit_object};
+use super::statements::{OnRefusal, assignments, write_rows};
+use super::{AccountBatch, ObjectBody, ObjectRow};
+use crate::StoreError;
+use crate::dialect::Dialect;
+use crate::sql::Session;
+use crate::sql::driver::Value;
+use crate::sql::statement::ColumnType::{Blob, Text};
+use crate::sql::statement::{SqlTable, Statement};
+
+/// `kubesvc_cache`, with its columns in the order of [`Object::values`].
+pub(crate) const OBJECTS: SqlTable = SqlTable {
+    name: "kubesvc_cache",
+    key: &["id"],
+    columns: &[
+        ("id", Text),
+        ("agent", Text),
+        ("kind", Text),
+        ("account", Text),
+        ("application", Text),
+        ("namespace", Text),
+        ("name", Text),
+        ("api_version", Text),
+        ("uid", Text),
+        ("resource_version", Text),
+        ("body_hash", Text),
+        ("body", Text),
+        ("body_z", Blob),
+    ],
+    ours: None,
+};
+
+/// An object to write.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Object<'b> {
+    /// Index of its batch in the transaction.
+    pub(super) batch: usize,
+    account: &'b str,
+    agent: &'b str,
+    pub(super) row: &'b ObjectRow,
+    with_body: bool,
+}
+
+impl<'b> Object<'b> {
+    fn values(&self) -> Vec<Value<'b>> {
+        let (text, blob) = match &self.row.body {
+            ObjectBody::Text(text) if self.with_body => (Some(text.as_str()), None),
+            ObjectBody::Zstd(bytes) if self.with_body => (None, Some(bytes.as_slice())),
+            _ => (None, None),
+        };
+        vec![
+            self.row.id.as_str().into(),
+            self.agent.into(),
+            self.row.kind.as_str().into(),
+            self.account.into(),
+            self.row.application.as_deref().into(),
+            self.row.namespace.as_str().into(),
+            self.row.name.as_str().into(),
+            self.row.api_version.as_deref().into(),
+            self.row.uid.as_deref().into(),
+            self.row.resource_version.as_str().into(),
+            self.row.body_hash.as_str().into(),
+            text.into(),
+            blob.into(),
+        ]
+    }
+
+    /// The approximate size of the row in a statement, in bytes.
+    fn weight(&self) -> usize {
+        const OTHERS_BYTES: usize = 512;
+        let body = match &self.row.body {
+            ObjectBody::Text(text) if self.with_body => text.len(),
+            ObjectBody::Zstd(bytes) if self.with_body => bytes.len(),
+            _ => 0,
+        };
+        OTHERS_BYTES
+            + self.row.id.len()
+            + self.row.name.len()
+            + self.row.kind.len()
+            + self.account.len()
+            + body
+    }
+
+    fn without_body(self) -> Self {
+        Self { with_body: false, ..self }
+    }
+
+    fn has_body(&self) -> bool {
+        self.with_body && !matches!(self.row.body, ObjectBody::Omitted)
+    }
+}
+
+/// The objects of one batch that fit, and reports of the others.
+pub(super) fn fitting<'b, D: Dialect>(
+    batch: (usize, &'b AccountBatch),
+    reports: &mut Vec<String>,
+) -> Vec<Object<'b>> {
+    let (at, batch) = batch;
+    let mut fitting = Vec::with_capacity(batch.upserts.len());
+    for row in &batch.upserts {
+        let why = unfit_object(batch, row).or_else(|| D::unfit_key(&row.id).map(str::to_owned));
+        if let Some(why) = why {
+            reports.push(report(OBJECTS.name, &row.id, "left out", &why));
+            continue;
+        }
+        let unfit_body = unfit_body(&row.body);
+        if let Some(why) = &unfit_body {
+            reports.push(report(OBJECTS.name, &row.id, "written without its body", why));
+        }
+        fitting.push(Object {
+            batch: at,
+            account: &batch.account,
+            agent: batch.agent_id.as_str(),
+            row,
+            with_body: unfit_body.is_none(),
+        });
+    }
+    fitting
+}
+
+/// Sorts objects by id, as every transaction writes them; of two with the same id the later one comes first.
+pub(super) fn sort(objects: &mut [Object<'_>]) {
+    objects.reverse();
+    objects.sort_by(|one, other| one.row.id.cmp(&other.row.id));
+}
+
+/// Those of the sorted objects whose batches passed, each id once. Batches of two accounts of one name, of which only
+/// one can pass, have the same ids.
+pub(super) fn passed<'b>(sorted: &[Object<'b>], passed: &[bool]) -> Vec<Object<'b>> {
+    let mut objects: Vec<_> = sorted.iter().filter(|object| passed[object.batch]).copied().collect();
+    objects.dedup_by(|other, kept| other.row.id == kept.row.id);
+    objects
+}
+
+/// An `INSERT` of objects that overwrites rows with the same id. A stored body of the same hash is not written again,
+/// which costs a database more than all other columns together.
+fn upsert<D: Dialect>(objects: &[Object<'_>], now: i64) -> Statement<D> {
+    let rows: Vec<_> = objects.iter().map(Object::values).collect();
+    let kept = |column: &str| {
+        let table = OBJECTS.name;
+        format!(
+            "{column}=CASE WHEN {table}.body_hash={} AND ({table}.body IS NOT NULL OR {table}.body_z IS NOT NULL) \
+             THEN {table}.{column} ELSE {} END",
+            D::inserted("body_hash"),
+            D::inserted(column)
+        )
+    };
+    // The bodies come first, because MySQL assigns from left to right: they must still see the old hash.
+    let others: Vec<&str> = OBJECTS
+        .column_names()
+        .into_iter()
+        .filter(|column| !["id", "body", "body_z"].contains(column))
+        .chain(["last_updated"])
+        .collect();
+    OBJECTS.insert(&rows, now).text(&format!(
+        " {}{},{},{}",
+        D::on_same_key("id"),
+        kept("body"),
+        kept("body_z"),
+        assignments::<D>(&others)
+    ))
+}
+
+/// Writes objects, which are sorted, and adds reports of those that this database refuses to those of their batch.
+/// Returns the ones that were written.
+pub(super) async fn write<'b, D: Dialect>(
+    session: &mut Session<'_, D>,
+    mut objects: Vec<Object<'b>>,
+    now: i64,
+    on_refusal: OnRefusal,
+    reports: &mut [Vec<String>],
+) -> Result<Vec<Object<'b>>, StoreError> {
+    let most = session.dialect.max_row_bytes();
+    for object in objects.iter_mut().filter(|object| object.has_body() && object.weight() > most) {
+        *object = object.without_body();
+        let why = "it is larger than the server takes at once";
+        reports[object.batch].push(report(OBJECTS.name, &object.row.id, "written without its body", why));
+    }
+    let statement = |piece: &[Object<'b>]| upsert(piece, now);
+    let refused = write_rows(session, &objects, on_refusal, Object::weight, statement).await?;
+    let mut left_out = Vec::new();
+    for (object, error) in refused {
+        let bare = [object.without_body()];
+        let written = object.has_body()
+            && write_rows(session, &bare, on_refusal, Object::weight, statement).await?.is_empty();
+        let what = if written { "written without its body" } else { "left out" };
+        let why = error.refusal();
+        reports[object.batch].push(report(OBJECTS.name, &object.row.id, what, &why));
+        if !written {
+            left_out.push(object.row.id.as_str());
+        }
+    }
+    objects.retain(|object| !left_out.contains(&object.row.id.as_str()));
+    Ok(objects)
+}
+
+/// Deletes objects with their relations.
+pub(super) async fn delete<D: Dialect>(session: &mut Session<'_, D>, ids: &[&str]) -> Result<(), StoreError> {
+    for piece in session.dialect.pieces(ids, |_| 0) {
+        session.execute(Statement::new("DELETE FROM kubesvc_cache WHERE id ").one_of(piece)).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! The statements of `kubesvc_cache_rel`. A relation is identified by a hash of both ids and the type of the second, so
+//! the stored relations of an object are compared with the wanted ones by their hashes alone, and those that are the
+//! same are not touched.
+
+use std::collections::{BTreeMap, HashSet};
+
+use sha2::{Digest as _, Sha256};
+
+use super::Relation;
+use super::limits::{report, unfit_relation};
+use super::objects::Object;
+use super::statements::{OnRefusal, write_rows};
+use crate::StoreError;
+use crate::dialect::Dialect;
+use crate::sql::Session;
+use crate::sql::driver::{ColumnValue as _, Value};
+use crate::sql::statement::ColumnType::Text;
+use crate::sql::statement::{SqlTable, Statement};
+
+/// `kubesvc_cache_rel`.
+pub(crate) const RELATIONS: SqlTable = SqlTable {
+    name: "kubesvc_cache_rel",
+    key: &["rel_hash"],
+    columns: &[
+        ("rel_hash", Text),
+        ("rel1_id", Text),
+        ("rel2_id", Text),
+        ("rel1_type", Text),
+        ("rel2_type", Text),
+    ],
+    ours: None,
+};
+
+/// A relation to write.
+#[derive(Clone, Debug)]
+struct Related<'b> {
+    batch: usize,
+    hash: String,
+    from_id: &'b str,
+    relation: &'b Relation,
+}
+
+/// Value of `rel_hash`: the first 128 bits of a SHA-256, in hexadecimal.
+fn rel_hash(from_id: &str, to_id: &str, to_type: &str) -> String {
+    let digest = Sha256::new()
+        .chain_update(from_id)
+        .chain_update([0])
+        .chain_update(to_id)
+        .chain_update([0])
+        .chain_update(to_type)
+        .finalize();
+    let mut hash = hex::encode(digest);
+    hash.truncate(32);
+    hash
+}
+
+/// The relations of these objects that fit, by hash; the others are reported.
+fn wanted<'b>(objects: &[Object<'b>], reports: &mut [Vec<String>]) -> BTreeMap<String, Related<'b>> {
+    let mut wanted = BTreeMap::new();
+    for object in objects {
+        for relation in &object.row.relations {
+            let from_id = object.row.id.as_str();
+            if let Some(why) = unfit_relation(relation) {
+                let key = format!("{from_id} to {}", relation.to_id);
+                reports[object.batch].push(report(RELATIONS.name, &key, "left out", &why));
+                continue;
+            }
+            let hash = rel_hash(from_id, &relation.to_id, &relation.to_type);
+            let related = Related { batch: object.batch, hash: hash.clone(), from_id, relation };
+            wanted.insert(hash, related);
+        }
+    }
+    wanted
+}
+
+/// Makes the relations of these objects, which are written already, the stored ones. Reads which there are: the fences
+/// of the accounts are locked, so nothing else writes them meanwhile.
+pub(super) async fn write<D: Dialect>(
+    session: &mut Session<'_, D>,
+    objects: &[Object<'_>],
+    now: i64,
+    on_refusal: OnRefusal,
+    reports: &mut [Vec<String>],
+) -> Result<(), StoreError> {
+    let mut wanted = wanted(objects, reports);
+    let ids: Vec<&str> = objects.iter().map(|object| object.row.id.as_str()).collect();
+    for piece in session.dialect.pieces(&ids, |_| 0) {
+        let dropped = difference(session, piece, &mut wanted).await?;
+        for hashes in session.dialect.pieces(&dropped, |_| 0) {
+            // By their first object too: PostgreSQL finds a `char` that equals a text through no index.
+            let delete = Statement::new("DELETE FROM kubesvc_cache_rel WHERE rel1_id ")
+                .one_of(piece)
+                .text(" AND rel_hash ")
+                .one_of(hashes);
+            session.execute(delete).await?;
+        }
+    }
+    let missing: Vec<Related<'_>> = wanted.into_values().collect();
+    insert(session, &missing, now, on_refusal, reports).await
+}
+
+/// Takes the stored relations of these objects out of `wanted`. Returns the hashes of those that are stored and not
+/// wanted.
+async fn difference<D: Dialect>(
+    session: &mut Session<'_, D>,
+    ids: &[&str],
+    wanted: &mut BTreeMap<String, Related<'_>>,
+) -> Result<Vec<String>, StoreError> {
+    let stored = session.all(D::relations_of(ids), |row| String::required::<D::Database>(row, 0)).await?;
+    let stored: HashSet<String> = stored.into_iter().collect();
+    let mut dropped: Vec<String> =
+        stored.into_iter().filter(|hash| wanted.remove(hash.as_str()).is_none()).collect();
+    dropped.sort_unstable();
+    Ok(dropped)
+}
+
+async fn insert<D: Dialect>(
+    session: &mut Session<'_, D>,
+    missing: &[Related<'_>],
+    now: i64,
+    on_refusal: OnRefusal,
+    reports: &mut [Vec<String>],
+) -> Result<(), StoreError> {
+    let weigh = |one: &Related<'_>| 256 + one.from_id.len() + one.relation.to_id.len();
+    let statement = |piece: &[Related<'_>]| {
+        let rows: Vec<_> = piece.iter().map(values).collect();
+        RELATIONS.upsert(&rows, now)
+    };
+    for (one, error) in write_rows(session, missing, on_refusal, weigh, statement).await? {
+        let key = format!("{} to {}", one.from_id, one.relation.to_id);
+        reports[one.batch].push(report(RELATIONS.name, &key, "left out", &error.refusal()));
+    }
+    Ok(())
+}
+
+fn values<'v>(one: &'v Related<'_>) -> Vec<Value<'v>> {
+    vec![
+        one.hash.as_str().into(),
+        one.from_id.into(),
+        one.relation.to_id.as_str().into(),
+        one.relation.from_type.as_str().into(),
+        one.relation.to_type.as_str().into(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rel_hash;
+
+    #[test]
+    fn hash_is_stable_and_tells_the_parts_apart() {
+        // `printf 'a\0b\0c' | sha256sum | cut -c-32`
+        assert_eq!(rel_hash("a", "b", "c"), "8badde10c760e9b702defb4b5e225de7");
+        assert_ne!(rel_hash("ab", "", "c"), rel_hash("a", "b", "c"));
+        assert_ne!(rel_hash("a", "bc", ""), rel_hash("a", "b", "c"));
+    }
+}

@@ -1,0 +1,93 @@
+//! The transaction that writes objects: fences, objects, their relations, deletions, scopes, in this order in every
+//! transaction of every replica.
+
+use super::objects::{self, Object};
+use super::scopes::Changes;
+use super::statements::OnRefusal;
+use super::{AccountBatch, BatchOutcome, relations};
+use crate::dialect::Dialect;
+use crate::sql::pools::PoolUse;
+use crate::sql::{Session, SqlStore, Transaction};
+use crate::{BatchClaim, FenceCheck, StoreError, fences, now};
+
+/// Writes the parts of several accounts in one transaction; see
+/// [`CacheStore::write_objects`](super::CacheStore::write_objects).
+///
+/// The first attempt is made without savepoints. If the database refuses a row, the transaction runs again and finds
+/// out which.
+pub(super) async fn write_objects<D: Dialect>(
+    store: &SqlStore<D>,
+    batches: &[AccountBatch],
+) -> Result<Vec<BatchOutcome>, StoreError> {
+    if batches.is_empty() {
+        return Ok(Vec::new());
+    }
+    let write = Write::new::<D>(batches);
+    match store.transact_on(PoolUse::WriteObjects, &write).await {
+        Err(StoreError::Refused { .. }) => {
+            let write = Write { on_refusal: OnRefusal::LeaveOut, ..write };
+            store.transact_on(PoolUse::WriteObjects, &write).await
+        }
+        other => other,
+    }
+}
+
+/// A transaction, with all that does not depend on the fences worked out before it begins.
+struct Write<'b> {
+    batches: &'b [AccountBatch],
+    claims: Vec<BatchClaim>,
+    /// Sorted by id; of two with the same id the one that counts comes first.
+    objects: Vec<Object<'b>>,
+    /// Ids to delete, each with the index of its batch, sorted.
+    deletes: Vec<(&'b str, usize)>,
+    scopes: Changes<'b>,
+    /// Of each batch, what fits no database.
+    reports: Vec<Vec<String>>,
+    on_refusal: OnRefusal,
+}
+
+impl<'b> Write<'b> {
+    fn new<D: Dialect>(batches: &'b [AccountBatch]) -> Self {
+        let mut write = Self {
+            batches,
+            claims: batches.iter().map(|batch| batch.claim.clone()).collect(),
+            objects: Vec::with_capacity(batches.iter().map(|batch| batch.upserts.len()).sum()),
+            deletes: Vec::with_capacity(batches.iter().map(|batch| batch.deletes.len()).sum()),
+            scopes: Changes::default(),
+            reports: vec![Vec::new(); batches.len()],
+            on_refusal: OnRefusal::Fail,
+        };
+        for (at, (batch, reports)) in batches.iter().zip(&mut write.reports).enumerate() {
+            write.objects.extend(objects::fitting::<D>((at, batch), reports));
+            // What fits no database is not stored.
+            let storable = |id: &&String| D::unfit_key(id).is_none() && !id.contains('\0');
+            write.deletes.extend(batch.deletes.iter().filter(storable).map(|id| (id.as_str(), at)));
+            write.scopes.add(at, batch, reports);
+        }
+        objects::sort(&mut write.objects);
+        write.deletes.sort_unstable();
+        write
+    }
+}
+
+impl<D: Dialect> Transaction<D> for Write<'_> {
+    type Answer = Vec<BatchOutcome>;
+
+    async fn run(&self, session: &mut Session<'_, D>) -> Result<Self::Answer, StoreError> {
+        let checks = fences::pass(session, &self.claims).await?;
+        let passed: Vec<bool> = checks.iter().map(|check| *check == FenceCheck::Passed).collect();
+        let (mut reports, now) = (self.reports.clone(), now());
+        let due = objects::passed(&self.objects, &passed);
+        let written = objects::write(session, due, now, self.on_refusal, &mut reports).await?;
+        relations::write(session, &written, now, self.on_refusal, &mut reports).await?;
+        let deletes: Vec<&str> =
+            self.deletes.iter().filter(|(_, batch)| passed[*batch]).map(|(id, _)| *id).collect();
+        objects::delete(session, &deletes).await?;
+        self.scopes.write(session, self.batches, &passed, now, self.on_refusal, &mut reports).await?;
+        let outcome = |(check, refused)| match check {
+            FenceCheck::Passed => BatchOutcome::Committed { refused },
+            check => BatchOutcome::Stopped(check),
+        };
+        Ok(checks.into_iter().zip(reports).map(outcome).collect())
+    }
+}
