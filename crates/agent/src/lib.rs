@@ -7,6 +7,7 @@
 //! | [`accounts`] | executing the effects, and sending the reports |
 //! | `account` | what runs for an account: it is started, stopped, and waited for |
 //! | [`activation`] | from an account's definition to the identity of its cluster; probes |
+//! | [`caching`] | the stream of cached objects: queues, batches, credit, where each scope goes on (pure) |
 //! | [`cluster`] | the only way to a cluster: TLS, requests, failures |
 //! | [`static_accounts`] | the accounts of the agent's own file, and whether the file is valid |
 //! | [`watched_files`] | files that take effect when they change |
@@ -34,6 +35,7 @@ mod account;
 pub mod account_table;
 pub mod accounts;
 pub mod activation;
+pub mod caching;
 pub mod cluster;
 pub mod health;
 mod http_server;
