@@ -7,6 +7,7 @@
 //! | [`accounts`] | executing the effects, and sending the reports |
 //! | `account` | what runs for an account: it is started, stopped, and waited for |
 //! | [`activation`] | from an account's definition to the identity of its cluster; probes |
+//! | [`caching`] | the stream of cached objects: queues, batches, credit, where each scope goes on (pure) |
 //! | [`cluster`] | the only way to a cluster: TLS, requests, failures |
 //! | [`watch`] | how the objects of a scope are listed and watched (pure) |
 //! | [`scrub`] | the bytes of a list or watch become events (pure) |
@@ -36,6 +37,7 @@ mod account;
 pub mod account_table;
 pub mod accounts;
 pub mod activation;
+pub mod caching;
 pub mod cluster;
 pub mod health;
 mod http_server;

@@ -1,0 +1,40 @@
+//! The agent's side of the stream of cached objects, from what scopes read to frames for the hub: pure, without
+//! tokio, a clock or a network. Time and keys come in as arguments.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `queue`, [`memory`] | what an account has read and not sent yet, in the order of last change, and its bound |
+//! | `batch` | a batch on the wire: its limits, and its bytes |
+//! | [`delivery`] | one account under one fence: what is declared, sent, acknowledged, and where each scope goes on |
+//! | [`basis`] | the rows of a scope whose list begins |
+//! | [`credit`] | how many bytes of the stream may be uncommitted at the hub |
+//! | `lifetime` | when the stream is opened, closed and opened again |
+//! | [`stream`] | all accounts on one stream, in turn |
+//! | [`codec`] | frames that are encoded already, for tonic |
+//!
+//! A driver calls [`CachingStream`]: it feeds in what the hub and the readers of scopes say, carries out
+//! [`ReaderCommand`]s, and sends what [`CachingStream::poll`] returns. Nothing here reads a cluster: a reader (one
+//! scope's list and watch) names itself by the [`ReaderId`] that its command gave it, and what a former reader says
+//! late is ignored.
+//!
+//! The hub applies a batch in the order `removed`, `added`, `sync_starts`, events, `synced`, `checkpoints`, `problems`.
+//! A batch never holds two of them for one scope that would need another order.
+
+pub mod basis;
+mod batch;
+pub mod codec;
+pub mod credit;
+pub mod delivery;
+mod lifetime;
+pub mod memory;
+mod queue;
+mod resume;
+pub mod stream;
+#[cfg(test)]
+mod tests;
+
+pub use basis::{BasisError, ScopeBasis};
+pub use batch::EncodedFrame;
+pub use delivery::{AccountDelivery, DeliveryError, DeliveryNumbers, NextFrame, ReaderCommand, ReaderId};
+pub use memory::{QueueFull, QueueMemory};
+pub use stream::{CachingStream, StreamAction, StreamIdentity};

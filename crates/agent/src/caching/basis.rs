@@ -1,0 +1,91 @@
+//! The basis of a list: which objects of a scope SQL has, and in which versions.
+//!
+//! Frames stay compressed until the list reads them, one at a time, since the list keeps its own index of the rows.
+
+use prost::Message as _;
+
+use kubesvc_core::wire::events::blob::Encoding;
+use kubesvc_core::wire::events::{BasisRow, BasisRows, Blob};
+
+/// Maximum size of a frame's rows uncompressed, in bytes.
+const MAX_FRAME_BYTES: usize = 8 * 1024 * 1024;
+/// Maximum size of a basis uncompressed, in bytes: some 2.5 million objects.
+const MAX_BASIS_BYTES: usize = 256 * 1024 * 1024;
+
+/// Why a basis cannot be used. The list begins anew, under another key.
+#[derive(Debug, thiserror::Error)]
+pub enum BasisError {
+    /// It is larger than the agent takes.
+    #[error(
+        "the rows of the scope take {bytes} bytes, and the agent takes {MAX_BASIS_BYTES}; cache fewer kinds or namespaces"
+    )]
+    TooLarge {
+        /// Size uncompressed.
+        bytes: usize,
+    },
+    /// A frame is larger than it may be, or of another size than it says.
+    #[error("a frame of the rows of the scope says {said} bytes, and the limit is {MAX_FRAME_BYTES}")]
+    FrameSize {
+        /// Size that the frame says.
+        said: usize,
+    },
+    /// A frame says no encoding, or one that the agent does not know.
+    #[error("a frame of the rows of the scope has the unknown encoding {0}; update the agent")]
+    Encoding(i32),
+    /// A frame cannot be decompressed.
+    #[error("a frame of the rows of the scope cannot be decompressed")]
+    Compressed(#[source] std::io::Error),
+    /// A frame holds something other than rows.
+    #[error("a frame of the rows of the scope cannot be read")]
+    Rows(#[source] prost::DecodeError),
+}
+
+/// The rows of a scope, as the hub sent them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ScopeBasis {
+    frames: Vec<Blob>,
+    bytes: usize,
+}
+
+impl ScopeBasis {
+    /// Takes the next frame.
+    pub(super) fn push(&mut self, frame: Blob) -> Result<(), BasisError> {
+        let said = frame.size as usize;
+        if said > MAX_FRAME_BYTES || frame.data.len() > MAX_FRAME_BYTES {
+            return Err(BasisError::FrameSize { said: said.max(frame.data.len()) });
+        }
+        let bytes = self.bytes + said;
+        if bytes > MAX_BASIS_BYTES {
+            return Err(BasisError::TooLarge { bytes });
+        }
+        self.bytes = bytes;
+        self.frames.push(frame);
+        Ok(())
+    }
+
+    /// Size of the rows uncompressed, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The rows, frame by frame; each frame is released once it is read.
+    pub fn into_frames(self) -> impl Iterator<Item = Result<Vec<BasisRow>, BasisError>> {
+        self.frames.into_iter().map(|frame| rows(&frame))
+    }
+}
+
+fn rows(frame: &Blob) -> Result<Vec<BasisRow>, BasisError> {
+    let size = frame.size as usize;
+    let plain = match Encoding::try_from(frame.encoding) {
+        Ok(Encoding::Raw) => BasisRows::decode(&*frame.data),
+        Ok(Encoding::Zstd) => {
+            let plain = zstd::bulk::decompress(&frame.data, size).map_err(BasisError::Compressed)?;
+            if plain.len() != size {
+                return Err(BasisError::FrameSize { said: size });
+            }
+            BasisRows::decode(&*plain)
+        }
+        Ok(Encoding::Unspecified) | Err(_) => return Err(BasisError::Encoding(frame.encoding)),
+    };
+    plain.map(|rows| rows.rows).map_err(BasisError::Rows)
+}

@@ -1,0 +1,303 @@
+//! A batch as it goes over the wire: its limits, and its bytes, encoded once.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Instant;
+
+use prost::bytes::Bytes;
+use prost::{Message, encode_length_delimiter, length_delimiter_len};
+
+use super::queue::{QueueItem, QueuedEvent};
+use kubesvc_core::wire::common::Fence;
+use kubesvc_core::wire::events::{
+    Batch, CacheUp, Checkpoint, ScopeProblem, SyncStart, cache_up,
+};
+
+/// Maximum number of events in a batch.
+pub const MAX_BATCH_EVENTS: usize = 256;
+/// Maximum size of a batch on the wire, in bytes, unless it is one event.
+pub const MAX_BATCH_BYTES: usize = 512 * 1024;
+/// Maximum size of the bodies of a batch uncompressed, in bytes, unless it is one event.
+pub const MAX_BATCH_BODY_BYTES: usize = 1024 * 1024;
+/// Maximum size of a body uncompressed, in bytes; a larger one is omitted.
+pub const MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
+
+/// Tag of `CacheUp.batch`: field 3, length-delimited.
+const BATCH_TAG: u8 = 3 << 3 | 2;
+/// Tag of `Batch.events`: field 4, length-delimited.
+const EVENTS_TAG: u8 = 4 << 3 | 2;
+/// Tag of `Event.held_ms`: field 12, varint.
+const HELD_MS_TAG: u8 = 12 << 3;
+/// Upper bound for `prev` and `seq` on the wire, in bytes.
+const NUMBERS_BYTES: usize = 22;
+
+/// A `CacheUp`, encoded once and sent as it is: a resend has the same bytes, whatever the order of a map's keys.
+#[derive(Clone, PartialEq, Eq)]
+pub struct EncodedFrame(Bytes);
+
+impl EncodedFrame {
+    /// Encodes a frame.
+    pub fn encode(frame: cache_up::Frame) -> Self {
+        Self(CacheUp { frame: Some(frame) }.encode_to_vec().into())
+    }
+
+    /// The encoded `CacheUp`.
+    pub fn bytes(&self) -> &Bytes {
+        &self.0
+    }
+}
+
+impl fmt::Debug for EncodedFrame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "frame of {} bytes", self.0.len())
+    }
+}
+
+/// Largest event that a hub takes, in bytes, from the largest message it takes: 7/8 of that, at most 3.5 MiB.
+pub(super) fn max_event_bytes(max_message_bytes: usize) -> usize {
+    max_message_bytes.min(kubesvc_core::wire::MAX_MESSAGE_BYTES) / 8 * 7
+}
+
+/// Length of a message as a field of a batch.
+fn field_len(message: &impl Message) -> usize {
+    delimited_len(message.encoded_len())
+}
+
+fn delimited_len(len: usize) -> usize {
+    1 + length_delimiter_len(len) + len
+}
+
+/// What a batch says of one scope so far.
+#[derive(Clone, Debug, Default)]
+struct ScopeInBatch {
+    /// Checkpoint after the batch, unless the scope's queue is empty then.
+    rv: Option<Box<str>>,
+    list_begins: bool,
+    is_synced: bool,
+}
+
+/// A batch that is put together from the head of a queue.
+#[derive(Debug)]
+pub(super) struct BatchBuilder {
+    /// Credit for the batch, in bytes. Only a single event may take more than [`MAX_BATCH_BYTES`] of it.
+    credit: usize,
+    /// Size of everything in it, in bytes.
+    bytes: usize,
+    events: Vec<u8>,
+    event_count: usize,
+    body_bytes: usize,
+    /// All but the events and the checkpoints.
+    rest: Batch,
+    scopes: BTreeMap<u32, ScopeInBatch>,
+    problems: Vec<(u32, ScopeProblem)>,
+    is_closed: bool,
+}
+
+/// A batch as it is sent, and kept until it is acknowledged.
+#[derive(Clone, Debug)]
+pub(super) struct EncodedBatch {
+    pub(super) frame: EncodedFrame,
+    /// Length of the encoded `Batch`: what it takes of the credit, in bytes.
+    pub(super) bytes: usize,
+    /// Scopes that are added.
+    pub(super) added: Vec<u32>,
+    /// Lists that begin.
+    pub(super) sync_starts: Vec<SyncStart>,
+    /// Why scopes are not read, by scope.
+    pub(super) problems: Vec<(u32, ScopeProblem)>,
+}
+
+impl BatchBuilder {
+    pub(super) fn new(fence: &Fence, credit: usize) -> Self {
+        let rest = Batch { fence: Some(fence.clone()), ..Batch::default() };
+        let bytes = rest.encoded_len() + NUMBERS_BYTES;
+        Self {
+            credit,
+            bytes,
+            events: Vec::new(),
+            event_count: 0,
+            body_bytes: 0,
+            rest,
+            scopes: BTreeMap::new(),
+            problems: Vec::new(),
+            is_closed: false,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.event_count == 0 && self.scopes.is_empty() && self.rest.added.is_empty() && self.rest.removed.is_empty()
+    }
+
+    /// Whether `extra` bytes fit beside what is there.
+    fn fits(&self, extra: usize) -> bool {
+        let bytes = self.bytes + extra;
+        bytes <= self.credit && (bytes <= MAX_BATCH_BYTES || self.is_empty())
+    }
+
+    /// Bytes that a batch of only this item takes.
+    pub(super) fn bytes_with(&self, item: &QueueItem) -> usize {
+        self.bytes + self.item_len(item)
+    }
+
+    fn item_len(&self, item: &QueueItem) -> usize {
+        match item {
+            QueueItem::Event(event) => event_len(event) + self.checkpoint_growth(event),
+            QueueItem::SyncStart(start) => field_len(start),
+            QueueItem::Synced(synced) => field_len(synced),
+            QueueItem::Added(declaration) => field_len(declaration.as_ref()),
+            QueueItem::Removed(key) => delimited_len(key.len()),
+        }
+    }
+
+    /// Bytes by which the scope's checkpoint grows with an event.
+    fn checkpoint_growth(&self, event: &QueuedEvent) -> usize {
+        let known = self.scopes.get(&event.key.scope_id).and_then(|scope| scope.rv.as_ref());
+        let before = known.map_or(0, |rv| checkpoint_len(event.key.scope_id, rv));
+        checkpoint_len(event.key.scope_id, &event.rv).saturating_sub(before)
+    }
+
+    /// Adds the next item of the queue; `false`: it belongs to the next batch.
+    pub(super) fn add(&mut self, item: &QueueItem, now: Instant) -> bool {
+        if self.is_closed || !self.is_in_order(item) || !self.fits(self.item_len(item)) {
+            return false;
+        }
+        if let QueueItem::Event(event) = item {
+            return self.add_event(event, now);
+        }
+        self.bytes += self.item_len(item);
+        match item {
+            QueueItem::Event(_) => {}
+            QueueItem::SyncStart(start) => {
+                let scope = self.scopes.entry(start.scope_id).or_default();
+                scope.list_begins = true;
+                scope.rv = None;
+                self.rest.sync_starts.push(start.clone());
+            }
+            QueueItem::Synced(synced) => {
+                let scope = self.scopes.entry(synced.scope_id).or_default();
+                scope.is_synced = true;
+                scope.rv = None;
+                self.rest.synced.push(synced.clone());
+            }
+            QueueItem::Added(declaration) => self.rest.added.push(declaration.as_ref().clone()),
+            QueueItem::Removed(key) => self.rest.removed.push(key.clone()),
+        }
+        true
+    }
+
+    /// Whether the order in which the hub applies a batch is also the order of the queue, with this item in it.
+    fn is_in_order(&self, item: &QueueItem) -> bool {
+        let scope = |id: &u32| self.scopes.get(id);
+        match item {
+            QueueItem::Event(event) => scope(&event.key.scope_id).is_none_or(|scope| !scope.is_synced),
+            QueueItem::SyncStart(SyncStart { scope_id, .. }) => {
+                scope(scope_id).is_none_or(|scope| !scope.is_synced && !scope.list_begins)
+            }
+            QueueItem::Synced(synced) => {
+                scope(&synced.scope_id).is_none_or(|scope| !scope.is_synced && !scope.list_begins)
+            }
+            QueueItem::Added(_) => self.rest.removed.is_empty(),
+            QueueItem::Removed(_) => self.rest.added.is_empty(),
+        }
+    }
+
+    fn add_event(&mut self, event: &QueuedEvent, now: Instant) -> bool {
+        let is_within = self.event_count < MAX_BATCH_EVENTS
+            && (self.body_bytes + event.body_bytes <= MAX_BATCH_BODY_BYTES || self.event_count == 0);
+        if !is_within {
+            return false;
+        }
+        self.is_closed = self.bytes + event_len(event) > MAX_BATCH_BYTES;
+        self.bytes += self.checkpoint_growth(event);
+        let before = self.events.len();
+        event.encode(now, &mut self.events);
+        self.bytes += self.events.len() - before;
+        self.event_count += 1;
+        self.body_bytes += event.body_bytes;
+        let scope = self.scopes.entry(event.key.scope_id).or_default();
+        if event.is_checkpoint && !scope.list_begins {
+            scope.rv = Some(event.rv.clone());
+        }
+        true
+    }
+
+    /// Whether the batch completes the scope's list: its version is the checkpoint then.
+    pub(super) fn is_synced(&self, scope_id: u32) -> bool {
+        self.scopes.get(&scope_id).is_some_and(|scope| scope.is_synced)
+    }
+
+    /// Adds the checkpoint of a scope whose queue is empty after the batch; `false`: there is no room.
+    pub(super) fn add_last_read(&mut self, scope_id: u32, rv: &str) -> bool {
+        let before = self.scopes.get(&scope_id).and_then(|scope| scope.rv.as_ref());
+        let before = before.map_or(0, |known| checkpoint_len(scope_id, known));
+        let extra = checkpoint_len(scope_id, rv).saturating_sub(before);
+        if before == 0 && (self.is_closed || !self.fits(extra)) {
+            return false;
+        }
+        self.bytes += extra;
+        self.scopes.entry(scope_id).or_default().rv = Some(rv.into());
+        true
+    }
+
+    /// Adds why a scope is not read; `false`: there is no room.
+    pub(super) fn add_problem(&mut self, scope_id: u32, problem: &ScopeProblem) -> bool {
+        let extra = field_len(problem);
+        if self.is_closed || !self.fits(extra) {
+            return false;
+        }
+        self.bytes += extra;
+        self.problems.push((scope_id, problem.clone()));
+        true
+    }
+
+    /// The batch under its number; `None` if there is nothing in it.
+    pub(super) fn finish(mut self, prev: u64, seq: u64) -> Option<EncodedBatch> {
+        if self.is_empty() && self.problems.is_empty() {
+            return None;
+        }
+        self.rest.prev = prev;
+        self.rest.seq = seq;
+        let checkpoint = |(scope_id, scope): (u32, ScopeInBatch)| {
+            scope.rv.map(|rv| Checkpoint { scope_id, rv: rv.into() })
+        };
+        self.rest.checkpoints = self.scopes.into_iter().filter_map(checkpoint).collect();
+        self.rest.problems = self.problems.iter().map(|(_, problem)| problem.clone()).collect();
+        let bytes = self.rest.encoded_len() + self.events.len();
+        let mut frame = Vec::with_capacity(bytes + 8);
+        frame.push(BATCH_TAG);
+        encode_length_delimiter(bytes, &mut frame).expect("a vector grows");
+        self.rest.encode(&mut frame).expect("a vector grows");
+        // Fields may come in any order; the events are encoded already.
+        frame.extend_from_slice(&self.events);
+        let added = self.rest.added.iter().map(|declaration| declaration.scope_id).collect();
+        let sync_starts = self.rest.sync_starts;
+        let problems = self.problems;
+        Some(EncodedBatch { frame: EncodedFrame(frame.into()), bytes, added, sync_starts, problems })
+    }
+}
+
+fn checkpoint_len(scope_id: u32, rv: &str) -> usize {
+    // Two tags, a varint, a length, and the text, in a field of the batch.
+    delimited_len(rv.len() + 2 + length_delimiter_len(rv.len()) + length_delimiter_len(scope_id as usize))
+}
+
+/// Upper bound for an event in a batch, in bytes.
+fn event_len(event: &QueuedEvent) -> usize {
+    delimited_len(event.encoded.len() + 1 + length_delimiter_len(u32::MAX as usize))
+}
+
+impl QueuedEvent {
+    /// Appends the event as a field of a batch, with the time for which the agent has had it.
+    fn encode(&self, now: Instant, out: &mut Vec<u8>) {
+        let held = now.saturating_duration_since(self.read_at).as_millis();
+        let held = usize::try_from(held).unwrap_or(usize::MAX).min(u32::MAX as usize);
+        let held_len = if held == 0 { 0 } else { 1 + length_delimiter_len(held) };
+        out.push(EVENTS_TAG);
+        encode_length_delimiter(self.encoded.len() + held_len, out).expect("a vector grows");
+        out.extend_from_slice(&self.encoded);
+        if held != 0 {
+            out.push(HELD_MS_TAG);
+            encode_length_delimiter(held, out).expect("a vector grows");
+        }
+    }
+}

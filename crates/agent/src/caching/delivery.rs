@@ -1,0 +1,535 @@
+//! One account under one fence: from what its readers report to numbered batches, and from the hub's answers to what
+//! its readers do.
+//!
+//! The rules that keep the rows right:
+//! * A batch is a prefix of what was read. It is encoded once, kept until it is acknowledged, and sent again with the
+//!   same bytes under the same number.
+//! * Batches form a chain by `prev`. After a new stream, the chain goes on if the committed batch is one of it.
+//!   Otherwise (a Rewind, lost commits, a delivery that has just begun) everything read is discarded, the next batch
+//!   follows the committed one under a number never used before, and each scope goes on from SQL's checkpoint.
+//! * A scope that is added is begun once its batch is committed and the hub has answered for it.
+//! * Each start of a scope has a new [`ReaderId`]; what an earlier reader of it reports is ignored.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use prost::Message as _;
+
+use super::basis::{BasisError, ScopeBasis};
+use super::batch::{BatchBuilder, EncodedBatch, EncodedFrame, max_event_bytes};
+use super::memory::{QueueFull, QueueMemory};
+use super::queue::PendingQueue;
+use super::resume::{ResumeAnswer, ResumeAssembly};
+use kubesvc_core::wire::MAX_MESSAGE_BYTES;
+use kubesvc_core::wire::common::{Failure, Fence, Scope};
+use kubesvc_core::wire::events::{
+    Begin, Event, Resume, ScopeCheckpoint, ScopeDeclaration, ScopeProblem, SyncBasis, SyncStart, Synced, cache_up,
+};
+
+mod readers;
+
+/// Maximum number of scopes of an account.
+pub const MAX_SCOPES: usize = 5_000;
+/// Maximum size of a Begin, in bytes.
+const MAX_BEGIN_BYTES: usize = 256 * 1024;
+
+/// A reader: one run of a scope's list and watch. Its number is never used again in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReaderId(u64);
+
+/// Highest numbers that were used: a delivery begins above those of all that ended before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeliveryNumbers {
+    seq: u64,
+    reader: u64,
+}
+
+impl DeliveryNumbers {
+    /// The higher of each.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self { seq: self.seq.max(other.seq), reader: self.reader.max(other.reader) }
+    }
+}
+
+/// What the readers of an account are to do; executed in the order given.
+#[derive(Debug)]
+pub enum ReaderCommand {
+    /// Watch the scope after this version. An earlier reader of the scope stops.
+    Watch {
+        /// The new reader.
+        reader: ReaderId,
+        /// The scope.
+        scope_id: u32,
+        /// Version up to which SQL has the scope.
+        resource_version: String,
+    },
+    /// List the scope against its basis, then watch it. An earlier reader of the scope stops.
+    List {
+        /// The new reader.
+        reader: ReaderId,
+        /// The scope.
+        scope_id: u32,
+        /// Rows of the scope at its last sync: what the basis takes.
+        objects: u64,
+        /// The rows are of another shape: every body is sent, and the basis serves for deletes alone.
+        all_bodies: bool,
+    },
+    /// The basis of a list that the reader has started.
+    Basis {
+        /// The reader.
+        reader: ReaderId,
+        /// Key of the list.
+        sync_key: String,
+        /// The rows, or why there are none: the reader starts its list anew, later.
+        rows: Result<ScopeBasis, BasisError>,
+    },
+    /// The reader stops; its scope is no more.
+    Stop {
+        /// The reader.
+        reader: ReaderId,
+    },
+    /// All readers of the account stop.
+    StopAll,
+}
+
+/// A scope that cannot be declared.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DeliveryError {
+    /// There are too many.
+    #[error("the account has {MAX_SCOPES} scopes, which is the limit; cache fewer kinds or namespaces")]
+    TooManyScopes,
+    /// The number was given to another scope of the account under this fence.
+    #[error("the number {0} belongs to another scope of the account; take the next free one")]
+    NumberUsed(u32),
+    /// The number belongs to no scope, or to one of another kind or namespace.
+    #[error("the scope number {0} cannot be declared again; add a scope for another kind or namespace")]
+    OtherScope(u32),
+    /// The declaration names no kind.
+    #[error("the scope number {0} names no kind")]
+    NoKind(u32),
+}
+
+/// What there is to send of an account.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NextFrame {
+    /// A frame that needs no credit.
+    Free(EncodedFrame),
+    /// A batch that takes this many bytes of credit.
+    Batch(EncodedFrame, usize),
+    /// The next batch takes at least this many bytes of credit.
+    Blocked(usize),
+    /// Nothing, before this time if one is given.
+    Nothing(Option<Instant>),
+}
+
+/// Where a delivery stands with the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// There is no stream.
+    Detached,
+    /// Begin is being sent, up to this scope so far.
+    Beginning(Option<u32>),
+    /// Begin is sent.
+    AwaitingResume,
+    /// Batches are sent.
+    Streaming,
+}
+
+/// Where the declaration of an added scope is that is not committed yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AddedIn {
+    Queue,
+    Batch(u64),
+}
+
+/// A list that a reader has started.
+#[derive(Clone, Debug)]
+struct ListAttempt {
+    sync_key: String,
+    /// Its start was put into a batch.
+    is_sent: bool,
+    /// What has come of its basis; `None`: it was handed over.
+    basis: Option<ScopeBasis>,
+}
+
+#[derive(Clone, Debug)]
+struct ScopeState {
+    declaration: Arc<ScopeDeclaration>,
+    /// Begin names it. A scope that was added is named once that is committed: what comes before it in the chain may
+    /// remove the rows of another scope for the same objects.
+    is_declared: bool,
+    /// It waits for the answer to this.
+    added: Option<AddedIn>,
+    /// It is no more, and is named until this batch is acknowledged, since batches up to it may name it.
+    leaves_after: Option<u64>,
+    /// Named by the Begin that was sent last.
+    is_begun: bool,
+    reader: Option<ReaderId>,
+    list: Option<ListAttempt>,
+    /// The rows are of another shape until a list is complete.
+    all_bodies: bool,
+    /// Rows at the last sync.
+    objects: u64,
+}
+
+#[derive(Clone, Debug)]
+struct UnackedBatch {
+    prev: u64,
+    seq: u64,
+    batch: EncodedBatch,
+    /// Sent on this stream.
+    is_sent: bool,
+}
+
+/// One account under one fence.
+#[derive(Clone, Debug)]
+pub struct AccountDelivery {
+    fence: Fence,
+    max_resumable_age: Duration,
+    numbers: DeliveryNumbers,
+    queue: PendingQueue,
+    /// `None` until the scopes are known.
+    scopes: Option<BTreeMap<u32, ScopeState>>,
+    next_scope_id: u32,
+    readers: BTreeMap<ReaderId, u32>,
+    unacked: VecDeque<UnackedBatch>,
+    /// The batch that the first unacknowledged one follows.
+    acked: u64,
+    /// The last batch of the chain.
+    head: u64,
+    stage: Stage,
+    /// What was read does not follow what is committed: scopes go on from SQL's checkpoints.
+    must_restart: bool,
+    resume: ResumeAssembly,
+    max_event_bytes: usize,
+}
+
+/// A scope as the table has it: `<namespace>:<group>.<Kind>`.
+pub fn ns_group_kind(scope: &Scope) -> String {
+    format!("{}:{}.{}", scope.namespace, scope.group, scope.kind)
+}
+
+impl ScopeState {
+    fn key(&self) -> String {
+        ns_group_kind(&self.declaration.scope.clone().unwrap_or_default())
+    }
+}
+
+impl AccountDelivery {
+    /// A delivery whose scopes are not known yet. A checkpoint of `max_resumable_age` or more is not resumed.
+    pub fn new(fence: Fence, max_resumable_age: Duration, numbers: DeliveryNumbers) -> Self {
+        Self {
+            fence,
+            max_resumable_age,
+            numbers,
+            queue: PendingQueue::default(),
+            scopes: None,
+            next_scope_id: 1,
+            readers: BTreeMap::new(),
+            unacked: VecDeque::new(),
+            acked: 0,
+            head: 0,
+            stage: Stage::Detached,
+            must_restart: true,
+            resume: ResumeAssembly::default(),
+            max_event_bytes: max_event_bytes(MAX_MESSAGE_BYTES),
+        }
+    }
+
+    /// The fence.
+    pub fn fence(&self) -> &Fence {
+        &self.fence
+    }
+
+    /// Highest numbers used so far.
+    pub fn numbers(&self) -> DeliveryNumbers {
+        self.numbers
+    }
+
+    /// Whether the hub has had a frame of this delivery on the current stream.
+    pub(super) fn is_begun(&self) -> bool {
+        !matches!(self.stage, Stage::Detached | Stage::Beginning(None))
+    }
+
+    /// Bytes that were sent on the current stream and are not known to be committed.
+    pub fn in_flight_bytes(&self) -> usize {
+        self.unacked.iter().filter(|unacked| unacked.is_sent).map(|unacked| unacked.batch.bytes).sum()
+    }
+
+    /// Bytes that wait to be sent.
+    pub fn waiting_bytes(&self) -> usize {
+        let unsent = self.unacked.iter().filter(|unacked| !unacked.is_sent);
+        self.queue.bytes() + unsent.map(|unacked| unacked.batch.bytes).sum::<usize>()
+    }
+
+    /// A new stream is open, to a hub that takes messages of at most `max_message_bytes`.
+    pub fn attach(&mut self, max_message_bytes: usize) {
+        self.max_event_bytes = max_event_bytes(max_message_bytes);
+        self.unacked.iter_mut().for_each(|unacked| unacked.is_sent = false);
+        // A batch cannot be cut anew, so this hub would never take it.
+        self.must_restart |=
+            self.unacked.iter().any(|unacked| unacked.batch.frame.bytes().len() > max_message_bytes);
+        self.begin();
+    }
+
+    /// The stream ended. What is read meanwhile waits.
+    pub fn detach(&mut self) {
+        self.stage = Stage::Detached;
+        self.unacked.iter_mut().for_each(|unacked| unacked.is_sent = false);
+        self.resume = ResumeAssembly::default();
+    }
+
+    fn begin(&mut self) {
+        self.stage = Stage::Beginning(None);
+        self.resume = ResumeAssembly::default();
+        self.scopes.iter_mut().flat_map(BTreeMap::values_mut).for_each(|scope| scope.is_begun = false);
+    }
+
+    /// What to send next: a batch only within `credit` bytes.
+    pub fn next_frame(&mut self, credit: usize, now: Instant, memory: &mut QueueMemory) -> NextFrame {
+        match self.stage {
+            Stage::Detached | Stage::AwaitingResume => NextFrame::Nothing(None),
+            Stage::Beginning(after) => self.next_begin(after),
+            Stage::Streaming => match self.unacked.iter_mut().find(|unacked| !unacked.is_sent) {
+                Some(unsent) if unsent.batch.bytes > credit => NextFrame::Blocked(unsent.batch.bytes),
+                Some(unsent) => {
+                    unsent.is_sent = true;
+                    NextFrame::Batch(unsent.batch.frame.clone(), unsent.batch.bytes)
+                }
+                None => self.next_batch(credit, now, memory),
+            },
+        }
+    }
+
+    fn next_begin(&mut self, after: Option<u32>) -> NextFrame {
+        let Some(scopes) = &mut self.scopes else { return NextFrame::Nothing(None) };
+        let mut begin = Begin { fence: Some(self.fence.clone()), scopes: Vec::new(), last: true };
+        let mut bytes = begin.encoded_len();
+        let mut up_to = after;
+        let from = after.map_or(0, |after| after.saturating_add(1));
+        for (id, scope) in scopes.range_mut(from..) {
+            if !scope.is_declared {
+                continue;
+            }
+            bytes += scope.declaration.encoded_len() + 4;
+            if bytes > MAX_BEGIN_BYTES && !begin.scopes.is_empty() {
+                begin.last = false;
+                break;
+            }
+            scope.is_begun = true;
+            up_to = Some(*id);
+            begin.scopes.push(scope.declaration.as_ref().clone());
+        }
+        self.stage = if begin.last { Stage::AwaitingResume } else { Stage::Beginning(up_to) };
+        NextFrame::Free(EncodedFrame::encode(cache_up::Frame::Begin(begin)))
+    }
+
+    fn next_batch(&mut self, credit: usize, now: Instant, memory: &mut QueueMemory) -> NextFrame {
+        match self.queue.due_at(now) {
+            Some(due) if due <= now => {}
+            due => return NextFrame::Nothing(due),
+        }
+        let batch = BatchBuilder::new(&self.fence, credit);
+        let needed = self.queue.min_bytes(&batch);
+        let batch = self.queue.cut(batch, self.max_event_bytes, now, memory);
+        let seq = self.numbers.seq + 1;
+        let Some(batch) = batch.finish(self.head, seq) else {
+            return NextFrame::Blocked(needed.unwrap_or(credit + 1).max(credit + 1));
+        };
+        self.numbers.seq = seq;
+        for start in &batch.sync_starts {
+            let scope = self.scope_mut(start.scope_id).and_then(|scope| scope.list.as_mut());
+            if let Some(list) = scope.filter(|list| list.sync_key == start.sync_key) {
+                list.is_sent = true;
+            }
+        }
+        for added in &batch.added {
+            if let Some(scope) = self.scope_mut(*added) {
+                scope.added = Some(AddedIn::Batch(seq));
+            }
+        }
+        let (frame, bytes) = (batch.frame.clone(), batch.bytes);
+        self.unacked.push_back(UnackedBatch { prev: self.head, seq, batch, is_sent: true });
+        self.head = seq;
+        NextFrame::Batch(frame, bytes)
+    }
+
+    fn scope_mut(&mut self, scope_id: u32) -> Option<&mut ScopeState> {
+        self.scopes.as_mut()?.get_mut(&scope_id)
+    }
+
+    /// The batch `seq` and all before it are committed. Returns the bytes that were in flight and are no more.
+    pub fn ack(&mut self, seq: u64) -> usize {
+        if seq > self.head {
+            return 0;
+        }
+        let mut freed = 0;
+        while let Some(first) = self.unacked.pop_front_if(|first| first.seq <= seq) {
+            freed += if first.is_sent { first.batch.bytes } else { 0 };
+            self.acked = first.seq;
+        }
+        let acked = self.acked;
+        if let Some(scopes) = &mut self.scopes {
+            for scope in scopes.values_mut() {
+                if matches!(scope.added, Some(AddedIn::Batch(added)) if added <= acked) {
+                    scope.added = None;
+                    scope.is_declared = true;
+                }
+            }
+            scopes.retain(|_, scope| scope.leaves_after.is_none_or(|last| last > acked));
+        }
+        freed
+    }
+
+    /// The chain does not follow what is committed: Begin is sent anew. Returns the bytes that were in flight and are
+    /// no more.
+    pub fn rewind(&mut self, memory: &mut QueueMemory) -> (usize, Vec<ReaderCommand>) {
+        if self.stage != Stage::Streaming {
+            // The Begin that is on its way answers for it.
+            return (0, Vec::new());
+        }
+        let freed = self.in_flight_bytes();
+        self.must_restart = true;
+        let commands = self.stop_readers();
+        self.discard_read(memory);
+        self.queue.forget_added(memory);
+        for scope in self.scopes.iter_mut().flat_map(BTreeMap::values_mut) {
+            scope.is_declared = true;
+            scope.added = None;
+        }
+        self.begin();
+        (freed, commands)
+    }
+
+    /// Discards what was read and not acknowledged.
+    fn discard_read(&mut self, memory: &mut QueueMemory) {
+        if let Some(scopes) = &mut self.scopes {
+            scopes.retain(|_, scope| scope.leaves_after.is_none());
+        }
+        self.queue.forget_read(memory);
+        for unacked in std::mem::take(&mut self.unacked).into_iter().rev() {
+            for (scope_id, problem) in unacked.batch.problems {
+                if self.scopes.as_ref().is_some_and(|scopes| scopes.contains_key(&scope_id)) {
+                    self.queue.problem_again(scope_id, problem, memory);
+                }
+            }
+        }
+    }
+
+    /// A frame of the hub's answer to Begin, or to scopes that were added.
+    pub fn resume(&mut self, frame: Resume, memory: &mut QueueMemory) -> Vec<ReaderCommand> {
+        let scopes = self.scopes.as_ref();
+        let is_known = |id: u32| scopes.is_some_and(|scopes| scopes.contains_key(&id));
+        match self.stage {
+            Stage::Detached | Stage::Beginning(_) => Vec::new(),
+            Stage::AwaitingResume => {
+                let Some(answer) = self.resume.take(frame, is_known) else { return Vec::new() };
+                let covers = |(id, scope): (&u32, &ScopeState)| !scope.is_begun || answer.scopes.contains_key(id);
+                if !scopes.into_iter().flatten().all(covers) {
+                    // It answers for scopes that were added before this Begin.
+                    return Vec::new();
+                }
+                self.resumed(answer, memory)
+            }
+            Stage::Streaming => {
+                let Some(answer) = self.resume.take(frame, is_known) else { return Vec::new() };
+                let committed = answer.committed_seq;
+                answer.scopes.into_iter().filter_map(|(id, at)| self.start(id, &at, committed)).collect()
+            }
+        }
+    }
+
+    /// Whether what was read follows this batch.
+    fn follows(&self, committed_seq: u64) -> bool {
+        self.acked == committed_seq || self.unacked.iter().any(|unacked| unacked.seq == committed_seq)
+    }
+
+    fn resumed(&mut self, answer: ResumeAnswer, memory: &mut QueueMemory) -> Vec<ReaderCommand> {
+        let mut commands = Vec::new();
+        if self.must_restart || !self.follows(answer.committed_seq) {
+            commands.extend(self.stop_readers());
+            self.discard_read(memory);
+            self.acked = answer.committed_seq;
+            self.head = answer.committed_seq;
+            self.numbers.seq = self.numbers.seq.max(answer.committed_seq);
+            self.must_restart = false;
+            self.add_again(memory);
+        } else {
+            self.ack(answer.committed_seq);
+        }
+        self.stage = Stage::Streaming;
+        for (id, at) in &answer.scopes {
+            let waits = |list: &ListAttempt| list.is_sent && list.basis.is_some();
+            let scope = self.scope_mut(*id);
+            if let Some(scope) = scope.filter(|scope| scope.list.as_ref().is_some_and(waits)) {
+                // The basis was lost with the former stream.
+                let all_bodies = scope.all_bodies || at.resend;
+                commands.push(self.list(*id, at.objects, all_bodies));
+            } else {
+                // Added scopes have an answer of their own.
+                commands.extend(self.start(*id, at, 0));
+            }
+        }
+        self.remove_others(answer, memory);
+        commands
+    }
+
+    /// Queues the scopes again that were added by a batch which was discarded.
+    fn add_again(&mut self, memory: &mut QueueMemory) {
+        for scope in self.scopes.iter_mut().flat_map(BTreeMap::values_mut) {
+            if let Some(AddedIn::Batch(_)) = scope.added {
+                scope.added = Some(AddedIn::Queue);
+                self.queue.added(scope.declaration.clone(), memory);
+            }
+        }
+    }
+
+    fn remove_others(&mut self, answer: ResumeAnswer, memory: &mut QueueMemory) {
+        if answer.others.is_empty() {
+            return;
+        }
+        let scopes = self.scopes.iter().flat_map(BTreeMap::values);
+        let known: BTreeSet<String> =
+            scopes.filter(|scope| scope.leaves_after.is_none()).map(ScopeState::key).collect();
+        for other in answer.others {
+            if !known.contains(&other) {
+                self.queue.keep(&other, memory);
+                self.queue.removed(other, memory);
+            }
+        }
+    }
+
+    /// The hub wants the scope listed anew.
+    pub fn relist(&mut self, scope_id: u32) -> Option<ReaderCommand> {
+        let scope = self.scope_mut(scope_id).filter(|scope| scope.reader.is_some())?;
+        let (objects, all_bodies) = (scope.objects, scope.all_bodies);
+        Some(self.list(scope_id, objects, all_bodies))
+    }
+
+    /// A frame of a basis; those of another list than the scope's newest are ignored.
+    pub fn basis(&mut self, frame: SyncBasis) -> Option<ReaderCommand> {
+        let scope = self.scope_mut(frame.scope_id)?;
+        let reader = scope.reader?;
+        let list = scope.list.as_mut().filter(|list| list.sync_key == frame.sync_key)?;
+        let mut rows = list.basis.take()?;
+        let result = frame.rows.map_or(Ok(()), |blob| rows.push(blob));
+        let rows = match result {
+            Ok(()) if !frame.last => {
+                list.basis = Some(rows);
+                return None;
+            }
+            result => result.map(|()| rows),
+        };
+        Some(ReaderCommand::Basis { reader, sync_key: frame.sync_key, rows })
+    }
+
+    /// Ends the delivery: nothing more is accepted or sent.
+    pub(super) fn end(&mut self, memory: &mut QueueMemory) -> Vec<ReaderCommand> {
+        self.unacked.clear();
+        self.queue.clear(memory);
+        self.stage = Stage::Detached;
+        self.stop_readers()
+    }
+}

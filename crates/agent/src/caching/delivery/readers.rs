@@ -1,0 +1,263 @@
+//! The scopes of an account and their readers: which are declared, who reads them, and what readers report.
+
+use super::*;
+
+impl AccountDelivery {
+    /// The number for the next scope; never used twice.
+    pub fn next_scope_id(&mut self) -> u32 {
+        let id = self.next_scope_id;
+        self.next_scope_id = self.next_scope_id.saturating_add(1);
+        id
+    }
+
+    /// Declares the scopes that are known at the beginning. Without a call, even for none, nothing is sent.
+    ///
+    /// # Errors
+    /// One of them cannot be declared; none is.
+    pub fn declare(
+        &mut self,
+        declarations: Vec<ScopeDeclaration>,
+        memory: &mut QueueMemory,
+    ) -> Result<(), DeliveryError> {
+        let mut ids = BTreeSet::new();
+        for declaration in &declarations {
+            self.check(declaration)?;
+            if !ids.insert(declaration.scope_id) {
+                return Err(DeliveryError::NumberUsed(declaration.scope_id));
+            }
+        }
+        if self.scopes.as_ref().map_or(0, BTreeMap::len) + declarations.len() > MAX_SCOPES {
+            return Err(DeliveryError::TooManyScopes);
+        }
+        let is_first = self.scopes.is_none();
+        self.scopes.get_or_insert_default();
+        for declaration in declarations {
+            self.insert(declaration, is_first, memory);
+        }
+        Ok(())
+    }
+
+    fn check(&self, declaration: &ScopeDeclaration) -> Result<(), DeliveryError> {
+        let id = declaration.scope_id;
+        if declaration.scope.as_ref().is_none_or(|scope| scope.kind.is_empty()) {
+            return Err(DeliveryError::NoKind(id));
+        }
+        if self.scopes.as_ref().is_some_and(|scopes| scopes.contains_key(&id)) {
+            return Err(DeliveryError::NumberUsed(id));
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, declaration: ScopeDeclaration, is_first: bool, memory: &mut QueueMemory) {
+        let id = declaration.scope_id;
+        let declaration = Arc::new(declaration);
+        self.next_scope_id = self.next_scope_id.max(id.saturating_add(1));
+        let scope = ScopeState {
+            declaration: declaration.clone(),
+            is_declared: is_first,
+            added: (!is_first).then_some(AddedIn::Queue),
+            leaves_after: None,
+            is_begun: false,
+            reader: None,
+            list: None,
+            all_bodies: false,
+            objects: 0,
+        };
+        self.queue.keep(&scope.key(), memory);
+        if !is_first {
+            self.queue.added(declaration, memory);
+        }
+        self.scopes.get_or_insert_default().insert(id, scope);
+    }
+
+    /// Declares a scope that is watched from now on. It is begun once the hub has answered for it.
+    ///
+    /// # Errors
+    /// It cannot be declared.
+    pub fn add_scope(
+        &mut self,
+        declaration: ScopeDeclaration,
+        memory: &mut QueueMemory,
+    ) -> Result<(), DeliveryError> {
+        self.declare(vec![declaration], memory)
+    }
+
+    /// Declares a scope anew, of another shape or filter. It begins again once the hub has answered for it.
+    ///
+    /// # Errors
+    /// The number belongs to no scope, or to one of another kind or namespace.
+    pub fn redeclare_scope(
+        &mut self,
+        declaration: ScopeDeclaration,
+        memory: &mut QueueMemory,
+    ) -> Result<Option<ReaderCommand>, DeliveryError> {
+        let id = declaration.scope_id;
+        let key = declaration.scope.as_ref().map(ns_group_kind);
+        let scope = self.scope_mut(id).filter(|scope| scope.leaves_after.is_none());
+        let scope = scope.filter(|scope| Some(scope.key()) == key).ok_or(DeliveryError::OtherScope(id))?;
+        let declaration = Arc::new(declaration);
+        scope.declaration = declaration.clone();
+        scope.added = Some(AddedIn::Queue);
+        scope.list = None;
+        let reader = scope.reader.take();
+        self.queue.forget(id, memory);
+        self.queue.added(declaration, memory);
+        Ok(reader.map(|reader| {
+            self.readers.remove(&reader);
+            ReaderCommand::Stop { reader }
+        }))
+    }
+
+    /// Ends a scope. Its rows go too, unless another scope is declared for the same kind and namespace.
+    pub fn remove_scope(&mut self, scope_id: u32, memory: &mut QueueMemory) -> Option<ReaderCommand> {
+        let (acked, head) = (self.acked, self.head);
+        let scopes = self.scopes.as_mut()?;
+        let scope = scopes.get_mut(&scope_id).filter(|scope| scope.leaves_after.is_none())?;
+        let (key, reader) = (scope.key(), scope.reader.take());
+        scope.leaves_after = Some(head);
+        scope.list = None;
+        if head == acked {
+            scopes.remove(&scope_id);
+        }
+        let mut others = scopes.values().filter(|other| other.leaves_after.is_none());
+        let is_replaced = others.any(|other| other.key() == key);
+        self.queue.forget(scope_id, memory);
+        if !is_replaced {
+            self.queue.removed(key, memory);
+        }
+        let reader = reader?;
+        self.readers.remove(&reader);
+        Some(ReaderCommand::Stop { reader })
+    }
+
+    /// Begins a scope where the hub says, if it is not begun. One that was added is begun by an answer that has its
+    /// batch.
+    pub(super) fn start(
+        &mut self,
+        scope_id: u32,
+        at: &ScopeCheckpoint,
+        committed_seq: u64,
+    ) -> Option<ReaderCommand> {
+        let max_age = self.max_resumable_age;
+        let scope = self.scope_mut(scope_id)?;
+        let is_answered = match scope.added {
+            None => true,
+            Some(AddedIn::Queue) => false,
+            Some(AddedIn::Batch(seq)) => seq <= committed_seq,
+        };
+        if scope.reader.is_some() || scope.leaves_after.is_some() || !is_answered {
+            return None;
+        }
+        let is_resumable = !at.rv.is_empty() && Duration::from_millis(at.age_ms) < max_age && !at.resend;
+        if !is_resumable {
+            return Some(self.list(scope_id, at.objects, at.resend));
+        }
+        scope.objects = at.objects;
+        let reader = self.new_reader(scope_id);
+        self.queue.watch_from(scope_id, &at.rv);
+        Some(ReaderCommand::Watch { reader, scope_id, resource_version: at.rv.clone() })
+    }
+
+    /// Gives a scope a new reader that lists.
+    pub(super) fn list(&mut self, scope_id: u32, objects: u64, all_bodies: bool) -> ReaderCommand {
+        let reader = self.new_reader(scope_id);
+        if let Some(scope) = self.scope_mut(scope_id) {
+            scope.all_bodies = all_bodies;
+            scope.objects = objects;
+        }
+        ReaderCommand::List { reader, scope_id, objects, all_bodies }
+    }
+
+    fn new_reader(&mut self, scope_id: u32) -> ReaderId {
+        self.numbers.reader += 1;
+        let reader = ReaderId(self.numbers.reader);
+        let former = self.scope_mut(scope_id).and_then(|scope| {
+            scope.list = None;
+            scope.reader.replace(reader)
+        });
+        if let Some(former) = former {
+            self.readers.remove(&former);
+        }
+        self.readers.insert(reader, scope_id);
+        reader
+    }
+
+    pub(super) fn stop_readers(&mut self) -> Vec<ReaderCommand> {
+        for scope in self.scopes.iter_mut().flat_map(BTreeMap::values_mut) {
+            scope.reader = None;
+            scope.list = None;
+            scope.all_bodies = false;
+        }
+        let had_readers = !self.readers.is_empty();
+        self.readers.clear();
+        if had_readers { vec![ReaderCommand::StopAll] } else { Vec::new() }
+    }
+
+    /// An object as a reader has it, or its end. Events of a former reader are dropped.
+    ///
+    /// # Errors
+    /// There is no room; the event counts as unread.
+    pub fn event(
+        &mut self,
+        reader: ReaderId,
+        mut event: Event,
+        now: Instant,
+        memory: &mut QueueMemory,
+    ) -> Result<(), QueueFull> {
+        let Some(scope_id) = self.readers.get(&reader) else { return Ok(()) };
+        event.scope_id = *scope_id;
+        self.queue.event(event, now, memory)
+    }
+
+    /// The scope is read up to this version.
+    pub fn bookmark(&mut self, reader: ReaderId, resource_version: String) {
+        if let Some(scope_id) = self.readers.get(&reader) {
+            self.queue.bookmark(*scope_id, resource_version);
+        }
+    }
+
+    /// Version up to which a scope is read: where its watch is opened again. `None` while it is listed.
+    pub fn last_read(&self, reader: ReaderId) -> Option<&str> {
+        self.queue.last_read(*self.readers.get(&reader)?)
+    }
+
+    /// A list begins; its basis follows as [`ReaderCommand::Basis`].
+    pub fn sync_start(&mut self, reader: ReaderId, sync_key: String, memory: &mut QueueMemory) {
+        let Some(scope_id) = self.readers.get(&reader).copied() else { return };
+        if let Some(scope) = self.scope_mut(scope_id) {
+            let basis = Some(ScopeBasis::default());
+            scope.list = Some(ListAttempt { sync_key: sync_key.clone(), is_sent: false, basis });
+        }
+        self.queue.sync_start(SyncStart { scope_id, sync_key }, memory);
+    }
+
+    /// A list is complete, and the scope is watched from its version on. Only the newest list of a scope counts.
+    pub fn synced(&mut self, reader: ReaderId, synced: Synced, memory: &mut QueueMemory) {
+        let Some(scope_id) = self.readers.get(&reader).copied() else { return };
+        let objects = synced.kept.saturating_add(synced.sent);
+        if self.queue.synced(Synced { scope_id, ..synced }, memory)
+            && let Some(scope) = self.scope_mut(scope_id)
+        {
+            scope.list = None;
+            scope.all_bodies = false;
+            scope.objects = objects;
+        }
+    }
+
+    /// Why a scope is not read; `None` takes the reason back.
+    pub fn problem(&mut self, scope_id: u32, problem: Option<Failure>, memory: &mut QueueMemory) {
+        let Some(scope) = self.scope_mut(scope_id) else { return };
+        let problem = ScopeProblem { scope: scope.declaration.scope.clone(), failure: problem };
+        self.queue.problem(scope_id, problem, memory);
+    }
+
+    /// Whether readers of the account close their watches: an event was not accepted.
+    pub fn is_full(&self, memory: &QueueMemory) -> bool {
+        self.queue.is_full(memory)
+    }
+
+    /// Whether readers of the account open their watches again.
+    pub fn is_half_free(&self, memory: &QueueMemory) -> bool {
+        self.queue.is_half_free(memory)
+    }
+}

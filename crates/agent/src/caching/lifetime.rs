@@ -1,0 +1,178 @@
+//! When the stream is opened, closed and opened again, and whether it still answers.
+
+use std::time::{Duration, Instant};
+
+use kubesvc_core::wire::events::closed::Reason;
+
+/// Time for which a stream without accounts stays open.
+pub(super) const IDLE_TIME: Duration = Duration::from_secs(60);
+/// Delay before a stream that ended is opened again; doubled up to [`MAX_REOPEN_DELAY`].
+const REOPEN_DELAY: Duration = Duration::from_secs(1);
+/// Maximum delay before a stream is opened again, unless the hub says another.
+const MAX_REOPEN_DELAY: Duration = Duration::from_secs(30);
+/// Maximum delay that the hub may ask for.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
+/// Time after which a stream that was opened counts as stable, so that the delay begins anew.
+const STABLE_TIME: Duration = Duration::from_secs(30);
+/// Interval between pings.
+const PING_INTERVAL: Duration = Duration::from_secs(15);
+/// Time within which the hub answers Open or a ping.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(45);
+
+/// Where the stream stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// There is no stream, and none before this time if one is given.
+    Closed(Option<Instant>),
+    /// Open is sent.
+    Opening(Instant),
+    /// The hub has answered.
+    Open(Instant),
+}
+
+/// What the lifetime demands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Demand {
+    /// Open the stream.
+    Open,
+    /// End it: there are no accounts, no session, or no answer.
+    Close,
+    /// Send a ping with this nonce.
+    Ping(u64),
+    /// Nothing, before this time if one is given.
+    Wait(Option<Instant>),
+}
+
+/// The lifetime of an agent's streams.
+#[derive(Clone, Debug)]
+pub(super) struct Lifetime {
+    phase: Phase,
+    has_session: bool,
+    reopen_delay: Duration,
+    /// Since when no account is assigned; `None` while one is.
+    idle_since: Option<Instant>,
+    next_ping: Instant,
+    nonce: u64,
+    /// When the first ping without an answer was sent.
+    unanswered: Option<Instant>,
+}
+
+impl Lifetime {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            phase: Phase::Closed(None),
+            has_session: false,
+            reopen_delay: REOPEN_DELAY,
+            idle_since: Some(now),
+            next_ping: now,
+            nonce: 0,
+            unanswered: None,
+        }
+    }
+
+    /// Whether frames of accounts may be sent.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Open(_))
+    }
+
+    /// Whether the hub's frames belong to a stream.
+    pub(super) fn is_begun(&self) -> bool {
+        !matches!(self.phase, Phase::Closed(_))
+    }
+
+    /// A session stands, or ended. The stream of a former session has ended with it.
+    pub(super) fn session_changed(&mut self, has_session: bool) {
+        self.has_session = has_session;
+        self.phase = Phase::Closed(None);
+        self.reopen_delay = REOPEN_DELAY;
+    }
+
+    /// Whether accounts are assigned.
+    pub(super) fn assigned(&mut self, is_assigned: bool, now: Instant) {
+        self.idle_since = match (is_assigned, self.idle_since) {
+            (true, _) => None,
+            (false, since) => since.or(Some(now)),
+        };
+    }
+
+    /// The hub answered Open: `true` the first time.
+    pub(super) fn answered(&mut self, now: Instant) -> bool {
+        let is_first = matches!(self.phase, Phase::Opening(_));
+        if is_first {
+            self.phase = Phase::Open(now);
+            self.next_ping = now + PING_INTERVAL;
+            self.unanswered = None;
+        }
+        is_first
+    }
+
+    /// The hub answered a ping.
+    pub(super) fn pong(&mut self, nonce: u64) {
+        if nonce == self.nonce {
+            self.unanswered = None;
+        }
+    }
+
+    /// The stream ended, whoever ended it; `closed` is what the hub said: why, and when to try again.
+    pub(super) fn ended(&mut self, closed: Option<(Reason, Duration)>, now: Instant) {
+        if let Phase::Open(since) = self.phase
+            && now.saturating_duration_since(since) >= STABLE_TIME
+        {
+            self.reopen_delay = REOPEN_DELAY;
+        }
+        if !self.is_begun() {
+            return;
+        }
+        let asked = closed.map_or(Duration::ZERO, |(_, retry_after)| retry_after.min(MAX_RETRY_AFTER));
+        let delay = if asked.is_zero() { self.reopen_delay } else { asked };
+        self.reopen_delay = (self.reopen_delay * 2).min(MAX_REOPEN_DELAY);
+        self.phase = Phase::Closed(Some(now + delay));
+        if matches!(closed, Some((Reason::SessionEnded, _))) {
+            // Nothing to open until GetOps stands again.
+            self.has_session = false;
+        }
+    }
+
+    pub(super) fn demand(&mut self, now: Instant) -> Demand {
+        let idle_end = self.idle_since.map(|since| since + IDLE_TIME);
+        match self.phase {
+            Phase::Closed(_) if !self.has_session || self.idle_since.is_some() => Demand::Wait(None),
+            Phase::Closed(Some(from)) if now < from => Demand::Wait(Some(from)),
+            Phase::Closed(_) => {
+                self.phase = Phase::Opening(now);
+                Demand::Open
+            }
+            _ if idle_end.is_some_and(|end| now >= end) => {
+                self.phase = Phase::Closed(None);
+                Demand::Close
+            }
+            Phase::Opening(since) if now >= since + ANSWER_TIMEOUT => self.close(now),
+            Phase::Opening(since) => Demand::Wait(earlier(idle_end, Some(since + ANSWER_TIMEOUT))),
+            Phase::Open(_) => self.demand_of_open(now, idle_end),
+        }
+    }
+
+    fn demand_of_open(&mut self, now: Instant, idle_end: Option<Instant>) -> Demand {
+        let timeout = self.unanswered.map(|since| since + ANSWER_TIMEOUT);
+        if timeout.is_some_and(|timeout| now >= timeout) {
+            return self.close(now);
+        }
+        if now >= self.next_ping {
+            self.nonce += 1;
+            self.next_ping = now + PING_INTERVAL;
+            self.unanswered.get_or_insert(now);
+            return Demand::Ping(self.nonce);
+        }
+        Demand::Wait(earlier(earlier(idle_end, timeout), Some(self.next_ping)))
+    }
+
+    fn close(&mut self, now: Instant) -> Demand {
+        self.ended(None, now);
+        Demand::Close
+    }
+}
+
+/// The earlier of two times, if there are any.
+pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
+}

@@ -1,0 +1,413 @@
+//! All accounts of an agent on one stream: whose turn it is, and within which credit.
+//!
+//! The driver feeds in assignments, what readers report, and the hub's frames; after each it calls
+//! [`CachingStream::poll`] until that says [`StreamAction::Wait`].
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::time::{Duration, Instant};
+
+use super::batch::EncodedFrame;
+use super::credit::StreamCredit;
+use super::delivery::{AccountDelivery, DeliveryNumbers, NextFrame, ReaderCommand};
+use super::lifetime::{Demand, Lifetime, earlier};
+use super::memory::QueueMemory;
+use kubesvc_core::wire::common::Fence;
+use kubesvc_core::wire::events::closed::Reason;
+use kubesvc_core::wire::events::revoked::Reason as RevokedReason;
+use kubesvc_core::wire::events::{
+    CacheDown, Closed, End, Open, Ping, Resume, SyncBasis, Want, cache_down, cache_up,
+};
+
+/// Which session the stream belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamIdentity {
+    /// Id of the session that GetOps has.
+    pub session_id: String,
+    /// Id of the agent.
+    pub agent_id: String,
+    /// The process.
+    pub boot_id: String,
+    /// The replica that has the session.
+    pub replica_id: String,
+    /// Largest message that the hub takes, in bytes.
+    pub max_message_bytes: usize,
+}
+
+/// What the driver does next.
+#[derive(Debug, PartialEq)]
+pub enum StreamAction {
+    /// Call `events.Caching/Stream` and send this frame. All that is said of the stream names its number.
+    Open {
+        /// Number of the stream.
+        stream: u64,
+        /// The first frame.
+        frame: EncodedFrame,
+    },
+    /// Send a frame.
+    Send(EncodedFrame),
+    /// End the stream, and say nothing more of it.
+    Close,
+    /// Wait for an input, at most until this time if one is given.
+    Wait(Option<Instant>),
+}
+
+/// A command for the readers of an account.
+#[derive(Debug)]
+pub struct AccountCommand {
+    /// uid of the account.
+    pub account_uid: String,
+    /// The command.
+    pub command: ReaderCommand,
+}
+
+/// What a frame of the hub led to.
+#[derive(Debug, Default)]
+pub struct FrameOutcome {
+    /// What readers are to do.
+    pub commands: Vec<AccountCommand>,
+    /// The hub takes nothing more of this account under its fence.
+    pub revoked: Option<(Fence, RevokedReason)>,
+    /// The hub closed the stream: why.
+    pub closed: Option<Closed>,
+    /// The frame is of a kind that the agent does not know, or names no account, and was ignored.
+    pub is_unknown: bool,
+}
+
+/// The agent's stream of cached objects.
+#[derive(Clone, Debug)]
+pub struct CachingStream {
+    identity: Option<StreamIdentity>,
+    lifetime: Lifetime,
+    /// Number of the last stream.
+    stream: u64,
+    credit: StreamCredit,
+    memory: QueueMemory,
+    accounts: BTreeMap<String, AccountDelivery>,
+    /// The account that was served last.
+    served: Option<String>,
+    /// Frames of accounts that ended.
+    ends: VecDeque<EncodedFrame>,
+    /// Highest numbers of deliveries that ended.
+    used: DeliveryNumbers,
+}
+
+impl CachingStream {
+    /// A stream without accounts.
+    pub fn new(memory: QueueMemory, now: Instant) -> Self {
+        Self {
+            identity: None,
+            lifetime: Lifetime::new(now),
+            stream: 0,
+            credit: StreamCredit::new(now),
+            memory,
+            accounts: BTreeMap::new(),
+            served: None,
+            ends: VecDeque::new(),
+            used: DeliveryNumbers::default(),
+        }
+    }
+
+    /// The memory that the queues of accounts share.
+    pub fn memory(&self) -> &QueueMemory {
+        &self.memory
+    }
+
+    /// A session stands, or ended (`None`), and the stream with it.
+    pub fn session_changed(&mut self, identity: Option<StreamIdentity>) {
+        self.lifetime.session_changed(identity.is_some());
+        self.identity = identity;
+        self.detach();
+    }
+
+    /// An account is assigned under a fence. An older delivery of it ends; one under the same fence goes on.
+    pub fn assign(&mut self, fence: Fence, max_resumable_age: Duration, now: Instant) -> Vec<AccountCommand> {
+        let uid = fence.account_uid.clone();
+        if self.accounts.get(&uid).is_some_and(|known| known.fence().caching_epoch >= fence.caching_epoch) {
+            return Vec::new();
+        }
+        let commands = self.end_account(&uid, now);
+        let mut delivery = AccountDelivery::new(fence, max_resumable_age, self.used);
+        if self.lifetime.is_open() {
+            delivery.attach(self.max_message_bytes());
+        }
+        self.accounts.insert(uid, delivery);
+        self.lifetime.assigned(true, now);
+        commands
+    }
+
+    /// Streaming of an account ends, under this epoch or an older one.
+    pub fn unassign(&mut self, fence: &Fence, now: Instant) -> Vec<AccountCommand> {
+        let known = self.accounts.get(&fence.account_uid);
+        if known.is_none_or(|known| known.fence().caching_epoch > fence.caching_epoch) {
+            return Vec::new();
+        }
+        let commands = self.end_account(&fence.account_uid, now);
+        self.lifetime.assigned(!self.accounts.is_empty(), now);
+        commands
+    }
+
+    /// Ends a delivery. The hub is told if it has heard of it on this stream.
+    fn end_account(&mut self, uid: &str, now: Instant) -> Vec<AccountCommand> {
+        let Some(mut delivery) = self.accounts.remove(uid) else { return Vec::new() };
+        self.used = self.used.max(delivery.numbers());
+        self.credit.settle(delivery.in_flight_bytes(), now);
+        if delivery.is_begun() {
+            let end = End { fence: Some(delivery.fence().clone()) };
+            self.ends.push_back(EncodedFrame::encode(cache_up::Frame::End(end)));
+        }
+        for_account(uid, delivery.end(&mut self.memory))
+    }
+
+    /// An account and the memory of its queue, for what its readers report.
+    pub fn account(&mut self, uid: &str) -> Option<(&mut AccountDelivery, &mut QueueMemory)> {
+        self.accounts.get_mut(uid).map(|delivery| (delivery, &mut self.memory))
+    }
+
+    fn max_message_bytes(&self) -> usize {
+        self.identity.as_ref().map_or(kubesvc_core::wire::MAX_MESSAGE_BYTES, |identity| identity.max_message_bytes)
+    }
+
+    fn detach(&mut self) {
+        self.ends.clear();
+        self.accounts.values_mut().for_each(AccountDelivery::detach);
+    }
+
+    /// The stream of this number ended without a word, or could not be opened.
+    pub fn ended(&mut self, stream: u64, now: Instant) {
+        if stream == self.stream && self.lifetime.is_begun() {
+            self.lifetime.ended(None, now);
+            self.detach();
+        }
+    }
+
+    /// A frame of the hub on the stream of this number.
+    pub fn frame(&mut self, stream: u64, frame: CacheDown, now: Instant) -> FrameOutcome {
+        if stream != self.stream || !self.lifetime.is_begun() {
+            return FrameOutcome::default();
+        }
+        let unknown = || FrameOutcome { is_unknown: true, ..FrameOutcome::default() };
+        match frame.frame {
+            None => unknown(),
+            Some(cache_down::Frame::Credit(credit)) => {
+                if self.lifetime.answered(now) {
+                    self.attach(now);
+                }
+                self.credit.granted(credit.bytes as usize, now);
+                FrameOutcome::default()
+            }
+            Some(cache_down::Frame::Pong(pong)) => {
+                self.lifetime.pong(pong.nonce);
+                FrameOutcome::default()
+            }
+            Some(cache_down::Frame::Closed(closed)) => {
+                let reason = Reason::try_from(closed.reason).unwrap_or(Reason::Malformed);
+                let retry_after = Duration::from_millis(closed.retry_after_ms.into());
+                self.lifetime.ended(Some((reason, retry_after)), now);
+                self.detach();
+                FrameOutcome { closed: Some(closed), ..FrameOutcome::default() }
+            }
+            Some(frame) => self.account_frame(frame, now).unwrap_or_else(unknown),
+        }
+    }
+
+    fn attach(&mut self, now: Instant) {
+        self.credit = StreamCredit::new(now);
+        let max_message_bytes = self.max_message_bytes();
+        self.accounts.values_mut().for_each(|delivery| delivery.attach(max_message_bytes));
+    }
+
+    /// A frame of one account; `None`: it names no account. Frames of another fence are late.
+    fn account_frame(&mut self, frame: cache_down::Frame, now: Instant) -> Option<FrameOutcome> {
+        use cache_down::Frame;
+        let fence = match &frame {
+            Frame::Resume(Resume { fence, .. }) | Frame::SyncBasis(SyncBasis { fence, .. }) => fence.clone(),
+            Frame::Ack(ack) => ack.fence.clone(),
+            Frame::Revoked(revoked) => revoked.fence.clone(),
+            Frame::Rewind(rewind) => rewind.fence.clone(),
+            Frame::Relist(relist) => relist.fence.clone(),
+            Frame::Credit(_) | Frame::Closed(_) | Frame::Pong(_) => None,
+        }?;
+        let uid = &fence.account_uid;
+        let Some(delivery) = self.accounts.get_mut(uid).filter(|known| *known.fence() == fence) else {
+            return Some(FrameOutcome::default());
+        };
+        let commands = match frame {
+            Frame::Resume(resume) => {
+                let before = delivery.in_flight_bytes();
+                let commands = delivery.resume(resume, &mut self.memory);
+                self.credit.settle(before - delivery.in_flight_bytes(), now);
+                commands
+            }
+            Frame::SyncBasis(basis) => delivery.basis(basis).into_iter().collect(),
+            Frame::Relist(relist) => delivery.relist(relist.scope_id).into_iter().collect(),
+            Frame::Ack(ack) => {
+                self.credit.settle(delivery.ack(ack.seq), now);
+                Vec::new()
+            }
+            Frame::Rewind(_) => {
+                let (freed, commands) = delivery.rewind(&mut self.memory);
+                self.credit.settle(freed, now);
+                commands
+            }
+            Frame::Revoked(revoked) => return Some(self.revoke(&fence, revoked.reason, now)),
+            Frame::Credit(_) | Frame::Closed(_) | Frame::Pong(_) => Vec::new(),
+        };
+        let commands = for_account(uid, commands);
+        Some(FrameOutcome { commands, ..FrameOutcome::default() })
+    }
+
+    fn revoke(&mut self, fence: &Fence, reason: i32, now: Instant) -> FrameOutcome {
+        let ends = self.ends.len();
+        let commands = self.end_account(&fence.account_uid, now);
+        // The hub knows.
+        self.ends.truncate(ends);
+        self.lifetime.assigned(!self.accounts.is_empty(), now);
+        let reason = match RevokedReason::try_from(reason) {
+            Ok(RevokedReason::Unspecified) | Err(_) => RevokedReason::Superseded,
+            Ok(reason) => reason,
+        };
+        FrameOutcome { commands, revoked: Some((fence.clone(), reason)), ..FrameOutcome::default() }
+    }
+
+    /// What the driver does next; called until it says [`StreamAction::Wait`].
+    pub fn poll(&mut self, now: Instant) -> StreamAction {
+        let until = match self.lifetime.demand(now) {
+            Demand::Open => return self.open(),
+            Demand::Close => {
+                self.detach();
+                return StreamAction::Close;
+            }
+            Demand::Ping(nonce) => {
+                return StreamAction::Send(EncodedFrame::encode(cache_up::Frame::Ping(Ping { nonce })));
+            }
+            Demand::Wait(until) => until,
+        };
+        if !self.lifetime.is_open() {
+            return StreamAction::Wait(until);
+        }
+        if let Some(end) = self.ends.pop_front() {
+            return StreamAction::Send(end);
+        }
+        match self.next_turn(now) {
+            Ok(frame) => StreamAction::Send(frame),
+            Err(due) => StreamAction::Wait(earlier(until, due)),
+        }
+    }
+
+    fn open(&mut self) -> StreamAction {
+        self.stream += 1;
+        let identity = self.identity.clone();
+        let open = identity.map_or_else(Open::default, |identity| Open {
+            session_id: identity.session_id,
+            agent_id: identity.agent_id,
+            boot_id: identity.boot_id,
+            replica_id: identity.replica_id,
+        });
+        let frame = EncodedFrame::encode(cache_up::Frame::Open(open));
+        StreamAction::Open { stream: self.stream, frame }
+    }
+
+    /// The next frame of an account, one for each in turn; else a Want; else when something is due.
+    fn next_turn(&mut self, now: Instant) -> Result<EncodedFrame, Option<Instant>> {
+        let mut blocked = BlockedAccounts::default();
+        let mut due = None;
+        let after = self.served.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let later = self.accounts.range::<str, _>((after, Bound::Unbounded)).map(|(uid, _)| uid.clone());
+        let earlier_ones = match &self.served {
+            Some(served) => self.accounts.range::<str, _>(..=served.as_str()),
+            None => self.accounts.range::<str, _>(..""),
+        };
+        let order: Vec<String> = later.chain(earlier_ones.map(|(uid, _)| uid.clone())).collect();
+        for uid in order {
+            let Some(delivery) = self.accounts.get_mut(&uid) else { continue };
+            let in_flight = delivery.in_flight_bytes();
+            let credit = blocked.credit_for(&self.credit, in_flight);
+            match delivery.next_frame(credit, now, &mut self.memory) {
+                NextFrame::Free(frame) => return Ok(self.serve(uid, frame)),
+                NextFrame::Batch(frame, bytes) => {
+                    self.credit.spend(bytes, now);
+                    return Ok(self.serve(uid, frame));
+                }
+                NextFrame::Nothing(at) => due = earlier(due, at),
+                NextFrame::Blocked(needed) => {
+                    // One batch at least, whatever the account's share is.
+                    let is_alone = in_flight == 0 && needed > credit && needed <= blocked.rest(&self.credit);
+                    if is_alone
+                        && let NextFrame::Batch(frame, bytes) = delivery.next_frame(needed, now, &mut self.memory)
+                    {
+                        self.credit.spend(bytes, now);
+                        return Ok(self.serve(uid, frame));
+                    }
+                    blocked.add(needed, delivery.waiting_bytes(), in_flight);
+                }
+            }
+        }
+        self.credit_frame(&blocked, now).ok_or_else(|| earlier(due, self.give_back_at(&blocked)))
+    }
+
+    fn serve(&mut self, uid: String, frame: EncodedFrame) -> EncodedFrame {
+        self.served = Some(uid);
+        frame
+    }
+
+    fn give_back_at(&self, blocked: &BlockedAccounts) -> Option<Instant> {
+        self.credit.give_back_at().filter(|_| blocked.count == 0)
+    }
+
+    /// A Want for what waits, or for nothing if lent credit is not used.
+    fn credit_frame(&mut self, blocked: &BlockedAccounts, now: Instant) -> Option<EncodedFrame> {
+        let bytes = if blocked.count > 0 {
+            self.credit.ask(blocked.wanted())?
+        } else {
+            self.give_back_at(blocked).filter(|at| *at <= now)?;
+            self.credit.give_back();
+            0
+        };
+        Some(EncodedFrame::encode(cache_up::Frame::Want(Want { bytes })))
+    }
+}
+
+/// Accounts that wait for credit, in their turn.
+#[derive(Debug, Default)]
+struct BlockedAccounts {
+    count: usize,
+    /// Bytes that wait.
+    waiting: usize,
+    /// Largest credit of the stream that one of them needs for all that waits: an account may hold a quarter.
+    for_one: usize,
+    /// What the first of them needs: lent credit is left for it.
+    reserved: usize,
+}
+
+impl BlockedAccounts {
+    fn add(&mut self, needed: usize, waiting: usize, in_flight: usize) {
+        self.count += 1;
+        let waiting = waiting.max(needed);
+        self.waiting += waiting;
+        let held = waiting + in_flight;
+        let total = if held > super::credit::BASE_CREDIT_BYTES { held.saturating_mul(4) } else { held };
+        self.for_one = self.for_one.max(total.max(needed));
+        if self.count == 1 {
+            self.reserved = needed;
+        }
+    }
+
+    /// Credit of the stream that would let all of them send.
+    fn wanted(&self) -> usize {
+        self.waiting.max(self.for_one)
+    }
+
+    /// What is left of the stream's credit: what is lent is kept for the first that waits, if it needs that.
+    fn rest(&self, credit: &StreamCredit) -> usize {
+        credit.available().min(credit.available_beside(self.reserved))
+    }
+
+    fn credit_for(&self, credit: &StreamCredit, in_flight: usize) -> usize {
+        self.rest(credit).min(credit.account_allowance(in_flight))
+    }
+}
+
+fn for_account(uid: &str, commands: Vec<ReaderCommand>) -> Vec<AccountCommand> {
+    commands.into_iter().map(|command| AccountCommand { account_uid: uid.to_owned(), command }).collect()
+}
