@@ -29,6 +29,7 @@ pub use sql::pools::PoolSettings;
 pub mod account_projection;
 mod accounts;
 mod assignments;
+pub mod cache;
 mod column_limits;
 pub mod copy_database;
 mod dialect;
