@@ -18,10 +18,10 @@
 //! what it takes. Batches go to the shard of their account, outcomes come back through the stream's [`Mailbox`]. The
 //! fence in the database decides whether a batch is written; nothing here decides who may write.
 
-pub(crate) mod account_delivery;
+mod account_delivery;
 mod basis;
 mod batch_check;
-pub(crate) mod credit_pool;
+mod credit_pool;
 mod metrics;
 mod opening;
 mod outbox;

@@ -316,8 +316,11 @@ impl AccountDelivery {
             }
         };
         let wire_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let size = batch_check::check(&batch, wire_bytes)
-            .map_err(|why| DeliveryError::Batch { uid: Arc::clone(&uid), seq, why })?;
+        let size = batch_check::check(&batch, wire_bytes).map_err(|why| DeliveryError::Batch {
+            uid: Arc::clone(&uid),
+            seq,
+            why,
+        })?;
         if to_wire(received) != batch.prev {
             let mut effects = vec![Effect::Release(bytes)];
             effects.extend(self.rewind(committed));

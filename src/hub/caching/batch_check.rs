@@ -174,10 +174,7 @@ mod tests {
 
     #[test]
     fn a_batch_of_several_events_has_bounds_that_one_event_has_not() {
-        assert_eq!(
-            check(&batch(vec![upsert(raw(1)); 257]), 0),
-            Err(BatchError::TooManyEvents(257))
-        );
+        assert_eq!(check(&batch(vec![upsert(raw(1)); 257]), 0), Err(BatchError::TooManyEvents(257)));
         assert_eq!(check(&batch(vec![upsert(raw(1)); 256]), 0).map(|size| size.rows), Ok(256));
         let two = batch(vec![upsert(compressed(600_000)); 2]);
         assert_eq!(check(&two, 1), Err(BatchError::BodiesTooLarge(1_200_000)));
@@ -230,15 +227,13 @@ mod tests {
         let omitted = Some(Body::Omitted(Omitted::TooLarge.into()));
         let omitted = Event { body: omitted, hash: Vec::new(), ..event() };
         let deleted = Event { op: Operation::Delete.into(), body: None, hash: Vec::new(), ..event() };
-        assert_eq!(
-            check(&batch(vec![omitted, deleted]), 0),
-            Ok(BatchSize { rows: 2, body_bytes: 0 })
-        );
+        assert_eq!(check(&batch(vec![omitted, deleted]), 0), Ok(BatchSize { rows: 2, body_bytes: 0 }));
     }
 
     #[test]
     fn a_refusal_names_the_object_and_its_cause() {
-        let error = check(&batch(vec![upsert(Blob { encoding: 9, ..raw(1) })]), 0).expect_err("it is refused");
+        let error =
+            check(&batch(vec![upsert(Blob { encoding: 9, ..raw(1) })]), 0).expect_err("it is refused");
         let source = std::error::Error::source(&error).map(ToString::to_string);
         assert_eq!(error.to_string(), "the object /one of scope 0 cannot be taken");
         assert_eq!(source.as_deref(), Some("the encoding of its body is unknown; send RAW, or ZSTD"));

@@ -81,7 +81,11 @@ impl CacheMetrics {
             "Rows written without their body, or left out, because they cannot be stored",
             self.refused_rows.clone(),
         );
-        registry.register("swept_rows", "Rows removed with their scope or their age", self.swept_rows.clone());
+        registry.register(
+            "swept_rows",
+            "Rows removed with their scope or their age",
+            self.swept_rows.clone(),
+        );
         let help = "Time that transactions with objects took";
         let histogram = self.transaction_seconds.clone();
         registry.register_with_unit("transaction", help, Unit::Seconds, histogram);
@@ -92,7 +96,7 @@ impl CacheMetrics {
         let help = "Bytes lent to agents from kubesvc.cache.pendingBytes";
         registry.register_with_unit("lent", help, Unit::Bytes, self.lent_bytes.clone());
         registry.register("streams_waiting", "Agents that wait for a loan", self.streams_waiting.clone());
-        STATES.iter().for_each(|(_, state)| drop(self.accounts.get_or_create(&StateLabel { state })));
+        STATES.into_iter().for_each(|(_, state)| drop(self.accounts.get_or_create(&StateLabel { state })));
         registry.register("accounts", "Accounts whose objects agents stream", self.accounts.clone());
     }
 
@@ -120,7 +124,8 @@ mod tests {
         cache.observe_lag(true, 0.5);
         cache.observe_lag(false, 0.5);
         let text = metrics.encode();
-        for name in ["rows_written", "rows_deleted", "transactions", "rewinds", "refused_rows", "swept_rows"] {
+        for name in ["rows_written", "rows_deleted", "transactions", "rewinds", "refused_rows", "swept_rows"]
+        {
             assert!(text.contains(&format!("kubesvc_cache_{name}_total 0")), "{name} in {text}");
         }
         for name in ["pending_bytes", "lent_bytes", "streams_waiting", "transaction_seconds_count"] {

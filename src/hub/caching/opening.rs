@@ -6,12 +6,12 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use tonic::Streaming;
 
-use super::account_delivery::Assignment;
 use super::Caching;
+use super::account_delivery::Assignment;
 use crate::hub::sessions::session::Session;
 use kubesvc_core::CachingEpoch;
 use kubesvc_core::wire::events::closed::Reason;
-use kubesvc_core::wire::events::{self, CacheUp, Closed, Open, cache_up, revoked};
+use kubesvc_core::wire::events::{CacheUp, Closed, Open, cache_up, revoked};
 use kubesvc_core::{AgentId, BootId};
 
 /// Time limit for the first frame.
@@ -109,7 +109,7 @@ impl Caching {
     }
 
     /// Why a session's agent does not stream an account any more if its fence is higher.
-    pub(super) fn superseded(&self, session: &Session, uid: &str) -> events::revoked::Reason {
+    pub(super) fn superseded(&self, session: &Session, uid: &str) -> revoked::Reason {
         let Some(account) = self.context.accounts.by_uid(uid) else { return revoked::Reason::AccountGone };
         let status = account.status_or_default();
         let is_own = status.caching.as_ref().is_some_and(|caching| {

@@ -2,8 +2,6 @@
 
 use std::collections::VecDeque;
 
-use prost::Message as _;
-
 use kubesvc_core::wire::events::cache_down::Frame;
 use kubesvc_core::wire::events::{CacheDown, Credit};
 

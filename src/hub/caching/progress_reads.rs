@@ -151,11 +151,9 @@ async fn progress(caching: Arc<Caching>, read: ProgressRead) -> Read {
 }
 
 async fn basis_page(caching: Arc<Caching>, mut read: BasisRead) -> Read {
-    let rows = match read.scope.rows(&read.account, &*caching.ports.mapper) {
-        Ok(rows) => rows,
-        // It has no rows; that was logged with its first batch.
-        Err(_) => return Read::Basis(Box::new(read), Vec::new(), true),
-    };
+    let rows = read.scope.rows(&read.account, &*caching.ports.mapper).map(Arc::clone);
+    // Without rows there is no basis; why is logged with the scope's first batch.
+    let Ok(rows) = rows else { return Read::Basis(Box::new(read), Vec::new(), true) };
     let (store, namespace) = (&caching.ports.store, &read.scope.key.namespace);
     let page = until_read(&caching, &caching.basis_reads, || {
         store.basis(&read.account, rows.cached_kind(), namespace, read.after.as_ref(), BASIS_PAGE)

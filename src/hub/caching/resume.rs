@@ -45,10 +45,10 @@ impl<'s> StoredScopes<'s> {
                 ..ScopeCheckpoint::default()
             };
         };
-        let is_same = stored.account_uid == self.account_uid && stored.shape.as_ref() == Some(&declared.shape);
-        let counts = is_same
-            && stored.state == ScopeState::Synced
-            && stored.filter.as_ref() == Some(&declared.filter);
+        let is_same =
+            stored.account_uid == self.account_uid && stored.shape.as_ref() == Some(&declared.shape);
+        let counts =
+            is_same && stored.state == ScopeState::Synced && stored.filter.as_ref() == Some(&declared.filter);
         let rv = stored.resource_version.clone().filter(|_| counts).unwrap_or_default();
         // After a clock was set back, a checkpoint may be of the future.
         let age_ms = u64::try_from(now_ms.saturating_sub(stored.last_updated_ms)).unwrap_or_default();
@@ -60,18 +60,18 @@ impl<'s> StoredScopes<'s> {
     /// Number of rows of the scopes that cover part of this one, or all of it.
     fn overlapping_objects(&self, key: &ScopeKey) -> u64 {
         let of_kind = self.by_kind.get(&(&*key.group, &*key.kind)).map(Vec::as_slice).unwrap_or_default();
-        let overlapping = of_kind
-            .iter()
-            .filter(|stored| key.namespace.is_empty() || stored.key.namespace.is_empty());
+        let overlapping =
+            of_kind.iter().filter(|stored| key.namespace.is_empty() || stored.key.namespace.is_empty());
         overlapping.fold(0, |sum, stored| count(stored).saturating_add(sum))
     }
 
     /// The stored scopes that are not among these.
     pub(crate) fn others(&self, declared: &[Arc<DeclaredScope>]) -> Vec<String> {
         let known: HashSet<_> = declared.iter().map(|scope| &scope.key).collect();
-        let others = self.by_key.iter().filter(|(key, stored)| {
-            stored.state != ScopeState::Removed && !known.contains(*key)
-        });
+        let others = self
+            .by_key
+            .iter()
+            .filter(|(key, stored)| stored.state != ScopeState::Removed && !known.contains(*key));
         let mut others: Vec<_> = others.map(|(key, _)| ns_group_kind(key)).collect();
         others.sort_unstable();
         others
@@ -180,11 +180,7 @@ mod tests {
 
     #[test]
     fn a_new_scope_takes_over_the_rows_of_those_that_it_overlaps() {
-        let scopes = [
-            stored("a:.Pod"),
-            stored("b:.Pod"),
-            stored(":apps.Deployment"),
-        ];
+        let scopes = [stored("a:.Pod"), stored("b:.Pod"), stored(":apps.Deployment")];
         let all = StoredScopes::new("u", &scopes);
         let of = |key: &str| {
             let checkpoint = all.checkpoint(&declared(1, key), NOW_MS);
@@ -211,7 +207,13 @@ mod tests {
     fn a_long_answer_is_split_into_frames_of_at_most_256_kib() {
         let fence = Fence { account_uid: "u".repeat(64), caching_epoch: 9 };
         let scopes: Vec<_> = (0..5000)
-            .map(|scope_id| ScopeCheckpoint { scope_id, rv: "7".repeat(64), age_ms: 9, objects: 9, resend: true })
+            .map(|scope_id| ScopeCheckpoint {
+                scope_id,
+                rv: "7".repeat(64),
+                age_ms: 9,
+                objects: 9,
+                resend: true,
+            })
             .collect();
         let others: Vec<_> = (0..1000).map(|one| format!("{one}:{}", "x".repeat(300))).collect();
         let frames = frames(&fence, 8, scopes.clone(), others.clone());

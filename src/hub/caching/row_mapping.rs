@@ -182,3 +182,51 @@ fn stored_body(blob: Blob, format: BodyFormat) -> Result<ObjectBody, BodyError> 
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JSON: &[u8] = br#"{"kind":"Pod"}"#;
+
+    fn blob(encoding: Encoding, data: Vec<u8>) -> Blob {
+        Blob { encoding: encoding.into(), size: u32::try_from(JSON.len()).expect("small"), data }
+    }
+
+    fn compressed() -> Vec<u8> {
+        zstd::bulk::compress(JSON, 1).expect("it compresses")
+    }
+
+    #[test]
+    fn a_body_is_stored_as_text_or_as_zstd_however_it_was_sent() {
+        for sent in [blob(Encoding::Raw, JSON.to_vec()), blob(Encoding::Zstd, compressed())] {
+            let text = stored_body(sent.clone(), BodyFormat::Text).expect("it is text");
+            assert_eq!(text, ObjectBody::Text("{\"kind\":\"Pod\"}".into()));
+            match stored_body(sent, BodyFormat::Zstd) {
+                Ok(ObjectBody::Zstd(data)) => {
+                    assert_eq!(zstd::bulk::decompress(&data, 100).expect("it is whole"), JSON);
+                }
+                other => unreachable!("expected zstd, got {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_body_with_more_content_than_it_says_is_not_decompressed() {
+        let data = zstd::bulk::compress(&vec![b' '; 1 << 20], 1).expect("it compresses");
+        let error = stored_body(blob(Encoding::Zstd, data), BodyFormat::Text);
+        assert!(matches!(error, Err(BodyError::Decompress(_))), "{error:?}");
+    }
+
+    #[test]
+    fn a_body_that_is_no_text_is_named_without_its_contents() {
+        let error =
+            stored_body(blob(Encoding::Raw, vec![b'a', 0xff]), BodyFormat::Text).expect_err("no text");
+        let left_out = LeftOut::Body { namespace: "ns".into(), name: "one".into(), why: error };
+        assert_eq!(
+            kubesvc_runtime::telemetry::errors::chain(&left_out),
+            "the object ns/one is stored without its body: it is no UTF-8: \
+             invalid utf-8 sequence of 1 bytes from index 1"
+        );
+    }
+}

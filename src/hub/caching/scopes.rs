@@ -59,11 +59,7 @@ impl PartialEq for DeclaredScope {
 
 /// Returns the identity of a scope.
 pub(crate) fn key_of(scope: &Scope) -> ScopeKey {
-    ScopeKey {
-        namespace: scope.namespace.clone(),
-        group: scope.group.clone(),
-        kind: scope.kind.clone(),
-    }
+    ScopeKey { namespace: scope.namespace.clone(), group: scope.group.clone(), kind: scope.kind.clone() }
 }
 
 /// Writes a scope as `<namespace>:<group>.<Kind>`.
@@ -111,7 +107,10 @@ pub(crate) struct DeclaredScopes {
 
 impl DeclaredScopes {
     /// Adds a scope, or declares it again under its number.
-    pub(crate) fn declare(&mut self, declaration: ScopeDeclaration) -> Result<Arc<DeclaredScope>, ScopeError> {
+    pub(crate) fn declare(
+        &mut self,
+        declaration: ScopeDeclaration,
+    ) -> Result<Arc<DeclaredScope>, ScopeError> {
         let scope = Arc::new(DeclaredScope::new(declaration)?);
         match self.by_id.get(&scope.id) {
             Some(before) if before.key != scope.key => {

@@ -130,6 +130,7 @@ impl CachingStream {
         if self.outbox.has_room_for_reads() {
             self.reads.start();
         }
+        let sink = self.sink.clone();
         let handled = tokio::select! {
             () = self.session.ended.cancelled() => {
                 let message = "the agent's session has ended; open the stream in the next one";
@@ -141,7 +142,7 @@ impl CachingStream {
             }
             () = self.caching.draining.sends_away() => return ControlFlow::Break(self.caching.drained()),
             frame = inbound.next() => self.handle_frame(frame),
-            permit = self.sink.reserve(), if !self.outbox.is_empty() => {
+            permit = sink.reserve(), if !self.outbox.is_empty() => {
                 match (permit, self.outbox.pop()) {
                     (Ok(permit), Some(frame)) => permit.send(Ok(frame)),
                     _ => return ControlFlow::Break(StreamEnd::Gone("the stream is closed")),
@@ -245,7 +246,10 @@ impl CachingStream {
 
     fn tick(&mut self) -> Result<(), StreamEnd> {
         if self.waiting_since.is_some_and(|since| since.elapsed() >= FRAME_SEND_TIMEOUT) {
-            return Err(StreamEnd::closed(Reason::Overloaded, "the agent reads too slowly; open the stream anew"));
+            return Err(StreamEnd::closed(
+                Reason::Overloaded,
+                "the agent reads too slowly; open the stream anew",
+            ));
         }
         if self.caching.credit.lock().is_overdue(self.id, self.caching.context.moment()) {
             let message = "bytes that were lent lay unused for 60 s; ask for what is sent at once";

@@ -42,7 +42,8 @@ impl StreamDelivery {
                 // The agent has begun under a later epoch itself.
                 let fence = Fence { account_uid: uid.to_string(), caching_epoch: epoch.to_wire() };
                 let revoked = Revoked { fence: Some(fence), reason: Reason::Reelected.into() };
-                let effects = if begin.last { vec![Effect::Send(Frame::Revoked(revoked))] } else { Vec::new() };
+                let effects =
+                    if begin.last { vec![Effect::Send(Frame::Revoked(revoked))] } else { Vec::new() };
                 return Ok((uid, effects));
             }
             Some(known) if known.epoch() < epoch => {
@@ -161,12 +162,17 @@ impl StreamDelivery {
         if self.accounts.len() >= MAX_ACCOUNTS {
             self.accounts.retain(|_, account| !account.is_revoked());
         }
-        if self.accounts.len() < MAX_ACCOUNTS { Ok(()) } else { Err(DeliveryError::TooManyAccounts(MAX_ACCOUNTS)) }
+        if self.accounts.len() < MAX_ACCOUNTS {
+            Ok(())
+        } else {
+            Err(DeliveryError::TooManyAccounts(MAX_ACCOUNTS))
+        }
     }
 }
 
 fn account_of(fence: Option<Fence>, what: &'static str) -> Result<(Arc<str>, CachingEpoch), DeliveryError> {
-    let fence = fence.filter(|fence| !fence.account_uid.is_empty() && fence.account_uid.len() <= MAX_UID_BYTES);
+    let fence =
+        fence.filter(|fence| !fence.account_uid.is_empty() && fence.account_uid.len() <= MAX_UID_BYTES);
     let fence = fence.ok_or(DeliveryError::NoFence(what))?;
     let epoch = CachingEpoch::from_wire(fence.caching_epoch).filter(|epoch| !epoch.is_none());
     let epoch = epoch.ok_or(DeliveryError::NoFence(what))?;

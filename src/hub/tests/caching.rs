@@ -251,10 +251,8 @@ async fn a_stream_ends_with_its_session_and_gives_back_what_it_borrowed() {
     let (reason, message) = stream.closed().await;
     assert_eq!(reason, Reason::SessionEnded);
     assert!(message.contains("next one"), "{message}");
-    eventually("the loan is back", || {
-        (metric(&world.hub, "kubesvc_cache_lent_bytes") == 0.0).then_some(())
-    })
-    .await;
+    eventually("the loan is back", || (metric(&world.hub, "kubesvc_cache_lent_bytes") == 0.0).then_some(()))
+        .await;
 }
 
 #[tokio::test]
@@ -302,21 +300,21 @@ async fn begin_waits_for_its_own_fence_and_a_later_election_revokes() {
 #[tokio::test]
 async fn the_end_of_a_connection_leaves_nothing_pending() {
     let world = World::start().await;
-    let (stream, _) = world.flowing().await;
+    let (mut stream, _) = world.flowing().await;
     world.cache.answers.send_replace(false);
     stream.say(say(batch(0, 1, vec![upsert("a", 1, "{}")]))).await;
     eventually("it is written", || (*world.cache.begun.lock() == 1).then_some(())).await;
     stream.say(say(batch(1, 2, vec![upsert("b", 1, "{}")]))).await;
-    eventually("both wait", || (metric(&world.hub, "kubesvc_cache_pending_bytes") > 150.0).then_some(())).await;
+    stream.say(cache_up::Frame::Ping(Ping { nonce: 1 })).await;
+    assert!(matches!(stream.answer().await, Frame::Pong(_)), "both have arrived");
+    assert!(metric(&world.hub, "kubesvc_cache_pending_bytes") > 0.0);
     drop(stream);
-    eventually("nothing waits", || {
-        (metric(&world.hub, "kubesvc_cache_pending_bytes") == 0.0).then_some(())
-    })
-    .await;
+    eventually("nothing waits", || (metric(&world.hub, "kubesvc_cache_pending_bytes") == 0.0).then_some(()))
+        .await;
     world.cache.answers.send_replace(true);
     let (mut stream, _) = world.flowing().await;
     stream.say(cache_up::Frame::End(End { fence: fence(3) })).await;
-    assert_eq!(world.cache.committed("uid-one"), 1, "what was queued is sent again");
+    eventually("the first is written", || (world.cache.committed("uid-one") == 1).then_some(())).await;
     stream.say(cache_up::Frame::Ping(Ping { nonce: 1 })).await;
     assert_eq!(stream.answer().await, Frame::Pong(events::Pong { nonce: 1 }));
 }

@@ -64,8 +64,11 @@ impl AccountDelivery {
         let of_scope = |why| DeliveryError::Scope { uid: Arc::clone(&uid), why };
         let removed: Vec<_> = batch.removed.iter().map(|text| parse_ns_group_kind(text)).collect();
         let removed = removed.into_iter().collect::<Result<Vec<_>, _>>().map_err(of_scope)?;
-        let mut changes: Vec<_> =
-            removed.iter().cloned().map(|key| AcceptedScopeChange::Other(ScopeChange::Removed(key))).collect();
+        let mut changes: Vec<_> = removed
+            .iter()
+            .cloned()
+            .map(|key| AcceptedScopeChange::Other(ScopeChange::Removed(key)))
+            .collect();
         let mut added = Vec::with_capacity(batch.added.len());
         for declaration in batch.added {
             let scope = self.scopes.declare(declaration).map_err(of_scope)?;

@@ -82,21 +82,9 @@ fn synced(scope_id: u32, sync_key: &str) -> Synced {
 }
 
 fn take(delivery: &mut AccountDelivery, batch: Batch) -> AcceptedBatch {
-    match delivery.batch(batch, 10).as_deref_mut() {
-        Ok([Effect::Queue(batch)]) => std::mem::replace(
-            batch,
-            AcceptedBatch {
-                lane: 0,
-                uid: "".into(),
-                epoch: CachingEpoch::NONE,
-                account: "".into(),
-                prev: 0,
-                seq: 0,
-                size: Default::default(),
-                events: Vec::new(),
-                scopes: Vec::new(),
-            },
-        ),
+    let mut effects = delivery.batch(batch, 10).expect("it is taken");
+    match (effects.pop(), effects.is_empty()) {
+        (Some(Effect::Queue(batch)), true) => *batch,
         other => unreachable!("expected a queued batch, got {other:?}"),
     }
 }
@@ -122,7 +110,9 @@ fn begin_is_answered_once_it_is_complete_and_the_fence_stands() {
     let mut delivery = delivery();
     assert_eq!(delivery.begin(begin(&["Pod"], false), 1), Ok(Vec::new()));
     assert!(!delivery.awaits_fence());
-    delivery.begin(Begin { scopes: vec![declaration(2, "Secret")], ..begin(&[], true) }, 9).expect("it goes on");
+    delivery
+        .begin(Begin { scopes: vec![declaration(2, "Secret")], ..begin(&[], true) }, 9)
+        .expect("it goes on");
     assert!(delivery.awaits_fence());
     assert_eq!(delivery.state(), Some(DeliveryState::Waiting));
     assert_eq!(delivery.assigned(Assignment::Pending), []);
@@ -136,8 +126,10 @@ fn begin_is_answered_once_it_is_complete_and_the_fence_stands() {
         scopes.push(stored("Node", None));
     }
     let effects = delivery.progress(None, &others, 1000, Reason::Superseded);
-    let [Effect::OpenLane(1), Effect::Send(Frame::Resume(Resume { committed_seq, scopes, others, last, .. }))] =
-        &effects[..]
+    let [
+        Effect::OpenLane(1),
+        Effect::Send(Frame::Resume(Resume { committed_seq, scopes, others, last, .. })),
+    ] = &effects[..]
     else {
         unreachable!("expected Resume, got {effects:?}")
     };
@@ -193,13 +185,8 @@ fn a_batch_out_of_order_or_sent_twice_is_rewound_and_what_was_sent_meanwhile_is_
         take(&mut delivery, batch(5, 6));
         take(&mut delivery, batch(6, 8));
         let effects = delivery.batch(batch(prev, seq), 3).expect("it is well-formed");
-        let expected = [
-            Effect::Release(3),
-            Effect::Release(20),
-            Effect::CloseLane(1),
-            Effect::CountRewind,
-            rewind(5),
-        ];
+        let expected =
+            [Effect::Release(3), Effect::Release(20), Effect::CloseLane(1), Effect::CountRewind, rewind(5)];
         assert_eq!(effects, expected, "{prev} {seq}");
         assert_eq!(delivery.batch(batch(8, 9), 4), Ok(vec![Effect::Release(4)]));
         assert_eq!(passed(&mut delivery, 6), [], "Resume will say it");
@@ -218,18 +205,15 @@ fn a_rewind_by_the_fence_says_what_is_committed() {
         let mut delivery = flowing(5);
         take(&mut delivery, batch(5, 6));
         let effects = delivery.outcome(6, check, Reason::Superseded);
-        let expected =
-            [Effect::Release(10), Effect::CloseLane(1), Effect::CountRewind, rewind(committed)];
+        let expected = [Effect::Release(10), Effect::CloseLane(1), Effect::CountRewind, rewind(committed)];
         assert_eq!(effects, expected);
     }
 }
 
 #[test]
 fn a_higher_or_missing_fence_revokes_and_releases_what_waits() {
-    let checks = [
-        (FenceCheck::Higher(CachingEpoch(4)), Reason::Superseded),
-        (FenceCheck::Gone, Reason::AccountGone),
-    ];
+    let checks =
+        [(FenceCheck::Higher(CachingEpoch(4)), Reason::Superseded), (FenceCheck::Gone, Reason::AccountGone)];
     for (check, reason) in checks {
         let mut delivery = flowing(5);
         take(&mut delivery, batch(5, 6));
@@ -296,12 +280,8 @@ fn a_list_is_stored_as_begun_and_complete_and_its_basis_is_sent_after_the_commit
     let listed = take(&mut delivery, Batch { events, ..batch(1, 2) });
     assert_eq!(listed.events.iter().map(|event| event.is_listed).collect::<Vec<_>>(), [true, false]);
     let complete = take(&mut delivery, Batch { synced: vec![synced(2, KEY)], ..batch(2, 3) });
-    let change = ScopeChange::Synced {
-        scope: secret,
-        sync_key: KEY.into(),
-        resource_version: "9".into(),
-        objects: 5,
-    };
+    let change =
+        ScopeChange::Synced { scope: secret, sync_key: KEY.into(), resource_version: "9".into(), objects: 5 };
     assert_eq!(complete.scopes, [AcceptedScopeChange::Other(change)]);
     assert_eq!(delivery.state(), Some(DeliveryState::Listing), "it is not committed yet");
     passed(&mut delivery, 3);
@@ -329,14 +309,10 @@ fn a_list_that_was_begun_again_has_one_basis_and_its_first_end_does_not_count() 
 #[test]
 fn a_scope_that_is_being_listed_has_no_checkpoint() {
     let mut delivery = flowing(0);
-    let checkpoints = |ids: &[u32]| {
-        ids.iter().map(|id| Checkpoint { scope_id: *id, rv: "8".into() }).collect::<Vec<_>>()
-    };
-    let both = Batch {
-        sync_starts: vec![sync_start(1, KEY)],
-        checkpoints: checkpoints(&[1, 2]),
-        ..batch(0, 1)
-    };
+    let checkpoints =
+        |ids: &[u32]| ids.iter().map(|id| Checkpoint { scope_id: *id, rv: "8".into() }).collect::<Vec<_>>();
+    let both =
+        Batch { sync_starts: vec![sync_start(1, KEY)], checkpoints: checkpoints(&[1, 2]), ..batch(0, 1) };
     let stored = |batch: AcceptedBatch| {
         let scopes = batch.scopes.into_iter().filter_map(|change| match change {
             AcceptedScopeChange::Other(ScopeChange::Checkpoint { scope, .. }) => Some(scope.kind),
@@ -345,8 +321,7 @@ fn a_scope_that_is_being_listed_has_no_checkpoint() {
         scopes.collect::<Vec<_>>()
     };
     assert_eq!(stored(take(&mut delivery, both)), ["Secret"]);
-    let complete =
-        Batch { synced: vec![synced(1, KEY)], checkpoints: checkpoints(&[1]), ..batch(1, 2) };
+    let complete = Batch { synced: vec![synced(1, KEY)], checkpoints: checkpoints(&[1]), ..batch(1, 2) };
     let accepted = take(&mut delivery, complete);
     assert!(
         matches!(accepted.scopes[0], AcceptedScopeChange::Other(ScopeChange::Synced { .. })),

@@ -84,11 +84,7 @@ impl FakeCache {
     }
 }
 
-fn apply(
-    scopes: &mut BTreeMap<(String, ScopeKey), StoredScope>,
-    batch: &AccountBatch,
-    change: &ScopeChange,
-) {
+fn apply(scopes: &mut BTreeMap<(String, ScopeKey), StoredScope>, batch: &AccountBatch, change: &ScopeChange) {
     let of = |key: &ScopeKey| (batch.account.clone(), key.clone());
     match change {
         ScopeChange::Added(row) => {
@@ -148,7 +144,8 @@ impl CacheStore for FakeCache {
 
     async fn resume(&self, account_uid: &str, epoch: CachingEpoch) -> Result<StoredProgress, StoreError> {
         let fence = self.fences.lock().get(account_uid).copied();
-        let scopes = self.scopes.lock().values().filter(|scope| scope.account_uid == account_uid).cloned().collect();
+        let scopes =
+            self.scopes.lock().values().filter(|scope| scope.account_uid == account_uid).cloned().collect();
         Ok(match fence {
             None => StoredProgress::Gone,
             Some((stands, _)) if stands > epoch.0 => StoredProgress::Higher(CachingEpoch(stands)),
