@@ -6,6 +6,7 @@
 //! closes the stream. Ack is sent for what is committed, and for nothing else.
 
 mod accepted_batch;
+mod effects;
 #[cfg(test)]
 mod tests;
 
@@ -17,88 +18,15 @@ use kubesvc_core::wire::common::Fence;
 use kubesvc_core::wire::events::cache_down::Frame;
 use kubesvc_core::wire::events::revoked::Reason;
 use kubesvc_core::wire::events::{Ack, Batch, Begin, Revoked, Rewind};
-use kubesvc_store::FenceCheck;
-use kubesvc_store::cache::StoredProgress;
+use kubesvc_store::{FenceCheck, StoredProgress};
 
-use super::batch_check::{self, BatchError};
+use super::batch_check;
 use super::resume::{self, StoredScopes};
-use super::scopes::{DeclaredScope, DeclaredScopes, ScopeError};
+use super::scopes::DeclaredScopes;
 use super::transaction_batching::LaneId;
 
 pub(crate) use accepted_batch::{AcceptedBatch, AcceptedEvent, AcceptedScopeChange};
-
-/// What the stream does.
-#[derive(Debug, PartialEq)]
-pub(crate) enum Effect {
-    /// Send this to the agent.
-    Send(Frame),
-    /// Read how far the account is written: for Begin, or for these added scopes.
-    ReadProgress { lane: LaneId, added: Option<Vec<u32>> },
-    /// Let the shard take batches of this lane.
-    OpenLane(LaneId),
-    /// Drop the batches of this lane that wait at the shard.
-    CloseLane(LaneId),
-    /// Give a batch to the shard.
-    Queue(Box<AcceptedBatch>),
-    /// These bytes wait for no commit any more.
-    Release(u64),
-    /// Send the rows of a scope whose list begins.
-    SendBasis { lane: LaneId, scope: Arc<DeclaredScope>, sync_key: String },
-    /// Count a Rewind.
-    CountRewind,
-}
-
-/// Why the stream is closed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum DeliveryError {
-    #[error("batch {seq} of account {uid} cannot be taken")]
-    Batch {
-        uid: Arc<str>,
-        seq: u64,
-        #[source]
-        why: BatchError,
-    },
-    #[error("the scopes of account {uid} cannot be taken")]
-    Scope {
-        uid: Arc<str>,
-        #[source]
-        why: ScopeError,
-    },
-    #[error("batch {seq} of account {uid} came before the answer to Begin; wait for Resume")]
-    NotResumed { uid: Arc<str>, seq: u64 },
-    #[error("the list of scope {scope_id} of account {uid} has a key of {bytes} bytes; send a ULID")]
-    SyncKey { uid: Arc<str>, scope_id: u32, bytes: usize },
-    #[error("a {0} names no account; send its fence")]
-    NoFence(&'static str),
-    #[error("a {what} of account {uid} under epoch {epoch} came without Begin")]
-    NotBegun { what: &'static str, uid: String, epoch: u64 },
-    #[error("more than {0} scopes on one stream; watch fewer kinds or namespaces")]
-    TooManyScopes(usize),
-    #[error("more than {0} accounts on one stream")]
-    TooManyAccounts(usize),
-}
-
-/// Whether the agent of a session streams an account.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Assignment {
-    /// It does, and the fence stands for it. Carries the account's name.
-    Stands(Arc<str>),
-    /// The fence is not raised for it yet, or what is known of the account is out of date.
-    Pending,
-    /// It does not, or no longer.
-    Revoked(Reason),
-}
-
-/// State of an account, as it is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum DeliveryState {
-    /// It waits for its scopes, its fence, or the database.
-    Waiting,
-    /// Some scope has no checkpoint.
-    Listing,
-    /// All scopes have one.
-    Synced,
-}
+pub(crate) use effects::{Assignment, DeliveryError, DeliveryState, Effect};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -383,7 +311,9 @@ impl AccountDelivery {
                     effects.push(Effect::SendBasis { lane: self.lane, scope, sync_key });
                 }
             }
-            batch.synced.iter().for_each(|scope_id| drop(self.unsynced.remove(scope_id)));
+            for scope_id in &batch.synced {
+                self.unsynced.remove(scope_id);
+            }
         }
         effects.insert(1, Effect::Release(bytes));
         match &mut self.phase {

@@ -5,7 +5,6 @@ use prost::Message as _;
 use kubesvc_core::wire::common::Fence;
 use kubesvc_core::wire::events::blob::Encoding;
 use kubesvc_core::wire::events::{BasisRow, BasisRows, Blob, SyncBasis};
-use kubesvc_store::cache;
 
 use super::resume::MAX_FRAME_BYTES;
 
@@ -34,7 +33,7 @@ impl BasisFrames {
     }
 
     /// Adds a row. Returns a frame if one is full.
-    pub(crate) fn push(&mut self, row: &cache::BasisRow) -> Option<SyncBasis> {
+    pub(crate) fn push(&mut self, row: &kubesvc_store::BasisRow) -> Option<SyncBasis> {
         let row = BasisRow {
             namespace: row.namespace.clone(),
             name: row.name.clone(),
@@ -82,8 +81,8 @@ fn blob(data: Vec<u8>, takes_zstd: bool) -> Blob {
 mod tests {
     use super::*;
 
-    fn row(number: usize) -> cache::BasisRow {
-        cache::BasisRow {
+    fn row(number: usize) -> kubesvc_store::BasisRow {
+        kubesvc_store::BasisRow {
             id: format!("id-{number}"),
             namespace: "ns".into(),
             name: format!("pod-{number}"),

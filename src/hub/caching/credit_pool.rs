@@ -89,12 +89,18 @@ impl CreditPool {
         Ok(())
     }
 
-    /// Records how many bytes wait at the agent; a later number replaces an earlier one.
+    /// Records how many bytes wait at the agent; a later number replaces an earlier one. With 0, the agent returns what
+    /// it has not used of its loan.
     pub(crate) fn want(&mut self, stream: StreamId, bytes: u64) {
-        if let Some(credit) = self.streams.get_mut(&stream) {
-            credit.wanted = bytes;
-            self.enqueue(stream);
+        let Some(credit) = self.streams.get_mut(&stream) else { return };
+        credit.wanted = bytes;
+        if bytes == 0 {
+            let unused = credit.available.saturating_sub(BASE_CREDIT);
+            credit.available -= unused;
+            credit.lent -= unused;
+            self.repay(unused);
         }
+        self.enqueue(stream);
     }
 
     /// Handles that bytes were committed or dropped. Returns the credit that the agent gets for them.
@@ -128,7 +134,8 @@ impl CreditPool {
             if loan == 0 {
                 continue;
             }
-            credit.wanted -= loan;
+            // An agent that still wants more asks again.
+            credit.wanted = 0;
             credit.lent += loan;
             credit.available += loan;
             credit.used_at = now;
@@ -230,10 +237,25 @@ mod tests {
         let mut pool = pool(10 * MIB, 2);
         pool.want(0, 6 * MIB);
         assert_eq!(pool.lend(NOW), [(0, MAX_LOAN)]);
+        pool.want(0, 2 * MIB);
         pool.want(1, MIB);
         assert_eq!(pool.lend(NOW), [(1, MIB)]);
         assert_eq!(pool.take(0, MIB, NOW), Ok(()));
         assert_eq!((pool.give_back(0, MIB), pool.lend(NOW)), (0, vec![(0, MIB)]));
+    }
+
+    #[test]
+    fn an_agent_that_wants_nothing_returns_what_it_has_not_used() {
+        let mut pool = pool(MIB, 1);
+        pool.want(0, 100_000);
+        assert_eq!(pool.lend(NOW).len(), 1);
+        assert_eq!(pool.take(0, 70_000, NOW), Ok(()));
+        pool.want(0, 0);
+        assert_eq!((pool.lent(), pool.lend(NOW)), (70_000, vec![]));
+        assert_eq!(pool.take(0, BASE_CREDIT, NOW), Ok(()));
+        assert!(pool.take(0, 1, NOW).is_err());
+        assert_eq!(pool.give_back(0, 70_000 + BASE_CREDIT), BASE_CREDIT);
+        assert_eq!(pool.lent(), 0);
     }
 
     #[test]
@@ -270,7 +292,8 @@ mod tests {
         let stream = 0..4_u64;
         let bytes = 0..6 * MIB;
         prop_oneof![
-            (stream.clone(), bytes.clone()).prop_map(|(stream, bytes)| Step::Want(stream, bytes)),
+            (stream.clone(), prop_oneof![Just(0), bytes.clone()])
+                .prop_map(|(stream, bytes)| Step::Want(stream, bytes)),
             (stream.clone(), bytes.clone()).prop_map(|(stream, bytes)| Step::Take(stream, bytes)),
             (stream.clone(), bytes).prop_map(|(stream, bytes)| Step::GiveBack(stream, bytes)),
             stream.prop_map(Step::Reopen),
@@ -286,7 +309,12 @@ mod tests {
             let mut agents = [BASE_CREDIT; 4];
             for step in steps {
                 match step {
-                    Step::Want(stream, bytes) => pool.want(stream, bytes),
+                    Step::Want(stream, bytes) => {
+                        pool.want(stream, bytes);
+                        if bytes == 0 {
+                            agents[stream as usize] = agents[stream as usize].min(BASE_CREDIT);
+                        }
+                    }
                     Step::Take(stream, bytes) => {
                         let taken = pool.take(stream, bytes, NOW).is_ok();
                         prop_assert_eq!(taken, bytes <= agents[stream as usize]);

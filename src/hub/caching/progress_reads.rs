@@ -9,8 +9,7 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use kubesvc_core::CachingEpoch;
 use kubesvc_core::wire::common::Fence;
-use kubesvc_store::StoreError;
-use kubesvc_store::cache::{BasisRow, StoredProgress};
+use kubesvc_store::{BasisRow, StoreError, StoredProgress};
 use tokio::sync::Semaphore;
 use tracing::warn;
 

@@ -7,7 +7,7 @@ use prost::Message as _;
 
 use kubesvc_core::wire::common::Fence;
 use kubesvc_core::wire::events::{Resume, ScopeCheckpoint};
-use kubesvc_store::cache::{ScopeKey, ScopeState, StoredScope};
+use kubesvc_store::{ScopeKey, ScopeState, StoredScope};
 
 use super::scopes::{DeclaredScope, ns_group_kind};
 

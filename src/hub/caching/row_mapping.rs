@@ -7,7 +7,7 @@ use kubesvc_core::wire::common::Scope;
 use kubesvc_core::wire::events::blob::Encoding;
 use kubesvc_core::wire::events::event::{Body, Operation};
 use kubesvc_core::wire::events::{Blob, Event};
-use kubesvc_store::cache::{ObjectBody, ObjectRow, ScopeChange, ScopeRow};
+use kubesvc_store::{ObjectBody, ObjectRow, ScopeChange, ScopeRow};
 
 use super::account_delivery::{AcceptedBatch, AcceptedEvent, AcceptedScopeChange};
 use super::transaction_batching::{DecodedBatch, RowChange};

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use kubesvc_core::wire::common::Scope;
 use kubesvc_core::wire::events::ScopeDeclaration;
-use kubesvc_store::cache::ScopeKey;
+use kubesvc_store::ScopeKey;
 
 use super::row_mapping::{MappingError, RowMapper, ScopeRows};
 

@@ -10,6 +10,8 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use prost::Message as _;
+use tokio::sync::mpsc::Permit;
+use tokio::sync::mpsc::error::SendError;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
@@ -64,21 +66,18 @@ struct CachingStream {
     caching: Arc<Caching>,
     session: Arc<Session>,
     id: StreamId,
-    sink: Sink,
+    outgoing: Outgoing,
     mailbox: Arc<Mailbox>,
     /// Cancelled when a later stream of the session is opened.
     superseded: CancellationToken,
     delivery: StreamDelivery,
     reads: Reads,
-    outbox: Outbox,
     /// Accounts of the lanes that are open at their shards.
     lanes: HashMap<LaneId, Arc<str>>,
     /// Bytes that are not committed yet.
     pending: u64,
     /// Accounts by state, as they are counted.
     counted: [i64; STATES.len()],
-    /// Time since which the first frame waits.
-    waiting_since: Option<Instant>,
     ticks: Interval,
 }
 
@@ -105,15 +104,13 @@ impl CachingStream {
             caching,
             session,
             id,
-            sink,
+            outgoing: Outgoing { sink, outbox: Outbox::default(), waiting_since: None },
             mailbox,
             superseded,
             delivery: StreamDelivery::default(),
-            outbox: Outbox::default(),
             lanes: HashMap::new(),
             pending: 0,
             counted: [0; STATES.len()],
-            waiting_since: None,
             ticks,
         }
     }
@@ -127,10 +124,10 @@ impl CachingStream {
     }
 
     async fn step(&mut self, inbound: &mut Streaming<CacheUp>) -> ControlFlow<StreamEnd> {
-        if self.outbox.has_room_for_reads() {
+        if self.outgoing.outbox.has_room_for_reads() {
             self.reads.start();
         }
-        let sink = self.sink.clone();
+        let sink = self.outgoing.sink.clone();
         let handled = tokio::select! {
             () = self.session.ended.cancelled() => {
                 let message = "the agent's session has ended; open the stream in the next one";
@@ -142,23 +139,17 @@ impl CachingStream {
             }
             () = self.caching.draining.sends_away() => return ControlFlow::Break(self.caching.drained()),
             frame = inbound.next() => self.handle_frame(frame),
-            permit = sink.reserve(), if !self.outbox.is_empty() => {
-                match (permit, self.outbox.pop()) {
-                    (Ok(permit), Some(frame)) => permit.send(Ok(frame)),
-                    _ => return ControlFlow::Break(StreamEnd::Gone("the stream is closed")),
+            permit = sink.reserve(), if !self.outgoing.outbox.is_empty() => {
+                if !self.outgoing.send(permit) {
+                    return ControlFlow::Break(StreamEnd::Gone("the stream is closed"));
                 }
-                self.waiting_since = None;
                 Ok(())
             }
             () = self.mailbox.arrived.notified() => self.handle_mail(),
             read = self.reads.ended() => self.handle_read(read),
             _ = self.ticks.tick() => self.tick(),
         };
-        if self.outbox.is_empty() {
-            self.waiting_since = None;
-        } else {
-            self.waiting_since.get_or_insert_with(Instant::now);
-        }
+        self.outgoing.note_waiting();
         match handled {
             Ok(()) => ControlFlow::Continue(()),
             Err(end) => ControlFlow::Break(end),
@@ -245,7 +236,7 @@ impl CachingStream {
     }
 
     fn tick(&mut self) -> Result<(), StreamEnd> {
-        if self.waiting_since.is_some_and(|since| since.elapsed() >= FRAME_SEND_TIMEOUT) {
+        if self.outgoing.waiting_since.is_some_and(|since| since.elapsed() >= FRAME_SEND_TIMEOUT) {
             return Err(StreamEnd::closed(
                 Reason::Overloaded,
                 "the agent reads too slowly; open the stream anew",
@@ -313,7 +304,7 @@ impl CachingStream {
 
     fn send(&mut self, frame: Frame) -> Result<(), StreamEnd> {
         let too_slow = |full: OutboxFull| StreamEnd::closed(Reason::Overloaded, full.to_string());
-        self.outbox.push(frame).map_err(too_slow)
+        self.outgoing.outbox.push(frame).map_err(too_slow)
     }
 
     fn send_credit(&mut self, bytes: u64) -> Result<(), StreamEnd> {
@@ -355,6 +346,35 @@ impl Drop for CachingStream {
         self.count_pending(0, self.pending);
         for ((_, name), counted) in STATES.into_iter().zip(self.counted) {
             self.caching.metrics.add_accounts(name, -counted);
+        }
+    }
+}
+
+/// Frames on their way to the agent.
+struct Outgoing {
+    sink: Sink,
+    outbox: Outbox,
+    /// Time since which a frame waits and none could be sent.
+    waiting_since: Option<Instant>,
+}
+
+impl Outgoing {
+    /// Sends the oldest frame. Returns whether the agent still takes any.
+    fn send(&mut self, permit: Result<Permit<'_, Result<CacheDown, Status>>, SendError<()>>) -> bool {
+        let Ok(permit) = permit else { return false };
+        self.waiting_since = None;
+        if let Some(frame) = self.outbox.pop() {
+            permit.send(Ok(frame));
+        }
+        true
+    }
+
+    /// Notes whether frames wait.
+    fn note_waiting(&mut self) {
+        if self.outbox.is_empty() {
+            self.waiting_since = None;
+        } else {
+            self.waiting_since.get_or_insert_with(Instant::now);
         }
     }
 }

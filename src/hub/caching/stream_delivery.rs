@@ -8,8 +8,7 @@ use kubesvc_core::wire::common::Fence;
 use kubesvc_core::wire::events::cache_down::Frame;
 use kubesvc_core::wire::events::revoked::Reason;
 use kubesvc_core::wire::events::{Batch, Begin, End, Revoked};
-use kubesvc_store::FenceCheck;
-use kubesvc_store::cache::StoredProgress;
+use kubesvc_store::{FenceCheck, StoredProgress};
 
 use super::account_delivery::{AccountDelivery, Assignment, DeliveryError, DeliveryState, Effect};
 use super::transaction_batching::LaneId;

@@ -12,8 +12,7 @@ use std::time::Duration;
 use indexmap::IndexMap;
 
 use kubesvc_core::{AgentId, CachingEpoch};
-use kubesvc_store::BatchClaim;
-use kubesvc_store::cache::{AccountBatch, ObjectRow, ScopeChange};
+use kubesvc_store::{AccountBatch, BatchClaim, ObjectRow, ScopeChange};
 
 /// Maximum number of rows in a transaction of several batches.
 const MAX_ROWS: usize = 500;

@@ -21,8 +21,7 @@ use kubesvc_core::AgentId;
 use kubesvc_runtime::crash_points;
 use kubesvc_runtime::shutdown::spawn_named;
 use kubesvc_runtime::telemetry::errors::chain;
-use kubesvc_store::cache::{AccountBatch, BatchOutcome};
-use kubesvc_store::{FenceCheck, StoreError};
+use kubesvc_store::{AccountBatch, BatchOutcome, FenceCheck, StoreError};
 
 /// Time limit for the running transaction when the hub stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);

@@ -84,7 +84,8 @@ impl World {
         let (frames, outgoing) = mpsc::channel(64);
         let answer = client.stream(ReceiverStream::new(outgoing)).await.expect("the stream opens");
         let stream = Stream { frames, answers: answer.into_inner() };
-        stream.say(first).await;
+        // A replica that drains may have closed the stream by now.
+        let _ = stream.frames.send(events::CacheUp { frame: Some(first) }).await;
         stream
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kubesvc_core::CachingEpoch;
 use kubesvc_core::wire::events::{Batch, Event, ScopeProblem, SyncStart, Synced};
-use kubesvc_store::cache::{ScopeChange, ScopeKey};
+use kubesvc_store::{ScopeChange, ScopeKey};
 
 use super::{AccountDelivery, DeliveryError};
 use crate::hub::caching::scopes::{DeclaredScope, ScopeError, key_of, parse_ns_group_kind};

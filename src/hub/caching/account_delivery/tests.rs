@@ -4,7 +4,7 @@ use kubesvc_core::wire::events::event::{Omitted, Operation};
 use kubesvc_core::wire::events::{
     Checkpoint, Event, Resume, ScopeDeclaration, ScopeProblem, SyncStart, Synced, event,
 };
-use kubesvc_store::cache::{ScopeChange, ScopeKey, ScopeState, StoredScope};
+use kubesvc_store::{ScopeChange, ScopeKey, ScopeState, StoredScope};
 
 use crate::hub::caching::scopes::parse_ns_group_kind;
 

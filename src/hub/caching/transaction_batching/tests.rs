@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use kubesvc_store::cache::ObjectBody;
+use kubesvc_store::ObjectBody;
 
 const SMALL: BatchSize = BatchSize { rows: 1, body_bytes: 10 };
 

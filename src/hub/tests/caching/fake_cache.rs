@@ -11,11 +11,11 @@ use crate::hub::{CachePorts, CachingSettings, MappingError, RowMapper, ScopeRows
 use kubesvc_core::CachingEpoch;
 use kubesvc_core::wire::common::Scope;
 use kubesvc_core::wire::events::Event;
-use kubesvc_store::cache::{
-    AccountBatch, BasisRow, BatchOutcome, CacheStore, KindCount, ObjectBody, ObjectRow, ObjectVersion,
-    RemovedScope, ScopeChange, ScopeKey, ScopeState, StoredProgress, StoredScope, Swept,
+use kubesvc_store::{
+    AccountBatch, BasisRow, BatchOutcome, CacheStore, FenceCheck, KindCount, ObjectBody, ObjectRow,
+    ObjectVersion, RemovedScope, ScopeChange, ScopeKey, ScopeState, StoreError, StoredProgress, StoredScope,
+    Swept, Term,
 };
-use kubesvc_store::{FenceCheck, StoreError, Term};
 
 /// Tables in memory.
 pub(super) struct FakeCache {

@@ -6,7 +6,7 @@ use prost::Message as _;
 
 use super::*;
 use kubesvc_core::wire::events::{Ack, BasisRows, Rewind, SyncStart, Synced};
-use kubesvc_store::cache::ObjectBody;
+use kubesvc_store::ObjectBody;
 
 fn body_of(world: &World, id: &str) -> Option<String> {
     let rows = world.cache.rows.lock();
@@ -132,6 +132,7 @@ async fn a_loan_that_the_pool_has_not_waits_for_one_that_is_repaid() {
     let (mut stream, _) = world.flowing().await;
     stream.say(cache_up::Frame::Want(Want { bytes: 500_000 })).await;
     assert_eq!(stream.next().await, Frame::Credit(events::Credit { bytes: 100_000 }));
+    stream.say(cache_up::Frame::Want(Want { bytes: 400_000 })).await;
     stream.say(say(batch(0, 1, vec![upsert("a", 1, &"x".repeat(50_000))]))).await;
     let bytes = match stream.next().await {
         Frame::Ack(_) => match stream.next().await {
