@@ -9,6 +9,7 @@ use crate::scrub::{Change, ClusterStatus, Identity, ListPage};
 mod basis;
 mod failures;
 mod listing;
+mod properties;
 mod requests;
 mod watching;
 
