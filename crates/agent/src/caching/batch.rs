@@ -9,9 +9,7 @@ use prost::{Message, encode_length_delimiter, length_delimiter_len};
 
 use super::queue::{QueueItem, QueuedEvent};
 use kubesvc_core::wire::common::Fence;
-use kubesvc_core::wire::events::{
-    Batch, CacheUp, Checkpoint, ScopeProblem, SyncStart, cache_up,
-};
+use kubesvc_core::wire::events::{Batch, CacheUp, Checkpoint, ScopeProblem, SyncStart, cache_up};
 
 /// Maximum number of events in a batch.
 pub const MAX_BATCH_EVENTS: usize = 256;
@@ -125,7 +123,10 @@ impl BatchBuilder {
     }
 
     fn is_empty(&self) -> bool {
-        self.event_count == 0 && self.scopes.is_empty() && self.rest.added.is_empty() && self.rest.removed.is_empty()
+        self.event_count == 0
+            && self.scopes.is_empty()
+            && self.rest.added.is_empty()
+            && self.rest.removed.is_empty()
     }
 
     /// Whether `extra` bytes fit beside what is there.

@@ -46,6 +46,8 @@ impl Decoder for CachingCodec {
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<CacheDown>, Status> {
         let frame = CacheDown::decode(buffer);
-        frame.map(Some).map_err(|error| Status::internal(format!("a frame of the hub cannot be read: {error}")))
+        frame
+            .map(Some)
+            .map_err(|error| Status::internal(format!("a frame of the hub cannot be read: {error}")))
     }
 }

@@ -8,6 +8,7 @@
 //!   Otherwise (a Rewind, lost commits, a delivery that has just begun) everything read is discarded, the next batch
 //!   follows the committed one under a number never used before, and each scope goes on from SQL's checkpoint.
 //! * A scope that is added is begun once its batch is committed and the hub has answered for it.
+//! * Numbers of scopes are not used again by a later delivery, so that a late answer is not taken for its own.
 //! * Each start of a scope has a new [`ReaderId`]; what an earlier reader of it reports is ignored.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -24,7 +25,8 @@ use super::resume::{ResumeAnswer, ResumeAssembly};
 use kubesvc_core::wire::MAX_MESSAGE_BYTES;
 use kubesvc_core::wire::common::{Failure, Fence, Scope};
 use kubesvc_core::wire::events::{
-    Begin, Event, Resume, ScopeCheckpoint, ScopeDeclaration, ScopeProblem, SyncBasis, SyncStart, Synced, cache_up,
+    Begin, Event, Resume, ScopeCheckpoint, ScopeDeclaration, ScopeProblem, SyncBasis, SyncStart, Synced,
+    cache_up,
 };
 
 mod readers;
@@ -43,13 +45,29 @@ pub struct ReaderId(u64);
 pub struct DeliveryNumbers {
     seq: u64,
     reader: u64,
+    scope: u32,
 }
 
 impl DeliveryNumbers {
+    /// As if no batch had been sent, for a test of what follows.
+    #[cfg(test)]
+    pub(super) fn without_seq(self) -> Self {
+        Self { seq: 0, ..self }
+    }
+
+    /// The highest number of a scope.
+    pub fn scope(&self) -> u32 {
+        self.scope
+    }
+
     /// The higher of each.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
-        Self { seq: self.seq.max(other.seq), reader: self.reader.max(other.reader) }
+        Self {
+            seq: self.seq.max(other.seq),
+            reader: self.reader.max(other.reader),
+            scope: self.scope.max(other.scope),
+        }
     }
 }
 
@@ -100,8 +118,8 @@ pub enum DeliveryError {
     /// There are too many.
     #[error("the account has {MAX_SCOPES} scopes, which is the limit; cache fewer kinds or namespaces")]
     TooManyScopes,
-    /// The number was given to another scope of the account under this fence.
-    #[error("the number {0} belongs to another scope of the account; take the next free one")]
+    /// The number was used before.
+    #[error("the number {0} was given to another scope of the account; take the next free one")]
     NumberUsed(u32),
     /// The number belongs to no scope, or to one of another kind or namespace.
     #[error("the scope number {0} cannot be declared again; add a scope for another kind or namespace")]
@@ -192,7 +210,8 @@ pub struct AccountDelivery {
     queue: PendingQueue,
     /// `None` until the scopes are known.
     scopes: Option<BTreeMap<u32, ScopeState>>,
-    next_scope_id: u32,
+    /// Lowest number of a scope. An answer to the Begin of a former delivery names lower ones.
+    first_scope_id: u32,
     readers: BTreeMap<ReaderId, u32>,
     unacked: VecDeque<UnackedBatch>,
     /// The batch that the first unacknowledged one follows.
@@ -226,7 +245,7 @@ impl AccountDelivery {
             numbers,
             queue: PendingQueue::default(),
             scopes: None,
-            next_scope_id: 1,
+            first_scope_id: numbers.scope.saturating_add(1),
             readers: BTreeMap::new(),
             unacked: VecDeque::new(),
             acked: 0,
@@ -426,7 +445,8 @@ impl AccountDelivery {
             Stage::Detached | Stage::Beginning(_) => Vec::new(),
             Stage::AwaitingResume => {
                 let Some(answer) = self.resume.take(frame, is_known) else { return Vec::new() };
-                let covers = |(id, scope): (&u32, &ScopeState)| !scope.is_begun || answer.scopes.contains_key(id);
+                let covers =
+                    |(id, scope): (&u32, &ScopeState)| !scope.is_begun || answer.scopes.contains_key(id);
                 if !scopes.into_iter().flatten().all(covers) {
                     // It answers for scopes that were added before this Begin.
                     return Vec::new();

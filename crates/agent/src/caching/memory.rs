@@ -82,7 +82,11 @@ pub struct QueueFull {
 
 impl fmt::Display for QueueFull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the account's queue has no room for {} more bytes; wait until half of it is free", self.needed)
+        write!(
+            f,
+            "the account's queue has no room for {} more bytes; wait until half of it is free",
+            self.needed
+        )
     }
 }
 

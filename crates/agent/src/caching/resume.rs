@@ -26,11 +26,7 @@ pub(super) struct ResumeAnswer {
 
 impl ResumeAssembly {
     /// Takes a frame, and of its scopes those that are known; returns the answer once it is complete.
-    pub(super) fn take(
-        &mut self,
-        frame: Resume,
-        is_known: impl Fn(u32) -> bool,
-    ) -> Option<ResumeAnswer> {
+    pub(super) fn take(&mut self, frame: Resume, is_known: impl Fn(u32) -> bool) -> Option<ResumeAnswer> {
         let Resume { committed_seq, scopes, others, last, .. } = frame;
         self.answer.committed_seq = committed_seq;
         let known = scopes.into_iter().filter(|scope| is_known(scope.scope_id));

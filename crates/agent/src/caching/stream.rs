@@ -4,7 +4,6 @@
 //! [`CachingStream::poll`] until that says [`StreamAction::Wait`].
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Bound;
 use std::time::{Duration, Instant};
 
 use super::batch::EncodedFrame;
@@ -165,7 +164,9 @@ impl CachingStream {
     }
 
     fn max_message_bytes(&self) -> usize {
-        self.identity.as_ref().map_or(kubesvc_core::wire::MAX_MESSAGE_BYTES, |identity| identity.max_message_bytes)
+        self.identity
+            .as_ref()
+            .map_or(kubesvc_core::wire::MAX_MESSAGE_BYTES, |identity| identity.max_message_bytes)
     }
 
     fn detach(&mut self) {
@@ -312,14 +313,7 @@ impl CachingStream {
     fn next_turn(&mut self, now: Instant) -> Result<EncodedFrame, Option<Instant>> {
         let mut blocked = BlockedAccounts::default();
         let mut due = None;
-        let after = self.served.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-        let later = self.accounts.range::<str, _>((after, Bound::Unbounded)).map(|(uid, _)| uid.clone());
-        let earlier_ones = match &self.served {
-            Some(served) => self.accounts.range::<str, _>(..=served.as_str()),
-            None => self.accounts.range::<str, _>(..""),
-        };
-        let order: Vec<String> = later.chain(earlier_ones.map(|(uid, _)| uid.clone())).collect();
-        for uid in order {
+        for uid in self.turns() {
             let Some(delivery) = self.accounts.get_mut(&uid) else { continue };
             let in_flight = delivery.in_flight_bytes();
             let credit = blocked.credit_for(&self.credit, in_flight);
@@ -334,7 +328,8 @@ impl CachingStream {
                     // One batch at least, whatever the account's share is.
                     let is_alone = in_flight == 0 && needed > credit && needed <= blocked.rest(&self.credit);
                     if is_alone
-                        && let NextFrame::Batch(frame, bytes) = delivery.next_frame(needed, now, &mut self.memory)
+                        && let NextFrame::Batch(frame, bytes) =
+                            delivery.next_frame(needed, now, &mut self.memory)
                     {
                         self.credit.spend(bytes, now);
                         return Ok(self.serve(uid, frame));
@@ -344,6 +339,14 @@ impl CachingStream {
             }
         }
         self.credit_frame(&blocked, now).ok_or_else(|| earlier(due, self.give_back_at(&blocked)))
+    }
+
+    /// The accounts, beginning after the one that was served last.
+    fn turns(&self) -> Vec<String> {
+        let served = self.served.as_deref();
+        let later = self.accounts.keys().filter(|uid| served.is_none_or(|served| uid.as_str() > served));
+        let earlier = self.accounts.keys().filter(|uid| served.is_some_and(|served| uid.as_str() <= served));
+        later.chain(earlier).cloned().collect()
     }
 
     fn serve(&mut self, uid: String, frame: EncodedFrame) -> EncodedFrame {

@@ -5,9 +5,8 @@ use super::*;
 impl AccountDelivery {
     /// The number for the next scope; never used twice.
     pub fn next_scope_id(&mut self) -> u32 {
-        let id = self.next_scope_id;
-        self.next_scope_id = self.next_scope_id.saturating_add(1);
-        id
+        self.numbers.scope = self.numbers.scope.saturating_add(1);
+        self.numbers.scope
     }
 
     /// Declares the scopes that are known at the beginning. Without a call, even for none, nothing is sent.
@@ -42,7 +41,8 @@ impl AccountDelivery {
         if declaration.scope.as_ref().is_none_or(|scope| scope.kind.is_empty()) {
             return Err(DeliveryError::NoKind(id));
         }
-        if self.scopes.as_ref().is_some_and(|scopes| scopes.contains_key(&id)) {
+        let is_used = self.scopes.as_ref().is_some_and(|scopes| scopes.contains_key(&id));
+        if is_used || id < self.first_scope_id {
             return Err(DeliveryError::NumberUsed(id));
         }
         Ok(())
@@ -51,7 +51,7 @@ impl AccountDelivery {
     fn insert(&mut self, declaration: ScopeDeclaration, is_first: bool, memory: &mut QueueMemory) {
         let id = declaration.scope_id;
         let declaration = Arc::new(declaration);
-        self.next_scope_id = self.next_scope_id.max(id.saturating_add(1));
+        self.numbers.scope = self.numbers.scope.max(id);
         let scope = ScopeState {
             declaration: declaration.clone(),
             is_declared: is_first,
