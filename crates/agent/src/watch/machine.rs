@@ -283,8 +283,6 @@ impl ScopeWatch {
                 Phase::Watching(_) => false,
             };
         self.phase = Phase::NeedsList { deletes_only };
-        // A checkpoint after the start of a sync would make the scope look complete.
-        self.position.is_unsent = false;
         self.silence.since = None;
         self.attempt += 1;
     }

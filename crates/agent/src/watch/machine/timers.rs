@@ -79,6 +79,7 @@ impl ScopeWatch {
 
     /// The version, if it is to be queued alone now.
     pub(super) fn due_checkpoint(&mut self, now: Instant) -> Option<String> {
+        // In a list, a checkpoint would make the scope look complete.
         let is_watching = matches!(self.phase, Phase::Watching(_));
         if !is_watching || !self.position.is_unsent || now < self.position.queued_at + CHECKPOINT_INTERVAL {
             return None;

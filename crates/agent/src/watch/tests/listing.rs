@@ -22,6 +22,15 @@ fn scope_without_checkpoint_lists_in_pages_and_then_watches() {
 }
 
 #[test]
+fn watch_begins_at_the_version_of_the_first_page() {
+    let mut scope = Scope::unknown();
+    scope.begin_list(&[]);
+    scope.page_end("10", Some("t"));
+    assert_eq!(scope.complete("12").synced.rv, "10");
+    scope.watch_version("10");
+}
+
+#[test]
 fn fresh_checkpoint_is_resumed_and_an_old_one_is_not() {
     let start = |age: Duration, resend: bool| {
         Scope::new(ScopeStart { resource_version: "7".to_owned(), age, resend }).machine.action()
