@@ -20,6 +20,11 @@ pub use kubesvc_core::account_row::ForeignRow;
 
 pub use accounts::{AccountStore, Changes, StoredAccounts, VENDOR_TABLE};
 pub use assignments::{Assignment, AssignmentChanges, AssignmentStore};
+pub use cache::{
+    AccountBatch, BasisRow, BatchOutcome, CacheStore, EVENT_KIND, KindCount, ObjectBody, ObjectRow,
+    ObjectVersion, Relation, RemovedScope, ScopeChange, ScopeKey, ScopeRow, ScopeState, StoredProgress,
+    StoredScope, Swept,
+};
 pub use error::{Malformed, StoreError};
 pub use fences::{BatchClaim, Fence, FenceCheck, FenceStore, RaiseOutcome, StoredFence};
 pub use leader_terms::{Term, TermStore};
@@ -29,6 +34,7 @@ pub use sql::pools::PoolSettings;
 pub mod account_projection;
 mod accounts;
 mod assignments;
+mod cache;
 mod column_limits;
 pub mod copy_database;
 mod dialect;
