@@ -74,6 +74,8 @@ pub const POINTS: &[&str] = &[
     "fence:after",
     "caching-assignment:before",
     "caching-assignment:after",
+    "cache-commit:before",
+    "cache-commit:after",
     "assignments:before",
     "assignments:after",
     "term:before",

@@ -106,9 +106,10 @@ fn points_on(database: Database) -> Vec<&'static str> {
     POINTS.iter().copied().filter(|point| !is_of_followers(point)).filter(is_on).chain(later).collect()
 }
 
-/// Whether only a replica that does not lead reaches the point; `followers.rs` tries those.
+/// Whether only a replica that does not lead reaches the point; `followers.rs` tries those. No replica commits cached
+/// objects while agents stream none.
 fn is_of_followers(point: &str) -> bool {
-    point.starts_with("agent-report:")
+    ["agent-report:", "cache-commit:"].iter().any(|prefix| point.starts_with(prefix))
 }
 
 /// Whether the point is reached only where several replicas are possible, which excludes SQLite. It is first
