@@ -12,6 +12,7 @@
 //! | [`agent_status`] | the KubesvcAgent objects: registration, summaries, outboxes, disconnects, collection |
 //! | [`zone_probes`] | probes of agents for accounts without a zone |
 //! | [`static_accounts`] | accounts of an agent's own file |
+//! | [`caching`] | the streams of cached objects, and their writers |
 //! | [`table_writers`] | rows about agents: assignments, fences, lists of namespaces |
 //! | [`account_objects`] | the port for accounts at the API server |
 //! | [`local_agents`] | the port [`ConnectedAgents`](crate::connected_agents::ConnectedAgents) |
@@ -23,6 +24,7 @@
 mod account_objects;
 mod agent_admission;
 mod agent_status;
+mod caching;
 mod context;
 mod local_agents;
 mod metrics;
@@ -50,6 +52,7 @@ pub use agent_status::registration::{
     AgentObjects, AgentSummary, KnownAgent, KubeAgentObjects, OutboxWrite, RegisteredAgent, Registration,
     RegistrationError, SessionRef,
 };
+pub use caching::{BodyFormat, CachePorts, CachingSettings, MappingError, RowMapper, ScopeRows};
 pub use metrics::{HubMetrics, ReasonLabel};
 pub use settings::{
     AbsentAgentSettings, AdmissionSettings, HubSettings, ListenerSettings, Pings, SessionSettings,
@@ -68,6 +71,7 @@ use agent_admission::listener::{self, ConnectionPolicy};
 use agent_admission::{Admission, draining, server};
 use agent_status::{AgentStatus, AgentStatusWakes};
 use agent_status::{disconnects, garbage_collection, report_outbox_writer, summaries};
+use caching::Caching;
 use context::{Credentials, HubContext};
 use kubesvc_runtime::background_tasks::{BackgroundTasks, TaskRegistry};
 use kubesvc_runtime::listen::connection_limits::LogRateLimit;
@@ -126,6 +130,8 @@ pub struct HubPorts {
     pub fence_rows: Arc<dyn FenceRows>,
     /// The lists of namespaces in the rows of accounts.
     pub namespace_rows: Arc<dyn NamespaceRows>,
+    /// The tables of cached objects; absent: agents are not asked to stream any.
+    pub cache: Option<CachePorts>,
     /// The leader's clock.
     pub ticks: Arc<Ticks>,
     /// Uids of accounts that the leader reconciles again.
@@ -144,6 +150,7 @@ pub struct Hub {
     agent_status: Arc<AgentStatus>,
     admission: Arc<Admission>,
     tables: Arc<TableWriters>,
+    caching: Option<Arc<Caching>>,
     streams: Arc<AgentStreams>,
 }
 
@@ -158,6 +165,7 @@ impl Hub {
             leadership: ports.leadership,
             replicas: ports.replicas,
             metrics: HubMetrics::default(),
+            streams_objects: ports.cache.is_some(),
             log_limit: LogRateLimit::default(),
             started: Instant::now(),
             stopping: CancellationToken::new(),
@@ -198,6 +206,10 @@ impl Hub {
             agent_status: Arc::clone(&agent_status),
             objects: Arc::clone(&ports.account_objects),
         });
+        let caching = ports.cache.map(|cache| {
+            let draining = Arc::clone(&admission.draining);
+            Arc::new(Caching::new(Arc::clone(&context), Arc::clone(&sessions), draining, cache))
+        });
         let parts = Arc::new(SessionParts {
             context: Arc::clone(&context),
             sessions: Arc::clone(&sessions),
@@ -208,8 +220,9 @@ impl Hub {
             static_accounts,
             tables: Arc::clone(&tables),
         });
-        let streams = Arc::new(AgentStreams { admission: Arc::clone(&admission), parts });
-        Arc::new(Self { context, sessions, zone_probes, agent_status, admission, tables, streams })
+        let streams =
+            Arc::new(AgentStreams { admission: Arc::clone(&admission), parts, caching: caching.clone() });
+        Arc::new(Self { context, sessions, zone_probes, agent_status, admission, tables, caching, streams })
     }
 
     /// Binds the port.
@@ -252,11 +265,14 @@ impl Hub {
     /// Adds the hub's counters to a registry.
     pub fn register(&self, registry: &mut prometheus_client::registry::Registry) {
         self.context.metrics.register(registry);
+        if let Some(caching) = &self.caching {
+            caching.register(registry);
+        }
     }
 
     /// Starts the tasks of all parts.
     fn start_tasks(&self, background: &BackgroundTasks, health: &HealthReporter) {
-        let Self { sessions, zone_probes, agent_status, admission, tables, .. } = self;
+        let Self { sessions, zone_probes, agent_status, admission, tables, caching, .. } = self;
         sessions::start(background, sessions, zone_probes);
         mass_delete_guard::start(background, sessions);
         agent_admission::start(background, admission);
@@ -269,6 +285,9 @@ impl Hub {
         fences::start(background, tables);
         namespaces::start(background, tables);
         assignments::start(background, tables);
+        if let Some(caching) = caching {
+            caching::start(background, caching);
+        }
     }
 }
 

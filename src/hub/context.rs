@@ -34,6 +34,8 @@ pub(super) struct HubContext {
     pub(super) leadership: Arc<Leadership>,
     pub(super) replicas: Arc<Replicas>,
     pub(super) metrics: HubMetrics,
+    /// Whether agents may stream objects to this replica.
+    pub(super) streams_objects: bool,
     pub(super) log_limit: LogRateLimit,
     /// Start of the hub; [`Moment`]s count from here.
     pub(super) started: Instant,

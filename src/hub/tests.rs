@@ -3,6 +3,7 @@
 
 mod accounts;
 mod background;
+mod caching;
 mod connect;
 mod fakes;
 mod floods;

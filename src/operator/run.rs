@@ -253,6 +253,7 @@ impl Assembly<'_> {
             assignment_rows: Arc::new(StoredAssignments::new(Arc::clone(&self.store), replica_id)),
             fence_rows: Arc::new(StoredFences(Arc::clone(&self.store))),
             namespace_rows: Arc::new(StoredNamespaces(Arc::clone(&self.store))),
+            cache: None,
             ticks: Arc::clone(&self.ticks),
             leader: Arc::clone(&self.wakes),
             leadership: Arc::clone(&leases.leadership),

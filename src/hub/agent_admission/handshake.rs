@@ -16,6 +16,7 @@ use crate::hub::agent_admission::hello::{self, AcceptedHello, HelloRefusal, mill
 use crate::hub::agent_admission::queue::AdmissionClass;
 use crate::hub::agent_status::disconnects::{self, Disconnect};
 use crate::hub::agent_status::registration::{Registration, RegistrationError};
+use crate::hub::caching::Caching;
 use crate::hub::context::HubContext;
 use crate::hub::sessions::registry::ClaimError;
 use crate::hub::sessions::session::Session;
@@ -51,6 +52,8 @@ const FORMER_STREAM_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) struct AgentStreams {
     pub(crate) admission: Arc<Admission>,
     pub(crate) parts: Arc<SessionParts>,
+    /// The streams of cached objects; absent: this operator takes none.
+    pub(crate) caching: Option<Arc<Caching>>,
 }
 
 /// Runs the stream of one agent.
@@ -378,7 +381,11 @@ fn accepted_frame(admission: &Admission, session: &Session) -> ops::Accepted {
         replica_id: settings.replica_id.to_string(),
         approved: session.is_approved(),
         protocol: PROTOCOL_VERSION,
-        capabilities: Vec::new(),
+        capabilities: if admission.context.streams_objects {
+            vec![hello::CACHING_CAPABILITY.to_owned(), hello::ZSTD_CAPABILITY.to_owned()]
+        } else {
+            Vec::new()
+        },
         heartbeat_ms: millis(settings.sessions.heartbeat),
         max_message_bytes: u32::try_from(settings.sessions.max_message_bytes).unwrap_or(u32::MAX),
     }

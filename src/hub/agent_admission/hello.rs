@@ -21,6 +21,11 @@ const MAX_NAME_CHARS: usize = 255;
 /// Maximum length of an account uid, in characters.
 const MAX_UID_CHARS: usize = 64;
 
+/// The capability to stream objects.
+pub(crate) const CACHING_CAPABILITY: &str = "caching/1";
+/// The capability to read and write zstd.
+pub(crate) const ZSTD_CAPABILITY: &str = "zstd/1";
+
 /// A valid hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AcceptedHello {
@@ -39,6 +44,8 @@ pub(crate) struct AcceptedHello {
     pub(crate) max_message_bytes: usize,
     /// uid of kube-system of the agent's cluster; empty if unknown.
     pub(crate) cluster_uid: String,
+    /// Whether it reads zstd.
+    pub(crate) takes_zstd: bool,
 }
 
 impl AcceptedHello {
@@ -128,6 +135,7 @@ pub(crate) fn check(hello: ops::Hello, max_message_bytes: usize) -> Result<Accep
         cached,
         has_unheard: false,
         cluster_uid: hello.cluster_uid,
+        takes_zstd: hello.capabilities.iter().any(|capability| capability == ZSTD_CAPABILITY),
         max_message_bytes: if told == 0 { max_message_bytes } else { told.min(max_message_bytes) },
     })
 }

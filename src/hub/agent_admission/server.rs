@@ -21,6 +21,7 @@ use tower::{Layer, Service};
 
 use crate::hub::agent_admission::handshake::{self, AgentStreams};
 use crate::hub::agent_admission::listener::{ConnectionPolicy, DISPLACED, Peer};
+use crate::hub::caching::Caching as ObjectStreams;
 use crate::hub::context::HubContext;
 use crate::hub::{HubError, Pings};
 use kubesvc_core::wire::{events, ops};
@@ -70,7 +71,10 @@ impl Operations for OperationsService {
     }
 }
 
-struct CachingService;
+struct CachingService {
+    caching: Option<Arc<ObjectStreams>>,
+    tasks: TaskTracker,
+}
 
 #[async_trait]
 impl Caching for CachingService {
@@ -78,9 +82,14 @@ impl Caching for CachingService {
 
     async fn stream(
         &self,
-        _request: Request<Streaming<events::CacheUp>>,
+        request: Request<Streaming<events::CacheUp>>,
     ) -> Result<Response<Self::StreamStream>, Status> {
-        Err(Status::unimplemented("this operator does not take cached objects yet"))
+        let Some(caching) = self.caching.clone() else {
+            return Err(Status::unimplemented("this operator does not take cached objects yet"));
+        };
+        let (sink, frames) = mpsc::channel(MAX_QUEUED_FRAMES);
+        self.tasks.spawn(caching.run(request.into_inner(), sink));
+        Ok(Response::new(ReceiverStream::new(frames)))
     }
 }
 
@@ -92,11 +101,11 @@ pub(crate) async fn router(
 ) -> Result<Router<Stack<StreamCountingLayer, Identity>>, HubError> {
     let settings = &context.settings.listener;
     let max = context.settings.sessions.max_message_bytes;
+    let caching = CachingService { caching: streams.caching.clone(), tasks: context.tasks.clone() };
     let operations = OperationsServer::new(OperationsService { streams, tasks: context.tasks.clone() })
         .max_decoding_message_size(max)
         .max_encoding_message_size(max);
-    let caching =
-        CachingServer::new(CachingService).max_decoding_message_size(max).max_encoding_message_size(max);
+    let caching = CachingServer::new(caching).max_decoding_message_size(max).max_encoding_message_size(max);
     for service in SERVICES {
         health.set_service_status(service, tonic_health::ServingStatus::Serving).await;
     }

@@ -41,6 +41,8 @@ pub(crate) struct AgentIdentity {
     pub(crate) version: String,
     /// uid of kube-system of the cluster that the agent runs in; empty if unknown.
     pub(crate) cluster_uid: String,
+    /// Whether it reads zstd.
+    pub(crate) takes_zstd: bool,
     /// Remote address, also the key of the log rate limit.
     pub(crate) peer: Option<SocketAddr>,
 }
@@ -89,6 +91,7 @@ impl Session {
                 connect_seq: greeting.connect_seq,
                 version: greeting.version.clone(),
                 cluster_uid: greeting.cluster_uid.clone(),
+                takes_zstd: greeting.takes_zstd,
                 peer,
             },
             times: SessionTimes {

@@ -52,6 +52,11 @@ impl CachingCommands {
         self.entries.entry(uid.to_owned()).or_default().fenced = Some(epoch);
     }
 
+    /// Epoch at which the fence of an account stands for this session.
+    pub(crate) fn fenced_at(&self, uid: &str) -> Option<CachingEpoch> {
+        self.entries.get(uid)?.fenced
+    }
+
     /// Returns the epoch to which the fence must be raised for this session.
     pub(super) fn to_raise(
         &self,

@@ -206,6 +206,21 @@ impl TestHub {
         leads: Option<Arc<Leadership>>,
         replicas: Arc<Replicas>,
     ) -> Self {
+        Self::of_ports(settings, leads, replicas, None).await
+    }
+
+    /// A hub to which agents stream objects.
+    pub(super) async fn with_cache(cache: CachePorts) -> Self {
+        let replicas = Replicas::alone(&"r-0".into());
+        Self::of_ports(HubSettings::default(), None, replicas, Some(cache)).await
+    }
+
+    async fn of_ports(
+        settings: HubSettings,
+        leads: Option<Arc<Leadership>>,
+        replicas: Arc<Replicas>,
+        cache: Option<CachePorts>,
+    ) -> Self {
         let settings = HubSettings {
             replica_id: "r-0".into(),
             listener: ListenerSettings { address: "127.0.0.1".into(), port: 0, ..settings.listener },
@@ -246,6 +261,7 @@ impl TestHub {
             assignment_rows: Arc::clone(&rows) as Arc<dyn AssignmentRows>,
             fence_rows: Arc::clone(&rows) as Arc<dyn FenceRows>,
             namespace_rows: Arc::clone(&rows) as Arc<dyn NamespaceRows>,
+            cache,
             ticks: Arc::clone(&ticks),
             leader: Arc::clone(&leader),
             leadership: Arc::clone(&leadership),

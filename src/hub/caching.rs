@@ -1,0 +1,245 @@
+//! The stream of cached objects: agents send the changes of their accounts' clusters, and the hub writes them.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`opening`] | the first frame, and the session that it names |
+//! | [`stream`] | the loop of one stream: frames, answers, credit |
+//! | [`progress_reads`] | what a stream reads from the database: progress of accounts, rows of a scope |
+//! | [`stream_delivery`], [`account_delivery`] | what to do with Begin, Batch and End; pure |
+//! | [`scopes`], [`batch_check`], [`resume`], [`basis`] | declared scopes, bounds of a batch, answers; pure |
+//! | [`credit_pool`] | uncommitted bytes of each stream, and loans; pure |
+//! | [`outbox`] | frames that wait to be sent; pure |
+//! | [`transaction_batching`] | queues of a writer shard, and its transactions; pure |
+//! | [`row_mapping`] | the port that names rows, and the decoding of bodies; no I/O |
+//! | [`writer`] | the writer shards: decode, commit, retry |
+//! | [`metrics`] | `kubesvc_cache_*` |
+//!
+//! A stream is bound to the session that its first frame names, and ends with it. Its loop always reads: credit bounds
+//! what it takes. Batches go to the shard of their account, outcomes come back through the stream's [`Mailbox`]. The
+//! fence in the database decides whether a batch is written; nothing here decides who may write.
+
+mod account_delivery;
+mod basis;
+mod batch_check;
+mod credit_pool;
+mod metrics;
+mod opening;
+mod outbox;
+mod progress_reads;
+mod resume;
+mod row_mapping;
+mod scopes;
+mod stream;
+mod stream_delivery;
+mod transaction_batching;
+mod writer;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
+use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+use tonic::{Status, Streaming};
+
+use crate::hub::agent_admission::draining::Draining;
+use crate::hub::context::HubContext;
+use crate::hub::sessions::Sessions;
+use credit_pool::{CreditPool, StreamId};
+use kubesvc_core::SessionId;
+use kubesvc_core::wire::events::{CacheDown, CacheUp};
+use kubesvc_runtime::background_tasks::BackgroundTasks;
+use kubesvc_store::{CacheStore, FenceCheck, StoreError};
+use metrics::CacheMetrics;
+use transaction_batching::{LaneId, shard_of};
+use writer::Shard;
+
+pub use row_mapping::{BodyFormat, MappingError, RowMapper, ScopeRows};
+
+/// Time limit for one request to the database.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// First and maximum delay after a failure of the database, before jitter of up to half as much again.
+const RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
+/// Maximum number of accounts whose progress is read at the same time.
+const MAX_PROGRESS_READS: usize = 4;
+
+/// Sender into an agent's stream.
+type Sink = mpsc::Sender<Result<CacheDown, Status>>;
+
+/// Settings of the streams of cached objects.
+#[derive(Clone, Debug)]
+pub struct CachingSettings {
+    /// Bytes that all streams together may borrow: `kubesvc.cache.pendingBytes`.
+    pub pending_bytes: u64,
+    /// Number of writer shards: `kubesvc.cache.writers`.
+    pub writers: usize,
+    /// How bodies are stored: `kubesvc.cache.bodyFormat`.
+    pub body_format: BodyFormat,
+}
+
+impl Default for CachingSettings {
+    fn default() -> Self {
+        Self { pending_bytes: 256 * 1024 * 1024, writers: 2, body_format: BodyFormat::default() }
+    }
+}
+
+/// What the streams of cached objects need beside the rest of the hub.
+pub struct CachePorts {
+    /// The tables.
+    pub store: Arc<dyn CacheStore>,
+    /// Names the rows.
+    pub mapper: Arc<dyn RowMapper>,
+    /// Settings.
+    pub settings: CachingSettings,
+}
+
+/// The streams of cached objects of this replica, and their writers.
+pub(crate) struct Caching {
+    context: Arc<HubContext>,
+    sessions: Arc<Sessions>,
+    draining: Arc<Draining>,
+    ports: CachePorts,
+    metrics: CacheMetrics,
+    credit: Mutex<CreditPool>,
+    streams: Mutex<OpenStreams>,
+    shards: Vec<Shard>,
+    next_stream: AtomicU64,
+    next_lane: AtomicU64,
+    progress_reads: Semaphore,
+    /// One scope's rows are read at a time: they share a connection.
+    basis_reads: Semaphore,
+}
+
+/// The open streams, and which of them each session has.
+#[derive(Default)]
+struct OpenStreams {
+    mailboxes: HashMap<StreamId, Arc<Mailbox>>,
+    by_session: HashMap<SessionId, (StreamId, CancellationToken)>,
+}
+
+/// What others have for one stream; its loop empties it.
+#[derive(Default)]
+pub(super) struct Mailbox {
+    mail: Mutex<Mail>,
+    arrived: Notify,
+}
+
+#[derive(Default)]
+struct Mail {
+    /// Bounded by the batches that the stream has queued.
+    outcomes: Vec<LaneOutcome>,
+    /// Bytes lent to the stream.
+    credit: u64,
+}
+
+/// What the fence said to the batches of a lane up to a number.
+struct LaneOutcome {
+    uid: Arc<str>,
+    lane: LaneId,
+    seq: i64,
+    check: FenceCheck,
+}
+
+impl Mailbox {
+    fn post(&self, outcome: LaneOutcome) {
+        self.mail.lock().outcomes.push(outcome);
+        self.arrived.notify_one();
+    }
+
+    fn lend(&self, bytes: u64) {
+        self.mail.lock().credit += bytes;
+        self.arrived.notify_one();
+    }
+
+    fn take(&self) -> Mail {
+        std::mem::take(&mut *self.mail.lock())
+    }
+}
+
+impl Caching {
+    pub(super) fn new(
+        context: Arc<HubContext>,
+        sessions: Arc<Sessions>,
+        draining: Arc<Draining>,
+        ports: CachePorts,
+    ) -> Self {
+        let CachingSettings { pending_bytes, writers, .. } = ports.settings;
+        Self {
+            context,
+            sessions,
+            draining,
+            ports,
+            metrics: CacheMetrics::default(),
+            credit: Mutex::new(CreditPool::new(pending_bytes)),
+            streams: Mutex::default(),
+            shards: (0..writers.max(1)).map(|_| Shard::default()).collect(),
+            next_stream: AtomicU64::new(1),
+            next_lane: AtomicU64::new(1),
+            progress_reads: Semaphore::new(MAX_PROGRESS_READS),
+            basis_reads: Semaphore::new(1),
+        }
+    }
+
+    /// Runs the stream of an agent until it ends.
+    pub(super) async fn run(self: Arc<Self>, inbound: Streaming<CacheUp>, sink: Sink) {
+        stream::run(self, inbound, sink).await;
+    }
+
+    /// Adds the metrics to a registry.
+    pub(super) fn register(&self, registry: &mut Registry) {
+        self.metrics.register(registry);
+    }
+
+    /// The shard of an account.
+    fn shard(&self, uid: &str) -> &Shard {
+        &self.shards[shard_of(uid, self.shards.len())]
+    }
+
+    fn next_lane(&self) -> LaneId {
+        self.next_lane.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Lends what is free to the streams that wait for it.
+    fn lend(&self) {
+        let (loans, lent, waiting) = {
+            let mut credit = self.credit.lock();
+            (credit.lend(self.context.moment()), credit.lent(), credit.waiting())
+        };
+        self.metrics.lent_bytes.set(i64::try_from(lent).unwrap_or(i64::MAX));
+        self.metrics.streams_waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+        if loans.is_empty() {
+            return;
+        }
+        let streams = self.streams.lock();
+        for (stream, bytes) in loans {
+            // The loan of a stream that ends returns with its end.
+            if let Some(mailbox) = streams.mailboxes.get(&stream) {
+                mailbox.lend(bytes);
+            }
+        }
+    }
+}
+
+/// Delay before a request to the database that failed is repeated.
+fn retry_delay(failures: u32) -> Duration {
+    let [first, longest] = RETRY_DELAYS;
+    let delay = first.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1).min(10))).min(longest);
+    delay.mul_f64(1.0 + fastrand::f64() / 2.0)
+}
+
+async fn with_timeout<T>(request: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    let late = |_| Err(StoreError::unavailable("it does not answer"));
+    tokio::time::timeout(REQUEST_TIMEOUT, request).await.unwrap_or_else(late)
+}
+
+/// Starts the writer shards.
+pub(super) fn start(background: &BackgroundTasks, caching: &Arc<Caching>) {
+    for shard in 0..caching.shards.len() {
+        let (caching, stop) = (Arc::clone(caching), caching.context.stopping.clone());
+        let description = "Writes the changes of objects that agents stream";
+        background.spawn("cache writer", description, writer::run(caching, shard, stop));
+    }
+}

@@ -1,0 +1,368 @@
+//! One account on one Caching stream: what the hub does with Begin, Batch and End, and with what the database says.
+//! Pure: the decisions come out as [`Effect`]s, which the stream carries out.
+//!
+//! A batch is taken only if it follows the last one that was taken. Whatever does not follow gets Rewind, and what
+//! arrives after that is ignored until the agent sends Begin anew. A batch that breaks the protocol is an error, which
+//! closes the stream. Ack is sent for what is committed, and for nothing else.
+
+mod accepted_batch;
+mod effects;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use kubesvc_core::CachingEpoch;
+use kubesvc_core::wire::common::Fence;
+use kubesvc_core::wire::events::cache_down::Frame;
+use kubesvc_core::wire::events::revoked::Reason;
+use kubesvc_core::wire::events::{Ack, Batch, Begin, Revoked, Rewind};
+use kubesvc_store::{FenceCheck, StoredProgress};
+
+use super::batch_check;
+use super::resume::{self, StoredScopes};
+use super::scopes::DeclaredScopes;
+use super::transaction_batching::LaneId;
+
+pub(crate) use accepted_batch::{AcceptedBatch, AcceptedEvent, AcceptedScopeChange};
+pub(crate) use effects::{Assignment, DeliveryError, DeliveryState, Effect};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Begin is not complete.
+    Declaring,
+    /// All scopes are declared; the fence does not stand yet.
+    Waiting,
+    /// The progress is being read.
+    Resuming,
+    /// Batches are taken. Numbers of the last batch that was taken and of the last that is committed.
+    Flowing { received: i64, committed: i64 },
+    /// The agent is to send Begin anew.
+    Rewound,
+    /// The agent sends nothing more.
+    Ended { committed: i64 },
+    /// Nothing more is taken.
+    Revoked,
+}
+
+/// A batch that is not committed yet.
+#[derive(Debug)]
+struct Outstanding {
+    seq: i64,
+    bytes: u64,
+    added: Vec<u32>,
+    sync_starts: Vec<(u32, String)>,
+    synced: Vec<u32>,
+}
+
+/// One account on one stream, under one epoch.
+#[derive(Debug)]
+pub(crate) struct AccountDelivery {
+    uid: Arc<str>,
+    epoch: CachingEpoch,
+    account: Arc<str>,
+    lane: LaneId,
+    phase: Phase,
+    scopes: DeclaredScopes,
+    /// Keys of the lists that run, by scope.
+    listing: HashMap<u32, String>,
+    /// Scopes without a checkpoint.
+    unsynced: HashSet<u32>,
+    outstanding: VecDeque<Outstanding>,
+}
+
+impl AccountDelivery {
+    pub(crate) fn new(uid: Arc<str>, epoch: CachingEpoch, lane: LaneId) -> Self {
+        Self {
+            account: Arc::from(""),
+            uid,
+            epoch,
+            lane,
+            phase: Phase::Declaring,
+            scopes: DeclaredScopes::default(),
+            listing: HashMap::new(),
+            unsynced: HashSet::new(),
+            outstanding: VecDeque::new(),
+        }
+    }
+
+    /// Epoch under which it is streamed.
+    pub(crate) fn epoch(&self) -> CachingEpoch {
+        self.epoch
+    }
+
+    /// Its current lane.
+    pub(crate) fn lane(&self) -> LaneId {
+        self.lane
+    }
+
+    /// Name of the account; empty before it is assigned.
+    pub(crate) fn account(&self) -> &Arc<str> {
+        &self.account
+    }
+
+    /// Number of declared scopes.
+    pub(crate) fn scope_count(&self) -> usize {
+        self.scopes.len()
+    }
+
+    /// Whether it waits for its fence.
+    pub(crate) fn awaits_fence(&self) -> bool {
+        self.phase == Phase::Waiting
+    }
+
+    /// Whether the agent sends nothing more and everything is committed.
+    pub(crate) fn is_finished(&self) -> bool {
+        matches!(self.phase, Phase::Ended { .. }) && self.outstanding.is_empty()
+    }
+
+    /// Whether nothing more is taken. Batches that were sent before may still arrive.
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.phase == Phase::Revoked
+    }
+
+    /// State as it is counted; absent for one that is no longer streamed.
+    pub(crate) fn state(&self) -> Option<DeliveryState> {
+        match self.phase {
+            Phase::Flowing { .. } if self.unsynced.is_empty() => Some(DeliveryState::Synced),
+            Phase::Flowing { .. } => Some(DeliveryState::Listing),
+            Phase::Ended { .. } | Phase::Revoked => None,
+            Phase::Declaring | Phase::Waiting | Phase::Resuming | Phase::Rewound => {
+                Some(DeliveryState::Waiting)
+            }
+        }
+    }
+
+    pub(crate) fn fence(&self) -> Fence {
+        Fence { account_uid: self.uid.to_string(), caching_epoch: self.epoch.to_wire() }
+    }
+
+    /// Handles a frame of Begin. One that comes after the last starts over, under `lane`.
+    pub(crate) fn begin(&mut self, begin: Begin, lane: LaneId) -> Result<Vec<Effect>, DeliveryError> {
+        let mut effects = Vec::new();
+        if self.phase != Phase::Declaring {
+            effects = self.abandon();
+            *self = Self::new(Arc::clone(&self.uid), self.epoch, lane);
+        }
+        for declaration in begin.scopes {
+            let declared = self.scopes.declare(declaration);
+            declared.map_err(|why| DeliveryError::Scope { uid: Arc::clone(&self.uid), why })?;
+        }
+        if begin.last {
+            self.phase = Phase::Waiting;
+        }
+        Ok(effects)
+    }
+
+    /// Handles what is known of the assignment while the account waits for it.
+    pub(crate) fn assigned(&mut self, assignment: Assignment) -> Vec<Effect> {
+        match assignment {
+            _ if self.phase != Phase::Waiting => Vec::new(),
+            Assignment::Pending => Vec::new(),
+            Assignment::Revoked(reason) => self.revoke(reason),
+            Assignment::Stands(account) => {
+                self.account = account;
+                self.phase = Phase::Resuming;
+                vec![Effect::ReadProgress { lane: self.lane, added: None }]
+            }
+        }
+    }
+
+    /// Handles the progress that was read for Begin or for added scopes. `superseded` is the reason if another process
+    /// was elected.
+    pub(crate) fn progress(
+        &mut self,
+        added: Option<&[u32]>,
+        stored: &StoredProgress,
+        now_ms: i64,
+        superseded: Reason,
+    ) -> Vec<Effect> {
+        match (added, self.phase, stored) {
+            (None, Phase::Resuming, StoredProgress::Stands { committed, scopes }) => {
+                self.resume(*committed, &StoredScopes::new(&self.uid.clone(), scopes), now_ms)
+            }
+            // The fence fell after it was raised; whoever raises fences finds out.
+            (None, Phase::Resuming, StoredProgress::Lower(_)) => {
+                self.phase = Phase::Waiting;
+                Vec::new()
+            }
+            (None, Phase::Resuming, StoredProgress::Higher(_)) => self.revoke(superseded),
+            (None, Phase::Resuming, StoredProgress::Gone) => self.revoke(Reason::AccountGone),
+            (Some(added), Phase::Flowing { committed, .. }, StoredProgress::Stands { scopes, .. }) => {
+                let uid = Arc::clone(&self.uid);
+                let stored = StoredScopes::new(&uid, scopes);
+                self.answer(added, committed, &stored, Vec::new(), now_ms)
+            }
+            // The next batch finds out that the fence does not let it pass.
+            _ => Vec::new(),
+        }
+    }
+
+    fn resume(&mut self, committed: i64, stored: &StoredScopes<'_>, now_ms: i64) -> Vec<Effect> {
+        let declared = self.scopes.all();
+        let ids: Vec<_> = declared.iter().map(|scope| scope.id).collect();
+        let others = stored.others(&declared);
+        self.phase = Phase::Flowing { received: committed, committed };
+        let mut effects = vec![Effect::OpenLane(self.lane)];
+        effects.extend(self.answer(&ids, committed, stored, others, now_ms));
+        effects
+    }
+
+    fn answer(
+        &mut self,
+        ids: &[u32],
+        committed: i64,
+        stored: &StoredScopes<'_>,
+        others: Vec<String>,
+        now_ms: i64,
+    ) -> Vec<Effect> {
+        let mut checkpoints = Vec::with_capacity(ids.len());
+        // One that was removed since is not answered.
+        for scope in ids.iter().filter_map(|id| self.scopes.get(*id).ok()) {
+            let checkpoint = stored.checkpoint(scope, now_ms);
+            if checkpoint.rv.is_empty() {
+                self.unsynced.insert(scope.id);
+            } else {
+                self.unsynced.remove(&scope.id);
+            }
+            checkpoints.push(checkpoint);
+        }
+        let frames = resume::frames(&self.fence(), to_wire(committed), checkpoints, others);
+        frames.into_iter().map(|frame| Effect::Send(Frame::Resume(frame))).collect()
+    }
+
+    /// Handles a batch of `bytes` bytes.
+    pub(crate) fn batch(&mut self, batch: Batch, bytes: u64) -> Result<Vec<Effect>, DeliveryError> {
+        let (uid, seq) = (Arc::clone(&self.uid), batch.seq);
+        let (received, committed) = match self.phase {
+            Phase::Flowing { received, committed } => (received, committed),
+            // Sent before the agent heard of it.
+            Phase::Rewound | Phase::Revoked | Phase::Ended { .. } => return Ok(vec![Effect::Release(bytes)]),
+            Phase::Declaring | Phase::Waiting | Phase::Resuming => {
+                return Err(DeliveryError::NotResumed { uid, seq });
+            }
+        };
+        let wire_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let size = batch_check::check(&batch, wire_bytes).map_err(|why| DeliveryError::Batch {
+            uid: Arc::clone(&uid),
+            seq,
+            why,
+        })?;
+        if to_wire(received) != batch.prev {
+            let mut effects = vec![Effect::Release(bytes)];
+            effects.extend(self.rewind(committed));
+            return Ok(effects);
+        }
+        let accepted = self.accept(batch, size)?;
+        self.outstanding.push_back(Outstanding {
+            seq: accepted.batch.seq,
+            bytes,
+            added: accepted.added,
+            sync_starts: accepted.sync_starts,
+            synced: accepted.synced,
+        });
+        self.phase = Phase::Flowing { received: accepted.batch.seq, committed };
+        Ok(vec![Effect::Queue(Box::new(accepted.batch))])
+    }
+
+    /// Handles that the agent sends nothing more.
+    pub(crate) fn end(&mut self) -> Vec<Effect> {
+        match self.phase {
+            Phase::Flowing { committed, .. } => self.phase = Phase::Ended { committed },
+            Phase::Ended { .. } | Phase::Revoked => {}
+            Phase::Declaring | Phase::Waiting | Phase::Resuming | Phase::Rewound => {
+                self.phase = Phase::Ended { committed: 0 };
+            }
+        }
+        if self.outstanding.is_empty() { vec![Effect::CloseLane(self.lane)] } else { Vec::new() }
+    }
+
+    /// Handles what the fence said to all batches up to `seq`. `superseded` is the reason if another process was
+    /// elected.
+    pub(crate) fn outcome(&mut self, seq: i64, check: FenceCheck, superseded: Reason) -> Vec<Effect> {
+        if !matches!(self.phase, Phase::Flowing { .. } | Phase::Ended { .. }) {
+            return Vec::new();
+        }
+        match check {
+            FenceCheck::Passed | FenceCheck::Done => self.committed(seq),
+            FenceCheck::Rewind(committed) => self.rewind(committed),
+            // The database lost the fence. It is raised anew with nothing committed under it, and the answer to Begin
+            // waits for that.
+            FenceCheck::Lower(_) => self.rewind(0),
+            FenceCheck::Higher(_) => self.revoke(superseded),
+            FenceCheck::Gone => self.revoke(Reason::AccountGone),
+        }
+    }
+
+    fn committed(&mut self, seq: i64) -> Vec<Effect> {
+        let ack = Ack { fence: Some(self.fence()), seq: to_wire(seq) };
+        let mut effects = vec![Effect::Send(Frame::Ack(ack))];
+        let (mut bytes, mut added) = (0, Vec::new());
+        while let Some(batch) = self.outstanding.pop_front_if(|batch| batch.seq <= seq) {
+            bytes += batch.bytes;
+            added.extend(batch.added);
+            for (scope_id, sync_key) in batch.sync_starts {
+                self.unsynced.insert(scope_id);
+                // A later list of the scope has a basis of its own.
+                let is_current = self.listing.get(&scope_id) == Some(&sync_key);
+                if let Some(scope) = self.scopes.get(scope_id).ok().filter(|_| is_current) {
+                    let scope = Arc::clone(scope);
+                    effects.push(Effect::SendBasis { lane: self.lane, scope, sync_key });
+                }
+            }
+            for scope_id in &batch.synced {
+                self.unsynced.remove(scope_id);
+            }
+        }
+        effects.insert(1, Effect::Release(bytes));
+        match &mut self.phase {
+            Phase::Flowing { committed, .. } => *committed = seq.max(*committed),
+            Phase::Ended { committed } => {
+                *committed = seq.max(*committed);
+                if self.outstanding.is_empty() {
+                    effects.push(Effect::CloseLane(self.lane));
+                }
+                return effects;
+            }
+            _ => {}
+        }
+        if !added.is_empty() {
+            effects.push(Effect::ReadProgress { lane: self.lane, added: Some(added) });
+        }
+        effects
+    }
+
+    fn rewind(&mut self, committed: i64) -> Vec<Effect> {
+        let mut effects = self.abandon();
+        let ended = matches!(self.phase, Phase::Ended { .. });
+        effects.push(Effect::CountRewind);
+        if !ended {
+            self.phase = Phase::Rewound;
+            let rewind = Rewind { fence: Some(self.fence()), committed_seq: to_wire(committed) };
+            effects.push(Effect::Send(Frame::Rewind(rewind)));
+        }
+        effects
+    }
+
+    /// Handles that nothing more of the account is taken.
+    pub(crate) fn revoke(&mut self, reason: Reason) -> Vec<Effect> {
+        let mut effects = self.abandon();
+        self.phase = Phase::Revoked;
+        (self.scopes, self.listing, self.unsynced) = Default::default();
+        let revoked = Revoked { fence: Some(self.fence()), reason: reason.into() };
+        effects.push(Effect::Send(Frame::Revoked(revoked)));
+        effects
+    }
+
+    /// Drops what is not committed yet; the agent sends it again.
+    pub(crate) fn abandon(&mut self) -> Vec<Effect> {
+        let bytes = self.outstanding.drain(..).map(|batch| batch.bytes).sum();
+        let release = (bytes > 0).then_some(Effect::Release(bytes));
+        release.into_iter().chain([Effect::CloseLane(self.lane)]).collect()
+    }
+}
+
+fn to_wire(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or_default()
+}

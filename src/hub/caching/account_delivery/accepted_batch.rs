@@ -1,0 +1,173 @@
+//! A batch with the scopes that it names, and the changes of scopes in the order in which they are stored.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use kubesvc_core::CachingEpoch;
+use kubesvc_core::wire::events::{Batch, Event, ScopeProblem, SyncStart, Synced};
+use kubesvc_store::{ScopeChange, ScopeKey};
+
+use super::{AccountDelivery, DeliveryError};
+use crate::hub::caching::scopes::{DeclaredScope, ScopeError, key_of, parse_ns_group_kind};
+use crate::hub::caching::transaction_batching::{BatchSize, LaneId};
+
+/// Maximum length of a list's key, in bytes: a ULID.
+const MAX_SYNC_KEY_BYTES: usize = 26;
+/// Maximum length of a problem's text, in characters.
+const MAX_PROBLEM_CHARS: usize = 1024;
+
+/// A batch that was taken.
+#[derive(Debug, PartialEq)]
+pub(crate) struct AcceptedBatch {
+    pub(crate) lane: LaneId,
+    pub(crate) uid: Arc<str>,
+    pub(crate) epoch: CachingEpoch,
+    pub(crate) account: Arc<str>,
+    /// Number of the batch before it.
+    pub(crate) prev: i64,
+    pub(crate) seq: i64,
+    pub(crate) size: BatchSize,
+    pub(crate) events: Vec<AcceptedEvent>,
+    pub(crate) scopes: Vec<AcceptedScopeChange>,
+}
+
+/// An event with its scope.
+#[derive(Debug, PartialEq)]
+pub(crate) struct AcceptedEvent {
+    pub(crate) scope: Arc<DeclaredScope>,
+    pub(crate) event: Event,
+    /// Whether it came while its scope was being listed.
+    pub(crate) is_listed: bool,
+}
+
+/// A change of a scope.
+#[derive(Debug, PartialEq)]
+pub(crate) enum AcceptedScopeChange {
+    /// It is watched from now on.
+    Added(Arc<DeclaredScope>),
+    Other(ScopeChange),
+}
+
+/// A batch that was taken, and what follows its commit.
+pub(super) struct Accepted {
+    pub(super) batch: AcceptedBatch,
+    pub(super) added: Vec<u32>,
+    pub(super) sync_starts: Vec<(u32, String)>,
+    pub(super) synced: Vec<u32>,
+}
+
+impl AccountDelivery {
+    /// Takes a batch that follows the last one. Changes of scopes are stored in this order: removed, added, lists that
+    /// begin, lists that are complete, checkpoints, problems.
+    pub(super) fn accept(&mut self, batch: Batch, size: BatchSize) -> Result<Accepted, DeliveryError> {
+        let uid = Arc::clone(&self.uid);
+        let of_scope = |why| DeliveryError::Scope { uid: Arc::clone(&uid), why };
+        let removed: Vec<_> = batch.removed.iter().map(|text| parse_ns_group_kind(text)).collect();
+        let removed = removed.into_iter().collect::<Result<Vec<_>, _>>().map_err(of_scope)?;
+        let mut changes: Vec<_> = removed
+            .iter()
+            .cloned()
+            .map(|key| AcceptedScopeChange::Other(ScopeChange::Removed(key)))
+            .collect();
+        let mut added = Vec::with_capacity(batch.added.len());
+        for declaration in batch.added {
+            let scope = self.scopes.declare(declaration).map_err(of_scope)?;
+            self.listing.remove(&scope.id);
+            added.push(scope.id);
+            changes.push(AcceptedScopeChange::Added(scope));
+        }
+        let mut sync_starts = Vec::with_capacity(batch.sync_starts.len());
+        for start in batch.sync_starts {
+            sync_starts.push(self.sync_starts(start, &mut changes)?);
+        }
+        let events = batch.events.into_iter().map(|event| self.event(event));
+        let events = events.collect::<Result<Vec<_>, _>>().map_err(of_scope)?;
+        let mut synced = Vec::with_capacity(batch.synced.len());
+        for complete in batch.synced {
+            synced.extend(self.synced(complete, &mut changes).map_err(of_scope)?);
+        }
+        for checkpoint in batch.checkpoints {
+            let scope = self.scopes.get(checkpoint.scope_id).map_err(of_scope)?;
+            // A scope that is being listed has no checkpoint.
+            if !self.listing.contains_key(&scope.id) {
+                let change =
+                    ScopeChange::Checkpoint { scope: scope.key.clone(), resource_version: checkpoint.rv };
+                changes.push(AcceptedScopeChange::Other(change));
+            }
+        }
+        for problem in batch.problems {
+            changes.push(AcceptedScopeChange::Other(problem_change(problem).map_err(of_scope)?));
+        }
+        self.remove_scopes(&removed, &added);
+        let seq = i64::try_from(batch.seq).expect("the numbers were checked");
+        let prev = i64::try_from(batch.prev).expect("the numbers were checked");
+        let (lane, epoch, account) = (self.lane, self.epoch, Arc::clone(&self.account));
+        let batch = AcceptedBatch { lane, uid, epoch, account, prev, seq, size, events, scopes: changes };
+        Ok(Accepted { batch, added, sync_starts, synced })
+    }
+
+    fn event(&self, event: Event) -> Result<AcceptedEvent, ScopeError> {
+        let scope = Arc::clone(self.scopes.get(event.scope_id)?);
+        let is_listed = self.listing.contains_key(&scope.id);
+        Ok(AcceptedEvent { scope, event, is_listed })
+    }
+
+    fn sync_starts(
+        &mut self,
+        start: SyncStart,
+        changes: &mut Vec<AcceptedScopeChange>,
+    ) -> Result<(u32, String), DeliveryError> {
+        let SyncStart { scope_id, sync_key } = start;
+        let uid = || Arc::clone(&self.uid);
+        let scope = self.scopes.get(scope_id).map_err(|why| DeliveryError::Scope { uid: uid(), why })?;
+        let bytes = sync_key.len();
+        if sync_key.is_empty() || bytes > MAX_SYNC_KEY_BYTES {
+            return Err(DeliveryError::SyncKey { uid: uid(), scope_id, bytes });
+        }
+        self.listing.insert(scope_id, sync_key.clone());
+        // The row may be missing, or be of another account, filter or shape. Else this changes nothing.
+        changes.push(AcceptedScopeChange::Added(Arc::clone(scope)));
+        let started = ScopeChange::SyncStarted { scope: scope.key.clone(), sync_key: sync_key.clone() };
+        changes.push(AcceptedScopeChange::Other(started));
+        Ok((scope_id, sync_key))
+    }
+
+    /// Handles a complete list. Returns its scope, unless another list of the scope began since.
+    fn synced(
+        &mut self,
+        complete: Synced,
+        changes: &mut Vec<AcceptedScopeChange>,
+    ) -> Result<Option<u32>, ScopeError> {
+        let scope = self.scopes.get(complete.scope_id)?;
+        if self.listing.get(&scope.id) != Some(&complete.sync_key) {
+            return Ok(None);
+        }
+        self.listing.remove(&scope.id);
+        changes.push(AcceptedScopeChange::Other(ScopeChange::Synced {
+            scope: scope.key.clone(),
+            sync_key: complete.sync_key,
+            resource_version: complete.rv,
+            objects: i64::try_from(complete.kept.saturating_add(complete.sent)).unwrap_or(i64::MAX),
+        }));
+        Ok(Some(scope.id))
+    }
+
+    /// Forgets removed scopes, but for those that the same batch added.
+    fn remove_scopes(&mut self, removed: &[ScopeKey], added: &[u32]) {
+        let added: HashSet<_> = added.iter().copied().collect();
+        for key in removed {
+            for scope in self.scopes.remove(key, &added) {
+                self.listing.remove(&scope);
+                self.unsynced.remove(&scope);
+            }
+        }
+    }
+}
+
+fn problem_change(problem: ScopeProblem) -> Result<ScopeChange, ScopeError> {
+    let scope = problem.scope.filter(|scope| !scope.kind.is_empty());
+    let scope = scope.ok_or_else(|| ScopeError::NoScope("a problem without a kind".to_owned()))?;
+    let message = problem.failure.map(|failure| failure.message).filter(|message| !message.is_empty());
+    let problem = message.map(|message| message.chars().take(MAX_PROBLEM_CHARS).collect());
+    Ok(ScopeChange::Problem { scope: key_of(&scope), problem })
+}

@@ -1,0 +1,120 @@
+//! The opening of a stream: its first frame, the session that it names, and why a stream is closed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use tonic::Streaming;
+
+use super::Caching;
+use super::account_delivery::Assignment;
+use crate::hub::sessions::session::Session;
+use kubesvc_core::wire::events::closed::Reason;
+use kubesvc_core::wire::events::{CacheUp, Closed, Open, cache_up, revoked};
+use kubesvc_core::{AgentId, CachingEpoch};
+
+/// Time limit for the first frame.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Delay given to an agent that used its loan too slowly, or does not read.
+const OVERLOADED_RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// How a stream ends.
+#[derive(Debug, PartialEq)]
+pub(super) enum StreamEnd {
+    /// The agent ended it.
+    Gone(&'static str),
+    /// The hub closes it.
+    Closed(Closed),
+}
+
+impl StreamEnd {
+    pub(super) fn closed(reason: Reason, message: impl Into<String>) -> Self {
+        let wait = if reason == Reason::Overloaded { OVERLOADED_RETRY_DELAY } else { Duration::ZERO };
+        let retry_after_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
+        Self::Closed(Closed { reason: reason.into(), message: message.into(), retry_after_ms })
+    }
+
+    pub(super) fn malformed(message: impl Into<String>) -> Self {
+        Self::closed(Reason::Malformed, message)
+    }
+}
+
+impl Caching {
+    /// Waits for the first frame. Returns the session that it names.
+    pub(super) async fn open(&self, inbound: &mut Streaming<CacheUp>) -> Result<Arc<Session>, StreamEnd> {
+        let first = tokio::select! {
+            () = self.draining.sends_away() => return Err(self.drained()),
+            first = tokio::time::timeout(OPEN_TIMEOUT, inbound.next()) => first,
+        };
+        let frame = match first {
+            Err(_) => {
+                let message = format!("the first frame must be Open, within {OPEN_TIMEOUT:?}");
+                return Err(StreamEnd::malformed(message));
+            }
+            Ok(None) => return Err(StreamEnd::Gone("it ended before its first frame")),
+            Ok(Some(Err(_))) => return Err(StreamEnd::Gone("its first frame cannot be read")),
+            Ok(Some(Ok(frame))) => frame.frame,
+        };
+        match frame {
+            Some(cache_up::Frame::Open(open)) => self.session_of(&open),
+            _ => Err(StreamEnd::malformed("the first frame must be Open")),
+        }
+    }
+
+    /// The connected session that Open names.
+    fn session_of(&self, open: &Open) -> Result<Arc<Session>, StreamEnd> {
+        let own = &self.context.settings.replica_id;
+        let registry = &self.sessions.registry;
+        let session = registry.of_agent(&AgentId::from(open.agent_id.as_str())).filter(|session| {
+            session.id == *open.session_id
+                && session.agent.boot_id == *open.boot_id
+                && (open.replica_id.is_empty() || *own == *open.replica_id)
+                && registry.is_connected(session)
+        });
+        session.ok_or_else(|| {
+            let agent: String = open.agent_id.chars().take(191).collect();
+            let message = format!(
+                "agent {agent:?} has no session of this id and process at replica {own}; \
+                 open the stream where the session is"
+            );
+            StreamEnd::closed(Reason::WrongReplica, message)
+        })
+    }
+
+    /// The end of a stream while the replica drains its agents.
+    pub(super) fn drained(&self) -> StreamEnd {
+        StreamEnd::closed(Reason::Draining, format!("{}; connect anew", self.draining.reason()))
+    }
+
+    /// Whether the agent of a session streams an account under an epoch.
+    pub(super) fn assignment(&self, session: &Session, uid: &str, epoch: CachingEpoch) -> Assignment {
+        let Some(account) = self.context.accounts.by_uid(uid) else {
+            return if self.context.accounts.is_synced() {
+                Assignment::Revoked(revoked::Reason::AccountGone)
+            } else {
+                Assignment::Pending
+            };
+        };
+        let elected = account.status_or_default().caching.as_ref().map(|caching| caching.epoch);
+        if elected.is_some_and(|elected| elected > epoch) {
+            return Assignment::Revoked(self.superseded(session, uid));
+        }
+        // What the agent claims does not count: the fence was raised for this very session.
+        if session.cached.lock().fenced_at(uid) == Some(epoch) {
+            Assignment::Stands(account.account_name().into())
+        } else {
+            Assignment::Pending
+        }
+    }
+
+    /// Why a session's agent does not stream an account any more if its fence is higher.
+    pub(super) fn superseded(&self, session: &Session, uid: &str) -> revoked::Reason {
+        let Some(account) = self.context.accounts.by_uid(uid) else { return revoked::Reason::AccountGone };
+        let status = account.status_or_default();
+        let is_own = status.caching.as_ref().is_some_and(|caching| {
+            caching.agent_id.as_ref() == Some(&session.agent.id)
+                && caching.boot_id.as_ref() == Some(&session.agent.boot_id)
+        });
+        if is_own { revoked::Reason::Reelected } else { revoked::Reason::Superseded }
+    }
+}

@@ -1,0 +1,232 @@
+//! The rows of events: the port that names them, and the decoding of bodies. No I/O.
+
+use std::sync::Arc;
+
+use kubesvc_core::AgentId;
+use kubesvc_core::wire::common::Scope;
+use kubesvc_core::wire::events::blob::Encoding;
+use kubesvc_core::wire::events::event::{Body, Operation};
+use kubesvc_core::wire::events::{Blob, Event};
+use kubesvc_store::{ObjectBody, ObjectRow, ScopeChange, ScopeRow};
+
+use super::account_delivery::{AcceptedBatch, AcceptedEvent, AcceptedScopeChange};
+use super::transaction_batching::{DecodedBatch, RowChange};
+
+/// Level at which bodies are compressed that the agent sent uncompressed.
+const ZSTD_LEVEL: i32 = 1;
+/// Hash of a body of which the agent knows none.
+const NO_HASH: [u8; 32] = [0; 32];
+
+/// A scope or an event of which no row can be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct MappingError(pub String);
+
+/// Names the rows of accounts' scopes.
+pub trait RowMapper: Send + Sync {
+    /// Prepares the rows of a scope of an account.
+    ///
+    /// # Errors
+    /// A scope that has no rows.
+    fn scope(&self, account: &str, scope: &Scope) -> Result<Arc<dyn ScopeRows>, MappingError>;
+}
+
+/// Names the rows of one scope of an account.
+pub trait ScopeRows: Send + Sync {
+    /// Returns `kubesvc_cache.kind` of its rows.
+    fn cached_kind(&self) -> &str;
+
+    /// Returns the id of an object's row.
+    ///
+    /// # Errors
+    /// A name that no object of the scope can have.
+    fn id(&self, namespace: &str, name: &str) -> Result<String, MappingError>;
+
+    /// Returns the row of an object with its relations.
+    ///
+    /// # Errors
+    /// An event of which no row can be made.
+    fn row(&self, event: &Event, body: ObjectBody) -> Result<ObjectRow, MappingError>;
+}
+
+/// How bodies are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BodyFormat {
+    /// As JSON.
+    #[default]
+    Text,
+    /// As zstd.
+    Zstd,
+}
+
+/// Why a body is not stored.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BodyError {
+    #[error("it cannot be decompressed")]
+    Decompress(#[source] std::io::Error),
+    #[error("it cannot be compressed")]
+    Compress(#[source] std::io::Error),
+    #[error("it is no UTF-8")]
+    NotText(#[source] std::str::Utf8Error),
+}
+
+/// Something of a batch that cannot be stored. Its text names the object and shows nothing of its body.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LeftOut {
+    #[error("the scope {0:?} has no rows")]
+    Scope(Scope, #[source] MappingError),
+    #[error("an object is left out")]
+    Row(#[source] MappingError),
+    #[error("the object {namespace}/{name} is stored without its body")]
+    Body {
+        namespace: String,
+        name: String,
+        #[source]
+        why: BodyError,
+    },
+}
+
+/// Turns a batch into rows. Returns also what cannot be stored.
+pub(crate) fn decode<R>(
+    batch: AcceptedBatch,
+    agent_id: AgentId,
+    mapper: &dyn RowMapper,
+    format: BodyFormat,
+    receipt: R,
+) -> (DecodedBatch<R>, Vec<LeftOut>) {
+    let mut left_out = Vec::new();
+    let mut changes = Vec::with_capacity(batch.events.len());
+    for AcceptedEvent { scope, event, .. } in batch.events {
+        let change = match scope.rows(&batch.account, mapper) {
+            Ok(rows) => change(&**rows, event, format, &mut left_out).map_err(LeftOut::Row),
+            Err(why) => Err(LeftOut::Scope(scope.scope.clone(), why)),
+        };
+        match change {
+            Ok(change) => changes.push(change),
+            Err(why) => left_out.push(why),
+        }
+    }
+    let mut scopes = Vec::with_capacity(batch.scopes.len());
+    for change in batch.scopes {
+        match change {
+            AcceptedScopeChange::Other(change) => scopes.push(change),
+            AcceptedScopeChange::Added(scope) => match scope.rows(&batch.account, mapper) {
+                Ok(rows) => scopes.push(ScopeChange::Added(ScopeRow {
+                    key: scope.key.clone(),
+                    cached_kind: rows.cached_kind().to_owned(),
+                    shape: scope.shape.clone(),
+                    filter: scope.filter.clone(),
+                })),
+                Err(why) => left_out.push(LeftOut::Scope(scope.scope.clone(), why)),
+            },
+        }
+    }
+    let decoded = DecodedBatch {
+        lane: batch.lane,
+        uid: batch.uid,
+        epoch: batch.epoch,
+        account: batch.account,
+        agent_id,
+        prev: batch.prev,
+        seq: batch.seq,
+        size: batch.size,
+        changes,
+        scopes,
+        receipt,
+    };
+    (decoded, left_out)
+}
+
+fn change(
+    rows: &dyn ScopeRows,
+    mut event: Event,
+    format: BodyFormat,
+    left_out: &mut Vec<LeftOut>,
+) -> Result<(String, RowChange), MappingError> {
+    if event.op() == Operation::Delete {
+        return Ok((rows.id(&event.namespace, &event.name)?, RowChange::Delete));
+    }
+    let body = match event.body.take() {
+        Some(Body::Blob(blob)) => stored_body(blob, format).unwrap_or_else(|why| {
+            let (namespace, name) = (event.namespace.clone(), event.name.clone());
+            left_out.push(LeftOut::Body { namespace, name, why });
+            ObjectBody::Omitted
+        }),
+        _ => ObjectBody::Omitted,
+    };
+    if event.hash.is_empty() {
+        event.hash = NO_HASH.to_vec();
+    }
+    let row = rows.row(&event, body)?;
+    Ok((row.id.clone(), RowChange::Upsert(row)))
+}
+
+/// The body as it is stored. Its size was checked when the batch was taken.
+fn stored_body(blob: Blob, format: BodyFormat) -> Result<ObjectBody, BodyError> {
+    let is_compressed = blob.encoding() == Encoding::Zstd;
+    let size = usize::try_from(blob.size).unwrap_or(usize::MAX);
+    match format {
+        BodyFormat::Zstd if is_compressed => Ok(ObjectBody::Zstd(blob.data)),
+        BodyFormat::Zstd => {
+            zstd::bulk::compress(&blob.data, ZSTD_LEVEL).map(ObjectBody::Zstd).map_err(BodyError::Compress)
+        }
+        BodyFormat::Text => {
+            let json = if is_compressed {
+                zstd::bulk::decompress(&blob.data, size).map_err(BodyError::Decompress)?
+            } else {
+                blob.data
+            };
+            String::from_utf8(json)
+                .map(ObjectBody::Text)
+                .map_err(|error| BodyError::NotText(error.utf8_error()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JSON: &[u8] = br#"{"kind":"Pod"}"#;
+
+    fn blob(encoding: Encoding, data: Vec<u8>) -> Blob {
+        Blob { encoding: encoding.into(), size: u32::try_from(JSON.len()).expect("small"), data }
+    }
+
+    fn compressed() -> Vec<u8> {
+        zstd::bulk::compress(JSON, 1).expect("it compresses")
+    }
+
+    #[test]
+    fn a_body_is_stored_as_text_or_as_zstd_however_it_was_sent() {
+        for sent in [blob(Encoding::Raw, JSON.to_vec()), blob(Encoding::Zstd, compressed())] {
+            let text = stored_body(sent.clone(), BodyFormat::Text).expect("it is text");
+            assert_eq!(text, ObjectBody::Text("{\"kind\":\"Pod\"}".into()));
+            match stored_body(sent, BodyFormat::Zstd) {
+                Ok(ObjectBody::Zstd(data)) => {
+                    assert_eq!(zstd::bulk::decompress(&data, 100).expect("it is whole"), JSON);
+                }
+                other => unreachable!("expected zstd, got {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_body_with_more_content_than_it_says_is_not_decompressed() {
+        let data = zstd::bulk::compress(&vec![b' '; 1 << 20], 1).expect("it compresses");
+        let error = stored_body(blob(Encoding::Zstd, data), BodyFormat::Text);
+        assert!(matches!(error, Err(BodyError::Decompress(_))), "{error:?}");
+    }
+
+    #[test]
+    fn a_body_that_is_no_text_is_named_without_its_contents() {
+        let error =
+            stored_body(blob(Encoding::Raw, vec![b'a', 0xff]), BodyFormat::Text).expect_err("no text");
+        let left_out = LeftOut::Body { namespace: "ns".into(), name: "one".into(), why: error };
+        assert_eq!(
+            kubesvc_runtime::telemetry::errors::chain(&left_out),
+            "the object ns/one is stored without its body: it is no UTF-8: \
+             invalid utf-8 sequence of 1 bytes from index 1"
+        );
+    }
+}
