@@ -163,7 +163,10 @@ async fn a_crash_in_the_recovery_from_a_crash_loses_nothing_and_brings_nothing_b
 async fn a_crash_at_any_write_on_any_database_loses_nothing_and_brings_nothing_back() {
     let mut trials = Vec::new();
     for database in DATABASES {
-        let passed = |point: &&&str| database != Database::Sqlite || !is_of_replicas(point);
+        // Agents stream no objects yet.
+        let is_streamed = |point: &str| point.starts_with("cache-commit:");
+        let passed =
+            |point: &&&str| !is_streamed(point) && (database != Database::Sqlite || !is_of_replicas(point));
         let once = POINTS.iter().filter(passed).chain(CHAINS).map(|points| Trial::at(points, database));
         let later = LATER_PASSAGES.iter().map(|point| Trial::at(point, database).of_a_batch());
         trials.extend(once.chain(later));

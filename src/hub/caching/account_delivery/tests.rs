@@ -1,3 +1,5 @@
+mod invariants;
+
 use super::*;
 use kubesvc_core::wire::common::{Failure, Scope};
 use kubesvc_core::wire::events::event::{Omitted, Operation};
