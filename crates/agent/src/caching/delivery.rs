@@ -194,7 +194,6 @@ struct ScopeState {
 
 #[derive(Clone, Debug)]
 struct UnackedBatch {
-    prev: u64,
     seq: u64,
     batch: EncodedBatch,
     /// Sent on this stream.
@@ -370,7 +369,7 @@ impl AccountDelivery {
             }
         }
         let (frame, bytes) = (batch.frame.clone(), batch.bytes);
-        self.unacked.push_back(UnackedBatch { prev: self.head, seq, batch, is_sent: true });
+        self.unacked.push_back(UnackedBatch { seq, batch, is_sent: true });
         self.head = seq;
         NextFrame::Batch(frame, bytes)
     }

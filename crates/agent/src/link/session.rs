@@ -62,6 +62,7 @@ pub(super) struct LinkSession<'a> {
     leave_at: Option<Instant>,
 }
 
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, on the stack")]
 enum LinkEvent {
     Stop,
     Frame(Result<Option<HubFrame>, tonic::Status>),

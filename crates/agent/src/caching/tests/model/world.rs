@@ -427,7 +427,7 @@ impl World {
                     process.reader = Reader::of(&command);
                 }
                 ReaderCommand::Stop { .. } | ReaderCommand::StopAll => {
-                    process.former.extend(process.reader.take())
+                    process.former.extend(process.reader.take());
                 }
                 ReaderCommand::Basis { .. } => {}
             }
