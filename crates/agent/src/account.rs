@@ -5,7 +5,8 @@
 //! has ended. The work owns the client of the account's cluster, whose connections end with it. Nothing is kept here
 //! for an account that is only held: that costs memory, but no task and no connection.
 //!
-//! The only work so far is the activation of a definition.
+//! Such work is the activation of a definition. [`CachedAccounts`] runs the accounts whose objects are streamed: it
+//! chooses their scopes, and reads each.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,8 +19,13 @@ use tokio_util::sync::CancellationToken;
 use crate::account_table::Attempt;
 use kubesvc_core::wire::ops::AccountResult;
 
+mod cached_account;
+mod cached_accounts;
+mod reader_sink;
 #[cfg(test)]
 mod tests;
+
+pub(super) use cached_accounts::CachedAccounts;
 
 /// Maximum time in which stopped work comes to its end by itself; then it is cut.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);

@@ -29,7 +29,7 @@ use jiff::Timestamp;
 use crate::activation::{ActivatedAccount, Definition};
 use crate::watched_files::ReadFile;
 use kubesvc_core::wire::common::{AccountRef, Failure, Fence, failure::Class};
-use kubesvc_core::wire::ops::{AccountResult, account_result::Outcome};
+use kubesvc_core::wire::ops::{AccountResult, CachingRules, account_result::Outcome};
 
 mod listing;
 #[cfg(test)]
@@ -111,13 +111,35 @@ pub struct AccountTable {
     attempts: u64,
 }
 
+/// What the hub has ordered for the objects of an account: to be streamed under an epoch, by these rules.
+#[derive(Clone, Debug, PartialEq)]
+struct CachingOrder {
+    epoch: u64,
+    rules: Arc<CachingRules>,
+}
+
+/// An account whose objects are streamed.
+#[derive(Clone, Debug)]
+pub struct CachedAccount {
+    /// The account.
+    pub account: AccountRef,
+    /// Its definition.
+    pub definition: Arc<Definition>,
+    /// uid of kube-system of the cluster that it has reached; empty if that may not be read.
+    pub cluster_uid: String,
+    /// The epoch under which its objects are streamed.
+    pub epoch: u64,
+    /// What is streamed.
+    pub rules: Arc<CachingRules>,
+}
+
 /// One account: held, starting, or held while another definition of it starts.
 #[derive(Clone, Debug, Default)]
 struct Account {
     held: Option<HeldState>,
     starting: Option<StartingAccount>,
-    /// The epoch under which its objects are streamed.
-    cached: Option<u64>,
+    /// Under what its objects are streamed.
+    cached: Option<CachingOrder>,
 }
 
 #[derive(Clone, Debug)]
@@ -251,22 +273,46 @@ impl AccountTable {
         }
     }
 
-    /// Processes an assignment. `on` starts streaming, or continues it under a greater epoch. Otherwise,
-    /// streaming under this epoch or an older one stops. An assignment ends when its account is dropped.
-    pub fn cache(&mut self, fence: &Fence, on: bool) -> AssignmentOutcome {
+    /// Processes an assignment. With rules, it starts streaming, or continues it under a greater epoch or by other rules.
+    /// Otherwise, streaming under this epoch or an older one stops. An assignment ends when its account is dropped.
+    pub fn cache(&mut self, fence: &Fence, rules: Option<CachingRules>) -> AssignmentOutcome {
         let Some(known) = self.by_uid.get_mut(&fence.account_uid).filter(|known| known.held.is_some()) else {
             return AssignmentOutcome::Unknown;
         };
         let epoch = fence.caching_epoch;
-        match (known.cached, on) {
-            (Some(since), true) if since >= epoch => AssignmentOutcome::Late,
-            (Some(since), false) if since > epoch => AssignmentOutcome::Late,
-            (None, false) => AssignmentOutcome::Late,
-            (_, on) => {
-                known.cached = on.then_some(epoch);
-                AssignmentOutcome::Taken
-            }
+        let order = rules.map(|rules| CachingOrder { epoch, rules: Arc::new(rules) });
+        let is_late = match (&known.cached, &order) {
+            (Some(before), Some(order)) => before.epoch > epoch || before == order,
+            (Some(before), None) => before.epoch > epoch,
+            (None, order) => order.is_none(),
+        };
+        if is_late {
+            return AssignmentOutcome::Late;
         }
+        known.cached = order;
+        AssignmentOutcome::Taken
+    }
+
+    /// Ends the streaming of an account under an epoch or an older one, because the hub takes nothing more of it.
+    pub fn revoke_caching(&mut self, fence: &Fence) {
+        if let Some(known) = self.by_uid.get_mut(&fence.account_uid) {
+            known.cached.take_if(|order| order.epoch <= fence.caching_epoch);
+        }
+    }
+
+    /// The accounts whose objects are streamed.
+    pub fn cached(&self) -> Vec<CachedAccount> {
+        let cached = |known: &Account| {
+            let (held, order) = (known.held.as_ref()?, known.cached.as_ref()?);
+            Some(CachedAccount {
+                account: held.account.clone(),
+                definition: Arc::clone(&held.definition),
+                cluster_uid: held.reached.identity.kube_system_uid.clone(),
+                epoch: order.epoch,
+                rules: Arc::clone(&order.rules),
+            })
+        };
+        self.by_uid.values().filter_map(cached).collect()
     }
 
     /// Processes a lost stream: what is starting must not be answered on another stream.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use prost::Message;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
@@ -34,15 +34,44 @@ pub struct SharedParts {
     /// The accounts.
     pub table: Arc<Mutex<AccountTable>>,
     /// Starts accounts.
-    pub activator: Activator,
-    /// The accounts of the agent's own file.
-    pub own: StaticAccountFile,
+    pub activators: Activators,
+    /// Notified when other objects may have to be streamed.
+    pub caching_changed: Arc<Notify>,
     /// Whether other accounts are accepted too.
     pub dynamic_accounts: bool,
     /// The agent's metrics.
     pub metrics: AgentMetrics,
     /// Files that have changed. They wait here while the hub is not connected.
     pub changed_files: mpsc::Receiver<Vec<ReadFile>>,
+}
+
+/// Builds the activator for each account.
+#[derive(Clone, Debug)]
+pub struct Activators {
+    /// For all accounts.
+    pub all: Activator,
+    /// The accounts of the agent's own file.
+    pub own: StaticAccountFile,
+}
+
+impl Activators {
+    /// Origin of an account's definition.
+    pub fn origin(&self, name: &str, credential: Option<&Credential>) -> DefinitionOrigin {
+        if self.own.current().gives(name, credential) {
+            DefinitionOrigin::OwnFile
+        } else {
+            DefinitionOrigin::Hub
+        }
+    }
+
+    /// The activator for an account, with the policy that applies to it.
+    pub fn activator(&self, name: &str, origin: DefinitionOrigin) -> Activator {
+        let policy = match origin {
+            DefinitionOrigin::OwnFile => self.own.policy(name, &self.all.policy),
+            DefinitionOrigin::Hub => self.all.policy.clone(),
+        };
+        Activator { policy, ..self.all.clone() }
+    }
 }
 
 /// The table of accounts, what runs for them, and the reports that wait to be sent.
@@ -63,7 +92,7 @@ impl Accounts {
 
     /// Identity of the cluster that the agent runs in, if it may read it.
     pub async fn own_cluster(&self) -> Option<String> {
-        self.parts.activator.own_cluster().await
+        self.parts.activators.all.own_cluster().await
     }
 
     /// Processes an `AddAccounts`.
@@ -79,7 +108,7 @@ impl Accounts {
     }
 
     fn add_one(&mut self, account: AccountRef, definition: Definition) {
-        self.parts.own.taken(&account.name);
+        self.parts.activators.own.taken(&account.name);
         let effects = match self.objection(&account.name, definition.spec().credential.as_ref()) {
             Some(failure) => {
                 let outcome = Some(Outcome::Failure(failure));
@@ -96,11 +125,7 @@ impl Accounts {
 
     /// Origin of an account's definition.
     pub fn origin(&self, name: &str, credential: Option<&Credential>) -> DefinitionOrigin {
-        if self.parts.own.current().gives(name, credential) {
-            DefinitionOrigin::OwnFile
-        } else {
-            DefinitionOrigin::Hub
-        }
+        self.parts.activators.origin(name, credential)
     }
 
     /// Reason why this agent does not accept an account at all, if there is one.
@@ -117,17 +142,12 @@ impl Accounts {
 
     /// The accounts of the agent's own file.
     pub fn own(&self) -> &StaticAccountFile {
-        &self.parts.own
+        &self.parts.activators.own
     }
 
     /// The activator for an account, with the policy that applies to it.
     pub fn activator(&self, name: &str, origin: DefinitionOrigin) -> Activator {
-        let all = &self.parts.activator;
-        let policy = match origin {
-            DefinitionOrigin::OwnFile => self.parts.own.policy(name, &all.policy),
-            DefinitionOrigin::Hub => all.policy.clone(),
-        };
-        Activator { policy, ..all.clone() }
+        self.parts.activators.activator(name, origin)
     }
 
     /// The agent's metrics.
@@ -150,7 +170,9 @@ impl Accounts {
             tracing::warn!("ignored a caching assignment without an account from the hub");
             return;
         };
-        let outcome = self.parts.table.lock().cache(fence, assignment.on);
+        let rules = assignment.on.then(|| assignment.rules.clone().unwrap_or_default());
+        let outcome = self.parts.table.lock().cache(fence, rules);
+        self.parts.caching_changed.notify_one();
         let (epoch, on) = (fence.caching_epoch, assignment.on);
         match outcome {
             AssignmentOutcome::Taken => {
@@ -240,6 +262,7 @@ impl Accounts {
     }
 
     fn carry_out(&mut self, effects: Vec<Effect>) {
+        self.parts.caching_changed.notify_one();
         for effect in effects {
             match effect {
                 Effect::Start { attempt, account, definition } => {

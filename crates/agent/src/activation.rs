@@ -158,6 +158,35 @@ impl Activator {
         }
     }
 
+    /// A client of an account's cluster, with the credential as it is now.
+    ///
+    /// # Errors
+    /// The credential or the cluster cannot be read.
+    pub async fn connect(
+        &self,
+        definition: &Definition,
+        origin: DefinitionOrigin,
+    ) -> Result<ClusterClient, Failure> {
+        let source = self.source(definition.spec(), origin).await?;
+        Ok(ClusterClient::new(source.cluster, &self.clusters)?)
+    }
+
+    /// The kinds that a cluster serves.
+    ///
+    /// # Errors
+    /// The cluster cannot be read.
+    pub async fn served_kinds(client: ClusterClient) -> Result<Vec<ServedKind>, Failure> {
+        discovery::served_kinds(&mut ClusterReader::new(client)).await
+    }
+
+    /// The uid of the kube-system namespace of a cluster.
+    ///
+    /// # Errors
+    /// The cluster cannot be read.
+    pub async fn cluster_uid(client: ClusterClient) -> Result<String, Failure> {
+        identity::kube_system_uid(&mut ClusterReader::new(client)).await
+    }
+
     /// The uid of the kube-system namespace of the cluster that the agent runs in. `None` if the agent has no
     /// service account or may not use it, may not read the namespace, or gets no answer within
     /// [`OWN_CLUSTER_TIMEOUT`].

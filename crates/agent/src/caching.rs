@@ -1,5 +1,5 @@
 //! The agent's side of the stream of cached objects, from what scopes read to frames for the hub: pure, without
-//! tokio, a clock or a network. Time and keys come in as arguments.
+//! tokio, a clock or a network but for its last two modules. Time and keys come in as arguments.
 //!
 //! | module | owns |
 //! |---|---|
@@ -11,6 +11,7 @@
 //! | `lifetime` | when the stream is opened, closed and opened again |
 //! | [`stream`] | all accounts on one stream, in turn |
 //! | [`codec`] | frames that are encoded already, for tonic |
+//! | [`shared`], [`driver`] | the stream's state behind a lock; the task that opens, feeds and reads the stream |
 //!
 //! A driver calls [`CachingStream`]: it feeds in what the hub and the readers of scopes say, carries out
 //! [`ReaderCommand`]s, and sends what [`CachingStream::poll`] returns. Nothing here reads a cluster: a reader (one
@@ -25,10 +26,12 @@ mod batch;
 pub mod codec;
 pub mod credit;
 pub mod delivery;
+pub mod driver;
 mod lifetime;
 pub mod memory;
 mod queue;
 mod resume;
+pub mod shared;
 pub mod stream;
 #[cfg(test)]
 mod tests;
@@ -36,5 +39,7 @@ mod tests;
 pub use basis::{BasisError, ScopeBasis};
 pub use batch::EncodedFrame;
 pub use delivery::{AccountDelivery, DeliveryError, DeliveryNumbers, NextFrame, ReaderCommand, ReaderId};
+pub use driver::{HubConnection, StreamDriver, StreamNotice};
 pub use memory::{QueueFull, QueueMemory};
-pub use stream::{CachingStream, StreamAction, StreamIdentity};
+pub use shared::SharedStream;
+pub use stream::{AccountCommand, CachingStream, StreamAction, StreamIdentity};

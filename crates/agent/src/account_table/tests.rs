@@ -319,17 +319,17 @@ fn told(table: &AccountTable) -> Vec<u64> {
 fn caching_assignment_lasts_until_a_later_one_or_a_drop() {
     let mut table = holding();
     assert_eq!((told(&table), table.cached_count()), (vec![0], 0));
-    assert_eq!(table.cache(&fence(3), true), AssignmentOutcome::Taken);
+    assert_eq!(table.cache(&fence(3), Some(CachingRules::default())), AssignmentOutcome::Taken);
     assert_eq!((told(&table), table.cached_count()), (vec![3], 1));
-    assert_eq!(table.cache(&fence(3), true), AssignmentOutcome::Late, "it was told before");
-    assert_eq!(table.cache(&fence(2), false), AssignmentOutcome::Late, "that was an earlier one");
-    assert_eq!(table.cache(&fence(4), true), AssignmentOutcome::Taken);
+    assert_eq!(table.cache(&fence(3), Some(CachingRules::default())), AssignmentOutcome::Late, "it was told before");
+    assert_eq!(table.cache(&fence(2), None), AssignmentOutcome::Late, "that was an earlier one");
+    assert_eq!(table.cache(&fence(4), Some(CachingRules::default())), AssignmentOutcome::Taken);
     table.stream_lost();
     table.add(account("u", "a", 6), definition("other"));
     assert_eq!(told(&table), [4], "neither a lost stream nor a new definition touches it");
-    assert_eq!(table.cache(&fence(4), false), AssignmentOutcome::Taken);
-    assert_eq!(table.cache(&fence(4), false), AssignmentOutcome::Late);
-    assert_eq!(table.cache(&fence(5), true), AssignmentOutcome::Taken);
+    assert_eq!(table.cache(&fence(4), None), AssignmentOutcome::Taken);
+    assert_eq!(table.cache(&fence(4), None), AssignmentOutcome::Late);
+    assert_eq!(table.cache(&fence(5), Some(CachingRules::default())), AssignmentOutcome::Taken);
     table.drop_account(account("u", "a", 9));
-    assert_eq!((table.cached_count(), table.cache(&fence(6), true)), (0, AssignmentOutcome::Unknown));
+    assert_eq!((table.cached_count(), table.cache(&fence(6), Some(CachingRules::default()))), (0, AssignmentOutcome::Unknown));
 }

@@ -10,6 +10,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
 use crate::activation::identity::{ClusterReader, JSON, Metadata, parse};
+use kubesvc_core::cache::selection::ServedKind;
 use kubesvc_core::failure::truncate;
 use kubesvc_core::wire::common::{Failure, Scope};
 use kubesvc_core::wire::ops::{AccountSpec, DiscoveredKind};
@@ -39,18 +40,6 @@ const DEFAULT_KINDS: [(&str, &str); 12] = [
 ];
 /// Maximum number of kinds that an account may name; further ones are ignored.
 const MAX_NAMED_KINDS: usize = 500;
-
-/// A kind that a cluster serves, in one version: the preferred version, if it serves the kind.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ServedKind {
-    pub(super) group: String,
-    pub(super) version: String,
-    pub(super) kind: String,
-    pub(super) plural: String,
-    pub(super) namespaced: bool,
-    pub(super) list: bool,
-    pub(super) watch: bool,
-}
 
 /// Returns all kinds, in the order in which the server lists their groups.
 pub(super) async fn served_kinds(reader: &mut ClusterReader) -> Result<Vec<ServedKind>, Failure> {
@@ -141,8 +130,8 @@ fn take_group(group: AggregatedGroup<'_>, found: &mut KindSet) {
                 group: group.metadata.name.to_string(),
                 version: version.version.to_string(),
                 kind: kind.kind.into_owned(),
-                list: serves("list"),
-                watch: serves("watch"),
+                listable: serves("list"),
+                watchable: serves("watch"),
                 plural: resource.resource.into_owned(),
                 namespaced: resource.scope == "Namespaced",
             });
@@ -232,15 +221,15 @@ async fn legacy_resources(
             continue;
         }
         let serves = |verb: &str| resource.verbs.iter().any(|known| known == verb);
-        let (list, watch) = (serves("list"), serves("watch"));
+        let (listable, watchable) = (serves("list"), serves("watch"));
         found.add(ServedKind {
             group: group.to_owned(),
             version: version.to_owned(),
             kind: resource.kind.into_owned(),
             plural: resource.name.into_owned(),
             namespaced: resource.namespaced,
-            list,
-            watch,
+            listable,
+            watchable,
         });
     }
     Ok(())
@@ -311,7 +300,7 @@ fn discovered(serving: Option<&ServedKind>, kind: &str, group: &str, spec: &Acco
     } else if spec.only_namespaced_resources && !known.namespaced {
         "it is cluster-wide, and onlyNamespacedResources is set"
     } else {
-        match (known.list, known.watch) {
+        match (known.listable, known.watchable) {
             (true, true) => "",
             (false, true) => "it cannot be listed",
             (true, false) => "it cannot be watched",
@@ -327,8 +316,8 @@ fn discovered(serving: Option<&ServedKind>, kind: &str, group: &str, spec: &Acco
     };
     DiscoveredKind {
         scope: Some(scope),
-        listable: known.list,
-        watchable: known.watch,
+        listable: known.listable,
+        watchable: known.watchable,
         reason: reason.to_owned(),
     }
 }

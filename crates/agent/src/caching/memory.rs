@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use kubesvc_core::wire::events::Event;
+
 /// Bytes that an account may always queue.
 pub const OWN_QUEUE_BYTES: usize = 64 * 1024;
 /// Maximum number of bytes that an account may queue, its own share included; a single larger event is queued alone.
@@ -74,10 +76,12 @@ impl QueueShare {
 
 /// The account's queue has no room for an event. Its reader closes the watch and opens it again after the last event
 /// that was accepted, once half of the queue is free; a list waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct QueueFull {
     /// Bytes that the event needs.
     pub needed: usize,
+    /// The event, which was not queued.
+    pub event: Box<Event>,
 }
 
 impl fmt::Display for QueueFull {

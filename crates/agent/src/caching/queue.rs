@@ -203,7 +203,7 @@ impl PendingQueue {
         let is_alone = self.places.len() == usize::from(replaced.is_some());
         if !self.share.allows(bytes, is_alone, memory) {
             self.refused = needed;
-            return Err(QueueFull { needed });
+            return Err(QueueFull { needed, event: Box::new(event) });
         }
         self.refused = 0;
         if let Some((place, queued_at, _)) = replaced {

@@ -1,6 +1,7 @@
 //! Selection of kinds.
 
-use crate::activation::discovery::{ServedKind, chosen_kinds};
+use crate::activation::discovery::chosen_kinds;
+use kubesvc_core::cache::selection::ServedKind;
 use kubesvc_core::wire::ops::AccountSpec;
 
 fn served(group: &str, kind: &str, namespaced: bool, verbs: &str) -> ServedKind {
@@ -10,8 +11,8 @@ fn served(group: &str, kind: &str, namespaced: bool, verbs: &str) -> ServedKind 
         kind: kind.to_owned(),
         plural: format!("{}s", kind.to_lowercase()),
         namespaced,
-        list: verbs.contains("list"),
-        watch: verbs.contains("watch"),
+        listable: verbs.contains("list"),
+        watchable: verbs.contains("watch"),
     }
 }
 

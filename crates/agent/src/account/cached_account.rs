@@ -1,0 +1,326 @@
+//! What runs for an account whose objects are streamed: the choice of its scopes, and a reader for each.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc};
+use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tokio::time::{Instant, sleep_until};
+use tracing::Instrument as _;
+
+use crate::account::reader_sink::ScopeSink;
+use crate::account_table;
+use crate::activation::{Activator, DefinitionOrigin};
+use crate::caching::{BasisError, ReaderCommand, ReaderId, ScopeBasis, SharedStream};
+use crate::cluster::ClusterClient;
+use crate::scrub::{ClusterScopedKinds, ObjectRules, SPLICE_VERSION, Scrubber};
+use crate::watch::{ReaderContext, ReaderInput, ScopeReader, ScopeStart, ScopeTiming, ScopeWatch};
+use crate::wire_failure::after_send;
+use kubesvc_core::cache::fingerprints;
+use kubesvc_core::cache::object_filter::ObjectFilter;
+use kubesvc_core::cache::rules::{AccountRules, OperatorRules};
+use kubesvc_core::cache::selection::{SelectedScope, ServedKind, select};
+use kubesvc_core::wire::common::Failure;
+use kubesvc_core::wire::common::failure::Class;
+use kubesvc_core::wire::events::ScopeDeclaration;
+use kubesvc_runtime::telemetry::errors::chain;
+
+/// Interval between looks at what the cluster serves.
+const DISCOVERY_INTERVAL: Duration = Duration::from_secs(30);
+/// Minimum interval between looks that readers ask for.
+const MIN_DISCOVERY_INTERVAL: Duration = Duration::from_secs(5);
+/// Maximum number of inputs that wait for a reader. It has one basis at a time, and is told little else.
+const MAX_READER_INPUTS: usize = 8;
+
+/// What an account is told.
+#[derive(Debug)]
+pub(super) enum AccountInput {
+    /// A command for its readers.
+    Command(ReaderCommand),
+    /// Its definition or its rules are others now.
+    Changed(account_table::CachedAccount),
+}
+
+/// Reads the objects of one account under one fence, until it is dropped.
+#[derive(Debug)]
+pub(super) struct CachedAccount {
+    pub(super) account: account_table::CachedAccount,
+    /// Connects to the account's cluster, and where its definition comes from.
+    pub(super) activator: (Activator, DefinitionOrigin),
+    pub(super) shared: Arc<SharedStream>,
+    pub(super) context: ReaderContext,
+    pub(super) inputs: mpsc::UnboundedReceiver<AccountInput>,
+    pub(super) state: AccountState,
+}
+
+/// What runs of an account at present.
+#[derive(Debug, Default)]
+pub(super) struct AccountState {
+    client: Option<ClusterClient>,
+    /// Declared scopes by their numbers.
+    scopes: BTreeMap<u32, WatchedScope>,
+    is_declared: bool,
+    cluster_scoped_kinds: Arc<ClusterScopedKinds>,
+    readers: HashMap<ReaderId, RunningReader>,
+    running: JoinSet<()>,
+    look: Arc<Notify>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct WatchedScope {
+    selected: SelectedScope,
+    shape: String,
+    filter: String,
+}
+
+#[derive(Debug)]
+struct RunningReader {
+    scope_id: u32,
+    inputs: mpsc::Sender<ReaderInput>,
+    task: AbortHandle,
+}
+
+impl Drop for RunningReader {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl WatchedScope {
+    fn declaration(&self, scope_id: u32) -> ScopeDeclaration {
+        ScopeDeclaration {
+            scope_id,
+            scope: Some(self.selected.scope.clone()),
+            shape: self.shape.clone(),
+            filter: self.filter.clone(),
+        }
+    }
+}
+
+impl CachedAccount {
+    /// Reads the account, for ever.
+    pub(super) async fn run(mut self) {
+        let mut next_look = Instant::now();
+        let look = Arc::clone(&self.state.look);
+        loop {
+            tokio::select! {
+                input = self.inputs.recv() => match input {
+                    Some(AccountInput::Command(command)) => self.execute(command),
+                    Some(AccountInput::Changed(account)) => {
+                        self.account = account;
+                        self.state.client = None;
+                        next_look = Instant::now();
+                    }
+                    None => return,
+                },
+                Some(ended) = self.state.running.join_next_with_id() => self.ended(ended),
+                () = look.notified() => {
+                    // A credential that is refused may have been renewed.
+                    self.state.client = None;
+                    next_look = next_look.min(Instant::now() + MIN_DISCOVERY_INTERVAL);
+                }
+                () = sleep_until(next_look) => {
+                    if let Err(failure) = self.look().await {
+                        tracing::warn!(class = %failure.class().as_str_name(), "the objects of the account cannot be read: {}", failure.message);
+                    }
+                    next_look = Instant::now() + DISCOVERY_INTERVAL;
+                }
+            }
+        }
+    }
+
+    /// Looks at what the cluster serves, and changes what is watched.
+    async fn look(&mut self) -> Result<(), Failure> {
+        let client = match &self.state.client {
+            Some(client) => client.clone(),
+            None => self.connect().await?,
+        };
+        let served = Activator::served_kinds(client).await?;
+        self.apply(&served);
+        Ok(())
+    }
+
+    /// Connects anew. Readers go on over the new connections.
+    async fn connect(&mut self) -> Result<ClusterClient, Failure> {
+        let (activator, origin) = &self.activator;
+        let client = activator.connect(&self.account.definition, *origin).await?;
+        let uid = Activator::cluster_uid(client.clone()).await?;
+        if uid != self.account.cluster_uid {
+            return Err(after_send(
+                Class::ClusterMismatch,
+                format!(
+                    "the cluster is another one than the account was activated with (kube-system has uid {uid:?}, and had {:?}); nothing of it is read",
+                    self.account.cluster_uid
+                ),
+            ));
+        }
+        for reader in self.state.readers.values() {
+            // One that has no room has been told of much, and fails with the former client.
+            let _ = reader.inputs.try_send(ReaderInput::Client(client.clone()));
+        }
+        self.state.client = Some(client.clone());
+        Ok(client)
+    }
+
+    fn apply(&mut self, served: &[ServedKind]) {
+        let rules = &self.account.rules;
+        let (operator, _) = OperatorRules::from_wire(rules);
+        let (account, _) = AccountRules::from_wire(self.account.definition.spec(), rules);
+        let selection = select(served, &operator, &account);
+        if !self.state.is_declared {
+            for left_out in selection.left_out.iter().filter(|left_out| !left_out.is_expected()) {
+                tracing::info!("not cached: {left_out}");
+            }
+        }
+        let cluster_scoped = served.iter().filter(|kind| !kind.namespaced);
+        self.state.cluster_scoped_kinds =
+            Arc::new(cluster_scoped.map(|kind| (kind.group.clone(), kind.kind.clone())).collect());
+        let wanted = selection.scopes.into_iter().map(|selected| {
+            let shape =
+                fingerprints::shape(&selected.scope, SPLICE_VERSION, &rules.meta_keys, &rules.mapping);
+            let filter = ObjectFilter::of(&account, &selected).digest();
+            (selected.key().to_string(), WatchedScope { selected, shape, filter })
+        });
+        let commands = self.declare(wanted.collect());
+        commands.into_iter().for_each(|command| self.execute(command));
+    }
+
+    /// Tells the delivery which scopes have come, changed and gone.
+    fn declare(&mut self, mut wanted: BTreeMap<String, WatchedScope>) -> Vec<ReaderCommand> {
+        let uid = &self.account.account.uid;
+        let AccountState { scopes, is_declared, .. } = &mut self.state;
+        self.shared.change(|stream, _| {
+            let Some((delivery, memory)) = stream.account(uid) else { return Vec::new() };
+            let mut commands = Vec::new();
+            scopes.retain(|id, scope| match wanted.remove(&scope.selected.key().to_string()) {
+                None => {
+                    commands.extend(delivery.remove_scope(*id, memory));
+                    false
+                }
+                Some(now) => {
+                    if now != *scope {
+                        *scope = now;
+                        match delivery.redeclare_scope(scope.declaration(*id), memory) {
+                            Ok(command) => commands.extend(command),
+                            Err(error) => tracing::error!("{error}"),
+                        }
+                    }
+                    true
+                }
+            });
+            if wanted.is_empty() && *is_declared {
+                return commands;
+            }
+            let mut declarations = Vec::new();
+            for scope in wanted.into_values() {
+                let id = delivery.next_scope_id();
+                declarations.push(scope.declaration(id));
+                scopes.insert(id, scope);
+            }
+            *is_declared = true;
+            if let Err(error) = delivery.declare(declarations, memory) {
+                tracing::error!("{error}");
+            }
+            commands
+        })
+    }
+
+    fn execute(&mut self, command: ReaderCommand) {
+        match command {
+            ReaderCommand::Watch { reader, scope_id, resource_version } => {
+                self.start(reader, scope_id, ScopeStart { resource_version, ..ScopeStart::default() }, 0);
+            }
+            ReaderCommand::List { reader, scope_id, objects, all_bodies } => {
+                let start = ScopeStart { resend: all_bodies, ..ScopeStart::default() };
+                self.start(reader, scope_id, start, objects);
+            }
+            ReaderCommand::Basis { reader, sync_key, rows } => self.tell_basis(reader, sync_key, rows),
+            ReaderCommand::Stop { reader } => drop(self.state.readers.remove(&reader)),
+            ReaderCommand::StopAll => self.state.readers.clear(),
+        }
+    }
+
+    fn tell_basis(&mut self, reader: ReaderId, sync_key: String, rows: Result<ScopeBasis, BasisError>) {
+        let Some(running) = self.state.readers.get(&reader) else { return };
+        let failure = |error: BasisError| after_send(Class::Internal, chain(&error));
+        let (rows, error) = match rows {
+            Ok(rows) => (Some(rows), None),
+            Err(error) => (None, Some(Err(failure(error)))),
+        };
+        let frames = rows.into_iter().flat_map(ScopeBasis::into_frames);
+        let frames = frames.map(move |frame| frame.map_err(failure)).chain(error);
+        let input = ReaderInput::Basis { sync_key, frames: Box::new(frames) };
+        if running.inputs.try_send(input).is_err() {
+            let scope_id = running.scope_id;
+            self.restart(scope_id);
+        }
+    }
+
+    /// Begins the list of a scope anew.
+    fn restart(&mut self, scope_id: u32) {
+        let uid = &self.account.account.uid;
+        let command =
+            self.shared.change(|stream, _| stream.account(uid).and_then(|(account, _)| account.relist(scope_id)));
+        if let Some(command) = command {
+            self.execute(command);
+        }
+    }
+
+    fn start(&mut self, reader: ReaderId, scope_id: u32, start: ScopeStart, objects: u64) {
+        self.state.readers.retain(|_, running| running.scope_id != scope_id);
+        let (Some(scope), Some(client)) = (self.state.scopes.get(&scope_id), &self.state.client) else {
+            // The scope is gone, or the credential is being read again: the next look begins what has no reader.
+            return;
+        };
+        let rules = &self.account.rules;
+        let spec = self.account.definition.spec();
+        let scope = &scope.selected.scope;
+        let is_secret = scope.group.is_empty() && scope.kind == "Secret";
+        let object_rules = ObjectRules {
+            api_version: fingerprints::api_version(scope),
+            kind: scope.kind.clone(),
+            namespace: scope.namespace.clone(),
+            meta_keys: rules.meta_keys.clone().into(),
+            omit_namespaces: Arc::new(spec.omit_namespaces.iter().cloned().collect()),
+            only_spinnaker_managed: rules.only_spinnaker_managed,
+            is_secret,
+            is_crd: scope.group == "apiextensions.k8s.io" && scope.kind == "CustomResourceDefinition",
+            cluster_scoped_kinds: Arc::clone(&self.state.cluster_scoped_kinds),
+        };
+        let machine =
+            ScopeWatch::new(ScopeTiming::from(&**rules), start, fastrand::u64(..), Instant::now().into_std());
+        let (inputs, receiver) = mpsc::channel(MAX_READER_INPUTS);
+        let sink = ScopeSink {
+            shared: Arc::clone(&self.shared),
+            account_uid: self.account.account.uid.as_str().into(),
+            reader,
+            scope_id,
+            look: Arc::clone(&self.state.look),
+        };
+        let running = ScopeReader::new(
+            (client.clone(), scope),
+            (Scrubber::new(object_rules), is_secret),
+            (machine, objects),
+            self.context.clone(),
+            (receiver, sink),
+        );
+        let span = tracing::debug_span!("scope", kind = %scope.kind, group = %scope.group, namespace = %scope.namespace);
+        let task = self.state.running.spawn(Box::pin(running.run()).instrument(span));
+        self.state.readers.insert(reader, RunningReader { scope_id, inputs, task });
+    }
+
+    /// A reader has ended: it was stopped, or it has panicked, and its list begins anew.
+    fn ended(&mut self, ended: Result<(Id, ()), JoinError>) {
+        let Err(error) = ended else { return };
+        if error.is_cancelled() {
+            return;
+        }
+        let id = error.id();
+        tracing::error!("the reader of a scope has panicked, and begins anew");
+        let scope = self.state.readers.values().find(|running| running.task.id() == id);
+        if let Some(scope_id) = scope.map(|running| running.scope_id) {
+            self.restart(scope_id);
+        }
+    }
+}

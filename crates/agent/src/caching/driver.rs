@@ -1,0 +1,222 @@
+//! The driver of the stream: opens it over the connection of the session, sends what the state has to send, and feeds in
+//! what the hub answers.
+
+use std::sync::Arc;
+
+use http::uri::PathAndQuery;
+use tokio::sync::{mpsc, watch};
+use tokio::time::sleep_until;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::client::Grpc;
+use tonic::transport::Channel;
+use tonic::{Request, Status, Streaming};
+
+use super::batch::EncodedFrame;
+use super::codec::{CachingCodec, STREAM_PATH};
+use super::shared::SharedStream;
+use super::stream::{AccountCommand, FrameOutcome, StreamAction, StreamIdentity};
+use kubesvc_core::wire::MAX_MESSAGE_BYTES;
+use kubesvc_core::wire::common::Fence;
+use kubesvc_core::wire::events::CacheDown;
+use kubesvc_runtime::shutdown::spawn_named;
+
+/// Maximum number of frames that wait to be sent, or to be read.
+const MAX_QUEUED_FRAMES: usize = 16;
+
+/// A connection to a hub that takes cached objects.
+#[derive(Clone, Debug)]
+pub struct HubConnection {
+    /// The connection of the session.
+    pub channel: Channel,
+    /// The session.
+    pub identity: StreamIdentity,
+}
+
+/// What the hub wants of the accounts that are streamed.
+#[derive(Debug)]
+pub enum StreamNotice {
+    /// A command for the readers of an account.
+    Command(AccountCommand),
+    /// The hub takes nothing more of an account under this fence.
+    Revoked(Fence),
+}
+
+/// What the hub sends on the stream of this number; `None` at its end.
+type Received = (u64, Option<CacheDown>);
+
+/// The driver of the stream.
+#[derive(Debug)]
+pub struct StreamDriver {
+    shared: Arc<SharedStream>,
+    connection: watch::Receiver<Option<HubConnection>>,
+    /// Few for each scope, as the state sends a command only after its reader has answered the one before.
+    notices: mpsc::UnboundedSender<StreamNotice>,
+    open: Option<OpenStream>,
+    received: (mpsc::Sender<Received>, mpsc::Receiver<Received>),
+}
+
+/// A stream that is open, or being opened. Dropping it ends it.
+#[derive(Debug)]
+struct OpenStream {
+    number: u64,
+    outbound: mpsc::Sender<EncodedFrame>,
+    _reading: AbortOnDropHandle<()>,
+}
+
+impl StreamDriver {
+    /// A driver for the sessions that `connection` names.
+    pub fn new(
+        shared: Arc<SharedStream>,
+        connection: watch::Receiver<Option<HubConnection>>,
+        notices: mpsc::UnboundedSender<StreamNotice>,
+    ) -> Self {
+        Self { shared, connection, notices, open: None, received: mpsc::channel(MAX_QUEUED_FRAMES) }
+    }
+
+    /// Drives the stream until the link is gone.
+    pub async fn run(mut self) {
+        self.connection.mark_changed();
+        let mut unsent = None;
+        loop {
+            let until = match unsent {
+                Some(_) => None,
+                None => match self.shared.drive(|state, now| state.poll(now)) {
+                    StreamAction::Open { stream, frame } => {
+                        self.open(stream, frame);
+                        continue;
+                    }
+                    StreamAction::Close => {
+                        self.open = None;
+                        continue;
+                    }
+                    StreamAction::Send(frame) => {
+                        unsent = Some(frame);
+                        None
+                    }
+                    StreamAction::Wait(until) => until,
+                },
+            };
+            let due = async {
+                match until {
+                    Some(until) => sleep_until(until.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                permit = reserve(self.open.as_ref()), if unsent.is_some() => {
+                    match (permit, unsent.take()) {
+                        (Some(permit), Some(frame)) => permit.send(frame),
+                        // What was to be sent is sent again on the next stream.
+                        _ => self.ended(),
+                    }
+                }
+                changed = self.connection.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    unsent = None;
+                    self.connection_changed();
+                }
+                Some((stream, frame)) = self.received.1.recv() => {
+                    if frame.is_none() {
+                        unsent = None;
+                    }
+                    self.received(stream, frame);
+                }
+                () = self.shared.changed(), if unsent.is_none() => {}
+                () = due => {}
+            }
+        }
+    }
+
+    fn connection_changed(&mut self) {
+        self.open = None;
+        let identity = self.connection.borrow_and_update().as_ref().map(|connection| connection.identity.clone());
+        self.shared.drive(|state, _| state.session_changed(identity));
+    }
+
+    fn open(&mut self, number: u64, first: EncodedFrame) {
+        let Some(channel) = self.connection.borrow().as_ref().map(|connection| connection.channel.clone()) else {
+            return self.shared.drive(|state, now| state.ended(number, now));
+        };
+        let (outbound, frames) = mpsc::channel(MAX_QUEUED_FRAMES);
+        // The queue is new, so there is room.
+        let _ = outbound.try_send(first);
+        let received = self.received.0.clone();
+        let reading = spawn_named("stream of cached objects", async move {
+            match call(channel, frames).await {
+                Ok(inbound) => read(number, inbound, &received).await,
+                Err(status) => tracing::info!(code = ?status.code(), "the hub takes no stream of cached objects: {}", status.message()),
+            }
+            let _ = received.send((number, None)).await;
+        });
+        self.open = Some(OpenStream { number, outbound, _reading: reading });
+    }
+
+    fn ended(&mut self) {
+        if let Some(open) = self.open.take() {
+            self.shared.drive(|state, now| state.ended(open.number, now));
+        }
+    }
+
+    fn received(&mut self, number: u64, frame: Option<CacheDown>) {
+        // What a former stream still says is late.
+        if self.open.as_ref().is_none_or(|open| open.number != number) {
+            return;
+        }
+        let Some(frame) = frame else { return self.ended() };
+        let outcome = self.shared.drive(|state, now| state.frame(number, frame, now));
+        let FrameOutcome { commands, revoked, closed, is_unknown } = outcome;
+        if is_unknown {
+            tracing::debug!("ignored a frame of an unknown type on the stream of cached objects");
+        }
+        // Fails if the receiver is gone: the agent is stopping.
+        for command in commands {
+            let _ = self.notices.send(StreamNotice::Command(command));
+        }
+        if let Some((fence, reason)) = revoked {
+            tracing::info!(uid = %fence.account_uid, epoch = fence.caching_epoch, reason = reason.as_str_name(), "caching is revoked");
+            let _ = self.notices.send(StreamNotice::Revoked(fence));
+        }
+        if let Some(closed) = closed {
+            tracing::info!(reason = closed.reason().as_str_name(), "the hub closed the stream of cached objects: {}", closed.message);
+            self.open = None;
+        }
+    }
+}
+
+/// Room for a frame; `None` if there is no stream, or if it has ended.
+async fn reserve(open: Option<&OpenStream>) -> Option<mpsc::Permit<'_, EncodedFrame>> {
+    open?.outbound.reserve().await.ok()
+}
+
+async fn call(
+    channel: Channel,
+    frames: mpsc::Receiver<EncodedFrame>,
+) -> Result<Streaming<CacheDown>, Status> {
+    let mut client = Grpc::new(channel)
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES);
+    client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+    let path = PathAndQuery::from_static(STREAM_PATH);
+    let response = client.streaming(Request::new(ReceiverStream::new(frames)), path, CachingCodec).await?;
+    Ok(response.into_inner())
+}
+
+async fn read(number: u64, mut inbound: Streaming<CacheDown>, received: &mpsc::Sender<Received>) {
+    loop {
+        match inbound.message().await {
+            Ok(Some(frame)) => {
+                if received.send((number, Some(frame))).await.is_err() {
+                    return;
+                }
+            }
+            Ok(None) => return,
+            Err(status) => {
+                tracing::info!(code = ?status.code(), "the stream of cached objects broke: {}", status.message());
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The state of the stream, shared by its driver and by the readers of all accounts.
+
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::memory::QueueMemory;
+use super::stream::CachingStream;
+
+/// The state of the stream. Each change of it wakes the driver.
+#[derive(Debug)]
+pub struct SharedStream {
+    state: Mutex<CachingStream>,
+    changed: Notify,
+    room: Notify,
+}
+
+impl SharedStream {
+    /// A stream without accounts.
+    pub fn new(memory: QueueMemory) -> Self {
+        let state = Mutex::new(CachingStream::new(memory, now()));
+        Self { state, changed: Notify::new(), room: Notify::new() }
+    }
+
+    /// Changes the state, and wakes the driver.
+    pub fn change<T>(&self, change: impl FnOnce(&mut CachingStream, Instant) -> T) -> T {
+        let result = change(&mut self.state.lock(), now());
+        self.changed.notify_one();
+        result
+    }
+
+    /// The same for the driver itself, which looks again anyway. Queues may have room afterwards.
+    pub(super) fn drive<T>(&self, change: impl FnOnce(&mut CachingStream, Instant) -> T) -> T {
+        let result = change(&mut self.state.lock(), now());
+        self.room.notify_waiters();
+        result
+    }
+
+    /// Waits until a change has woken the driver.
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Waits until half of the queue of an account is free. One without a queue has room for all.
+    pub async fn room(&self, account_uid: &str) {
+        loop {
+            let changed = self.room.notified();
+            tokio::pin!(changed);
+            // From here on, no change is missed.
+            changed.as_mut().enable();
+            let has_room = {
+                let mut state = self.state.lock();
+                state.account(account_uid).is_none_or(|(account, memory)| account.is_half_free(memory))
+            };
+            if has_room {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
