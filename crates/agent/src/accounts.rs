@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use prost::Message;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::account::{AccountRuntimes, EndedWork, WorkEnd};
 use crate::account_table::{AccountTable, AssignmentOutcome, Attempt, Effect};
 use crate::activation::{ActivatedAccount, Activator, Definition, DefinitionOrigin};
+use crate::caching::HubConnection;
 use crate::metrics::AgentMetrics;
 use crate::static_accounts::StaticAccountFile;
 use crate::watched_files::ReadFile;
@@ -37,6 +38,8 @@ pub struct SharedParts {
     pub activators: Activators,
     /// Notified when other objects may have to be streamed.
     pub caching_changed: Arc<Notify>,
+    /// The connection of the session, if its hub takes cached objects.
+    pub connection: watch::Sender<Option<HubConnection>>,
     /// Whether other accounts are accepted too.
     pub dynamic_accounts: bool,
     /// The agent's metrics.
@@ -148,6 +151,12 @@ impl Accounts {
     /// The activator for an account, with the policy that applies to it.
     pub fn activator(&self, name: &str, origin: DefinitionOrigin) -> Activator {
         self.parts.activators.activator(name, origin)
+    }
+
+    /// Publishes the connection on which objects are streamed, or that there is none.
+    pub fn connected(&self, connection: Option<HubConnection>) {
+        // Nobody looks at it once the agent is stopping.
+        let _ = self.parts.connection.send(connection);
     }
 
     /// The agent's metrics.

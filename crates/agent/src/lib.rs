@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc, watch as watch_channel};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -50,14 +50,17 @@ pub mod watch;
 pub mod watched_files;
 mod wire_failure;
 
+use account::CachedAccounts;
 use account_table::AccountTable;
-use accounts::SharedParts;
+use accounts::{Activators, SharedParts};
 use activation::{Activator, MAX_FILE_BYTES, Programs};
+use caching::{QueueMemory, SharedStream, StreamDriver};
 use cluster::ClusterContext;
 use health::AgentStatus;
 use http_server::Server;
 use link::Link;
 use metrics::AgentMetrics;
+use scrub::CompressorError;
 use static_accounts::StaticAccountFile;
 use watched_files::{AccountFiles, ReadFile};
 
@@ -186,6 +189,9 @@ pub enum AgentError {
     /// An essential task of the running agent has ended.
     #[error("a task that must go on has ended: {0}")]
     Ended(String),
+    /// Objects cannot be compressed.
+    #[error(transparent)]
+    Compressor(#[from] CompressorError),
     /// An option is out of bounds.
     #[error("{option} {problem}")]
     Option {
@@ -203,6 +209,7 @@ pub struct Agent {
     metrics: Option<Server>,
     link: Link,
     files: FileWatch,
+    caching: (StreamDriver, CachedAccounts),
     background: BackgroundTasks,
     tasks: TaskTracker,
     /// Ends what goes on beside the link.
@@ -236,16 +243,26 @@ impl Agent {
             programs: Programs::new(options.exec_commands.clone(), std::env::var_os("PATH")),
             ..Activator::new(options.kubeconfig_folders.clone(), options.activation_concurrency)
         };
+        let activators = Activators { all: activator, own: options.own.clone() };
+        let caching_changed = Arc::new(Notify::new());
+        let (connection, connections) = watch_channel::channel(None);
+        let shared = Arc::new(SharedStream::new(QueueMemory::default()));
+        let (notices, noticed) = mpsc::unbounded_channel();
+        let driver = StreamDriver::new(Arc::clone(&shared), connections, notices);
+        let changes_of = (Arc::clone(&table), Arc::clone(&caching_changed));
+        let cached_accounts = CachedAccounts::new(changes_of, activators.clone(), (shared, noticed))?;
         let parts = SharedParts {
             table,
-            activator,
-            own: options.own.clone(),
+            activators,
+            caching_changed,
+            connection,
             dynamic_accounts: options.dynamic_accounts,
             metrics: counted,
             changed_files,
         };
         let link = Link::new(options, parts, status)?;
-        Ok(Self { health, metrics, link, files, background, tasks, ends })
+        let caching = (driver, cached_accounts);
+        Ok(Self { health, metrics, link, files, caching, background, tasks, ends })
     }
 
     /// Address on which health is served.
@@ -270,12 +287,17 @@ impl Agent {
     ///
     /// [`AgentError::Ended`].
     pub async fn run(self, stop: CancellationToken) -> Result<(), AgentError> {
-        let Self { health, metrics, link, files, background, tasks, ends } = self;
+        let Self { health, metrics, link, files, caching, background, tasks, ends } = self;
         background.spawn("health checks", "Answers probes and people", health.serve(ends.clone()));
         if let Some(metrics) = metrics {
             background.spawn("metrics", "Answers Prometheus", metrics.serve(ends.clone()));
         }
         files.start(&background);
+        let (driver, accounts) = caching;
+        let driving = until(ends.clone(), driver.run());
+        background.spawn("stream of cached objects", "Sends what is read of clusters to the hub", driving);
+        let reading = until(ends.clone(), accounts.run());
+        background.spawn("cached accounts", "Reads the objects of accounts", reading);
         let leave = stop.child_token();
         accompanied(link.run(leave.clone()), &leave, &ends).await;
         tasks.close();
@@ -296,6 +318,11 @@ async fn accompanied(link: impl Future<Output = ()>, leave: &CancellationToken, 
         }
     }
     ends.cancel();
+}
+
+/// Runs a task that has no end of its own.
+async fn until(ends: CancellationToken, task: impl Future<Output = ()>) {
+    let _ = ends.run_until_cancelled(task).await;
 }
 
 /// Watches the files of the accounts that are held.

@@ -119,10 +119,11 @@ impl Link {
             () = stop.cancelled() => return StreamEnd::Stopped,
             greeted = self.greet() => greeted,
         };
-        let AcceptedStream { accepted, outbound, inbound } = match greeted {
+        let greeted = match greeted {
             Ok(greeted) => greeted,
             Err(ended) => return ended,
         };
+        let accepted = greeted.accepted.clone();
         if accepted.protocol != PROTOCOL_VERSION {
             return StreamEnd::Broken(format!(
                 "the hub wants version {} of the protocol, and this agent speaks {PROTOCOL_VERSION}; \
@@ -150,12 +151,16 @@ impl Link {
             replica_id: accepted.replica_id.clone(),
             approved: accepted.approved,
         });
+        let (agent_id, max) = (&self.options.agent_id, self.max_message_bytes);
+        self.accounts.connected(greeted.caching_connection(agent_id, &self.boot_id, max));
+        let AcceptedStream { outbound, inbound, .. } = greeted;
         let since = Instant::now();
         self.accounts.metrics().connections.inc();
         let idle = self.options.keep_alive.idle_timeout;
         let session =
             LinkSession::new(&accepted, (outbound, inbound), &mut self.accounts, &self.status, idle);
         let ended = session.run(stop).await;
+        self.accounts.connected(None);
         self.accounts.metrics().disconnections.inc();
         if since.elapsed() > MIN_GOOD_STREAM_LIFETIME {
             self.pace.reset();

@@ -57,7 +57,10 @@ pub(super) struct CachedAccount {
 /// What runs of an account at present.
 #[derive(Debug, Default)]
 pub(super) struct AccountState {
+    /// `None` until the cluster was first reached; no scope is declared before.
     client: Option<ClusterClient>,
+    /// Whether the credential is to be read again.
+    must_connect: bool,
     /// Declared scopes by their numbers.
     scopes: BTreeMap<u32, WatchedScope>,
     is_declared: bool,
@@ -109,7 +112,7 @@ impl CachedAccount {
                     Some(AccountInput::Command(command)) => self.execute(command),
                     Some(AccountInput::Changed(account)) => {
                         self.account = account;
-                        self.state.client = None;
+                        self.state.must_connect = true;
                         next_look = Instant::now();
                     }
                     None => return,
@@ -117,7 +120,7 @@ impl CachedAccount {
                 Some(ended) = self.state.running.join_next_with_id() => self.ended(ended),
                 () = look.notified() => {
                     // A credential that is refused may have been renewed.
-                    self.state.client = None;
+                    self.state.must_connect = true;
                     next_look = next_look.min(Instant::now() + MIN_DISCOVERY_INTERVAL);
                 }
                 () = sleep_until(next_look) => {
@@ -133,8 +136,8 @@ impl CachedAccount {
     /// Looks at what the cluster serves, and changes what is watched.
     async fn look(&mut self) -> Result<(), Failure> {
         let client = match &self.state.client {
-            Some(client) => client.clone(),
-            None => self.connect().await?,
+            Some(client) if !self.state.must_connect => client.clone(),
+            _ => self.connect().await?,
         };
         let served = Activator::served_kinds(client).await?;
         self.apply(&served);
@@ -160,6 +163,7 @@ impl CachedAccount {
             let _ = reader.inputs.try_send(ReaderInput::Client(client.clone()));
         }
         self.state.client = Some(client.clone());
+        self.state.must_connect = false;
         Ok(client)
     }
 
@@ -270,7 +274,7 @@ impl CachedAccount {
     fn start(&mut self, reader: ReaderId, scope_id: u32, start: ScopeStart, objects: u64) {
         self.state.readers.retain(|_, running| running.scope_id != scope_id);
         let (Some(scope), Some(client)) = (self.state.scopes.get(&scope_id), &self.state.client) else {
-            // The scope is gone, or the credential is being read again: the next look begins what has no reader.
+            // The scope is gone.
             return;
         };
         let rules = &self.account.rules;

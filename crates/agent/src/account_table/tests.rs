@@ -2,7 +2,7 @@
 
 use super::*;
 use kubesvc_core::wire::ops::account_spec::Credential;
-use kubesvc_core::wire::ops::{AccountSpec, ClusterIdentity};
+use kubesvc_core::wire::ops::{AccountSpec, CachingRules, ClusterIdentity};
 
 mod properties;
 

@@ -13,9 +13,11 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Status, Streaming};
 
+use crate::caching::{HubConnection, StreamIdentity};
 use crate::cluster::{Trust, TrustError, system_verifier};
 use crate::link::StreamEnd;
 use crate::{AgentError, AgentOptions, KeepAlive};
+use kubesvc_core::AgentId;
 use kubesvc_core::failure::truncate;
 use kubesvc_core::wire::ops::{
     Accepted, AgentFrame, HeldAccount, Hello, HubFrame, KubernetesPlace, agent_frame, hub_frame,
@@ -113,12 +115,40 @@ async fn connect(endpoint: &Endpoint, hub: &str) -> Result<Channel, DialError> {
     }
 }
 
+/// What this agent can do: stream objects, with compressed bodies. The hub answers with what of it is used.
+const CAPABILITIES: [&str; 2] = ["caching/1", "zstd/1"];
+
 /// A stream that the hub has accepted.
 #[derive(Debug)]
 pub(super) struct AcceptedStream {
     pub(super) accepted: Accepted,
+    /// The connection, for further streams.
+    pub(super) channel: Channel,
     pub(super) outbound: mpsc::Sender<AgentFrame>,
     pub(super) inbound: Streaming<HubFrame>,
+}
+
+impl AcceptedStream {
+    /// The connection on which objects are streamed to this hub, which takes messages of `max_message_bytes`; `None`
+    /// if it takes none.
+    pub(super) fn caching_connection(
+        &self,
+        agent_id: &AgentId,
+        boot_id: &str,
+        max_message_bytes: usize,
+    ) -> Option<HubConnection> {
+        let uses = |capability| self.accepted.capabilities.iter().any(|used| used == capability);
+        CAPABILITIES.into_iter().all(uses).then(|| HubConnection {
+            channel: self.channel.clone(),
+            identity: StreamIdentity {
+                session_id: self.accepted.session_id.clone(),
+                agent_id: agent_id.to_string(),
+                boot_id: boot_id.to_owned(),
+                replica_id: self.accepted.replica_id.clone(),
+                max_message_bytes,
+            },
+        })
+    }
 }
 
 /// Builds the hello, for a hub that accepts messages of `max_bytes`. Held accounts that do not fit are left
@@ -147,7 +177,7 @@ pub(super) fn hello(
         version: options.version.clone(),
         protocol_min: PROTOCOL_VERSION,
         protocol_max: PROTOCOL_VERSION,
-        capabilities: Vec::new(),
+        capabilities: CAPABILITIES.map(str::to_owned).into(),
         accounts_held,
         kube: place.map(|(namespace, pod)| KubernetesPlace { namespace, pod }),
         max_message_bytes: u32::try_from(MAX_MESSAGE_BYTES).unwrap_or(u32::MAX),
@@ -167,7 +197,7 @@ pub(super) async fn greet(channel: Channel, hello: Hello) -> Result<AcceptedStre
 }
 
 async fn open(channel: Channel, hello: Hello) -> Result<AcceptedStream, StreamEnd> {
-    let mut client = OperationsClient::new(channel)
+    let mut client = OperationsClient::new(channel.clone())
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
     let (outbound, frames) = mpsc::channel(MAX_QUEUED_FRAMES);
@@ -178,7 +208,9 @@ async fn open(channel: Channel, hello: Hello) -> Result<AcceptedStream, StreamEn
     let mut inbound = response.into_inner();
     let first = inbound.message().await.map_err(|status| broken(&status))?;
     match first.and_then(|frame| frame.frame) {
-        Some(hub_frame::Frame::Accepted(accepted)) => Ok(AcceptedStream { accepted, outbound, inbound }),
+        Some(hub_frame::Frame::Accepted(accepted)) => {
+            Ok(AcceptedStream { accepted, channel, outbound, inbound })
+        },
         Some(hub_frame::Frame::Refused(refused)) => Err(StreamEnd::Refused(refused)),
         Some(_) => Err(StreamEnd::Broken("the hub's first frame is neither Accepted nor Refused".to_owned())),
         None => Err(StreamEnd::Broken("the hub closed the stream without an answer to the hello".to_owned())),

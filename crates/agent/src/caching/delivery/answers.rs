@@ -1,0 +1,179 @@
+//! The hub's answers: what is committed, where the account goes on, and what its readers do then.
+
+use super::*;
+
+impl AccountDelivery {
+    /// The batch `seq` and all before it are committed. Returns the bytes that were in flight and are no more.
+    pub fn ack(&mut self, seq: u64) -> usize {
+        if seq > self.head {
+            return 0;
+        }
+        let mut freed = 0;
+        while let Some(first) = self.unacked.pop_front_if(|first| first.seq <= seq) {
+            freed += if first.is_sent { first.batch.bytes } else { 0 };
+            self.acked = first.seq;
+        }
+        let acked = self.acked;
+        if let Some(scopes) = &mut self.scopes {
+            for scope in scopes.values_mut() {
+                if matches!(scope.added, Some(AddedIn::Batch(added)) if added <= acked) {
+                    scope.added = None;
+                    scope.is_declared = true;
+                }
+            }
+            scopes.retain(|_, scope| scope.leaves_after.is_none_or(|last| last > acked));
+        }
+        freed
+    }
+
+    /// The chain does not follow what is committed: Begin is sent anew. Returns the bytes that were in flight and are
+    /// no more.
+    pub fn rewind(&mut self, memory: &mut QueueMemory) -> (usize, Vec<ReaderCommand>) {
+        if self.stage != Stage::Streaming {
+            // The Begin that is on its way answers for it.
+            return (0, Vec::new());
+        }
+        let freed = self.in_flight_bytes();
+        self.must_restart = true;
+        let commands = self.stop_readers();
+        self.discard_read(memory);
+        self.queue.forget_added(memory);
+        for scope in self.scopes.iter_mut().flat_map(BTreeMap::values_mut) {
+            scope.is_declared = true;
+            scope.added = None;
+        }
+        self.begin();
+        (freed, commands)
+    }
+
+    /// Discards what was read and not acknowledged.
+    fn discard_read(&mut self, memory: &mut QueueMemory) {
+        if let Some(scopes) = &mut self.scopes {
+            scopes.retain(|_, scope| scope.leaves_after.is_none());
+        }
+        self.queue.forget_read(memory);
+        for unacked in std::mem::take(&mut self.unacked).into_iter().rev() {
+            for (scope_id, problem) in unacked.batch.problems {
+                if self.scopes.as_ref().is_some_and(|scopes| scopes.contains_key(&scope_id)) {
+                    self.queue.problem_again(scope_id, problem, memory);
+                }
+            }
+        }
+    }
+
+    /// A frame of the hub's answer to Begin, or to scopes that were added.
+    pub fn resume(&mut self, frame: Resume, memory: &mut QueueMemory) -> Vec<ReaderCommand> {
+        let scopes = self.scopes.as_ref();
+        let is_known = |id: u32| scopes.is_some_and(|scopes| scopes.contains_key(&id));
+        match self.stage {
+            Stage::Detached | Stage::Beginning(_) => Vec::new(),
+            Stage::AwaitingResume => {
+                let Some(answer) = self.resume.take(frame, is_known) else { return Vec::new() };
+                let covers =
+                    |(id, scope): (&u32, &ScopeState)| !scope.is_begun || answer.scopes.contains_key(id);
+                if !scopes.into_iter().flatten().all(covers) {
+                    // It answers for scopes that were added before this Begin.
+                    return Vec::new();
+                }
+                self.resumed(answer, memory)
+            }
+            Stage::Streaming => {
+                let Some(answer) = self.resume.take(frame, is_known) else { return Vec::new() };
+                let committed = answer.committed_seq;
+                answer.scopes.into_iter().filter_map(|(id, at)| self.start(id, &at, committed)).collect()
+            }
+        }
+    }
+
+    /// Whether what was read follows this batch.
+    fn follows(&self, committed_seq: u64) -> bool {
+        self.acked == committed_seq || self.unacked.iter().any(|unacked| unacked.seq == committed_seq)
+    }
+
+    fn resumed(&mut self, answer: ResumeAnswer, memory: &mut QueueMemory) -> Vec<ReaderCommand> {
+        let mut commands = Vec::new();
+        if self.must_restart || !self.follows(answer.committed_seq) {
+            commands.extend(self.stop_readers());
+            self.discard_read(memory);
+            self.acked = answer.committed_seq;
+            self.head = answer.committed_seq;
+            self.numbers.seq = self.numbers.seq.max(answer.committed_seq);
+            self.must_restart = false;
+            self.add_again(memory);
+        } else {
+            self.ack(answer.committed_seq);
+        }
+        self.stage = Stage::Streaming;
+        for (id, at) in &answer.scopes {
+            let waits = |list: &ListAttempt| list.is_sent && list.basis.is_some();
+            let scope = self.scope_mut(*id);
+            if let Some(scope) = scope.filter(|scope| scope.list.as_ref().is_some_and(waits)) {
+                // The basis was lost with the former stream.
+                let all_bodies = scope.all_bodies || at.resend;
+                commands.push(self.list(*id, at.objects, all_bodies));
+            } else {
+                // Added scopes have an answer of their own.
+                commands.extend(self.start(*id, at, 0));
+            }
+        }
+        self.remove_others(answer, memory);
+        commands
+    }
+
+    /// Queues the scopes again that were added by a batch which was discarded.
+    fn add_again(&mut self, memory: &mut QueueMemory) {
+        for scope in self.scopes.iter_mut().flat_map(BTreeMap::values_mut) {
+            if let Some(AddedIn::Batch(_)) = scope.added {
+                scope.added = Some(AddedIn::Queue);
+                self.queue.added(scope.declaration.clone(), memory);
+            }
+        }
+    }
+
+    fn remove_others(&mut self, answer: ResumeAnswer, memory: &mut QueueMemory) {
+        if answer.others.is_empty() {
+            return;
+        }
+        let scopes = self.scopes.iter().flat_map(BTreeMap::values);
+        let known: BTreeSet<String> =
+            scopes.filter(|scope| scope.leaves_after.is_none()).map(ScopeState::key).collect();
+        for other in answer.others {
+            if !known.contains(&other) {
+                self.queue.keep(&other, memory);
+                self.queue.removed(other, memory);
+            }
+        }
+    }
+
+    /// The hub wants the scope listed anew.
+    pub fn relist(&mut self, scope_id: u32) -> Option<ReaderCommand> {
+        let scope = self.scope_mut(scope_id).filter(|scope| scope.reader.is_some())?;
+        let (objects, all_bodies) = (scope.objects, scope.all_bodies);
+        Some(self.list(scope_id, objects, all_bodies))
+    }
+
+    /// A frame of a basis; those of another list than the scope's newest are ignored.
+    pub fn basis(&mut self, frame: SyncBasis) -> Option<ReaderCommand> {
+        let scope = self.scope_mut(frame.scope_id)?;
+        let reader = scope.reader?;
+        let list = scope.list.as_mut().filter(|list| list.sync_key == frame.sync_key)?;
+        let mut rows = list.basis.take()?;
+        let result = frame.rows.map_or(Ok(()), |blob| rows.push(blob));
+        let rows = match result {
+            Ok(()) if !frame.last => {
+                list.basis = Some(rows);
+                return None;
+            }
+            result => result.map(|()| rows),
+        };
+        Some(ReaderCommand::Basis { reader, sync_key: frame.sync_key, rows })
+    }
+
+    /// Ends the delivery: nothing more is accepted or sent.
+    pub(in crate::caching) fn end(&mut self, memory: &mut QueueMemory) -> Vec<ReaderCommand> {
+        self.unacked.clear();
+        self.queue.clear(memory);
+        self.stage = Stage::Detached;
+        self.stop_readers()
+    }
+}
