@@ -94,7 +94,8 @@ pub(super) struct ListHead {
 }
 
 impl ListHead {
-    /// Takes a part of a key, or of a value in place of the items. The rest of a long one is dropped: it is none that counts.
+    /// Takes a part of a key, or of a value in place of the items. The rest of a long one is dropped: it is none that
+    /// counts.
     pub(super) fn key_part(&mut self, part: &[u8]) {
         // One byte more than the maximum tells a long key from one that fits.
         let room = (MAX_KEY_BYTES + 1).saturating_sub(self.key.len()).min(part.len());

@@ -90,6 +90,19 @@ fn chunks(bytes: &[u8], size: usize) -> Vec<Bytes> {
     bytes.chunks(size.max(1)).map(Bytes::copy_from_slice).collect()
 }
 
+/// The bytes in chunks of these sizes, and the rest.
+fn cut(bytes: &[u8], cuts: &[usize]) -> Vec<Bytes> {
+    let mut rest = bytes;
+    let mut pieces = Vec::new();
+    for cut in cuts {
+        let (piece, after) = rest.split_at((*cut).min(rest.len()));
+        pieces.push(Bytes::copy_from_slice(piece));
+        rest = after;
+    }
+    pieces.push(Bytes::copy_from_slice(rest));
+    pieces
+}
+
 /// The lines of a response, and what is left at its end.
 fn split_lines(
     mut splitter: LineSplitter,

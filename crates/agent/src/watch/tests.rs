@@ -7,6 +7,7 @@ use super::*;
 use crate::scrub::{Change, ClusterStatus, Identity, ListPage};
 
 mod basis;
+mod cluster;
 mod failures;
 mod listing;
 mod properties;

@@ -77,15 +77,7 @@ fn line_of_20_mib_needs_no_more_memory_than_the_maximum() {
 proptest! {
     #[test]
     fn chunks_make_no_difference(text in "[a{}\"\\n\\r ]{0,40}", cuts in prop::collection::vec(1..9usize, 0..40)) {
-        let mut rest = text.as_bytes();
-        let mut pieces = Vec::new();
-        for cut in cuts {
-            let (piece, after) = rest.split_at(cut.min(rest.len()));
-            pieces.push(Bytes::copy_from_slice(piece));
-            rest = after;
-        }
-        pieces.push(Bytes::copy_from_slice(rest));
-        let (lines, incomplete) = split_lines(LineSplitter::default(), pieces).unwrap();
+        let (lines, incomplete) = split_lines(LineSplitter::default(), cut(text.as_bytes(), &cuts)).unwrap();
         let (whole, last) = text.rsplit_once('\n').unwrap_or(("", &text));
         let expected: Vec<&str> = whole.split('\n').filter(|line| !line.trim_ascii().is_empty()).collect();
         prop_assert_eq!(texts(&lines), expected);

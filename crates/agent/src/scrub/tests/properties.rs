@@ -38,18 +38,6 @@ fn written(value: &Value, is_pretty: bool) -> String {
     if is_pretty { format!("{value:#}") } else { value.to_string() }
 }
 
-fn cut(bytes: &[u8], cuts: &[usize]) -> Vec<Bytes> {
-    let mut rest = bytes;
-    let mut pieces = Vec::new();
-    for cut in cuts {
-        let (piece, after) = rest.split_at((*cut).min(rest.len()));
-        pieces.push(Bytes::copy_from_slice(piece));
-        rest = after;
-    }
-    pieces.push(Bytes::copy_from_slice(rest));
-    pieces
-}
-
 /// An object with metadata, some of which is cut.
 fn kubernetes_object() -> impl Strategy<Value = Value> {
     let extra = prop::collection::vec(

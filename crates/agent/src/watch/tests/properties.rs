@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use proptest::prelude::*;
 
+use super::cluster::Cluster;
 use super::*;
 
 /// What happens next.
@@ -49,58 +50,6 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Relist),
         2 => Just(Step::Restart),
     ]
-}
-
-#[derive(Clone, Debug, PartialEq)]
-struct Entry {
-    change: Change,
-    object: Identity,
-    version: u64,
-}
-
-/// A cluster with one kind.
-#[derive(Clone, Debug, Default)]
-struct Cluster {
-    version: u64,
-    uids: u32,
-    objects: BTreeMap<String, Identity>,
-    history: Vec<Entry>,
-    /// No history up to here.
-    compacted: u64,
-    /// The objects at each version.
-    states: BTreeMap<u64, BTreeMap<String, Identity>>,
-    /// Snapshots of lists in pages, by their version.
-    snapshots: BTreeMap<u64, Vec<Identity>>,
-}
-
-impl Cluster {
-    fn put(&mut self, index: u8, is_new: bool) {
-        self.version += 1;
-        let name = format!("object-{index}");
-        let known = self.objects.get(&name).filter(|_| !is_new).map(|object| object.uid.clone());
-        let change = if known.is_some() { Change::Modified } else { Change::Added };
-        self.uids += 1;
-        let uid = known.unwrap_or_else(|| format!("uid-{}", self.uids));
-        let resource_version = self.version.to_string();
-        let object = Identity { namespace: "shop".to_owned(), name: name.clone(), uid, resource_version };
-        self.objects.insert(name, object.clone());
-        self.history.push(Entry { change, object, version: self.version });
-        self.states.insert(self.version, self.objects.clone());
-    }
-
-    fn delete(&mut self, index: u8) {
-        let Some(mut object) = self.objects.remove(&format!("object-{index}")) else { return };
-        self.version += 1;
-        object.resource_version = self.version.to_string();
-        self.history.push(Entry { change: Change::Deleted, object, version: self.version });
-        self.states.insert(self.version, self.objects.clone());
-    }
-
-    fn compact(&mut self) {
-        self.compacted = self.version;
-        self.history.clear();
-        self.snapshots.clear();
-    }
 }
 
 /// A response that arrives.
