@@ -17,6 +17,7 @@ use crate::cluster::{ClusterClient, ClusterContext, ClusterEndpoint, Use};
 use crate::watched_files::ReadFile;
 use crate::wire_failure::{after_send, before_send, refused};
 use kubesvc_core::agent_policy::AgentPolicy;
+use kubesvc_core::cache::selection::ServedKind;
 use kubesvc_core::kubeconfig::vet;
 use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::common::{AccountRef, Failure};

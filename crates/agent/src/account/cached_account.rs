@@ -264,8 +264,9 @@ impl CachedAccount {
     /// Begins the list of a scope anew.
     fn restart(&mut self, scope_id: u32) {
         let uid = &self.account.account.uid;
-        let command =
-            self.shared.change(|stream, _| stream.account(uid).and_then(|(account, _)| account.relist(scope_id)));
+        let command = self
+            .shared
+            .change(|stream, _| stream.account(uid).and_then(|(account, _)| account.relist(scope_id)));
         if let Some(command) = command {
             self.execute(command);
         }

@@ -50,7 +50,10 @@ pub struct ListedAccount {
 impl AccountTable {
     /// The accounts that are held, in the form of a `Hello`.
     pub fn held(&self) -> impl Iterator<Item = HeldAccount> + '_ {
-        let held = self.by_uid.values().filter_map(|known| Some((known.held.as_ref()?, known.cached.as_ref().map(|order| order.epoch))));
+        let held = self
+            .by_uid
+            .values()
+            .filter_map(|known| Some((known.held.as_ref()?, known.cached.as_ref().map(|order| order.epoch))));
         held.map(|(held, cached)| HeldAccount {
             account: Some(held.account.clone()),
             caching_epoch: cached.unwrap_or_default(),

@@ -321,7 +321,11 @@ fn caching_assignment_lasts_until_a_later_one_or_a_drop() {
     assert_eq!((told(&table), table.cached_count()), (vec![0], 0));
     assert_eq!(table.cache(&fence(3), Some(CachingRules::default())), AssignmentOutcome::Taken);
     assert_eq!((told(&table), table.cached_count()), (vec![3], 1));
-    assert_eq!(table.cache(&fence(3), Some(CachingRules::default())), AssignmentOutcome::Late, "it was told before");
+    assert_eq!(
+        table.cache(&fence(3), Some(CachingRules::default())),
+        AssignmentOutcome::Late,
+        "it was told before"
+    );
     assert_eq!(table.cache(&fence(2), None), AssignmentOutcome::Late, "that was an earlier one");
     assert_eq!(table.cache(&fence(4), Some(CachingRules::default())), AssignmentOutcome::Taken);
     table.stream_lost();
@@ -331,5 +335,8 @@ fn caching_assignment_lasts_until_a_later_one_or_a_drop() {
     assert_eq!(table.cache(&fence(4), None), AssignmentOutcome::Late);
     assert_eq!(table.cache(&fence(5), Some(CachingRules::default())), AssignmentOutcome::Taken);
     table.drop_account(account("u", "a", 9));
-    assert_eq!((table.cached_count(), table.cache(&fence(6), Some(CachingRules::default()))), (0, AssignmentOutcome::Unknown));
+    assert_eq!(
+        (table.cached_count(), table.cache(&fence(6), Some(CachingRules::default()))),
+        (0, AssignmentOutcome::Unknown)
+    );
 }

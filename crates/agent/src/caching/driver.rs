@@ -103,10 +103,11 @@ impl StreamDriver {
                     None => std::future::pending().await,
                 }
             };
+            let outbound = self.open.as_ref().map(|open| open.outbound.clone());
             tokio::select! {
-                permit = reserve(self.open.as_ref()), if unsent.is_some() => {
+                permit = reserve(outbound), if unsent.is_some() => {
                     match (permit, unsent.take()) {
-                        (Some(permit), Some(frame)) => permit.send(frame),
+                        (Some(permit), Some(frame)) => drop(permit.send(frame)),
                         // What was to be sent is sent again on the next stream.
                         _ => self.ended(),
                     }
@@ -132,12 +133,14 @@ impl StreamDriver {
 
     fn connection_changed(&mut self) {
         self.open = None;
-        let identity = self.connection.borrow_and_update().as_ref().map(|connection| connection.identity.clone());
+        let identity =
+            self.connection.borrow_and_update().as_ref().map(|connection| connection.identity.clone());
         self.shared.drive(|state, _| state.session_changed(identity));
     }
 
     fn open(&mut self, number: u64, first: EncodedFrame) {
-        let Some(channel) = self.connection.borrow().as_ref().map(|connection| connection.channel.clone()) else {
+        let Some(channel) = self.connection.borrow().as_ref().map(|connection| connection.channel.clone())
+        else {
             return self.shared.drive(|state, now| state.ended(number, now));
         };
         let (outbound, frames) = mpsc::channel(MAX_QUEUED_FRAMES);
@@ -147,7 +150,9 @@ impl StreamDriver {
         let reading = spawn_named("stream of cached objects", async move {
             match call(channel, frames).await {
                 Ok(inbound) => read(number, inbound, &received).await,
-                Err(status) => tracing::info!(code = ?status.code(), "the hub takes no stream of cached objects: {}", status.message()),
+                Err(status) => {
+                    tracing::info!(code = ?status.code(), "the hub takes no stream of cached objects: {}", status.message())
+                }
             }
             let _ = received.send((number, None)).await;
         });
@@ -180,15 +185,19 @@ impl StreamDriver {
             let _ = self.notices.send(StreamNotice::Revoked(fence));
         }
         if let Some(closed) = closed {
-            tracing::info!(reason = closed.reason().as_str_name(), "the hub closed the stream of cached objects: {}", closed.message);
+            tracing::info!(
+                reason = closed.reason().as_str_name(),
+                "the hub closed the stream of cached objects: {}",
+                closed.message
+            );
             self.open = None;
         }
     }
 }
 
 /// Room for a frame; `None` if there is no stream, or if it has ended.
-async fn reserve(open: Option<&OpenStream>) -> Option<mpsc::Permit<'_, EncodedFrame>> {
-    open?.outbound.reserve().await.ok()
+async fn reserve(outbound: Option<mpsc::Sender<EncodedFrame>>) -> Option<mpsc::OwnedPermit<EncodedFrame>> {
+    outbound?.reserve_owned().await.ok()
 }
 
 async fn call(

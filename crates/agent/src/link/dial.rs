@@ -210,7 +210,7 @@ async fn open(channel: Channel, hello: Hello) -> Result<AcceptedStream, StreamEn
     match first.and_then(|frame| frame.frame) {
         Some(hub_frame::Frame::Accepted(accepted)) => {
             Ok(AcceptedStream { accepted, channel, outbound, inbound })
-        },
+        }
         Some(hub_frame::Frame::Refused(refused)) => Err(StreamEnd::Refused(refused)),
         Some(_) => Err(StreamEnd::Broken("the hub's first frame is neither Accepted nor Refused".to_owned())),
         None => Err(StreamEnd::Broken("the hub closed the stream without an answer to the hello".to_owned())),
