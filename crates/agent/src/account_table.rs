@@ -111,11 +111,12 @@ pub struct AccountTable {
     attempts: u64,
 }
 
-/// What the hub has ordered for the objects of an account: to be streamed under an epoch, by these rules.
+/// What the hub has ordered for the objects of an account: to be streamed under an epoch, by these rules. A hub that
+/// takes no objects names no rules.
 #[derive(Clone, Debug, PartialEq)]
 struct CachingOrder {
     epoch: u64,
-    rules: Arc<CachingRules>,
+    rules: Option<Arc<CachingRules>>,
 }
 
 /// An account whose objects are streamed.
@@ -273,14 +274,14 @@ impl AccountTable {
         }
     }
 
-    /// Processes an assignment. With rules, it starts streaming, or continues it under a greater epoch or by other rules.
+    /// Processes an assignment. `on` starts streaming, or continues it under a greater epoch or by other rules.
     /// Otherwise, streaming under this epoch or an older one stops. An assignment ends when its account is dropped.
-    pub fn cache(&mut self, fence: &Fence, rules: Option<CachingRules>) -> AssignmentOutcome {
+    pub fn cache(&mut self, fence: &Fence, on: bool, rules: Option<CachingRules>) -> AssignmentOutcome {
         let Some(known) = self.by_uid.get_mut(&fence.account_uid).filter(|known| known.held.is_some()) else {
             return AssignmentOutcome::Unknown;
         };
         let epoch = fence.caching_epoch;
-        let order = rules.map(|rules| CachingOrder { epoch, rules: Arc::new(rules) });
+        let order = on.then(|| CachingOrder { epoch, rules: rules.map(Arc::new) });
         let is_late = match (&known.cached, &order) {
             (Some(before), Some(order)) => before.epoch > epoch || before == order,
             (Some(before), None) => before.epoch > epoch,
@@ -309,7 +310,7 @@ impl AccountTable {
                 definition: Arc::clone(&held.definition),
                 cluster_uid: held.reached.identity.kube_system_uid.clone(),
                 epoch: order.epoch,
-                rules: Arc::clone(&order.rules),
+                rules: Arc::clone(order.rules.as_ref()?),
             })
         };
         self.by_uid.values().filter_map(cached).collect()

@@ -179,8 +179,7 @@ impl Accounts {
             tracing::warn!("ignored a caching assignment without an account from the hub");
             return;
         };
-        let rules = assignment.on.then(|| assignment.rules.clone().unwrap_or_default());
-        let outcome = self.parts.table.lock().cache(fence, rules);
+        let outcome = self.parts.table.lock().cache(fence, assignment.on, assignment.rules.clone());
         self.parts.caching_changed.notify_one();
         let (epoch, on) = (fence.caching_epoch, assignment.on);
         match outcome {

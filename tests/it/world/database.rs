@@ -106,6 +106,9 @@ impl World {
     }
 }
 
+/// Kind, namespace, name, application and body of a cached object.
+pub(crate) type CachedObject = (String, String, String, Option<String>, Option<String>);
+
 /// Connects to the database of this URL.
 pub(crate) async fn connect(url: &str) -> sqlx::Result<Connection> {
     match url.split("://").next() {
@@ -173,6 +176,13 @@ impl Connection {
     /// Returns account, epoch and agent of each row of `kubesvc_caching`, in order.
     pub(super) async fn fences(&mut self) -> sqlx::Result<Vec<(String, i64, Option<String>)>> {
         const SELECT: &str = "SELECT account, epoch, agent_id FROM kubesvc_caching ORDER BY 1";
+        on!(self, database => sqlx::query_as(SELECT).fetch_all(database).await)
+    }
+
+    /// Returns kind, namespace, name, application and body of each row of `kubesvc_cache`, in order.
+    pub(super) async fn cached_objects(&mut self) -> sqlx::Result<Vec<CachedObject>> {
+        const SELECT: &str =
+            "SELECT kind, namespace, name, application, body FROM kubesvc_cache ORDER BY 1, 2, 3";
         on!(self, database => sqlx::query_as(SELECT).fetch_all(database).await)
     }
 

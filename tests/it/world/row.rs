@@ -2,7 +2,7 @@
 
 use sqlx::FromRow;
 
-use super::{MAX_WAIT, World};
+use super::{CachedObject, MAX_WAIT, World};
 use kubesvc_testkit::wait::eventually;
 
 pub(super) const SELECT: &str = "SELECT name, uid, status, zone_id, is_dynamic, origin, definition, props, kube_host, \
@@ -74,6 +74,16 @@ impl World {
     /// The database does not answer.
     pub(crate) async fn try_assignments(&self) -> Result<Vec<(String, String)>, String> {
         let read = async { self.open_database().await?.assignments().await };
+        read.await.map_err(|error| format!("the database: {error}"))
+    }
+
+    /// Returns the cached objects.
+    ///
+    /// # Errors
+    ///
+    /// The database does not answer.
+    pub(crate) async fn try_cached_objects(&self) -> Result<Vec<CachedObject>, String> {
+        let read = async { self.open_database().await?.cached_objects().await };
         read.await.map_err(|error| format!("the database: {error}"))
     }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use kubesvc_core::wire::ops::account_spec::Credential;
-use kubesvc_core::wire::ops::{AccountSpec, CachingRules, ClusterIdentity};
+use kubesvc_core::wire::ops::{AccountSpec, ClusterIdentity};
 
 mod properties;
 
@@ -319,24 +319,38 @@ fn told(table: &AccountTable) -> Vec<u64> {
 fn caching_assignment_lasts_until_a_later_one_or_a_drop() {
     let mut table = holding();
     assert_eq!((told(&table), table.cached_count()), (vec![0], 0));
-    assert_eq!(table.cache(&fence(3), Some(CachingRules::default())), AssignmentOutcome::Taken);
+    assert_eq!(table.cache(&fence(3), true, None), AssignmentOutcome::Taken);
     assert_eq!((told(&table), table.cached_count()), (vec![3], 1));
-    assert_eq!(
-        table.cache(&fence(3), Some(CachingRules::default())),
-        AssignmentOutcome::Late,
-        "it was told before"
-    );
-    assert_eq!(table.cache(&fence(2), None), AssignmentOutcome::Late, "that was an earlier one");
-    assert_eq!(table.cache(&fence(4), Some(CachingRules::default())), AssignmentOutcome::Taken);
+    assert_eq!(table.cache(&fence(3), true, None), AssignmentOutcome::Late, "it was told before");
+    assert_eq!(table.cache(&fence(2), false, None), AssignmentOutcome::Late, "that was an earlier one");
+    assert_eq!(table.cache(&fence(4), true, None), AssignmentOutcome::Taken);
     table.stream_lost();
     table.add(account("u", "a", 6), definition("other"));
     assert_eq!(told(&table), [4], "neither a lost stream nor a new definition touches it");
-    assert_eq!(table.cache(&fence(4), None), AssignmentOutcome::Taken);
-    assert_eq!(table.cache(&fence(4), None), AssignmentOutcome::Late);
-    assert_eq!(table.cache(&fence(5), Some(CachingRules::default())), AssignmentOutcome::Taken);
+    assert_eq!(table.cache(&fence(4), false, None), AssignmentOutcome::Taken);
+    assert_eq!(table.cache(&fence(4), false, None), AssignmentOutcome::Late);
+    assert_eq!(table.cache(&fence(5), true, None), AssignmentOutcome::Taken);
     table.drop_account(account("u", "a", 9));
-    assert_eq!(
-        (table.cached_count(), table.cache(&fence(6), Some(CachingRules::default()))),
-        (0, AssignmentOutcome::Unknown)
-    );
+    assert_eq!((table.cached_count(), table.cache(&fence(6), true, None)), (0, AssignmentOutcome::Unknown));
+}
+
+#[test]
+fn objects_are_streamed_by_the_newest_rules_until_the_hub_takes_no_more() {
+    let (mut table, fence) = (holding(), fence(3));
+    assert_eq!(table.cache(&fence, true, None), AssignmentOutcome::Taken);
+    assert!(table.cached().is_empty(), "a hub that names no rules takes no objects");
+    let rules = |kind: &str| Some(CachingRules { kinds: vec![kind.to_owned()], ..CachingRules::default() });
+    for kind in ["Pod", "Service"] {
+        assert_eq!(table.cache(&fence, true, rules(kind)), AssignmentOutcome::Taken);
+        assert_eq!(table.cache(&fence, true, rules(kind)), AssignmentOutcome::Late, "it was told before");
+        let cached = table.cached();
+        assert_eq!(
+            (cached.len(), cached[0].epoch, &cached[0].rules.kinds[..]),
+            (1, 3, &[kind.to_owned()][..])
+        );
+    }
+    table.revoke_caching(&Fence { caching_epoch: 2, ..fence.clone() });
+    assert_eq!(table.cached().len(), 1, "that was an earlier epoch");
+    table.revoke_caching(&fence);
+    assert!(table.cached().is_empty());
 }

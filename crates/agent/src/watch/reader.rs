@@ -190,7 +190,7 @@ impl<S: ReaderSink> ScopeReader<S> {
             waits_for = reason;
             match &action {
                 Action::Wait(_) | Action::AwaitBasis => {
-                    drop(self.until_changed(&action, pending::<()>()).await)
+                    let _: Option<()> = self.until_changed(&action, pending()).await;
                 }
                 Action::BeginSync => self.begin_sync(&action).await,
                 Action::ListPage(page) => self.list_page(&action, page).await,

@@ -1,0 +1,116 @@
+//! What changes in a cluster stands in the tables a moment later: from a real API server through a real agent and a
+//! real operator into each database.
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kubesvc_core::State;
+use serde_json::{Value, json};
+
+use crate::world::{CachedObject, Database, MAX_WAIT, World};
+use kubesvc_testkit::{must, wait::eventually};
+
+/// Data of a Secret that must never leave the API server, and its form in Base64.
+const CANARY: [&str; 2] = ["canary-in-a-secret", "Y2FuYXJ5LWluLWEtc2VjcmV0"];
+
+fn deployment(name: &str, replicas: u32) -> Deployment {
+    let labels = json!({"app": name});
+    let deployment = json!({
+        "metadata": {"name": name, "annotations": {"moniker.spinnaker.io/application": "shop"}},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+        }
+    });
+    serde_json::from_value(deployment).expect("a fixed object")
+}
+
+/// Waits until the objects of the world's own namespace are as wanted.
+async fn until_cached(
+    world: &World,
+    what: &str,
+    holds: impl Fn(&[CachedObject]) -> bool,
+) -> Vec<CachedObject> {
+    eventually(what, MAX_WAIT, async || {
+        let all = world.try_cached_objects().await?;
+        let own: Vec<_> = all.into_iter().filter(|row| row.1 == world.namespace()).collect();
+        if holds(&own) { Ok(own) } else { Err(format!("{own:?}")) }
+    })
+    .await
+}
+
+fn body(rows: &[CachedObject], kind: &str, name: &str) -> Value {
+    let row = rows.iter().find(|row| row.0 == kind && row.2 == name);
+    let body = row.and_then(|row| row.4.as_deref());
+    body.and_then(|body| serde_json::from_str(body).ok()).unwrap_or_default()
+}
+
+async fn follows_the_cluster(database: Database) {
+    let prepare = World::prepare().database(database);
+    let world = prepare.setting("kubesvc.cache.cacheKinds", json!(["deployment", "secret"])).start().await;
+    let agent = world.agent("agent-1").start().await;
+    let (deployments, secrets) = (world.api::<Deployment>(), world.api::<Secret>());
+    let post = PostParams::default();
+    must(deployments.create(&post, &deployment("web", 1)).await.map_err(|e| e.to_string()));
+    let secret = json!({"metadata": {"name": "canary"}, "stringData": {"password": CANARY[0]}});
+    let secret: Secret = serde_json::from_value(secret).expect("a fixed object");
+    must(secrets.create(&post, &secret).await.map_err(|e| e.to_string()));
+    let cluster = world.cluster("spinnaker").await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("prod", State::Active).await;
+
+    // What was there before.
+    let rows = until_cached(&world, "the objects that were there", |rows| {
+        body(rows, "deployment", "web")["spec"]["replicas"] == 1 && !body(rows, "secret", "canary").is_null()
+    })
+    .await;
+    let web = body(&rows, "deployment", "web");
+    assert_eq!((&web["kind"], &web["apiVersion"]), (&json!("Deployment"), &json!("apps/v1")));
+    assert!(web["metadata"].get("managedFields").is_none(), "{web}");
+    assert!(rows.iter().any(|row| row.2 == "web" && row.3.as_deref() == Some("shop")), "{rows:?}");
+    let secret = body(&rows, "secret", "canary");
+    assert_eq!(
+        secret.as_object().map(|object| object.keys().cloned().collect::<Vec<_>>()),
+        Some(vec!["apiVersion".to_owned(), "kind".to_owned(), "metadata".to_owned()])
+    );
+
+    // What changes.
+    let more = json!({"spec": {"replicas": 3}});
+    let patched = deployments.patch("web", &PatchParams::default(), &Patch::Merge(&more)).await;
+    must(patched.map_err(|e| e.to_string()));
+    must(deployments.create(&post, &deployment("api", 2)).await.map_err(|e| e.to_string()));
+    let rows = until_cached(&world, "the changes", |rows| {
+        body(rows, "deployment", "web")["spec"]["replicas"] == 3 && !body(rows, "deployment", "api").is_null()
+    })
+    .await;
+    let text = format!("{rows:?}");
+    assert!(CANARY.iter().all(|canary| !text.contains(canary)), "{text}");
+
+    // What goes while the agent is away is gone once it is back.
+    agent.kill();
+    must(deployments.delete("web", &DeleteParams::default()).await.map_err(|e| e.to_string()));
+    agent.launch();
+    until_cached(&world, "the end of an object", |rows| {
+        rows.iter().all(|row| row.2 != "web") && !body(rows, "deployment", "api").is_null()
+    })
+    .await;
+    for log in [agent.log_text(), world.operator().log_text()] {
+        assert!(CANARY.iter().all(|canary| !log.contains(canary)), "{log}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_of_a_cluster_are_rows_in_sqlite() {
+    follows_the_cluster(Database::Sqlite).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_of_a_cluster_are_rows_in_postgresql() {
+    follows_the_cluster(Database::Postgres).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_of_a_cluster_are_rows_in_mariadb() {
+    follows_the_cluster(Database::MariaDb).await;
+}
