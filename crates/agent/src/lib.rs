@@ -67,6 +67,9 @@ use watched_files::{AccountFiles, ReadFile};
 /// Maximum number of batches of file changes that wait to be processed; at the limit, no files are checked.
 const MAX_WAITING_CHANGES: usize = 16;
 
+/// Maximum number of the hub's commands for readers of objects that wait; at the limit, the stream is not read.
+const MAX_WAITING_NOTICES: usize = 1024;
+
 /// Options of an agent.
 #[derive(Clone, Debug)]
 pub struct AgentOptions {
@@ -247,7 +250,7 @@ impl Agent {
         let caching_changed = Arc::new(Notify::new());
         let (connection, connections) = watch_channel::channel(None);
         let shared = Arc::new(SharedStream::new(QueueMemory::default()));
-        let (notices, noticed) = mpsc::unbounded_channel();
+        let (notices, noticed) = mpsc::channel(MAX_WAITING_NOTICES);
         let driver = StreamDriver::new(Arc::clone(&shared), connections, notices);
         let changes_of = (Arc::clone(&table), Arc::clone(&caching_changed));
         let cached_accounts = CachedAccounts::new(changes_of, activators.clone(), (shared, noticed))?;

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
+use futures::future::OptionFuture;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
@@ -50,7 +52,7 @@ pub(super) struct CachedAccount {
     pub(super) activator: (Activator, DefinitionOrigin),
     pub(super) shared: Arc<SharedStream>,
     pub(super) context: ReaderContext,
-    pub(super) inputs: mpsc::UnboundedReceiver<AccountInput>,
+    pub(super) inputs: mpsc::Receiver<AccountInput>,
     pub(super) state: AccountState,
 }
 
@@ -90,6 +92,32 @@ impl Drop for RunningReader {
     }
 }
 
+/// A cluster, as it was looked at.
+struct SeenCluster {
+    client: ClusterClient,
+    /// Whether the client is another one than before.
+    is_new: bool,
+    served: Vec<ServedKind>,
+}
+
+/// Connects to the cluster that the account was activated with.
+async fn connect(
+    activator: &Activator,
+    origin: DefinitionOrigin,
+    account: &account_table::CachedAccount,
+) -> Result<ClusterClient, Failure> {
+    let client = activator.connect(&account.definition, origin).await?;
+    let (uid, known) = (Activator::cluster_uid(client.clone()).await?, &account.cluster_uid);
+    if uid == *known {
+        return Ok(client);
+    }
+    let why = format!(
+        "the cluster is another one than the account was activated with (kube-system has uid {uid:?}, and had \
+         {known:?}); nothing of it is read"
+    );
+    Err(after_send(Class::ClusterMismatch, why))
+}
+
 impl WatchedScope {
     fn declaration(&self, scope_id: u32) -> ScopeDeclaration {
         ScopeDeclaration {
@@ -102,10 +130,11 @@ impl WatchedScope {
 }
 
 impl CachedAccount {
-    /// Reads the account, for ever.
+    /// Reads the account, for ever. Inputs are taken at any time, while the cluster is being asked too.
     pub(super) async fn run(mut self) {
         let mut next_look = Instant::now();
         let look = Arc::clone(&self.state.look);
+        let mut looking = OptionFuture::from(None);
         loop {
             tokio::select! {
                 input = self.inputs.recv() => match input {
@@ -113,6 +142,7 @@ impl CachedAccount {
                     Some(AccountInput::Changed(account)) => {
                         self.account = account;
                         self.state.must_connect = true;
+                        looking = OptionFuture::from(None);
                         next_look = Instant::now();
                     }
                     None => return,
@@ -124,47 +154,50 @@ impl CachedAccount {
                     next_look = next_look.min(Instant::now() + MIN_DISCOVERY_INTERVAL);
                 }
                 () = sleep_until(next_look) => {
-                    if let Err(failure) = self.look().await {
-                        tracing::warn!(class = %failure.class().as_str_name(), "the objects of the account cannot be read: {}", failure.message);
-                    }
                     next_look = Instant::now() + DISCOVERY_INTERVAL;
+                    looking = OptionFuture::from(Some(self.look().boxed()));
+                }
+                Some(seen) = &mut looking => {
+                    looking = OptionFuture::from(None);
+                    next_look = Instant::now() + DISCOVERY_INTERVAL;
+                    match seen {
+                        Ok(seen) => self.saw(seen),
+                        Err(failure) => {
+                            let class = failure.class().as_str_name();
+                            tracing::warn!(class, "the objects of the account cannot be read: {}", failure.message);
+                        }
+                    }
                 }
             }
         }
     }
 
-    /// Looks at what the cluster serves, and changes what is watched.
-    async fn look(&mut self) -> Result<(), Failure> {
-        let client = match &self.state.client {
-            Some(client) if !self.state.must_connect => client.clone(),
-            _ => self.connect().await?,
-        };
-        let served = Activator::served_kinds(client).await?;
-        self.apply(&served);
-        Ok(())
+    /// Looks at what the cluster serves; over new connections, with the credential as it is now, if there is a reason.
+    fn look(&self) -> impl Future<Output = Result<SeenCluster, Failure>> + Send + 'static {
+        let known = self.state.client.clone().filter(|_| !self.state.must_connect);
+        let ((activator, origin), account) = (self.activator.clone(), self.account.clone());
+        async move {
+            let is_new = known.is_none();
+            let client = match known {
+                Some(client) => client,
+                None => connect(&activator, origin, &account).await?,
+            };
+            let served = Activator::served_kinds(client.clone()).await?;
+            Ok(SeenCluster { client, is_new, served })
+        }
     }
 
-    /// Connects anew. Readers go on over the new connections.
-    async fn connect(&mut self) -> Result<ClusterClient, Failure> {
-        let (activator, origin) = &self.activator;
-        let client = activator.connect(&self.account.definition, *origin).await?;
-        let uid = Activator::cluster_uid(client.clone()).await?;
-        if uid != self.account.cluster_uid {
-            return Err(after_send(
-                Class::ClusterMismatch,
-                format!(
-                    "the cluster is another one than the account was activated with (kube-system has uid {uid:?}, and had {:?}); nothing of it is read",
-                    self.account.cluster_uid
-                ),
-            ));
+    fn saw(&mut self, seen: SeenCluster) {
+        let SeenCluster { client, is_new, served } = seen;
+        if is_new {
+            for reader in self.state.readers.values() {
+                // One without room for it fails with the former client, and asks for another look.
+                let _ = reader.inputs.try_send(ReaderInput::Client(client.clone()));
+            }
+            self.state.client = Some(client);
+            self.state.must_connect = false;
         }
-        for reader in self.state.readers.values() {
-            // One that has no room has been told of much, and fails with the former client.
-            let _ = reader.inputs.try_send(ReaderInput::Client(client.clone()));
-        }
-        self.state.client = Some(client.clone());
-        self.state.must_connect = false;
-        Ok(client)
+        self.apply(&served);
     }
 
     fn apply(&mut self, served: &[ServedKind]) {

@@ -21,6 +21,8 @@ use kubesvc_runtime::shutdown::spawn_named;
 
 /// Lists that run at once in the agent, and in each account.
 const LISTS_AT_ONCE: (usize, usize) = (16, 4);
+/// Maximum number of inputs that wait for an account, which never waits for anything else while it takes them.
+const MAX_WAITING_INPUTS: usize = 64;
 
 /// Runs the accounts whose objects are streamed.
 #[derive(Debug)]
@@ -30,7 +32,7 @@ pub struct CachedAccounts {
     wake: Arc<Notify>,
     activators: Activators,
     shared: Arc<SharedStream>,
-    notices: mpsc::UnboundedReceiver<StreamNotice>,
+    notices: mpsc::Receiver<StreamNotice>,
     context: ReaderContext,
     running: HashMap<String, RunningAccount>,
 }
@@ -39,7 +41,7 @@ pub struct CachedAccounts {
 struct RunningAccount {
     fence: Fence,
     account: account_table::CachedAccount,
-    inputs: mpsc::UnboundedSender<AccountInput>,
+    inputs: mpsc::Sender<AccountInput>,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -52,7 +54,7 @@ impl CachedAccounts {
     pub fn new(
         (table, wake): (Arc<Mutex<AccountTable>>, Arc<Notify>),
         activators: Activators,
-        (shared, notices): (Arc<SharedStream>, mpsc::UnboundedReceiver<StreamNotice>),
+        (shared, notices): (Arc<SharedStream>, mpsc::Receiver<StreamNotice>),
     ) -> Result<Self, CompressorError> {
         let encoder = BodyEncoder::new(BodyLimits::for_messages(MAX_MESSAGE_BYTES, true))?;
         let (in_agent, in_account) = LISTS_AT_ONCE;
@@ -66,23 +68,23 @@ impl CachedAccounts {
     /// Runs until the driver of the stream is gone.
     pub async fn run(mut self) {
         loop {
-            self.reconcile();
+            self.reconcile().await;
             tokio::select! {
                 () = self.wake.notified() => {}
                 notice = self.notices.recv() => match notice {
-                    Some(notice) => self.take(notice),
+                    Some(notice) => self.take(notice).await,
                     None => return,
                 },
             }
         }
     }
 
-    fn take(&mut self, notice: StreamNotice) {
+    async fn take(&mut self, notice: StreamNotice) {
         match notice {
             StreamNotice::Command(command) => {
                 if let Some(running) = self.running.get(&command.account_uid) {
                     // Fails if it has ended, and is removed then.
-                    let _ = running.inputs.send(AccountInput::Command(command.command));
+                    let _ = running.inputs.send(AccountInput::Command(command.command)).await;
                 }
             }
             StreamNotice::Revoked(fence) => self.table.lock().revoke_caching(&fence),
@@ -90,7 +92,7 @@ impl CachedAccounts {
     }
 
     /// Starts, changes and stops accounts.
-    fn reconcile(&mut self) {
+    async fn reconcile(&mut self) {
         let wanted = self.table.lock().cached();
         let mut wanted: HashMap<_, _> =
             wanted.into_iter().map(|account| (account.account.uid.clone(), account)).collect();
@@ -112,7 +114,7 @@ impl CachedAccounts {
                 None => self.start(account),
                 Some(running) if is_changed(&running.account, &account) => {
                     running.account = account.clone();
-                    let _ = running.inputs.send(AccountInput::Changed(account));
+                    let _ = running.inputs.send(AccountInput::Changed(account)).await;
                 }
                 Some(_) => {}
             }
@@ -127,9 +129,8 @@ impl CachedAccounts {
         let name = &account.account.name;
         let origin = self.activators.origin(name, account.definition.spec().credential.as_ref());
         let activator = self.activators.activator(name, origin);
-        let (inputs, receiver) = mpsc::unbounded_channel();
-        let (in_agent, in_account) = LISTS_AT_ONCE;
-        debug_assert!(in_account <= in_agent);
+        let (inputs, receiver) = mpsc::channel(MAX_WAITING_INPUTS);
+        let (_, in_account) = LISTS_AT_ONCE;
         let cached = CachedAccount {
             account: account.clone(),
             activator: (activator, origin),

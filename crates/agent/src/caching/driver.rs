@@ -15,7 +15,7 @@ use tonic::{Request, Status, Streaming};
 use super::batch::EncodedFrame;
 use super::codec::{CachingCodec, STREAM_PATH};
 use super::shared::SharedStream;
-use super::stream::{AccountCommand, FrameOutcome, StreamAction, StreamIdentity};
+use super::stream::{AccountCommand, CachingStream, FrameOutcome, StreamAction, StreamIdentity};
 use kubesvc_core::wire::MAX_MESSAGE_BYTES;
 use kubesvc_core::wire::common::Fence;
 use kubesvc_core::wire::events::CacheDown;
@@ -50,8 +50,8 @@ type Received = (u64, Option<CacheDown>);
 pub struct StreamDriver {
     shared: Arc<SharedStream>,
     connection: watch::Receiver<Option<HubConnection>>,
-    /// Few for each scope, as the state sends a command only after its reader has answered the one before.
-    notices: mpsc::UnboundedSender<StreamNotice>,
+    /// Whoever receives them never waits for the stream.
+    notices: mpsc::Sender<StreamNotice>,
     open: Option<OpenStream>,
     received: (mpsc::Sender<Received>, mpsc::Receiver<Received>),
 }
@@ -69,7 +69,7 @@ impl StreamDriver {
     pub fn new(
         shared: Arc<SharedStream>,
         connection: watch::Receiver<Option<HubConnection>>,
-        notices: mpsc::UnboundedSender<StreamNotice>,
+        notices: mpsc::Sender<StreamNotice>,
     ) -> Self {
         Self { shared, connection, notices, open: None, received: mpsc::channel(MAX_QUEUED_FRAMES) }
     }
@@ -81,7 +81,7 @@ impl StreamDriver {
         loop {
             let until = match unsent {
                 Some(_) => None,
-                None => match self.shared.drive(|state, now| state.poll(now)) {
+                None => match self.shared.drive(CachingStream::poll) {
                     StreamAction::Open { stream, frame } => {
                         self.open(stream, frame);
                         continue;
@@ -123,7 +123,7 @@ impl StreamDriver {
                     if frame.is_none() {
                         unsent = None;
                     }
-                    self.received(stream, frame);
+                    self.received(stream, frame).await;
                 }
                 () = self.shared.changed(), if unsent.is_none() => {}
                 () = due => {}
@@ -151,7 +151,8 @@ impl StreamDriver {
             match call(channel, frames).await {
                 Ok(inbound) => read(number, inbound, &received).await,
                 Err(status) => {
-                    tracing::info!(code = ?status.code(), "the hub takes no stream of cached objects: {}", status.message())
+                    let why = status.message();
+                    tracing::info!(code = ?status.code(), "the hub takes no stream of cached objects: {why}");
                 }
             }
             let _ = received.send((number, None)).await;
@@ -165,7 +166,7 @@ impl StreamDriver {
         }
     }
 
-    fn received(&mut self, number: u64, frame: Option<CacheDown>) {
+    async fn received(&mut self, number: u64, frame: Option<CacheDown>) {
         // What a former stream still says is late.
         if self.open.as_ref().is_none_or(|open| open.number != number) {
             return;
@@ -178,11 +179,11 @@ impl StreamDriver {
         }
         // Fails if the receiver is gone: the agent is stopping.
         for command in commands {
-            let _ = self.notices.send(StreamNotice::Command(command));
+            let _ = self.notices.send(StreamNotice::Command(command)).await;
         }
         if let Some((fence, reason)) = revoked {
             tracing::info!(uid = %fence.account_uid, epoch = fence.caching_epoch, reason = reason.as_str_name(), "caching is revoked");
-            let _ = self.notices.send(StreamNotice::Revoked(fence));
+            let _ = self.notices.send(StreamNotice::Revoked(fence)).await;
         }
         if let Some(closed) = closed {
             tracing::info!(

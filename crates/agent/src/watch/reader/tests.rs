@@ -156,7 +156,9 @@ impl Reading {
         let said = timeout(Duration::from_secs(30), said.wait_for(|said| holds(said))).await;
         match said {
             Ok(said) => said.expect("the sink lives").clone(),
-            Err(_) => panic!("said only {:?}, asked {:?}", self.heard.said.borrow(), self.server.paths()),
+            Err(_) => {
+                unreachable!("said only {:?}, asked {:?}", self.heard.said.borrow(), self.server.paths())
+            }
         }
     }
 
@@ -164,7 +166,7 @@ impl Reading {
     async fn answer_basis(&self, lists: usize, rows: &[(&str, &str)]) {
         let is_start = |said: &&Said| matches!(said, Said::SyncStart(_));
         let said = self.until(|said| said.iter().filter(is_start).count() == lists).await;
-        let Some(Said::SyncStart(start)) = said.iter().rfind(is_start) else { panic!("no list") };
+        let Some(Said::SyncStart(start)) = said.iter().rfind(is_start) else { unreachable!("no list") };
         let row = |(name, rv): &(&str, &str)| BasisRow {
             namespace: "team".to_owned(),
             name: (*name).to_owned(),
@@ -316,7 +318,7 @@ async fn expired_version_is_listed_anew() {
     let reading = Reading::start(checkpoint("7"), false, script).await;
     reading.answer_basis(1, &[("one", "8")]).await;
     let said = reading.until(|said| matches!(said.last(), Some(Said::Synced(_)))).await;
-    let Some(Said::Synced(synced)) = said.last() else { panic!("{said:?}") };
+    let Some(Said::Synced(synced)) = said.last() else { unreachable!("{said:?}") };
     assert_eq!((synced.kept, synced.sent, synced.rv.as_str()), (1, 0, "20"));
 }
 
@@ -335,7 +337,7 @@ async fn missing_right_is_a_problem_until_it_is_granted() {
 async fn basis_that_cannot_be_read_begins_another_list() {
     let reading = Reading::start(ScopeStart::default(), false, vec![page(10, "", &[])]).await;
     let said = reading.until(|said| !said.is_empty()).await;
-    let Said::SyncStart(first) = &said[0] else { panic!("{said:?}") };
+    let Said::SyncStart(first) = &said[0] else { unreachable!("{said:?}") };
     let frames = vec![Err(crate::wire_failure::after_send(Class::Internal, "a frame cannot be read"))];
     let input = ReaderInput::Basis { sync_key: first.sync_key.clone(), frames: Box::new(frames.into_iter()) };
     reading.inputs.send(input).await.expect("the reader runs");
