@@ -65,7 +65,7 @@ impl CachedAccounts {
         Ok(Self { table, wake, activators, shared, notices, context, running: HashMap::new() })
     }
 
-    /// Runs until the driver of the stream is gone.
+    /// Runs the accounts, for ever.
     pub async fn run(mut self) {
         loop {
             self.reconcile().await;
@@ -73,7 +73,8 @@ impl CachedAccounts {
                 () = self.wake.notified() => {}
                 notice = self.notices.recv() => match notice {
                     Some(notice) => self.take(notice).await,
-                    None => return,
+                    // The driver is gone: the agent is stopping, and ends this task too.
+                    None => return std::future::pending().await,
                 },
             }
         }

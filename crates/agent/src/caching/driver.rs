@@ -74,7 +74,7 @@ impl StreamDriver {
         Self { shared, connection, notices, open: None, received: mpsc::channel(MAX_QUEUED_FRAMES) }
     }
 
-    /// Drives the stream until the link is gone.
+    /// Drives the stream, for ever.
     pub async fn run(mut self) {
         self.connection.mark_changed();
         let mut unsent = None;
@@ -114,7 +114,8 @@ impl StreamDriver {
                 }
                 changed = self.connection.changed() => {
                     if changed.is_err() {
-                        return;
+                        // The link is gone: the agent is stopping, and ends this task too.
+                        return std::future::pending().await;
                     }
                     unsent = None;
                     self.connection_changed();
