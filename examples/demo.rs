@@ -51,6 +51,7 @@ async fn demo(screen: Screen) -> Result<(), String> {
     let demo = Demo::start(screen).await?;
     let shown = async {
         demo.settle(screen).await?;
+        demo.follow(screen).await?;
         demo.show(screen).await?;
         demo.check(screen).await
     };
@@ -71,7 +72,7 @@ struct Demo {
     rest: u16,
     kubectl: PathBuf,
     // The operator's home and a cluster that Spinnaker deploys to: they run as long as this lives.
-    _control_planes: [ControlPlane; 2],
+    control_planes: [ControlPlane; 2],
 }
 
 /// The files of the demo, in one folder.
@@ -156,7 +157,7 @@ impl Demo {
             .await
             .map_err(|reason| with_log(&reason, &operator))?;
         let good = target.kubeconfig_for_token(&token);
-        let demo = Self { agent, operator, files, token, rest, kubectl, _control_planes: [home, target] };
+        let demo = Self { agent, operator, files, token, rest, kubectl, control_planes: [home, target] };
         screen
             .step("three accounts, by kubectl apply", async {
                 demo.kubectl_with_input(&["apply", "-f", "-"], &accounts(&good)).await?.ok()
@@ -188,6 +189,32 @@ impl Demo {
                 self.kubectl(&["wait", "ksg", "--all", wanted, "--timeout=30s"]).await?.ok().map(drop)
             })
             .await
+    }
+
+    /// Changes a Deployment in the target cluster; its row follows.
+    async fn follow(&self, screen: &Screen) -> Result<(), String> {
+        let [_, target] = &self.control_planes;
+        screen
+            .step("a Deployment in the target cluster: it stands in kubesvc_cache", async {
+                target.kubectl(["create", "deployment", "web", "--image=web", "-n", "shop"]).await.ok()?;
+                self.cached("web", Some(1)).await
+            })
+            .await?;
+        screen
+            .step("… scaled to 3: so does its row", async {
+                target.kubectl(["scale", "deployment", "web", "--replicas=3", "-n", "shop"]).await.ok()?;
+                self.cached("web", Some(3)).await
+            })
+            .await
+    }
+
+    /// Waits until the cached Deployment has so many replicas; `None`: until it has no row.
+    async fn cached(&self, name: &str, replicas: Option<i64>) -> Result<(), String> {
+        try_eventually(&format!("the cached Deployment {name}"), Duration::from_secs(15), async || {
+            let cached = sql::cached_replicas(&self.files.database(), name).await?;
+            if cached == replicas { Ok(()) } else { Err(format!("its row has {cached:?} replicas")) }
+        })
+        .await
     }
 
     /// The row follows the object at once, but not in the same moment.

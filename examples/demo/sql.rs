@@ -26,6 +26,21 @@ pub(crate) async fn rows(file: &Path) -> Result<Vec<Vec<String>>, String> {
     Ok(table)
 }
 
+/// What the demo asks of a cached object, here and in the command that it suggests.
+pub(crate) const CACHED_QUERY: &str = "SELECT account, kind, namespace, name, json_extract(body, '$.spec.replicas') AS replicas \
+     FROM kubesvc_cache WHERE kind = 'deployment'";
+
+/// Replicas of the cached Deployment of a name; `None` if it has no row.
+pub(crate) async fn cached_replicas(file: &Path, name: &str) -> Result<Option<i64>, String> {
+    let problem = |e: sqlx::Error| format!("{}: {e}", file.display());
+    let options = SqliteConnectOptions::new().filename(file).read_only(true);
+    let mut connection = options.connect().await.map_err(problem)?;
+    let rows = sqlx::query(CACHED_QUERY).fetch_all(&mut connection).await.map_err(problem)?;
+    connection.close().await.map_err(problem)?;
+    let row = rows.iter().find(|row| row.get::<String, _>("name") == name);
+    Ok(row.map(|row| row.get("replicas")))
+}
+
 /// As `sqlite3 -header -column` prints them.
 pub(crate) fn print(table: &[Vec<String>]) -> String {
     let columns = table.first().map_or(0, Vec::len);
