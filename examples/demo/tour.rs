@@ -65,6 +65,11 @@ impl Demo {
         );
         screen.suggestion("delete one, and see it go", "kubectl delete ksa bad && kubectl get ksa");
         screen.suggestion("the rows that Spinnaker reads", &self.sqlite());
+        let database = self.files.database();
+        screen.suggestion(
+            "the objects of the target cluster",
+            &format!("sqlite3 -header -column {} \"{}\"", database.display(), sql::CACHED_QUERY),
+        );
         screen.suggestion(
             "what the programs say",
             &format!("tail -f {} {}", self.operator.log().display(), self.agent.log().display()),
