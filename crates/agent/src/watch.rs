@@ -35,8 +35,8 @@ use std::time::Duration;
 
 mod action;
 mod backoff;
-mod budget;
 mod basis;
+mod budget;
 mod failure;
 mod list;
 mod machine;
@@ -45,8 +45,8 @@ mod reader;
 mod tests;
 
 pub use action::{Action, PageRequest, WaitReason, WatchRequest};
-pub use budget::{ListBudget, ListPermit};
 pub use basis::{Basis, BasisKey, BasisMatch, BasisTooLarge};
+pub use budget::{ListBudget, ListPermit};
 pub use failure::RequestFailure;
 pub use list::{PageStep, SyncEnd};
 pub use machine::{ItemStep, ObjectStep, ScopeStart, ScopeTiming, ScopeWatch};

@@ -136,7 +136,11 @@ pub struct ScopeReader<S> {
 pub fn objects_path(scope: &Scope) -> String {
     let Scope { group, version, plural, namespace, .. } = scope;
     let api = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
-    if namespace.is_empty() { format!("{api}/{plural}") } else { format!("{api}/namespaces/{namespace}/{plural}") }
+    if namespace.is_empty() {
+        format!("{api}/{plural}")
+    } else {
+        format!("{api}/namespaces/{namespace}/{plural}")
+    }
 }
 
 fn now() -> Instant {
@@ -155,7 +159,19 @@ impl<S: ReaderSink> ScopeReader<S> {
     ) -> Self {
         let path = objects_path(scope);
         let (permit, problem) = (None, None);
-        Self { client, path, is_metadata_alone, scrubber, context, machine, objects, permit, problem, inputs, sink }
+        Self {
+            client,
+            path,
+            is_metadata_alone,
+            scrubber,
+            context,
+            machine,
+            objects,
+            permit,
+            problem,
+            inputs,
+            sink,
+        }
     }
 
     /// Reads the scope, for ever.
@@ -173,7 +189,9 @@ impl<S: ReaderSink> ScopeReader<S> {
             }
             waits_for = reason;
             match &action {
-                Action::Wait(_) | Action::AwaitBasis => drop(self.until_changed(&action, pending::<()>()).await),
+                Action::Wait(_) | Action::AwaitBasis => {
+                    drop(self.until_changed(&action, pending::<()>()).await)
+                }
                 Action::BeginSync => self.begin_sync(&action).await,
                 Action::ListPage(page) => self.list_page(&action, page).await,
                 Action::Watch(watch) => self.watch(&action, watch).await,
@@ -229,11 +247,7 @@ impl<S: ReaderSink> ScopeReader<S> {
         }
     }
 
-    fn take_basis(
-        &mut self,
-        sync_key: &str,
-        frames: impl Iterator<Item = Result<Vec<BasisRow>, Failure>>,
-    ) {
+    fn take_basis(&mut self, sync_key: &str, frames: impl Iterator<Item = Result<Vec<BasisRow>, Failure>>) {
         for frame in frames {
             let failure = match frame {
                 Ok(rows) => rows.iter().find_map(|row| {

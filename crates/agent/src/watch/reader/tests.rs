@@ -120,8 +120,10 @@ impl Reading {
             encoder: Arc::new(Mutex::new(BodyEncoder::new(limits).expect("memory"))),
             budget: ListBudget::new(1, 1),
         };
-        let timing =
-            ScopeTiming { max_resumable_age: Duration::from_secs(60), audit_interval: Duration::from_secs(3600) };
+        let timing = ScopeTiming {
+            max_resumable_age: Duration::from_secs(60),
+            audit_interval: Duration::from_secs(3600),
+        };
         let rules = ObjectRules {
             api_version: "apps/v1".to_owned(),
             kind: "Deployment".to_owned(),
@@ -170,7 +172,8 @@ impl Reading {
             rv: (*rv).to_owned(),
         };
         let frames = vec![Ok(rows.iter().map(row).collect())];
-        let input = ReaderInput::Basis { sync_key: start.sync_key.clone(), frames: Box::new(frames.into_iter()) };
+        let input =
+            ReaderInput::Basis { sync_key: start.sync_key.clone(), frames: Box::new(frames.into_iter()) };
         self.inputs.send(input).await.expect("the reader runs");
     }
 
@@ -192,7 +195,8 @@ fn object(name: &str, version: u32) -> serde_json::Value {
 
 fn page(version: u32, token: &str, items: &[serde_json::Value]) -> (u16, TestBody) {
     let metadata = json!({"resourceVersion": version.to_string(), "continue": token});
-    let list = json!({"kind": "DeploymentList", "apiVersion": "apps/v1", "metadata": metadata, "items": items});
+    let list =
+        json!({"kind": "DeploymentList", "apiVersion": "apps/v1", "metadata": metadata, "items": items});
     (200, whole(list.to_string()))
 }
 
@@ -202,12 +206,17 @@ fn line(change: &str, object: &serde_json::Value) -> String {
 
 /// A watch that sends these bytes and stays open.
 fn open_watch(lines: &[String]) -> (u16, TestBody) {
-    let chunks: Vec<io::Result<_>> = lines.iter().map(|line| Ok(Frame::data(Bytes::from(line.clone())))).collect();
-    (200, http_body_util::BodyExt::boxed_unsync(StreamBody::new(stream::iter(chunks).chain(stream::pending()))))
+    let chunks: Vec<io::Result<_>> =
+        lines.iter().map(|line| Ok(Frame::data(Bytes::from(line.clone())))).collect();
+    (
+        200,
+        http_body_util::BodyExt::boxed_unsync(StreamBody::new(stream::iter(chunks).chain(stream::pending()))),
+    )
 }
 
 fn status(code: u16) -> (u16, TestBody) {
-    let status = json!({"kind": "Status", "apiVersion": "v1", "code": code, "reason": "R", "message": "said"});
+    let status =
+        json!({"kind": "Status", "apiVersion": "v1", "code": code, "reason": "R", "message": "said"});
     (code, whole(status.to_string()))
 }
 
@@ -235,8 +244,7 @@ async fn list_in_pages_is_compared_with_its_basis_and_then_watched() {
     let reading = Reading::start(ScopeStart::default(), false, script).await;
     reading.answer_basis(1, &[("same", "3"), ("changed", "4"), ("gone", "5")]).await;
     let said = reading.until(|said| said.last() == Some(&Said::Delete("same".to_owned()))).await;
-    let synced =
-        Synced { rv: "10".to_owned(), listed: 3, kept: 1, sent: 2, deleted: 1, ..Synced::default() };
+    let synced = Synced { rv: "10".to_owned(), listed: 3, kept: 1, sent: 2, deleted: 1, ..Synced::default() };
     let expected = [
         upsert("changed", "9"),
         upsert("new", "8"),
@@ -247,7 +255,10 @@ async fn list_in_pages_is_compared_with_its_basis_and_then_watched() {
     ];
     assert_eq!(said[1..], expected);
     let paths = reading.server.paths();
-    assert!(paths.iter().all(|path| path.starts_with("/apis/apps/v1/namespaces/team/deployments?")), "{paths:?}");
+    assert!(
+        paths.iter().all(|path| path.starts_with("/apis/apps/v1/namespaces/team/deployments?")),
+        "{paths:?}"
+    );
     assert_eq!(query(&paths[0]), BTreeMap::from([("limit", "500")]));
     assert_eq!(query(&paths[1]), BTreeMap::from([("limit", "500"), ("continue", "more")]));
     assert_eq!(query(&paths[2])["resourceVersion"], "10");
