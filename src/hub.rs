@@ -38,6 +38,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use prometheus_client::metrics::counter::Counter;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_stream::wrappers::ReceiverStream;
@@ -52,7 +53,9 @@ pub use agent_status::registration::{
     AgentObjects, AgentSummary, KnownAgent, KubeAgentObjects, OutboxWrite, RegisteredAgent, Registration,
     RegistrationError, SessionRef,
 };
-pub use caching::{BodyFormat, CachePorts, CachingSettings, MappingError, RowMapper, ScopeRows};
+pub use caching::{
+    BodyFormat, CachePorts, CachingRuleSource, CachingSettings, MappingError, RowMapper, ScopeRows,
+};
 pub use metrics::{HubMetrics, ReasonLabel};
 pub use settings::{
     AbsentAgentSettings, AdmissionSettings, HubSettings, ListenerSettings, Pings, SessionSettings,
@@ -165,7 +168,7 @@ impl Hub {
             leadership: ports.leadership,
             replicas: ports.replicas,
             metrics: HubMetrics::default(),
-            streams_objects: ports.cache.is_some(),
+            caching_rules: ports.cache.as_ref().map(|cache| Arc::clone(&cache.rules)),
             log_limit: LogRateLimit::default(),
             started: Instant::now(),
             stopping: CancellationToken::new(),
@@ -260,6 +263,11 @@ impl Hub {
     /// Returns the hub's counters.
     pub fn metrics(&self) -> &HubMetrics {
         &self.context.metrics
+    }
+
+    /// Returns the counter of rows that the leader swept from the tables of cached objects.
+    pub fn swept_rows(&self) -> Counter {
+        self.caching.as_ref().map(|caching| caching.swept_rows()).unwrap_or_default()
     }
 
     /// Adds the hub's counters to a registry.

@@ -1,8 +1,10 @@
 //! The composition root of `kubesvc-operator`: the only place that assembles its parts.
 
+mod cache_sweeps;
 mod cli;
 mod kube_client;
 mod lead;
+mod object_rows;
 mod readiness;
 mod replicas;
 mod run;

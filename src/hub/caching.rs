@@ -40,6 +40,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -49,8 +50,9 @@ use crate::hub::agent_admission::draining::Draining;
 use crate::hub::context::HubContext;
 use crate::hub::sessions::Sessions;
 use credit_pool::{CreditPool, StreamId};
-use kubesvc_core::SessionId;
 use kubesvc_core::wire::events::{CacheDown, CacheUp};
+use kubesvc_core::wire::ops::CachingRules;
+use kubesvc_core::{KubesvcAccount, SessionId};
 use kubesvc_runtime::background_tasks::BackgroundTasks;
 use kubesvc_store::{CacheStore, FenceCheck, StoreError};
 use metrics::CacheMetrics;
@@ -86,12 +88,20 @@ impl Default for CachingSettings {
     }
 }
 
+/// By which rules an agent chooses what it streams of an account.
+pub trait CachingRuleSource: Send + Sync {
+    /// Returns the rules by the operator's settings and this spec.
+    fn rules(&self, account: &KubesvcAccount) -> CachingRules;
+}
+
 /// What the streams of cached objects need beside the rest of the hub.
 pub struct CachePorts {
     /// The tables.
     pub store: Arc<dyn CacheStore>,
     /// Names the rows.
     pub mapper: Arc<dyn RowMapper>,
+    /// What agents choose the objects by.
+    pub rules: Arc<dyn CachingRuleSource>,
     /// Settings.
     pub settings: CachingSettings,
 }
@@ -191,6 +201,11 @@ impl Caching {
     /// Adds the metrics to a registry.
     pub(super) fn register(&self, registry: &mut Registry) {
         self.metrics.register(registry);
+    }
+
+    /// Returns the counter of rows that the leader swept.
+    pub(super) fn swept_rows(&self) -> Counter {
+        self.metrics.swept_rows.clone()
     }
 
     /// The shard of an account.

@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::connected_agents::Ticks;
 use crate::hub::sessions::ledger::Moment;
-use crate::hub::{HubMetrics, HubSettings};
+use crate::hub::{CachingRuleSource, HubMetrics, HubSettings};
 use crate::informers::{AccountIndex, AgentIndex};
 use crate::leases::{Leadership, Replicas};
 use crate::secrets::{Credential, CredentialSource};
@@ -34,8 +34,8 @@ pub(super) struct HubContext {
     pub(super) leadership: Arc<Leadership>,
     pub(super) replicas: Arc<Replicas>,
     pub(super) metrics: HubMetrics,
-    /// Whether agents may stream objects to this replica.
-    pub(super) streams_objects: bool,
+    /// Rules by which agents choose the objects they stream; absent: they are not asked to stream any.
+    pub(super) caching_rules: Option<Arc<dyn CachingRuleSource>>,
     pub(super) log_limit: LogRateLimit,
     /// Start of the hub; [`Moment`]s count from here.
     pub(super) started: Instant,
@@ -46,6 +46,11 @@ pub(super) struct HubContext {
 }
 
 impl HubContext {
+    /// Whether agents may stream objects to this replica.
+    pub(super) fn streams_objects(&self) -> bool {
+        self.caching_rules.is_some()
+    }
+
     /// Whether this replica leads. Then the leader reads the sessions in this process.
     pub(super) fn is_leading(&self) -> bool {
         self.leadership.leads()

@@ -8,6 +8,7 @@ use futures::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::cache_sweeps::CacheSweeps;
 use crate::controller;
 use crate::hub::Hub;
 use crate::leases::{Leadership, Mandate};
@@ -24,6 +25,7 @@ pub(super) struct Leader {
     pub(super) context: controller::ControllerContext,
     pub(super) hub: Arc<Hub>,
     pub(super) leadership: Arc<Leadership>,
+    pub(super) sweeps: CacheSweeps,
     /// Whether other replicas may exist.
     pub(super) has_peers: bool,
     /// Duration for which the leader's Lease is valid.
@@ -73,7 +75,8 @@ impl Leader {
             Some(Some(())) => {
                 let context =
                     controller::ControllerContext { mandate: mandate.clone(), ..self.context.clone() };
-                controller::run(context, stop.clone(), over.clone()).await;
+                let controlling = controller::run(context, stop.clone(), over.clone());
+                tokio::join!(controlling, over.run_until_cancelled(self.sweeps.run(stop)));
             }
             Some(None) => {}
             None => warn!("this replica lost the lead before it began"),

@@ -9,21 +9,25 @@ use tokio_util::task::TaskTracker;
 use tracing::info;
 
 use super::StartError;
+use super::cache_sweeps::CacheSweeps;
 use super::cli::RunArguments;
 use super::kube_client::RunLocation;
 use super::lead::Leader;
+use super::object_rows::ObjectRows;
 use super::readiness::{IsolationWatcher, OperatorReadiness};
 use super::replicas::{self, ReplicaLeases};
 use super::security_warnings;
 use super::settings::{
-    Connections, adopted_rows, approves, hub_settings, policy, precedence, rest_settings, source_rules,
-    unapproved_registration_qps,
+    Connections, adopted_rows, approves, caching_settings, hub_settings, policy, precedence, rest_settings,
+    source_rules, unapproved_registration_qps,
 };
 use super::startup::{self, StartupPorts};
 use super::state_metrics::StateMetrics;
 use crate::connected_agents::{ClusterSessions, ConnectedAgents, RemoteSessions, Ticks};
 use crate::controller::{ControllerContext, ControllerMetrics};
-use crate::hub::{Hub, HubPorts, KubeAgentObjects, StoredAssignments, StoredFences, StoredNamespaces};
+use crate::hub::{
+    CachePorts, Hub, HubPorts, KubeAgentObjects, StoredAssignments, StoredFences, StoredNamespaces,
+};
 use crate::informers::{AccountIndex, AgentIndex, SecretsSeen, watch_accounts, watch_agents, watch_secrets};
 use crate::leases::{Leadership, Mandate};
 use crate::peers::Peers;
@@ -39,7 +43,7 @@ use kubesvc_runtime::shutdown;
 use kubesvc_runtime::telemetry::metrics::Metrics;
 use kubesvc_runtime::work_queue::WorkQueue;
 use kubesvc_store::account_projection::Projection;
-use kubesvc_store::{Store, VendorTables};
+use kubesvc_store::{CacheStore, Store, VendorTables};
 
 /// What most parts of the operator share.
 struct Assembly<'a> {
@@ -48,6 +52,7 @@ struct Assembly<'a> {
     background: BackgroundTasks,
     stop: CancellationToken,
     store: Arc<dyn Store>,
+    cache: Arc<dyn CacheStore>,
     projection: Arc<Projection>,
     accounts: Arc<AccountIndex>,
     agents: Arc<AgentIndex>,
@@ -88,8 +93,9 @@ pub(super) async fn run(
     let server = &settings.server;
     let ports = StartupPorts::open(server, connections.rest, &starting, &http, &background, &stop).await?;
     let vendor = if settings.take_database_over { VendorTables::Rename } else { VendorTables::Refuse };
-    let opened = startup::open_database(&settings.database_url, vendor, &starting, &stop).await?;
-    let Some(store) = opened else { return Ok(()) };
+    let (url, cache_writers) = (&settings.database_url, settings.cache.writers);
+    let opened = startup::open_database(url, vendor, cache_writers, &starting, &stop).await?;
+    let Some((store, cache)) = opened else { return Ok(()) };
     starting.waits_for("accounts", "the first list of KubesvcAccounts is not complete");
 
     let agents = Arc::new(AgentIndex::default());
@@ -101,6 +107,7 @@ pub(super) async fn run(
         stop,
         projection: Projection::new(Arc::clone(&store)),
         store,
+        cache,
         accounts: Arc::new(AccountIndex::over(location.watched.len()).with(precedence(settings))),
         agents,
         peers: Arc::new(peers),
@@ -201,6 +208,7 @@ impl Assembly<'_> {
             self.controller_context(kube, connected_agents, changed_agents, credentials, &leases, metrics);
         let leader = Leader {
             context,
+            sweeps: self.cache_sweeps(&hub),
             hub: Arc::clone(&hub),
             leadership: Arc::clone(&leases.leadership),
             has_peers: leases.leases.is_some(),
@@ -253,11 +261,32 @@ impl Assembly<'_> {
             assignment_rows: Arc::new(StoredAssignments::new(Arc::clone(&self.store), replica_id)),
             fence_rows: Arc::new(StoredFences(Arc::clone(&self.store))),
             namespace_rows: Arc::new(StoredNamespaces(Arc::clone(&self.store))),
-            cache: None,
+            cache: Some(self.cache_ports()),
             ticks: Arc::clone(&self.ticks),
             leader: Arc::clone(&self.wakes),
             leadership: Arc::clone(&leases.leadership),
             replicas: Arc::clone(&leases.replicas),
+        }
+    }
+
+    fn cache_ports(&self) -> CachePorts {
+        let rows = ObjectRows::new(&self.settings.cache, &self.accounts);
+        CachePorts {
+            store: Arc::clone(&self.cache),
+            mapper: Arc::<ObjectRows>::clone(&rows),
+            rules: rows,
+            settings: caching_settings(&self.settings.cache),
+        }
+    }
+
+    fn cache_sweeps(&self, hub: &Hub) -> CacheSweeps {
+        CacheSweeps {
+            store: Arc::clone(&self.cache),
+            projection: Arc::clone(&self.projection),
+            accounts: Arc::clone(&self.accounts),
+            swept_rows: hub.swept_rows(),
+            tasks: self.background.registry().clone(),
+            event_lifetime: self.settings.cache.event_lifetime,
         }
     }
 

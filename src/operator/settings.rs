@@ -7,15 +7,18 @@ use tracing::warn;
 use super::kube_client::RunLocation;
 use crate::controller::AdoptedRows;
 use crate::hub::{
-    AbsentAgentSettings, AdmissionSettings, AssignmentChecks, HubSettings, ListenerSettings, Pings,
-    SessionSettings, StaticAccountSettings,
+    AbsentAgentSettings, AdmissionSettings, AssignmentChecks, BodyFormat, CachingSettings, HubSettings,
+    ListenerSettings, Pings, SessionSettings, StaticAccountSettings,
 };
 use crate::rest::{BrowserRules, RestSettings};
 use kubesvc_core::lifecycle::LifecyclePolicy;
 use kubesvc_core::name_precedence::Precedence;
 use kubesvc_core::not_watched;
 use kubesvc_core::source_rules::{NamespaceSet, SourceRules};
-use kubesvc_runtime::config::operator::{Approval, ClusterMode, OperatorSettings};
+use kubesvc_runtime::config::{
+    self,
+    operator::{Approval, CacheSettings, ClusterMode, OperatorSettings},
+};
 use kubesvc_runtime::crash_points;
 
 /// Maximum number of connections from agents.
@@ -117,6 +120,18 @@ pub(super) fn hub_settings(
         assignment_checks: AssignmentChecks {
             initial_delay: settings.heartbeat.initial_delay,
             period: settings.heartbeat.period,
+        },
+    }
+}
+
+/// The settings of the streams of cached objects.
+pub(super) fn caching_settings(settings: &CacheSettings) -> CachingSettings {
+    CachingSettings {
+        pending_bytes: settings.pending_bytes,
+        writers: usize::try_from(settings.writers).unwrap_or(usize::MAX),
+        body_format: match settings.body_format {
+            config::operator::BodyFormat::Text => BodyFormat::Text,
+            config::operator::BodyFormat::Zstd => BodyFormat::Zstd,
         },
     }
 }

@@ -18,7 +18,7 @@ use kubesvc_runtime::background_tasks::BackgroundTasks;
 use kubesvc_runtime::config::operator::ServerSettings;
 use kubesvc_runtime::listen::http::{HttpMetrics, HttpServer};
 use kubesvc_store::account_projection::Projection;
-use kubesvc_store::{Store, StoreError, VendorTables};
+use kubesvc_store::{CacheStore, Store, StoreError, VendorTables};
 
 /// Maximum delay between two attempts to open the database, before jitter, which at most doubles it.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
@@ -108,16 +108,18 @@ async fn listen(address: &str, port: u16, settings: &'static str) -> Result<TcpL
     listening.map_err(|cause| StartError::Listen { address: address.to_owned(), port, settings, cause })
 }
 
-/// Opens the database of this URL, and waits while it is unreachable. Returns `None` if stopped before.
+/// Opens the database of this URL, with up to `cache_writers` connections for cached objects, and waits while it is
+/// unreachable. Returns `None` if stopped before.
 ///
 /// # Errors
 /// URL, login or schema are wrong; waiting does not help there.
 pub(super) async fn open_database(
     url: &str,
     vendor: VendorTables,
+    cache_writers: u32,
     starting: &StartupState,
     stop: &CancellationToken,
-) -> Result<Option<Arc<dyn Store>>, StoreError> {
+) -> Result<Option<(Arc<dyn Store>, Arc<dyn CacheStore>)>, StoreError> {
     let mut waits = ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(100))
         .with_max_delay(MAX_RETRY_DELAY)
@@ -126,13 +128,14 @@ pub(super) async fn open_database(
         .build();
     let mut waited = false;
     loop {
-        match stop.run_until_cancelled(kubesvc_store::open(url, vendor)).await {
+        let opening = kubesvc_store::open_with_cache(url, vendor, cache_writers);
+        match stop.run_until_cancelled(opening).await {
             None => return Ok(None),
-            Some(Ok(store)) => {
+            Some(Ok(stores)) => {
                 if waited {
                     info!("the database is available");
                 }
-                return Ok(Some(store));
+                return Ok(Some(stores));
             }
             Some(Err(error @ StoreError::Unavailable(_))) => {
                 waited = true;

@@ -148,8 +148,7 @@ pub fn load_operator(
     env: &dyn Fn(&str) -> Option<String>,
     unknown: UnknownKeys,
 ) -> Result<Loaded<OperatorSettings>, ConfigError> {
-    let mut loaded =
-        Loaded::read(&operator::SPEC, |values| Ok(operator::build(values)?), files, env, unknown)?;
+    let mut loaded = Loaded::read(&operator::SPEC, operator::build, files, env, unknown)?;
     loaded.warnings.extend(operator::notes(&loaded.values)?);
     Ok(loaded)
 }

@@ -374,6 +374,15 @@ fn duplicate(session: &Session, taken: &ClaimError) -> HelloRefusal {
     HelloRefusal::for_now(Reason::DuplicateAgentId, message, wait)
 }
 
+/// The capabilities that both sides have.
+fn capabilities(context: &HubContext, session: &Session) -> Vec<String> {
+    let agent = &session.agent;
+    let both =
+        [(hello::CACHING_CAPABILITY, agent.streams_objects), (hello::ZSTD_CAPABILITY, agent.takes_zstd)];
+    let common = both.into_iter().filter(|(_, agent_has)| *agent_has && context.streams_objects());
+    common.map(|(capability, _)| capability.to_owned()).collect()
+}
+
 fn accepted_frame(admission: &Admission, session: &Session) -> ops::Accepted {
     let settings = &admission.context.settings;
     ops::Accepted {
@@ -381,11 +390,7 @@ fn accepted_frame(admission: &Admission, session: &Session) -> ops::Accepted {
         replica_id: settings.replica_id.to_string(),
         approved: session.is_approved(),
         protocol: PROTOCOL_VERSION,
-        capabilities: if admission.context.streams_objects {
-            vec![hello::CACHING_CAPABILITY.to_owned(), hello::ZSTD_CAPABILITY.to_owned()]
-        } else {
-            Vec::new()
-        },
+        capabilities: capabilities(&admission.context, session),
         heartbeat_ms: millis(settings.sessions.heartbeat),
         max_message_bytes: u32::try_from(settings.sessions.max_message_bytes).unwrap_or(u32::MAX),
     }

@@ -46,6 +46,8 @@ pub(crate) struct AcceptedHello {
     pub(crate) cluster_uid: String,
     /// Whether it reads zstd.
     pub(crate) takes_zstd: bool,
+    /// Whether it streams objects.
+    pub(crate) streams_objects: bool,
 }
 
 impl AcceptedHello {
@@ -124,6 +126,7 @@ pub(crate) fn check(hello: ops::Hello, max_message_bytes: usize) -> Result<Accep
     }
     let cached = hello.accounts_held.iter().filter_map(cached).collect::<Result<_, _>>()?;
     let held = hello.accounts_held.into_iter().map(held).collect::<Result<_, _>>()?;
+    let has = |name: &str| hello.capabilities.iter().any(|capability| capability == name);
     let told = usize::try_from(hello.max_message_bytes).unwrap_or(usize::MAX);
     Ok(AcceptedHello {
         agent_id: hello.agent_id.into(),
@@ -135,7 +138,8 @@ pub(crate) fn check(hello: ops::Hello, max_message_bytes: usize) -> Result<Accep
         cached,
         has_unheard: false,
         cluster_uid: hello.cluster_uid,
-        takes_zstd: hello.capabilities.iter().any(|capability| capability == ZSTD_CAPABILITY),
+        takes_zstd: has(ZSTD_CAPABILITY),
+        streams_objects: has(CACHING_CAPABILITY),
         max_message_bytes: if told == 0 { max_message_bytes } else { told.min(max_message_bytes) },
     })
 }

@@ -43,6 +43,8 @@ pub(crate) struct AgentIdentity {
     pub(crate) cluster_uid: String,
     /// Whether it reads zstd.
     pub(crate) takes_zstd: bool,
+    /// Whether it streams objects.
+    pub(crate) streams_objects: bool,
     /// Remote address, also the key of the log rate limit.
     pub(crate) peer: Option<SocketAddr>,
 }
@@ -92,6 +94,7 @@ impl Session {
                 version: greeting.version.clone(),
                 cluster_uid: greeting.cluster_uid.clone(),
                 takes_zstd: greeting.takes_zstd,
+                streams_objects: greeting.streams_objects,
                 peer,
             },
             times: SessionTimes {

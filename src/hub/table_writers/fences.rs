@@ -298,6 +298,8 @@ pub(crate) fn assignment(context: &HubContext, session: &Session, uid: &str) -> 
         CachingCommand::Start(epoch) => (epoch, true),
         CachingCommand::Stop(epoch) => (epoch, false),
     };
+    // A changed spec is a new generation, which is told to the agent again under the same epoch, with its rules.
+    let rules = context.caching_rules.as_ref().filter(|_| on).map(|rules| rules.rules(&account));
     let name = account.account_name();
     let account =
         wire_conversion::account_ref(uid, name, account.status_or_default().epoch, account.generation());
@@ -305,6 +307,6 @@ pub(crate) fn assignment(context: &HubContext, session: &Session, uid: &str) -> 
         fence: Some(common::Fence { account_uid: uid.to_owned(), caching_epoch: epoch.to_wire() }),
         on,
         account: Some(account),
-        rules: None,
+        rules,
     }))
 }

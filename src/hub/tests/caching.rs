@@ -16,7 +16,7 @@ use kubesvc_core::wire::events::cache_down::Frame;
 use kubesvc_core::wire::events::closed::Reason;
 use kubesvc_core::wire::events::event::Operation;
 use kubesvc_core::wire::events::{self, Batch, Begin, End, Event, Ping, ScopeDeclaration, Want, cache_up};
-use kubesvc_core::wire::ops::hub_frame;
+use kubesvc_core::wire::ops::{self, CachingRules, hub_frame};
 use kubesvc_core::{AgentId, BootId, CachingAssignment, CachingEpoch, KubesvcAccount, State};
 use kubesvc_runtime::grpc::events::caching_client::CachingClient;
 
@@ -35,11 +35,18 @@ fn elected(name: &str, boot: &str, epoch: i64) -> KubesvcAccount {
     })
 }
 
+/// The hello of an agent that streams objects.
+fn streaming_hello() -> ops::Hello {
+    let capabilities = ["caching/1", "later/7"].map(str::to_owned).to_vec();
+    ops::Hello { capabilities, ..hello("a") }
+}
+
 /// A hub, its tables, and an agent that was told to stream account `one`.
 struct World {
     hub: TestHub,
     cache: Arc<FakeCache>,
     agent: TestAgent,
+    rules: CachingRules,
     session_id: String,
 }
 
@@ -59,14 +66,16 @@ impl World {
         let hub = TestHub::with_cache(cache.ports(pending_bytes)).await;
         hub.accounts.show(elected("one", BOOT_A, 3));
         hub.accounts.sync();
-        let mut agent = hub.greet(hello("a")).await;
+        let mut agent = hub.greet(streaming_hello()).await;
         let accepted = agent.accepted().await;
-        assert_eq!(accepted.capabilities, ["caching/1", "zstd/1"]);
+        assert_eq!(accepted.capabilities, ["caching/1"]);
         let reference = agent.added().await[0].account.clone().expect("it is named");
         agent.answer(held(&reference)).await;
-        let told = agent.next().await;
-        assert!(matches!(told, Ok(Some(hub_frame::Frame::CachingAssignment(_)))), "{told:?}");
-        Self { hub, cache, agent, session_id: accepted.session_id }
+        let rules = match agent.next().await {
+            Ok(Some(hub_frame::Frame::CachingAssignment(told))) => told.rules.expect("it has rules"),
+            other => panic!("expected CachingAssignment, got {other:?}"),
+        };
+        Self { hub, cache, agent, rules, session_id: accepted.session_id }
     }
 
     fn open_frame(&self) -> events::Open {
@@ -230,6 +239,47 @@ async fn a_stream_opens_with_credit_only_where_its_session_is() {
 }
 
 #[tokio::test]
+async fn an_agent_is_told_the_capabilities_that_both_have() {
+    let cache = FakeCache::new(&[]);
+    let hub = TestHub::with_cache(cache.ports(256 * MIB)).await;
+    hub.accounts.sync();
+    let both = vec!["caching/1", "later/7", "zstd/1"];
+    for (agent_id, has) in [("a", vec![]), ("b", vec!["zstd/1"]), ("c", both)] {
+        let capabilities = has.iter().map(|one| (*one).to_owned()).collect();
+        let mut agent = hub.greet(ops::Hello { capabilities, ..hello(agent_id) }).await;
+        let both: Vec<_> = has.into_iter().filter(|one| *one != "later/7").collect();
+        assert_eq!(agent.accepted().await.capabilities, both);
+    }
+    let without = TestHub::start().await;
+    let mut agent = without.greet(streaming_hello()).await;
+    assert!(agent.accepted().await.capabilities.is_empty(), "there is nothing to stream to");
+}
+
+#[tokio::test]
+async fn a_changed_spec_reaches_the_agent_as_rules_under_the_same_epoch() {
+    let mut world = World::start().await;
+    assert_eq!(world.rules, CachingRules::default());
+    let mut changed = elected("one", BOOT_A, 3);
+    changed.spec.kinds = vec!["Pod".into()];
+    changed.metadata.generation = Some(2);
+    world.hub.accounts.show(changed);
+    loop {
+        match world.agent.next().await {
+            Ok(Some(hub_frame::Frame::CachingAssignment(told))) => {
+                let fence = told.fence.expect("it is named");
+                let rules = told.rules.expect("it has rules");
+                assert_eq!((fence.caching_epoch, told.on, rules.kinds), (3, true, vec!["Pod".to_owned()]));
+                assert_eq!(told.account.expect("it is named").generation, 2);
+                return;
+            }
+            // The definition, which has changed too.
+            Ok(Some(_)) => {}
+            other => panic!("expected CachingAssignment, got {other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_later_stream_of_the_session_takes_the_place_of_the_first() {
     let world = World::start().await;
     let (mut first, _) = world.flowing().await;
@@ -242,8 +292,8 @@ async fn a_later_stream_of_the_session_takes_the_place_of_the_first() {
 
 #[tokio::test]
 async fn a_stream_ends_with_its_session_and_gives_back_what_it_borrowed() {
-    let World { hub, agent, cache, session_id } = World::start().await;
-    let world = World { agent: hub.open().await, hub, cache, session_id };
+    let World { hub, agent, cache, rules, session_id } = World::start().await;
+    let world = World { agent: hub.open().await, hub, cache, rules, session_id };
     let (mut stream, _) = world.flowing().await;
     stream.say(cache_up::Frame::Want(Want { bytes: 100_000 })).await;
     assert_eq!(stream.next().await, Frame::Credit(events::Credit { bytes: 100_000 }));

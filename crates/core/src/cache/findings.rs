@@ -148,6 +148,21 @@ pub enum Finding {
 }
 
 impl Finding {
+    /// The setting that it is about; of two, the one that is named first.
+    pub fn setting(&self) -> Setting {
+        match self {
+            Self::NotAKind { setting, .. }
+            | Self::NotANamespace { setting, .. }
+            | Self::TooMany { setting, .. }
+            | Self::NoGroup { setting, .. }
+            | Self::Unfamiliar { setting, .. }
+            | Self::NoEffect { setting, .. }
+            | Self::Needs { setting, .. }
+            | Self::NamedAndOmitted { named_by: setting, .. }
+            | Self::Exclusive { one: setting, .. } => *setting,
+        }
+    }
+
     /// Whether the settings cannot be meant as they are: part of them is not used. A program that starts refuses them;
     /// an account goes on with the rest. What is no error is worth a warning.
     pub fn is_error(&self) -> bool {

@@ -1,15 +1,17 @@
 //! The settings of `kubesvc-operator`.
 
+mod cache;
 mod keys;
 
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::error::ConfigProblem;
+use super::error::{ConfigError, ConfigProblem};
 pub use super::logging::{LogFormat, LogLevel, LoggingSettings};
 use super::values::Values;
 use crate::listen::connection_limits::AddressLimits;
+pub use cache::{AccountDefaults, BodyFormat, CacheSettings};
 pub(crate) use keys::SPEC;
 
 /// Maximum time limit for the response to a ping.
@@ -38,6 +40,8 @@ pub struct OperatorSettings {
     /// How long a static account is kept while its zone has no agent, and how long an account without a zone of its
     /// own waits for the agents of the zone found for it; 1 s to 365 days.
     pub account_cleanup: Duration,
+    /// Which objects are cached, and how.
+    pub cache: CacheSettings,
     /// Periodic checks of the connected agents.
     pub heartbeat: HeartbeatSettings,
     /// How accounts are added at run time.
@@ -241,6 +245,7 @@ impl fmt::Debug for OperatorSettings {
             .field("watch_namespaces", &self.watch_namespaces)
             .field("operation_wait", &self.operation_wait)
             .field("account_cleanup", &self.account_cleanup)
+            .field("cache", &self.cache)
             .field("heartbeat", &self.heartbeat)
             .field("dynamic_accounts", &self.dynamic_accounts)
             .field("secrets", &self.secrets)
@@ -254,7 +259,7 @@ impl fmt::Debug for OperatorSettings {
     }
 }
 
-pub(crate) fn build(v: &Values) -> Result<OperatorSettings, ConfigProblem> {
+pub(crate) fn build(v: &Values) -> Result<OperatorSettings, ConfigError> {
     let retry_frequency = v.seconds("kubesvc.dynamicAccounts.retryFrequencySeconds")?;
     Ok(OperatorSettings {
         server: ServerSettings {
@@ -285,6 +290,7 @@ pub(crate) fn build(v: &Values) -> Result<OperatorSettings, ConfigProblem> {
         watch_namespaces: v.list("kubesvc.watchNamespaces")?,
         operation_wait: v.millis("kubesvc.cache.operationWaitMs")?,
         account_cleanup: v.seconds("kubesvc.cache.accountCleanupFrequencySeconds")?,
+        cache: cache::build(v)?,
         heartbeat: heartbeat(v)?,
         dynamic_accounts: DynamicAccountsSettings {
             enabled: v.boolean("kubesvc.dynamicAccounts.enabled")?,
@@ -423,7 +429,7 @@ fn in_unit(count: u64, unit: &str) -> Duration {
 /// Warnings about the settings, one line each.
 pub(crate) fn notes(v: &Values) -> Result<Vec<String>, ConfigProblem> {
     let mode = v.optional(CLUSTER_MODE)?;
-    let mut notes = Vec::new();
+    let mut notes = cache::notes(v)?;
     if mode.as_deref() == Some("database") {
         notes.push(format!(
             "`{CLUSTER_MODE}: database` is treated as kubernetes: replicas find one another through the API server"

@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 
 use super::error::Origin;
 use super::layer::environment_name;
-use super::setting_type::{RolePermissions, SettingType, SettingValue};
+use super::setting_type::{RolePermissions, SPINNAKER_KINDS, SettingType, SettingValue};
 use super::table::{RefusalRule, SettingRow, Spec, Use};
 use super::values::{EffectiveSetting, Values};
+use kubesvc_core::spec::CustomResourceTreatment;
 use kubesvc_core::wire::ops::CustomResourceDefinition;
 
 /// Replaces a value that is not shown.
@@ -28,6 +29,15 @@ pub(crate) fn effective(values: &Values) -> String {
             }
             continue;
         }
+        if let Some((map, _)) = row.key.split_once(".*.") {
+            if lists.insert(map) {
+                let groups: Vec<_> = map.split('.').collect();
+                open_groups(&mut out, &open, &groups[..groups.len() - 1]);
+                print_named_groups(&mut out, values, map, groups.len() - 1);
+                open = groups;
+            }
+            continue;
+        }
         let mut groups: Vec<_> = row.key.split('.').collect();
         let Some(name) = groups.pop() else { continue };
         open_groups(&mut out, &open, &groups);
@@ -40,9 +50,7 @@ pub(crate) fn effective(values: &Values) -> String {
             let prefix = format!("{}.", groups.join("."));
             for (id, slot) in values.slots.range(prefix.clone()..) {
                 let Some(name) = id.strip_prefix(&prefix) else { break };
-                // Brackets keep the dots of a name from being read as groups.
-                let name = quoted(&if name.contains('.') { format!("[{name}]") } else { name.to_owned() });
-                line(&mut out, depth, &name, &yaml(slot), &slot.origin.to_string());
+                line(&mut out, depth, &chosen_name(name), &yaml(slot), &slot.origin.to_string());
             }
         }
         open = groups;
@@ -88,6 +96,27 @@ fn print_list(out: &mut String, values: &Values, list: &str, depth: usize) {
     }
 }
 
+/// Writes a group whose members have names chosen by the user, with what is set in each.
+fn print_named_groups(out: &mut String, values: &Values, map: &str, depth: usize) {
+    let group = map.rsplit('.').next().unwrap_or(map);
+    let named = values.named_groups(map);
+    if named.is_empty() {
+        return line(out, depth, group, "{}", &Origin::Default.to_string());
+    }
+    line(out, depth, group, "", "");
+    for (name, settings) in named {
+        line(out, depth + 1, &chosen_name(name), "", "");
+        for (key, slot) in settings {
+            line(out, depth + 2, key, &yaml(slot), &slot.origin.to_string());
+        }
+    }
+}
+
+/// A name chosen by the user. Brackets keep its dots from being read as groups.
+fn chosen_name(name: &str) -> String {
+    quoted(&if name.contains('.') { format!("[{name}]") } else { name.to_owned() })
+}
+
 /// Replaces control characters, since file names and keys come from outside and must not end the comment.
 fn in_one_line(comment: &str) -> String {
     comment.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
@@ -126,7 +155,24 @@ fn yaml(slot: &EffectiveSetting) -> String {
             });
             format!("[{}]", items.collect::<Vec<_>>().join(", "))
         }
+        SettingValue::CustomResources(items) => {
+            format!("[{}]", items.iter().map(custom_resource).collect::<Vec<_>>().join(", "))
+        }
     }
+}
+
+fn custom_resource(treatment: &CustomResourceTreatment) -> String {
+    let CustomResourceTreatment { kubernetes_kind, spinnaker_kind, deploy_priority, versioned, namespaced } =
+        treatment;
+    let named = SPINNAKER_KINDS.iter().find(|(_, kind)| Some(*kind) == *spinnaker_kind);
+    let settings = [
+        Some(format!("kubernetesKind: {}", quoted(kubernetes_kind))),
+        named.map(|(name, _)| format!("spinnakerKind: {name}")),
+        deploy_priority.as_ref().map(|priority| format!("deployPriority: {}", quoted(priority))),
+        versioned.map(|flag| format!("versioned: {flag}")),
+        namespaced.map(|flag| format!("namespaced: {flag}")),
+    ];
+    format!("{{{}}}", settings.into_iter().flatten().collect::<Vec<_>>().join(", "))
 }
 
 fn texts(items: &[String]) -> String {

@@ -120,6 +120,10 @@ fn of_type(kind: SettingType) -> Value {
             "type": ["array", "null"],
             "items": { "type": "object", "required": ["kind"] },
         }),
+        SettingType::CustomResources => json!({
+            "type": ["array", "null"],
+            "items": { "type": "object", "required": ["kubernetesKind"] },
+        }),
         SettingType::Address => {
             json!({ "type": ["string", "null"], "pattern": r"^(\*|\[?[0-9A-Za-z.:-]+\]?)$" })
         }
@@ -134,7 +138,9 @@ fn of_type(kind: SettingType) -> Value {
         SettingType::Choice(words) => choice(words, &[]),
         SettingType::OptionalChoice(words) => choice(words, &[""]),
         // One text with commas does as well.
-        SettingType::List(of) => json!({ "type": ["array", "string", "null"], "items": item(of) }),
+        SettingType::List(of) | SettingType::OptionalList(of) => {
+            json!({ "type": ["array", "string", "null"], "items": item(of) })
+        }
         SettingType::Any => json!({}),
     }
 }

@@ -6,6 +6,7 @@ use super::table::fold;
 use super::yaml::{MappingEntry, YamlNode, YamlValue, shown};
 use crate::listen::connection_limits::Network;
 use kubesvc_core::agent_policy::{MAX_SERVERS, ServerEntry};
+use kubesvc_core::spec::{CustomResourceTreatment, SpinnakerKind};
 use kubesvc_core::wire::ops::CustomResourceDefinition;
 
 /// Maximum length of a role or kind, in characters; the same as in the account's object.
@@ -32,6 +33,8 @@ pub(crate) enum SettingType {
     Permissions,
     /// A list of `{kind, scope}`.
     CustomResourceDefinitions,
+    /// A list of `{kubernetesKind, spinnakerKind, …}`.
+    CustomResources,
     /// A host name or address to listen on, or `*`.
     Address,
     /// A host name or address to dial, and a port.
@@ -46,6 +49,8 @@ pub(crate) enum SettingType {
     OptionalChoice(&'static [&'static str]),
     /// A list of these, or one text with commas.
     List(ListItem),
+    /// As [`SettingType::List`]; an empty list is not the same as none.
+    OptionalList(ListItem),
     /// Anything; it is not looked at.
     Any,
 }
@@ -87,6 +92,7 @@ pub(crate) enum SettingValue {
     List(Vec<String>),
     Permissions(RolePermissions),
     CustomResourceDefinitions(Vec<CustomResourceDefinition>),
+    CustomResources(Vec<CustomResourceTreatment>),
 }
 
 /// What stands where a setting's value cannot be taken, to end the sentence "… is".
@@ -104,8 +110,9 @@ impl SettingType {
             (_, Self::CustomResourceDefinitions) => {
                 Some(SettingValue::CustomResourceDefinitions(custom_resource_definitions(node)?))
             }
+            (_, Self::CustomResources) => Some(SettingValue::CustomResources(custom_resources(node)?)),
             (YamlValue::Text(text), _) => self.parse(text),
-            (YamlValue::List(items), Self::List(of)) => {
+            (YamlValue::List(items), Self::List(of) | Self::OptionalList(of)) => {
                 let texts = items.iter().map(|item| match &item.value {
                     YamlValue::Text(text) => Ok(text.clone()),
                     _ => Err(UnfitValue(format!("a list with {} in line {}", say(item), item.line))),
@@ -139,7 +146,7 @@ impl SettingType {
             Self::Text { max } => one_line(text, max).then(|| SettingValue::Text(text.to_owned())),
             Self::Optional { .. } if trimmed.is_empty() => Some(SettingValue::Nothing),
             Self::Optional { max } => one_line(text, max).then(|| SettingValue::Text(text.to_owned())),
-            Self::Permissions | Self::CustomResourceDefinitions => None,
+            Self::Permissions | Self::CustomResourceDefinitions | Self::CustomResources => None,
             Self::Address => address(trimmed).then(|| SettingValue::Text(trimmed.to_owned())),
             Self::HostPort => host_and_port(trimmed).then(|| SettingValue::Text(trimmed.to_owned())),
             Self::Namespace => dns_label(trimmed).then(|| SettingValue::Text(trimmed.to_owned())),
@@ -153,7 +160,7 @@ impl SettingType {
                 let word = words.iter().find(|w| w.eq_ignore_ascii_case(trimmed))?;
                 Some(SettingValue::Text((*word).to_owned()))
             }
-            Self::List(of) => {
+            Self::List(of) | Self::OptionalList(of) => {
                 of.list(trimmed.split(',').map(|t| t.trim().to_owned()).filter(|t| !t.is_empty()).collect())
             }
             Self::Any => Some(SettingValue::Nothing),
@@ -210,6 +217,9 @@ impl fmt::Display for SettingType {
             Self::CustomResourceDefinitions => {
                 f.write_str("a list of {kind: Kind.group, scope: Namespaced or Cluster}")
             }
+            Self::CustomResources => f.write_str(
+                "a list of {kubernetesKind: Kind.group, spinnakerKind, deployPriority, versioned, namespaced}",
+            ),
             Self::Text { max } | Self::Optional { max } => {
                 write!(f, "text on one line of at most {max} characters")
             }
@@ -221,7 +231,7 @@ impl fmt::Display for SettingType {
             }
             Self::Choice(words) => write!(f, "one of {}", words.join(", ")),
             Self::OptionalChoice(words) => write!(f, "one of {}, or empty", words.join(", ")),
-            Self::List(of) => of.fmt(f),
+            Self::List(of) | Self::OptionalList(of) => of.fmt(f),
             Self::Any => f.write_str("anything"),
         }
     }
@@ -400,4 +410,68 @@ fn custom_resource_definition(item: &YamlNode) -> Result<CustomResourceDefinitio
         Some(kind) => Ok(CustomResourceDefinition { kind, cluster_scoped }),
         None => wrong("an entry without a kind".to_owned(), item.line),
     }
+}
+
+/// Parses a list of custom resources. The error describes what was found.
+fn custom_resources(node: &YamlNode) -> Result<Vec<CustomResourceTreatment>, UnfitValue> {
+    let YamlValue::List(items) = &node.value else { return Err(UnfitValue(say(node))) };
+    if items.len() > MAX_ROLES {
+        return Err(UnfitValue(say(node)));
+    }
+    items.iter().map(custom_resource).collect()
+}
+
+fn custom_resource(item: &YamlNode) -> Result<CustomResourceTreatment, UnfitValue> {
+    let wrong = |what: String, line: usize| Err(UnfitValue(format!("a list with {what} in line {line}")));
+    let YamlValue::Map(entries) = &item.value else { return wrong(say(item), item.line) };
+    let mut treatment = CustomResourceTreatment::default();
+    for MappingEntry { key, line, node } in entries {
+        let unfit = || wrong(format!("the {} {}", shown(key), say(node)), *line);
+        let text = match &node.value {
+            YamlValue::Null => continue,
+            YamlValue::Text(text) => text.trim(),
+            YamlValue::List(_) | YamlValue::Map(_) => return unfit(),
+        };
+        let flag = SettingType::Flag.parse(text);
+        match (fold(key).as_str(), flag) {
+            ("kuberneteskind", _) if one_line(text, MAX_ROLE_CHARS) => {
+                treatment.kubernetes_kind = text.to_owned();
+            }
+            ("spinnakerkind", _) => match spinnaker_kind(text) {
+                Some(kind) => treatment.spinnaker_kind = Some(kind),
+                None => return unfit(),
+            },
+            ("deploypriority", _) if is_priority(text) => treatment.deploy_priority = Some(text.to_owned()),
+            ("versioned", Some(SettingValue::Flag(flag))) => treatment.versioned = Some(flag),
+            ("namespaced", Some(SettingValue::Flag(flag))) => treatment.namespaced = Some(flag),
+            ("kuberneteskind" | "deploypriority" | "versioned" | "namespaced", _) => return unfit(),
+            _ => return wrong(format!("the key \"{}\"", shown(key)), *line),
+        }
+    }
+    if treatment.kubernetes_kind.is_empty() {
+        return wrong("an entry without a kubernetesKind".to_owned(), item.line);
+    }
+    Ok(treatment)
+}
+
+/// The class of this name, in any case.
+fn spinnaker_kind(text: &str) -> Option<SpinnakerKind> {
+    let kind = SPINNAKER_KINDS.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
+    kind.map(|(_, kind)| *kind)
+}
+
+/// The classes, as settings name them.
+pub(super) const SPINNAKER_KINDS: [(&str, SpinnakerKind); 7] = [
+    ("instances", SpinnakerKind::Instances),
+    ("configs", SpinnakerKind::Configs),
+    ("serverGroups", SpinnakerKind::ServerGroups),
+    ("loadBalancers", SpinnakerKind::LoadBalancers),
+    ("securityGroups", SpinnakerKind::SecurityGroups),
+    ("serverGroupManagers", SpinnakerKind::ServerGroupManagers),
+    ("unclassified", SpinnakerKind::Unclassified),
+];
+
+/// Digits, as in an account's object.
+fn is_priority(text: &str) -> bool {
+    (1..=9).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
 }

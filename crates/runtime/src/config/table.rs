@@ -441,10 +441,12 @@ fn identity(row: &SettingRow, pattern: &[String], path: &[KeySegment], folded: &
     let Some(fixed) = pattern.iter().position(|p| p == "*") else {
         return if row.key.contains('[') { self::folded(path) } else { row.key.to_owned() };
     };
-    let (head, tail) = (folded.iter().take(fixed), path.iter().skip(fixed));
-    let tail = tail.map(|step| match step {
+    // What follows the user's name is the row's, in whatever spelling.
+    let after: Vec<_> = row.key.split('.').skip(fixed + 1).map(str::to_owned).collect();
+    let (head, name) = (folded.iter().take(fixed), &path[fixed..path.len() - after.len()]);
+    let name = name.iter().map(|step| match step {
         KeySegment::Name(name) => name.clone(),
         KeySegment::Index(i) => format!("[{i}]"),
     });
-    head.cloned().chain(tail).collect::<Vec<_>>().join(".")
+    head.cloned().chain(name).chain(after).collect::<Vec<_>>().join(".")
 }

@@ -3,6 +3,7 @@
 mod agent_accounts;
 mod agent_files;
 mod agent_hub;
+mod cached_objects;
 mod closed;
 mod environment;
 mod hostile;

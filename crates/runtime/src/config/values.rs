@@ -9,6 +9,7 @@ use super::error::{ConfigProblem, Origin};
 use super::setting_type::{SettingType, SettingValue};
 use super::table::{RefusalRule, SettingIndex, SettingRow, Spec, Use, fold};
 use crate::listen::connection_limits::Network;
+use kubesvc_core::spec::CustomResourceTreatment;
 
 /// One effective setting.
 #[derive(Debug, Clone)]
@@ -165,6 +166,22 @@ impl Values {
         }
     }
 
+    /// A list for which none is not the same as an empty one.
+    pub(crate) fn optional_list(&self, key: &str) -> Result<Option<Vec<String>>, ConfigProblem> {
+        match &self.slot(key)?.value {
+            SettingValue::List(items) => Ok(Some(items.clone())),
+            SettingValue::Nothing => Ok(None),
+            _ => Err(self.mismatch(key)),
+        }
+    }
+
+    pub(crate) fn custom_resources(&self, key: &str) -> Result<Vec<CustomResourceTreatment>, ConfigProblem> {
+        match &self.slot(key)?.value {
+            SettingValue::CustomResources(resources) => Ok(resources.clone()),
+            _ => Err(self.mismatch(key)),
+        }
+    }
+
     pub(crate) fn networks(&self, key: &str) -> Result<Vec<Network>, ConfigProblem> {
         self.list(key)?.iter().map(|text| text.parse().map_err(|_| self.mismatch(key))).collect()
     }
@@ -183,6 +200,25 @@ impl Values {
             }
         });
         below.collect()
+    }
+
+    /// The groups below `prefix.` whose names are chosen by the user: by name, what is set in each, by its documented
+    /// key below the group.
+    pub(crate) fn named_groups(
+        &self,
+        prefix: &str,
+    ) -> BTreeMap<&str, BTreeMap<&'static str, &EffectiveSetting>> {
+        let below = format!("{}.", fold(prefix));
+        let mut groups: BTreeMap<&str, BTreeMap<_, _>> = BTreeMap::new();
+        for (id, slot) in self.slots.range(below.clone()..) {
+            let Some(rest) = id.strip_prefix(&below) else { break };
+            let Some((_, key)) = slot.row.key.split_once(".*.") else { continue };
+            let name = rest.strip_suffix(key).and_then(|name| name.strip_suffix('.'));
+            if let Some(name) = name {
+                groups.entry(name).or_default().insert(key, slot);
+            }
+        }
+        groups
     }
 
     /// A list of groups, such as `kubernetes.accounts`; `None` if no file gives it.
@@ -210,6 +246,7 @@ impl Values {
 fn empty(kind: SettingType) -> Option<SettingValue> {
     match kind {
         SettingType::List(_) => Some(SettingValue::List(Vec::new())),
+        SettingType::CustomResources => Some(SettingValue::CustomResources(Vec::new())),
         _ => None,
     }
 }

@@ -103,8 +103,23 @@ impl Projection {
         replica_id: &ReplicaId,
         mut changes: AssignmentChanges,
     ) -> Result<(), StoreError> {
-        changes.term = self.term_to_write()?;
-        self.judged(self.store.write_assignments(replica_id, &changes).await)
+        let write = |term| async move {
+            changes.term = term;
+            self.store.write_assignments(replica_id, &changes).await
+        };
+        self.under_term(write).await
+    }
+
+    /// Writes to another table under the leader's term, which is absent where there is only this process.
+    ///
+    /// # Errors
+    /// That of the write; [`StoreError::Deposed`] if another replica writes.
+    pub async fn under_term<T, W: Future<Output = Result<T, StoreError>>>(
+        &self,
+        write: impl FnOnce(Option<Term>) -> W,
+    ) -> Result<T, StoreError> {
+        let term = self.term_to_write()?;
+        self.judged(write(term).await)
     }
 
     /// Begins a term if this replica was elected and has none. The caller holds the table.

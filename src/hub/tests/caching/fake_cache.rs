@@ -7,10 +7,11 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::hub::{CachePorts, CachingSettings, MappingError, RowMapper, ScopeRows};
-use kubesvc_core::CachingEpoch;
+use crate::hub::{CachePorts, CachingRuleSource, CachingSettings, MappingError, RowMapper, ScopeRows};
 use kubesvc_core::wire::common::Scope;
 use kubesvc_core::wire::events::Event;
+use kubesvc_core::wire::ops::CachingRules;
+use kubesvc_core::{CachingEpoch, KubesvcAccount};
 use kubesvc_store::{
     AccountBatch, BasisRow, BatchOutcome, CacheStore, FenceCheck, KindCount, ObjectBody, ObjectRow,
     ObjectVersion, RemovedScope, ScopeChange, ScopeKey, ScopeState, StoreError, StoredProgress, StoredScope,
@@ -49,7 +50,12 @@ impl FakeCache {
 
     pub(super) fn ports(self: &Arc<Self>, pending_bytes: u64) -> CachePorts {
         let settings = CachingSettings { pending_bytes, ..CachingSettings::default() };
-        CachePorts { store: Arc::clone(self) as Arc<dyn CacheStore>, mapper: Arc::new(FakeMapper), settings }
+        CachePorts {
+            store: Arc::clone(self) as Arc<dyn CacheStore>,
+            mapper: Arc::new(FakeMapper),
+            rules: Arc::new(FakeRules),
+            settings,
+        }
     }
 
     pub(super) fn committed(&self, uid: &str) -> i64 {
@@ -214,6 +220,15 @@ impl CacheStore for FakeCache {
 
     async fn sweep_events(&self, _: Option<Term>, _: &str, _: i64, _: u32) -> Result<u64, StoreError> {
         Ok(0)
+    }
+}
+
+/// Rules that are the kinds of an account's spec.
+struct FakeRules;
+
+impl CachingRuleSource for FakeRules {
+    fn rules(&self, account: &KubesvcAccount) -> CachingRules {
+        CachingRules { kinds: account.spec.kinds.clone(), ..CachingRules::default() }
     }
 }
 

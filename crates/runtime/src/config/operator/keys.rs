@@ -3,7 +3,7 @@
 use crate::config::logging;
 use crate::config::setting_type::ListItem;
 use crate::config::setting_type::SettingType::{self, List};
-use crate::config::table::Capability::{Lifecycle, Migration, Operations, Streaming};
+use crate::config::table::Capability::{Lifecycle, Migration, Operations};
 use crate::config::table::{PORT, SettingRow, Spec, count, inert, later, millis, read, refused, seconds};
 
 /// Minimum limit on message sizes, in bytes: a smaller one could exclude an agent that holds many accounts for good,
@@ -282,22 +282,39 @@ const ROWS: &[SettingRow] = &[
         SettingType::Flag,
         "remove cached objects with such an account",
     ),
-    later(Streaming, "kubesvc.cache.cacheDefaults", List(ListItem::Text), "kinds cached for every account"),
-    later(
-        Streaming,
-        "kubesvc.cache.cacheKinds",
-        List(ListItem::Text),
-        "kinds cached unless an account says otherwise",
+    read(
+        "kubesvc.cache.cacheDefaults",
+        SettingType::OptionalList(ListItem::Text),
+        "",
+        "kinds cached where cacheKinds is not set; not set: the documented twelve",
     ),
-    later(Streaming, "kubesvc.cache.cacheOmitKinds", List(ListItem::Text), "kinds never cached"),
-    later(Streaming, "kubesvc.cache.cacheAll", SettingType::Flag, "cache every kind a cluster has"),
-    later(Streaming, "kubesvc.cache.bodyFormat", TEXT, "how cached objects are stored"),
-    later(
-        Streaming,
+    read(
+        "kubesvc.cache.cacheKinds",
+        SettingType::OptionalList(ListItem::Text),
+        "",
+        "kinds cached, as Kind or Kind.group; not set: those of cacheDefaults; an empty list: none",
+    ),
+    read("kubesvc.cache.cacheOmitKinds", List(ListItem::Text), "", "kinds never cached"),
+    read("kubesvc.cache.cacheAll", SettingType::Flag, "false", "cache every kind a cluster has"),
+    read(
+        "kubesvc.cache.bodyFormat",
+        SettingType::Choice(&["text", "zstd"]),
+        "text",
+        "how cached objects are stored: as JSON, or as JSON compressed with zstd",
+    ),
+    read(
         "kubesvc.cache.eventsCleanupFrequencySeconds",
         seconds(1, 365 * DAY),
-        "how long Kubernetes events are kept",
+        "7200",
+        "how long Kubernetes events are kept after they were last seen",
     ),
+    read(
+        "kubesvc.cache.pendingBytes",
+        SettingType::Size { min: 4 << 20, max: 1 << 40 },
+        "268435456",
+        "objects that all agents together may have at the hub before they are written, beyond 64 KiB each",
+    ),
+    read("kubesvc.cache.writers", count(1, 64), "2", "writers of cached objects, each with a connection"),
     inert("kubesvc.cache.cacheStreamingPoolCoreSize", NO_POOL, "threads that write to the cache"),
     inert("kubesvc.cache.cacheStreamingPoolMaxSize", NO_POOL, "most threads that write to the cache"),
     inert(
@@ -425,33 +442,10 @@ const ROWS: &[SettingRow] = &[
         "*",
         "namespaces whose accounts may use references of engine file",
     ),
-    later(Streaming, "kubesvc.runtime.defaults.onlySpinnakerManaged", SettingType::Flag, MANAGED),
-    later(Streaming, "kubesvc.runtime.defaults.customResources[].kubernetesKind", TEXT, CUSTOM),
-    later(Streaming, "kubesvc.runtime.defaults.customResources[].spinnakerKind", TEXT, SPINNAKER_KIND),
-    later(
-        Streaming,
-        "kubesvc.runtime.defaults.customResources[].deployPriority",
-        count(0, 1_000_000),
-        PRIORITY,
-    ),
-    later(Streaming, "kubesvc.runtime.defaults.customResources[].versioned", SettingType::Flag, VERSIONED),
-    later(Streaming, "kubesvc.runtime.defaults.customResources[].namespaced", SettingType::Flag, NAMESPACED),
-    later(Streaming, "kubesvc.runtime.accounts.*.onlySpinnakerManaged", SettingType::Flag, MANAGED),
-    later(Streaming, "kubesvc.runtime.accounts.*.customResources[].kubernetesKind", TEXT, CUSTOM),
-    later(Streaming, "kubesvc.runtime.accounts.*.customResources[].spinnakerKind", TEXT, SPINNAKER_KIND),
-    later(
-        Streaming,
-        "kubesvc.runtime.accounts.*.customResources[].deployPriority",
-        count(0, 1_000_000),
-        PRIORITY,
-    ),
-    later(Streaming, "kubesvc.runtime.accounts.*.customResources[].versioned", SettingType::Flag, VERSIONED),
-    later(
-        Streaming,
-        "kubesvc.runtime.accounts.*.customResources[].namespaced",
-        SettingType::Flag,
-        NAMESPACED,
-    ),
+    read("kubesvc.runtime.defaults.onlySpinnakerManaged", SettingType::Flag, "false", MANAGED),
+    read("kubesvc.runtime.defaults.customResources", SettingType::CustomResources, "", CUSTOM),
+    read("kubesvc.runtime.accounts.*.onlySpinnakerManaged", SettingType::Flag, "", MANAGED),
+    read("kubesvc.runtime.accounts.*.customResources", SettingType::CustomResources, "", CUSTOM),
     // Replicas
     read(
         "kubesvc.cluster",
@@ -575,9 +569,6 @@ const ROWS: &[SettingRow] = &[
     ),
 ];
 
-const MANAGED: &str = "cache only what Spinnaker deployed";
-const CUSTOM: &str = "a custom kind, as Kind.group";
-const SPINNAKER_KIND: &str = "what Spinnaker takes it for";
-const PRIORITY: &str = "its place in the order of a deployment";
-const VERSIONED: &str = "each deployment makes a new object";
-const NAMESPACED: &str = "its objects have a namespace";
+const MANAGED: &str = "cache only what Spinnaker deployed, where an account does not say";
+const CUSTOM: &str = "what Spinnaker takes custom kinds for; deployPriority, versioned and namespaced are for deployments, which \
+     are not built yet";

@@ -279,24 +279,20 @@ fn unknown_keys_of_ours_are_errors_or_warnings() {
 fn what_is_not_read_is_accepted_with_a_warning() {
     let yaml = "
 kubesvc:
-  cache.bodyFormat: json
+  cache.onDemandQuickWaitMs: 5
   loadBalancer: mn
   operations.database.scan: {enabled: true, batch: {size: 3}}
   grpc.server.security: {enabled: false, privateKeyPassword: ''}
-  runtime:
-    defaults: {onlySpinnakerManaged: true, customResources: [{kubernetesKind: A.b}, {kubernetesKind: C.d}]}
-    accounts: {prod.eu: {onlySpinnakerManaged: true}, stage: {only-spinnaker-managed: false}}
+  dynamicAccounts: {scanBatchSize: 3}
 ";
     let loaded = operator(yaml).expect("valid");
     assert_eq!(loaded.settings, defaults());
     let want = [
-        "c.yml:3: `kubesvc.cache.bodyFormat` is not read yet",
+        "c.yml:3: `kubesvc.cache.onDemandQuickWaitMs` is not read yet",
+        "c.yml:7: `kubesvc.dynamicAccounts.scanBatchSize` is not read yet",
         "c.yml:4: `kubesvc.loadBalancer` has no effect: there is one way in which accounts are spread over agents",
         "c.yml:5: `kubesvc.operations.database.scan.*` has no effect: operations reach their replica directly, \
          not by scanning a table (and 1 more places)",
-        "c.yml:9: `kubesvc.runtime.accounts.*.onlySpinnakerManaged` is not read yet (and 1 more places)",
-        "c.yml:8: `kubesvc.runtime.defaults.customResources[].kubernetesKind` is not read yet (and 1 more places)",
-        "c.yml:8: `kubesvc.runtime.defaults.onlySpinnakerManaged` is not read yet",
     ];
     assert_eq!(loaded.warnings, want);
 }

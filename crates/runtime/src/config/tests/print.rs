@@ -5,7 +5,7 @@ use crate::config::{Program, UnknownKeys, redact_url, reference};
 
 #[test]
 fn each_setting_says_where_it_came_from() {
-    let yaml = "server.port: 1\nkubesvc:\n  database.url: mysql://u:hunter2@h:3306/d?ssl-key=hunter2&x=1\n  cluster: local\n  cache.bodyFormat: json\n\
+    let yaml = "server.port: 1\nkubesvc:\n  database.url: mysql://u:hunter2@h:3306/d?ssl-key=hunter2&x=1\n  cluster: local\n  cache.onDemandQuickWaitMs: 5\n\
                 logging.fields: {a.b: '\"c\" #d', e: f}\n";
     let files = Files::new(&[("c.yml", yaml)]);
     let mut loaded = files.operator(&["c.yml"], UnknownKeys::Error).expect("valid");
@@ -46,6 +46,14 @@ kubesvc:
   cache:
     operationWaitMs: 30000  # default
     accountCleanupFrequencySeconds: 600  # default
+    cacheDefaults: null  # default
+    cacheKinds: null  # default
+    cacheOmitKinds: []  # default
+    cacheAll: false  # default
+    bodyFormat: "text"  # default
+    eventsCleanupFrequencySeconds: 7200  # default
+    pendingBytes: 268435456  # default
+    writers: 2  # default
   dynamicAccounts:
     enabled: true  # default
     maxRetries: 3  # default
@@ -67,6 +75,11 @@ kubesvc:
   accounts:
     agentSources: ["*"]  # default
     operatorFiles: ["*"]  # default
+  runtime:
+    defaults:
+      onlySpinnakerManaged: false  # default
+      customResources: []  # default
+    accounts: {}  # default
   cluster: "local"  # c.yml:4
   cluster-kubernetes:
     kubeconfigFile: null  # default
@@ -92,7 +105,7 @@ logging:
   fields:
     "[a.b]": "\"c\" #d"  # c.yml:6
     "e": "f"  # c.yml:6
-# kubesvc.cache.bodyFormat is not read yet  # c.yml:5
+# kubesvc.cache.onDemandQuickWaitMs is not read yet  # c.yml:5
 "#;
     assert_eq!(files.short(&loaded.print()), want);
     assert!(!format!("{loaded:?} {:?}", loaded.settings).contains("hunter2"));
