@@ -9,10 +9,10 @@ use tonic::Streaming;
 use super::Caching;
 use super::account_delivery::Assignment;
 use crate::hub::sessions::session::Session;
+use kubesvc_core::AgentId;
 use kubesvc_core::CachingEpoch;
 use kubesvc_core::wire::events::closed::Reason;
 use kubesvc_core::wire::events::{CacheUp, Closed, Open, cache_up, revoked};
-use kubesvc_core::{AgentId, BootId};
 
 /// Time limit for the first frame.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -68,7 +68,7 @@ impl Caching {
         let registry = &self.sessions.registry;
         let session = registry.of_agent(&AgentId::from(open.agent_id.as_str())).filter(|session| {
             session.id == *open.session_id
-                && session.agent.boot_id == BootId::from(open.boot_id.as_str())
+                && session.agent.boot_id == *open.boot_id
                 && (open.replica_id.is_empty() || *own == *open.replica_id)
                 && registry.is_connected(session)
         });

@@ -166,7 +166,7 @@ impl CachingStream {
             Some(cache_up::Frame::Open(_)) => Err(StreamEnd::malformed("the stream is open already")),
             Some(cache_up::Frame::Begin(begin)) => {
                 let lane = self.caching.next_lane();
-                let (uid, effects) = self.delivery.begin(begin, lane).map_err(malformed)?;
+                let (uid, effects) = self.delivery.begin(begin, lane).map_err(|error| malformed(&error))?;
                 self.apply(&uid, effects)?;
                 if self.delivery.awaits_fence(&uid) { self.check_assignments() } else { Ok(()) }
             }
@@ -177,7 +177,7 @@ impl CachingStream {
                 Ok(())
             }
             Some(cache_up::Frame::End(end)) => {
-                let (uid, effects) = self.delivery.end(end).map_err(malformed)?;
+                let (uid, effects) = self.delivery.end(end).map_err(|error| malformed(&error))?;
                 self.apply(&uid, effects)
             }
             Some(cache_up::Frame::Ping(ping)) => self.send(Frame::Pong(Pong { nonce: ping.nonce })),
@@ -193,7 +193,7 @@ impl CachingStream {
         let taken = self.caching.credit.lock().take(self.id, bytes, self.caching.context.moment());
         taken.map_err(|exceeded| StreamEnd::malformed(exceeded.to_string()))?;
         self.count_pending(bytes, 0);
-        let (uid, effects) = self.delivery.batch(batch, bytes).map_err(malformed)?;
+        let (uid, effects) = self.delivery.batch(batch, bytes).map_err(|error| malformed(&error))?;
         self.apply(&uid, effects)
     }
 
@@ -379,8 +379,8 @@ impl Outgoing {
     }
 }
 
-fn malformed(error: DeliveryError) -> StreamEnd {
-    StreamEnd::malformed(chain(&error))
+fn malformed(error: &DeliveryError) -> StreamEnd {
+    StreamEnd::malformed(chain(error))
 }
 
 /// The end of a stream whose next frame cannot be read.
