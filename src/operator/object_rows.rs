@@ -43,7 +43,7 @@ impl RowMapper for ObjectRows {
             Some(account) => self.classes(account),
             None => self.defaults.classes(account, &[]),
         };
-        let naming = RowNaming::new(account, scope, &classes).map_err(unnamed)?;
+        let naming = RowNaming::new(account, scope, &classes).map_err(|why| unnamed(&why))?;
         Ok(Arc::new(NamedRows(naming)))
     }
 }
@@ -66,11 +66,11 @@ impl ScopeRows for NamedRows {
     }
 
     fn id(&self, namespace: &str, name: &str) -> Result<String, MappingError> {
-        self.0.id(namespace, name).map_err(unnamed)
+        self.0.id(namespace, name).map_err(|why| unnamed(&why))
     }
 
     fn row(&self, event: &Event, body: ObjectBody) -> Result<ObjectRow, MappingError> {
-        let named = self.0.object_row(event).map_err(unnamed)?;
+        let named = self.0.object_row(event).map_err(|why| unnamed(&why))?;
         let relations = named.relations.relations.into_iter();
         Ok(ObjectRow {
             relations: relations.map(stored).collect(),
@@ -93,7 +93,7 @@ fn stored(relation: relations::Relation) -> Relation {
     Relation { to_id, from_type, to_type }
 }
 
-fn unnamed(why: RowError) -> MappingError {
+fn unnamed(why: &RowError) -> MappingError {
     MappingError(why.to_string())
 }
 

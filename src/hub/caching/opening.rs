@@ -9,9 +9,10 @@ use tonic::Streaming;
 use super::Caching;
 use super::account_delivery::Assignment;
 use crate::hub::sessions::session::Session;
+use kubesvc_core::AgentId;
+use kubesvc_core::CachingEpoch;
 use kubesvc_core::wire::events::closed::Reason;
 use kubesvc_core::wire::events::{CacheUp, Closed, Open, cache_up, revoked};
-use kubesvc_core::{AgentId, CachingEpoch};
 
 /// Time limit for the first frame.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);

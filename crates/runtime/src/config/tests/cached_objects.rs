@@ -8,7 +8,7 @@ use kubesvc_core::cache::rules::{ChosenKinds, OperatorRules};
 use kubesvc_core::spec::{CustomResourceTreatment, SpinnakerKind};
 
 fn cache(yaml: &str) -> CacheSettings {
-    operator(yaml).unwrap_or_else(|why| panic!("{why}")).settings.cache
+    operator(yaml).expect("valid").settings.cache
 }
 
 #[test]
