@@ -100,7 +100,7 @@ pub struct KubesvcAccountSpec {
     )]
     pub omit_namespaces: Vec<String>,
 
-    /// Cache only these kinds, in the singular and without group (`deployment`). Operations still work on all kinds. Cannot be combined with omitKinds.
+    /// Cache only these kinds, in the singular: `deployment` in every group that has it, or `Rollout.argoproj.io`. Operations still work on all kinds. Cannot be combined with omitKinds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000), inner(length(min = 1, max = 255)))]
     pub kinds: Vec<String>,
@@ -186,12 +186,7 @@ impl KubesvcAccountSpec {
 
     /// Names of fields that are set but have no effect in this version.
     pub fn without_effect(&self) -> Vec<&'static str> {
-        let set = [
-            ("metrics", self.metrics == Some(true)),
-            ("noProxy", self.no_proxy.is_some()),
-            ("onlySpinnakerManaged", self.only_spinnaker_managed == Some(true)),
-            ("maxResumableResourceAgeMs", self.max_resumable_resource_age_ms.is_some()),
-        ];
+        let set = [("metrics", self.metrics == Some(true)), ("noProxy", self.no_proxy.is_some())];
         set.into_iter().filter_map(|(name, is_set)| is_set.then_some(name)).collect()
     }
 

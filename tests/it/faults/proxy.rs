@@ -169,7 +169,7 @@ async fn take_in(mut from: OwnedReadHalf, pieces: mpsc::Sender<(Instant, Vec<u8>
         }
     }
     drop(pieces);
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// Forwards pieces. Each is delayed from its own arrival: a slow connection has latency, and loses no throughput.

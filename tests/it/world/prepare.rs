@@ -173,7 +173,8 @@ fn settings_of(base: Base) -> Value {
                 "dynamicAccounts": {
                     "orphanGraceSeconds": 2, "retryFrequencySeconds": 1, "retryMaxDelaySeconds": 4, "maxRetries": 3,
                 },
-                "cache": {"operationWaitMs": 3000},
+                // Most tests are about accounts: nothing of the shared cluster is cached, unless a test asks for it.
+                "cache": {"operationWaitMs": 3000, "cacheKinds": []},
                 "kubernetes": {"qps": 0, "burst": 400, "registrationQps": 0},
             },
             "logging": {"level": "debug"},

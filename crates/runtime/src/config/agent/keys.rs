@@ -34,7 +34,7 @@ const APPLY: SettingType = SettingType::Choice(&["always", "never", "allowed"]);
 const PPROF: &str = "it profiles Go programs";
 const NO_PROXY: &str = "the agent dials directly, whatever proxy the environment names";
 const NO_METRICS: &str = "metrics of pods are not sent";
-const NO_STREAM: &str = "objects are not streamed yet";
+const NO_SYNTHETIC_ROWS: &str = "rows for what an account may not read are not written yet";
 const CLOUDDRIVERS: &str = "Clouddriver knows it, and the agent has no use for it";
 const HUB_TOKEN: &str = "no token is sent to the hub yet; leave this out (docs/security.md)";
 const HUB_TLS: &str = "TLS to the hub is without a certificate of the agent's own, and trusts the authorities that the \
@@ -211,7 +211,7 @@ const ROWS: &[SettingRow] = &[
         "",
         "custom kinds",
     )
-    .idle(NO_STREAM),
+    .idle(NO_SYNTHETIC_ROWS),
     read("kubernetes.accounts[].kinds", List(ListItem::Text), "", "the only kinds cached"),
     read("kubernetes.accounts[].omitKinds", List(ListItem::Text), "", "kinds not cached"),
     read("kubernetes.accounts[].namespaces", List(ListItem::Text), "", "the only namespaces watched"),
@@ -227,8 +227,7 @@ const ROWS: &[SettingRow] = &[
         SettingType::Flag,
         "false",
         "only what Spinnaker deployed",
-    )
-    .idle(NO_STREAM),
+    ),
     read("kubernetes.accounts[].metrics", SettingType::Flag, "false", "send metrics of pods")
         .idle(NO_METRICS),
     read(
@@ -236,8 +235,7 @@ const ROWS: &[SettingRow] = &[
         millis(0, DAY_MS),
         "",
         "age up to which a watch is resumed; 0: the hub's default",
-    )
-    .idle(NO_STREAM),
+    ),
     read("kubernetes.accounts[].noProxy", SettingType::Flag, "false", "past the proxy of the environment")
         .idle(NO_PROXY),
     read(
