@@ -114,3 +114,59 @@ async fn objects_of_a_cluster_are_rows_in_postgresql() {
 async fn objects_of_a_cluster_are_rows_in_mariadb() {
     follows_the_cluster(Database::MariaDb).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn account_that_may_not_read_the_cluster_has_rows_for_what_its_settings_name() {
+    let prepare = World::prepare().setting("kubesvc.cache.cacheKinds", Value::Null);
+    let world = prepare.start().await;
+    let _agent = world.agent("agent-1").start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let account = world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig());
+    account
+        .spec("onlyNamespacedResources", true)
+        .spec("namespaces", json!([world.namespace(), "not-there"]))
+        .spec("customResourceDefinitions", json!([{"kind": "Rollout.argoproj.io"}]))
+        .create()
+        .await;
+    world.until("prod", State::Active).await;
+    let mut wanted = vec![
+        ("customResourceDefinition".to_owned(), "rollouts.argoproj.io".to_owned()),
+        ("namespace".to_owned(), "not-there".to_owned()),
+        ("namespace".to_owned(), world.namespace().to_owned()),
+    ];
+    wanted.sort();
+    eventually("rows of what the account names", MAX_WAIT, async || {
+        let rows = world.try_cached_objects().await?;
+        let mut rows: Vec<_> =
+            rows.into_iter().filter(|row| row.1.is_empty()).map(|row| (row.0, row.2)).collect();
+        rows.sort();
+        if rows == wanted { Ok(()) } else { Err(format!("{rows:?}")) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_of_an_inactive_account_go_and_come_back_and_go_with_the_account() {
+    let prepare = World::prepare().setting("kubesvc.cache.cacheKinds", json!(["deployment"]));
+    let world = prepare.start().await;
+    let _agent = world.agent("agent-1").start().await;
+    let deployments = world.api::<Deployment>();
+    let post = PostParams::default();
+    must(deployments.create(&post, &deployment("web", 1)).await.map_err(|e| e.to_string()));
+    let cluster = world.cluster("spinnaker").await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    let is_cached = |rows: &[CachedObject]| rows.iter().any(|row| row.2 == "web");
+    for _ in 0..2 {
+        world.until("prod", State::Active).await;
+        until_cached(&world, "the object", is_cached).await;
+        world.patch("prod", json!({"spec": {"state": "INACTIVE"}})).await;
+        world.until("prod", State::Inactive).await;
+        until_cached(&world, "no object of an inactive account", |rows| !is_cached(rows)).await;
+        world.patch("prod", json!({"spec": {"state": "ACTIVE"}})).await;
+    }
+    world.until("prod", State::Active).await;
+    until_cached(&world, "the object", is_cached).await;
+    world.delete("prod").await;
+    world.until_gone("prod").await;
+    until_cached(&world, "no object of a deleted account", |rows| !is_cached(rows)).await;
+}

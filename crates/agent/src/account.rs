@@ -22,6 +22,7 @@ use kubesvc_core::wire::ops::AccountResult;
 mod cached_account;
 mod cached_accounts;
 mod reader_sink;
+mod synthetic_reader;
 #[cfg(test)]
 mod tests;
 

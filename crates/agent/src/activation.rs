@@ -150,16 +150,16 @@ impl Activator {
         let Ok(_permit) = self.permits.acquire().await else {
             return Err(after_send(Class::Internal, "the agent is stopping"));
         };
-        match timeout(self.deadline, self.reach(definition.spec(), origin)).await {
+        let spec = definition.spec();
+        let reached = self.with_login(spec, origin, async |source| self.identify(source, spec).await);
+        match timeout(self.deadline, reached).await {
             Ok(result) => result,
-            Err(_) => Err(after_send(
-                Class::Timeout,
-                format!("the cluster could not be read within {} s", self.deadline.as_secs()),
-            )),
+            Err(_) => Err(self.too_slow()),
         }
     }
 
-    /// A client of an account's cluster, with the credential as it is now.
+    /// A client of an account's cluster, with the credential as it is now, and the uid of the cluster's kube-system
+    /// namespace; empty if that may not be read.
     ///
     /// # Errors
     /// The credential or the cluster cannot be read.
@@ -167,9 +167,16 @@ impl Activator {
         &self,
         definition: &Definition,
         origin: DefinitionOrigin,
-    ) -> Result<ClusterClient, Failure> {
-        let source = self.source(definition.spec(), origin).await?;
-        Ok(ClusterClient::new(source.cluster, &self.clusters)?)
+    ) -> Result<(ClusterClient, String), Failure> {
+        let reached = self.with_login(definition.spec(), origin, async |source: ResolvedSource| {
+            let client = ClusterClient::new(source.cluster, &self.clusters)?;
+            let uid = identity::kube_system_uid(&mut ClusterReader::new(client.clone())).await?;
+            Ok((client, uid))
+        });
+        match timeout(self.deadline, reached).await {
+            Ok(result) => result,
+            Err(_) => Err(self.too_slow()),
+        }
     }
 
     /// The kinds that a cluster serves.
@@ -178,14 +185,6 @@ impl Activator {
     /// The cluster cannot be read.
     pub async fn served_kinds(client: ClusterClient) -> Result<Vec<ServedKind>, Failure> {
         discovery::served_kinds(&mut ClusterReader::new(client)).await
-    }
-
-    /// The uid of the kube-system namespace of a cluster.
-    ///
-    /// # Errors
-    /// The cluster cannot be read.
-    pub async fn cluster_uid(client: ClusterClient) -> Result<String, Failure> {
-        identity::kube_system_uid(&mut ClusterReader::new(client)).await
     }
 
     /// The uid of the kube-system namespace of the cluster that the agent runs in. `None` if the agent has no
@@ -201,12 +200,17 @@ impl Activator {
         timeout(OWN_CLUSTER_TIMEOUT, read).await.ok().flatten().filter(|uid| !uid.is_empty())
     }
 
-    /// Reaches a cluster. If the cluster rejects a cached credential from a program, the program is run once
-    /// more.
-    async fn reach(&self, spec: &AccountSpec, origin: DefinitionOrigin) -> Result<ActivatedAccount, Failure> {
+    /// Reaches a cluster with the credential as it is now. If the cluster rejects a cached credential from a program, the
+    /// program is run once more.
+    async fn with_login<T>(
+        &self,
+        spec: &AccountSpec,
+        origin: DefinitionOrigin,
+        reach: impl AsyncFn(ResolvedSource) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let source = self.source(spec, origin).await?;
         let login = source.login.clone();
-        let result = self.identify(source, spec).await;
+        let result = reach(source).await;
         let (Err(failure), Some(login)) = (&result, login) else { return result };
         if failure.http_status != 401 {
             return result;
@@ -215,7 +219,14 @@ impl Activator {
         if login.fresh {
             return result;
         }
-        self.identify(self.source(spec, origin).await?, spec).await
+        reach(self.source(spec, origin).await?).await
+    }
+
+    fn too_slow(&self) -> Failure {
+        after_send(
+            Class::Timeout,
+            format!("the cluster could not be read within {} s", self.deadline.as_secs()),
+        )
     }
 
     async fn identify(

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::Instrument as _;
 
 use crate::account::reader_sink::ScopeSink;
+use crate::account::synthetic_reader;
 use crate::account_table;
 use crate::activation::{Activator, DefinitionOrigin};
 use crate::caching::{BasisError, ReaderCommand, ReaderId, ScopeBasis, SharedStream};
@@ -23,6 +24,7 @@ use kubesvc_core::cache::fingerprints;
 use kubesvc_core::cache::object_filter::ObjectFilter;
 use kubesvc_core::cache::rules::{AccountRules, OperatorRules};
 use kubesvc_core::cache::selection::{SelectedScope, ServedKind, select};
+use kubesvc_core::cache::synthetic::{SyntheticObject, SyntheticScope, synthetic_objects};
 use kubesvc_core::wire::common::Failure;
 use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::events::ScopeDeclaration;
@@ -77,6 +79,8 @@ struct WatchedScope {
     selected: SelectedScope,
     shape: String,
     filter: String,
+    /// Objects that follow from the account's settings, in place of what would be read.
+    synthetic: Option<Arc<[SyntheticObject]>>,
 }
 
 #[derive(Debug)]
@@ -106,8 +110,8 @@ async fn connect(
     origin: DefinitionOrigin,
     account: &account_table::CachedAccount,
 ) -> Result<ClusterClient, Failure> {
-    let client = activator.connect(&account.definition, origin).await?;
-    let (uid, known) = (Activator::cluster_uid(client.clone()).await?, &account.cluster_uid);
+    let (client, uid) = activator.connect(&account.definition, origin).await?;
+    let known = &account.cluster_uid;
     if uid == *known {
         return Ok(client);
     }
@@ -217,9 +221,16 @@ impl CachedAccount {
             let shape =
                 fingerprints::shape(&selected.scope, SPLICE_VERSION, &rules.meta_keys, &rules.mapping);
             let filter = ObjectFilter::of(&account, &selected).digest();
-            (selected.key().to_string(), WatchedScope { selected, shape, filter })
+            (selected.key().to_string(), WatchedScope { selected, shape, filter, synthetic: None })
         });
-        let commands = self.declare(wanted.collect());
+        let synthetic = synthetic_objects(served, &operator, &account).into_iter().map(|of| {
+            let SyntheticScope { scope: selected, filter, objects } = of;
+            let shape =
+                fingerprints::shape(&selected.scope, SPLICE_VERSION, &rules.meta_keys, &rules.mapping);
+            let synthetic = Some(objects.into());
+            (selected.key().to_string(), WatchedScope { selected, shape, filter, synthetic })
+        });
+        let commands = self.declare(wanted.chain(synthetic).collect());
         commands.into_iter().for_each(|command| self.execute(command));
     }
 
@@ -311,6 +322,23 @@ impl CachedAccount {
             // The scope is gone.
             return;
         };
+        let (inputs, receiver) = mpsc::channel(MAX_READER_INPUTS);
+        let sink = ScopeSink {
+            shared: Arc::clone(&self.shared),
+            account_uid: self.account.account.uid.as_str().into(),
+            reader,
+            scope_id,
+            look: Arc::clone(&self.state.look),
+        };
+        if let Some(objects) = &scope.synthetic {
+            // A scope with a checkpoint has the same objects: they are part of its filter.
+            if start.resource_version.is_empty() {
+                let reading = synthetic_reader::run(Arc::clone(objects), receiver, sink);
+                let task = self.state.running.spawn(reading);
+                self.state.readers.insert(reader, RunningReader { scope_id, inputs, task });
+            }
+            return;
+        }
         let rules = &self.account.rules;
         let spec = self.account.definition.spec();
         let scope = &scope.selected.scope;
@@ -328,14 +356,6 @@ impl CachedAccount {
         };
         let machine =
             ScopeWatch::new(ScopeTiming::from(&**rules), start, fastrand::u64(..), Instant::now().into_std());
-        let (inputs, receiver) = mpsc::channel(MAX_READER_INPUTS);
-        let sink = ScopeSink {
-            shared: Arc::clone(&self.shared),
-            account_uid: self.account.account.uid.as_str().into(),
-            reader,
-            scope_id,
-            look: Arc::clone(&self.state.look),
-        };
         let running = ScopeReader::new(
             (client.clone(), scope),
             (Scrubber::new(object_rules), is_secret),

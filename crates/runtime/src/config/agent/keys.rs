@@ -34,7 +34,6 @@ const APPLY: SettingType = SettingType::Choice(&["always", "never", "allowed"]);
 const PPROF: &str = "it profiles Go programs";
 const NO_PROXY: &str = "the agent dials directly, whatever proxy the environment names";
 const NO_METRICS: &str = "metrics of pods are not sent";
-const NO_SYNTHETIC_ROWS: &str = "rows for what an account may not read are not written yet";
 const CLOUDDRIVERS: &str = "Clouddriver knows it, and the agent has no use for it";
 const HUB_TOKEN: &str = "no token is sent to the hub yet; leave this out (docs/security.md)";
 const HUB_TLS: &str = "TLS to the hub is without a certificate of the agent's own, and trusts the authorities that the \
@@ -210,8 +209,7 @@ const ROWS: &[SettingRow] = &[
         SettingType::CustomResourceDefinitions,
         "",
         "custom kinds",
-    )
-    .idle(NO_SYNTHETIC_ROWS),
+    ),
     read("kubernetes.accounts[].kinds", List(ListItem::Text), "", "the only kinds cached"),
     read("kubernetes.accounts[].omitKinds", List(ListItem::Text), "", "kinds not cached"),
     read("kubernetes.accounts[].namespaces", List(ListItem::Text), "", "the only namespaces watched"),
