@@ -38,6 +38,7 @@ pub use exec::Programs;
 pub use kubeconfig_files::MAX_FILE_BYTES;
 
 use credential::{FileKubeconfig, Purpose, ResolvedSource};
+use exec::Login;
 use identity::ClusterReader;
 
 /// Timeout for reading the identity of the agent's own cluster.
@@ -150,9 +151,7 @@ impl Activator {
         let Ok(_permit) = self.permits.acquire().await else {
             return Err(after_send(Class::Internal, "the agent is stopping"));
         };
-        let spec = definition.spec();
-        let reached = self.with_login(spec, origin, async |source| self.identify(source, spec).await);
-        match timeout(self.deadline, reached).await {
+        match timeout(self.deadline, self.reach(definition.spec(), origin)).await {
             Ok(result) => result,
             Err(_) => Err(self.too_slow()),
         }
@@ -168,15 +167,30 @@ impl Activator {
         definition: &Definition,
         origin: DefinitionOrigin,
     ) -> Result<(ClusterClient, String), Failure> {
-        let reached = self.with_login(definition.spec(), origin, async |source: ResolvedSource| {
-            let client = ClusterClient::new(source.cluster, &self.clusters)?;
-            let uid = identity::kube_system_uid(&mut ClusterReader::new(client.clone())).await?;
-            Ok((client, uid))
-        });
-        match timeout(self.deadline, reached).await {
+        match timeout(self.deadline, self.open(definition.spec(), origin)).await {
             Ok(result) => result,
             Err(_) => Err(self.too_slow()),
         }
+    }
+
+    async fn open(
+        &self,
+        spec: &AccountSpec,
+        origin: DefinitionOrigin,
+    ) -> Result<(ClusterClient, String), Failure> {
+        let source = self.source(spec, origin).await?;
+        let login = source.login.clone();
+        let result = self.open_source(source).await;
+        if !self.can_log_in_again(result.as_ref().err(), login).await {
+            return result;
+        }
+        self.open_source(self.source(spec, origin).await?).await
+    }
+
+    async fn open_source(&self, source: ResolvedSource) -> Result<(ClusterClient, String), Failure> {
+        let client = ClusterClient::new(source.cluster, &self.clusters)?;
+        let uid = identity::kube_system_uid(&mut ClusterReader::new(client.clone())).await?;
+        Ok((client, uid))
     }
 
     /// The kinds that a cluster serves.
@@ -200,26 +214,24 @@ impl Activator {
         timeout(OWN_CLUSTER_TIMEOUT, read).await.ok().flatten().filter(|uid| !uid.is_empty())
     }
 
-    /// Reaches a cluster with the credential as it is now. If the cluster rejects a cached credential from a program, the
-    /// program is run once more.
-    async fn with_login<T>(
-        &self,
-        spec: &AccountSpec,
-        origin: DefinitionOrigin,
-        reach: impl AsyncFn(ResolvedSource) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
+    /// Reaches a cluster. If the cluster rejects a cached credential from a program, the program is run once
+    /// more.
+    async fn reach(&self, spec: &AccountSpec, origin: DefinitionOrigin) -> Result<ActivatedAccount, Failure> {
         let source = self.source(spec, origin).await?;
         let login = source.login.clone();
-        let result = reach(source).await;
-        let (Err(failure), Some(login)) = (&result, login) else { return result };
-        if failure.http_status != 401 {
+        let result = self.identify(source, spec).await;
+        if !self.can_log_in_again(result.as_ref().err(), login).await {
             return result;
         }
+        self.identify(self.source(spec, origin).await?, spec).await
+    }
+
+    /// Whether the cluster has rejected a credential that a program printed some time ago. It is forgotten then.
+    async fn can_log_in_again(&self, failure: Option<&Failure>, login: Option<Login>) -> bool {
+        let is_rejected = failure.is_some_and(|failure| failure.http_status == 401);
+        let Some(login) = login.filter(|_| is_rejected) else { return false };
         self.programs.forget(&login).await;
-        if login.fresh {
-            return result;
-        }
-        reach(self.source(spec, origin).await?).await
+        !login.fresh
     }
 
     fn too_slow(&self) -> Failure {

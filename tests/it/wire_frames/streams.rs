@@ -148,7 +148,7 @@ async fn hold_refused(port: u16, what: &str, messages: Vec<Vec<u8>>, reason: Rea
 }
 
 pub(super) async fn unknown_calls_are_unimplemented(port: u16) {
-    for path in ["/ops.Operations/Nothing", "/no.Such/Service", "/", "/events.Caching/Stream"] {
+    for path in ["/ops.Operations/Nothing", "/no.Such/Service", "/", "/events.Caching/Nothing"] {
         let status = status_of_unknown_method(port, path).await;
         assert_eq!(status.code(), Code::Unimplemented, "{path}: {status:?}");
     }

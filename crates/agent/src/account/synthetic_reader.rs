@@ -61,10 +61,15 @@ async fn basis(
         if sync_key == key {
             let rows: Result<Vec<_>, _> = frames.collect();
             let rows = rows.map_err(|failure| {
-                tracing::warn!("the rows of a scope cannot be read, and are asked for again: {}", failure.message);
+                tracing::warn!(
+                    "the rows of a scope cannot be read, and are asked for again: {}",
+                    failure.message
+                );
             });
             let names = |rows: Vec<Vec<_>>| {
-                rows.into_iter().flatten().map(|row: kubesvc_core::wire::events::BasisRow| (row.namespace, row.name))
+                rows.into_iter()
+                    .flatten()
+                    .map(|row: kubesvc_core::wire::events::BasisRow| (row.namespace, row.name))
             };
             return Some(rows.map(|rows| names(rows).collect()));
         }

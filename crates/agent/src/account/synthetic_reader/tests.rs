@@ -71,7 +71,8 @@ async fn said(sink: Sink, unreadable: usize, rows: Vec<BasisRow>) -> Vec<String>
             sleep(Duration::from_millis(1)).await;
         };
         let frame = if attempt < unreadable { Err(Failure::default()) } else { Ok(rows.clone()) };
-        let late = ReaderInput::Basis { sync_key: "another".to_owned(), frames: Box::new(std::iter::empty()) };
+        let late =
+            ReaderInput::Basis { sync_key: "another".to_owned(), frames: Box::new(std::iter::empty()) };
         inputs.send(late).await.expect("the reader runs");
         let input = ReaderInput::Basis { sync_key, frames: Box::new([frame].into_iter()) };
         inputs.send(input).await.expect("the reader runs");
