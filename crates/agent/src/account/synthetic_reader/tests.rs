@@ -78,8 +78,7 @@ async fn said(sink: Sink, unreadable: usize, rows: Vec<BasisRow>) -> Vec<String>
         inputs.send(input).await.expect("the reader runs");
     }
     reading.await.expect("it ends");
-    let said = sink.said.lock().clone();
-    said
+    sink.said.lock().clone()
 }
 
 #[tokio::test(start_paused = true)]
