@@ -50,6 +50,7 @@ pub use budget::{ListBudget, ListPermit};
 pub use failure::RequestFailure;
 pub use list::{PageStep, SyncEnd};
 pub use machine::{ItemStep, ObjectStep, ScopeStart, ScopeTiming, ScopeWatch};
+pub(crate) use reader::queue;
 pub use reader::{LeftOut, ReaderContext, ReaderInput, ReaderSink, ScopeReader, objects_path};
 
 /// Limits of the pages of a list: the first one, and the one after a page has expired in mid-list. After that, the

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 use ulid::Ulid;
 
-use crate::watch::{ReaderInput, ReaderSink};
+use crate::watch::{ReaderInput, ReaderSink, queue};
 use kubesvc_core::cache::synthetic::{SYNTHETIC_VERSION, SyntheticObject};
 use kubesvc_core::wire::events::blob::Encoding;
 use kubesvc_core::wire::events::event::{Body, Operation};
@@ -86,13 +86,5 @@ fn upsert(object: &SyntheticObject) -> Event {
         hash: object.hash.to_vec(),
         body: Some(Body::Blob(Blob { encoding: Encoding::Raw.into(), size, data })),
         ..Event::default()
-    }
-}
-
-async fn queue(sink: &impl ReaderSink, event: Event) {
-    let mut refused = sink.event(event);
-    while let Err(event) = refused {
-        sink.room().await;
-        refused = sink.event(*event);
     }
 }

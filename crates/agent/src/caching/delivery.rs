@@ -22,8 +22,9 @@ use super::batch::{BatchBuilder, EncodedBatch, EncodedFrame, max_event_bytes};
 use super::memory::{QueueFull, QueueMemory};
 use super::queue::PendingQueue;
 use super::resume::{ResumeAnswer, ResumeAssembly};
+use kubesvc_core::cache::keys::ScopeKey;
 use kubesvc_core::wire::MAX_MESSAGE_BYTES;
-use kubesvc_core::wire::common::{Failure, Fence, Scope};
+use kubesvc_core::wire::common::{Failure, Fence};
 use kubesvc_core::wire::events::{
     Begin, Event, Resume, ScopeCheckpoint, ScopeDeclaration, ScopeProblem, SyncBasis, SyncStart, Synced,
     cache_up,
@@ -225,14 +226,14 @@ pub struct AccountDelivery {
     max_event_bytes: usize,
 }
 
-/// A scope as the table has it: `<namespace>:<group>.<Kind>`.
-pub fn ns_group_kind(scope: &Scope) -> String {
-    format!("{}:{}.{}", scope.namespace, scope.group, scope.kind)
+/// The scope of a declaration as the table has it: `<namespace>:<group>.<Kind>`.
+fn scope_key(declaration: &ScopeDeclaration) -> Option<String> {
+    declaration.scope.as_ref().map(|scope| ScopeKey::from(scope).to_string())
 }
 
 impl ScopeState {
     fn key(&self) -> String {
-        ns_group_kind(&self.declaration.scope.clone().unwrap_or_default())
+        scope_key(&self.declaration).unwrap_or_default()
     }
 }
 

@@ -4,13 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub use kubesvc_core::cache::moniker::APPLICATION_ANNOTATION;
+pub use kubesvc_core::cache::object_filter::IGNORE_ANNOTATION;
+
 /// Annotation that repeats an object as it was applied, the data of a Secret included. It is never sent.
 pub const LAST_APPLIED_ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// Annotation of objects that are never cached, if its value is `true`.
-pub const IGNORE_ANNOTATION: &str = "caching.spinnaker.io/ignore";
-/// Annotation of the objects that Spinnaker manages.
-pub const APPLICATION_ANNOTATION: &str = "moniker.spinnaker.io/application";
-
 /// What becomes of the objects of one scope.
 #[derive(Clone, Debug, Default)]
 pub struct ObjectRules {

@@ -362,7 +362,7 @@ impl<S: ReaderSink> ScopeReader<S> {
     /// Queues an event of a list. Returns whether the page goes on.
     async fn queue_listed(&mut self, action: &Action, event: Event) -> bool {
         let Err(event) = self.sink.event(event) else { return true };
-        match timeout(LIST_ROOM_TIMEOUT, queue(&self.sink, event)).await {
+        match timeout(LIST_ROOM_TIMEOUT, queue_again(&self.sink, event)).await {
             Ok(()) => {
                 // The response stood still because the queue did.
                 self.machine.progress(now());
@@ -382,10 +382,7 @@ impl<S: ReaderSink> ScopeReader<S> {
     async fn page_end(&mut self, page: ListPage) {
         if let PageStep::Complete(SyncEnd { leftover, synced }) = self.machine.page_end(page, now()) {
             for gone in leftover {
-                let event = delete_event(0, gone.into());
-                if let Err(event) = self.sink.event(event) {
-                    queue(&self.sink, event).await;
-                }
+                queue(&self.sink, delete_event(0, gone.into())).await;
             }
             self.sink.synced(synced);
         }
@@ -414,7 +411,7 @@ impl<S: ReaderSink> ScopeReader<S> {
                     // The event counts as read, so the watch goes on after it.
                     self.machine.pause(now());
                     drop(body);
-                    queue(&self.sink, event).await;
+                    queue_again(&self.sink, event).await;
                     return self.machine.unpause(now());
                 }
             }
@@ -468,8 +465,15 @@ fn encode(object: InspectedObject<'_>, encoder: &Mutex<BodyEncoder>, sink: &impl
     scrubbed.event
 }
 
-/// Queues an event once there is room.
-async fn queue(sink: &impl ReaderSink, mut event: Box<Event>) {
+/// Queues an event, as soon as there is room.
+pub(crate) async fn queue(sink: &impl ReaderSink, event: Event) {
+    if let Err(refused) = sink.event(event) {
+        queue_again(sink, refused).await;
+    }
+}
+
+/// Queues an event that was refused, once there is room.
+async fn queue_again(sink: &impl ReaderSink, mut event: Box<Event>) {
     loop {
         sink.room().await;
         match sink.event(*event) {

@@ -6,6 +6,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::wire::common;
+
 use sha2::{Digest, Sha256};
 
 /// Maximum length of an id, in characters: the width of its column.
@@ -113,6 +115,13 @@ impl ScopeKey {
     /// The id of the scope's row in `kubesvc_resourceversion`: `account:ns:group.Kind`.
     pub fn row_id(&self, account: &str) -> String {
         format!("{account}:{self}")
+    }
+}
+
+impl From<&common::Scope> for ScopeKey {
+    fn from(scope: &common::Scope) -> Self {
+        let common::Scope { group, kind, namespace, .. } = scope;
+        Self { namespace: namespace.clone(), group: group.clone(), kind: kind.clone() }
     }
 }
 

@@ -68,8 +68,7 @@ pub struct SelectedScope {
 impl SelectedScope {
     /// The scope's key in `kubesvc_resourceversion`.
     pub fn key(&self) -> ScopeKey {
-        let common::Scope { group, kind, namespace, .. } = &self.scope;
-        ScopeKey { namespace: namespace.clone(), group: group.clone(), kind: kind.clone() }
+        ScopeKey::from(&self.scope)
     }
 }
 

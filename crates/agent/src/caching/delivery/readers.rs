@@ -92,7 +92,7 @@ impl AccountDelivery {
         memory: &mut QueueMemory,
     ) -> Result<Option<ReaderCommand>, DeliveryError> {
         let id = declaration.scope_id;
-        let key = declaration.scope.as_ref().map(ns_group_kind);
+        let key = scope_key(&declaration);
         let scope = self.scope_mut(id).filter(|scope| scope.leaves_after.is_none());
         let scope = scope.filter(|scope| Some(scope.key()) == key).ok_or(DeliveryError::OtherScope(id))?;
         let declaration = Arc::new(declaration);
