@@ -1,5 +1,5 @@
-//! The end: the first signal asks everyone to finish, a second one ends at once. A task that must go on and does not ends
-//! everything too.
+//! Graceful shutdown: the first signal cancels a token, a second one ends the process at once. Also the tasks that must
+//! run until then: one that ends early stops the program.
 
 use std::any::Any;
 use std::fmt::Display;
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::{Instrument as _, error, info, info_span, warn};
 
-/// How long everyone has to finish after the first signal.
+/// Time for tasks to finish after the first signal.
 pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(18);
 
 /// Cancels `stop` at SIGTERM or SIGINT; at the second one, or after the grace, ends the process.
@@ -60,14 +60,14 @@ fn guarded<T>(name: &'static str, task: impl Future<Output = T> + Send) -> impl 
     let task = Box::pin(task);
     async move {
         AssertUnwindSafe(task).catch_unwind().await.unwrap_or_else(|panic| {
-            error!(task = name, error = said(panic.as_ref()), "a task has panicked");
+            error!(task = name, error = panic_message(panic.as_ref()), "a task has panicked");
             std::panic::resume_unwind(panic)
         })
     }
 }
 
-/// Tasks that must go on until everything stops. One that ends sooner, by itself, with an error or by a panic, stops
-/// everything: half a program that looks alive is worse than one that is started anew.
+/// Tasks that must run until shutdown. One that ends earlier, by itself, with an error or by a panic, stops the program:
+/// a restart is better than a process that looks alive and has lost a part.
 #[derive(Clone, Debug)]
 pub struct EssentialTasks {
     tasks: TaskTracker,
@@ -75,9 +75,9 @@ pub struct EssentialTasks {
     failed: Arc<OnceLock<String>>,
 }
 
-/// What a task may end with.
+/// What an essential task may return.
 pub trait TaskEnding {
-    /// Why it ended; absent: it does not say.
+    /// The reason for which it ended; `None` if it gives none.
     fn why(self) -> Option<String>;
 }
 
@@ -94,7 +94,7 @@ impl<E: Display> TaskEnding for Result<(), E> {
 }
 
 impl EssentialTasks {
-    /// Tasks among `tasks`, whose early end cancels `stop`.
+    /// Spawns on `tasks`; the early end of one cancels `stop`.
     pub fn new(tasks: TaskTracker, stop: CancellationToken) -> Self {
         Self { tasks, stop, failed: Arc::default() }
     }
@@ -105,11 +105,11 @@ impl EssentialTasks {
         what: &'static str,
         task: impl Future<Output = T> + Send + 'static,
     ) {
-        let Self { stop, failed: fallen, .. } = self.clone();
+        let Self { stop, failed, .. } = self.clone();
         self.tasks.spawn(async move {
             let why = match AssertUnwindSafe(task).catch_unwind().await {
                 Ok(ending) => ending.why(),
-                Err(panic) => Some(format!("it panicked: {}", said(panic.as_ref()))),
+                Err(panic) => Some(format!("it panicked: {}", panic_message(panic.as_ref()))),
             };
             let stopping = stop.is_cancelled();
             if stopping && why.is_none() {
@@ -118,28 +118,28 @@ impl EssentialTasks {
             let why = why.unwrap_or_else(|| "it ended by itself".to_owned());
             error!(task = what, error = why, "an essential task has ended; stopping the program");
             if !stopping {
-                let _ = fallen.set(format!("{what}: {why}"));
+                let _ = failed.set(format!("{what}: {why}"));
                 stop.cancel();
             }
         });
     }
 
-    /// The first one that has ended before its time, and why.
+    /// Name and reason of the first task that ended early.
     pub fn failed_task(&self) -> Option<&str> {
         self.failed.get().map(String::as_str)
     }
 }
 
-fn said(panic: &(dyn Any + Send)) -> &str {
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it does not say why")
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Starts a task among others, and gives what is said once all have ended.
+    /// Runs a task beside another one until both have ended, and returns the failed one.
     async fn after<T: TaskEnding + Send>(task: impl Future<Output = T> + Send + 'static) -> Option<String> {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let essential = EssentialTasks::new(tasks.clone(), stop.clone());
@@ -179,7 +179,7 @@ mod tests {
             assert!(std::hint::black_box(false), "number {}", 7);
         });
         let panic = ended.await.expect_err("it panics").into_panic();
-        assert_eq!(said(panic.as_ref()), "number 7");
+        assert_eq!(panic_message(panic.as_ref()), "number 7");
     }
 
     #[tokio::test]
