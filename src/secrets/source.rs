@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use moka::sync::Cache;
 use secrecy::ExposeSecret;
 use sha2::{Digest, Sha256};
+use tokio::sync::Mutex;
 
 use super::engine::{Engines, KubeSecrets, NoopEngine, ResolvedSecret, SecretField};
 use super::file::FileEngine;
@@ -24,6 +25,8 @@ use kubesvc_runtime::kube_access::KubeAccess;
 const COPY_LIFETIME: Duration = Duration::from_secs(2);
 /// Maximum number of recently changed Secrets remembered.
 const MAX_CHANGED_SECRETS: u64 = 100_000;
+/// Time after which a permit to read that nobody used is forgotten. Longer than a read may take.
+const READ_PERMIT_IDLE_TIME: Duration = Duration::from_secs(60);
 /// Maximum total size of the copies, in bytes.
 const MAX_COPIES_BYTES: u64 = 64 * 1024 * 1024;
 /// Maximum number of accounts whose credential versions are remembered. The credential of a forgotten account
@@ -43,6 +46,9 @@ pub struct Credentials {
     rules: Arc<SourceRules>,
     /// Copies by uid and generation of the account.
     copies: Cache<(String, i64), CachedCredential>,
+    /// One permit for each account and generation whose credential is being read, so that several sessions that want it
+    /// at once read it once.
+    reads: Cache<(String, i64), Arc<Mutex<()>>>,
     /// When a Secret was last seen to change or go away, by namespace and name.
     changed: Cache<(String, String), Instant>,
     /// What was read last and under which versions, by uid of the account.
@@ -89,7 +95,9 @@ impl Credentials {
         let changed =
             Cache::builder().time_to_live(2 * COPY_LIFETIME).max_capacity(MAX_CHANGED_SECRETS).build();
         let rules = Arc::default();
-        Self { secrets, engines, shared_key: None, rules, copies, changed, seen: Cache::new(MAX_ACCOUNTS) }
+        let reads = Cache::builder().time_to_idle(READ_PERMIT_IDLE_TIME).max_capacity(MAX_ACCOUNTS).build();
+        let seen = Cache::new(MAX_ACCOUNTS);
+        Self { secrets, engines, shared_key: None, rules, copies, reads, changed, seen }
     }
 
     /// Records that a Secret has changed or gone away: copies read before now are no longer used.
@@ -216,6 +224,11 @@ impl CredentialSource for Credentials {
             return Ok(Credential { kind, version: None, same_as: Vec::new() });
         }
         let key = (account.uid().to_owned(), account.generation());
+        if let Some(credential) = self.copy(account, &key).filter(|_| !fresh) {
+            return Ok(credential);
+        }
+        let permit = self.reads.get_with(key.clone(), Arc::default);
+        let _permit = if fresh { None } else { Some(permit.lock().await) };
         if let Some(credential) = self.copy(account, &key).filter(|_| !fresh) {
             return Ok(credential);
         }

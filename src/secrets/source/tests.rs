@@ -182,6 +182,27 @@ async fn a_copy_of_a_secret_that_was_seen_to_change_is_not_sent() {
 }
 
 #[tokio::test]
+async fn sessions_that_want_a_credential_at_once_read_it_once() {
+    let api = FakeSecretApi::default();
+    api.write("1", KUBECONFIG);
+    let (secret, reads) = (Arc::clone(&api.0), Arc::new(Mutex::new(0)));
+    let counted = Arc::clone(&reads);
+    let served = tower::service_fn(move |_: Request<kube::client::Body>| {
+        *counted.lock() += 1;
+        let body = serde_json::to_vec(&*secret.lock()).expect("it is JSON");
+        async {
+            tokio::task::yield_now().await;
+            Ok::<_, std::io::Error>(Response::new(Body::from(body)))
+        }
+    });
+    let replica = Credentials::new(KubeAccess::new(kube::Client::new(served, "ns"), "test"), Vec::new());
+    let account = account("uid-prod", &json!({"secretRef": {"name": "prod"}}));
+    let read = futures::future::join_all((0..4).map(|_| sent(&replica, &account))).await;
+    assert_eq!(read, vec![Some("uid-secret/1".to_owned()); 4]);
+    assert_eq!(*reads.lock(), 1);
+}
+
+#[tokio::test]
 async fn a_copy_of_a_secret_that_is_not_watched_is_sent_for_two_seconds_at_most() {
     let api = FakeSecretApi::default();
     let account = account("uid-prod", &json!({"secretRef": {"name": "prod"}}));
