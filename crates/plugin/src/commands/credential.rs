@@ -317,8 +317,8 @@ impl Creation<'_> {
         let asked =
             ApiRequest { verb: "create", resource: "serviceaccounts/token", namespace: Some(grant.home) };
         let api: Api<ServiceAccount> = self.target.api(grant.home);
-        let name = grant.name();
-        let answer = api.create_token_request(&name, &PostParams::default(), &request);
+        let (name, parameters) = (grant.name(), PostParams::default());
+        let answer = api.create_token_request(&name, &parameters, &request);
         let answer = self.target.ask(asked, answer).await.map_err(in_target)?;
         answer.status.ok_or_else(|| CommandError::Failed(format!("{} gave no token", self.target.server)))
     }
