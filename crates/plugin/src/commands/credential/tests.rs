@@ -2,14 +2,14 @@ use kube::api::DynamicObject;
 use kube::config::Cluster;
 use serde_json::json;
 
-use super::manifests::{Grant, Kind, Preset, SecretPlace, kubeconfig, secret};
+use super::manifests::{Grant, Kind, Manifest, Preset, SecretPlace, kubeconfig, secret};
 use super::write::{Change, change};
 
 fn grant<'a>(preset: Preset, namespaces: &'a [String]) -> Grant<'a> {
     Grant { cluster: "prod", preset, namespaces, home: "kubesvc" }
 }
 
-fn present(of: &super::Manifest) -> DynamicObject {
+fn present(of: &Manifest) -> DynamicObject {
     let mut object: DynamicObject = serde_json::from_value(of.object.clone()).expect("an object");
     object.metadata.uid = Some("1".to_owned());
     object.metadata.resource_version = Some("7".to_owned());
