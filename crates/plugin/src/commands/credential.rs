@@ -31,7 +31,7 @@ Examples:
   kubectl kubesvc credential create shop --target-context eu --preset view --namespaces shop,shop-jobs -n spinnaker
   kubectl kubesvc credential create production --target-context production-admin --preset deploy --dry-run -o yaml
 
-Run it again before the token expires: the account stays ACTIVE. --context and --kubeconfig select the operator's cluster.";
+Run it again before the token expires: no agent drops the account. --context and --kubeconfig select the operator's cluster.";
 
 /// Shortest token lifetime that API servers accept.
 const MIN_DURATION: Duration = Duration::from_secs(600);
