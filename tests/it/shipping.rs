@@ -99,14 +99,15 @@ fn manifest_for_krew_names_an_archive_with_its_digest_for_each_platform() {
     }
     let script = in_repository("packaging/krew.sh");
     let path = folder.file("").display().to_string();
-    let run = std::process::Command::new("sh").args([&script, version, "owner/name", &path]).output();
+    let run = std::process::Command::new("sh").args([script.as_str(), version, "owner/name", &path]).output();
     let run = must(run.map_err(|e| e.to_string()));
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
     let manifest: serde_json::Value =
         must(serde_saphyr::from_str(&String::from_utf8_lossy(&run.stdout)).map_err(|e| e.to_string()));
     assert_eq!(manifest["spec"]["version"], format!("v{version}"));
     // Limits of krew's own validator.
-    assert_eq!((&manifest["kind"], &manifest["metadata"]["name"]), (&"Plugin".into(), &"kubesvc".into()));
+    assert_eq!(manifest["kind"], "Plugin");
+    assert_eq!(manifest["metadata"]["name"], "kubesvc");
     let short = manifest["spec"]["shortDescription"].as_str().unwrap_or_default();
     assert!((1..=50).contains(&short.len()) && !short.contains('\n'), "{short}");
     let each = manifest["spec"]["platforms"].as_array().expect("platforms");

@@ -45,7 +45,9 @@ impl Operations for SkewedHub {
         request: Request<Streaming<AgentFrame>>,
     ) -> Result<Response<Self::GetOpsStream>, Status> {
         let (near, far) = (self.clone(), self.clone());
-        let frames = request.into_inner().map_while(Result::ok).map(move |frame| near.of_agent(frame));
+        let frames = request
+            .into_inner()
+            .filter_map(move |frame| std::future::ready(frame.ok().map(|frame| near.of_agent(frame))));
         let answers = OperationsClient::new(self.hub.clone()).get_ops(frames).await?.into_inner();
         Ok(Response::new(answers.map(move |frame| frame.map(|frame| far.of_hub(frame))).boxed()))
     }

@@ -43,16 +43,15 @@ fn shell(kubeconfig: &Path, line: &str) -> String {
 
 /// A kubeconfig with the contexts `operator`, which is the current one, and `production`.
 fn two_contexts(operator: &ControlPlane, production: &ControlPlane) -> String {
-    let [mut clusters, mut users, mut contexts] = [const { Vec::new() }; 3];
+    let (mut clusters, mut users, mut contexts) = (Vec::new(), Vec::new(), Vec::new());
     for (name, plane) in [("operator", operator), ("production", production)] {
         let one: Value = must(serde_saphyr::from_str(&plane.admin_kubeconfig()).map_err(|e| e.to_string()));
         clusters.push(json!({"name": name, "cluster": one["clusters"][0]["cluster"]}));
         users.push(json!({"name": name, "user": one["users"][0]["user"]}));
         contexts.push(json!({"name": name, "context": {"cluster": name, "user": name}}));
     }
-    let (kind, version) = ("Config", "v1");
     json!({
-        "apiVersion": version, "kind": kind, "clusters": clusters, "users": users, "contexts": contexts,
+        "apiVersion": "v1", "kind": "Config", "clusters": clusters, "users": users, "contexts": contexts,
         "current-context": "operator",
     })
     .to_string()

@@ -163,16 +163,14 @@ async fn nothing_is_made_where_something_speaks_against_it() {
 
     let path = must(world.folder().write("powerless", &target.kubeconfig_for_token(&powerless)));
     let path = path.display().to_string();
-    let weak =
-        plugin(&world, &["credential", "create", "prod", "--target-kubeconfig", &path, "--preset", "view"]);
-    refused(weak.await, "target cluster: you may not get serviceaccounts in namespace kubesvc").await;
+    let weak = ["credential", "create", "prod", "--target-kubeconfig", &path, "--preset", "view"];
+    let weak = plugin(&world, &weak).await;
+    refused(weak, "target cluster: you may not get serviceaccounts in namespace kubesvc").await;
 
-    // A target without kubesvc's definitions in the operator's place: the contexts were confused.
-    let confused = run(
-        &target.kubeconfig_path(),
-        ["credential", "create", "prod", "--target-kubeconfig", &own, "--preset", "view"],
-    );
-    refused(confused.await, "kubesvc is not installed there").await;
+    // A cluster without kubesvc's definitions in the operator's place: the contexts were confused.
+    let confused = ["credential", "create", "prod", "--target-kubeconfig", &own, "--preset", "view"];
+    let confused = run(&target.kubeconfig_path(), confused).await;
+    refused(confused, "kubesvc is not installed there").await;
 
     must(world.kubectl(&["create", "secret", "generic", "prod", "--from-literal=a=b"]).await.ok());
     refused(create(&world, &target, &deploy).await, "secret/prod is there").await;
