@@ -1,25 +1,78 @@
-# The three programs in one image: `docker build -t kubesvc:0.1.0 .`
+# syntax=docker/dockerfile:1
+# The three programs in one image, for linux/amd64 and linux/arm64:
+#   docker build -t kubesvc:0.1.0 .
+#   docker buildx build --platform linux/amd64,linux/arm64 -t registry.example.com/kubesvc:0.1.0 --push .
 # A container says which one it is: `command: [kubesvc-operator]` or `command: [kubesvc-agent]`.
 # The kubectl plugin is there to be copied out: `docker cp "$(docker create kubesvc:0.1.0)":/usr/local/bin/kubectl-kubesvc .`
 #
 # The bases are named by tag. Where images are released, give what was reviewed: `docker buildx imagetools inspect TAG`
-# prints the digest, and `--build-arg BUILD_BASE=…@sha256:…` and RUNTIME_BASE take it.
+# prints the digest, and `--build-arg BUILD_BASE=…@sha256:…` and RUNTIME_BASE take it. The release workflow takes nothing
+# else.
 ARG BUILD_BASE=rust:1.95-bookworm
 # glibc of the same Debian, certificates of public authorities, and the user 65532; no shell, no package manager.
 ARG RUNTIME_BASE=gcr.io/distroless/cc-debian12:nonroot
 
-FROM ${BUILD_BASE} AS build
+# Runs on the machine that builds, and compiles for the other platform, which is many times faster than emulating it.
+FROM --platform=${BUILDPLATFORM} ${BUILD_BASE} AS build
+ARG TARGETARCH
 WORKDIR /src
+ENV CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=x86_64-linux-gnu-gcc \
+    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
+# The platform in the three notations that there are, and the compiler for its C code.
+RUN set -eu; \
+    case "${TARGETARCH}" in \
+      amd64) triple=x86_64-unknown-linux-gnu; package=gcc-x86-64-linux-gnu ;; \
+      arm64) triple=aarch64-unknown-linux-gnu; package=gcc-aarch64-linux-gnu ;; \
+      *) echo "there is no build for ${TARGETARCH}: use linux/amd64 or linux/arm64" >&2; exit 1 ;; \
+    esac; \
+    echo "${triple}" > /triple; \
+    rustup target add "${triple}"; \
+    if [ "$(dpkg --print-architecture)" != "${TARGETARCH}" ]; then \
+      apt-get update; \
+      apt-get install --yes --no-install-recommends "${package}" "libc6-dev-${TARGETARCH}-cross"; \
+      rm -rf /var/lib/apt/lists/*; \
+    fi
+# Some arm64 kernels have pages of 64 KiB; an allocator that was built for smaller ones ends at its start there.
+ENV JEMALLOC_SYS_WITH_LG_PAGE=16
+
+# Dependencies: a layer of its own, which changes with the manifests alone. The packages are empty in it.
+COPY Cargo.toml Cargo.lock ./
+COPY crates/agent/Cargo.toml crates/agent/
+COPY crates/core/Cargo.toml crates/core/
+COPY crates/plugin/Cargo.toml crates/plugin/
+COPY crates/runtime/Cargo.toml crates/runtime/
+COPY crates/store/Cargo.toml crates/store/
+COPY crates/testkit/Cargo.toml crates/testkit/
+RUN --mount=type=cache,id=kubesvc-registry,target=/usr/local/cargo/registry \
+    set -eu; \
+    mkdir -p src/bin tests/it benches; \
+    for package in . crates/*; do mkdir -p "${package}/src"; : > "${package}/src/lib.rs"; done; \
+    for program in src/bin/kubesvc-operator src/bin/kubesvc-agent src/bin/kubectl-kubesvc tests/it/main benches/accounts \
+      benches/cache crates/core/build crates/runtime/build crates/store/build; do \
+      echo 'fn main() {}' > "${program}.rs"; \
+    done; \
+    cargo build --release --locked --bins --target "$(cat /triple)"
+
 COPY . .
-# Dependencies and objects stay in the caches; the programs are copied out of them.
-RUN --mount=type=cache,target=/usr/local/cargo/registry \
-    --mount=type=cache,target=/src/target \
-    cargo build --release --locked --bins \
-    && install -D -t /out/usr/local/bin target/release/kubesvc-operator target/release/kubesvc-agent target/release/kubectl-kubesvc \
-    && install -D -m 644 -t /out/usr/share/doc/kubesvc LICENSE \
-    && install -d /out/var/lib/kubesvc
+# The empty packages were built later than the sources were written.
+RUN --mount=type=cache,id=kubesvc-registry,target=/usr/local/cargo/registry \
+    set -eu; \
+    find src crates -name '*.rs' -exec touch {} +; \
+    triple="$(cat /triple)"; \
+    cargo build --release --locked --bins --target "${triple}"; \
+    cd "target/${triple}/release"; \
+    install -D -t /out/usr/local/bin kubesvc-operator kubesvc-agent kubectl-kubesvc; \
+    install -D -m 644 -t /out/usr/share/doc/kubesvc /src/LICENSE; \
+    install -d /out/var/lib/kubesvc
 
 FROM ${RUNTIME_BASE}
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="kubesvc" \
+      org.opencontainers.image.description="Registers many Kubernetes clusters for Spinnaker: operator, agent and kubectl plugin" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /out/usr/ /usr/
 COPY --from=build --chown=65532:65532 /out/var/lib/kubesvc/ /var/lib/kubesvc/
 USER 65532:65532

@@ -9,7 +9,7 @@ DENY_FOLDER := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kubesvc/cargo-deny-$(DENY_
 DENY := $(DENY_FOLDER)/bin/cargo-deny
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-replicas test faults random-faults model bench lint fmt crds openapi docs controlplane databases judge helm promtool openapi-check build clean
+.PHONY: help demo demo-replicas test faults random-faults model bench lint fmt crds openapi docs controlplane databases judge helm promtool checkers openapi-check build clean
 
 help: ## Say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,7 +22,7 @@ demo-replicas: controlplane databases ## Three replicas, two agents; the leader 
 	$(CARGO) build --quiet --features $(FEATURES) --bins --example demo_replicas
 	@$(CARGO) run --quiet --features $(FEATURES) --example demo_replicas
 
-test: controlplane databases judge helm promtool ## All tests: pure, database, real control planes, faults
+test: controlplane databases judge helm promtool checkers ## All tests: pure, database, real control planes, faults
 	$(CARGO) test --workspace --features $(FEATURES) --quiet --no-run
 	$(CARGO) test --workspace --features $(FEATURES) --quiet
 
@@ -81,6 +81,9 @@ helm: ## Build Helm, which installs the charts in the tests (four minutes; kept 
 
 promtool: ## Build promtool, which checks alerts and runs their unit tests (two minutes; kept in the same place)
 	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane promtool
+
+checkers: ## Build kubeconform and actionlint, which check renders and the release workflow (a minute; kept in the same place)
+	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane checkers
 
 build: ## Build the three programs for release
 	$(CARGO) build --release --bins

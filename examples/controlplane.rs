@@ -1,6 +1,7 @@
 //! Finds or builds etcd, kube-apiserver and kubectl, and says where they are: `make controlplane`. With the argument
 //! `judge` it is the program that judges objects as Argo CD and Flux do: `make judge`; with `helm` it is Helm: `make helm`;
-//! with `promtool`, what reads rules and expressions as Prometheus does: `make promtool`.
+//! with `promtool`, what reads rules and expressions as Prometheus does: `make promtool`; with `checkers`, what checks
+//! renders and workflows: `make checkers`.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -12,6 +13,10 @@ fn main() -> ExitCode {
         Some("promtool") => {
             Some(("promtool", kubesvc_testkit::assets::prometheus_tools().map(|tools| tools.promtool)))
         }
+        Some("checkers") => Some((
+            "kubeconform, with actionlint beside it,",
+            kubesvc_testkit::assets::checkers().map(|checkers| checkers.kubeconform),
+        )),
         _ => None,
     };
     if let Some((what, found)) = one {

@@ -1,6 +1,7 @@
 //! The Helm charts: what they render, what they refuse, that they render the same objects as `config/`, and that a real
 //! API server takes them.
 
+mod conform;
 mod installed;
 mod pages;
 mod refused;

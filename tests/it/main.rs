@@ -40,6 +40,7 @@ mod rest_states;
 mod rolling_restart;
 mod secrets_canary;
 mod shipping;
+mod skew;
 mod starts;
 mod time_travel;
 mod wire_frames;

@@ -2,6 +2,7 @@
 
 mod change;
 mod control_characters;
+mod credential;
 mod errors;
 mod rights;
 mod shells;

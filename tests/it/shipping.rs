@@ -34,3 +34,92 @@ fn lint_checks_dependency_rules() {
     assert!(recipe.contains("$(DENY) ") && recipe.contains("licenses bans sources"), "{recipe}");
     assert!(recipe.contains("advisories.sh"), "{recipe}");
 }
+
+#[test]
+fn image_is_built_for_two_platforms_from_all_manifests() {
+    let dockerfile = read("Dockerfile");
+    assert!(
+        dockerfile.contains("FROM --platform=${BUILDPLATFORM} ${BUILD_BASE} AS build"),
+        "it would be emulated"
+    );
+    for platform in ["amd64) triple=x86_64-unknown-linux-gnu", "arm64) triple=aarch64-unknown-linux-gnu"] {
+        assert!(dockerfile.contains(platform), "{platform}");
+    }
+    for label in ["title", "description", "licenses", "version", "revision"] {
+        assert!(dockerfile.contains(&format!("org.opencontainers.image.{label}=")), "{label}");
+    }
+    assert!(dockerfile.contains(&format!("ARG VERSION={}\n", env!("CARGO_PKG_VERSION"))));
+    // The layer of dependencies needs every manifest, and an empty file for all that a manifest or Cargo finds.
+    let mut packages = 0;
+    for entry in must(std::fs::read_dir(in_repository("crates")).map_err(|e| e.to_string())) {
+        let path = must(entry.map_err(|e| e.to_string())).path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        assert!(dockerfile.contains(&format!("COPY crates/{name}/Cargo.toml crates/{name}/\n")), "{name}");
+        assert!(
+            !path.join("build.rs").exists() || dockerfile.contains(&format!("crates/{name}/build")),
+            "{name}"
+        );
+        packages += 1;
+    }
+    assert!(packages > 4, "{packages}");
+    let manifest = read("Cargo.toml");
+    for bench in manifest.split("[[bench]]\nname = \"").skip(1).filter_map(|rest| rest.split('"').next()) {
+        assert!(dockerfile.contains(&format!("benches/{bench}")), "{bench}");
+    }
+}
+
+#[test]
+fn context_of_the_image_has_what_the_programs_include() {
+    let ignored = read(".dockerignore");
+    let kept: Vec<_> = ignored.lines().filter_map(|line| line.strip_prefix('!')).collect();
+    for path in ["Cargo.toml", "Cargo.lock", "LICENSE", "crates", "migrations", "proto", "src"] {
+        assert!(kept.contains(&path), "{path}");
+    }
+    assert!(kept.contains(&"config/modes/agent/role.yaml"), "the plugin includes it");
+    assert!(!kept.contains(&"tests") && !kept.contains(&"docs"), "{kept:?}");
+}
+
+#[test]
+fn release_workflow_passes_its_linter() {
+    let actionlint = must(kubesvc_testkit::assets::checkers()).actionlint;
+    let run = std::process::Command::new(actionlint)
+        .args(["-no-color", "-shellcheck=", "-pyflakes=", &in_repository(".github/workflows/release.yml")])
+        .output();
+    let run = must(run.map_err(|e| e.to_string()));
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stdout));
+}
+
+#[test]
+fn manifest_for_krew_names_an_archive_with_its_digest_for_each_platform() {
+    let version = env!("CARGO_PKG_VERSION");
+    let folder = must(kubesvc_testkit::folder::Folder::new("krew"));
+    let platforms = ["linux-amd64", "linux-arm64", "darwin-amd64", "darwin-arm64"];
+    for platform in platforms {
+        must(folder.write(&format!("kubectl-kubesvc-{version}-{platform}.tar.gz"), platform));
+    }
+    let script = in_repository("packaging/krew.sh");
+    let path = folder.file("").display().to_string();
+    let run = std::process::Command::new("sh").args([script.as_str(), version, "owner/name", &path]).output();
+    let run = must(run.map_err(|e| e.to_string()));
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let manifest: serde_json::Value =
+        must(serde_saphyr::from_str(&String::from_utf8_lossy(&run.stdout)).map_err(|e| e.to_string()));
+    assert_eq!(manifest["spec"]["version"], format!("v{version}"));
+    // Limits of krew's own validator.
+    assert_eq!(manifest["kind"], "Plugin");
+    assert_eq!(manifest["metadata"]["name"], "kubesvc");
+    let short = manifest["spec"]["shortDescription"].as_str().unwrap_or_default();
+    assert!((1..=50).contains(&short.len()) && !short.contains('\n'), "{short}");
+    let each = manifest["spec"]["platforms"].as_array().expect("platforms");
+    assert_eq!(each.len(), platforms.len());
+    for (platform, one) in platforms.iter().zip(each) {
+        let labels = &one["selector"]["matchLabels"];
+        let named =
+            format!("{}-{}", labels["os"].as_str().unwrap_or(""), labels["arch"].as_str().unwrap_or(""));
+        assert_eq!(named, **platform);
+        let digest = hex::encode(<sha2::Sha256 as sha2::Digest>::digest(platform));
+        assert_eq!(one["sha256"], digest);
+        assert!(one["uri"].as_str().is_some_and(|uri| uri.ends_with(&format!("{platform}.tar.gz"))), "{one}");
+        assert_eq!(one["bin"], "kubectl-kubesvc");
+    }
+}

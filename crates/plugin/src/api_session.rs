@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{Cluster, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::core::Status;
 use kube::{Api, Client, Config, Resource};
 
@@ -88,12 +88,33 @@ impl ApiSession {
     }
 }
 
-async fn config(scope: &ScopeArguments) -> Result<Config, CommandError> {
-    let options = KubeConfigOptions { context: scope.context.clone(), ..KubeConfigOptions::default() };
-    let (kubeconfig, whence) = match &scope.kubeconfig {
+/// Reads the kubeconfig, and returns how to call it in a message.
+fn kubeconfig(scope: &ScopeArguments) -> (Result<Kubeconfig, KubeconfigError>, String) {
+    match &scope.kubeconfig {
         Some(path) => (Kubeconfig::read_from(path), format!("--kubeconfig {}", path.display())),
         None => (Kubeconfig::read(), "the kubeconfig".to_owned()),
-    };
+    }
+}
+
+/// Returns the cluster entry of the context, as it stands in the kubeconfig.
+///
+/// # Errors
+///
+/// There is no kubeconfig, or it has no such context or cluster.
+pub(super) fn cluster_entry(scope: &ScopeArguments) -> Result<Cluster, CommandError> {
+    let (kubeconfig, whence) = kubeconfig(scope);
+    let kubeconfig = kubeconfig.map_err(|error| format!("{whence}: {}", chain(&error)))?;
+    let name = scope.context.as_ref().or(kubeconfig.current_context.as_ref());
+    let context = kubeconfig.contexts.iter().find(|one| Some(&one.name) == name);
+    let cluster = context.and_then(|one| one.context.as_ref()).map(|context| &context.cluster);
+    let entry = kubeconfig.clusters.iter().find(|one| Some(&one.name) == cluster);
+    let entry = entry.and_then(|one| one.cluster.clone());
+    Ok(entry.ok_or_else(|| format!("{whence} has no cluster for the context"))?)
+}
+
+async fn config(scope: &ScopeArguments) -> Result<Config, CommandError> {
+    let options = KubeConfigOptions { context: scope.context.clone(), ..KubeConfigOptions::default() };
+    let (kubeconfig, whence) = kubeconfig(scope);
     let kubeconfig = match kubeconfig {
         Ok(kubeconfig) => kubeconfig,
         Err(error) if scope.kubeconfig.is_none() && is_absent(&error) => return in_cluster(scope, &error),

@@ -7,10 +7,12 @@ use clap::{Parser, Subcommand};
 use crate::arguments::{CommandError, ScopeArguments};
 use crate::commands::agents;
 use crate::commands::completion;
+use crate::commands::credential;
 use crate::commands::describe;
 use crate::commands::desired_state;
 use crate::commands::list;
 use crate::commands::retry;
+use crate::commands::uninstall;
 use crate::commands::wait;
 use crate::commands::why;
 use kubesvc_core::DesiredState;
@@ -65,6 +67,12 @@ enum Command {
     /// List agents; approve or revoke them.
     #[command(visible_alias = "fleet", after_help = agents::EXAMPLES)]
     Agents(agents::AgentsArguments),
+    /// Make or renew the credential of an account in its cluster.
+    #[command(after_help = credential::EXAMPLES)]
+    Credential(credential::CredentialArguments),
+    /// Report what hangs, and in which order to remove kubesvc.
+    #[command(after_help = uninstall::EXAMPLES)]
+    Uninstall(uninstall::UninstallArguments),
     /// Print a completion script for a shell.
     #[command(after_help = completion::EXAMPLES)]
     Completion(completion::CompletionArguments),
@@ -119,6 +127,8 @@ async fn run(scope: &ScopeArguments, command: &Command) -> Result<(), CommandErr
         Command::Retry(arguments) => retry::run(scope, arguments).await,
         Command::Wait(arguments) => wait::run(scope, arguments).await,
         Command::Agents(arguments) => agents::run(scope, arguments).await,
+        Command::Credential(arguments) => credential::run(scope, arguments).await,
+        Command::Uninstall(arguments) => uninstall::run(scope, arguments).await,
         Command::Completion(arguments) => completion::script(arguments),
         Command::Version => Ok(()),
     }

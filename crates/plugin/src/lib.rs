@@ -16,10 +16,12 @@ mod cli;
 mod commands {
     pub(super) mod agents;
     pub(super) mod completion;
+    pub(super) mod credential;
     pub(super) mod describe;
     pub(super) mod desired_state;
     pub(super) mod list;
     pub(super) mod retry;
+    pub(super) mod uninstall;
     pub(super) mod wait;
     pub(super) mod why;
 }

@@ -1,6 +1,6 @@
 //! The programs of a control plane, found or built once from the pinned Go module in `controlplane/`; the judge of GitOps
-//! health, Helm, and promtool with a reader of PromQL, built once from the modules in `tests/gitops/`, `tests/helm/` and
-//! `tests/promtool/`.
+//! health, Helm, promtool with a reader of PromQL, and the checkers of renders and workflows, built once from the modules in
+//! `tests/gitops/`, `tests/helm/`, `tests/promtool/` and `tests/lint/`.
 
 use std::{
     fs::File,
@@ -30,6 +30,16 @@ static FOUND: OnceLock<Result<Assets, String>> = OnceLock::new();
 static JUDGE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
 static HELM_FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
 static PROMETHEUS: OnceLock<Result<PrometheusTools, String>> = OnceLock::new();
+static CHECKERS_FOUND: OnceLock<Result<Checkers, String>> = OnceLock::new();
+
+/// Paths of programs that check text.
+#[derive(Debug, Clone)]
+pub struct Checkers {
+    /// Checks objects against the schemas of their kinds.
+    pub kubeconform: PathBuf,
+    /// Checks workflows of the forge.
+    pub actionlint: PathBuf,
+}
 
 /// Paths of programs that read rules and expressions as Prometheus does.
 #[derive(Debug, Clone)]
@@ -82,6 +92,24 @@ pub fn prometheus_tools() -> Result<PrometheusTools, String> {
         Ok(PrometheusTools { promtool, promql_references })
     };
     PROMETHEUS.get_or_init(build_them).clone()
+}
+
+/// Builds kubeconform and actionlint, unless the cache folder contains them.
+///
+/// Blocks. Call it from async code only where blocking is allowed.
+///
+/// # Errors
+///
+/// The message says what is missing and which command installs it.
+pub fn checkers() -> Result<Checkers, String> {
+    let build_them = || {
+        let module = Module::read("tests/lint", &["go.sum"])?;
+        Ok(Checkers {
+            kubeconform: cached(&module, &KUBECONFORM)?,
+            actionlint: cached(&module, &ACTIONLINT)?,
+        })
+    };
+    CHECKERS_FOUND.get_or_init(build_them).clone()
 }
 
 /// Finds the programs or builds those that are missing. In this order: `KUBEBUILDER_ASSETS`, a suitable version on
@@ -208,6 +236,21 @@ const PROMQL_REFERENCES: Program = Program {
     package: ".",
     module: PROMETHEUS_MODULE,
     version_args: &[],
+    skew: 0,
+};
+
+const KUBECONFORM: Program = Program {
+    name: "kubeconform",
+    package: "github.com/yannh/kubeconform/cmd/kubeconform",
+    module: "github.com/yannh/kubeconform",
+    version_args: &["-v"],
+    skew: 0,
+};
+const ACTIONLINT: Program = Program {
+    name: "actionlint",
+    package: "github.com/rhysd/actionlint/cmd/actionlint",
+    module: "github.com/rhysd/actionlint",
+    version_args: &["-version"],
     skew: 0,
 };
 
@@ -387,8 +430,8 @@ fn go() -> Result<PathBuf, String> {
     const GET: &str = "`apt-get install golang-go` gets it (on Debian 12 `apt-get install -t bookworm-backports golang-go`), \
                        `dnf install golang`, or `brew install go`. \
                        For the control plane, KUBEBUILDER_ASSETS set to a folder with etcd, kube-apiserver and kubectl does as well";
-    const NEED: &str = "what the tests need is built from controlplane/, tests/gitops/, tests/helm/ and tests/promtool/ with \
-                        Go 1.26, or with Go 1.21 and newer, which fetches that by itself";
+    const NEED: &str = "what the tests need is built from controlplane/, and tests/{gitops,helm,lint,promtool}/ with Go 1.26, \
+                        or with Go 1.21 and newer, which fetches that by itself";
     let path = look_up("go").ok_or_else(|| format!("{NEED}, and there is no `go` on PATH: {GET}"))?;
     let output = Command::new(&path)
         .args(["env", "GOVERSION"])

@@ -1,8 +1,9 @@
 //! The commands of the pages, run as they are written.
 
+use std::path::Path;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::world::in_repository;
 use kubesvc_testkit::controlplane::ControlPlane;
@@ -31,12 +32,36 @@ fn blocks(page: &str) -> impl Iterator<Item = &str> {
     page.split("```").skip(1).step_by(2).filter_map(|block| block.strip_prefix("sh\n"))
 }
 
+/// Runs a command line where `kubectl kubesvc` is installed too.
+fn shell(kubeconfig: &Path, line: &str) -> String {
+    let plugin = Path::new(env!("CARGO_BIN_EXE_kubectl-kubesvc")).parent().expect("a folder").display();
+    let line = format!("PATH=\"$PATH:{plugin}\"\n{line}");
+    let done = tokio::task::block_in_place(|| helm::shell(kubeconfig, &line));
+    assert_eq!(done.code, Some(0), "{line}\n{}{}", done.stderr, done.stdout);
+    done.stdout
+}
+
+/// A kubeconfig with the contexts `operator`, which is the current one, and `production`.
+fn two_contexts(operator: &ControlPlane, production: &ControlPlane) -> String {
+    let (mut clusters, mut users, mut contexts) = (Vec::new(), Vec::new(), Vec::new());
+    for (name, plane) in [("operator", operator), ("production", production)] {
+        let one: Value = must(serde_saphyr::from_str(&plane.admin_kubeconfig()).map_err(|e| e.to_string()));
+        clusters.push(json!({"name": name, "cluster": one["clusters"][0]["cluster"]}));
+        users.push(json!({"name": name, "user": one["users"][0]["user"]}));
+        contexts.push(json!({"name": name, "context": {"cluster": name, "user": name}}));
+    }
+    json!({
+        "apiVersion": "v1", "kind": "Config", "clusters": clusters, "users": users, "contexts": contexts,
+        "current-context": "operator",
+    })
+    .to_string()
+}
+
 /// Runs each command of a block, and returns how many it were.
 fn run(plane: &ControlPlane, block: &str) -> usize {
     let mut commands = 0;
     for line in block.lines().filter(|line| !NEEDS_MORE.iter().any(|part| line.contains(part))) {
-        let done = tokio::task::block_in_place(|| helm::shell(&plane.kubeconfig_path(), line));
-        assert_eq!(done.code, Some(0), "{line}\n{}{}", done.stderr, done.stdout);
+        shell(&plane.kubeconfig_path(), line);
         commands += 1;
     }
     commands
@@ -63,6 +88,57 @@ async fn commands_of_the_page_of_modes_and_of_the_readme_work() {
         run(&plane, block)
     });
     assert_eq!(commands.sum::<usize>(), 4);
+    run(&plane, "helm uninstall kubesvc kubesvc-agent --namespace kubesvc");
+    assert_eq!(run(&plane, blocks(install).nth(1).expect("the same with kustomize")), 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_of_the_page_of_credentials_make_and_revoke_one() {
+    let (plane, production) = (must(ControlPlane::start().await), must(ControlPlane::start().await));
+    run(&plane, "helm install kubesvc charts/kubesvc --namespace kubesvc --create-namespace");
+    run(&plane, "kubectl wait --for=condition=Established crd/kubesvcaccounts.kubesvc.io");
+    let folder = must(Folder::new("credentials"));
+    let kubeconfig = must(folder.write("kubeconfig", &two_contexts(&plane, &production)));
+    let page = page("docs/credentials.md");
+    let printed: Vec<_> =
+        blocks(&page).map(|block| shell(&kubeconfig, &format!("set -e\n{block}"))).collect();
+    assert_eq!(printed.len(), 3);
+    assert!(printed[0].contains("secret/production created"), "{printed:?}");
+    assert!(printed[1].contains("kubesvcaccount.kubesvc.io/production created"), "{printed:?}");
+    let left = ["get", "serviceaccounts,clusterroles,clusterrolebindings", "-A", "-o", "name"];
+    let left = must(production.kubectl(left).await.ok());
+    assert!(!left.contains("kubesvc-production"), "{left}");
+}
+
+/// Definitions of the Gateway API by name alone: its module is not a part of the tests.
+const GATEWAY_API: &str = r#"
+kubectl create -f - <<'YAML'
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: grpcroutes.gateway.networking.k8s.io
+  annotations: {api-approved.kubernetes.io: "https://github.com/kubernetes-sigs/gateway-api/pull/891"}
+spec:
+  group: gateway.networking.k8s.io
+  scope: Namespaced
+  names: {kind: GRPCRoute, plural: grpcroutes, singular: grpcroute}
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+YAML
+kubectl wait --for=condition=Established crd/grpcroutes.gateway.networking.k8s.io
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_of_the_page_that_exposes_the_hub_work_in_order() {
+    let plane = must(ControlPlane::start().await);
+    run(&plane, "helm install kubesvc charts/kubesvc --namespace kubesvc --create-namespace");
+    run(&plane, "kubectl wait --for=condition=Established crd/kubesvcagents.kubesvc.io");
+    shell(&plane.kubeconfig_path(), GATEWAY_API);
+    let page = page("docs/expose.md");
+    assert_eq!(blocks(&page).map(|block| run(&plane, block)).sum::<usize>(), 6);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -127,7 +203,7 @@ async fn commands_of_the_upgrade_page_restore_and_remove_everything() {
         &plane,
         "helm install kubesvc-agent charts/kubesvc-agent --namespace kubesvc --set mode=spinnaker-service",
     );
-    assert_eq!(page_says("Remove"), 6);
+    assert_eq!(page_says("Remove"), 7);
     let definitions = ["get", "crd", "--output", "name"];
     assert_eq!(must(plane.kubectl(definitions).await.ok()), "");
 
@@ -143,7 +219,15 @@ async fn commands_of_the_upgrade_page_restore_and_remove_everything() {
         if left.lines().count() == 1 { Ok(()) } else { Err(left) }
     })
     .await;
-    assert_eq!(page_says("When the operator is gone already"), 1);
+    let report = shell(&plane.kubeconfig_path(), "kubectl kubesvc uninstall --dry-run");
+    for part in [
+        "definition kubesvcaccounts.kubesvc.io is being deleted: it waits for 1 account with a finalizer",
+        "kubesvc/production; their finalizer kubesvc.io/account is the operator's, and no operator runs",
+        "patch --type=merge",
+    ] {
+        assert!(report.contains(part), "{part:?} is missing:\n{report}");
+    }
+    assert_eq!(page_says("When the operator is gone already"), 2);
     eventually("the definitions are gone", TIMEOUT, async || {
         let left = plane.kubectl(definitions).await.ok()?;
         if left.is_empty() { Ok(()) } else { Err(left) }
