@@ -46,6 +46,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
+use crate::cache_changes::ChangeFeed;
 use crate::hub::agent_admission::draining::Draining;
 use crate::hub::context::HubContext;
 use crate::hub::sessions::Sessions;
@@ -102,6 +103,8 @@ pub struct CachePorts {
     pub mapper: Arc<dyn RowMapper>,
     /// What agents choose the objects by.
     pub rules: Arc<dyn CachingRuleSource>,
+    /// Where committed changes are published.
+    pub changes: Arc<ChangeFeed>,
     /// Settings.
     pub settings: CachingSettings,
 }

@@ -163,7 +163,7 @@ impl<S: Send + Sync> FromRequestParts<S> for ExcludedChecks {
 }
 
 /// Returns a decoded query parameter. An error if it occurs twice.
-fn single_value(query: Option<&str>, key: &str) -> Result<Option<String>, RestError> {
+pub(super) fn single_value(query: Option<&str>, key: &str) -> Result<Option<String>, RestError> {
     let mut pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
     let first = pairs.find(|(name, _)| name == key);
     if pairs.any(|(name, _)| name == key) {
