@@ -203,6 +203,8 @@ impl Caching {
 
     /// Adds the metrics to a registry.
     pub(super) fn register(&self, registry: &mut Registry) {
+        let pool = self.ports.settings.pending_bytes;
+        self.metrics.pool_bytes.set(i64::try_from(pool).unwrap_or(i64::MAX));
         self.metrics.register(registry);
     }
 

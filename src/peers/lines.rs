@@ -33,7 +33,15 @@ pub struct PeerLines {
 
 impl PeerLines {
     pub(super) fn new(replica: &Replica, body: Incoming, key: Arc<SigningKey>, nonce: String) -> Self {
-        Self { replica: replica.clone(), body, key, nonce, next: 0, rest: Vec::new(), idle_at: Instant::now() + IDLE_LIMIT }
+        Self {
+            replica: replica.clone(),
+            body,
+            key,
+            nonce,
+            next: 0,
+            rest: Vec::new(),
+            idle_at: Instant::now() + IDLE_LIMIT,
+        }
     }
 
     /// The next line without its line feed; `None` if the other replica has ended the answer. Cancel safe.
@@ -66,9 +74,9 @@ impl PeerLines {
 
     fn verified(&mut self, line: &[u8]) -> Result<String, CallError> {
         let text = std::str::from_utf8(line).map_err(|_| self.malformed("a line is not UTF-8"))?;
-        let signed = text.split_once(' ').filter(|(signature, line)| {
-            line_fits(&self.key, &self.nonce, self.next, line, signature)
-        });
+        let signed = text
+            .split_once(' ')
+            .filter(|(signature, line)| line_fits(&self.key, &self.nonce, self.next, line, signature));
         let (_, line) = signed.ok_or_else(|| self.malformed("a line is not signed for this call"))?;
         self.next += 1;
         Ok(line.to_owned())

@@ -141,16 +141,18 @@ impl CacheQuery {
         let kind = kind.transpose()?;
         let fits = |text: &str, max| text.chars().count() <= max && !text.chars().any(char::is_control);
         if !fits(&namespace, MAX_NAMESPACE_CHARS) {
-            return Err(RestError::bad_request("namespace must have at most 63 characters, none a control character"));
+            return Err(RestError::bad_request(
+                "namespace must have at most 63 characters, none a control character",
+            ));
         }
         match &name {
             Some(name) if name.is_empty() || !fits(name, MAX_NAME_CHARS) => Err(RestError::bad_request(
                 "name must have 1 to 253 characters, none of them a control character",
             )),
             Some(_) if kind.is_none() => Err(RestError::bad_request("name is given without kind; give both")),
-            None if !namespace.is_empty() => {
-                Err(RestError::bad_request("namespace is given without name; give the object's name and kind too"))
-            }
+            None if !namespace.is_empty() => Err(RestError::bad_request(
+                "namespace is given without name; give the object's name and kind too",
+            )),
             _ => Ok(Self { kind, namespace, name }),
         }
     }
@@ -235,9 +237,7 @@ impl RestState {
         let (name, uid) = (account.account_name(), account.uid());
         let holder = self.cache.fence_holder(uid).await?;
         let mut scopes = self.cache.scopes(name).await?;
-        scopes.sort_by(|a, b| {
-            (&a.cached_kind, &a.key.namespace).cmp(&(&b.cached_kind, &b.key.namespace))
-        });
+        scopes.sort_by(|a, b| (&a.cached_kind, &a.key.namespace).cmp(&(&b.cached_kind, &b.key.namespace)));
         // What is left of an account that had the name before counts for nothing.
         scopes.retain(|scope| scope.account_uid == uid);
         let mut counts = HashMap::new();

@@ -194,7 +194,9 @@ pub(super) fn here(
 
 fn place(state: &RestState) -> Result<OwnedSemaphorePermit, RestError> {
     state.changes.place().ok_or_else(|| {
-        RestError::unavailable(format!("{MAX_READERS} calls follow changes at this replica already; end one of them"))
+        RestError::unavailable(format!(
+            "{MAX_READERS} calls follow changes at this replica already; end one of them"
+        ))
     })
 }
 
@@ -382,7 +384,8 @@ impl Follower {
     fn waits_for(&mut self, what: &str) {
         let wait = Wait(what.to_owned());
         if self.told.as_ref() != Some(&wait) {
-            self.waiting.push_back(ChangeLine::new(&self.account, LineOperation::Waiting).saying(what).text());
+            self.waiting
+                .push_back(ChangeLine::new(&self.account, LineOperation::Waiting).saying(what).text());
             self.told = Some(wait);
         }
     }

@@ -86,8 +86,7 @@ pub(super) struct MissingFacts<'a> {
 
 /// Says why an object has no row. Settings come first: they hold whatever the cluster has.
 pub(super) fn why_missing(facts: &MissingFacts<'_>) -> Missing {
-    let because =
-        |reason, message: String| Missing { reason, message, setting: None };
+    let because = |reason, message: String| Missing { reason, message, setting: None };
     let of_kind: Vec<_> = facts.scopes.iter().filter(|scope| is_of_kind(scope, facts.kind)).collect();
     let covers = |scope: &&StoredScope| {
         let of = &scope.key.namespace;
@@ -207,7 +206,11 @@ mod tests {
         for text in ["deployment", "DEPLOYMENT", "deploy", "Deployment.apps"] {
             assert_eq!(chosen(text, &scopes), known("deployment"), "{text}");
         }
-        assert_eq!(chosen("service", &scopes), known("service"), "the native kind, also where it is not watched");
+        assert_eq!(
+            chosen("service", &scopes),
+            known("service"),
+            "the native kind, also where it is not watched"
+        );
         assert_eq!(chosen("service.serving.knative.dev", &scopes), known("Service.serving.knative.dev"));
         assert_eq!(chosen("sensor", &scopes), known("Sensor.argoproj.io"));
         let both = ["Rollout.a.example", "Rollout.b.example"].map(str::to_owned).to_vec();

@@ -16,12 +16,12 @@ use futures::stream::BoxStream;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::agents::not_connected;
-use super::followed_changes;
 use super::RestState;
+use super::agents::not_connected;
 use super::body::{self, PendingBody};
 use super::error::{self, RestError, no_route};
 use super::extract::{PathName, single_value};
+use super::followed_changes;
 use crate::peers::{
     AgentsOfReplica, DisconnectCall, Holders, HoldersQuestion, MAX_UIDS_PER_QUESTION, ReachAnswer,
     SignatureError,

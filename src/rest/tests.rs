@@ -13,11 +13,11 @@ use tower::ServiceExt;
 use super::*;
 use crate::connected_agents::AgentView;
 use crate::peers::PeerIdentity;
+use kubesvc_core::CachingEpoch;
+use kubesvc_core::cache::native::kind_name;
 use kubesvc_core::lifecycle::SessionFact;
 use kubesvc_core::source_rules::SourceRules;
 use kubesvc_core::{AgentId, ReplicaId};
-use kubesvc_core::CachingEpoch;
-use kubesvc_core::cache::native::kind_name;
 use kubesvc_runtime::config::{UnknownKeys, load_operator};
 use kubesvc_store::{
     AccountBatch, Assignment, AssignmentChanges, BasisRow, BatchOutcome, Changes, FenceHolder, ForeignRow,
@@ -186,7 +186,8 @@ impl CacheStore for NoStore {
             problem: None,
             last_updated_ms: 0,
         };
-        let another = StoredScope { account_uid: "former".into(), ..scope("ReplicaSet", "", ScopeState::Synced) };
+        let another =
+            StoredScope { account_uid: "former".into(), ..scope("ReplicaSet", "", ScopeState::Synced) };
         Ok(vec![
             scope("StatefulSet", "shop", ScopeState::Listing),
             scope("Deployment", "", ScopeState::Synced),

@@ -46,11 +46,16 @@ async fn the_cache_of_an_account_shows_what_is_watched_of_it() {
     let shown = get(&state, CACHE).await;
     assert_eq!(shown.status, 200, "{}", shown.text);
     let cache = shown.json();
-    assert_eq!((&cache["account"], &cache["agentId"], &cache["epoch"]), (&json!("prod"), &json!("agent-1"), &json!(3)));
+    assert_eq!(
+        (&cache["account"], &cache["agentId"], &cache["epoch"]),
+        (&json!("prod"), &json!("agent-1"), &json!(3))
+    );
     assert_eq!((&cache["synced"], &cache["objects"]), (&json!(false), &json!(8)));
     let kinds = cache["kinds"].as_array().expect("kinds").iter();
     let kinds: Vec<_> = kinds
-        .map(|one| json!([one["kind"], one["namespace"], one["state"], one["objects"], one["resourceVersion"]]))
+        .map(|one| {
+            json!([one["kind"], one["namespace"], one["state"], one["objects"], one["resourceVersion"]])
+        })
         .collect();
     let wanted = [
         json!(["deployment", "", "SYNCED", 3, "70"]),
@@ -71,7 +76,10 @@ async fn an_object_has_its_version_or_a_reason() {
     let state = state(&["prod"]);
     let object = async |query: &str| get(&state, &format!("{CACHE}?{query}")).await.json()["object"].clone();
     let web = object("kind=deploy&namespace=shop&name=web").await;
-    assert_eq!((&web["cached"], &web["resourceVersion"], &web["hasBody"]), (&json!(true), &json!("7"), &json!(true)));
+    assert_eq!(
+        (&web["cached"], &web["resourceVersion"], &web["hasBody"]),
+        (&json!(true), &json!("7"), &json!(true))
+    );
     assert!(web["ageMs"].as_i64().is_some_and(|age| age > 0) && web.get("reason").is_none(), "{web}");
     for (query, reason) in [
         ("kind=deployment&namespace=shop&name=api", "NOT_THERE"),
@@ -151,7 +159,10 @@ async fn changes_are_followed_from_the_agent_s_replica_until_the_account_goes() 
     assert_eq!(status, 200);
     let waiting = line(&mut lines, |_| true).await;
     assert_eq!(waiting["op"], "WAITING", "{waiting}");
-    assert!(waiting["message"].as_str().is_some_and(|text| text.contains("no agent is elected")), "{waiting}");
+    assert!(
+        waiting["message"].as_str().is_some_and(|text| text.contains("no agent is elected")),
+        "{waiting}"
+    );
     let elect = |agent: &str| {
         let mut object = account("prod", Some(agent));
         object["metadata"]["resourceVersion"] = json!(agent.len().to_string());

@@ -82,7 +82,11 @@ fn of_two_changes_of_a_row_the_later_one_is_written() {
     let mut first = decoded("u", 1, (0, 1), SMALL);
     first.changes = vec![row("a", 1), row("b", 1), row("c", 1)];
     let mut second = decoded("u", 1, (1, 4), SMALL);
-    second.changes = vec![row("a", 2), ("b".into(), RowChange::Delete(DeletedObject::default())), ("d".into(), RowChange::Delete(DeletedObject::default()))];
+    second.changes = vec![
+        row("a", 2),
+        ("b".into(), RowChange::Delete(DeletedObject::default())),
+        ("d".into(), RowChange::Delete(DeletedObject::default())),
+    ];
     draft.add(first);
     draft.add(second);
     let parts = draft.take(|_| true);

@@ -15,8 +15,8 @@ use kubesvc_core::wire::ops::CachingRules;
 use kubesvc_core::{CachingEpoch, KubesvcAccount};
 use kubesvc_store::{
     AccountBatch, BasisRow, BatchOutcome, CacheStore, FenceCheck, FenceHolder, KindCount, NamespaceCount,
-    ObjectBody, ObjectRow, ObjectVersion, RemovedScope, ScopeChange, ScopeKey, ScopeState, StoreError, StoredProgress, StoredScope,
-    Swept, Term,
+    ObjectBody, ObjectRow, ObjectVersion, RemovedScope, ScopeChange, ScopeKey, ScopeState, StoreError,
+    StoredProgress, StoredScope, Swept, Term,
 };
 
 /// Tables in memory.
