@@ -41,8 +41,10 @@ pub(super) enum LineOperation {
     /// Changes that are committed from here on follow.
     Following,
     /// A row was inserted or replaced.
+    #[expect(dead_code, reason = "the feed writes these lines; the description names them")]
     Upsert,
     /// A row was deleted.
+    #[expect(dead_code, reason = "the feed writes these lines; the description names them")]
     Delete,
     /// Lines were lost here, because the caller reads too slowly: `lost` of them.
     Lost,

@@ -92,7 +92,7 @@ pub(super) fn why_missing(facts: &MissingFacts<'_>) -> Missing {
         let of = &scope.key.namespace;
         of.is_empty() || facts.namespace == *of
     };
-    let covering = of_kind.iter().copied().find(|scope| covers(&scope));
+    let covering = of_kind.iter().copied().find(covers);
     if let Some(missing) = left_out(facts, of_kind.first().copied()) {
         return missing;
     }

@@ -147,7 +147,7 @@ impl kubesvc_store::FenceStore for NoStore {
 
 #[async_trait]
 impl kubesvc_store::TermStore for NoStore {
-    async fn begin_term(&self, _: &ReplicaId) -> Result<kubesvc_store::Term, StoreError> {
+    async fn begin_term(&self, _: &ReplicaId) -> Result<Term, StoreError> {
         Err(StoreError::unavailable("nobody leads here"))
     }
 }

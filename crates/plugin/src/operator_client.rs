@@ -132,8 +132,9 @@ impl OperatorClient {
         let at = self.shown();
         let body = self.call(path).await?.into_body().into_data_stream();
         let read = body.map_err(std::io::Error::other).into_async_read();
-        let ended =
-            move |error| CommandError::Failed(format!("{at}: the lines ended: {error}; start it again"));
+        let ended = move |error: std::io::Error| {
+            CommandError::Failed(format!("{at}: the lines ended: {error}; start it again"))
+        };
         Ok(read.lines().map(move |line| line.map_err(&ended)).boxed())
     }
 

@@ -66,7 +66,7 @@ struct Wanted<'a> {
 impl<'a> Wanted<'a> {
     fn read(text: &'a str) -> Result<Self, CommandError> {
         let parts: Vec<_> = text.split('/').collect();
-        let wanted = match parts.as_slice() {
+        let wanted = match *parts.as_slice() {
             [kind] => Self { kind, namespace: None, name: None },
             [kind, name] => Self { kind, namespace: None, name: Some(name) },
             [kind, namespace, name] => Self { kind, namespace: Some(namespace), name: Some(name) },
