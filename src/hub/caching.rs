@@ -14,6 +14,8 @@
 //! | [`writer`] | the writer shards: decode, commit, retry |
 //! | [`metrics`] | `kubesvc_cache_*` |
 //!
+//! What a transaction wrote is published in [`ChangeFeed`] after its commit.
+//!
 //! A stream is bound to the session that its first frame names, and ends with it. Its loop always reads: credit bounds
 //! what it takes. Batches go to the shard of their account, outcomes come back through the stream's [`Mailbox`]. The
 //! fence in the database decides whether a batch is written; nothing here decides who may write.
