@@ -8,10 +8,11 @@
 //! |---|---|
 //! | composition root | [`operator`] |
 //! | siblings | [`controller`], [`hub`], [`rest`] |
-//! | ports and adapters | [`connected_agents`], [`peers`], [`leases`], [`informers`], [`secrets`] |
+//! | ports and adapters | [`cache_changes`], [`connected_agents`], [`peers`], [`leases`], [`informers`], [`secrets`] |
 //!
 //! Below them are the packages in `crates/`, whose manifests say which of them uses which.
 
+pub mod cache_changes;
 pub mod connected_agents;
 pub mod controller;
 pub mod hub;

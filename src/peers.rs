@@ -6,6 +6,7 @@
 //! | `membership` | who the replicas are according to these objects, and as last seen |
 //! | `key`, `signature` | the key that all replicas share, and signatures under it |
 //! | `client`, `calls` | calls to other replicas, and their messages |
+//! | `lines` | answers that are read line by line for as long as the caller wants |
 //! | `received_calls` | calls of other replicas: verification and replay protection |
 //! | `verification` | which of the discovered addresses have answered under the key, and so are replicas |
 
@@ -13,6 +14,7 @@ mod calls;
 mod client;
 mod discovery;
 mod key;
+mod lines;
 mod membership;
 mod received_calls;
 mod signature;
@@ -47,6 +49,7 @@ pub use calls::{
     RelayError, RemoteAgent, RemoteHolders,
 };
 pub use client::CallError;
+pub use lines::PeerLines;
 pub use membership::Replica;
 pub use received_calls::{AnswerSigner, UncheckedCall};
 pub use signature::SignatureError;

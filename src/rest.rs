@@ -6,6 +6,8 @@
 //! | module | owns |
 //! |---|---|
 //! | `accounts`, `dynamic`, `agents`, `clouddrivers`, `health` | the handlers, one module for each resource |
+//! | `account_cache`, `missing_object` | what is cached of an account, and why an object is not |
+//! | `followed_changes` | changes of cached objects as they are committed, at any replica |
 //! | `internal` | signed calls of other replicas |
 //! | `body`, `json`, `extract` | parsing a request, or a 4xx |
 //! | `browsers` | which web pages may call: by default none |
@@ -17,6 +19,7 @@
 //! | `dto`, `openapi` | the OpenAPI description |
 //! | `error` | errors in the shape of Spring services, and how errors of the API server map to them |
 
+mod account_cache;
 mod account_writes;
 mod accounts;
 mod agents;
@@ -27,10 +30,12 @@ mod dto;
 mod dynamic_accounts;
 mod error;
 mod extract;
+mod followed_changes;
 mod health;
 mod json;
 mod lookup;
 mod memory_limit;
+mod missing_object;
 mod openapi;
 mod peer_routes;
 mod request_rules;
@@ -46,11 +51,13 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{any, get, post};
+use tokio_util::sync::CancellationToken;
 
 pub use browsers::BrowserRules;
 pub use health::{Readiness, StartupState, second_listener, starting};
 pub use openapi::openapi;
 
+use crate::cache_changes::ChangeFeed;
 use crate::connected_agents::ConnectedAgents;
 use crate::informers::AccountIndex;
 use crate::peers::Peers;
@@ -59,11 +66,12 @@ use kubesvc_core::ReplicaId;
 use kubesvc_core::not_watched;
 use kubesvc_core::source_rules::SourceRules;
 use kubesvc_runtime::background_tasks::TaskRegistry;
+use kubesvc_runtime::config::operator::CacheSettings;
 use kubesvc_runtime::kube_access::KubeAccess;
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
 use kubesvc_runtime::listen::http::HttpLimits;
 use kubesvc_runtime::shutdown::spawn_named;
-use kubesvc_store::Store;
+use kubesvc_store::{CacheStore, Store};
 use memory_limit::{MemoryPermit, RequestLimits};
 
 /// Time limit for a writing request to wait for its turn.
@@ -108,6 +116,8 @@ pub struct RestSettings {
     pub replica_id: ReplicaId,
     /// Which accounts may use credentials from outside their own namespace.
     pub source_rules: SourceRules,
+    /// Which objects are cached.
+    pub cache: CacheSettings,
     /// Which web pages may call, and the host names that callers may use.
     pub browsers: BrowserRules,
 }
@@ -125,6 +135,12 @@ pub struct RestPorts {
     pub peers: Arc<Peers>,
     /// The database.
     pub store: Arc<dyn Store>,
+    /// The cached objects.
+    pub cache: Arc<dyn CacheStore>,
+    /// Their changes, as this replica commits them.
+    pub changes: Arc<ChangeFeed>,
+    /// Ends calls that would go on for as long as their caller wants.
+    pub stopping: CancellationToken,
     /// Whether this process is ready to serve.
     pub readiness: Arc<dyn Readiness>,
     /// The tasks that run in the background.
@@ -225,6 +241,8 @@ pub fn router(state: RestState) -> Router {
         // Spinnaker's queries about one account.
         .route("/agents/kubernetes/accounts/{name}", get(accounts::get_or_empty))
         .route("/agents/kubernetes/accounts/{name}/namespaces", get(accounts::namespaces))
+        .route("/agents/kubernetes/accounts/{name}/cache", get(account_cache::get))
+        .route("/agents/kubernetes/accounts/{name}/cache/changes", get(followed_changes::get))
         // Agents.
         .route("/armory/agents", get(agents::list))
         .route("/armory/agents/{id}", get(agents::get))

@@ -23,6 +23,7 @@ use super::settings::{
 };
 use super::startup::{self, StartupPorts};
 use super::state_metrics::StateMetrics;
+use crate::cache_changes::ChangeFeed;
 use crate::connected_agents::{ClusterSessions, ConnectedAgents, RemoteSessions, Ticks};
 use crate::controller::{ControllerContext, ControllerMetrics};
 use crate::hub::{
@@ -59,6 +60,7 @@ struct Assembly<'a> {
     peers: Arc<Peers>,
     ticks: Arc<Ticks>,
     wakes: Arc<WorkQueue<String>>,
+    changes: Arc<ChangeFeed>,
 }
 
 /// The credentials of accounts, and the Secrets that changed.
@@ -113,6 +115,7 @@ pub(super) async fn run(
         peers: Arc::new(peers),
         ticks: Arc::new(Ticks::default()),
         wakes: Arc::new(WorkQueue::default()),
+        changes: Arc::default(),
         location,
     };
     let credentials = assembly.watch_accounts_and_secrets();
@@ -275,6 +278,7 @@ impl Assembly<'_> {
             store: Arc::clone(&self.cache),
             mapper: Arc::<ObjectRows>::clone(&rows),
             rules: rows,
+            changes: Arc::clone(&self.changes),
             settings: caching_settings(&self.settings.cache),
         }
     }
@@ -378,6 +382,9 @@ impl Assembly<'_> {
             connected_agents: Arc::<Hub>::clone(hub),
             peers: Arc::clone(&self.peers),
             store: Arc::clone(&self.store),
+            cache: Arc::clone(&self.cache),
+            changes: Arc::clone(&self.changes),
+            stopping: self.stop.clone(),
             readiness: Arc::<OperatorReadiness>::clone(readiness),
             tasks: self.background.registry().clone(),
             metrics,

@@ -164,6 +164,7 @@ pub(super) fn rest_settings(settings: &OperatorSettings, location: &RunLocation)
         accounts_watched,
         replica_id: location.replica_id.clone(),
         source_rules: source_rules(settings, location),
+        cache: settings.cache.clone(),
         browsers: BrowserRules {
             hosts: settings.server.hosts.clone(),
             allowed_origins: settings.server.allowed_origins.clone(),

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Method, Request, StatusCode, header};
+use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -15,6 +15,7 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use super::key::{PeerKey, SigningKey};
+use super::lines::PeerLines;
 use super::membership::Replica;
 use super::signature::{self, CallStamp, SignedCall};
 use super::verification::VerifiedPeers;
@@ -158,12 +159,46 @@ impl PeerClient {
             .unwrap_or_else(|_| Err(unreachable(to, format!("no answer within {:?}", ask.within))))
     }
 
+    /// Calls a replica that answers line by line. The time limit of the call is for the head of the answer.
+    ///
+    /// # Errors
+    /// The replica did not answer in time, refused the call, or did not prove that it is one.
+    pub(super) async fn lines(&self, to: &Replica, ask: &PeerCall) -> Result<PeerLines, CallError> {
+        let key = self.key.current();
+        let opening = async {
+            let _slot = self.slots.acquire().await.map_err(|closed| unreachable(to, closed.to_string()))?;
+            let (nonce, answer) = self.send(to, ask, &key).await?;
+            if !answer.status().is_success() {
+                let (status, body) = self.whole(to, &key, &nonce, answer).await?;
+                return Err(refused(to, status, &body));
+            }
+            if !signature::answer_fits(answer.headers(), &key, &nonce, answer.status(), b"") {
+                return Err(unproven(to, answer.status()));
+            }
+            Ok(PeerLines::new(to, answer.into_body(), Arc::clone(&key), nonce))
+        };
+        tokio::time::timeout(ask.within, opening)
+            .await
+            .unwrap_or_else(|_| Err(unreachable(to, format!("no answer within {:?}", ask.within))))
+    }
+
     async fn once(
         &self,
         to: &Replica,
         ask: &PeerCall,
         key: &SigningKey,
     ) -> Result<(StatusCode, Bytes), CallError> {
+        let (nonce, answer) = self.send(to, ask, key).await?;
+        self.whole(to, key, &nonce, answer).await
+    }
+
+    /// Signs and sends a call. Returns its nonce with the answer, of which nothing is verified yet.
+    async fn send(
+        &self,
+        to: &Replica,
+        ask: &PeerCall,
+        key: &SigningKey,
+    ) -> Result<(String, Response<Incoming>), CallError> {
         let stamp = CallStamp::new(
             self.replica_id.as_str(),
             to.id.as_str(),
@@ -184,27 +219,37 @@ impl PeerClient {
         }
         request.headers_mut().extend(headers.into_iter().map(|(name, value)| (Some(name), value)));
         let answer = self.http.request(request).await.map_err(|problem| unreachable(to, chain(&problem)))?;
+        Ok((stamp.nonce, answer))
+    }
+
+    /// Reads and verifies an answer.
+    async fn whole(
+        &self,
+        to: &Replica,
+        key: &SigningKey,
+        nonce: &str,
+        answer: Response<Incoming>,
+    ) -> Result<(StatusCode, Bytes), CallError> {
         let (parts, body) = answer.into_parts();
-        let unproven = || CallError::Unproven {
-            replica: to.id.clone(),
-            url: to.base_url.clone(),
-            status: parts.status.as_u16(),
-        };
         if !signature::names_key(&parts.headers, key) {
-            return Err(unproven());
+            return Err(unproven(to, parts.status));
         }
         let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
         let body = body.map_err(|problem| unreachable(to, problem.to_string()))?.to_bytes();
-        if !signature::answer_fits(&parts.headers, key, &stamp.nonce, parts.status, &body) {
-            return Err(unproven());
+        if !signature::answer_fits(&parts.headers, key, nonce, parts.status, &body) {
+            return Err(unproven(to, parts.status));
         }
         self.verified.given(to);
         Ok((parts.status, body))
     }
 }
 
-fn unreachable(to: &Replica, why: String) -> CallError {
+pub(super) fn unreachable(to: &Replica, why: String) -> CallError {
     CallError::Unreachable { replica: to.id.clone(), url: to.base_url.clone(), why }
+}
+
+fn unproven(to: &Replica, status: StatusCode) -> CallError {
+    CallError::Unproven { replica: to.id.clone(), url: to.base_url.clone(), status: status.as_u16() }
 }
 
 /// Converts an error response into a refusal with the message of the other side.

@@ -270,9 +270,7 @@ impl RestState {
     }
 
     async fn stored_namespaces(&self, name: &str) -> Result<Option<Vec<String>>, RestError> {
-        self.store.namespaces(name).await.map_err(|problem| {
-            tracing::warn!(error = %problem, account = name, "cannot read an account's namespaces");
-            RestError::unavailable("the database cannot be used now; try again")
-        })
+        let read = self.store.namespaces(name).await;
+        read.map_err(|problem| RestError::database(&problem, name, "an account's namespaces"))
     }
 }

@@ -21,6 +21,7 @@ use utoipa::ToSchema;
 use crate::secrets::AccountSecretError;
 use kubesvc_runtime::kube_access::{ErrorClass, KubeCause, KubeError};
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
+use kubesvc_store::StoreError;
 
 /// An error response. The message names the field or the account and what to do; it contains no credential.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,6 +69,12 @@ impl RestError {
 
     pub(super) fn unavailable(message: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
+    }
+
+    /// 503 for something of an account that cannot be read from the database.
+    pub(super) fn database(problem: &StoreError, account: &str, what: &str) -> Self {
+        warn!(error = problem.in_full(), account, what, "cannot read from the database");
+        Self::unavailable("the database cannot be used now; try again")
     }
 
     /// 404 for an unknown account.

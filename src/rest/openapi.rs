@@ -6,7 +6,7 @@ use utoipa::openapi::path::PathItem;
 use utoipa::openapi::{self, ContentBuilder, Ref, RefOr, Required, Response, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
-use super::{accounts, agents, clouddrivers, dynamic_accounts, health};
+use super::{account_cache, accounts, agents, clouddrivers, dynamic_accounts, followed_changes, health};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -29,6 +29,7 @@ use super::{accounts, agents, clouddrivers, dynamic_accounts, health};
         accounts::add, accounts::patch, accounts::delete, accounts::list, accounts::get, accounts::delete_one,
         dynamic_accounts::get, dynamic_accounts::post, dynamic_accounts::put, dynamic_accounts::patch, dynamic_accounts::delete,
         accounts::get_or_empty, accounts::namespaces,
+        account_cache::get, followed_changes::get,
         agents::list, agents::get, agents::disconnect, agents::elect,
         clouddrivers::list, clouddrivers::get, clouddrivers::pools,
         health::health, health::liveness, health::readiness, health::tasks, health::metrics, health::description,

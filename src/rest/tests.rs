@@ -13,12 +13,20 @@ use tower::ServiceExt;
 use super::*;
 use crate::connected_agents::AgentView;
 use crate::peers::PeerIdentity;
+use kubesvc_core::CachingEpoch;
+use kubesvc_core::cache::native::kind_name;
 use kubesvc_core::lifecycle::SessionFact;
 use kubesvc_core::source_rules::SourceRules;
 use kubesvc_core::{AgentId, ReplicaId};
-use kubesvc_store::{Assignment, AssignmentChanges, Changes, ForeignRow, NamespaceList, StoreError};
+use kubesvc_runtime::config::{UnknownKeys, load_operator};
+use kubesvc_store::{
+    AccountBatch, Assignment, AssignmentChanges, BasisRow, BatchOutcome, Changes, FenceHolder, ForeignRow,
+    KindCount, NamespaceCount, NamespaceList, ObjectVersion, RemovedScope, ScopeKey, ScopeState, StoreError,
+    StoredProgress, StoredScope, Swept, Term,
+};
 
 mod bounds;
+mod cache;
 mod credentials;
 mod fake_api;
 mod malformed;
@@ -139,7 +147,7 @@ impl kubesvc_store::FenceStore for NoStore {
 
 #[async_trait]
 impl kubesvc_store::TermStore for NoStore {
-    async fn begin_term(&self, _: &ReplicaId) -> Result<kubesvc_store::Term, StoreError> {
+    async fn begin_term(&self, _: &ReplicaId) -> Result<Term, StoreError> {
         Err(StoreError::unavailable("nobody leads here"))
     }
 }
@@ -148,6 +156,109 @@ impl kubesvc_store::TermStore for NoStore {
 impl Store for NoStore {
     async fn ping(&self) -> Result<(), StoreError> {
         Ok(())
+    }
+}
+
+/// What is cached of an account in tests.
+#[async_trait]
+impl CacheStore for NoStore {
+    async fn write_objects(&self, _: &[AccountBatch]) -> Result<Vec<BatchOutcome>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn resume(&self, _: &str, _: CachingEpoch) -> Result<StoredProgress, StoreError> {
+        Ok(StoredProgress::Gone)
+    }
+
+    async fn scopes(&self, account: &str) -> Result<Vec<StoredScope>, StoreError> {
+        if account == "database-is-away" {
+            return Err(StoreError::unavailable("no database"));
+        }
+        let scope = |kind: &str, namespace: &str, state| StoredScope {
+            key: ScopeKey { namespace: namespace.into(), group: "apps".into(), kind: kind.into() },
+            cached_kind: kind_name("apps", kind),
+            account_uid: "u".into(),
+            resource_version: (state == ScopeState::Synced).then(|| "70".to_owned()),
+            state,
+            shape: None,
+            filter: None,
+            objects: Some(1),
+            problem: None,
+            last_updated_ms: 0,
+        };
+        let another =
+            StoredScope { account_uid: "former".into(), ..scope("ReplicaSet", "", ScopeState::Synced) };
+        Ok(vec![
+            scope("StatefulSet", "shop", ScopeState::Listing),
+            scope("Deployment", "", ScopeState::Synced),
+            scope("DaemonSet", "", ScopeState::Removed),
+            another,
+        ])
+    }
+
+    async fn basis(
+        &self,
+        _: &str,
+        _: &str,
+        _: &str,
+        _: Option<&BasisRow>,
+        _: u32,
+    ) -> Result<Vec<BasisRow>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn object_version(
+        &self,
+        _: &str,
+        kind: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<ObjectVersion>, StoreError> {
+        let row = ObjectVersion {
+            uid: Some("o".to_owned()),
+            resource_version: "7".to_owned(),
+            has_body: true,
+            last_updated_ms: 0,
+        };
+        Ok(((kind, namespace, name) == ("deployment", "shop", "web")).then_some(row))
+    }
+
+    async fn count_objects(&self, _: &str) -> Result<Vec<KindCount>, StoreError> {
+        let count = |kind: &str, objects| KindCount { kind: kind.to_owned(), objects };
+        Ok(vec![count("deployment", 3), count("statefulSet", 5)])
+    }
+
+    async fn count_objects_by_namespace(&self, _: &str) -> Result<Vec<NamespaceCount>, StoreError> {
+        let count = |kind: &str, namespace: &str, objects| NamespaceCount {
+            kind: kind.to_owned(),
+            namespace: namespace.to_owned(),
+            objects,
+        };
+        Ok(vec![count("statefulSet", "shop", 4), count("statefulSet", "left", 1)])
+    }
+
+    async fn fence_holder(&self, _: &str) -> Result<Option<FenceHolder>, StoreError> {
+        Ok(Some(FenceHolder { epoch: CachingEpoch(3), agent_id: Some("agent-1".into()) }))
+    }
+
+    async fn removed_scopes(&self, _: u32) -> Result<Vec<RemovedScope>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn accounts_with_events(&self) -> Result<Vec<String>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn remove_scopes(&self, _: Option<Term>, _: &str) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+
+    async fn sweep_scope(&self, _: Option<Term>, _: &RemovedScope, _: u32) -> Result<Swept, StoreError> {
+        Ok(Swept { rows: 0, finished: true })
+    }
+
+    async fn sweep_events(&self, _: Option<Term>, _: &str, _: i64, _: u32) -> Result<u64, StoreError> {
+        Ok(0)
     }
 }
 
@@ -175,6 +286,7 @@ fn settings() -> RestSettings {
         accounts_watched: true,
         replica_id: "replica".into(),
         source_rules: SourceRules::default(),
+        cache: load_operator(&[], &|_| None, UnknownKeys::Error).expect("the defaults").settings.cache,
         browsers: BrowserRules::default(),
     }
 }
@@ -204,6 +316,9 @@ fn state_of(settings: RestSettings, missing: &[(&str, &str)], client: kube::Clie
             connected_agents: Arc::new(NoAgents),
             peers: Arc::new(Peers::alone(identity())),
             store: Arc::new(NoStore),
+            cache: Arc::new(NoStore),
+            changes: Arc::default(),
+            stopping: CancellationToken::new(),
             readiness: Arc::new(MissingParts(missing)),
             tasks: TaskRegistry::default(),
             metrics: Arc::new(|| "up 1\n# EOF\n".to_owned()),

@@ -11,7 +11,7 @@ use crate::world::in_repository;
 const LAYERS: &[&[&str]] = &[
     &["operator"],
     &["controller", "hub", "rest"],
-    &["connected_agents", "peers", "leases", "informers", "secrets"],
+    &["cache_changes", "connected_agents", "peers", "leases", "informers", "secrets"],
 ];
 
 /// Modules that decide without I/O and read no clock.

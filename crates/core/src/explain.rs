@@ -141,6 +141,11 @@ pub fn explain(
         let then = "To end this, take the account out of the agent's file, or delete this object.";
         verdict = verdict.advise(format!("A second account of this name: {}. {then}", listed.message));
     }
+    if let Some(caching) = facts.condition("Caching").filter(|one| one.reason == "LeftOut") {
+        let text =
+            format!("Not all that is asked for is cached: {}. What is cached, and how far:", caching.message);
+        verdict = verdict.command(text, facts.plugin("cache"));
+    }
     let status = &facts.status;
     let desired = match account.desired() {
         _ if account.is_being_deleted() => "deleted",

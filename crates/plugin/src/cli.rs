@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 
 use crate::arguments::{CommandError, ScopeArguments};
 use crate::commands::agents;
+use crate::commands::cache;
 use crate::commands::completion;
 use crate::commands::credential;
 use crate::commands::describe;
@@ -24,7 +25,8 @@ Examples:
   kubectl kubesvc list -A
   kubectl kubesvc why production
   kubectl kubesvc wait --all --timeout 5m
-  kubectl kubesvc agents";
+  kubectl kubesvc agents
+  kubectl kubesvc cache production deployment/web -n shop";
 
 const VERSION_EXAMPLES: &str = "\
 Examples:
@@ -73,6 +75,12 @@ enum Command {
     /// Report what hangs, and in which order to remove kubesvc.
     #[command(after_help = uninstall::EXAMPLES)]
     Uninstall(uninstall::UninstallArguments),
+    /// Show what is cached of an account, and why an object is not. Asks the operator.
+    #[command(after_help = cache::CACHE_EXAMPLES)]
+    Cache(cache::CacheArguments),
+    /// Show the changes of cached objects of an account as they are committed. Asks the operator.
+    #[command(after_help = cache::TAIL_EXAMPLES)]
+    Tail(cache::TailArguments),
     /// Print a completion script for a shell.
     #[command(after_help = completion::EXAMPLES)]
     Completion(completion::CompletionArguments),
@@ -129,6 +137,8 @@ async fn run(scope: &ScopeArguments, command: &Command) -> Result<(), CommandErr
         Command::Agents(arguments) => agents::run(scope, arguments).await,
         Command::Credential(arguments) => credential::run(scope, arguments).await,
         Command::Uninstall(arguments) => uninstall::run(scope, arguments).await,
+        Command::Cache(arguments) => cache::run(scope, arguments).await,
+        Command::Tail(arguments) => cache::tail(scope, arguments).await,
         Command::Completion(arguments) => completion::script(arguments),
         Command::Version => Ok(()),
     }
@@ -172,6 +182,9 @@ mod tests {
             "x wait --all --for=ACTIVE --timeout=5m",
             "x wait a --for deleted",
             "x fleet approve a -n b --zone z",
+            "x cache a",
+            "x cache a deployment/web -n shop -o yaml --operator-url http://localhost:7002",
+            "x tail a -o json --operator-namespace kubesvc",
         ] {
             let parsed = Cli::try_parse_from(line.split(' '));
             assert!(parsed.is_ok(), "{line}: {}", parsed.expect_err("it is an error"));

@@ -7,7 +7,8 @@
 //! | `api_session.rs` | the client of the user's API server, and what is said about its errors |
 //! | `resources.rs` | reading accounts and agents: page by page, by name, by selector |
 //! | `progress.rs` | how far each account is on its way to a goal, for `wait` |
-//! | `commands/` | one file for each command; `desired_state.rs` is `activate` and `deactivate` |
+//! | `operator_client.rs` | calls of the operator's REST API, for `cache` and `tail` alone |
+//! | `commands/` | one file for each command; `desired_state.rs` is `activate` and `deactivate`, `cache.rs` also `tail` |
 
 mod api_session;
 mod arguments;
@@ -15,6 +16,7 @@ mod cli;
 /// The commands of `kubectl kubesvc`, one file each.
 mod commands {
     pub(super) mod agents;
+    pub(super) mod cache;
     pub(super) mod completion;
     pub(super) mod credential;
     pub(super) mod describe;
@@ -25,6 +27,7 @@ mod commands {
     pub(super) mod wait;
     pub(super) mod why;
 }
+mod operator_client;
 mod progress;
 mod resources;
 

@@ -275,6 +275,26 @@ pub struct KindCount {
     pub objects: i64,
 }
 
+/// Number of cached objects of a kind in a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceCount {
+    /// `kubesvc_cache.kind`.
+    pub kind: String,
+    /// Namespace; empty for objects without one.
+    pub namespace: String,
+    /// Number of rows.
+    pub objects: i64,
+}
+
+/// Who may write the objects of an account, by its fence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FenceHolder {
+    /// Epoch of the fence; 0 if it was never raised.
+    pub epoch: CachingEpoch,
+    /// The agent that was elected; `None`: nobody.
+    pub agent_id: Option<AgentId>,
+}
+
 /// A scope that is no longer watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemovedScope {
@@ -335,6 +355,13 @@ pub trait CacheStore: Send + Sync {
 
     /// Number of cached objects of an account, of each kind that has any.
     async fn count_objects(&self, account: &str) -> Result<Vec<KindCount>, StoreError>;
+
+    /// Number of cached objects of an account, of each kind and namespace that has any: as many as there are scopes,
+    /// where each has a namespace.
+    async fn count_objects_by_namespace(&self, account: &str) -> Result<Vec<NamespaceCount>, StoreError>;
+
+    /// Who may write the objects of an account; `None` if it has no fence.
+    async fn fence_holder(&self, account_uid: &str) -> Result<Option<FenceHolder>, StoreError>;
 
     /// At most `limit` scopes that wait to be swept.
     async fn removed_scopes(&self, limit: u32) -> Result<Vec<RemovedScope>, StoreError>;

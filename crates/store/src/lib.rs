@@ -21,9 +21,9 @@ pub use kubesvc_core::account_row::ForeignRow;
 pub use accounts::{AccountStore, Changes, StoredAccounts, VENDOR_TABLE};
 pub use assignments::{Assignment, AssignmentChanges, AssignmentStore};
 pub use cache::{
-    AccountBatch, BasisRow, BatchOutcome, CacheStore, EVENT_KIND, KindCount, ObjectBody, ObjectRow,
-    ObjectVersion, Relation, RemovedScope, ScopeChange, ScopeKey, ScopeRow, ScopeState, StoredProgress,
-    StoredScope, Swept,
+    AccountBatch, BasisRow, BatchOutcome, CacheStore, EVENT_KIND, FenceHolder, KindCount, NamespaceCount,
+    ObjectBody, ObjectRow, ObjectVersion, Relation, RemovedScope, ScopeChange, ScopeKey, ScopeRow,
+    ScopeState, StoredProgress, StoredScope, Swept,
 };
 pub use error::{Malformed, StoreError};
 pub use fences::{BatchClaim, Fence, FenceCheck, FenceStore, RaiseOutcome, StoredFence};

@@ -42,6 +42,8 @@ pub(crate) struct CacheMetrics {
     lag_seconds: Family<OfLabel, Histogram, fn() -> Histogram>,
     pub(crate) pending_bytes: Gauge,
     pub(crate) lent_bytes: Gauge,
+    /// The most that may be lent.
+    pub(crate) pool_bytes: Gauge,
     pub(crate) streams_waiting: Gauge,
     accounts: Family<StateLabel, Gauge>,
 }
@@ -62,6 +64,7 @@ impl Default for CacheMetrics {
             lag_seconds: Family::new_with_constructor(lag),
             pending_bytes: Gauge::default(),
             lent_bytes: Gauge::default(),
+            pool_bytes: Gauge::default(),
             streams_waiting: Gauge::default(),
             accounts: Family::default(),
         }
@@ -95,7 +98,11 @@ impl CacheMetrics {
         registry.register_with_unit("pending", help, Unit::Bytes, self.pending_bytes.clone());
         let help = "Bytes lent to agents from kubesvc.cache.pendingBytes";
         registry.register_with_unit("lent", help, Unit::Bytes, self.lent_bytes.clone());
+        let help = "Bytes that may be lent: kubesvc.cache.pendingBytes";
+        registry.register_with_unit("pool", help, Unit::Bytes, self.pool_bytes.clone());
         registry.register("streams_waiting", "Agents that wait for a loan", self.streams_waiting.clone());
+        // Both are there before the first change, for the rules that name them.
+        ["list", "watch"].into_iter().for_each(|of| drop(self.lag_seconds.get_or_create(&OfLabel { of })));
         STATES.into_iter().for_each(|(_, state)| drop(self.accounts.get_or_create(&StateLabel { state })));
         registry.register("accounts", "Accounts whose objects agents stream", self.accounts.clone());
     }
@@ -128,7 +135,9 @@ mod tests {
         {
             assert!(text.contains(&format!("kubesvc_cache_{name}_total 0")), "{name} in {text}");
         }
-        for name in ["pending_bytes", "lent_bytes", "streams_waiting", "transaction_seconds_count"] {
+        for name in
+            ["pending_bytes", "lent_bytes", "pool_bytes", "streams_waiting", "transaction_seconds_count"]
+        {
             assert!(text.contains(&format!("kubesvc_cache_{name} 0")), "{name} in {text}");
         }
         for (_, state) in STATES {

@@ -72,6 +72,11 @@ impl FakeApi {
         self.deletions.lock().clone()
     }
 
+    /// Stores an object at a path, as it is.
+    pub(super) fn put(&self, path: &str, object: Value) {
+        self.objects.lock().insert(path.to_owned(), object);
+    }
+
     /// Returns the object whose path has this suffix.
     pub(super) fn get(&self, path: &str) -> Option<Value> {
         let objects = self.objects.lock();

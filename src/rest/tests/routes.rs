@@ -225,7 +225,7 @@ async fn background_tasks_are_listed_on_the_ports_of_rest_and_of_health() {
         Err::<Response<Body>, _>(io::Error::other("unreachable"))
     });
     let state = state_of(settings(), &[], kube::Client::new(unreachable, "ns"));
-    let (tasks, stop) = (state.tasks.clone(), tokio_util::sync::CancellationToken::new());
+    let (tasks, stop) = (state.tasks.clone(), CancellationToken::new());
     let task = TaskSpec::new("the task", "Waits").every(Duration::from_secs(3600));
     let asked = async {
         for router in [router(state.clone()), health_router(state)] {

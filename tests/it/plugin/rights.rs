@@ -54,6 +54,14 @@ impl<'w> Person<'w> {
         assert!(answer.stderr.contains(right), "{arguments:?} does not say {right:?}: {answer:?}");
     }
 
+    /// Whether the API server passes a request of this verb on to a Service.
+    async fn may_reach(&self, verb: &str, service: &str) -> bool {
+        let name = format!("--kubeconfig={}", self.kubeconfig.display());
+        let service = format!("services/{service}");
+        let asked = [&name, "auth", "can-i", verb, &service, "--subresource=proxy"];
+        self.world.kubectl(&asked).await.stdout.trim() == "yes"
+    }
+
     /// Whether the API server itself allows a request.
     async fn is_allowed(&self, verb: &str, resource: &str) -> bool {
         let name = format!("--kubeconfig={}", self.kubeconfig.display());
@@ -93,6 +101,12 @@ async fn viewers_see_everything_and_change_nothing() {
         &["agents"],
     ] {
         viewer.may(shown).await;
+    }
+    assert!(viewer.may_reach("get", "kubesvc-operator:http").await, "for cache and tail");
+    for (verb, service) in
+        [("create", "kubesvc-operator:http"), ("get", "kubesvc-operator:grpc"), ("get", "other:http")]
+    {
+        assert!(!viewer.may_reach(verb, service).await, "{verb} {service}");
     }
     let described = viewer.plugin(&["describe", "prod"]).await.stdout;
     assert!(described.contains("Activating"), "its Events are there: {described}");

@@ -40,6 +40,11 @@ impl KindName {
         Some(Self { kind: kind.to_owned(), group: group.map(str::to_owned), alias_of })
     }
 
+    /// The name as `kind` or `kind.group`, in lower case.
+    pub fn text(&self) -> String {
+        self.group().map_or_else(|| self.kind().to_owned(), |group| native::qualified(group, self.kind()))
+    }
+
     /// The group, if the name has one.
     pub fn group(&self) -> Option<&str> {
         self.group.as_deref()

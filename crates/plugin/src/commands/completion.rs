@@ -9,6 +9,7 @@ use clap_complete::Shell;
 use crate::api_session::ApiSession;
 use crate::arguments::{CommandError, ScopeArguments};
 use crate::cli::Cli;
+use kubesvc_core::cache::native::DOCUMENTED_KINDS;
 use kubesvc_runtime::terminal::{self, text};
 
 pub(crate) const EXAMPLES: &str = "\
@@ -114,7 +115,7 @@ fn scope_of(words: &[String]) -> ScopeArguments {
 /// Returns what may follow these words.
 fn next(root: &Command, written: &[String], begun: &str) -> CompletionTarget {
     let mut path = vec![root];
-    let mut awaited = None;
+    let (mut awaited, mut positionals) = (None, 0);
     for word in written {
         if awaited.take().is_some() {
             continue;
@@ -125,6 +126,8 @@ fn next(root: &Command, written: &[String], begun: &str) -> CompletionTarget {
             |one: &&Command| one.get_name() == word || one.get_all_aliases().any(|alias| alias == word);
         if let Some(inner) = here.get_subcommands().find(is_command) {
             path.push(inner);
+        } else if !word.starts_with('-') {
+            positionals += 1;
         }
     }
     if let Some(argument) = awaited {
@@ -150,6 +153,10 @@ fn next(root: &Command, written: &[String], begun: &str) -> CompletionTarget {
     }
     match (here.get_name(), here.get_positionals().next()) {
         ("approve" | "revoke", _) => CompletionTarget::Agents,
+        ("cache", _) if positionals > 0 => {
+            CompletionTarget::Words(DOCUMENTED_KINDS.map(str::to_lowercase).to_vec())
+        }
+        ("tail", _) if positionals > 0 => CompletionTarget::Words(Vec::new()),
         (_, None) => CompletionTarget::Words(Vec::new()),
         (_, Some(argument)) => match values(argument) {
             CompletionTarget::File => CompletionTarget::Accounts,
@@ -198,6 +205,10 @@ mod tests {
         assert_eq!(after(&["why", ""]), CompletionTarget::Accounts);
         assert_eq!(after(&["-n", "spin", "describe", "a", "b"]), CompletionTarget::Accounts);
         assert_eq!(after(&["agents", "approve", ""]), CompletionTarget::Agents);
+        assert_eq!(after(&["cache", ""]), CompletionTarget::Accounts);
+        let kinds = words_after(&["-n", "spin", "cache", "prod", ""]);
+        assert!(kinds.iter().any(|kind| kind == "deployment"), "{kinds:?}");
+        assert_eq!(after(&["tail", ""]), CompletionTarget::Accounts);
         assert_eq!(words_after(&["list", "-o", ""]), ["json", "yaml", "wide", "name"]);
         let flags = words_after(&["wait", "--"]);
         assert!(flags.iter().any(|flag| flag == "--keep-going"), "{flags:?}");

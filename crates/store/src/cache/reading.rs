@@ -5,8 +5,8 @@ use async_trait::async_trait;
 use super::scopes::{self, SCOPES};
 use super::sweeping::{self, SweepEvents, SweepScope};
 use super::{
-    AccountBatch, BasisRow, BatchOutcome, CacheStore, EVENT_KIND, KindCount, ObjectVersion, RemovedScope,
-    ScopeKey, StoredProgress, StoredScope, Swept, writing,
+    AccountBatch, BasisRow, BatchOutcome, CacheStore, EVENT_KIND, FenceHolder, KindCount, NamespaceCount,
+    ObjectVersion, RemovedScope, ScopeKey, StoredProgress, StoredScope, Swept, writing,
 };
 use crate::dialect::Dialect;
 use crate::sql::driver::{ColumnValue as _, Driver as _};
@@ -14,7 +14,7 @@ use crate::sql::pools::PoolUse;
 use crate::sql::statement::Statement;
 use crate::sql::{RowOf, Session, SqlStore};
 use crate::{StoreError, Term};
-use kubesvc_core::CachingEpoch;
+use kubesvc_core::{AgentId, CachingEpoch};
 
 #[async_trait]
 impl<D: Dialect> CacheStore for SqlStore<D> {
@@ -71,6 +71,21 @@ impl<D: Dialect> CacheStore for SqlStore<D> {
         )
         .bind(account);
         self.read(async |session| rows(session, select, kind_count::<D>).await).await
+    }
+
+    async fn count_objects_by_namespace(&self, account: &str) -> Result<Vec<NamespaceCount>, StoreError> {
+        let select = Statement::new(
+            "SELECT kind, namespace, count(*) FROM kubesvc_cache WHERE account = ? GROUP BY kind, namespace \
+             ORDER BY kind, namespace",
+        )
+        .bind(account);
+        self.read(async |session| rows(session, select, namespace_count::<D>).await).await
+    }
+
+    async fn fence_holder(&self, account_uid: &str) -> Result<Option<FenceHolder>, StoreError> {
+        let select = Statement::new("SELECT epoch, agent_id FROM kubesvc_caching WHERE account_uid = ?")
+            .bind(account_uid);
+        self.read(async |session| session.all(select, fence_holder::<D>).await).await.map(|mut all| all.pop())
     }
 
     async fn removed_scopes(&self, limit: u32) -> Result<Vec<RemovedScope>, StoreError> {
@@ -206,6 +221,21 @@ fn kind_count<D: Dialect>(row: &RowOf<D>) -> Result<KindCount, sqlx::Error> {
     Ok(KindCount {
         kind: String::required::<D::Database>(row, 0)?,
         objects: i64::required::<D::Database>(row, 1)?,
+    })
+}
+
+fn namespace_count<D: Dialect>(row: &RowOf<D>) -> Result<NamespaceCount, sqlx::Error> {
+    Ok(NamespaceCount {
+        kind: String::required::<D::Database>(row, 0)?,
+        namespace: String::required::<D::Database>(row, 1)?,
+        objects: i64::required::<D::Database>(row, 2)?,
+    })
+}
+
+fn fence_holder<D: Dialect>(row: &RowOf<D>) -> Result<FenceHolder, sqlx::Error> {
+    Ok(FenceHolder {
+        epoch: CachingEpoch(i64::required::<D::Database>(row, 0)?),
+        agent_id: D::Database::text(row, 1)?.filter(|id| !id.is_empty()).map(AgentId::from),
     })
 }
 

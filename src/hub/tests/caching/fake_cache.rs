@@ -7,15 +7,16 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use crate::cache_changes::ChangeFeed;
 use crate::hub::{CachePorts, CachingRuleSource, CachingSettings, MappingError, RowMapper, ScopeRows};
 use kubesvc_core::wire::common::Scope;
 use kubesvc_core::wire::events::Event;
 use kubesvc_core::wire::ops::CachingRules;
 use kubesvc_core::{CachingEpoch, KubesvcAccount};
 use kubesvc_store::{
-    AccountBatch, BasisRow, BatchOutcome, CacheStore, FenceCheck, KindCount, ObjectBody, ObjectRow,
-    ObjectVersion, RemovedScope, ScopeChange, ScopeKey, ScopeState, StoreError, StoredProgress, StoredScope,
-    Swept, Term,
+    AccountBatch, BasisRow, BatchOutcome, CacheStore, FenceCheck, FenceHolder, KindCount, NamespaceCount,
+    ObjectBody, ObjectRow, ObjectVersion, RemovedScope, ScopeChange, ScopeKey, ScopeState, StoreError,
+    StoredProgress, StoredScope, Swept, Term,
 };
 
 /// Tables in memory.
@@ -32,6 +33,8 @@ pub(super) struct FakeCache {
     pub(super) answers: watch::Sender<bool>,
     /// Number of writes that were begun.
     pub(super) begun: Mutex<usize>,
+    /// What is committed, for readers.
+    pub(super) changes: Arc<ChangeFeed>,
 }
 
 impl FakeCache {
@@ -45,6 +48,7 @@ impl FakeCache {
             lost: Mutex::default(),
             answers: watch::Sender::new(true),
             begun: Mutex::default(),
+            changes: Arc::default(),
         })
     }
 
@@ -54,6 +58,7 @@ impl FakeCache {
             store: Arc::clone(self) as Arc<dyn CacheStore>,
             mapper: Arc::new(FakeMapper),
             rules: Arc::new(FakeRules),
+            changes: Arc::clone(&self.changes),
             settings,
         }
     }
@@ -200,6 +205,14 @@ impl CacheStore for FakeCache {
 
     async fn count_objects(&self, _: &str) -> Result<Vec<KindCount>, StoreError> {
         Ok(Vec::new())
+    }
+
+    async fn count_objects_by_namespace(&self, _: &str) -> Result<Vec<NamespaceCount>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn fence_holder(&self, _: &str) -> Result<Option<FenceHolder>, StoreError> {
+        Ok(None)
     }
 
     async fn removed_scopes(&self, _: u32) -> Result<Vec<RemovedScope>, StoreError> {

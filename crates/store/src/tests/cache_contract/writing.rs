@@ -1,7 +1,7 @@
 //! Objects and their relations are written.
 
 use super::*;
-use crate::{FenceCheck, KindCount};
+use crate::{FenceCheck, KindCount, NamespaceCount};
 
 pub(crate) async fn objects_are_written_read_and_deleted(store: &CachedStore, other: &CachedStore) {
     fenced(store, &["prod"]).await;
@@ -18,6 +18,16 @@ pub(crate) async fn objects_are_written_read_and_deleted(store: &CachedStore, ot
     assert_eq!(ids(other).await, ["prod:node::n1", "prod:pod:default:a", "prod:pod:default:b"]);
     let count = |kind: &str, objects| KindCount { kind: kind.to_owned(), objects };
     assert_eq!(other.count_objects("prod").await.expect("read"), [count("node", 1), count("pod", 2)]);
+    let count = |kind: &str, namespace: &str, objects| NamespaceCount {
+        kind: kind.to_owned(),
+        namespace: namespace.to_owned(),
+        objects,
+    };
+    let counted = other.count_objects_by_namespace("prod").await.expect("read");
+    assert_eq!(counted, [count("node", "", 1), count("pod", "default", 2)]);
+    let holder = other.fence_holder("uid-of-prod").await.expect("read").expect("it has a fence");
+    assert!(holder.epoch.0 > 0 && holder.agent_id.is_some(), "{holder:?}");
+    assert_eq!(other.fence_holder("uid-nobody").await.expect("read"), None);
 
     let found =
         other.object_version("prod", "pod", "default", "a").await.expect("read").expect("it is there");

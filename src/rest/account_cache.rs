@@ -1,0 +1,321 @@
+//! `/agents/kubernetes/accounts/{name}/cache`: what is cached of an account, from SQL, so that any replica answers.
+
+use std::collections::HashMap;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::Uri;
+use jiff::Timestamp;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::RestState;
+use super::error::{ErrorBody, RestError};
+use super::extract::{CacheQuery, PathName};
+use super::missing_object::{ChosenKind, MissingFacts, MissingReason, choose_kind, why_missing};
+use kubesvc_core::KubesvcAccount;
+use kubesvc_core::cache::kind_names::KindName;
+use kubesvc_core::cache::rules::AccountRules;
+use kubesvc_store::{FenceHolder, ObjectVersion, ScopeState, StoreError, StoredScope};
+
+/// Maximum number of kinds that an error lists.
+const MAX_KINDS_LISTED: usize = 10;
+
+/// What is cached of an account.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct AccountCache {
+    /// Name of the account in Spinnaker.
+    account: String,
+    /// The agent that may write the account's objects; left out if none was elected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent_id: Option<String>,
+    /// Number of the agent's election; 0 if there was none.
+    epoch: i64,
+    /// Whether all kinds were listed whole, are watched since, and can be read now.
+    synced: bool,
+    /// Number of objects in the table, of the kinds below.
+    objects: i64,
+    /// Kinds that are watched, each in a namespace or in all, by kind and namespace.
+    kinds: Vec<CachedKind>,
+    /// The object that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object: Option<CachedObject>,
+}
+
+/// A kind that is watched.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct CachedKind {
+    /// The kind, as `kubesvc_cache.kind` has it.
+    kind: String,
+    /// The namespace; empty for all, and for objects without one.
+    namespace: String,
+    /// How far it is.
+    state: CachedKindState,
+    /// Number of objects in the table.
+    objects: i64,
+    /// Version up to which it is cached; left out while it is listed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resource_version: Option<String>,
+    /// Time since that version was stored, in milliseconds. A quiet kind moves on about once a minute.
+    age_ms: i64,
+    /// Why it cannot be read now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+/// How far a kind is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub(super) enum CachedKindState {
+    /// It is being listed, or waits for its turn.
+    Listing,
+    /// It was listed whole, and is watched since.
+    Synced,
+    /// It is no longer watched, and its objects are being removed.
+    Removed,
+}
+
+/// An object that was asked for: its row, or why there is none.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct CachedObject {
+    /// The kind, as `kubesvc_cache.kind` has it.
+    kind: String,
+    /// Namespace; empty if it has none.
+    namespace: String,
+    /// Name.
+    name: String,
+    /// Whether it has a row.
+    cached: bool,
+    /// Version of the row.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resource_version: Option<String>,
+    /// uid of the object in its cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uid: Option<String>,
+    /// Time since the row was written, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    age_ms: Option<i64>,
+    /// Whether the row has a body; one that is too large is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    has_body: Option<bool>,
+    /// Why it has no row.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<MissingReason>,
+    /// The setting that leaves it out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    setting: Option<&'static str>,
+    /// Why it has no row, in a sentence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+}
+
+/// Show what is cached of an account.
+///
+/// With `kind` and `name`, also one object: the version and age of its row, or why it has none.
+#[utoipa::path(get, path = "/agents/kubernetes/accounts/{accountName}/cache", operation_id = "getAccountCache", tag = "accounts",
+    params(("accountName" = String, Path, description = "Name of the account, percent-encoded", min_length = 1, max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$"), CacheQuery),
+    responses(
+        (status = 200, description = "The kinds that are watched, and the object", body = AccountCache),
+        (status = 400, description = "A parameter is malformed, or several kinds have that name", body = ErrorBody),
+        (status = 404, description = "No such account, or it has no such kind", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server or the database is unavailable", body = ErrorBody),
+    ))]
+pub(super) async fn get(
+    State(state): State<RestState>,
+    name: PathName,
+    uri: Uri,
+) -> Result<Json<AccountCache>, RestError> {
+    let name = name.account()?;
+    let query = CacheQuery::read(uri.query())?;
+    let account = state.find(&name).await?.account.ok_or_else(|| RestError::no_account(&name))?;
+    let stored = state.stored_cache(&account).await;
+    let stored = stored.map_err(|problem| RestError::database(&problem, &name, "what is cached"))?;
+    let now_ms = Timestamp::now().as_millisecond();
+    let kind = query.kind.as_ref().map(|kind| one_kind(&account, kind, &query, &stored)).transpose()?;
+    let object = match (&query.kind, &kind, &query.name) {
+        (Some(given), Some(kind), Some(object)) => {
+            let row = state.row(&name, kind, &query.namespace, object).await;
+            let row = row.map_err(|problem| RestError::database(&problem, &name, "a cached object"))?;
+            Some(state.object(&account, &stored, (given, kind), (&query.namespace, object), row, now_ms))
+        }
+        _ => None,
+    };
+    Ok(Json(stored.shown(name, kind.as_deref(), object, now_ms)))
+}
+
+/// `kubesvc_cache.kind` of the kind that is asked for.
+fn one_kind(
+    account: &KubesvcAccount,
+    kind: &KindName,
+    query: &CacheQuery,
+    stored: &StoredCache,
+) -> Result<String, RestError> {
+    let account = account.account_name();
+    match choose_kind(kind, &stored.scopes) {
+        ChosenKind::Known(kind) => Ok(kind),
+        // With its group, a kind can exist and be left out.
+        ChosenKind::Unknown if query.name.is_some() && kind.group().is_some() => Ok(kind.text()),
+        ChosenKind::Unknown => {
+            let text = kind.text();
+            Err(RestError::not_found(format!(
+                "account {account:?} caches no kind {text:?}: its cluster does not serve it, or a setting leaves it \
+                 out; without `kind` this call lists what is cached, and kubesvc.cache.cacheKinds chooses it"
+            )))
+        }
+        ChosenKind::Ambiguous(kinds) => {
+            let kinds: Vec<_> = kinds.into_iter().take(MAX_KINDS_LISTED).collect();
+            Err(RestError::bad_request(format!(
+                "kind {:?} is ambiguous: name one of {}",
+                kind.text(),
+                kinds.join(", ")
+            )))
+        }
+    }
+}
+
+/// What the tables have of an account.
+struct StoredCache {
+    holder: Option<FenceHolder>,
+    /// Those that count, without removed ones.
+    scopes: Vec<StoredScope>,
+    removed: Vec<StoredScope>,
+    /// By kind and namespace; with an empty namespace, of all namespaces.
+    counts: HashMap<(String, String), i64>,
+}
+
+impl RestState {
+    async fn stored_cache(&self, account: &KubesvcAccount) -> Result<StoredCache, StoreError> {
+        let (name, uid) = (account.account_name(), account.uid());
+        let holder = self.cache.fence_holder(uid).await?;
+        let mut scopes = self.cache.scopes(name).await?;
+        scopes.sort_by(|a, b| (&a.cached_kind, &a.key.namespace).cmp(&(&b.cached_kind, &b.key.namespace)));
+        // What is left of an account that had the name before counts for nothing.
+        scopes.retain(|scope| scope.account_uid == uid);
+        let mut counts = HashMap::new();
+        for count in self.cache.count_objects(name).await? {
+            counts.insert((count.kind, String::new()), count.objects);
+        }
+        if scopes.iter().any(|scope| !scope.key.namespace.is_empty()) {
+            for count in self.cache.count_objects_by_namespace(name).await? {
+                if !count.namespace.is_empty() {
+                    counts.insert((count.kind, count.namespace), count.objects);
+                }
+            }
+        }
+        let (removed, scopes) = scopes.into_iter().partition(|scope| scope.state == ScopeState::Removed);
+        Ok(StoredCache { holder, scopes, removed, counts })
+    }
+
+    /// The row of an object. A namespace that is given for an object without one is not used.
+    async fn row(
+        &self,
+        account: &str,
+        kind: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<(String, ObjectVersion)>, StoreError> {
+        let found = self.cache.object_version(account, kind, namespace, name).await?;
+        if found.is_some() || namespace.is_empty() {
+            return Ok(found.map(|row| (namespace.to_owned(), row)));
+        }
+        let found = self.cache.object_version(account, kind, "", name).await?;
+        Ok(found.map(|row| (String::new(), row)))
+    }
+
+    fn object(
+        &self,
+        account: &KubesvcAccount,
+        stored: &StoredCache,
+        (given, kind): (&KindName, &str),
+        (namespace, name): (&str, &str),
+        row: Option<(String, ObjectVersion)>,
+        now_ms: i64,
+    ) -> CachedObject {
+        let mut object = CachedObject {
+            kind: kind.to_owned(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            cached: row.is_some(),
+            resource_version: None,
+            uid: None,
+            age_ms: None,
+            has_body: None,
+            reason: None,
+            setting: None,
+            message: None,
+        };
+        if let Some((namespace, row)) = row {
+            object.namespace = namespace;
+            object.resource_version = Some(row.resource_version);
+            object.uid = row.uid;
+            object.age_ms = Some(now_ms.saturating_sub(row.last_updated_ms).max(0));
+            object.has_body = Some(row.has_body);
+            return object;
+        }
+        let settings = &self.settings.cache;
+        let only_managed = settings.defaults.only_spinnaker_managed(account.account_name());
+        let (rules, _) = AccountRules::from_spec(&account.spec, only_managed);
+        let missing = why_missing(&MissingFacts {
+            operator: &settings.rules,
+            account: &rules,
+            scopes: &stored.scopes,
+            kind: given,
+            namespace,
+            has_agent: stored.holder.as_ref().is_some_and(|holder| holder.agent_id.is_some()),
+            now_ms,
+        });
+        object.reason = Some(missing.reason);
+        object.setting = missing.setting;
+        object.message = Some(missing.message);
+        object
+    }
+}
+
+impl StoredCache {
+    fn count(&self, scope: &StoredScope) -> i64 {
+        let of = (scope.cached_kind.clone(), scope.key.namespace.clone());
+        self.counts.get(&of).copied().unwrap_or_default()
+    }
+
+    fn shown(
+        &self,
+        account: String,
+        kind: Option<&str>,
+        object: Option<CachedObject>,
+        now_ms: i64,
+    ) -> AccountCache {
+        let is_asked = |one: &str| kind.is_none_or(|kind| kind == one);
+        let all = self.counts.iter().filter(|((_, namespace), _)| namespace.is_empty());
+        let objects = all.filter(|((kind, _), _)| is_asked(kind)).map(|(_, count)| count).sum();
+        let shown = self.scopes.iter().chain(&self.removed).filter(|scope| is_asked(&scope.cached_kind));
+        let kinds: Vec<_> = shown
+            .map(|scope| CachedKind {
+                kind: scope.cached_kind.clone(),
+                namespace: scope.key.namespace.clone(),
+                state: match scope.state {
+                    ScopeState::Listing => CachedKindState::Listing,
+                    ScopeState::Synced => CachedKindState::Synced,
+                    ScopeState::Removed => CachedKindState::Removed,
+                },
+                objects: self.count(scope),
+                resource_version: scope.resource_version.clone(),
+                age_ms: now_ms.saturating_sub(scope.last_updated_ms).max(0),
+                problem: scope.problem.clone(),
+            })
+            .collect();
+        let is_synced = |scope: &StoredScope| scope.state == ScopeState::Synced && scope.problem.is_none();
+        let agent_id = self.holder.as_ref().and_then(|holder| holder.agent_id.clone());
+        AccountCache {
+            account,
+            epoch: self.holder.as_ref().map_or(0, |holder| holder.epoch.0),
+            synced: agent_id.is_some() && !self.scopes.is_empty() && self.scopes.iter().all(is_synced),
+            agent_id: agent_id.map(Into::into),
+            objects,
+            kinds,
+            object,
+        }
+    }
+}
