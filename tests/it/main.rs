@@ -12,6 +12,7 @@ mod background_tasks;
 mod bad_inputs;
 mod bad_objects;
 mod cached_objects;
+mod cached_secrets;
 mod caching_election;
 mod charts;
 mod cluster_identity;
