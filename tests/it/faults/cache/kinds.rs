@@ -95,6 +95,12 @@ impl WrittenKind {
         object["apiVersion"] = json!(resource.api_version);
         object["kind"] = json!(resource.kind);
         object["metadata"]["name"] = json!(name);
+        // What a patch takes away is not there yet.
+        for place in ["annotations", "labels"] {
+            if let Some(all) = object["metadata"][place].as_object_mut() {
+                all.retain(|_, value| !value.is_null());
+            }
+        }
         let labels = json!({"matchLabels": {"pod": name}});
         let template = json!({
             "metadata": {"labels": {"pod": name}},
