@@ -88,13 +88,13 @@ async fn nothing_leaks(world: &World, agent: &Agent, rows: &[CachedRow]) {
 async fn secrets_of_a_cluster_reach_no_row_log_metric_or_object() {
     let kinds = json!(["secret", "configMap", "customResourceDefinition"]);
     let world = World::prepare().setting("kubesvc.cache.cacheKinds", kinds).start().await;
-    let agent = world.agent("agent-1").log_level("trace").start().await;
+    let agent = world.agent("agent-1").start().await;
     let error = |error: kube::Error| error.to_string();
     let (secrets, maps) = (world.api::<Secret>(), world.api::<ConfigMap>());
     let definitions: Api<CustomResourceDefinition> = Api::all(world.control_plane().client().await);
     let post = PostParams::default();
-    let of = |value: Value| serde_json::from_value(value).expect("a fixed object");
-    must(secrets.create(&post, &of(secret(0))).await.map_err(error));
+    let made: Secret = serde_json::from_value(secret(0)).expect("a fixed object");
+    must(secrets.create(&post, &made).await.map_err(error));
     let map: ConfigMap = serde_json::from_value(config_map(0)).expect("a fixed object");
     must(maps.create(&post, &map).await.map_err(error));
     let group = format!("{}.example.com", world.namespace());

@@ -12,11 +12,14 @@ use super::load::{ACCOUNT, RowsMay, STILL, create_account, filled, prepare, sett
 use super::row_oracle::rows_are_objects;
 use super::writer::{ClusterWriter, define_gadgets, forget_gadgets};
 use crate::faults::hold;
+use crate::faults::proxy::{Proxy, ProxyMode};
 use crate::world::{Agent, Database, MAX_WAIT, World};
 use kubesvc_testkit::must;
 
 /// The rows follow, within the usual time.
 const FOLLOW: (RowsMay, Duration) = (RowsMay::OnlyFollow, MAX_WAIT);
+/// Time limit for an API server to stop when asked.
+const END: Duration = Duration::from_secs(5);
 /// Interval between two attempts to read what is not allowed, and a margin.
 const PROBLEM_RETRY: Duration = Duration::from_secs(45);
 
@@ -54,7 +57,10 @@ async fn versions_are_forgotten(database: Database, rounds: usize) {
         for _ in 0..rounds {
             must(world.control_plane().compact(version(&world).await).await);
             hold(Duration::from_millis(500)).await;
-            forget_versions(&world).await;
+            // At its end, it asks for its connections to be closed.
+            world.control_plane().end_apiserver(END).await;
+            hold(Duration::from_millis(300)).await;
+            must(world.control_plane().start_apiserver().await);
             hold(Duration::from_millis(500)).await;
             agent.pause();
             hold(Duration::from_millis(500)).await;
@@ -76,6 +82,78 @@ async fn objects_catch_up_after_the_api_server_restarts_and_etcd_is_compacted() 
 async fn objects_catch_up_after_many_compactions_on_any_database() {
     for database in [Database::Sqlite, Database::MariaDb, Database::Postgres] {
         versions_are_forgotten(database, 5).await;
+    }
+}
+
+/// A front sends each connection to another API server, of which one lags behind now and then.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a minute: make faults"]
+async fn front_that_balances_over_a_lagging_api_server_loses_nothing() {
+    let world = prepare().own_control_plane().start().await;
+    let plane = world.control_plane();
+    let second = must(plane.second().await);
+    let port =
+        |url: &str| url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a URL with a port");
+    let ports: [u16; 2] = [port(&plane.server_url()), port(&second.instead(&plane.server_url(), plane))];
+    let line = Proxy::to(ports[0]).await;
+    let writer = filled(&world, 15, STILL).await;
+    let _agent = world.agent("agent-1").start().await;
+    create_account(&world, Some(&format!("https://127.0.0.1:{}", line.port()))).await;
+    under_load(&world, writer, FOLLOW, async {
+        for round in 0..16_usize {
+            line.lead_to(ports[(round + 1) % 2]);
+            if round % 4 == 0 {
+                second.hold_watches();
+            }
+            line.set(ProxyMode::Cut);
+            hold(Duration::from_millis(100)).await;
+            line.set(ProxyMode::Open);
+            hold(Duration::from_millis(1_500)).await;
+            second.let_watches_go();
+        }
+    })
+    .await;
+}
+
+/// The settings of the account change again and again, and with them what is watched of its cluster.
+async fn settings_change(database: Database, rounds: usize) {
+    let world = prepare().database(database).start().await;
+    let writer = filled(&world, 16, 0).await;
+    let _agent = world.agent("agent-1").start().await;
+    create_account(&world, None).await;
+    let mut random = fastrand::Rng::with_seed(16);
+    let here = [world.namespace()];
+    let all = json!({"kinds": null, "omitKinds": null, "namespaces": null, "omitNamespaces": null});
+    // Rows of a kind that was left out for a while go within a minute, or are taken over.
+    let limit = MAX_WAIT + Duration::from_secs(30);
+    under_load(&world, writer, (RowsMay::GoBack, limit), async {
+        for _ in 0..rounds {
+            let mut spec = all.clone();
+            match random.u8(0..5) {
+                0 => spec["kinds"] = json!(["ConfigMap", "Secret"]),
+                1 => spec["omitKinds"] = json!(["secret"]),
+                2 => spec["namespaces"] = json!(here),
+                3 => spec["omitNamespaces"] = json!(here),
+                _ => {}
+            }
+            world.patch(ACCOUNT, json!({"spec": spec})).await;
+            hold(Duration::from_millis(random.u64(50..1_500))).await;
+        }
+        world.patch(ACCOUNT, json!({"spec": all})).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn account_whose_settings_change_has_rows_of_what_they_say() {
+    settings_change(Database::Postgres, 8).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a minute each: make faults"]
+async fn account_whose_settings_change_many_times_has_rows_of_what_they_say() {
+    for database in [Database::Sqlite, Database::MariaDb, Database::Postgres] {
+        settings_change(database, 60).await;
     }
 }
 

@@ -7,7 +7,7 @@ use crate::faults::proxy::ProxyMode;
 use crate::faults::servers::RemoteDatabase;
 use crate::faults::{hold, until_database};
 use crate::world::MAX_WAIT;
-use kubesvc_testkit::databases::Kind;
+use kubesvc_testkit::databases::{self, Kind};
 use kubesvc_testkit::must;
 
 /// The rows follow, within the usual time.
@@ -79,6 +79,43 @@ async fn objects_catch_up_over_a_failing_connection_to_mariadb() {
 async fn objects_catch_up_over_a_failing_connection_to_any_server() {
     for kind in [Kind::MariaDb, Kind::PostgreSql] {
         connection_fails(kind, 40).await;
+    }
+}
+
+/// The server has no room for another row for a while.
+async fn is_full(kind: Kind) {
+    let server = must(databases::own_small(kind).await);
+    let url = server.fresh_database().await;
+    let database = url.rsplit('/').next().expect("it has a name");
+    let world = prepare().database_url(&url).start().await;
+    let writer = filled(&world, 14, 0).await;
+    let _agent = world.agent("agent-1").start().await;
+    let full = match kind {
+        // Accounts need room too.
+        Kind::MariaDb => {
+            create_account(&world, None).await;
+            settled(&world).await;
+            must(server.fill(database, "kubesvc_cache").await)
+        }
+        // Only a table without rows can be filled.
+        Kind::PostgreSql => {
+            let full = must(server.fill(database, "kubesvc_cache").await);
+            create_account(&world, None).await;
+            full
+        }
+    };
+    under_load(&world, writer, FOLLOW, async {
+        hold(Duration::from_secs(6)).await;
+        must(server.make_room(database, full).await);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "half a minute each: make faults"]
+async fn objects_catch_up_after_the_server_was_full() {
+    for kind in [Kind::MariaDb, Kind::PostgreSql] {
+        is_full(kind).await;
     }
 }
 

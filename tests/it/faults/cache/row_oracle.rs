@@ -109,9 +109,13 @@ fn difference(
     if row.application.as_ref() != Some(&wanted) {
         return Some(format!("{name} is in {:?}, not {wanted}", row.application));
     }
-    let body: Value =
+    let mut body: Value =
         row.body.as_deref().and_then(|body| serde_json::from_str(body).ok()).unwrap_or_default();
-    let wanted = kind.body(object);
+    let mut wanted = kind.body(object);
+    // A body of which nothing else has changed is not written again.
+    for body in [&mut body, &mut wanted] {
+        body["metadata"]["resourceVersion"] = Value::Null;
+    }
     if body != wanted {
         return Some(format!("{name} has the body {body}, not {wanted}"));
     }

@@ -4,6 +4,7 @@
 //! `KUBESVC_SEED` repeats a run, `KUBESVC_FUZZ_SECONDS` sets the time of each target. A failure prints the input: it
 //! belongs into the corpus.
 
+use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
@@ -77,7 +78,7 @@ fn run(folder: &str, limit: Limit, target: fn(&[u8], &mut Rng)) {
         }
         input.truncate(MAX_INPUT);
         let mut chances = random.fork();
-        let result = std::panic::catch_unwind(|| target(&input, &mut chances));
+        let result = std::panic::catch_unwind(AssertUnwindSafe(|| target(&input, &mut chances)));
         assert!(
             result.is_ok(),
             "KUBESVC_SEED={seed}, input {inputs} of {folder}: {}",
@@ -173,11 +174,10 @@ fn object(input: &[u8], random: &mut Rng) {
     if scrubbed.omitted.is_some() {
         return;
     }
+    let Ok(mut expected) = serde_json::from_slice::<Value>(input) else { return };
     let body = body(&scrubbed.event);
     let mut body: Value = serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}"));
-    assert!(body["kind"].is_string() && body["apiVersion"].is_string(), "{body}");
     without_cut_parts(&mut body, is_secret);
-    let Ok(mut expected) = serde_json::from_slice::<Value>(input) else { return };
     without_cut_parts(&mut expected, is_secret);
     assert_eq!(body, expected);
 }
