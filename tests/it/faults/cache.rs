@@ -10,6 +10,7 @@
 //! | `row_oracle.rs` | rows and objects are the same |
 //! | `load.rs` | a fault while the cluster changes |
 //! | `agents.rs`, `hubs.rs`, `databases.rs`, `clusters.rs` | the faults |
+//! | `odd_objects.rs` | what a cluster may have and hardly ever has |
 
 mod agents;
 mod clusters;
@@ -18,5 +19,6 @@ pub(crate) mod history;
 mod hubs;
 pub(crate) mod kinds;
 mod load;
+mod odd_objects;
 pub(crate) mod row_oracle;
 pub(crate) mod writer;

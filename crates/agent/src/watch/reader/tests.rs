@@ -381,7 +381,7 @@ async fn front_that_speaks_http1_alone_serves_lists_and_watches() {
 
 #[tokio::test]
 async fn server_that_is_too_busy_is_asked_again_after_the_time_that_it_names() {
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     let script = vec![status(429), page(10, "", &[]), open_watch(&[])];
     let reading = Reading::start(ScopeStart::default(), false, script).await;
     reading.answer_basis(1, &[]).await;
