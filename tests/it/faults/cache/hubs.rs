@@ -14,6 +14,8 @@ use kubesvc_testkit::wait::eventually;
 
 /// The rows follow, within the usual time.
 const FOLLOW: (RowsMay, Duration) = (RowsMay::OnlyFollow, MAX_WAIT);
+/// Maximum delay of an agent that dials again, in nanoseconds.
+const MAX_DELAY: u64 = 2_000_000_000;
 /// Validity of a Lease, in seconds.
 const LEASE: u64 = 6;
 
@@ -21,7 +23,9 @@ const LEASE: u64 = 6;
 async fn dies_at(database: Database, points: &[&str]) {
     let world = prepare().database(database).start().await;
     let writer = filled(&world, 5, 0).await;
-    let agent = world.agent("agent-1").start().await;
+    // The hub lives for a second each time, so the agent's delay would grow to minutes.
+    let agent = world.agent("agent-1").setting("clouddriver.backoff.maxDelay", json!(MAX_DELAY));
+    let agent = agent.start().await;
     create_account(&world, None).await;
     under_load(&world, writer, FOLLOW, async {
         for point in points {
