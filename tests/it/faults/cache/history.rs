@@ -56,9 +56,7 @@ impl History {
                 tokio::time::sleep(RETRY_DELAY).await;
             }
         });
-        match futures::future::select_all(watches.map(Box::pin)).await {
-            (never, ..) => never,
-        }
+        futures::future::select_all(watches.map(Box::pin)).await.0
     }
 
     async fn watch_kind(&self, api: &Api<DynamicObject>, kind: &str) -> kube::Result<()> {

@@ -108,7 +108,7 @@ async fn odd_objects_are_rows(database: Database) {
             let body: Value =
                 row.body.as_deref().and_then(|body| serde_json::from_str(body).ok()).unwrap_or_default();
             if (row.uid.as_ref(), &row.resource_version, &body["data"]) != (Some(uid), version, content) {
-                return Err(format!("the row of {kind} {name} is {:.300?}", row));
+                return Err(format!("the row of {kind} {name} is {row:.300?}"));
             }
         }
         Ok(())
