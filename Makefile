@@ -9,7 +9,7 @@ DENY_FOLDER := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kubesvc/cargo-deny-$(DENY_
 DENY := $(DENY_FOLDER)/bin/cargo-deny
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-replicas test faults random-faults model bench lint fmt crds openapi docs controlplane databases judge helm promtool checkers openapi-check build clean
+.PHONY: help demo demo-replicas test faults random-faults fuzz model bench lint fmt crds openapi docs controlplane databases judge helm promtool checkers openapi-check build clean
 
 help: ## Say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ faults: controlplane databases ## The long faults: every crash point on every da
 
 random-faults: controlplane databases ## An hour of random faults on three replicas, half on each server (KUBESVC_SEED, KUBESVC_FAULT_SECONDS)
 	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 1 random_faults::
+
+fuzz: ## Random changes of the corpus of hostile responses, a minute a target (KUBESVC_FUZZ_SECONDS, KUBESVC_SEED)
+	$(CARGO) test -p kubesvc-agent --quiet --lib scrub::tests::mutations -- --ignored --nocapture
 
 model: ## Every order of steps of the protocol, in larger worlds than `make test` has; a table of what was seen
 	$(CARGO) test --profile bench --features $(FEATURES) --quiet --lib hub::model_checker -- --ignored --nocapture

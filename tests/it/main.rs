@@ -13,6 +13,7 @@ mod bad_inputs;
 mod bad_objects;
 mod cache_views;
 mod cached_objects;
+mod cached_secrets;
 mod caching_election;
 mod charts;
 mod cluster_identity;

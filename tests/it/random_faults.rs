@@ -1,6 +1,6 @@
 //! Random faults on real processes: three replicas, six agents, an API server and a database server stop, are
 //! killed or are paused in an order that a seed determines, while 200 accounts are activated, moved, changed,
-//! deleted and recreated. A watcher outside of the programs checks the invariants all the time. After the
+//! deleted and recreated, and the objects of their cluster change, which some of them have cached. A watcher outside of the programs checks the invariants all the time. After the
 //! last fault of each round, everything must be as desired within a minute.
 //!
 //! The tests run a minute of it on each server; `make random-faults` runs an hour. `KUBESVC_SEED` repeats the
@@ -39,6 +39,7 @@ use self::plan::{Plan, Round};
 use self::processes::Leader;
 use self::scene::Scene;
 use self::watcher::Watcher;
+use crate::faults::cache::history::History;
 use kubesvc_testkit::databases::Kind;
 use kubesvc_testkit::must;
 
@@ -68,25 +69,35 @@ async fn run(kind: Kind, seed: u64, seconds: u64) {
         format!("random faults on {kind:?}, KUBESVC_SEED={seed} KUBESVC_FAULT_SECONDS={}", lasts.as_secs());
     say(&title);
     let scene = Scene::start(kind, EventLog::new(title)).await;
-    let (leader, watcher) = (Leader::default(), Watcher::default());
+    let (leader, watcher, history) = (Leader::default(), Watcher::default(), History::default());
     let summary = tokio::select! {
         summary = rounds(&scene, &watcher, &leader, &plan) => summary,
+        never = history.watch(&scene.world, &scene::WRITTEN_KINDS) => match never {},
+        never = history.poll_rows(&scene.world) => match never {},
         () = watcher.watch(&scene) => must(Err("the watcher has stopped".to_owned())),
         () = scene.supervise(&leader) => must(Err("the supervision of the processes has stopped".to_owned())),
     };
     say(&summary);
+    say(&format!("  rows of objects have shown {} versions", history.versions_shown()));
+    if let Err(why) = history.verdict() {
+        scene.event_log.violation(None, format!("rows of objects: {why}"));
+    }
     must(scene.event_log.verdict());
 }
 
 /// Performs all rounds and returns the summary.
 async fn rounds(scene: &Scene, watcher: &Watcher, leader: &Leader, plan: &Plan) -> String {
+    let mut writer = scene.fill_cluster(plan.seed).await;
     scene.make(&plan.first).await;
     must(scene.settle(&plan.first, START_TIMEOUT).await);
     watcher.mark_settled();
     let begin = scene.memory();
     let mut slowest = Duration::ZERO;
     for (number, round) in plan.rounds.iter().enumerate() {
-        let over = play(scene, watcher, leader, round).await;
+        let over = tokio::select! {
+            over = play(scene, watcher, leader, round) => over,
+            never = writer.run() => match never {},
+        };
         match scene.settle(&round.desired_accounts, desired_state::LIMIT.saturating_sub(over.elapsed())).await
         {
             Ok(()) => slowest = slowest.max(over.elapsed()),

@@ -49,7 +49,7 @@ pub(crate) use self::{
     account::condition,
     agent::Agent,
     cluster::Cluster,
-    database::{CachedObject, Connection, Database, ForeignTableRow, connect},
+    database::{CachedObject, CachedRow, Connection, Database, ForeignTableRow, connect},
     operator::Operator,
     prepare::Prepare,
     proxied_peers::one_leads,

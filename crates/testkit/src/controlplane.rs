@@ -10,6 +10,7 @@ use kube::{Client, config::Kubeconfig};
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
+mod compaction;
 pub mod second;
 mod start;
 

@@ -1,5 +1,6 @@
 //! Streams of cached objects, from a real client to tables in memory.
 
+mod bad_frames;
 mod fake_cache;
 mod rows;
 

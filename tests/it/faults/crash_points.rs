@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use futures::StreamExt as _;
 use kubesvc_runtime::crash_points::POINTS;
 use nix::sys::signal::Signal;
+use serde_json::json;
 
 use self::life::{Life, leave_rows};
 use crate::world::{Database, MAX_WAIT, World};
@@ -79,6 +80,11 @@ impl Trial {
         Self { batch: BATCH, ..self }
     }
 
+    /// Whether the trial is about writes of cached objects. In the others nothing is cached.
+    fn is_about_objects(self) -> bool {
+        self.points.contains("cache-commit:")
+    }
+
     /// Whether the trial is about writes to agents' objects.
     fn is_about_agents(self) -> bool {
         self.points.contains("agent-")
@@ -93,8 +99,9 @@ fn turn(points: &str) -> Database {
 /// The points that every run tries on a database.
 fn points_on(database: Database) -> Vec<&'static str> {
     // For these, the database determines what is left behind.
-    let at_the_database =
-        |point: &str| ["row-", "assignments:", "fence:"].iter().any(|prefix| point.starts_with(prefix));
+    let at_the_database = |point: &str| {
+        ["row-", "assignments:", "fence:", "cache-commit:"].iter().any(|prefix| point.starts_with(prefix))
+    };
     let is_on = |point: &&str| {
         if is_of_replicas(point) {
             database != Database::Sqlite
@@ -106,10 +113,9 @@ fn points_on(database: Database) -> Vec<&'static str> {
     POINTS.iter().copied().filter(|point| !is_of_followers(point)).filter(is_on).chain(later).collect()
 }
 
-/// Whether only a replica that does not lead reaches the point; `followers.rs` tries those. No replica commits cached
-/// objects while agents stream none.
+/// Whether only a replica that does not lead reaches the point; `followers.rs` tries those.
 fn is_of_followers(point: &str) -> bool {
-    ["agent-report:", "cache-commit:"].iter().any(|prefix| point.starts_with(prefix))
+    point.starts_with("agent-report:")
 }
 
 /// Whether the point is reached only where several replicas are possible, which excludes SQLite. It is first
@@ -163,10 +169,7 @@ async fn a_crash_in_the_recovery_from_a_crash_loses_nothing_and_brings_nothing_b
 async fn a_crash_at_any_write_on_any_database_loses_nothing_and_brings_nothing_back() {
     let mut trials = Vec::new();
     for database in DATABASES {
-        // Agents stream no objects yet.
-        let is_streamed = |point: &str| point.starts_with("cache-commit:");
-        let passed =
-            |point: &&&str| !is_streamed(point) && (database != Database::Sqlite || !is_of_replicas(point));
+        let passed = |point: &&&str| database != Database::Sqlite || !is_of_replicas(point);
         let once = POINTS.iter().filter(passed).chain(CHAINS).map(|points| Trial::at(points, database));
         let later = LATER_PASSAGES.iter().map(|point| Trial::at(point, database).of_a_batch());
         trials.extend(once.chain(later));
@@ -234,6 +237,9 @@ async fn try_points(trial: Trial) {
         .without_operator();
     if trial.is_about_agents() {
         prepare = prepare.operator_env("KUBESVC_AGENTS_GONE_SECONDS", AGENTS_GONE);
+    }
+    if trial.is_about_objects() {
+        prepare = prepare.setting("kubesvc.cache.cacheKinds", json!(["namespace"]));
     }
     let world = prepare.start().await;
     let left = leave_rows(&world, trial.database).await;

@@ -18,7 +18,7 @@ const A_WHILE: Duration = Duration::from_secs(4);
 /// A world whose database runs on its own server, behind a proxy.
 pub(super) struct RemoteDatabase {
     pub(super) world: World,
-    line: Proxy,
+    pub(super) line: Proxy,
     pub(super) server: Server,
 }
 

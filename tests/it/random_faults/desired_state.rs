@@ -10,7 +10,8 @@ use kube::api::{DynamicObject, ListParams};
 use serde_json::Value;
 
 use super::plan::{self, DesiredAccount, REPLICAS, ZONES};
-use super::scene::{Scene, fields, state};
+use super::scene::{Scene, WRITTEN_KINDS, fields, state};
+use crate::faults::cache::row_oracle;
 use crate::world::{connect, one_leads};
 use kubesvc_testkit::wait::try_eventually;
 
@@ -46,6 +47,7 @@ impl Scene {
             self.rows_are(&wanted, &uids).await?;
             self.agents_have(&wanted).await?;
             self.nothing_is_left(&uids).await?;
+            self.objects_are_cached().await?;
             let replicas: Vec<_> = (0..REPLICAS).map(|one| self.replica(one)).collect();
             one_leads(&replicas).await.map(drop)
         })
@@ -133,6 +135,16 @@ impl Scene {
         let differ: Vec<_> =
             told.symmetric_difference(&right).map(|one| format!("assignment {one:?}")).collect();
         said(&differ)
+    }
+
+    /// Checks that the rows of the accounts whose objects are cached are the objects.
+    async fn objects_are_cached(&self) -> Result<(), String> {
+        for account in 0..plan::CACHED {
+            let name = plan::name(account);
+            let compared = row_oracle::compare(&self.world, &name, &WRITTEN_KINDS).await;
+            compared.map_err(|why| format!("of {name}, {why}"))?;
+        }
+        Ok(())
     }
 
     /// Checks that each agent reports exactly the accounts that are ACTIVE in its zone.

@@ -10,6 +10,8 @@ use super::fault_schedule::{self, FaultSchedule};
 pub(super) const ACCOUNTS: usize = 200;
 /// Number of accounts, the first ones, that are left alone.
 pub(super) const STEADY: usize = 40;
+/// Number of accounts, the first ones, whose objects are cached.
+pub(super) const CACHED: usize = 3;
 /// The zones, with two agents each.
 pub(super) const ZONES: [&str; 3] = ["east", "north", "west"];
 /// Number of agents.
@@ -72,6 +74,8 @@ pub(super) struct DesiredAccount {
     pub(super) kinds: u32,
     /// Number in `environment`, which is not part of the definition.
     pub(super) environment: u32,
+    /// Whether its ConfigMaps are cached.
+    pub(super) is_cached: bool,
 }
 
 /// How a change is made.
@@ -151,7 +155,13 @@ impl Plan {
 /// Desired state of an account at the start. Accounts that are left alone are ACTIVE.
 fn first(account: usize, random: &mut Rng) -> DesiredAccount {
     let active = account < STEADY || random.u8(0..4) > 0;
-    DesiredAccount { active, zone: account % ZONES.len(), kinds: 0, environment: 0 }
+    DesiredAccount {
+        active,
+        zone: account % ZONES.len(),
+        kinds: 0,
+        environment: 0,
+        is_cached: account < CACHED,
+    }
 }
 
 fn changes(
@@ -177,9 +187,8 @@ fn changes(
 fn change(random: &mut Rng, now: Option<DesiredAccount>) -> (ChangeKind, Option<DesiredAccount>) {
     let elsewhere = |random: &mut Rng, zone: usize| (zone + random.usize(1..ZONES.len())) % ZONES.len();
     let Some(now) = now else {
-        let desired =
-            DesiredAccount { active: true, zone: random.usize(0..ZONES.len()), kinds: 0, environment: 0 };
-        return (ChangeKind::Create, Some(desired));
+        let zone = random.usize(0..ZONES.len());
+        return (ChangeKind::Create, Some(created(true, zone)));
     };
     match random.u8(0..20) {
         0..10 if now.active => (ChangeKind::Deactivate, Some(DesiredAccount { active: false, ..now })),
@@ -189,13 +198,15 @@ fn change(random: &mut Rng, now: Option<DesiredAccount>) -> (ChangeKind, Option<
         16 => (ChangeKind::Describe, Some(DesiredAccount { environment: now.environment + 1, ..now })),
         17 | 18 => {
             let zone = if random.bool() { elsewhere(random, now.zone) } else { now.zone };
-            (
-                ChangeKind::Recreate,
-                Some(DesiredAccount { active: random.u8(0..4) > 0, zone, kinds: 0, environment: 0 }),
-            )
+            (ChangeKind::Recreate, Some(created(random.u8(0..4) > 0, zone)))
         }
         _ => (ChangeKind::Delete, None),
     }
+}
+
+/// Desired state of an account that is made anew.
+fn created(active: bool, zone: usize) -> DesiredAccount {
+    DesiredAccount { active, zone, kinds: 0, environment: 0, is_cached: false }
 }
 
 /// The name of an account.

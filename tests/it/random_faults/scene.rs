@@ -11,10 +11,16 @@ use super::event_log::EventLog;
 use super::fault_log::FaultLog;
 use super::fault_schedule::{GRACE, LEASE};
 use super::plan::{self, AGENTS, DesiredAccount, REPLICAS, ZONES, zone_of};
+use crate::faults::cache::kinds::WrittenKind;
+use crate::faults::cache::writer::ClusterWriter;
 use crate::world::{Agent, Cluster, Operator, World};
 use kubesvc_testkit::databases::{self, Kind, Server};
 use kubesvc_testkit::must;
 
+/// Kinds of objects that change in the cluster of all accounts.
+pub(super) const WRITTEN_KINDS: [WrittenKind; 1] = [WrittenKind::ConfigMap];
+/// Range of pauses between two changes of an object, in milliseconds.
+const PAUSES: std::ops::Range<u64> = 50..300;
 /// Number of accounts created concurrently.
 const AT_ONCE: usize = 16;
 
@@ -47,6 +53,7 @@ impl Scene {
             .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", GRACE)
             .setting("kubesvc.dynamicAccounts.retryMaxDelaySeconds", 5)
             .setting("kubesvc.cache.operationWaitMs", 8_000)
+            .setting("kubesvc.cache.cacheKinds", json!(["configMap"]))
             .start()
             .await;
         let mut others = Vec::new();
@@ -76,6 +83,14 @@ impl Scene {
         }
     }
 
+    /// Creates objects in the cluster; the writer changes them while it runs.
+    pub(super) async fn fill_cluster(&self, seed: u64) -> ClusterWriter {
+        let writer = ClusterWriter::new(&self.world, seed).await;
+        let mut writer = writer.of_kinds(&WRITTEN_KINDS).with_pauses(PAUSES);
+        writer.fill(0).await;
+        writer
+    }
+
     /// Creates the accounts that exist at the start.
     pub(super) async fn make(&self, desired_accounts: &[Option<DesiredAccount>]) {
         let all =
@@ -98,10 +113,14 @@ impl Scene {
 
 /// The spec fields that this run changes. REST uses the same names.
 pub(super) fn fields(desired: DesiredAccount) -> Value {
+    let mut kinds = vec![format!("kind{}", desired.kinds)];
+    if desired.is_cached {
+        kinds.push("ConfigMap".to_owned());
+    }
     json!({
         "state": state(desired),
         "zoneId": ZONES[desired.zone],
-        "kinds": [format!("kind{}", desired.kinds)],
+        "kinds": kinds,
         "environment": format!("environment-{}", desired.environment),
     })
 }

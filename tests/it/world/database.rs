@@ -109,6 +109,20 @@ impl World {
 /// Kind, namespace, name, application and body of a cached object.
 pub(crate) type CachedObject = (String, String, String, Option<String>, Option<String>);
 
+/// A row of `kubesvc_cache`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, sqlx::FromRow)]
+pub(crate) struct CachedRow {
+    pub(crate) kind: String,
+    pub(crate) account: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) id: String,
+    pub(crate) uid: Option<String>,
+    pub(crate) resource_version: String,
+    pub(crate) application: Option<String>,
+    pub(crate) body: Option<String>,
+}
+
 /// Connects to the database of this URL.
 pub(crate) async fn connect(url: &str) -> sqlx::Result<Connection> {
     match url.split("://").next() {
@@ -183,6 +197,27 @@ impl Connection {
     pub(super) async fn cached_objects(&mut self) -> sqlx::Result<Vec<CachedObject>> {
         const SELECT: &str =
             "SELECT kind, namespace, name, application, body FROM kubesvc_cache ORDER BY 1, 2, 3";
+        on!(self, database => sqlx::query_as(SELECT).fetch_all(database).await)
+    }
+
+    /// Returns the rows of `kubesvc_cache`, in no order.
+    pub(crate) async fn cached_rows(&mut self) -> sqlx::Result<Vec<CachedRow>> {
+        const SELECT: &str = "SELECT kind, account, namespace, name, id, uid, resource_version, application, body \
+                              FROM kubesvc_cache";
+        on!(self, database => sqlx::query_as(SELECT).fetch_all(database).await)
+    }
+
+    /// Returns id, type and id of what it is related to, of each row of `kubesvc_cache_rel`, in order.
+    pub(crate) async fn cached_relations(&mut self) -> sqlx::Result<Vec<(String, String, String)>> {
+        const SELECT: &str =
+            "SELECT rel1_id, COALESCE(rel2_type, ''), rel2_id FROM kubesvc_cache_rel ORDER BY 1, 2, 3";
+        on!(self, database => sqlx::query_as(SELECT).fetch_all(database).await)
+    }
+
+    /// Returns account, scope, state and version of each row of `kubesvc_resourceversion`, in order.
+    pub(crate) async fn scopes(&mut self) -> sqlx::Result<Vec<(String, String, String, Option<String>)>> {
+        const SELECT: &str = "SELECT account, ns_group_kind, state, resourceversion FROM kubesvc_resourceversion \
+                              ORDER BY 1, 2";
         on!(self, database => sqlx::query_as(SELECT).fetch_all(database).await)
     }
 

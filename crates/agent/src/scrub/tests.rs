@@ -13,6 +13,7 @@ mod corpus;
 mod identities;
 mod items;
 mod lines;
+mod mutations;
 mod properties;
 mod splicing;
 mod watch_lines;

@@ -9,7 +9,7 @@ use kubesvc_core::wire::events::event::Operation;
 use super::*;
 
 /// Name and content of each file of a folder.
-fn files(folder: &str) -> BTreeMap<String, Vec<u8>> {
+pub(super) fn files(folder: &str) -> BTreeMap<String, Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(folder);
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries

@@ -101,14 +101,26 @@ type Script = Vec<(u16, TestBody)>;
 
 impl Reading {
     async fn start(start: ScopeStart, is_metadata_alone: bool, script: Script) -> Self {
+        let options = ServerOptions { http2_streams: Some(100) };
+        Self::start_at(options, start, is_metadata_alone, script).await
+    }
+
+    async fn start_at(
+        options: ServerOptions,
+        start: ScopeStart,
+        is_metadata_alone: bool,
+        script: Script,
+    ) -> Self {
         let authority = Authority::new();
         let script = Arc::new(Mutex::new(VecDeque::from(script)));
-        let options = ServerOptions { http2_streams: Some(100) };
         let server = TestServer::scripted(&authority, options, move |_| {
             let next = script.lock().pop_front();
             async move {
                 let Some((status, body)) = next else { return pending().await };
-                Ok(Response::builder().status(status).body(body).expect("a response"))
+                let response = Response::builder().status(status);
+                let is_busy = status == 429;
+                let response = if is_busy { response.header("retry-after", "1") } else { response };
+                Ok(response.body(body).expect("a response"))
             }
         })
         .await;
@@ -355,4 +367,76 @@ async fn response_that_ends_early_counts_for_nothing() {
     reading.answer_basis(2, &[("one", "8")]).await;
     let said = reading.until(|said| matches!(said.last(), Some(Said::Synced(_)))).await;
     assert_eq!(said.iter().filter(|said| matches!(said, Said::Synced(_))).count(), 1, "{said:?}");
+}
+
+#[tokio::test]
+async fn front_that_speaks_http1_alone_serves_lists_and_watches() {
+    let script = vec![page(10, "", &[object("one", 8)]), open_watch(&[line("MODIFIED", &object("one", 11))])];
+    let options = ServerOptions { http2_streams: None };
+    let reading = Reading::start_at(options, ScopeStart::default(), false, script).await;
+    reading.answer_basis(1, &[]).await;
+    let said = reading.until(|said| said.last() == Some(&upsert("one", "11"))).await;
+    assert_eq!(said[1], upsert("one", "8"));
+}
+
+#[tokio::test]
+async fn server_that_is_too_busy_is_asked_again_after_the_time_that_it_names() {
+    let begun = Instant::now();
+    let script = vec![status(429), page(10, "", &[]), open_watch(&[])];
+    let reading = Reading::start(ScopeStart::default(), false, script).await;
+    reading.answer_basis(1, &[]).await;
+    let said = reading.until(|said| matches!(said.last(), Some(Said::Synced(_)))).await;
+    assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
+    let starts = said.iter().filter(|said| matches!(said, Said::SyncStart(_))).count();
+    assert_eq!(starts, 1, "nothing of the list was read, so it is the same one: {said:?}");
+}
+
+#[tokio::test]
+async fn status_in_place_of_a_list_is_an_answer_and_no_empty_list() {
+    let refused = json!({"kind": "Status", "apiVersion": "v1", "code": 500, "reason": "R", "message": "m"});
+    let script = vec![(200, whole(refused.to_string())), page(10, "", &[object("one", 8)]), open_watch(&[])];
+    let reading = Reading::start(ScopeStart::default(), false, script).await;
+    reading.answer_basis(1, &[("one", "8")]).await;
+    let said = reading.until(|said| matches!(said.last(), Some(Said::Synced(_)))).await;
+    assert!(!said.iter().any(|said| matches!(said, Said::Delete(_))), "{said:?}");
+}
+
+#[tokio::test]
+async fn line_of_20_mb_is_passed_by_with_a_list() {
+    let too_long = || line("ADDED", &json!({"metadata": {"name": "x".repeat(20 << 20)}}));
+    let script = vec![
+        open_watch(&[line("ADDED", &object("one", 8)) + &too_long()]),
+        open_watch(&[too_long()]),
+        page(20, "", &[object("one", 8)]),
+        open_watch(&[]),
+    ];
+    let reading = Reading::start(checkpoint("7"), false, script).await;
+    reading.until(|said| matches!(said.last(), Some(Said::Problem(Some(_))))).await;
+    reading.inputs.send(ReaderInput::Retry).await.expect("the reader runs");
+    reading.until_asked(2).await;
+    // The second time at the same place, a list follows.
+    let mut asked = tokio::time::interval(Duration::from_millis(20));
+    while !reading.heard.said.borrow().iter().any(|said| matches!(said, Said::SyncStart(_))) {
+        asked.tick().await;
+        reading.inputs.send(ReaderInput::Retry).await.expect("the reader runs");
+    }
+    reading.answer_basis(1, &[("one", "8")]).await;
+    reading.until(|said| said.iter().any(|said| matches!(said, Said::Synced(_)))).await;
+    assert_eq!(
+        query(&reading.server.paths()[1])["resourceVersion"],
+        "8",
+        "it went on after the last whole line"
+    );
+}
+
+#[tokio::test]
+async fn line_without_newline_is_read_again_by_the_next_watch() {
+    let cut = line("ADDED", &object("two", 9));
+    let chunks = [line("ADDED", &object("one", 8)), cut.trim_end().to_owned()].concat();
+    let script = vec![(200, whole(chunks)), open_watch(&[cut])];
+    let reading = Reading::start(checkpoint("7"), false, script).await;
+    reading.until(|said| said.contains(&upsert("one", "8"))).await;
+    let said = reading.until(|said| said.contains(&upsert("two", "9"))).await;
+    assert_eq!(said.iter().filter(|said| matches!(said, Said::Upsert(..))).count(), 2, "{said:?}");
+    assert_eq!(query(&reading.server.paths()[1])["resourceVersion"], "8");
 }

@@ -1,0 +1,93 @@
+//! A fault under load: the cluster changes while it lasts, and afterwards the rows must be the objects.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::history::History;
+use super::kinds::{NATIVE_KINDS, WrittenKind};
+use super::row_oracle::rows_are_objects;
+use super::writer::ClusterWriter;
+use crate::world::{MAX_WAIT, Prepare, World};
+use kubesvc_core::State;
+use kubesvc_testkit::{must, wait::try_eventually};
+
+/// The account whose objects are cached.
+pub(super) const ACCOUNT: &str = "prod";
+/// Number of objects that are left alone: lists of ConfigMaps take several pages.
+pub(super) const STILL: usize = 600;
+
+/// Time limit for the bare watch to see what the rows show.
+const VERDICT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a fault may do to the rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RowsMay {
+    /// Rows follow the objects, and never go back.
+    OnlyFollow,
+    /// Rows go and come back with their account, or commits are lost.
+    GoBack,
+}
+
+/// A world that caches what the writer writes.
+pub(super) fn prepare() -> Prepare {
+    let kinds = json!(["deployment", "replicaSet", "configMap", "secret", "Gadget"]);
+    World::prepare().setting("kubesvc.cache.cacheKinds", kinds)
+}
+
+/// Creates the account, whose cluster is at this address, and waits until it is ACTIVE.
+pub(super) async fn create_account(world: &World, server: Option<&str>) {
+    let cluster = world.cluster("spinnaker").await;
+    let kubeconfig = server.map_or_else(|| cluster.kubeconfig(), |server| cluster.kubeconfig_at(server));
+    world.account(ACCOUNT).zone("east").kubeconfig(&kubeconfig).create().await;
+    world.until(ACCOUNT, State::Active).await;
+}
+
+/// The writer of a world that is about to be filled.
+pub(super) async fn filled(world: &World, seed: u64, still: usize) -> ClusterWriter {
+    let mut writer = ClusterWriter::new(world, seed).await;
+    writer.fill(still).await;
+    writer
+}
+
+/// Waits until the rows are the objects at rest.
+pub(super) async fn settled(world: &World) {
+    must(rows_are_objects(world, ACCOUNT, &NATIVE_KINDS, MAX_WAIT).await);
+}
+
+/// Does something while the cluster changes. When it is over, the writer stops, and the rows must be the objects within
+/// `limit`; none may have gone back.
+pub(super) async fn under_load<T>(
+    world: &World,
+    mut writer: ClusterWriter,
+    (rows_may, limit): (RowsMay, Duration),
+    fault: impl Future<Output = T>,
+) -> T {
+    let history = History::default();
+    let kinds: Vec<WrittenKind> = writer.kinds().to_vec();
+    let watching = async {
+        tokio::select! {
+            never = history.watch(world, &kinds) => never,
+            never = history.poll_rows(world) => never,
+        }
+    };
+    let all = async {
+        history.until_watched(&kinds).await;
+        let result = tokio::select! {
+            result = fault => result,
+            never = writer.run() => match never {},
+        };
+        must(rows_are_objects(world, ACCOUNT, &kinds, limit).await);
+        if rows_may == RowsMay::OnlyFollow {
+            // The last versions may reach the bare watch late.
+            must(try_eventually("rows that only follow", VERDICT_TIMEOUT, async || history.verdict()).await);
+        }
+        result
+    };
+    let result = tokio::select! {
+        result = all => result,
+        never = watching => match never {},
+    };
+    assert!(history.versions_shown() > 0, "no row was seen");
+    result
+}
