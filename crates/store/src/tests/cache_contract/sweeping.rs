@@ -37,7 +37,7 @@ async fn sweep(store: &CachedStore, scope: &RemovedScope, limit: u32) -> u64 {
 
 async fn states(store: &CachedStore, account: &str) -> Vec<(String, ScopeState)> {
     let scopes = store.scopes(account).await.expect("read");
-    scopes.into_iter().map(|one| (one.key.ns_group_kind(), one.state)).collect()
+    scopes.into_iter().map(|one| (one.key.to_string(), one.state)).collect()
 }
 
 pub(crate) async fn scopes_of_a_deleted_account_are_removed_unless_its_objects_stay(

@@ -1,0 +1,135 @@
+//! Resume: bytes between agent and hub after a cut, a restart of the agent and a forced list, compared with the first list
+//! of the same objects, none of which changed.
+
+use std::time::Duration;
+
+use crate::{
+    agent, cluster,
+    latencies::until_number,
+    operator::{Database, Operator},
+    options::Options,
+    progress::say,
+    proxy::Proxy,
+    report::{Report, Row, Wanted},
+    statistics::{Series, shown},
+    tables::Tables,
+    world::World,
+};
+use kubesvc_testkit::{databases::Kind, folder::Folder, wait::try_eventually};
+
+const MAX_WAIT: Duration = Duration::from_secs(120);
+/// How long the connection is cut.
+const CUT: Duration = Duration::from_secs(30);
+/// What follows a resumption by itself is over after this time.
+const QUIET: Duration = Duration::from_secs(5);
+const SYNCED: &str = "SELECT count(*) FROM kubesvc_resourceversion WHERE state = 'SYNCED'";
+
+/// Runs the benchmark and adds its results to the report.
+///
+/// # Errors
+///
+/// The benchmark could not run.
+pub(crate) async fn run(options: &Options, world: &World, report: &mut Report) -> Result<(), String> {
+    let workloads = world.large(options.objects).await?;
+    let database = Database::Server(Kind::PostgreSql);
+    let (namespace, site) = world.site(database, "{cacheKinds: [deployment]}").await?;
+    world.accounts(&namespace, 1).await?;
+    let operator = site.start()?;
+    operator.ready().await?;
+    let proxy = Proxy::start(&site.hub()).await?;
+    let folder = Folder::new("bench-agent")?;
+    let mut tables = Tables::connect(site.database()).await?;
+    let agent = agent::start("agent-0", &folder, proxy.address())?;
+    until_number(&mut tables, SYNCED, 1, MAX_WAIT)
+        .await
+        .map_err(|reason| format!("{}\n{}", operator.explain(&reason), agent.log_tail(12)))?;
+    tokio::time::sleep(QUIET).await;
+    let full = proxy.bytes();
+    let mut written = Written::of(&operator).await?;
+
+    let before = proxy.bytes();
+    proxy.cut();
+    tokio::time::sleep(CUT).await;
+    proxy.mend();
+    until_streaming(&operator).await?;
+    tokio::time::sleep(QUIET).await;
+    let after_cut = proxy.bytes() - before;
+    let rows_after_cut = written.since(&operator).await?;
+
+    let before = proxy.bytes();
+    agent.kill();
+    let agent = agent::start("agent-0", &folder, proxy.address())?;
+    until_streaming(&operator).await?;
+    tokio::time::sleep(QUIET).await;
+    let after_restart = proxy.bytes() - before;
+    let rows_after_restart = written.since(&operator).await?;
+
+    let before = proxy.bytes();
+    agent.kill();
+    tables.execute("UPDATE kubesvc_resourceversion SET resourceversion = NULL, state = 'LISTING'").await?;
+    let agent = agent::start("agent-0", &folder, proxy.address())?;
+    until_number(&mut tables, SYNCED, 1, MAX_WAIT).await.map_err(|reason| operator.explain(&reason))?;
+    tokio::time::sleep(QUIET).await;
+    let after_list = proxy.bytes() - before;
+    let rows_after_list = written.since(&operator).await?;
+
+    // What was resumed follows the cluster.
+    let version = workloads.change(0, 0).await?;
+    let row = format!(
+        "SELECT count(*) FROM kubesvc_cache WHERE name = '{}' AND resource_version = '{version}'",
+        cluster::name(0)
+    );
+    until_number(&mut tables, &row, 1, MAX_WAIT).await.map_err(|reason| operator.explain(&reason))?;
+    agent.terminate(Duration::from_secs(20)).await?;
+    operator.stop().await?;
+
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+    let [full, cut, restart, list] =
+        [full, after_cut, after_restart, after_list].map(|bytes| bytes as f64 / 1024.0);
+    say(&format!(
+        "resume: {} KiB for the first list; {} after a cut, {} after a restart, {} after a list",
+        shown(full),
+        shown(cut),
+        shown(restart),
+        shown(list)
+    ));
+    let mut add = |what: &str, value: f64, wanted: Wanted| {
+        let what = format!("{} objects: {what}", options.objects);
+        report.add(Row::series("resume", &what, &Series::from_iter([value]), wanted));
+    };
+    add("first list, KiB between agent and hub", full, Wanted::Nothing);
+    add("cut of 30 s, KiB", cut, Wanted::AtMost(64.0));
+    add("restart of the agent, of the first list", restart / full, Wanted::AtMost(0.01));
+    add("forced list, of the first list", list / full, Wanted::AtMost(0.05));
+    let rows = [rows_after_cut, rows_after_restart, rows_after_list];
+    report.add(Row::exact("resume", "rows written in all three", rows, 0));
+    Ok(())
+}
+
+/// Waits until the hub says that the account's stream goes on where it was.
+async fn until_streaming(operator: &Operator<'_>) -> Result<(), String> {
+    try_eventually("a stream that goes on", MAX_WAIT, async || {
+        match operator.metric("kubesvc_cache_accounts{state=\"synced\"}").await? {
+            1 => Ok(()),
+            other => Err(format!("{other} accounts are synced")),
+        }
+    })
+    .await
+    .map_err(|reason| operator.explain(&reason))
+}
+
+/// Rows that the hub has written.
+struct Written(u64);
+
+impl Written {
+    async fn of(operator: &Operator<'_>) -> Result<Self, String> {
+        let written = operator.metric("kubesvc_cache_rows_written_total").await?;
+        Ok(Self(written + operator.metric("kubesvc_cache_rows_deleted_total").await?))
+    }
+
+    /// Rows written since the last call.
+    async fn since(&mut self, operator: &Operator<'_>) -> Result<u64, String> {
+        let before = std::mem::replace(self, Self::of(operator).await?);
+        Ok(self.0 - before.0)
+    }
+}
