@@ -1,13 +1,14 @@
 //! Resume: bytes between agent and hub after a cut, a restart of the agent and a forced list, compared with the first list
 //! of the same objects, none of which changed.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::{
     agent, cluster,
     latencies::until_number,
     operator::{Database, Operator},
     options::Options,
+    processes::Programs,
     progress::say,
     proxy::Proxy,
     report::{Report, Row, Wanted},
@@ -24,6 +25,12 @@ const CUT: Duration = Duration::from_secs(30);
 const QUIET: Duration = Duration::from_secs(5);
 const SYNCED: &str = "SELECT count(*) FROM kubesvc_resourceversion WHERE state = 'SYNCED'";
 
+const WAL: &str = "SELECT (pg_current_wal_lsn() - '0/0'::pg_lsn)::bigint";
+const DISK: &str =
+    "SELECT (pg_total_relation_size('kubesvc_cache') + pg_total_relation_size('kubesvc_cache_rel'))::bigint";
+const RELATIONS: &str = "SELECT count(*) FROM kubesvc_cache_rel";
+const MEGABYTE: f64 = 1024.0 * 1024.0;
+
 /// Runs the benchmark and adds its results to the report.
 ///
 /// # Errors
@@ -39,10 +46,19 @@ pub(crate) async fn run(options: &Options, world: &World, report: &mut Report) -
     let proxy = Proxy::start(&site.hub()).await?;
     let folder = Folder::new("bench-agent")?;
     let mut tables = Tables::connect(site.database()).await?;
+    let wal = tables.number(WAL).await?;
+    let begun = Instant::now();
     let agent = agent::start("agent-0", &folder, proxy.address())?;
+    let mut programs = vec![("operator", operator.id()), ("agent", agent.id())];
+    programs.extend(site.database_server());
+    let programs = Programs::new(&programs);
+    let cpu = programs.cpu()?;
     until_number(&mut tables, SYNCED, 1, MAX_WAIT)
         .await
         .map_err(|reason| format!("{}\n{}", operator.explain(&reason), agent.log_tail(12)))?;
+    let (seconds, cpu) = (begun.elapsed().as_secs_f64(), programs.cpu()?.since(&cpu));
+    report.cpu("start of an agent and first list", std::iter::once((seconds, &cpu)));
+    let cost = [tables.number(WAL).await? - wal, tables.number(DISK).await?, tables.number(RELATIONS).await?];
     tokio::time::sleep(QUIET).await;
     let full = proxy.bytes();
     let mut written = Written::of(&operator).await?;
@@ -93,11 +109,16 @@ pub(crate) async fn run(options: &Options, world: &World, report: &mut Report) -
         shown(restart),
         shown(list)
     ));
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+    let [wal, disk, relations] = cost.map(|number| number as f64);
     let mut add = |what: &str, value: f64, wanted: Wanted| {
         let what = format!("{} objects: {what}", options.objects);
         report.add(Row::series("resume", &what, &Series::from_iter([value]), wanted));
     };
     add("first list, KiB between agent and hub", full, Wanted::Nothing);
+    add("first list, MB of WAL", wal / MEGABYTE, Wanted::Nothing);
+    add("MB on disk, with relations and indexes", disk / MEGABYTE, Wanted::Nothing);
+    add("relations", relations, Wanted::Nothing);
     add("cut of 30 s, KiB", cut, Wanted::AtMost(64.0));
     add("restart of the agent, of the first list", restart / full, Wanted::AtMost(0.01));
     add("forced list, of the first list", list / full, Wanted::AtMost(0.05));

@@ -18,19 +18,23 @@ pub(crate) fn number(name: &str, default: usize, allowed: RangeInclusive<usize>)
     })
 }
 
-/// Reads a list of names, separated by commas; unset: all of them.
+/// Names of all benchmarks, of this program and of the other one: `make bench` runs both with the same selection.
+const NAMES: [&str; 13] =
+    ["p1", "p2", "p9", "start", "idle", "crowd", "replicas", "p3", "p8", "p4", "resume", "beside", "outage"];
+
+/// Reads a list of names, separated by commas; unset: all of them. Names of the other program's benchmarks are left out.
 ///
 /// # Errors
 ///
 /// The message names the variable, its value, and the allowed values.
 pub(crate) fn selection<T: Copy + Ord + fmt::Display>(name: &str, all: &[T]) -> Result<BTreeSet<T>, String> {
     let Some(value) = variable(name) else { return Ok(all.iter().copied().collect()) };
-    let one = |wanted: &str| {
-        let known = all.iter().copied().find(|known| known.to_string().eq_ignore_ascii_case(wanted));
-        known.ok_or_else(|| {
-            let names = all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            format!("{name} is {value:?}; it must be a list of {names}, separated by commas")
-        })
-    };
-    value.split(',').map(str::trim).filter(|name| !name.is_empty()).map(one).collect()
+    let wanted: Vec<&str> = value.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    let is_known = |one: &&&str| NAMES.iter().any(|known| known.eq_ignore_ascii_case(one));
+    if let Some(unknown) = wanted.iter().find(|one| !is_known(one)) {
+        let names = NAMES.join(", ");
+        return Err(format!("{name} has {unknown:?}; it must be a list of {names}, separated by commas"));
+    }
+    let is_wanted = |known: &&T| wanted.iter().any(|wanted| known.to_string().eq_ignore_ascii_case(wanted));
+    Ok(all.iter().filter(is_wanted).copied().collect())
 }

@@ -169,6 +169,18 @@ async fn deleted_row_stays_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn cached_objects_stay_where_a_deletion_says_so() {
+    let scene = Scene::new().await;
+    scene.projection.insert(one()).await.expect("inserted");
+    scene.projection.insert(row("two", "uid-2")).await.expect("inserted");
+    scene.projection.delete("uid-1", true).await.expect("deleted");
+    scene.projection.delete("uid-2", false).await.expect("deleted");
+    let writes = scene.fake.writes.lock();
+    let kept: Vec<_> = writes.iter().flat_map(|changes| &changes.kept_objects).collect();
+    assert_eq!(kept, ["uid-1"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_account_that_lost_its_name_gets_a_row_again_with_it() {
     let scene = Scene::new().await;
     scene.projection.insert(one()).await.expect("inserted");

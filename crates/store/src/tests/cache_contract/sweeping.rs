@@ -107,6 +107,27 @@ pub(crate) async fn swept_scope_leaves_what_another_one_covers(store: &CachedSto
     assert_eq!(held, [":.Pod", ":.Service", "b:.Pod"]);
 }
 
+pub(crate) async fn swept_and_deleted_objects_take_their_relations_along(
+    store: &CachedStore,
+    _: &CachedStore,
+) {
+    fenced(store, &["prod"]).await;
+    let mut rows = pods("prod", &["a", "b"], 4);
+    for row in &mut rows {
+        row.relations = vec![relation("shop", "applications"), relation("owner", "replicaSets")];
+    }
+    listed(store, "prod", &[("", "Pod"), ("b", "Pod")], rows).await;
+    let scopes = vec![ScopeChange::Removed(scope("", "Pod"))];
+    let deletes = vec!["prod:pod:b:p0".to_owned()];
+    commit(store, &AccountBatch { scopes, deletes, ..batch("prod", 1, 2) }).await;
+    // Namespace `b` is watched.
+    assert_eq!(sweep(store, &removed("prod", "", "Pod"), 3).await, 4);
+    let related = store.texts("SELECT rel1_id FROM kubesvc_cache_rel ORDER BY rel1_id").await;
+    let related: Vec<_> = related.into_iter().flatten().collect();
+    let left = ["prod:pod:b:p1", "prod:pod:b:p2", "prod:pod:b:p3"];
+    assert_eq!(related, left.into_iter().flat_map(|id| [id, id]).collect::<Vec<_>>());
+}
+
 pub(crate) async fn scope_that_is_watched_again_is_not_swept(store: &CachedStore, _: &CachedStore) {
     fenced(store, &["prod"]).await;
     listed(store, "prod", &[("", "Pod")], pods("prod", &["a"], 3)).await;
