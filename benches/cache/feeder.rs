@@ -7,8 +7,8 @@ use kubesvc_core::wire::{
     MAX_MESSAGE_BYTES,
     common::{Fence, Scope},
     events::{
-        Batch, Begin, CacheDown, CacheUp, Checkpoint, Event, Open, ScopeDeclaration, SyncStart, Synced, Want,
-        cache_down, cache_up,
+        Batch, Begin, CacheDown, CacheUp, Checkpoint, Event, Open, Ping, ScopeDeclaration, SyncStart, Synced,
+        Want, cache_down, cache_up,
     },
     ops::hub_frame,
 };
@@ -30,6 +30,8 @@ use kubesvc_testkit::{
 
 /// Maximum number of events in a batch, as the agent sends them: together with bodies of 4 KB, also the bytes of one.
 pub(crate) const BATCH_EVENTS: usize = (1 << 20) / BODY_BYTES;
+/// Credit of a stream to which nothing is lent, in bytes.
+const BASE_CREDIT: usize = 64 << 10;
 /// Maximum loan that the hub gives a stream, in bytes.
 const MAX_LOAN: usize = 4 << 20;
 /// Time limit for an answer of the hub.
@@ -183,7 +185,17 @@ impl Feeder {
             }
             self.answer().await?;
         }
-        Ok(())
+        self.give_back().await
+    }
+
+    /// Gives back what is lent and unused: the hub ends a stream that keeps it for a minute.
+    async fn give_back(&mut self) -> Result<()> {
+        self.send(cache_up::Frame::Ping(Ping { nonce: 1 })).await?;
+        // All credit for what is committed comes before the answer.
+        while !matches!(self.answer().await?, cache_down::Frame::Pong(_)) {}
+        self.credit = self.credit.min(BASE_CREDIT);
+        self.asked = false;
+        self.send(cache_up::Frame::Want(Want { bytes: 0 })).await
     }
 
     async fn send(&self, frame: cache_up::Frame) -> Result<()> {

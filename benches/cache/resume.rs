@@ -66,22 +66,25 @@ pub(crate) async fn run(options: &Options, world: &World, report: &mut Report) -
     let before = proxy.bytes();
     proxy.cut();
     tokio::time::sleep(CUT).await;
+    until_synced(&operator, 0).await?;
     proxy.mend();
-    until_streaming(&operator).await?;
+    until_synced(&operator, 1).await?;
     tokio::time::sleep(QUIET).await;
     let after_cut = proxy.bytes() - before;
     let rows_after_cut = written.since(&operator).await?;
 
     let before = proxy.bytes();
     agent.kill();
+    until_synced(&operator, 0).await?;
     let agent = agent::start("agent-0", &folder, proxy.address())?;
-    until_streaming(&operator).await?;
+    until_synced(&operator, 1).await?;
     tokio::time::sleep(QUIET).await;
     let after_restart = proxy.bytes() - before;
     let rows_after_restart = written.since(&operator).await?;
 
     let before = proxy.bytes();
     agent.kill();
+    until_synced(&operator, 0).await?;
     tables.execute("UPDATE kubesvc_resourceversion SET resourceversion = NULL, state = 'LISTING'").await?;
     let agent = agent::start("agent-0", &folder, proxy.address())?;
     until_number(&mut tables, SYNCED, 1, MAX_WAIT).await.map_err(|reason| operator.explain(&reason))?;
@@ -127,13 +130,11 @@ pub(crate) async fn run(options: &Options, world: &World, report: &mut Report) -
     Ok(())
 }
 
-/// Waits until the hub says that the account's stream goes on where it was.
-async fn until_streaming(operator: &Operator<'_>) -> Result<(), String> {
-    try_eventually("a stream that goes on", MAX_WAIT, async || {
-        match operator.metric("kubesvc_cache_accounts{state=\"synced\"}").await? {
-            1 => Ok(()),
-            other => Err(format!("{other} accounts are synced")),
-        }
+/// Waits until the hub streams this many accounts of which nothing has to be listed.
+async fn until_synced(operator: &Operator<'_>, wanted: u64) -> Result<(), String> {
+    try_eventually("streams as they should be", MAX_WAIT, async || {
+        let accounts = operator.metric("kubesvc_cache_accounts{state=\"synced\"}").await?;
+        if accounts == wanted { Ok(()) } else { Err(format!("{accounts} accounts are synced")) }
     })
     .await
     .map_err(|reason| operator.explain(&reason))
