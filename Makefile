@@ -41,6 +41,7 @@ model: ## Every order of steps of the protocol, in larger worlds than `make test
 
 bench: controlplane databases ## Ratios against raw API writes and a bare client; results go to docs/benchmarks.md
 	$(CARGO) bench --bench accounts
+	$(CARGO) bench --bench cache
 
 lint: $(DENY) ## Format, clippy, licences and versions of dependencies
 	$(CARGO) fmt --all --check

@@ -6,9 +6,9 @@
 //! | `p1.rs`, `p2.rs`, `p9.rs`, `start.rs`, `idle.rs`, `crowd.rs` | one benchmark each |
 //! | `replicas.rs`, `failover.rs`, `follower.rs` | several replicas |
 //! | `raw.rs`, `bare.rs` | the minimal clients |
-//! | `objects.rs`, `operator.rs` | accounts and their Secrets; the operator as a process |
-//! | `follow.rs`, `requests.rs`, `processes.rs` | the clock, the API server's request counters, the resource usage of processes |
-//! | `options.rs`, `progress.rs`, `statistics.rs`, `report.rs` | options and output |
+//! | `follow.rs`, `requests.rs` | the clock, the API server's request counters |
+//! | `options.rs` | what to measure, and how much |
+//! | `../shared` | what the benchmarks of the cache use too: accounts, programs, their resource usage, output |
 //!
 //! `BENCH_ACCOUNTS=1000`, `BENCH_ROUNDS=3` and `BENCH_ONLY=p1,p2,p9,start,idle,crowd,replicas` select the size and
 //! the benchmarks.
@@ -19,7 +19,8 @@ use kubesvc_testkit::{
     controlplane::{ControlPlane, StartOptions},
     kubeconfig::{self, Authority, Proof},
 };
-use options::{AT_ONCE, Benchmark, Options};
+use objects::AT_ONCE;
+use options::{Benchmark, Options};
 use report::Report;
 
 /// The allocator of the programs, so that memory figures are comparable.
@@ -27,10 +28,14 @@ use report::Report;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
+#[path = "shared/agent.rs"]
+mod agent;
 #[path = "accounts/bare.rs"]
 mod bare;
 #[path = "accounts/crowd.rs"]
 mod crowd;
+#[path = "shared/environment.rs"]
+mod environment;
 #[path = "accounts/failover.rs"]
 mod failover;
 #[path = "accounts/follow.rs"]
@@ -39,9 +44,10 @@ mod follow;
 mod follower;
 #[path = "accounts/idle.rs"]
 mod idle;
-#[path = "accounts/objects.rs"]
+#[path = "shared/objects.rs"]
 mod objects;
-#[path = "accounts/operator.rs"]
+#[expect(dead_code, reason = "the benchmarks of the cache use the rest")]
+#[path = "shared/operator.rs"]
 mod operator;
 #[path = "accounts/options.rs"]
 mod options;
@@ -51,21 +57,22 @@ mod p1;
 mod p2;
 #[path = "accounts/p9.rs"]
 mod p9;
-#[path = "accounts/processes.rs"]
+#[path = "shared/processes.rs"]
 mod processes;
-#[path = "accounts/progress.rs"]
+#[path = "shared/progress.rs"]
 mod progress;
 #[path = "accounts/raw.rs"]
 mod raw;
 #[path = "accounts/replicas.rs"]
 mod replicas;
-#[path = "accounts/report.rs"]
+#[expect(dead_code, reason = "the benchmarks of the cache use the rest")]
+#[path = "shared/report.rs"]
 mod report;
 #[path = "accounts/requests.rs"]
 mod requests;
 #[path = "accounts/start.rs"]
 mod start;
-#[path = "accounts/statistics.rs"]
+#[path = "shared/statistics.rs"]
 mod statistics;
 
 fn main() -> ExitCode {
@@ -102,6 +109,10 @@ fn main() -> ExitCode {
 /// Runs the benchmarks and returns the targets that were missed.
 async fn run() -> Result<Vec<String>, String> {
     let options = Options::from_environment()?;
+    if options.only.is_empty() {
+        // All that is selected is in the other program.
+        return Ok(Vec::new());
+    }
     let start = Instant::now();
     let mut report = Report::default();
     // Nothing connects to it: simulated agents only claim to.
@@ -133,7 +144,7 @@ async fn run() -> Result<Vec<String>, String> {
     }
     if options.is_whole() {
         let text = format!("{}\n{tables}", conditions(&options, start).await?);
-        eprintln!("written to {}", report::write(&text)?);
+        eprintln!("written to {}", report::write(report::ACCOUNTS, &text)?);
     } else {
         eprintln!("not written to docs/benchmarks.md: BENCH_ONLY leaves something out");
     }

@@ -3,7 +3,7 @@
 use std::{
     pin::Pin,
     process::{Command, ExitCode},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use futures::{StreamExt, TryStreamExt, stream};
@@ -12,10 +12,10 @@ use kubesvc_runtime::grpc::ops::operations_server::{Operations, OperationsServer
 use tonic::{Request, Response, Status, Streaming, transport::Server};
 
 use crate::{
-    objects::ZONE,
+    objects::{AT_ONCE, ZONE},
     operator::Site,
-    options::{AT_ONCE, Options},
-    processes::proportional,
+    options::Options,
+    processes::settled,
     progress::{Bar, say},
     report::{Report, Row, Wanted},
     statistics::Series,
@@ -33,13 +33,6 @@ use kubesvc_testkit::{
 
 /// Environment variable that makes this process the bare server, with its port as the value.
 const BARE: &str = "BENCH_BARE_SERVER";
-/// Interval between readings of memory, until it no longer falls.
-const SETTLE: Duration = Duration::from_secs(2);
-/// Smallest change of memory between two readings that counts as a fall, in MB: a hundredth of the allowance for a
-/// thousand agents.
-const STEADY: f64 = 0.25;
-/// Maximum time for memory to settle. The allocator returns unused memory within ten seconds.
-const SETTLED: Duration = Duration::from_secs(20);
 /// Memory that an idle agent may take beyond the bare server's connection, in KiB.
 const ALLOWED: f64 = 32.0;
 
@@ -118,20 +111,6 @@ async fn connection(process: u32, address: &str, count: usize) -> Result<f64, St
     #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
     let each = (after - before) * 1024.0 / count as f64;
     Ok(each)
-}
-
-/// Returns the memory of a process in MB, once it no longer falls.
-async fn settled(process: u32) -> Result<f64, String> {
-    let end = Instant::now() + SETTLED;
-    let mut last = proportional(process)?;
-    loop {
-        tokio::time::sleep(SETTLE).await;
-        let now = proportional(process)?;
-        if now > last - STEADY || Instant::now() > end {
-            return Ok(now);
-        }
-        last = now;
-    }
 }
 
 async fn connect(address: &str, number: usize) -> Result<SimulatedAgent, String> {

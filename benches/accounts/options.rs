@@ -1,9 +1,8 @@
 //! Options of the benchmarks, from the environment.
 
-use std::{collections::BTreeSet, env, fmt, str::FromStr};
+use std::{collections::BTreeSet, fmt};
 
-/// Maximum number of concurrent requests, equal to the operator's.
-pub(crate) const AT_ONCE: usize = 64;
+use crate::environment::{number, selection};
 
 /// A benchmark. The names are those of the targets in `docs/benchmarks.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,7 +65,7 @@ impl Options {
         Ok(Self {
             accounts: number("BENCH_ACCOUNTS", 1000, 1..=100_000)?,
             rounds: number("BENCH_ROUNDS", 3, 1..=100)?,
-            only: benchmarks()?,
+            only: selection("BENCH_ONLY", &ALL)?,
         })
     }
 
@@ -74,27 +73,4 @@ impl Options {
     pub(crate) fn is_whole(&self) -> bool {
         self.only.len() == ALL.len()
     }
-}
-
-fn variable(name: &str) -> Option<String> {
-    env::var(name).ok().filter(|value| !value.trim().is_empty())
-}
-
-fn number(name: &str, default: usize, allowed: std::ops::RangeInclusive<usize>) -> Result<usize, String> {
-    let Some(value) = variable(name) else { return Ok(default) };
-    usize::from_str(value.trim()).ok().filter(|number| allowed.contains(number)).ok_or_else(|| {
-        format!("{name} is {value:?}; it must be a number from {} to {}", allowed.start(), allowed.end())
-    })
-}
-
-fn benchmarks() -> Result<BTreeSet<Benchmark>, String> {
-    let Some(value) = variable("BENCH_ONLY") else { return Ok(ALL.into()) };
-    let one = |name: &str| {
-        ALL.into_iter().find(|known| known.to_string().eq_ignore_ascii_case(name)).ok_or_else(|| {
-            format!(
-                "BENCH_ONLY is {value:?}; it must be a list of p1, p2, p9, start, idle, crowd and replicas, such as p1,p9"
-            )
-        })
-    };
-    value.split(',').map(str::trim).filter(|name| !name.is_empty()).map(one).collect()
 }

@@ -1,19 +1,16 @@
 //! P9: activations through a real agent on a real target cluster, compared with a minimal client that makes the same
 //! requests.
 
-use std::{
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::{Api, Client, api::PostParams};
 use serde_json::json;
 
 use crate::{
-    bare,
+    agent, bare,
     follow::{Follow, max_wait},
-    objects::{self, Form, ZONE},
+    objects::{self, Form},
     operator::Site,
     options::Options,
     processes::{Cpu, Programs, peak_resident, proportional, sockets},
@@ -26,8 +23,6 @@ use kubesvc_testkit::{
     controlplane::{ControlPlane, StartOptions},
     folder::Folder,
     namespace::TestNamespace,
-    ports,
-    process::Process,
 };
 
 const GRACE: Duration = Duration::from_secs(30);
@@ -134,7 +129,7 @@ impl Pair {
         let operator = site.start()?;
         let folder = Folder::new("bench-agent")?;
         operator.listens().await?;
-        let agent = start_agent(&folder, &site.hub())?;
+        let agent = agent::start("agent-0", &folder, &site.hub())?;
         let mut programs = vec![("operator", operator.id()), ("agent", agent.id())];
         programs.extend(self.servers()?);
         let programs = Programs::new(&programs);
@@ -168,28 +163,6 @@ impl Pair {
         operator.stop().await?;
         Ok(run)
     }
-}
-
-fn start_agent(folder: &Folder, hub: &str) -> Result<Process, String> {
-    let settings = format!(
-        "clouddriver: {{grpc: '{hub}', insecure: true}}
-zoneId: {ZONE}
-server: {{host: 127.0.0.1, port: {}}}
-logging: {{level: info, format: json}}
-",
-        ports::free()
-    );
-    folder.write("armory-agent.yml", &settings)?;
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kubesvc-agent"));
-    command
-        .current_dir(folder.path())
-        .arg("--config-dir")
-        .arg(folder.path())
-        .env("AGENT_ID", "agent-0")
-        .env_remove("POD_NAME")
-        .env_remove("POD_NAMESPACE")
-        .env_remove("RUST_LOG");
-    Process::spawn("kubesvc-agent", &command, &folder.file("agent.log"))
 }
 
 /// Allows the reader to get, list and watch everything in the target.

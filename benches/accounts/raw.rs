@@ -11,8 +11,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::{
-    objects::{ZONE, each},
-    options::AT_ONCE,
+    objects::{AT_ONCE, ZONE, each},
     processes::{Cpu, Programs},
     progress::Bar,
 };

@@ -103,10 +103,10 @@ impl Controller {
                 self.set_finalizers(account, finalizers, "finalizer-remove").await
             }
             Action::InsertRow => self.insert_row(account).await,
-            Action::DeleteRows => {
+            Action::DeleteRows { keeps_objects } => {
                 let projection = &self.context.projection;
                 if account.is_being_deleted() {
-                    projection.delete(account.uid()).await?;
+                    projection.delete(account.uid(), keeps_objects).await?;
                 } else {
                     projection.release(account.uid()).await?;
                 }

@@ -160,7 +160,7 @@ impl Controller {
             return;
         }
         for (uid, name) in self.transient_states.forget(key) {
-            if let Err(error) = self.context.projection.delete(&uid).await {
+            if let Err(error) = self.context.projection.delete(&uid, false).await {
                 warn!(account = name, error = %chain(&error), "cannot delete the row of a deleted account; it stays until the next comparison");
             }
             let heirs = self.context.accounts.by_account_name(&name);

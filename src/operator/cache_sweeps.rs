@@ -19,15 +19,13 @@ use crate::informers::AccountIndex;
 use kubesvc_core::{KubesvcAccount, State};
 use kubesvc_runtime::background_tasks::{Outcome, TaskRegistry, TaskSpec};
 use kubesvc_store::account_projection::Projection;
-use kubesvc_store::{CacheStore, StoreError};
+use kubesvc_store::{CacheStore, StoreError, Swept};
 use plan::{SweepPlan, SweepStep};
 
 /// Interval between two passes.
 const INTERVAL: Duration = Duration::from_secs(10);
 /// Delay before the pass after one that left something.
 const CUT_OFF_DELAY: Duration = Duration::from_secs(1);
-/// Maximum number of rows deleted in one transaction.
-const MAX_ROWS: u32 = 1_000;
 /// Maximum number of scopes read in one pass.
 const MAX_SCOPES: u32 = 256;
 /// Maximum pause after a transaction. Usually it lasts as long as the transaction took, which leaves the database half
@@ -89,33 +87,37 @@ impl CacheSweeps {
         plan.add(removed.into_iter().map(SweepStep::Scope));
         while let Some(step) = plan.next() {
             let begun = Instant::now();
-            let swept = self.sweep(&step).await;
-            let has_more = self.unless_refused(swept, || format!("{step:?}"))?.unwrap_or_default();
-            if has_more {
-                plan.again(step);
+            let swept = self.sweep(&step, plan.limit.rows()).await;
+            let took = begun.elapsed();
+            let swept = self.unless_refused(swept, || format!("{step:?}"));
+            if let Some(swept) = swept.inspect_err(|_| plan.limit.halve())? {
+                plan.limit.record(took, usize::try_from(swept.rows).unwrap_or(usize::MAX));
+                if !swept.finished {
+                    plan.again(step);
+                }
             }
-            tokio::time::sleep(begun.elapsed().min(MAX_PAUSE)).await;
+            tokio::time::sleep(took.min(MAX_PAUSE)).await;
         }
         Ok(())
     }
 
-    /// Runs one transaction. Returns whether something is left.
-    async fn sweep(&self, step: &SweepStep) -> Result<bool, StoreError> {
-        let (rows, has_more) = match step {
+    /// Runs one transaction.
+    async fn sweep(&self, step: &SweepStep, limit: usize) -> Result<Swept, StoreError> {
+        let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+        let swept = match step {
             SweepStep::Scope(scope) => {
-                let sweep = |term| self.store.sweep_scope(term, scope, MAX_ROWS);
-                let swept = self.projection.under_term(sweep).await?;
-                (swept.rows, !swept.finished)
+                let sweep = |term| self.store.sweep_scope(term, scope, limit);
+                self.projection.under_term(sweep).await?
             }
             SweepStep::Events(account) => {
                 let before = oldest_ms(Timestamp::now(), self.event_lifetime);
-                let sweep = |term| self.store.sweep_events(term, account, before, MAX_ROWS);
+                let sweep = |term| self.store.sweep_events(term, account, before, limit);
                 let rows = self.projection.under_term(sweep).await?;
-                (rows, rows >= u64::from(MAX_ROWS))
+                Swept { rows, finished: rows < u64::from(limit) }
             }
         };
-        self.swept_rows.inc_by(rows);
-        Ok(has_more)
+        self.swept_rows.inc_by(swept.rows);
+        Ok(swept)
     }
 
     /// Leaves out what the database refuses, so that it does not block the rest.

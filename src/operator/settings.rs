@@ -183,6 +183,7 @@ pub(super) fn policy(settings: &OperatorSettings) -> LifecyclePolicy {
         orphan_grace: accounts.orphan_grace.as_secs(),
         operation_wait: settings.operation_wait.as_secs().max(1),
         account_cleanup: settings.account_cleanup.as_secs(),
+        clean_unused_accounts: settings.cache.clean_unused_accounts,
         offers: settings.agents.offers,
         agent_wins: accounts.agent_wins,
     }

@@ -52,7 +52,10 @@ pub enum Action {
     /// Insert the account's row, and wait until it is committed.
     InsertRow,
     /// Delete the account's rows, and wait until that is committed.
-    DeleteRows,
+    DeleteRows {
+        /// Whether its cached objects stay, for the next account of its name.
+        keeps_objects: bool,
+    },
     /// Read and vet the credential, so that the next observation knows it.
     ResolveCredential,
     /// Read the sessions of the account's zone from the API server, so that the next observation knows those that a watch

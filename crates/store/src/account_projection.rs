@@ -164,12 +164,13 @@ impl Projection {
         }
     }
 
-    /// Deletes all rows of an account, and returns when that is committed. A queued row of this uid is dropped, and
-    /// later ones are ignored. After an error the deletion stays queued, like [`Projection::insert`].
-    pub async fn delete(&self, uid: &str) -> Result<(), StoreError> {
+    /// Deletes all rows of an account, and returns when that is committed. Its cached objects are swept later, or stay
+    /// for the next account of its name. A queued row of this uid is dropped, and later ones are ignored. After an
+    /// error the deletion stays queued, like [`Projection::insert`].
+    pub async fn delete(&self, uid: &str, keeps_objects: bool) -> Result<(), StoreError> {
         self.may_write()?;
         let (done, wait) = oneshot::channel();
-        self.state.lock().delete(uid, done);
+        self.state.lock().delete(uid, keeps_objects, done);
         self.written(wait).await
     }
 

@@ -11,6 +11,7 @@
 use async_trait::async_trait;
 
 use super::{BatchClaim, FenceCheck, StoreError, Term};
+pub use kubesvc_core::cache::keys::ScopeKey;
 use kubesvc_core::{AgentId, CachingEpoch};
 
 mod limits;
@@ -144,17 +145,6 @@ pub enum ScopeChange {
         /// The reason; `None`: it is read again.
         problem: Option<String>,
     },
-}
-
-/// What is watched: a kind of a group, in one namespace or in all.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ScopeKey {
-    /// The namespace; empty: all.
-    pub namespace: String,
-    /// The API group; empty: core.
-    pub group: String,
-    /// The kind, such as `ReplicaSet`.
-    pub kind: String,
 }
 
 /// A scope that begins to be watched.

@@ -39,6 +39,9 @@ pub(super) trait Dialect: Sized + Send + Sync + 'static {
         "DELETE FROM kubesvc_cache WHERE id IN (SELECT id FROM kubesvc_cache WHERE ",
         " ORDER BY namespace, id LIMIT ?)",
     );
+    /// The same of a statement that deletes the relations of those rows; `None` where it is as fast to leave them to the
+    /// foreign key.
+    const DELETE_THEIR_RELATIONS: Option<(&'static str, &'static str)> = None;
 
     /// Maps a driver error to what it means for the caller.
     fn classify(error: sqlx::Error) -> StoreError;

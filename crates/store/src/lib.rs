@@ -29,6 +29,7 @@ pub use error::{Malformed, StoreError};
 pub use fences::{BatchClaim, Fence, FenceCheck, FenceStore, RaiseOutcome, StoredFence};
 pub use leader_terms::{Term, TermStore};
 pub use namespaces::{MAX_NAMESPACES, NamespaceList, NamespaceStore};
+pub use row_limit::RowLimit;
 pub use sql::pools::PoolSettings;
 
 pub mod account_projection;
@@ -45,6 +46,7 @@ mod migrations;
 mod mysql;
 mod namespaces;
 mod postgres;
+mod row_limit;
 mod sql;
 mod sqlite;
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The programs of a control plane, found or built once from the pinned Go module in `controlplane/`; the judge of GitOps
 //! health, Helm, promtool with a reader of PromQL, and the checkers of renders and workflows, built once from the modules in
-//! `tests/gitops/`, `tests/helm/`, `tests/promtool/` and `tests/lint/`.
+//! `tests/gitops/`, `tests/helm/`, `tests/promtool/` and `tests/lint/`; for the benchmarks alone, a cache of client-go, from
+//! `tests/informer/`.
 
 use std::{
     fs::File,
@@ -28,6 +29,7 @@ pub struct Assets {
 /// Result for the whole process, including an error: finding takes a moment, building takes minutes.
 static FOUND: OnceLock<Result<Assets, String>> = OnceLock::new();
 static JUDGE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+static INFORMER_FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
 static HELM_FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
 static PROMETHEUS: OnceLock<Result<PrometheusTools, String>> = OnceLock::new();
 static CHECKERS_FOUND: OnceLock<Result<Checkers, String>> = OnceLock::new();
@@ -63,6 +65,18 @@ pub fn gitops_judge() -> Result<PathBuf, String> {
         cached(&module, &GITOPS_JUDGE)
     };
     JUDGE.get_or_init(build_it).clone()
+}
+
+/// Builds the cache of client-go that benchmarks compare the agent with, unless the cache folder contains it.
+///
+/// Blocks. Call it from async code only where blocking is allowed.
+///
+/// # Errors
+///
+/// The message says what is missing and which command installs it.
+pub fn informer() -> Result<PathBuf, String> {
+    let build_it = || cached(&Module::read("tests/informer", &["go.sum", "main.go"])?, &INFORMER);
+    INFORMER_FOUND.get_or_init(build_it).clone()
 }
 
 /// Builds Helm, unless the cache folder contains it.
@@ -212,6 +226,9 @@ const GITOPS_JUDGE: Program = Program {
     version_args: &[],
     skew: 0,
 };
+
+const INFORMER: Program =
+    Program { name: "informer", package: ".", module: "k8s.io/client-go", version_args: &[], skew: 0 };
 
 const HELM: Program = Program {
     name: "helm",

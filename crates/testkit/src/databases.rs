@@ -23,6 +23,10 @@ use full::SMALL_MARIADB;
 pub use programs::children;
 use programs::{command, find, run};
 
+const USUAL_MARIADB: [&str; 2] = ["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=32M"];
+const DURABLE_MARIADB: [&str; 2] = ["--innodb-buffer-pool-size=1G", "--innodb-log-file-size=512M"];
+const USUAL_POSTGRESQL: [&str; 2] = ["fsync=off", "shared_buffers=16MB"];
+const DURABLE_POSTGRESQL: [&str; 2] = ["max_wal_size=4GB", "shared_buffers=1GB"];
 const START: Duration = Duration::from_secs(60);
 const END: Duration = Duration::from_secs(30);
 /// Another process may take a port before it is bound.
@@ -41,6 +45,17 @@ pub enum Kind {
     PostgreSql,
 }
 
+/// How much room a server has, and whether its commits are on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Size {
+    /// Little, without fsync.
+    Usual,
+    /// So little that [`Server::fill`] can use it up.
+    Small,
+    /// Enough for a benchmark, with fsync.
+    Durable,
+}
+
 /// A server on a port of 127.0.0.1. Killed on drop, or when the test process ends.
 #[derive(Debug)]
 pub struct Server {
@@ -50,8 +65,7 @@ pub struct Server {
     port: u16,
     data: PathBuf,
     folder: Folder,
-    /// Whether its space is limited for [`Server::fill`].
-    small: bool,
+    size: Size,
 }
 
 static MARIADB: OnceCell<Server> = OnceCell::const_new();
@@ -76,7 +90,7 @@ pub async fn shared(kind: Kind) -> &'static Server {
 ///
 /// The message names the missing program and its Debian package, or contains the last output of the server.
 pub async fn own(kind: Kind) -> Result<Server, String> {
-    own_with(kind, false).await
+    own_with(kind, Size::Usual).await
 }
 
 /// Like [`own`], with so little space that [`Server::fill`] can use it up.
@@ -85,16 +99,25 @@ pub async fn own(kind: Kind) -> Result<Server, String> {
 ///
 /// Same as [`own`].
 pub async fn own_small(kind: Kind) -> Result<Server, String> {
-    own_with(kind, true).await
+    own_with(kind, Size::Small).await
 }
 
-async fn own_with(kind: Kind, small: bool) -> Result<Server, String> {
+/// Starts a server for a benchmark: with room for its data in memory, and with commits that are on disk.
+///
+/// # Errors
+///
+/// Same as [`own`].
+pub async fn own_durable(kind: Kind) -> Result<Server, String> {
+    own_with(kind, Size::Durable).await
+}
+
+async fn own_with(kind: Kind, size: Size) -> Result<Server, String> {
     let folder = Folder::new(match kind {
         Kind::MariaDb => "mariadb",
         Kind::PostgreSql => "postgresql",
     })?;
     let data = folder.file("data");
-    let server = Server { process: Mutex::new(None), kind, port: 0, data, folder, small };
+    let server = Server { process: Mutex::new(None), kind, port: 0, data, folder, size };
     server.install()?;
     server.on_a_free_port().await
 }
@@ -175,9 +198,12 @@ impl Server {
                     "--skip-log-bin",
                     "--skip-name-resolve",
                 ]);
-                server.args(["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=32M"]);
+                server.args(match self.size {
+                    Size::Durable => DURABLE_MARIADB,
+                    Size::Usual | Size::Small => USUAL_MARIADB,
+                });
                 server.args(["--performance-schema=OFF", "--max-connections=300"]);
-                if self.small {
+                if self.size == Size::Small {
                     server.args(SMALL_MARIADB);
                 }
                 server.arg(format!("--datadir={}", self.data.display())).arg(format!("--port={}", self.port));
@@ -189,12 +215,14 @@ impl Server {
                 let settings = [
                     "listen_addresses=127.0.0.1",
                     "unix_socket_directories=",
-                    "fsync=off",
-                    "shared_buffers=16MB",
                     "max_connections=200",
                     "wal_level=replica",
                 ];
-                server.args(settings.iter().flat_map(|setting| ["-c", setting]));
+                let settings = settings.into_iter().chain(match self.size {
+                    Size::Durable => DURABLE_POSTGRESQL,
+                    Size::Usual | Size::Small => USUAL_POSTGRESQL,
+                });
+                server.args(settings.flat_map(|setting| ["-c", setting]));
             }
         }
         let process = Process::spawn(&format!("{:?}", self.kind), &server, &self.folder.file("log"))?;
@@ -315,7 +343,8 @@ impl Server {
     pub async fn standby(&self) -> Result<Self, String> {
         let folder = Folder::new("postgresql-standby")?;
         let data = folder.file("data");
-        let copy = Self { process: Mutex::new(None), kind: self.kind, port: 0, data, folder, small: false };
+        let copy =
+            Self { process: Mutex::new(None), kind: self.kind, port: 0, data, folder, size: Size::Usual };
         let mut backup = copy.command("pg_basebackup")?;
         let from = format!("host=127.0.0.1 port={} user={USER}", self.port);
         backup.env("PGPASSWORD", PASSWORD).args(["--write-recovery-conf", "--checkpoint=fast", "--no-sync"]);

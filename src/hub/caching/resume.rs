@@ -9,7 +9,7 @@ use kubesvc_core::wire::common::Fence;
 use kubesvc_core::wire::events::{Resume, ScopeCheckpoint};
 use kubesvc_store::{ScopeKey, ScopeState, StoredScope};
 
-use super::scopes::{DeclaredScope, ns_group_kind};
+use super::scopes::DeclaredScope;
 
 /// Maximum size of the scopes in one frame, in bytes; the rest of the frame has less than 1 KiB.
 pub(crate) const MAX_FRAME_BYTES: usize = 255 * 1024;
@@ -72,7 +72,7 @@ impl<'s> StoredScopes<'s> {
             .by_key
             .iter()
             .filter(|(key, stored)| stored.state != ScopeState::Removed && !known.contains(*key));
-        let mut others: Vec<_> = others.map(|(key, _)| ns_group_kind(key)).collect();
+        let mut others: Vec<_> = others.map(|(key, _)| key.to_string()).collect();
         others.sort_unstable();
         others
     }
@@ -114,14 +114,14 @@ pub(crate) fn frames(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hub::caching::scopes::{DeclaredScopes, parse_ns_group_kind};
+    use crate::hub::caching::scopes::DeclaredScopes;
     use kubesvc_core::wire::common::Scope;
     use kubesvc_core::wire::events::ScopeDeclaration;
 
     const NOW_MS: i64 = 1_000_000;
 
     fn declared(id: u32, key: &str) -> Arc<DeclaredScope> {
-        let key = parse_ns_group_kind(key).expect("a scope");
+        let key: ScopeKey = key.parse().expect("a scope");
         let scope = Scope { namespace: key.namespace, group: key.group, kind: key.kind, ..Scope::default() };
         let (shape, filter) = ("shape".to_owned(), "filter".to_owned());
         let declaration = ScopeDeclaration { scope_id: id, scope: Some(scope), shape, filter };
@@ -130,7 +130,7 @@ mod tests {
 
     fn stored(key: &str) -> StoredScope {
         StoredScope {
-            key: parse_ns_group_kind(key).expect("a scope"),
+            key: key.parse().expect("a scope"),
             resource_version: Some("77".into()),
             state: ScopeState::Synced,
             cached_kind: "kind".into(),

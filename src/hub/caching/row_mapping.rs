@@ -94,11 +94,11 @@ pub(crate) fn decode<R>(
     format: BodyFormat,
     receipt: R,
 ) -> (DecodedBatch<R>, Vec<LeftOut>) {
-    let mut left_out = Vec::new();
+    let (mut left_out, mut bodies) = (Vec::new(), Bodies::new(format));
     let mut changes = Vec::with_capacity(batch.events.len());
     for AcceptedEvent { scope, event, .. } in batch.events {
         let change = match scope.rows(&batch.account, mapper) {
-            Ok(rows) => change(&**rows, event, format, &mut left_out).map_err(LeftOut::Row),
+            Ok(rows) => change(&**rows, event, &mut bodies, &mut left_out).map_err(LeftOut::Row),
             Err(why) => Err(LeftOut::Scope(scope.scope.clone(), why)),
         };
         match change {
@@ -140,7 +140,7 @@ pub(crate) fn decode<R>(
 fn change(
     rows: &dyn ScopeRows,
     mut event: Event,
-    format: BodyFormat,
+    bodies: &mut Bodies,
     left_out: &mut Vec<LeftOut>,
 ) -> Result<(String, RowChange), MappingError> {
     if event.op() == Operation::Delete {
@@ -150,7 +150,7 @@ fn change(
         return Ok((id, RowChange::Delete(DeletedObject { kind, namespace, name, resource_version, uid })));
     }
     let body = match event.body.take() {
-        Some(Body::Blob(blob)) => stored_body(blob, format).unwrap_or_else(|why| {
+        Some(Body::Blob(blob)) => bodies.stored(blob).unwrap_or_else(|why| {
             let (namespace, name) = (event.namespace.clone(), event.name.clone());
             left_out.push(LeftOut::Body { namespace, name, why });
             ObjectBody::Omitted
@@ -164,25 +164,45 @@ fn change(
     Ok((row.id.clone(), RowChange::Upsert(row)))
 }
 
-/// The body as it is stored. Its size was checked when the batch was taken.
-fn stored_body(blob: Blob, format: BodyFormat) -> Result<ObjectBody, BodyError> {
-    let is_compressed = blob.encoding() == Encoding::Zstd;
-    let size = usize::try_from(blob.size).unwrap_or(usize::MAX);
-    match format {
-        BodyFormat::Zstd if is_compressed => Ok(ObjectBody::Zstd(blob.data)),
-        BodyFormat::Zstd => {
-            zstd::bulk::compress(&blob.data, ZSTD_LEVEL).map(ObjectBody::Zstd).map_err(BodyError::Compress)
+/// The bodies of a batch, as they are stored. What decompresses them is made once: it takes longer to make than to use.
+struct Bodies {
+    format: BodyFormat,
+    decompressor: Option<zstd::bulk::Decompressor<'static>>,
+}
+
+impl Bodies {
+    fn new(format: BodyFormat) -> Self {
+        Self { format, decompressor: None }
+    }
+
+    /// The body as it is stored. Its size was checked when the batch was taken.
+    fn stored(&mut self, blob: Blob) -> Result<ObjectBody, BodyError> {
+        let is_compressed = blob.encoding() == Encoding::Zstd;
+        match self.format {
+            BodyFormat::Zstd if is_compressed => Ok(ObjectBody::Zstd(blob.data)),
+            BodyFormat::Zstd => zstd::bulk::compress(&blob.data, ZSTD_LEVEL)
+                .map(ObjectBody::Zstd)
+                .map_err(BodyError::Compress),
+            BodyFormat::Text => {
+                let json = if is_compressed {
+                    let size = usize::try_from(blob.size).unwrap_or(usize::MAX);
+                    self.decompress(&blob.data, size).map_err(BodyError::Decompress)?
+                } else {
+                    blob.data
+                };
+                String::from_utf8(json)
+                    .map(ObjectBody::Text)
+                    .map_err(|error| BodyError::NotText(error.utf8_error()))
+            }
         }
-        BodyFormat::Text => {
-            let json = if is_compressed {
-                zstd::bulk::decompress(&blob.data, size).map_err(BodyError::Decompress)?
-            } else {
-                blob.data
-            };
-            String::from_utf8(json)
-                .map(ObjectBody::Text)
-                .map_err(|error| BodyError::NotText(error.utf8_error()))
-        }
+    }
+
+    fn decompress(&mut self, data: &[u8], size: usize) -> std::io::Result<Vec<u8>> {
+        let decompressor = match &mut self.decompressor {
+            Some(decompressor) => decompressor,
+            none => none.insert(zstd::bulk::Decompressor::new()?),
+        };
+        decompressor.decompress(data, size)
     }
 }
 
@@ -203,9 +223,9 @@ mod tests {
     #[test]
     fn a_body_is_stored_as_text_or_as_zstd_however_it_was_sent() {
         for sent in [blob(Encoding::Raw, JSON.to_vec()), blob(Encoding::Zstd, compressed())] {
-            let text = stored_body(sent.clone(), BodyFormat::Text).expect("it is text");
+            let text = Bodies::new(BodyFormat::Text).stored(sent.clone()).expect("it is text");
             assert_eq!(text, ObjectBody::Text("{\"kind\":\"Pod\"}".into()));
-            match stored_body(sent, BodyFormat::Zstd) {
+            match Bodies::new(BodyFormat::Zstd).stored(sent) {
                 Ok(ObjectBody::Zstd(data)) => {
                     assert_eq!(zstd::bulk::decompress(&data, 100).expect("it is whole"), JSON);
                 }
@@ -217,14 +237,14 @@ mod tests {
     #[test]
     fn a_body_with_more_content_than_it_says_is_not_decompressed() {
         let data = zstd::bulk::compress(&vec![b' '; 1 << 20], 1).expect("it compresses");
-        let error = stored_body(blob(Encoding::Zstd, data), BodyFormat::Text);
+        let error = Bodies::new(BodyFormat::Text).stored(blob(Encoding::Zstd, data));
         assert!(matches!(error, Err(BodyError::Decompress(_))), "{error:?}");
     }
 
     #[test]
     fn a_body_that_is_no_text_is_named_without_its_contents() {
         let error =
-            stored_body(blob(Encoding::Raw, vec![b'a', 0xff]), BodyFormat::Text).expect_err("no text");
+            Bodies::new(BodyFormat::Text).stored(blob(Encoding::Raw, vec![b'a', 0xff])).expect_err("no text");
         let left_out = LeftOut::Body { namespace: "ns".into(), name: "one".into(), why: error };
         assert_eq!(
             kubesvc_runtime::telemetry::errors::chain(&left_out),

@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use kubesvc_core::cache::keys::{ScopeKey, ScopeKeyError};
 use kubesvc_core::wire::common::Scope;
 use kubesvc_core::wire::events::ScopeDeclaration;
-use kubesvc_store::ScopeKey;
 
 use super::row_mapping::{MappingError, RowMapper, ScopeRows};
 
@@ -30,8 +30,10 @@ pub(crate) enum ScopeError {
     TooMany,
     #[error("scope {0} was not declared")]
     Undeclared(u32),
-    #[error("{0:?} names no scope; expected <namespace>:<group>.<Kind>")]
-    NoScope(String),
+    #[error("a problem is about a scope without a kind")]
+    NoProblemKind,
+    #[error(transparent)]
+    NoScope(#[from] ScopeKeyError),
 }
 
 /// A scope as the agent watches it.
@@ -46,7 +48,7 @@ pub(crate) struct DeclaredScope {
 
 impl fmt::Debug for DeclaredScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "scope {} {}", self.id, ns_group_kind(&self.key))
+        write!(f, "scope {} {}", self.id, self.key)
     }
 }
 
@@ -55,25 +57,6 @@ impl PartialEq for DeclaredScope {
         let parts = |scope: &Self| (scope.id, scope.scope.clone(), scope.shape.clone(), scope.filter.clone());
         parts(self) == parts(other)
     }
-}
-
-/// Returns the identity of a scope.
-pub(crate) fn key_of(scope: &Scope) -> ScopeKey {
-    ScopeKey { namespace: scope.namespace.clone(), group: scope.group.clone(), kind: scope.kind.clone() }
-}
-
-/// Writes a scope as `<namespace>:<group>.<Kind>`.
-pub(crate) fn ns_group_kind(key: &ScopeKey) -> String {
-    format!("{}:{}.{}", key.namespace, key.group, key.kind)
-}
-
-/// Reads a scope from `<namespace>:<group>.<Kind>`.
-pub(crate) fn parse_ns_group_kind(text: &str) -> Result<ScopeKey, ScopeError> {
-    let parsed = text.split_once(':').and_then(|(namespace, kind)| {
-        let (group, kind) = kind.rsplit_once('.').filter(|(_, kind)| !kind.is_empty())?;
-        Some(ScopeKey { namespace: namespace.into(), group: group.into(), kind: kind.into() })
-    });
-    parsed.ok_or_else(|| ScopeError::NoScope(text.chars().take(100).collect()))
 }
 
 impl DeclaredScope {
@@ -86,7 +69,7 @@ impl DeclaredScope {
         if filter.len() > MAX_DIGEST_BYTES {
             return Err(ScopeError::Filter(id, filter.len()));
         }
-        Ok(Self { id, key: key_of(&scope), scope, shape, filter, rows: OnceLock::new() })
+        Ok(Self { id, key: ScopeKey::from(&scope), scope, shape, filter, rows: OnceLock::new() })
     }
 
     /// What names the scope's rows; made once.
@@ -114,7 +97,7 @@ impl DeclaredScopes {
         let scope = Arc::new(DeclaredScope::new(declaration)?);
         match self.by_id.get(&scope.id) {
             Some(before) if before.key != scope.key => {
-                let (before, now) = (ns_group_kind(&before.key), ns_group_kind(&scope.key));
+                let (before, now) = (before.key.to_string(), scope.key.to_string());
                 return Err(ScopeError::Renumbered { id: scope.id, before, now });
             }
             None if self.by_id.len() >= MAX_SCOPES => return Err(ScopeError::TooMany),
@@ -157,18 +140,6 @@ mod tests {
     fn declaration(id: u32, namespace: &str, kind: &str) -> ScopeDeclaration {
         let scope = Scope { kind: kind.into(), namespace: namespace.into(), ..Scope::default() };
         ScopeDeclaration { scope_id: id, scope: Some(scope), shape: "s".into(), filter: String::new() }
-    }
-
-    #[test]
-    fn a_scope_is_written_and_read_with_and_without_group_and_namespace() {
-        for text in [":.Pod", "ns:.Pod", ":apps.Deployment", "ns:networking.k8s.io.Ingress"] {
-            assert_eq!(parse_ns_group_kind(text).map(|key| ns_group_kind(&key)).as_deref(), Ok(text));
-        }
-        let key = parse_ns_group_kind("ns:networking.k8s.io.Ingress").expect("it is one");
-        assert_eq!((&*key.group, &*key.kind), ("networking.k8s.io", "Ingress"));
-        for text in ["", "Pod", "ns:Pod", "ns:apps."] {
-            assert!(parse_ns_group_kind(text).is_err(), "{text}");
-        }
     }
 
     #[test]

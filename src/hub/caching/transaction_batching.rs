@@ -7,25 +7,18 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
-use std::time::Duration;
 
 use indexmap::IndexMap;
 
 use kubesvc_core::{AgentId, CachingEpoch};
-use kubesvc_store::{AccountBatch, BatchClaim, ObjectRow, ScopeChange};
+use kubesvc_store::{AccountBatch, BatchClaim, ObjectRow, RowLimit, ScopeChange};
 
-/// Maximum number of rows in a transaction of several batches.
-const MAX_ROWS: usize = 500;
-/// Number of rows below which the limit is not lowered.
-const MIN_ROWS: usize = 32;
+/// Maximum number of rows in a transaction of several batches, two full ones; fewer where transactions take long.
+pub(crate) const MAX_ROWS: usize = 512;
 /// Maximum size of the bodies in a transaction of several batches, in bytes.
 const MAX_BODY_BYTES: usize = 2 * 1024 * 1024;
 /// Maximum number of accounts in a transaction.
 const MAX_ACCOUNTS: usize = 64;
-/// Duration of a transaction above which the next one has half as many rows.
-const MAX_DURATION: Duration = Duration::from_millis(250);
-/// Duration of a full transaction below which the next one has twice as many rows.
-const SHORT_DURATION: Duration = Duration::from_millis(100);
 
 /// The batches of an account on one stream, from its Begin on. Unique in this process.
 pub(crate) type LaneId = u64;
@@ -266,7 +259,7 @@ impl<R> TransactionDraft<R> {
     /// Whether a batch of this size fits. The first one always does.
     pub(crate) fn has_room_for(&self, size: BatchSize, limit: &RowLimit) -> bool {
         self.is_empty()
-            || (self.size.rows + size.rows <= limit.rows
+            || (self.size.rows + size.rows <= limit.rows()
                 && self.size.body_bytes + size.body_bytes <= MAX_BODY_BYTES
                 && self.parts.len() < MAX_ACCOUNTS)
     }
@@ -285,34 +278,6 @@ impl<R> TransactionDraft<R> {
     pub(crate) fn take(&mut self, is_open: impl Fn(LaneId) -> bool) -> Vec<AccountPart<R>> {
         let Self { parts, .. } = std::mem::take(self);
         parts.into_values().filter(|part| is_open(part.lane)).collect()
-    }
-}
-
-/// Maximum number of rows in a transaction, by the time that earlier ones took.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RowLimit {
-    rows: usize,
-}
-
-impl Default for RowLimit {
-    fn default() -> Self {
-        Self { rows: MAX_ROWS }
-    }
-}
-
-impl RowLimit {
-    /// Records a transaction with this number of rows.
-    pub(crate) fn record(&mut self, took: Duration, rows: usize) {
-        if took > MAX_DURATION {
-            self.halve();
-        } else if took < SHORT_DURATION && rows * 2 > self.rows {
-            self.rows = (self.rows * 2).min(MAX_ROWS);
-        }
-    }
-
-    /// Halves the limit, as after a transaction that did not end in time.
-    pub(crate) fn halve(&mut self) {
-        self.rows = (self.rows / 2).max(MIN_ROWS);
     }
 }
 

@@ -15,7 +15,7 @@ use tracing::warn;
 use super::account_delivery::AcceptedBatch;
 use super::row_mapping::decode;
 use super::transaction_batching::{
-    AccountPart, DeletedObject, LaneId, PartReceipts, QueuedBatch, RowLimit, ShardQueue, TransactionDraft,
+    AccountPart, DeletedObject, LaneId, MAX_ROWS, PartReceipts, QueuedBatch, ShardQueue, TransactionDraft,
 };
 use super::{Caching, LaneOutcome, Mailbox, REQUEST_TIMEOUT, retry_delay, with_timeout};
 use crate::cache_changes::{ChangeOperation, CommittedChange};
@@ -23,7 +23,7 @@ use kubesvc_core::AgentId;
 use kubesvc_runtime::crash_points;
 use kubesvc_runtime::shutdown::spawn_named;
 use kubesvc_runtime::telemetry::errors::chain;
-use kubesvc_store::{AccountBatch, BatchOutcome, FenceCheck, StoreError};
+use kubesvc_store::{AccountBatch, BatchOutcome, FenceCheck, RowLimit, StoreError};
 
 /// Time limit for the running transaction when the hub stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
@@ -87,7 +87,7 @@ impl Shard {
 /// Runs a shard until it is stopped.
 pub(super) async fn run(caching: Arc<Caching>, shard: usize, stop: CancellationToken) {
     let queue = &caching.shards[shard];
-    let (mut draft, mut limit) = (TransactionDraft::default(), RowLimit::default());
+    let (mut draft, mut limit) = (TransactionDraft::default(), RowLimit::at_most(MAX_ROWS));
     let mut running: Option<AbortOnDropHandle<RowLimit>> = None;
     while !stop.is_cancelled() {
         while let Some(batch) = queue.take(&draft, &limit) {

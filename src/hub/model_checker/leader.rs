@@ -76,7 +76,7 @@ impl ModelWorld {
         };
         match action {
             Action::InsertRow => self.write_row(replica, Some(number_of(seen.uid()))),
-            Action::DeleteRows => self.write_row(replica, None),
+            Action::DeleteRows { .. } => self.write_row(replica, None),
             Action::ReadSessions => {
                 let epoch = seen.status_or_default().epoch;
                 self.replicas[replica].agents = self.agents.clone();

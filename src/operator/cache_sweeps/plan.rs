@@ -2,9 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use kubesvc_store::RemovedScope;
+use kubesvc_store::{RemovedScope, RowLimit};
 
-/// Maximum number of transactions of a pass: about 100,000 rows.
+/// Maximum number of rows deleted in one transaction; fewer where transactions take long.
+const MAX_ROWS: usize = 1_000;
+/// Maximum number of transactions of a pass: at most 100,000 rows.
 pub(super) const MAX_STEPS: u32 = 100;
 /// Maximum number of accounts whose scopes are marked in a pass.
 const MAX_MARKED: usize = 32;
@@ -23,7 +25,7 @@ pub(super) enum SweepStep {
 }
 
 /// The order of steps under one lead.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct SweepPlan {
     /// Number of the pass, from 1.
     pass: u64,
@@ -32,6 +34,20 @@ pub(super) struct SweepPlan {
     steps: VecDeque<SweepStep>,
     /// By uid: number of marks so far, and the pass of the next one.
     marked: HashMap<String, (u32, u64)>,
+    /// Maximum number of rows of the next transaction.
+    pub(super) limit: RowLimit,
+}
+
+impl Default for SweepPlan {
+    fn default() -> Self {
+        Self {
+            pass: 0,
+            left: 0,
+            steps: VecDeque::new(),
+            marked: HashMap::new(),
+            limit: RowLimit::at_most(MAX_ROWS),
+        }
+    }
 }
 
 impl SweepPlan {

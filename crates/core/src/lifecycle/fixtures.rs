@@ -412,6 +412,11 @@ impl ObservationFixture {
         self
     }
 
+    pub(super) fn cleaning_unused_accounts(mut self) -> Self {
+        self.policy.clean_unused_accounts = true;
+        self
+    }
+
     pub(super) fn after(mut self, ticks: Tick) -> Self {
         self.now += ticks;
         self

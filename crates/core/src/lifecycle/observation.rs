@@ -26,6 +26,8 @@ pub struct LifecyclePolicy {
     pub operation_wait: Tick,
     /// How long a zone that was found by asking, or one with static accounts, may be without agents.
     pub account_cleanup: Tick,
+    /// Whether the cached objects of an account go too where it goes because no agent is left that has it in its file.
+    pub clean_unused_accounts: bool,
     /// Whether a zone may offer to take an account that names none.
     pub offers: bool,
     /// Whether an account of an agent's own file has its name before a declared one.
@@ -42,6 +44,7 @@ impl Default for LifecyclePolicy {
             orphan_grace: 30,
             operation_wait: 30,
             account_cleanup: 600,
+            clean_unused_accounts: false,
             offers: true,
             agent_wins: false,
         }

@@ -48,7 +48,6 @@ pub(crate) struct RefusalRule {
 /// [`Use::Refused`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Capability {
-    Lifecycle,
     Streaming,
     Operations,
     Migration,
@@ -58,7 +57,6 @@ impl Capability {
     /// Its name in the reference table.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Lifecycle => "lifecycle",
             Self::Streaming => "streaming",
             Self::Operations => "operations",
             Self::Migration => "migration",

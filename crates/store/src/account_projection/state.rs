@@ -153,18 +153,18 @@ impl ProjectionState {
         Ok(())
     }
 
-    pub(super) fn delete(&mut self, uid: &str, done: Done) {
+    pub(super) fn delete(&mut self, uid: &str, keeps_objects: bool, done: Done) {
         self.deleted.insert(uid);
-        self.want_deleted(uid, DELETED, done);
+        self.want_deleted(uid, DesiredRow::Gone { keeps_objects }, DELETED, done);
     }
 
     /// Deletes the row of an account that lives on: it may be inserted again.
     pub(super) fn release(&mut self, uid: &str, done: Done) {
-        self.want_deleted(uid, RELEASED, done);
+        self.want_deleted(uid, DesiredRow::Gone { keeps_objects: false }, RELEASED, done);
     }
 
     /// Drops a queued row of a uid with this reason, and queues the deletion of its row.
-    fn want_deleted(&mut self, uid: &str, why: &'static str, done: Done) {
+    fn want_deleted(&mut self, uid: &str, want: DesiredRow, why: &'static str, done: Done) {
         self.refused.remove(uid);
         if let Some(row) = self.waiting.get(uid).and_then(|job| job.want.row()) {
             let answer = Err(column_limits::refused(row, why));
@@ -172,7 +172,7 @@ impl ProjectionState {
                 job.answer(&answer);
             }
         }
-        self.want(uid, DesiredRow::Gone, Some(done));
+        self.want(uid, want, Some(done));
     }
 
     /// Takes up to `most` jobs to be written together, each name once. Rows that the table already holds are done.
@@ -191,14 +191,14 @@ impl ProjectionState {
                     self.waiting.insert(uid, job);
                     continue;
                 }
-                DesiredRow::Gone if tasks.len() == most => {
+                DesiredRow::Gone { .. } if tasks.len() == most => {
                     self.waiting.insert(uid, job);
                     continue;
                 }
                 DesiredRow::Row(_) if self.known.contains_key(&uid) => WriteKind::Update,
                 DesiredRow::Row(_) => WriteKind::Insert,
                 DesiredRow::Adopt(_) => WriteKind::Adopt,
-                DesiredRow::Gone => WriteKind::Delete,
+                DesiredRow::Gone { .. } => WriteKind::Delete,
             };
             self.flying.insert(uid.clone(), job.want.clone());
             tasks.push(WriteTask { uid, kind, job });
@@ -339,7 +339,7 @@ impl ProjectionState {
         for uid in strays {
             // Not remembered as deleted: if the list was incomplete, the next upsert restores it.
             let (done, wait) = oneshot::channel();
-            self.want(&uid, DesiredRow::Gone, Some(done));
+            self.want(&uid, DesiredRow::Gone { keeps_objects: false }, Some(done));
             tasks.push((WriteKind::Delete, wait));
         }
         tasks

@@ -60,7 +60,7 @@ impl Scene {
 
     fn delete(&self, uid: &'static str) -> JoinHandle<Result<(), StoreError>> {
         let projection = Arc::clone(&self.projection);
-        tokio::spawn(async move { projection.delete(uid).await })
+        tokio::spawn(async move { projection.delete(uid, false).await })
     }
 
     fn commits(&self) -> usize {
@@ -161,11 +161,23 @@ async fn deleted_row_stays_deleted() {
     assert!(scene.projection.insert(updated(one(), 5)).await.is_err());
     scene.settle().await;
     assert_eq!(scene.fake.rows(), []);
-    scene.projection.delete("uid-1").await.expect("again");
-    scene.projection.delete("uid-none").await.expect("none is success");
+    scene.projection.delete("uid-1", false).await.expect("again");
+    scene.projection.delete("uid-none", false).await.expect("none is success");
     // The name is free for another object.
     scene.projection.insert(row("one", "uid-2")).await.expect("inserted");
     assert_eq!(scene.fake.rows(), [row("one", "uid-2")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cached_objects_stay_where_a_deletion_says_so() {
+    let scene = Scene::new().await;
+    scene.projection.insert(one()).await.expect("inserted");
+    scene.projection.insert(row("two", "uid-2")).await.expect("inserted");
+    scene.projection.delete("uid-1", true).await.expect("deleted");
+    scene.projection.delete("uid-2", false).await.expect("deleted");
+    let writes = scene.fake.writes.lock();
+    let kept: Vec<_> = writes.iter().flat_map(|changes| &changes.kept_objects).collect();
+    assert_eq!(kept, ["uid-1"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -175,7 +187,7 @@ async fn an_account_that_lost_its_name_gets_a_row_again_with_it() {
     scene.projection.release("uid-1").await.expect("deleted");
     assert_eq!((scene.projection.fact("uid-1", "one"), scene.fake.rows()), (RowFact::Absent, vec![]));
     scene.projection.insert(row("one", "uid-2")).await.expect("the name is free");
-    scene.projection.delete("uid-2").await.expect("deleted");
+    scene.projection.delete("uid-2", false).await.expect("deleted");
     scene.projection.insert(one()).await.expect("the name is free again");
     scene.projection.upsert(updated(one(), 2));
     scene.settle().await;
@@ -213,7 +225,7 @@ async fn an_outage_loses_nothing_and_is_seen() {
     assert_eq!(scene.projection.fact("uid-1", ""), RowFact::Unavailable);
     // Nobody is kept waiting now.
     scene.projection.insert(row("four", "uid-4")).await.expect_err("it is down");
-    scene.projection.delete("uid-2").await.expect_err("it is down");
+    scene.projection.delete("uid-2", false).await.expect_err("it is down");
     for times in 0..1_000 {
         scene.projection.upsert(updated(one(), times));
     }
@@ -323,7 +335,7 @@ async fn repair_undoes_what_was_done_by_hand() {
         scene.projection.insert(row).await.expect("inserted");
     }
     assert_eq!(scene.projection.repair(expected).await.expect("repaired"), Repair::default());
-    scene.projection.delete("uid-gone").await.expect("deleted");
+    scene.projection.delete("uid-gone", false).await.expect("deleted");
     scene.fake.set(updated(one(), 7));
     scene.fake.table.lock().remove("two");
     scene.fake.set(row("stray", "uid-stray"));
@@ -408,7 +420,7 @@ async fn foreign_row_is_adopted() {
     assert_eq!(scene.fake.rows(), [row("prod", "uid-1")]);
     scene.projection.adopt(row("prod", "uid-1")).await.expect("the vendor's table may have it still");
     assert_eq!(scene.fake.commits.load(Ordering::SeqCst), 2);
-    scene.projection.delete("uid-1").await.expect("deleted");
+    scene.projection.delete("uid-1", false).await.expect("deleted");
     scene.projection.adopt(row("prod", "uid-1")).await.expect_err("the account is deleted");
 }
 

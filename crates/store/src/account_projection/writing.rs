@@ -130,7 +130,10 @@ impl Projection {
             match &task.job.want {
                 DesiredRow::Row(row) => changes.puts.push(Arc::clone(row)),
                 DesiredRow::Adopt(row) => changes.adopts.push(Arc::clone(row)),
-                DesiredRow::Gone => changes.deletes.push(task.uid.clone()),
+                DesiredRow::Gone { keeps_objects } => {
+                    changes.deletes.push(task.uid.clone());
+                    changes.kept_objects.extend(keeps_objects.then(|| task.uid.clone()));
+                }
             }
         }
         let pass = |points: [&'static str; 4]| {
@@ -155,14 +158,17 @@ pub(super) enum DesiredRow {
     Row(Arc<AccountRow>),
     /// Like `Row`, replacing a foreign row of that name.
     Adopt(Arc<AccountRow>),
-    Gone,
+    /// No row; the cached objects may stay for the next account of the name.
+    Gone {
+        keeps_objects: bool,
+    },
 }
 
 impl DesiredRow {
     pub(super) fn row(&self) -> Option<&Arc<AccountRow>> {
         match self {
             Self::Row(row) | Self::Adopt(row) => Some(row),
-            Self::Gone => None,
+            Self::Gone { .. } => None,
         }
     }
 

@@ -75,7 +75,7 @@ pub(super) fn unfit_change(batch: &AccountBatch, change: &ScopeChange) -> Option
         ScopeChange::Removed(_) | ScopeChange::Problem { .. } => [none; 3],
     };
     let scope = change.scope();
-    let ns_group_kind = scope.ns_group_kind();
+    let ns_group_kind = scope.to_string();
     first_unfit(
         [
             ("account", Some(batch.account.as_str()), 255),
@@ -87,9 +87,8 @@ pub(super) fn unfit_change(batch: &AccountBatch, change: &ScopeChange) -> Option
         .chain(more),
     )
     .or_else(|| {
-        ScopeKey::parse(&ns_group_kind)
-            .is_none_or(|parsed| parsed != *scope)
-            .then(|| "its namespace, group or kind is no name".to_owned())
+        let is_same = ns_group_kind.parse::<ScopeKey>().is_ok_and(|parsed| parsed == *scope);
+        (!is_same).then(|| "its namespace, group or kind is no name".to_owned())
     })
 }
 

@@ -199,6 +199,10 @@ pub(super) async fn write<'b, D: Dialect>(
 /// Deletes objects with their relations.
 pub(super) async fn delete<D: Dialect>(session: &mut Session<'_, D>, ids: &[&str]) -> Result<(), StoreError> {
     for piece in session.dialect.pieces(ids, |_| 0) {
+        if D::DELETE_THEIR_RELATIONS.is_some() {
+            let relations = Statement::new("DELETE FROM kubesvc_cache_rel WHERE rel1_id ").one_of(piece);
+            session.execute(relations).await?;
+        }
         session.execute(Statement::new("DELETE FROM kubesvc_cache WHERE id ").one_of(piece)).await?;
     }
     Ok(())

@@ -241,6 +241,6 @@ fn fence_holder<D: Dialect>(row: &RowOf<D>) -> Result<FenceHolder, sqlx::Error> 
 
 fn removed_scope<D: Dialect>(row: &RowOf<D>) -> Result<Option<RemovedScope>, sqlx::Error> {
     let account = String::required::<D::Database>(row, 0)?;
-    let key = ScopeKey::parse(&String::required::<D::Database>(row, 1)?);
-    Ok(key.map(|key| RemovedScope { account, key }))
+    let key = String::required::<D::Database>(row, 1)?.parse::<ScopeKey>();
+    Ok(key.ok().map(|key| RemovedScope { account, key }))
 }

@@ -4,8 +4,6 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use sha2::{Digest as _, Sha256};
-
 use super::Relation;
 use super::limits::{report, unfit_relation};
 use super::objects::Object;
@@ -16,6 +14,7 @@ use crate::sql::Session;
 use crate::sql::driver::{ColumnValue as _, Value};
 use crate::sql::statement::ColumnType::Text;
 use crate::sql::statement::{SqlTable, Statement};
+use kubesvc_core::cache::keys::rel_hash;
 
 /// `kubesvc_cache_rel`.
 pub(crate) const RELATIONS: SqlTable = SqlTable {
@@ -38,20 +37,6 @@ struct Related<'b> {
     hash: String,
     from_id: &'b str,
     relation: &'b Relation,
-}
-
-/// Value of `rel_hash`: the first 128 bits of a SHA-256, in hexadecimal.
-fn rel_hash(from_id: &str, to_id: &str, to_type: &str) -> String {
-    let digest = Sha256::new()
-        .chain_update(from_id)
-        .chain_update([0])
-        .chain_update(to_id)
-        .chain_update([0])
-        .chain_update(to_type)
-        .finalize();
-    let mut hash = hex::encode(digest);
-    hash.truncate(32);
-    hash
 }
 
 /// The relations of these objects that fit, by hash; the others are reported.
@@ -141,17 +126,4 @@ fn values<'v>(one: &'v Related<'_>) -> Vec<Value<'v>> {
         one.relation.from_type.as_str().into(),
         one.relation.to_type.as_str().into(),
     ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::rel_hash;
-
-    #[test]
-    fn hash_is_stable_and_tells_the_parts_apart() {
-        // `printf 'a\0b\0c' | sha256sum | cut -c-32`
-        assert_eq!(rel_hash("a", "b", "c"), "8badde10c760e9b702defb4b5e225de7");
-        assert_ne!(rel_hash("ab", "", "c"), rel_hash("a", "b", "c"));
-        assert_ne!(rel_hash("a", "bc", ""), rel_hash("a", "b", "c"));
-    }
 }

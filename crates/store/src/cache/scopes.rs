@@ -45,26 +45,6 @@ pub(crate) const SCOPES: SqlTable = SqlTable {
     ours: None,
 };
 
-impl ScopeKey {
-    /// Value of `ns_group_kind`: `NAMESPACE:GROUP.KIND`, with an empty group for core.
-    pub fn ns_group_kind(&self) -> String {
-        format!("{}:{}.{}", self.namespace, self.group, self.kind)
-    }
-
-    /// Parses a value of `ns_group_kind`; `None` if it is none.
-    pub fn parse(ns_group_kind: &str) -> Option<Self> {
-        let (namespace, group_kind) = ns_group_kind.split_once(':')?;
-        let (group, kind) = group_kind.rsplit_once('.')?;
-        let key = Self { namespace: namespace.into(), group: group.into(), kind: kind.into() };
-        (!kind.is_empty() && !key.group.contains(':') && !key.kind.contains(':')).then_some(key)
-    }
-
-    /// Value of `kubesvc_resourceversion.id`.
-    pub(super) fn id(&self, account: &str) -> String {
-        format!("{account}:{}", self.ns_group_kind())
-    }
-}
-
 impl ScopeChange {
     /// The scope that changes.
     pub fn scope(&self) -> &ScopeKey {
@@ -230,7 +210,7 @@ impl<'b> Changes<'b> {
     /// Adds the changes of a batch, and reports those that fit no database.
     pub(super) fn add(&mut self, at: usize, batch: &'b AccountBatch, reports: &mut Vec<String>) {
         for change in &batch.scopes {
-            let id = change.scope().id(&batch.account);
+            let id = change.scope().row_id(&batch.account);
             match unfit_change(batch, change) {
                 Some(why) => reports.push(report(SCOPES.name, &id, "left unchanged", &why)),
                 None => self.0.entry(id).or_default().push((at, change)),
@@ -264,7 +244,7 @@ impl<'b> Changes<'b> {
                 batch = *at;
             }
             if let Some(scope) = scope.filter(|scope| before.as_ref() != Some(scope)) {
-                let ns_group_kind = scope.stored.key.ns_group_kind();
+                let ns_group_kind = scope.stored.key.to_string();
                 let account = batches[batch].account.as_str();
                 changed.push(Changed { batch, account, id: id.to_owned(), ns_group_kind, scope });
             }
@@ -324,7 +304,7 @@ fn select<D: Dialect>(condition: &str) -> Statement<D> {
 /// Reads a scope with the id of its row; `None` if its key was edited by hand and names no scope. Such a row counts as
 /// missing, and is written over when the scope is added.
 fn read<D: Dialect>(row: &RowOf<D>) -> Result<Option<(String, Scope)>, sqlx::Error> {
-    let Some(key) = ScopeKey::parse(&String::required::<D::Database>(row, 3)?) else { return Ok(None) };
+    let Ok(key) = String::required::<D::Database>(row, 3)?.parse::<ScopeKey>() else { return Ok(None) };
     let stored = StoredScope {
         key,
         cached_kind: String::required::<D::Database>(row, 4)?,

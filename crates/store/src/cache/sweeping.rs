@@ -47,7 +47,7 @@ impl<D: Dialect> Transaction<D> for SweepScope<'_> {
         leader_terms::hold(session, self.term).await?;
         let RemovedScope { account, key } = self.scope;
         let uid = lock_fence(session, account).await?;
-        let id = key.id(account);
+        let id = key.row_id(account);
         let removed =
             Statement::new(&format!("SELECT kind FROM {} WHERE id = ? AND state = 'REMOVED'", SCOPES.name))
                 .bind(id.as_str());
@@ -58,17 +58,18 @@ impl<D: Dialect> Transaction<D> for SweepScope<'_> {
         let rows = if covered("") || (!key.namespace.is_empty() && covered(&key.namespace)) {
             0
         } else {
-            let (begin, end) = D::DELETE_SOME_OBJECTS;
-            let mut delete = Statement::new(begin)
-                .text("account = ? AND kind = ?")
-                .bind(account.as_str())
-                .bind(cached_kind.as_str());
-            if !key.namespace.is_empty() {
-                delete = delete.text(" AND namespace = ?").bind(key.namespace.as_str());
-            } else if !watched.is_empty() {
-                delete = delete.text(" AND NOT (namespace ").one_of(&watched).text(")");
-            }
-            session.execute(delete.text(end).bind(i64::from(self.limit))).await?
+            let condition = |delete: Statement<D>| {
+                let delete = delete.text("account = ? AND kind = ?");
+                let delete = delete.bind(account.as_str()).bind(cached_kind.as_str());
+                if !key.namespace.is_empty() {
+                    delete.text(" AND namespace = ?").bind(key.namespace.as_str())
+                } else if !watched.is_empty() {
+                    delete.text(" AND NOT (namespace ").one_of(&watched).text(")")
+                } else {
+                    delete
+                }
+            };
+            delete_some(session, condition, self.limit).await?
         };
         let finished = rows < u64::from(self.limit);
         if finished {
@@ -94,16 +95,26 @@ impl<D: Dialect> Transaction<D> for SweepEvents<'_> {
     async fn run(&self, session: &mut Session<'_, D>) -> Result<u64, StoreError> {
         leader_terms::hold(session, self.term).await?;
         lock_fence(session, self.account).await?;
-        let (begin, end) = D::DELETE_SOME_OBJECTS;
-        let delete = Statement::new(begin)
-            .text("account = ? AND kind = ? AND last_updated < ?")
-            .bind(self.account)
-            .bind(EVENT_KIND)
-            .bind(self.older_than_ms)
-            .text(end)
-            .bind(i64::from(self.limit));
-        session.execute(delete).await
+        let condition = |delete: Statement<D>| {
+            let delete = delete.text("account = ? AND kind = ? AND last_updated < ?");
+            delete.bind(self.account).bind(EVENT_KIND).bind(self.older_than_ms)
+        };
+        delete_some(session, condition, self.limit).await
     }
+}
+
+/// Deletes at most `limit` of the objects that a condition selects, with their relations. Returns how many.
+async fn delete_some<D: Dialect>(
+    session: &mut Session<'_, D>,
+    condition: impl Fn(Statement<D>) -> Statement<D>,
+    limit: u32,
+) -> Result<u64, StoreError> {
+    let statement =
+        |(begin, end): (&str, &str)| condition(Statement::new(begin)).text(end).bind(i64::from(limit));
+    if let Some(relations) = D::DELETE_THEIR_RELATIONS {
+        session.execute(statement(relations)).await?;
+    }
+    session.execute(statement(D::DELETE_SOME_OBJECTS)).await
 }
 
 /// Adds the clause that locks the selected rows.

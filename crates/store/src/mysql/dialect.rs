@@ -28,8 +28,14 @@ impl Dialect for MySql {
     type Database = Db;
 
     const ROW_LOCK: Option<&'static str> = Some("FOR UPDATE");
+    // Without the id in the order: an index over that would be longer than InnoDB allows, and all rows would be sorted.
     const DELETE_SOME_OBJECTS: (&'static str, &'static str) =
-        ("DELETE FROM kubesvc_cache WHERE ", " ORDER BY namespace, id LIMIT ?");
+        ("DELETE FROM kubesvc_cache WHERE ", " ORDER BY namespace LIMIT ?");
+    // A foreign key deletes row by row, which takes four times as long.
+    const DELETE_THEIR_RELATIONS: Option<(&'static str, &'static str)> = Some((
+        "DELETE r FROM kubesvc_cache_rel r JOIN (SELECT id FROM kubesvc_cache WHERE ",
+        " ORDER BY namespace LIMIT ?) c ON r.rel1_id = c.id",
+    ));
     const INSERT_LEADER: &'static str = "INSERT IGNORE INTO kubesvc_locks (name) VALUES ('leader')";
 
     fn classify(error: sqlx::Error) -> StoreError {

@@ -17,7 +17,7 @@ use crate::sql::driver::{ColumnValue as _, Value};
 use crate::sql::statement::{self, ColumnType, SqlTable, Statement};
 use crate::url::ServerAddress;
 
-const MAX_ROWS_PER_STATEMENT: usize = 500;
+const MAX_ROWS_PER_STATEMENT: usize = 512;
 const MAX_BYTES_PER_STATEMENT: usize = 2 << 20;
 
 fn type_name(of: ColumnType) -> &'static str {

@@ -48,6 +48,7 @@ macro_rules! contract_tests {
             basis_comes_in_pages, scopes_of_a_deleted_account_are_removed_unless_its_objects_stay,
             scopes_are_removed_only_while_no_agent_is_named,
             swept_scope_leaves_what_another_one_covers, scope_that_is_watched_again_is_not_swept,
+            swept_and_deleted_objects_take_their_relations_along,
             sweep_of_an_ended_term_deletes_nothing, old_events_are_swept,
             concurrent_writers_of_one_batch_write_it_once, writer_of_an_ended_epoch_writes_nothing_beside_the_next,
             former_account_of_a_name_takes_nothing_from_the_next,

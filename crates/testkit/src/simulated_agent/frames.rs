@@ -27,6 +27,8 @@ pub struct Introduction {
     pub accounts_held: Vec<AccountRef>,
     /// uid of kube-system in the cluster that the agent runs in; may be empty.
     pub cluster_uid: String,
+    /// Optional behaviour that the agent announces.
+    pub capabilities: Vec<String>,
 }
 
 impl Introduction {
@@ -39,6 +41,7 @@ impl Introduction {
             connect_seq: 1,
             accounts_held: Vec::new(),
             cluster_uid: String::new(),
+            capabilities: Vec::new(),
         }
     }
 
@@ -54,6 +57,7 @@ impl Introduction {
             protocol_max: PROTOCOL_VERSION,
             accounts_held: self.accounts_held.iter().map(held).collect(),
             cluster_uid: self.cluster_uid.clone(),
+            capabilities: self.capabilities.clone(),
             ..Hello::default()
         }
     }

@@ -8,7 +8,7 @@ use kubesvc_core::wire::events::{Batch, Event, ScopeProblem, SyncStart, Synced};
 use kubesvc_store::{ScopeChange, ScopeKey};
 
 use super::{AccountDelivery, DeliveryError};
-use crate::hub::caching::scopes::{DeclaredScope, ScopeError, key_of, parse_ns_group_kind};
+use crate::hub::caching::scopes::{DeclaredScope, ScopeError};
 use crate::hub::caching::transaction_batching::{BatchSize, LaneId};
 
 /// Maximum length of a list's key, in bytes: a ULID.
@@ -62,8 +62,9 @@ impl AccountDelivery {
     pub(super) fn accept(&mut self, batch: Batch, size: BatchSize) -> Result<Accepted, DeliveryError> {
         let uid = Arc::clone(&self.uid);
         let of_scope = |why| DeliveryError::Scope { uid: Arc::clone(&uid), why };
-        let removed: Vec<_> = batch.removed.iter().map(|text| parse_ns_group_kind(text)).collect();
-        let removed = removed.into_iter().collect::<Result<Vec<_>, _>>().map_err(of_scope)?;
+        let removed: Vec<_> =
+            batch.removed.iter().map(|text| text.parse().map_err(ScopeError::NoScope)).collect();
+        let removed = removed.into_iter().collect::<Result<Vec<ScopeKey>, _>>().map_err(of_scope)?;
         let mut changes: Vec<_> = removed
             .iter()
             .cloned()
@@ -166,8 +167,8 @@ impl AccountDelivery {
 
 fn problem_change(problem: ScopeProblem) -> Result<ScopeChange, ScopeError> {
     let scope = problem.scope.filter(|scope| !scope.kind.is_empty());
-    let scope = scope.ok_or_else(|| ScopeError::NoScope("a problem without a kind".to_owned()))?;
+    let scope = scope.ok_or_else(|| ScopeError::NoProblemKind)?;
     let message = problem.failure.map(|failure| failure.message).filter(|message| !message.is_empty());
     let problem = message.map(|message| message.chars().take(MAX_PROBLEM_CHARS).collect());
-    Ok(ScopeChange::Problem { scope: key_of(&scope), problem })
+    Ok(ScopeChange::Problem { scope: ScopeKey::from(&scope), problem })
 }

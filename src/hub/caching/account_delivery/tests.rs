@@ -8,8 +8,6 @@ use kubesvc_core::wire::events::{
 };
 use kubesvc_store::{ScopeChange, ScopeKey, ScopeState, StoredScope};
 
-use crate::hub::caching::scopes::parse_ns_group_kind;
-
 const KEY: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAA";
 const LATER_KEY: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAB";
 
@@ -28,7 +26,7 @@ fn fence() -> Option<Fence> {
 }
 
 fn key(text: &str) -> ScopeKey {
-    parse_ns_group_kind(text).expect("a scope")
+    text.parse().expect("a scope")
 }
 
 fn stored(kind: &str, rv: Option<&str>) -> StoredScope {
@@ -254,7 +252,7 @@ fn a_batch_that_breaks_the_protocol_closes_the_stream_and_names_the_account() {
     );
     assert_eq!(
         refused(&|batch| batch.removed = vec!["Pod".into()]),
-        "the scopes of account u cannot be taken: \"Pod\" names no scope; expected <namespace>:<group>.<Kind>"
+        "the scopes of account u cannot be taken: \"Pod\" names no scope: <namespace>:<group>.<Kind> is expected"
     );
     let unnamed = |batch: &mut Batch| batch.events = vec![Event { name: String::new(), ..deleted(1) }];
     assert_eq!(

@@ -118,7 +118,7 @@ fn parts_of_closed_lanes_are_not_written() {
 
 #[test]
 fn a_transaction_takes_one_batch_of_any_size_and_more_up_to_its_limits() {
-    let limit = RowLimit::default();
+    let limit = RowLimit::at_most(MAX_ROWS);
     let mut draft = TransactionDraft::default();
     let huge = BatchSize { rows: 9999, body_bytes: 100 * MAX_BODY_BYTES };
     assert!(draft.has_room_for(huge, &limit), "one batch at least");
@@ -131,26 +131,6 @@ fn a_transaction_takes_one_batch_of_any_size_and_more_up_to_its_limits() {
         draft.add(decoded(&other.to_string(), other + 10, (0, 1), SMALL));
     }
     assert!(!draft.has_room_for(BatchSize::default(), &limit), "it has 64 accounts");
-}
-
-#[test]
-fn a_slow_transaction_halves_the_rows_and_short_full_ones_double_them() {
-    let mut limit = RowLimit::default();
-    let rows = |limit: RowLimit| limit.rows;
-    limit.record(MAX_DURATION, 500);
-    assert_eq!(rows(limit), 500, "that is its aim");
-    for expected in [250, 125, 62, 32, 32] {
-        limit.record(MAX_DURATION + Duration::from_millis(1), 1);
-        assert_eq!(rows(limit), expected);
-    }
-    limit.record(Duration::from_millis(1), 5);
-    assert_eq!(rows(limit), 32, "it was not full");
-    for expected in [64, 128, 256, 500, 500] {
-        limit.record(Duration::from_millis(1), rows(limit));
-        assert_eq!(rows(limit), expected);
-    }
-    limit.halve();
-    assert_eq!(rows(limit), 250);
 }
 
 proptest! {
@@ -179,7 +159,7 @@ proptest! {
             queue.push(QueuedBatch { lane, size, payload: batch });
         }
         let (mut rows, mut committed) = (HashMap::new(), [0_i64; 3]);
-        let (mut limit, mut slow) = (RowLimit { rows: 4 }, slow.into_iter());
+        let (mut limit, mut slow) = (RowLimit::at_most(4), slow.into_iter());
         while queue.next_size().is_some() {
             let mut draft = TransactionDraft::default();
             while queue.next_size().is_some_and(|size| draft.has_room_for(size, &limit)) {

@@ -207,7 +207,8 @@ impl Sim {
             name_is_held: false,
         };
         let decision = decide(&observation);
-        if row == RowFact::Foreign && matches!(decision.action, Some(Action::InsertRow | Action::DeleteRows))
+        if row == RowFact::Foreign
+            && matches!(decision.action, Some(Action::InsertRow | Action::DeleteRows { .. }))
         {
             return Err("somebody else's row was touched".to_owned());
         }
@@ -224,10 +225,10 @@ impl Sim {
             // The database refuses a row over one that is not ours.
             Action::InsertRow if self.foreign => {}
             Action::InsertRow if self.database && !deposed => self.row = Some(seen.uid().to_owned()),
-            Action::DeleteRows if self.database && !deposed => {
+            Action::DeleteRows { .. } if self.database && !deposed => {
                 self.row.take_if(|row| row == seen.uid());
             }
-            Action::InsertRow | Action::DeleteRows => {}
+            Action::InsertRow | Action::DeleteRows { .. } => {}
             Action::ReadSessions => self.memory.sessions_are_read = true,
             write => {
                 let version = |one: &KubesvcAccount| one.metadata.resource_version.clone();

@@ -16,7 +16,7 @@ pub(super) fn delete_row_left_behind(facts: &Facts<'_>) -> Option<Verdict> {
         return None;
     }
     let is_left = facts.observation.row == RowFact::Present;
-    Some(if is_left { Action::DeleteRows.into() } else { Verdict::NOTHING })
+    Some(if is_left { Action::DeleteRows { keeps_objects: false }.into() } else { Verdict::NOTHING })
 }
 
 /// Takes the grant back.
@@ -61,11 +61,22 @@ pub(super) fn revoke_again(facts: &Facts<'_>) -> Option<Verdict> {
 /// Deletes the row, when no zone has the grant.
 pub(super) fn delete_row(facts: &Facts<'_>) -> Option<Verdict> {
     let is_there = facts.status.phase() == GrantPhase::None && facts.observation.row == RowFact::Present;
-    is_there.then(|| Action::DeleteRows.into())
+    is_there.then(|| Action::DeleteRows { keeps_objects: waits_for_its_agents(facts) }.into())
 }
 
 /// Takes the finalizer off, when no zone has the grant and there is no row of ours. Whether there is one must be known.
 pub(super) fn remove_finalizer(facts: &Facts<'_>) -> Option<Verdict> {
     let is_gone = matches!(facts.observation.row, RowFact::Absent | RowFact::Foreign);
     (facts.status.phase() == GrantPhase::None && is_gone).then(|| Action::RemoveFinalizer.into())
+}
+
+/// Whether the account goes only because the agents that have it in their file are away, and its cached objects may wait
+/// for them. Read from what is observed now: the deletion itself carries no reason.
+fn waits_for_its_agents(facts: &Facts<'_>) -> bool {
+    let (observation, account) = (facts.observation, facts.observation.account);
+    let zone = account.spec.zone_id.as_deref().or(facts.status.zone_id.as_deref());
+    let Some(zone) = zone.filter(|_| account.is_static() && !observation.policy.clean_unused_accounts) else {
+        return false;
+    };
+    facts.gone_since(zone).is_some() || facts.left_listing_it(zone).is_some()
 }

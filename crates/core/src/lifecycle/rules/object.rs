@@ -33,7 +33,9 @@ pub(super) fn give_way(facts: &Facts<'_>) -> Option<Verdict> {
         (_, Some(RevokeProgress::ToConfirm)) => Action::ReadSessions.into(),
         _ if !said => failed().into(),
         (_, Some(RevokeProgress::Blocked(blocker))) => still_revoking(facts, failed(), blocker),
-        (_, None) if facts.observation.row == RowFact::Present => Action::DeleteRows.into(),
+        (_, None) if facts.observation.row == RowFact::Present => {
+            Action::DeleteRows { keeps_objects: false }.into()
+        }
         (_, None) => Verdict::NOTHING,
     })
 }

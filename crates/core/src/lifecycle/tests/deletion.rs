@@ -19,7 +19,7 @@ fn every_state_with_a_grant_is_deleting_first() {
 #[test]
 fn without_a_grant_rows_go_and_then_the_finalizer() {
     let doomed = account("a").in_state(State::Inactive).being_deleted();
-    assert_eq!(seen(doomed.clone()).decide().action, Some(Action::DeleteRows));
+    assert_eq!(seen(doomed.clone()).decide().action, Some(Action::DeleteRows { keeps_objects: false }));
     assert_eq!(seen(doomed.clone()).without_row().decide().action, Some(Action::RemoveFinalizer));
     assert_eq!(seen(doomed).without_database().decide(), Decision::nothing());
 }
@@ -30,7 +30,7 @@ fn an_object_with_only_another_ones_finalizer_is_left_alone_but_for_its_row() {
         account.metadata.finalizers = Some(vec!["foregroundDeletion".to_owned()]);
     });
     assert_eq!(seen(others.clone()).without_row().decide(), Decision::nothing());
-    assert_eq!(seen(others).decide().action, Some(Action::DeleteRows));
+    assert_eq!(seen(others).decide().action, Some(Action::DeleteRows { keeps_objects: false }));
 }
 
 #[test]

@@ -149,3 +149,25 @@ fn one_that_is_being_deleted_is_not_deleted_again() {
     assert_eq!(world.writes(), ["DELETING, None", "finalizer off"]);
     assert!(world.gone);
 }
+
+#[test]
+fn cached_objects_stay_where_the_agents_of_the_file_are_away_unless_the_setting_says_otherwise() {
+    let keeps = |seen: &super::super::fixtures::ObservationFixture| match seen.decide().action {
+        Some(Action::DeleteRows { keeps_objects }) => Some(keeps_objects),
+        _ => None,
+    };
+    let doomed = || seen(account("a").static_in("east").in_state(State::Deleting).being_deleted());
+    let away = || session("agent-1", "east").lists(true).away_since(10);
+    assert_eq!(keeps(&doomed()), Some(true), "its zone has no agents");
+    assert_eq!(keeps(&doomed().with(away())), Some(true));
+    let other = || session("agent-2", "east").lists(false);
+    assert_eq!(
+        keeps(&doomed().with(away()).with(other())),
+        Some(true),
+        "the one that has it in its file is away"
+    );
+    assert_eq!(keeps(&doomed().with(other())), Some(false), "it was taken out of the file");
+    let declared = seen(account("a").in_state(State::Deleting).being_deleted());
+    assert_eq!(keeps(&declared), Some(false));
+    assert_eq!(keeps(&doomed().with(away()).cleaning_unused_accounts()), Some(false));
+}

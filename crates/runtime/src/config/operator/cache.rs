@@ -28,6 +28,8 @@ pub struct CacheSettings {
     pub body_format: BodyFormat,
     /// How long Kubernetes events are kept after they were last written; 1 s to 365 days.
     pub event_lifetime: Duration,
+    /// Whether the cached objects of a static account go with it where it goes for want of agents.
+    pub clean_unused_accounts: bool,
     /// Maximum number of uncommitted bytes that all streams together may borrow; 4 MiB to 1 TiB.
     pub pending_bytes: u64,
     /// Number of writers; 1 to 64.
@@ -107,6 +109,7 @@ pub(super) fn build(v: &Values) -> Result<CacheSettings, ConfigError> {
             _ => BodyFormat::Text,
         },
         event_lifetime: v.seconds("kubesvc.cache.eventsCleanupFrequencySeconds")?,
+        clean_unused_accounts: v.boolean("kubesvc.cache.cleanDataWithUnusedAccounts")?,
         pending_bytes: v.number("kubesvc.cache.pendingBytes")?,
         writers: v.number("kubesvc.cache.writers")?,
         defaults,

@@ -3,7 +3,7 @@
 use crate::config::logging;
 use crate::config::setting_type::ListItem;
 use crate::config::setting_type::SettingType::{self, List};
-use crate::config::table::Capability::{Lifecycle, Migration, Operations};
+use crate::config::table::Capability::{Migration, Operations};
 use crate::config::table::{PORT, SettingRow, Spec, count, inert, later, millis, read, refused, seconds};
 
 /// Minimum limit on message sizes, in bytes: a smaller one could exclude an agent that holds many accounts for good,
@@ -276,11 +276,12 @@ const ROWS: &[SettingRow] = &[
         "600",
         "how long a static account is kept without agents, and a zone that was found by asking",
     ),
-    later(
-        Lifecycle,
+    read(
         "kubesvc.cache.cleanDataWithUnusedAccounts",
         SettingType::Flag,
-        "remove cached objects with such an account",
+        "false",
+        "delete cached objects too where a static account goes for want of agents; false: they wait for the next account \
+         of that name",
     ),
     read(
         "kubesvc.cache.cacheDefaults",

@@ -46,6 +46,7 @@ kubesvc:
   cache:
     operationWaitMs: 30000  # default
     accountCleanupFrequencySeconds: 600  # default
+    cleanDataWithUnusedAccounts: false  # default
     cacheDefaults: null  # default
     cacheKinds: null  # default
     cacheOmitKinds: []  # default

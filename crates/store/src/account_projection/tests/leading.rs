@@ -65,7 +65,7 @@ async fn a_replica_that_follows_writes_nothing_and_knows_whether_the_database_an
     eventually("the database answers", || replica.projection.problem().is_none()).await;
     replica.projection.upsert(row("one", "uid-1"));
     assert!(matches!(replica.projection.insert(row("two", "uid-2")).await, Err(StoreError::Deposed)));
-    assert!(matches!(replica.projection.delete("uid-3").await, Err(StoreError::Deposed)));
+    assert!(matches!(replica.projection.delete("uid-3", false).await, Err(StoreError::Deposed)));
     assert!(matches!(replica.projection.repair(Vec::new).await, Err(StoreError::Deposed)));
     assert_eq!(replica.projection.fact("uid-1", "one"), RowFact::Unavailable);
     assert!(replica.fake.writes.lock().is_empty());

@@ -85,7 +85,7 @@ async fn play(steps: Vec<ProjectionStep>, with_hands: bool) -> Result<(), TestCa
                 wanted.remove(&uid);
                 deleted.insert(uid);
                 let projection = Arc::clone(&projection);
-                tokio::spawn(async move { projection.delete(&format!("uid-{uid}")).await });
+                tokio::spawn(async move { projection.delete(&format!("uid-{uid}"), false).await });
                 tokio::task::yield_now().await;
             }
             ProjectionStep::Down(on) => fake.down.store(on, Ordering::SeqCst),

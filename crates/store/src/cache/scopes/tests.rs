@@ -124,21 +124,6 @@ fn problem_leaves_the_age_of_the_checkpoint() {
     assert_eq!(long.problem.map(|text| text.chars().count()), Some(2048));
 }
 
-#[test]
-fn key_reads_back_as_it_was() {
-    for (text, namespace, group, kind) in [
-        (":.Pod", "", "", "Pod"),
-        ("default:apps.Deployment", "default", "apps", "Deployment"),
-        (":argoproj.io.Rollout", "", "argoproj.io", "Rollout"),
-    ] {
-        let key = ScopeKey { namespace: namespace.into(), group: group.into(), kind: kind.into() };
-        assert_eq!((key.ns_group_kind(), ScopeKey::parse(text)), (text.to_owned(), Some(key)));
-    }
-    for text in ["", "Pod", "default:Pod", "default:apps.", "a:b:apps.Pod"] {
-        assert_eq!(ScopeKey::parse(text), None, "{text}");
-    }
-}
-
 fn any_change() -> impl Strategy<Value = (bool, ScopeChange)> {
     let change = prop_oneof![
         ("[st]", "[fg]").prop_map(|(shape, filter)| added(&shape, &filter)),

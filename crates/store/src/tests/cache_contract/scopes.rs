@@ -76,7 +76,7 @@ pub(crate) async fn checkpoints_are_kept_by_scope(store: &CachedStore, other: &C
     };
     commit(other, &ends).await;
     let told = |scopes: &[StoredScope]| -> Vec<(String, Option<String>, Option<i64>)> {
-        let told = |one: &StoredScope| (one.key.ns_group_kind(), one.resource_version.clone(), one.objects);
+        let told = |one: &StoredScope| (one.key.to_string(), one.resource_version.clone(), one.objects);
         scopes.iter().map(told).collect()
     };
     let pods = (":.Pod".to_owned(), Some("101".to_owned()), Some(3));

@@ -37,7 +37,7 @@ async fn sweep(store: &CachedStore, scope: &RemovedScope, limit: u32) -> u64 {
 
 async fn states(store: &CachedStore, account: &str) -> Vec<(String, ScopeState)> {
     let scopes = store.scopes(account).await.expect("read");
-    scopes.into_iter().map(|one| (one.key.ns_group_kind(), one.state)).collect()
+    scopes.into_iter().map(|one| (one.key.to_string(), one.state)).collect()
 }
 
 pub(crate) async fn scopes_of_a_deleted_account_are_removed_unless_its_objects_stay(
@@ -105,6 +105,27 @@ pub(crate) async fn swept_scope_leaves_what_another_one_covers(store: &CachedSto
     assert_eq!(ids(store).await.len(), 10);
     let held: Vec<_> = states(store, "prod").await.into_iter().map(|(key, _)| key).collect();
     assert_eq!(held, [":.Pod", ":.Service", "b:.Pod"]);
+}
+
+pub(crate) async fn swept_and_deleted_objects_take_their_relations_along(
+    store: &CachedStore,
+    _: &CachedStore,
+) {
+    fenced(store, &["prod"]).await;
+    let mut rows = pods("prod", &["a", "b"], 4);
+    for row in &mut rows {
+        row.relations = vec![relation("shop", "applications"), relation("owner", "replicaSets")];
+    }
+    listed(store, "prod", &[("", "Pod"), ("b", "Pod")], rows).await;
+    let scopes = vec![ScopeChange::Removed(scope("", "Pod"))];
+    let deletes = vec!["prod:pod:b:p0".to_owned()];
+    commit(store, &AccountBatch { scopes, deletes, ..batch("prod", 1, 2) }).await;
+    // Namespace `b` is watched.
+    assert_eq!(sweep(store, &removed("prod", "", "Pod"), 3).await, 4);
+    let related = store.texts("SELECT rel1_id FROM kubesvc_cache_rel ORDER BY rel1_id").await;
+    let related: Vec<_> = related.into_iter().flatten().collect();
+    let left = ["prod:pod:b:p1", "prod:pod:b:p2", "prod:pod:b:p3"];
+    assert_eq!(related, left.into_iter().flat_map(|id| [id, id]).collect::<Vec<_>>());
 }
 
 pub(crate) async fn scope_that_is_watched_again_is_not_swept(store: &CachedStore, _: &CachedStore) {

@@ -1,6 +1,10 @@
 //! Resource usage of processes, from `/proc`.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use kubesvc_testkit::databases::children;
 
@@ -9,6 +13,14 @@ const TICKS: f64 = 100.0;
 
 /// Label for the CPU time of everything else on the machine: the kernel's shared work and unrelated programs.
 const REST: &str = "all else";
+
+/// Interval between readings of memory, until it no longer falls.
+const SETTLE: Duration = Duration::from_secs(2);
+/// Smallest change of memory between two readings that counts as a fall, in MB: a hundredth of the allowance for a
+/// thousand agents.
+const STEADY: f64 = 0.25;
+/// Maximum time for memory to settle. The allocator returns unused memory within ten seconds.
+const SETTLED: Duration = Duration::from_secs(20);
 
 /// Processes to measure, each with its label in the table.
 #[derive(Debug, Clone)]
@@ -89,6 +101,20 @@ pub(crate) fn peak_resident(pid: u32) -> Result<f64, String> {
 /// Returns the current memory of a process with shared pages counted proportionally (PSS), in MB.
 pub(crate) fn proportional(pid: u32) -> Result<f64, String> {
     kilobytes(pid, "smaps_rollup", "Pss:")
+}
+
+/// Returns the memory of a process in MB, once it no longer falls.
+pub(crate) async fn settled(process: u32) -> Result<f64, String> {
+    let end = Instant::now() + SETTLED;
+    let mut last = proportional(process)?;
+    loop {
+        tokio::time::sleep(SETTLE).await;
+        let now = proportional(process)?;
+        if now > last - STEADY || Instant::now() > end {
+            return Ok(now);
+        }
+        last = now;
+    }
 }
 
 fn kilobytes(pid: u32, file: &str, key: &str) -> Result<f64, String> {

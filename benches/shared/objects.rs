@@ -10,9 +10,11 @@ use kubesvc_core::{
     spec::{DEFAULT_SECRET_KEY, KubeconfigSource, SecretKeyReference},
 };
 
-use crate::{options::AT_ONCE, progress::Bar};
+use crate::progress::Bar;
 use kubesvc_testkit::{controlplane::ControlPlane, wait::try_eventually};
 
+/// Maximum number of concurrent requests, equal to the operator's.
+pub(crate) const AT_ONCE: usize = 64;
 /// Zone of all accounts and agents.
 pub(crate) const ZONE: &str = "bench";
 

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use crate::objects::ZONE;
 use kubesvc_testkit::{
     controlplane::ControlPlane,
-    databases::{self, Kind},
+    databases::{self, Kind, Server},
     folder::Folder,
     ports,
     process::Process,
@@ -44,7 +44,12 @@ pub(crate) struct Site {
     server: Option<u32>,
     rest: u16,
     hub: u16,
+    /// `kubesvc.cache`, as YAML.
+    cache: String,
 }
+
+/// Settings of `kubesvc.cache` under which nothing is cached.
+const NO_CACHE: &str = "{cacheKinds: []}";
 
 /// The database of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,14 +86,32 @@ impl Site {
         namespace: &str,
         orphan_grace: Duration,
     ) -> Result<Self, String> {
+        if let Database::Server(kind) = database {
+            return Self::on_server(databases::shared(kind).await, plane, namespace, orphan_grace).await;
+        }
         let folder = Folder::new("bench-operator")?;
-        let (database, server) = match database {
-            Database::Sqlite => (format!("sqlite://{}", folder.file("kubesvc.db").display()), None),
-            Database::Server(kind) => {
-                let server = databases::shared(kind).await;
-                (server.fresh_database().await, server.process_id())
-            }
-        };
+        let url = format!("sqlite://{}", folder.file("kubesvc.db").display());
+        Self::with(folder, (url, None), plane, namespace, orphan_grace)
+    }
+
+    /// Creates a site with an empty database on a server.
+    pub(crate) async fn on_server(
+        server: &Server,
+        plane: &ControlPlane,
+        namespace: &str,
+        orphan_grace: Duration,
+    ) -> Result<Self, String> {
+        let database = (server.fresh_database().await, server.process_id());
+        Self::with(Folder::new("bench-operator")?, database, plane, namespace, orphan_grace)
+    }
+
+    fn with(
+        folder: Folder,
+        (database, server): (String, Option<u32>),
+        plane: &ControlPlane,
+        namespace: &str,
+        orphan_grace: Duration,
+    ) -> Result<Self, String> {
         let site = Self {
             id: "bench-operator".into(),
             folder,
@@ -98,6 +121,7 @@ impl Site {
             server,
             rest: ports::free(),
             hub: ports::free(),
+            cache: NO_CACHE.into(),
         };
         site.folder.write("kubesvc.yml", &site.settings(orphan_grace))?;
         Ok(site)
@@ -114,6 +138,7 @@ impl Site {
             server: self.server,
             rest: ports::free(),
             hub: ports::free(),
+            cache: NO_CACHE.into(),
         };
         site.folder.write("kubesvc.yml", &site.settings(orphan_grace))?;
         Ok(site)
@@ -128,13 +153,22 @@ kubesvc:
   dynamicAccounts: {{orphanGraceSeconds: {grace}}}
   # No limit of its own: what is measured is how fast it can be.
   kubernetes: {{qps: 0, registrationQps: 0}}
+  cache: {cache}
 logging: {{level: info, format: json}}
 ",
             rest = self.rest,
             hub = self.hub,
             database = self.database,
             grace = orphan_grace.as_secs(),
+            cache = self.cache,
         )
+    }
+
+    /// Sets `kubesvc.cache`, as YAML, from the next start on.
+    pub(crate) fn caching(mut self, orphan_grace: Duration, cache: &str) -> Result<Self, String> {
+        self.cache = cache.into();
+        self.folder.write("kubesvc.yml", &self.settings(orphan_grace))?;
+        Ok(self)
     }
 
     /// Limits the registrations per second from the next start on; 0 means no limit.

@@ -8,8 +8,10 @@ use crate::{
 };
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/benchmarks.md");
-const BEGIN: &str = "<!-- results -->";
-const END: &str = "<!-- /results -->";
+/// Section of the results about accounts.
+pub(crate) const ACCOUNTS: &str = "results";
+/// Section of the results about the cache.
+pub(crate) const CACHE: &str = "cache results";
 
 /// Target of a value.
 #[derive(Debug, Clone, Copy)]
@@ -141,30 +143,23 @@ fn table<const N: usize>(head: &[String; N], rows: &[[String; N]]) -> String {
     line(head) + &format!("|{rule}\n") + &rows.iter().map(line).collect::<String>()
 }
 
-/// Replaces the text between the markers of the page and returns the page's path.
+/// Replaces the text between the markers of a section of the page, and returns the page's path.
 ///
 /// # Errors
 ///
-/// The page cannot be read or written, or has only one marker.
-pub(crate) fn write(text: &str) -> Result<&'static str, String> {
+/// The page cannot be read or written, or has not both markers.
+pub(crate) fn write(section: &str, text: &str) -> Result<&'static str, String> {
     let path = Path::new(PAGE);
     let problem = |e: &dyn std::fmt::Display| format!("{PAGE}: {e}");
-    let page = match fs::read_to_string(path) {
-        Ok(page) => page,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => "# Benchmarks\n".into(),
-        Err(e) => return Err(problem(&e)),
+    let page = fs::read_to_string(path).map_err(|e| problem(&e))?;
+    let (first, last) = (format!("<!-- {section} -->"), format!("<!-- /{section} -->"));
+    let (Some(begin), Some(end)) = (page.find(&first), page.find(&last)) else {
+        return Err(problem(&format!("{first} and {last} must be there")));
     };
-    let section = format!("{BEGIN}\n\n{}\n\n{END}", text.trim());
-    let page = match (page.find(BEGIN), page.find(END)) {
-        (Some(begin), Some(end)) if begin < end => {
-            format!("{}{section}{}", &page[..begin], &page[end + END.len()..])
-        }
-        (None, None) => format!("{}\n\n## Results\n\n{section}\n", page.trim_end()),
-        _ => return Err(problem(&format!("{BEGIN} and {END} must be there in this order, or neither"))),
-    };
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).map_err(|e| problem(&e))?;
+    if begin > end {
+        return Err(problem(&format!("{first} must stand before {last}")));
     }
+    let page = format!("{}{first}\n\n{}\n\n{}", &page[..begin], text.trim(), &page[end..]);
     fs::write(path, page).map_err(|e| problem(&e))?;
     Ok(PAGE)
 }
