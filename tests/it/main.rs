@@ -11,6 +11,7 @@ mod architecture;
 mod background_tasks;
 mod bad_inputs;
 mod bad_objects;
+mod cache_agent;
 mod cached_objects;
 mod caching_election;
 mod charts;

@@ -49,7 +49,6 @@ pub(crate) struct RefusalRule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Capability {
     Lifecycle,
-    Streaming,
     Operations,
     Migration,
 }
@@ -59,7 +58,6 @@ impl Capability {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Lifecycle => "lifecycle",
-            Self::Streaming => "streaming",
             Self::Operations => "operations",
             Self::Migration => "migration",
         }

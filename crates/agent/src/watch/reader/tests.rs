@@ -119,6 +119,7 @@ impl Reading {
         let context = ReaderContext {
             encoder: Arc::new(Mutex::new(BodyEncoder::new(limits).expect("memory"))),
             budget: ListBudget::new(1, 1),
+            large_pieces: LargePieces::default(),
         };
         let timing = ScopeTiming {
             max_resumable_age: Duration::from_secs(60),
@@ -355,4 +356,14 @@ async fn response_that_ends_early_counts_for_nothing() {
     reading.answer_basis(2, &[("one", "8")]).await;
     let said = reading.until(|said| matches!(said.last(), Some(Said::Synced(_)))).await;
     assert_eq!(said.iter().filter(|said| matches!(said, Said::Synced(_))).count(), 1, "{said:?}");
+}
+
+#[tokio::test]
+async fn large_line_is_read_once_it_has_its_turn() {
+    let mut large = object("one", 8);
+    large["spec"]["text"] = "x".repeat(600 * 1024).into();
+    let script = vec![open_watch(&[line("ADDED", &large), line("ADDED", &object("two", 9))])];
+    let reading = Reading::start(checkpoint("7"), false, script).await;
+    let said = reading.until(|said| said.len() == 2).await;
+    assert_eq!(said, [upsert("one", "8"), upsert("two", "9")]);
 }

@@ -4,6 +4,7 @@ use kubesvc_core::wire::common::failure::Class;
 
 use super::*;
 use crate::scrub::{ListError, WatchLineError};
+use crate::wire_failure::after_send;
 
 #[test]
 fn missing_right_is_a_problem_that_is_tried_again_every_30_seconds() {
@@ -46,6 +47,10 @@ fn kind_without_watch_is_a_problem() {
 
 #[test]
 fn refused_credential_and_missing_kind_ask_for_help() {
+    let mut elsewhere = Scope::watching();
+    let failure = after_send(Class::ClusterMismatch, "another cluster");
+    elsewhere.machine.failed(&RequestFailure::Connection(failure), elsewhere.now);
+    assert_eq!(elsewhere.waits(WaitReason::OtherCluster), 30 * SECOND);
     for (code, reason, class) in
         [(401, WaitReason::Credential, Class::Auth), (404, WaitReason::KindMayBeGone, Class::NotFound)]
     {
@@ -76,10 +81,10 @@ fn server_that_asks_for_time_gets_it_up_to_ten_minutes() {
 }
 
 #[test]
-fn passing_failure_is_a_problem_after_a_minute() {
+fn passing_failure_is_a_problem_after_ten_seconds() {
     let mut scope = Scope::watching();
     let since = scope.now;
-    while scope.now < since + MINUTE {
+    while scope.now < since + 10 * SECOND {
         assert!(scope.machine.problem().is_none());
         scope.status(503);
         let wait = scope.waits(WaitReason::Retry);
