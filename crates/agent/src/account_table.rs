@@ -135,6 +135,8 @@ pub struct CachedAccount {
     pub definition: Arc<Definition>,
     /// The cluster that it has reached.
     pub cluster: Arc<KnownCluster>,
+    /// Files from which its credential was read.
+    pub files: Vec<ReadFile>,
     /// The epoch under which its objects are streamed.
     pub epoch: u64,
     /// What is streamed.
@@ -340,6 +342,7 @@ impl AccountTable {
                 account: held.account.clone(),
                 definition: Arc::clone(&held.definition),
                 cluster: Arc::new(KnownCluster::from(&held.reached.identity)),
+                files: held.reached.files.clone(),
                 epoch: order.epoch,
                 rules: Arc::clone(order.rules.as_ref()?),
             })

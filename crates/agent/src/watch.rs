@@ -82,8 +82,8 @@ const MAX_SILENCE_LIMIT: Duration = Duration::from_secs(24 * 60);
 /// Interval between attempts while something must change first: a right, a kind, a credential.
 const PROBLEM_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 /// Time for which a scope may fail before that is a problem to report: an API server that is restarted is none. Rights
-/// and the like are reported at once. The hub decides what follows from a problem that lasts.
-const PROBLEM_DELAY: Duration = Duration::from_secs(10);
+/// and the like are reported at once. The leader may elect another agent as soon as no scope can be reached.
+const PROBLEM_DELAY: Duration = Duration::from_secs(60);
 /// Maximum time that a server can ask to be left alone.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 /// Maximum random delay of a list because its scope was paused for too long: then many scopes are.

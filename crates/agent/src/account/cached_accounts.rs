@@ -209,9 +209,10 @@ impl CachedAccounts {
     }
 }
 
-/// Whether what runs for an account must be told of another definition, or of other rules.
+/// Whether what runs for an account must be told of another definition or credential, or of other rules.
 fn is_changed(before: &account_table::CachedAccount, now: &account_table::CachedAccount) -> bool {
     !Arc::ptr_eq(&before.definition, &now.definition)
         || before.rules != now.rules
         || before.cluster != now.cluster
+        || before.files != now.files
 }

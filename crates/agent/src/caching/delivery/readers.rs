@@ -25,7 +25,9 @@ impl AccountDelivery {
                 return Err(DeliveryError::NumberUsed(declaration.scope_id));
             }
         }
-        if self.scopes.as_ref().map_or(0, BTreeMap::len) + declarations.len() > MAX_SCOPES {
+        // Those that are no more are removed by an earlier batch.
+        let live = self.scopes.iter().flat_map(BTreeMap::values).filter(|scope| scope.leaves_after.is_none());
+        if live.count() + declarations.len() > MAX_SCOPES {
             return Err(DeliveryError::TooManyScopes);
         }
         let is_first = self.scopes.is_none();
