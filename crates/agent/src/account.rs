@@ -118,12 +118,12 @@ impl<T: Send + 'static> AccountRuntimes<T> {
 
     /// Holds the reports of an account back until something else that was stopped for it has ended too; for
     /// [`STOP_TIMEOUT`] at most.
-    pub(super) fn await_end(&mut self, uid: String, ended: impl Future<Output = ()> + Send + 'static) {
-        self.start(uid.clone(), Attempt::OF_READERS, |_| async move {
+    pub(super) fn await_end(&mut self, uid: &str, ended: impl Future<Output = ()> + Send + 'static) {
+        self.start(uid.to_owned(), Attempt::OF_READERS, |_| async move {
             ended.await;
             None
         });
-        self.cancel(&uid, Attempt::OF_READERS);
+        self.cancel(uid, Attempt::OF_READERS);
     }
 
     fn stop_where(&mut self, uid: &str, is_meant: impl Fn(Attempt) -> bool) {

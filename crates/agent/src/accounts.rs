@@ -296,7 +296,7 @@ impl Accounts {
                 Effect::Stop { uid, keep } => {
                     self.runtimes.stop(&uid, keep);
                     if let Some(ended) = self.parts.readers.ended(&uid) {
-                        self.runtimes.await_end(uid, ended);
+                        self.runtimes.await_end(&uid, ended);
                     }
                 }
                 Effect::Lost(lost) => {
@@ -483,7 +483,7 @@ mod tests {
     fn results(frame: Option<Frame>) -> Vec<AccountResult> {
         match frame {
             Some(Frame::AccountResults(AccountResults { results })) => results,
-            other => panic!("no results: {other:?}"),
+            other => unreachable!("no results: {other:?}"),
         }
     }
 

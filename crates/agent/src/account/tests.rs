@@ -119,7 +119,7 @@ async fn report_waits_for_readers_to_end_and_for_a_limited_time() {
     let readers = AccountReaders::default();
     assert!(readers.ended("u").is_none(), "nothing reads it");
     let reader = tokio::spawn(readers.tracker("u").track_future(pending::<()>()));
-    runtimes.await_end("u".to_owned(), readers.ended("u").expect("a reader runs"));
+    runtimes.await_end("u", readers.ended("u").expect("a reader runs"));
     assert_eq!(runtimes.ready_report(report("u", 1)), None);
     reader.abort();
     let expected = ended(Attempt::OF_READERS, WorkEnd::Stopped, vec![report("u", 1)]);
@@ -127,7 +127,7 @@ async fn report_waits_for_readers_to_end_and_for_a_limited_time() {
     assert!(readers.ended("u").is_none());
 
     let _endless = tokio::spawn(readers.tracker("u").track_future(pending::<()>()));
-    runtimes.await_end("u".to_owned(), readers.ended("u").expect("a reader runs"));
+    runtimes.await_end("u", readers.ended("u").expect("a reader runs"));
     assert_eq!(runtimes.ready_report(report("u", 2)), None);
     let begin = Instant::now();
     assert_eq!(runtimes.ended().await.reports, [report("u", 2)]);
