@@ -61,7 +61,10 @@ fn bound(lists: usize) -> Arc<Semaphore> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use futures::FutureExt as _;
+    use tokio::time::timeout;
 
     use super::*;
 
@@ -82,9 +85,9 @@ mod tests {
         let budget = ListBudget::new(0, 0);
         let mut listing = Vec::new();
         for _ in 0..1000 {
-            listing.extend(budget.clone().acquire(1).now_or_never());
+            let listed = timeout(Duration::from_secs(10), budget.clone().acquire(1)).await;
+            listing.push(listed.expect("a list runs"));
         }
-        assert_eq!(listing.len(), 1000);
     }
 
     #[tokio::test]
