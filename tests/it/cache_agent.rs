@@ -70,6 +70,8 @@ async fn account_whose_cluster_is_replaced_while_it_streams_leaves_active_and_ke
 
     proxy.lead_to(port(&other.server_url()));
     proxy.set(ProxyMode::Cut);
+    until_watches(&agent, "no way to the cluster", |watches| watches["watches"][0]["state"] == "WAITING")
+        .await;
     proxy.set(ProxyMode::Open);
     let failed = world.until_reason("prod", State::Failed, "ClusterMismatch").await;
     let message = failed.status_or_default().error_message.clone().unwrap_or_default();
@@ -79,8 +81,6 @@ async fn account_whose_cluster_is_replaced_while_it_streams_leaves_active_and_ke
     assert!(has(&rows, "before") && !has(&rows, "of-the-other-cluster"), "{rows:?}");
 
     proxy.lead_to(port(cluster.server()));
-    proxy.set(ProxyMode::Cut);
-    proxy.set(ProxyMode::Open);
     world.annotate("prod", RETRY_ANNOTATION, "the cluster is back").await;
     world.until("prod", State::Active).await;
     create(client, namespace, "after").await;
