@@ -11,6 +11,7 @@ mod architecture;
 mod background_tasks;
 mod bad_inputs;
 mod bad_objects;
+mod cache_agent;
 mod cache_views;
 mod cached_objects;
 mod cached_secrets;

@@ -19,14 +19,17 @@ use tokio_util::sync::CancellationToken;
 use crate::account_table::Attempt;
 use kubesvc_core::wire::ops::AccountResult;
 
+mod account_readers;
 mod cached_account;
 mod cached_accounts;
 mod reader_sink;
+mod start_groups;
 mod synthetic_reader;
 #[cfg(test)]
 mod tests;
 
-pub(super) use cached_accounts::CachedAccounts;
+pub(super) use account_readers::{AccountReaders, LostAccount};
+pub(super) use cached_accounts::{CachedAccounts, ReadingParts};
 
 /// Maximum time in which stopped work comes to its end by itself; then it is cut.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -111,6 +114,16 @@ impl<T: Send + 'static> AccountRuntimes<T> {
     /// Stops everything that runs for an account, except the attempt to keep.
     pub(super) fn stop(&mut self, uid: &str, keep: Option<Attempt>) {
         self.stop_where(uid, |running| Some(running) != keep);
+    }
+
+    /// Holds the reports of an account back until something else that was stopped for it has ended too; for
+    /// [`STOP_TIMEOUT`] at most.
+    pub(super) fn await_end(&mut self, uid: &str, ended: impl Future<Output = ()> + Send + 'static) {
+        self.start(uid.to_owned(), Attempt::OF_READERS, |_| async move {
+            ended.await;
+            None
+        });
+        self.cancel(uid, Attempt::OF_READERS);
     }
 
     fn stop_where(&mut self, uid: &str, is_meant: impl Fn(Attempt) -> bool) {

@@ -14,6 +14,8 @@
 //! * A caching assignment says under which epoch the objects of a held account are streamed. It remains in
 //!   force until a later one, or until the account is dropped; a new definition or a lost stream does not
 //!   affect it.
+//! * An account whose cluster turns out to be another one, or refuses its credential, while its objects are streamed is
+//!   no longer held, and the hub is told. A definition that took over meanwhile is not affected.
 //! * A lost stream cancels what is starting and does not touch what is held.
 //! * A changed file restarts the accounts held with it, at the same epoch. Such a restart survives a lost
 //!   stream. If it fails, the account stays as it is, and the hub is not told.
@@ -26,10 +28,10 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::activation::{ActivatedAccount, Definition};
+use crate::activation::{ActivatedAccount, Definition, KnownCluster};
 use crate::watched_files::ReadFile;
 use kubesvc_core::wire::common::{AccountRef, Failure, Fence, failure::Class};
-use kubesvc_core::wire::ops::{AccountResult, CachingRules, account_result::Outcome};
+use kubesvc_core::wire::ops::{AccountResult, CachingRules, Lost, account_result::Outcome};
 
 mod listing;
 #[cfg(test)]
@@ -44,9 +46,12 @@ pub const MAX_ACCOUNTS: usize = 100_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Attempt(u64);
 
-#[cfg(test)]
 impl Attempt {
+    /// Stands for the readers of an account's objects, which no attempt has started. Attempts are numbered from 1.
+    pub(super) const OF_READERS: Self = Self(0);
+
     /// An attempt of a test that has no table.
+    #[cfg(test)]
     pub(super) const fn of_test(number: u64) -> Self {
         Self(number)
     }
@@ -80,6 +85,8 @@ pub enum Effect {
     },
     /// Send a report to the hub, once everything that was stopped for its account has ended.
     Answer(Box<AccountResult>),
+    /// Tell the hub that an account is no longer held, and why.
+    Lost(Box<Lost>),
     /// Log that a changed file could not be used, so that the held account stays as it is.
     Kept {
         /// The account.
@@ -126,8 +133,10 @@ pub struct CachedAccount {
     pub account: AccountRef,
     /// Its definition.
     pub definition: Arc<Definition>,
-    /// uid of kube-system of the cluster that it has reached; empty if that may not be read.
-    pub cluster_uid: String,
+    /// The cluster that it has reached.
+    pub cluster: Arc<KnownCluster>,
+    /// Files from which its credential was read.
+    pub files: Vec<ReadFile>,
     /// The epoch under which its objects are streamed.
     pub epoch: u64,
     /// What is streamed.
@@ -301,6 +310,30 @@ impl AccountTable {
         }
     }
 
+    /// Processes that a held account cannot be held any longer; `definition` is the one with which it failed.
+    pub fn lost(&mut self, uid: &str, definition: &Arc<Definition>, failure: Failure) -> Vec<Effect> {
+        let Entry::Occupied(mut entry) = self.by_uid.entry(uid.to_owned()) else { return Vec::new() };
+        let known = entry.get_mut();
+        let held = known.held.take_if(|held| Arc::ptr_eq(&held.definition, definition));
+        let Some(HeldState { account, .. }) = held else { return Vec::new() };
+        known.cached = None;
+        self.held_count -= 1;
+        let keep = known.starting.as_ref().map(|starting| starting.attempt);
+        if let Some(starting) = &mut known.starting {
+            // The hub waits for an answer of it from now on.
+            starting.by_itself = false;
+        } else {
+            entry.remove();
+            self.uid_of_name.remove(&account.name);
+            if self.failed.len() < MAX_ACCOUNTS {
+                self.failed.insert(account.name.clone(), failure.clone());
+            }
+        }
+        let stop = Effect::Stop { uid: uid.to_owned(), keep };
+        let lost = Lost { account: Some(account), failure: Some(failure) };
+        vec![stop, Effect::Lost(Box::new(lost))]
+    }
+
     /// The accounts whose objects are streamed.
     pub fn cached(&self) -> Vec<CachedAccount> {
         let cached = |known: &Account| {
@@ -308,7 +341,8 @@ impl AccountTable {
             Some(CachedAccount {
                 account: held.account.clone(),
                 definition: Arc::clone(&held.definition),
-                cluster_uid: held.reached.identity.kube_system_uid.clone(),
+                cluster: Arc::new(KnownCluster::from(&held.reached.identity)),
+                files: held.reached.files.clone(),
                 epoch: order.epoch,
                 rules: Arc::clone(order.rules.as_ref()?),
             })

@@ -9,7 +9,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use crate::account::{AccountRuntimes, EndedWork, WorkEnd};
+use crate::account::{AccountReaders, AccountRuntimes, EndedWork, LostAccount, WorkEnd};
 use crate::account_table::{AccountTable, AssignmentOutcome, Attempt, Effect};
 use crate::activation::{ActivatedAccount, Activator, Definition, DefinitionOrigin};
 use crate::caching::HubConnection;
@@ -22,8 +22,9 @@ use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::common::{AccountRef, Failure};
 use kubesvc_core::wire::ops::account_result::Outcome;
 use kubesvc_core::wire::ops::account_spec::Credential;
+use kubesvc_core::wire::ops::agent_frame::Frame;
 use kubesvc_core::wire::ops::{
-    AccountResult, AccountResults, AddAccounts, CachingAssignment, DeleteAccounts, HeldAccount,
+    AccountResult, AccountResults, AddAccounts, CachingAssignment, DeleteAccounts, HeldAccount, Lost,
 };
 
 /// Limit, in bytes, on waiting reports; beyond it, reports are queued without the list of namespaces.
@@ -46,6 +47,10 @@ pub struct SharedParts {
     pub metrics: AgentMetrics,
     /// Files that have changed. They wait here while the hub is not connected.
     pub changed_files: mpsc::Receiver<Vec<ReadFile>>,
+    /// Accounts that cannot be held any longer. They wait here while the hub is not connected.
+    pub lost_accounts: mpsc::Receiver<LostAccount>,
+    /// What reads the objects of accounts.
+    pub readers: AccountReaders,
 }
 
 /// Builds the activator for each account.
@@ -205,6 +210,10 @@ impl Accounts {
                 let effects = self.parts.table.lock().files_changed(&changed);
                 return self.carry_out(effects);
             }
+            Some(LostAccount { uid, definition, failure }) = self.parts.lost_accounts.recv() => {
+                let effects = self.parts.table.lock().lost(&uid, &definition, failure);
+                return self.carry_out(effects);
+            }
         };
         loop {
             self.ended(ended);
@@ -225,9 +234,8 @@ impl Accounts {
     }
 
     /// The next frame of reports: as many as fit into `max_bytes`, at least one; `None` if there are none.
-    pub fn next_answers(&mut self, max_bytes: usize) -> Option<AccountResults> {
-        let results = self.answers.take(max_bytes);
-        (!results.is_empty()).then_some(AccountResults { results })
+    pub fn next_answers(&mut self, max_bytes: usize) -> Option<Frame> {
+        self.answers.take(max_bytes)
     }
 
     /// Number of reports that wait to be sent.
@@ -285,7 +293,26 @@ impl Accounts {
                     self.runtimes.start(account.uid, attempt, |stop| work(stop).instrument(span));
                 }
                 Effect::Cancel { uid, attempt } => self.runtimes.cancel(&uid, attempt),
-                Effect::Stop { uid, keep } => self.runtimes.stop(&uid, keep),
+                Effect::Stop { uid, keep } => {
+                    self.runtimes.stop(&uid, keep);
+                    if let Some(ended) = self.parts.readers.ended(&uid) {
+                        self.runtimes.await_end(&uid, ended);
+                    }
+                }
+                Effect::Lost(lost) => {
+                    let failure = lost.failure.clone().unwrap_or_default();
+                    let account = lost.account.clone().unwrap_or_default();
+                    tracing::warn!(
+                        account = %account.name,
+                        uid = %account.uid,
+                        epoch = account.epoch,
+                        class = %failure.class().as_str_name(),
+                        "the account is lost: {}",
+                        failure.message
+                    );
+                    self.parts.metrics.failed(&failure);
+                    self.answers.push(Report::Lost(*lost));
+                }
                 Effect::Kept { account, failure } => {
                     self.parts.metrics.kept.inc();
                     tracing::warn!(
@@ -309,7 +336,7 @@ impl Accounts {
         if let Some(Outcome::Failure(failure)) = &answer.outcome {
             self.parts.metrics.failed(failure);
         }
-        self.answers.push(answer);
+        self.answers.push(Report::Result(answer));
     }
 
     fn ended(&mut self, ended: EndedWork<Result<ActivatedAccount, Failure>>) {
@@ -358,44 +385,73 @@ fn log(answer: &AccountResult) {
     }
 }
 
+/// A report to the hub.
+#[derive(Debug)]
+enum Report {
+    Result(AccountResult),
+    Lost(Lost),
+}
+
+impl Report {
+    /// Size of the report within a frame, in bytes.
+    fn size(&self) -> usize {
+        let bytes = match self {
+            Self::Result(result) => result.encoded_len(),
+            Self::Lost(lost) => lost.encoded_len(),
+        };
+        bytes + 8
+    }
+
+    /// Removes the list of namespaces; their count stays.
+    fn without_namespaces(&mut self) {
+        if let Self::Result(AccountResult { outcome: Some(Outcome::Identity(identity)), .. }) = self {
+            identity.namespaces = Vec::new();
+        }
+    }
+}
+
 /// Queue of reports in the order in which they are sent. Beyond a size limit, reports are queued without namespaces;
 /// the link session bounds their number.
 #[derive(Debug, Default)]
 struct Answers {
     /// Each report with its size in bytes.
-    waiting: VecDeque<(AccountResult, usize)>,
+    waiting: VecDeque<(Report, usize)>,
     bytes: usize,
 }
 
 impl Answers {
     /// Appends a report.
-    fn push(&mut self, mut answer: AccountResult) {
-        let mut bytes = size(&answer);
+    fn push(&mut self, mut report: Report) {
+        let mut bytes = report.size();
         if self.bytes + bytes > MAX_WAITING_BYTES {
-            without_namespaces(&mut answer);
-            bytes = size(&answer);
+            report.without_namespaces();
+            bytes = report.size();
         }
         self.bytes += bytes;
-        self.waiting.push_back((answer, bytes));
+        self.waiting.push_back((report, bytes));
     }
 
     /// Removes the next reports: as many as fit into `max_bytes` and into one frame, at least one. A report
     /// that is too large by itself is sent without its namespaces.
-    fn take(&mut self, max_bytes: usize) -> Vec<AccountResult> {
+    fn take(&mut self, max_bytes: usize) -> Option<Frame> {
         let (mut results, mut bytes) = (Vec::new(), 0);
-        while let Some((_, next)) = self.waiting.front() {
-            bytes += next;
-            if !results.is_empty() && (results.len() == MAX_ACCOUNTS_IN_BATCH || bytes > max_bytes) {
+        while let Some((next, size)) = self.waiting.front() {
+            bytes += size;
+            let is_full = results.len() == MAX_ACCOUNTS_IN_BATCH || bytes > max_bytes;
+            if !results.is_empty() && (is_full || matches!(next, Report::Lost(_))) {
                 break;
             }
-            let Some((mut answer, size)) = self.waiting.pop_front() else { break };
+            let Some((mut report, size)) = self.waiting.pop_front() else { break };
             self.bytes -= size;
             if size > max_bytes {
-                without_namespaces(&mut answer);
+                report.without_namespaces();
             }
-            results.push(answer);
+            match report {
+                Report::Result(result) => results.push(result),
+                Report::Lost(lost) => return Some(Frame::Lost(lost)),
+            }
         }
-        results
+        (!results.is_empty()).then_some(Frame::AccountResults(AccountResults { results }))
     }
 
     /// Number of waiting reports.
@@ -409,30 +465,26 @@ impl Answers {
     }
 }
 
-/// Size of a report within a frame, in bytes.
-fn size(answer: &AccountResult) -> usize {
-    answer.encoded_len() + 8
-}
-
-/// Removes the list of namespaces; their count stays.
-fn without_namespaces(answer: &mut AccountResult) {
-    if let Some(Outcome::Identity(identity)) = &mut answer.outcome {
-        identity.namespaces = Vec::new();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use kubesvc_core::wire::ops::ClusterIdentity;
 
-    fn held(namespaces: usize) -> AccountResult {
+    fn held(namespaces: usize) -> Report {
         let identity = ClusterIdentity {
             namespaces: (0..namespaces).map(|one| format!("{one:0>60}")).collect(),
             namespaces_count: u32::try_from(namespaces).expect("few"),
             ..ClusterIdentity::default()
         };
-        AccountResult { outcome: Some(Outcome::Identity(identity)), ..AccountResult::default() }
+        let outcome = Some(Outcome::Identity(identity));
+        Report::Result(AccountResult { outcome, ..AccountResult::default() })
+    }
+
+    fn results(frame: Option<Frame>) -> Vec<AccountResult> {
+        match frame {
+            Some(Frame::AccountResults(AccountResults { results })) => results,
+            other => unreachable!("no results: {other:?}"),
+        }
     }
 
     fn namespaces(answer: &AccountResult) -> (usize, u32) {
@@ -450,7 +502,7 @@ mod tests {
         assert!(answers.bytes <= MAX_WAITING_BYTES + 100 * 64, "{}", answers.bytes);
         let mut all = Vec::new();
         while answers.len() > 0 {
-            all.extend(answers.take(1 << 20));
+            all.extend(results(answers.take(1 << 20)));
         }
         assert_eq!((all.len(), answers.bytes), (100, 0));
         assert_eq!(namespaces(&all[0]), (10_000, 10_000));
@@ -464,9 +516,22 @@ mod tests {
         answers.push(held(10_000));
         let mut frames = Vec::new();
         while answers.len() > 0 {
-            frames.push(answers.take(64 * 1024));
+            frames.push(results(answers.take(64 * 1024)));
         }
+        let size = |result: &AccountResult| Report::Result(result.clone()).size();
         assert!(frames.iter().all(|frame| frame.iter().map(size).sum::<usize>() <= 64 * 1024));
         assert_eq!(frames.concat().len(), 101);
+    }
+
+    #[test]
+    fn loss_keeps_its_place_among_the_reports() {
+        let mut answers = Answers::default();
+        for report in [held(0), Report::Lost(Lost::default()), held(0), held(0)] {
+            answers.push(report);
+        }
+        assert_eq!(results(answers.take(1 << 20)).len(), 1);
+        assert_eq!(answers.take(1 << 20), Some(Frame::Lost(Lost::default())));
+        assert_eq!(results(answers.take(1 << 20)).len(), 2);
+        assert_eq!((answers.take(1 << 20), answers.bytes), (None, 0));
     }
 }

@@ -29,12 +29,15 @@ mod credential;
 mod discovery;
 mod exec;
 mod identity;
+mod known_cluster;
 mod kubeconfig_files;
 #[cfg(test)]
 mod tests;
 
 pub use credential::ServiceAccountFiles;
+pub use discovery::DiscoveryTags;
 pub use exec::Programs;
+pub use known_cluster::KnownCluster;
 pub use kubeconfig_files::MAX_FILE_BYTES;
 
 use credential::{FileKubeconfig, Purpose, ResolvedSource};
@@ -157,17 +160,18 @@ impl Activator {
         }
     }
 
-    /// A client of an account's cluster, with the credential as it is now, and the uid of the cluster's kube-system
-    /// namespace; empty if that may not be read.
+    /// A client of an account's cluster, with the credential as it is now, that sends nothing to another cluster than
+    /// the known one.
     ///
     /// # Errors
-    /// The credential or the cluster cannot be read.
+    /// The credential or the cluster cannot be read, or it is another cluster.
     pub async fn connect(
         &self,
         definition: &Definition,
         origin: DefinitionOrigin,
-    ) -> Result<(ClusterClient, String), Failure> {
-        match timeout(self.deadline, self.open(definition.spec(), origin)).await {
+        known: &Arc<KnownCluster>,
+    ) -> Result<ClusterClient, Failure> {
+        match timeout(self.deadline, self.open(definition.spec(), origin, known)).await {
             Ok(result) => result,
             Err(_) => Err(self.too_slow()),
         }
@@ -177,28 +181,38 @@ impl Activator {
         &self,
         spec: &AccountSpec,
         origin: DefinitionOrigin,
-    ) -> Result<(ClusterClient, String), Failure> {
+        known: &Arc<KnownCluster>,
+    ) -> Result<ClusterClient, Failure> {
         let source = self.source(spec, origin).await?;
         let login = source.login.clone();
-        let result = self.open_source(source).await;
+        let result = self.open_source(source, known).await;
         if !self.can_log_in_again(result.as_ref().err(), login).await {
             return result;
         }
-        self.open_source(self.source(spec, origin).await?).await
+        self.open_source(self.source(spec, origin).await?, known).await
     }
 
-    async fn open_source(&self, source: ResolvedSource) -> Result<(ClusterClient, String), Failure> {
-        let client = ClusterClient::new(source.cluster, &self.clusters)?;
-        let uid = identity::kube_system_uid(&mut ClusterReader::new(client.clone())).await?;
-        Ok((client, uid))
+    async fn open_source(
+        &self,
+        source: ResolvedSource,
+        known: &Arc<KnownCluster>,
+    ) -> Result<ClusterClient, Failure> {
+        let check = Arc::clone(known);
+        let client = ClusterClient::checked(source.cluster, &self.clusters, check)?;
+        // Whether the credential is accepted.
+        identity::kube_system_uid(&mut ClusterReader::new(client.clone())).await?;
+        Ok(client)
     }
 
-    /// The kinds that a cluster serves.
+    /// The kinds that a cluster serves, with the tags of this answer; `None` if they are those of the given tags.
     ///
     /// # Errors
     /// The cluster cannot be read.
-    pub async fn served_kinds(client: ClusterClient) -> Result<Vec<ServedKind>, Failure> {
-        discovery::served_kinds(&mut ClusterReader::new(client)).await
+    pub async fn changed_kinds(
+        client: ClusterClient,
+        known: &DiscoveryTags,
+    ) -> Result<Option<(Vec<ServedKind>, DiscoveryTags)>, Failure> {
+        discovery::changed_kinds(&mut ClusterReader::beside_watches(client), known).await
     }
 
     /// The uid of the kube-system namespace of the cluster that the agent runs in. `None` if the agent has no

@@ -9,6 +9,7 @@
 //! | [`basis`] | the rows of a scope whose list begins |
 //! | [`credit`] | how many bytes of the stream may be uncommitted at the hub |
 //! | `lifetime` | when the stream is opened, closed and opened again |
+//! | `sent_events` | how many events were sent, for metrics |
 //! | [`stream`] | all accounts on one stream, in turn |
 //! | [`codec`] | frames that are encoded already, for tonic |
 //! | [`shared`], [`driver`] | the stream's state behind a lock; the task that opens, feeds and reads the stream |
@@ -31,6 +32,7 @@ mod lifetime;
 pub mod memory;
 mod queue;
 mod resume;
+mod sent_events;
 pub mod shared;
 pub mod stream;
 #[cfg(test)]
@@ -41,5 +43,6 @@ pub use batch::EncodedFrame;
 pub use delivery::{AccountDelivery, DeliveryError, DeliveryNumbers, NextFrame, ReaderCommand, ReaderId};
 pub use driver::{HubConnection, StreamDriver, StreamNotice};
 pub use memory::{QueueFull, QueueMemory};
+pub use sent_events::{EventCount, SentEvents};
 pub use shared::SharedStream;
 pub use stream::{AccountCommand, CachingStream, StreamAction, StreamIdentity};

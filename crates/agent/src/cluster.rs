@@ -10,6 +10,7 @@
 //! | `client.rs` | building, sending, and reading what is small |
 //! | `exchange.rs` | a request before it is sent; a response while it arrives, and upgraded connections |
 //! | `pool.rs`, `connection.rs` | connections: their bounds, when they open, what they carry, when they close |
+//! | `check.rs` | what is asked on each new connection before it is used |
 //! | `dial.rs`, `tls.rs` | policy, name resolution, TLS |
 //! | `authentication.rs` | the credential in requests, and its redaction from what a server says |
 //! | `error.rs` | errors, and what they mean |
@@ -24,6 +25,7 @@ use kubesvc_core::agent_policy::AgentPolicy;
 use kubesvc_core::kubeconfig::{Authentication, VettedKubeconfig};
 
 mod authentication;
+mod check;
 mod client;
 mod connection;
 mod dial;
@@ -36,6 +38,7 @@ mod tls;
 
 pub(super) use tls::system_verifier;
 
+pub use check::{CheckAnswer, CheckStep, ConnectionCheck};
 pub use client::{ClusterClient, ClusterDocument};
 pub use error::{BrokenConnection, ClusterError};
 pub use exchange::{ClusterRequest, ClusterResponse, RequestBody, ResponseBody, UpgradedConnection};

@@ -13,12 +13,14 @@ use serde::Serialize;
 
 use crate::AgentOptions;
 use crate::account_table::{AccountTable, Counts, ListedState};
+use crate::caching::SharedStream;
 use crate::static_accounts::StaticAccountFile;
+use crate::watch_registry::{ListedWatch, WatchRegistry};
 use kubesvc_core::wire::common::Failure;
 use kubesvc_runtime::background_tasks::TaskRegistry;
 
-/// Maximum number of accounts in one response.
-const MAX_ACCOUNTS_SHOWN: usize = 10_000;
+/// Maximum number of accounts, or of watches, in one response.
+const MAX_SHOWN: usize = 10_000;
 
 /// Status of the agent: written by the link, read by health checks.
 #[derive(Debug)]
@@ -187,7 +189,7 @@ struct AccountReport {
 
 impl AccountsReport {
     fn of(zone: &str, table: &AccountTable, own: &StaticAccountFile) -> Self {
-        let listing = table.listing(MAX_ACCOUNTS_SHOWN, &own.current());
+        let listing = table.listing(MAX_SHOWN, &own.current());
         let mut refused = own.refused();
         let mut accounts: BTreeMap<String, AccountReport> = BTreeMap::new();
         for one in listing {
@@ -206,7 +208,7 @@ impl AccountsReport {
         for (name, failure) in refused {
             accounts.insert(name.clone(), account_report(zone, name, "REFUSED", true, Some(failure)));
         }
-        Self { total, accounts: accounts.into_values().take(MAX_ACCOUNTS_SHOWN).collect() }
+        Self { total, accounts: accounts.into_values().take(MAX_SHOWN).collect() }
     }
 }
 
@@ -228,9 +230,37 @@ fn account_report(
     }
 }
 
-/// The HTTP routes.
-pub(super) fn routes(status: Arc<AgentStatus>, tasks: TaskRegistry) -> Router {
+/// Response of `/watches`: what is read of clusters, the first 10,000 by account, kind, group and namespace.
+#[derive(Debug, Serialize)]
+struct WatchesReport {
+    /// Total number of watches.
+    total: usize,
+    watches: Vec<ListedWatch>,
+}
+
+/// Response of `/operations`, which has nothing to show: the agent carries out no operations yet.
+#[derive(Debug, Serialize)]
+struct OperationsReport {
+    total: usize,
+    operations: [(); 0],
+}
+
+impl WatchesReport {
+    fn of((registry, stream): &(WatchRegistry, Arc<SharedStream>)) -> Self {
+        let (total, watches) = registry.listing(MAX_SHOWN, stream);
+        Self { total, watches }
+    }
+}
+
+/// The HTTP routes. `watches` are what is read of clusters.
+pub(super) fn routes(
+    status: Arc<AgentStatus>,
+    watches: (WatchRegistry, Arc<SharedStream>),
+    tasks: TaskRegistry,
+) -> Router {
     Router::new()
+        .route("/watches", get(async move || Json(WatchesReport::of(&watches))))
+        .route("/operations", get(async || Json(OperationsReport { total: 0, operations: [] })))
         .route("/health", get(async |State(status): State<Arc<AgentStatus>>| Json(status.report())))
         .route("/accounts", get(async |State(status): State<Arc<AgentStatus>>| Json(status.accounts())))
         .route("/health/tasks", get(async move || Json(tasks.report())))

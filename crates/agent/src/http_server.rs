@@ -11,8 +11,10 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::account_table::{AccountTable, Counts};
+use crate::caching::SharedStream;
 use crate::health::{self, AgentStatus};
-use crate::metrics::{AccountCounts, AgentMetrics};
+use crate::metrics::{AccountCounts, AgentMetrics, CachedObjectCounts};
+use crate::watch_registry::WatchRegistry;
 use crate::{AgentError, AgentOptions};
 use kubesvc_runtime::background_tasks::TaskRegistry;
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
@@ -63,12 +65,14 @@ pub(super) async fn bind_health(
     options: &AgentOptions,
     metrics: &AgentMetrics,
     status: Arc<AgentStatus>,
+    watches: (WatchRegistry, Arc<SharedStream>),
     tasks: &TaskRegistry,
 ) -> Result<Server, AgentError> {
     let (host, port) = (&options.health_address, options.health_port);
     let failed = |source| AgentError::HealthPort { address: shown(host, port), source };
     let closed = metrics.http.clone();
-    Server::bind("health", host, port, health::routes(status, tasks.clone()), closed).await.map_err(failed)
+    let routes = health::routes(status, watches, tasks.clone());
+    Server::bind("health", host, port, routes, closed).await.map_err(failed)
 }
 
 /// Binds the port of the metrics, if they are served.
@@ -76,17 +80,20 @@ pub(super) async fn bind_metrics(
     options: &AgentOptions,
     metrics: &AgentMetrics,
     table: Arc<Mutex<AccountTable>>,
+    cached_objects: impl Fn() -> CachedObjectCounts + Clone + Send + Sync + 'static,
     tasks: &TaskRegistry,
 ) -> Result<Option<Server>, AgentError> {
     let Some(port) = options.metrics_port else { return Ok(None) };
     let host = &options.metrics_address;
     let failed = |source| AgentError::MetricsPort { address: shown(host, port), source };
-    let accounts = move || {
+    let counts = move || {
         let table = table.lock();
         let Counts { held, starting, failed } = table.counts();
-        AccountCounts { held, starting, failed, cached: table.cached_count() }
+        let accounts = AccountCounts { held, starting, failed, cached: table.cached_count() };
+        drop(table);
+        (accounts, cached_objects())
     };
-    let routes = metrics.routes(&options.own, accounts, tasks);
+    let routes = metrics.routes(&options.own, counts, tasks);
     Server::bind("metrics", host, port, routes, metrics.http.clone()).await.map(Some).map_err(failed)
 }
 

@@ -12,6 +12,7 @@
 //! | [`watch`] | how the objects of a scope are listed and watched (pure) |
 //! | [`scrub`] | the bytes of a list or watch become events (pure) |
 //! | [`static_accounts`] | the accounts of the agent's own file, and whether the file is valid |
+//! | [`watch_registry`] | which scopes are read at present, for people and metrics |
 //! | [`watched_files`] | files that take effect when they change |
 //! | [`health`], [`metrics`] | answers to probes, people and Prometheus, over `http` |
 //! | [`program`] | the composition root of `kubesvc-agent` |
@@ -47,10 +48,11 @@ pub mod program;
 pub mod scrub;
 pub mod static_accounts;
 pub mod watch;
+pub mod watch_registry;
 pub mod watched_files;
 mod wire_failure;
 
-use account::CachedAccounts;
+use account::{AccountReaders, CachedAccounts, ReadingParts};
 use account_table::AccountTable;
 use accounts::{Activators, SharedParts};
 use activation::{Activator, MAX_FILE_BYTES, Programs};
@@ -59,9 +61,10 @@ use cluster::ClusterContext;
 use health::AgentStatus;
 use http_server::Server;
 use link::Link;
-use metrics::AgentMetrics;
+use metrics::{AgentMetrics, CachedObjectCounts};
 use scrub::CompressorError;
 use static_accounts::StaticAccountFile;
+use watch_registry::WatchRegistry;
 use watched_files::{AccountFiles, ReadFile};
 
 /// Maximum number of batches of file changes that wait to be processed; at the limit, no files are checked.
@@ -69,6 +72,10 @@ const MAX_WAITING_CHANGES: usize = 16;
 
 /// Maximum number of the hub's commands for readers of objects that wait; at the limit, the stream is not read.
 const MAX_WAITING_NOTICES: usize = 1024;
+
+/// Maximum number of accounts that were found lost and wait to be told; at the limit, further ones wait where they were
+/// found, and are read no more.
+const MAX_WAITING_LOSSES: usize = 256;
 
 /// Options of an agent.
 #[derive(Clone, Debug)]
@@ -110,8 +117,29 @@ pub struct AgentOptions {
     pub keep_alive: KeepAlive,
     /// Maximum number of accounts that are started at once.
     pub activation_concurrency: usize,
+    /// How clusters are listed and watched.
+    pub reading: ReadingOptions,
     /// Interval between checks of the accounts' files.
     pub file_pace: Duration,
+}
+
+/// How clusters are listed and watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadingOptions {
+    /// Maximum number of lists at once; 0: no bound.
+    pub lists: usize,
+    /// Maximum number of lists at once of one account; 0: no bound.
+    pub lists_per_account: usize,
+    /// Accounts that begin to be read together; 0: all.
+    pub group_size: usize,
+    /// Delay between two such groups.
+    pub group_delay: Duration,
+}
+
+impl Default for ReadingOptions {
+    fn default() -> Self {
+        Self { lists: 64, lists_per_account: 16, group_size: 0, group_delay: Duration::ZERO }
+    }
 }
 
 /// Back-off after consecutive failures: `base`, then `multiplier` times as long each time, up to `max`. Each
@@ -233,27 +261,37 @@ impl Agent {
         let status = Arc::new(AgentStatus::new(&options, table.clone()));
         let (tasks, ends) = (TaskTracker::new(), CancellationToken::new());
         let background = BackgroundTasks::new(tasks.clone(), ends.clone(), TaskRegistry::default());
+        let (shared, watches) =
+            (Arc::new(SharedStream::new(QueueMemory::default())), WatchRegistry::default());
+        let clusters = ClusterContext { requests: counted.requests.clone(), ..ClusterContext::default() };
+        let watched = (watches.clone(), Arc::clone(&shared));
         let health =
-            http_server::bind_health(&options, &counted, status.clone(), background.registry()).await?;
+            http_server::bind_health(&options, &counted, status.clone(), watched, background.registry())
+                .await?;
+        let counts = cached_object_counts(&watches, &shared, &clusters);
         let metrics =
-            http_server::bind_metrics(&options, &counted, table.clone(), background.registry()).await?;
+            http_server::bind_metrics(&options, &counted, table.clone(), counts, background.registry())
+                .await?;
         let (changes, changed_files) = mpsc::channel(MAX_WAITING_CHANGES);
         let files = Arc::new(Mutex::new(AccountFiles::new(MAX_FILE_BYTES)));
         let files = FileWatch { pace: options.file_pace, table: table.clone(), files, changes };
         let activator = Activator {
-            clusters: ClusterContext { requests: counted.requests.clone(), ..ClusterContext::default() },
+            clusters,
             policy: options.policy.clone(),
             programs: Programs::new(options.exec_commands.clone(), std::env::var_os("PATH")),
             ..Activator::new(options.kubeconfig_folders.clone(), options.activation_concurrency)
         };
         let activators = Activators { all: activator, own: options.own.clone() };
-        let caching_changed = Arc::new(Notify::new());
+        let (caching_changed, readers) = (Arc::new(Notify::new()), AccountReaders::default());
         let (connection, connections) = watch_channel::channel(None);
-        let shared = Arc::new(SharedStream::new(QueueMemory::default()));
         let (notices, noticed) = mpsc::channel(MAX_WAITING_NOTICES);
-        let driver = StreamDriver::new(Arc::clone(&shared), connections, notices);
+        let (losses, lost_accounts) = mpsc::channel(MAX_WAITING_LOSSES);
+        let metrics_of_objects = counted.cached_objects.clone();
+        let driver = StreamDriver::new(Arc::clone(&shared), connections, notices, metrics_of_objects.clone());
         let changes_of = (Arc::clone(&table), Arc::clone(&caching_changed));
-        let cached_accounts = CachedAccounts::new(changes_of, activators.clone(), (shared, noticed))?;
+        let told = ReadingParts { readers: readers.clone(), losses, watches, metrics: metrics_of_objects };
+        let cached_accounts =
+            CachedAccounts::new(changes_of, activators.clone(), (shared, noticed), (options.reading, told))?;
         let parts = SharedParts {
             table,
             activators,
@@ -262,6 +300,8 @@ impl Agent {
             dynamic_accounts: options.dynamic_accounts,
             metrics: counted,
             changed_files,
+            lost_accounts,
+            readers,
         };
         let link = Link::new(options, parts, status)?;
         let caching = (driver, cached_accounts);
@@ -306,6 +346,20 @@ impl Agent {
         tasks.close();
         tasks.wait().await;
         background.failed_task().map_or(Ok(()), |why| Err(AgentError::Ended(why.to_owned())))
+    }
+}
+
+/// Counts for metrics what is read of clusters.
+fn cached_object_counts(
+    watches: &WatchRegistry,
+    shared: &Arc<SharedStream>,
+    clusters: &ClusterContext,
+) -> impl Fn() -> CachedObjectCounts + Clone + Send + Sync + 'static {
+    let (watches, shared, budget) = (watches.clone(), Arc::clone(shared), clusters.budget.clone());
+    move || CachedObjectCounts {
+        watches: watches.counts(),
+        pending_bytes: shared.pending_bytes(),
+        cluster_connections: budget.open_connections(),
     }
 }
 

@@ -18,6 +18,7 @@ use crate::{AgentError, AgentOptions, Backoff};
 use kubesvc_core::wire::ops::{Hello, Refused};
 use kubesvc_core::wire::{MAX_MESSAGE_BYTES, PROTOCOL_VERSION};
 
+mod connector;
 mod dial;
 mod probes;
 mod session;

@@ -17,6 +17,10 @@ use kubesvc_runtime::background_tasks::TaskRegistry;
 use kubesvc_runtime::listen::http::HttpMetrics;
 use kubesvc_runtime::telemetry::metrics::{self, Metrics};
 
+mod cached_objects;
+
+pub use cached_objects::{CachedObjectCounts, CachedObjectMetrics};
+
 /// One label with its name.
 type Label<V> = [(&'static str, V); 1];
 
@@ -77,6 +81,8 @@ pub struct AgentMetrics {
     pub kept: Counter,
     /// Connections of probes and scrapers that were closed because of a limit.
     pub http: HttpMetrics,
+    /// What is read of clusters and sent to the hub.
+    pub cached_objects: CachedObjectMetrics,
     accounts: Family<Label<&'static str>, Gauge>,
     cached: Gauge,
     failures: Family<Label<&'static str>, Counter>,
@@ -119,6 +125,7 @@ impl AgentMetrics {
             self.kept.clone(),
         );
         registry.register("probes", "Probes answered", self.probes.clone());
+        self.cached_objects.register(registry);
         self.http.register(registry);
         registry.register(
             "config_reload_failures",
@@ -139,7 +146,8 @@ impl AgentMetrics {
         metrics
     }
 
-    fn take_in(&self, counts: AccountCounts) {
+    fn take_in(&self, (counts, objects): &(AccountCounts, CachedObjectCounts)) {
+        self.cached_objects.take_in(objects);
         self.cached.set(i64::try_from(counts.cached).unwrap_or(i64::MAX));
         for (state, count) in
             [("held", counts.held), ("starting", counts.starting), ("failed", counts.failed)]
@@ -148,17 +156,17 @@ impl AgentMetrics {
         }
     }
 
-    /// The routes `/metrics` and, with the same content, the documented `/prometheus_metrics`. `accounts` counts the
-    /// accounts for each response.
+    /// The routes `/metrics` and, with the same content, the documented `/prometheus_metrics`. `counts` counts accounts
+    /// and cached objects for each response.
     pub fn routes(
         &self,
         own: &StaticAccountFile,
-        accounts: impl Fn() -> AccountCounts + Clone + Send + Sync + 'static,
+        counts: impl Fn() -> (AccountCounts, CachedObjectCounts) + Clone + Send + Sync + 'static,
         tasks: &TaskRegistry,
     ) -> Router {
         let (counters, registered) = (self.clone(), Arc::new(self.register(own, tasks)));
         let answer = move || {
-            counters.take_in(accounts());
+            counters.take_in(&counts());
             let text = registered.encode();
             async move { ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text) }
         };

@@ -10,7 +10,7 @@ use clap::Parser;
 use tokio_util::sync::CancellationToken;
 
 use crate::static_accounts::StaticAccountFile;
-use crate::{Agent, AgentError, AgentOptions, Backoff, KeepAlive};
+use crate::{Agent, AgentError, AgentOptions, Backoff, KeepAlive, ReadingOptions};
 use kubesvc_core::agent_policy::AccountPolicy;
 use kubesvc_core::object_names::{self, AgentNameError};
 use kubesvc_core::wire::ops::AccountSpec;
@@ -180,6 +180,12 @@ fn options(
             ping_every: settings.hub.ping_every,
             ping_timeout: settings.hub.ping_timeout,
             idle_timeout: settings.hub.idle_timeout,
+        },
+        reading: ReadingOptions {
+            lists: settings.reading.lists,
+            lists_per_account: settings.reading.lists_per_account,
+            group_size: settings.reading.group_size,
+            group_delay: settings.reading.group_delay,
         },
         file_pace: FILE_CHECK_INTERVAL,
         activation_concurrency: MAX_CONCURRENT_ACTIVATIONS,

@@ -43,7 +43,7 @@ pub use list_head::{ListError, ListPage};
 pub use object::{BodyError, RawObject};
 pub use rules::{
     APPLICATION_ANNOTATION, ClusterScopedKinds, Exclusion, IGNORE_ANNOTATION, LAST_APPLIED_ANNOTATION,
-    ObjectRules,
+    ObjectFilter, ObjectRules,
 };
 pub use scrubber::{
     Inspected, InspectedObject, OmissionReason, OmittedBody, Scrubbed, ScrubbedEvent, Scrubber, delete_event,

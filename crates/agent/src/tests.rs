@@ -30,6 +30,7 @@ impl AgentOptions {
             backoff,
             keep_alive: KeepAlive::default(),
             activation_concurrency: 4,
+            reading: ReadingOptions::default(),
             file_pace: Duration::from_millis(20),
         }
     }

@@ -29,6 +29,7 @@
 //! | `machine.rs`, `machine/` | the states, the timers, and the reports |
 //! | `reader.rs` | the one driver: requests of a scope, and their responses |
 //! | `budget.rs` | how many lists run at once |
+//! | `large_pieces.rs` | how many large lines and items are in memory at once |
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -38,6 +39,7 @@ mod backoff;
 mod basis;
 mod budget;
 mod failure;
+mod large_pieces;
 mod list;
 mod machine;
 mod reader;
@@ -48,10 +50,13 @@ pub use action::{Action, PageRequest, WaitReason, WatchRequest};
 pub use basis::{Basis, BasisKey, BasisMatch, BasisTooLarge};
 pub use budget::{ListBudget, ListPermit};
 pub use failure::RequestFailure;
-pub use list::{PageStep, SyncEnd};
+pub use large_pieces::LargePieces;
+pub use list::{ListReason, PageStep, SyncEnd};
 pub use machine::{ItemStep, ObjectStep, ScopeStart, ScopeTiming, ScopeWatch};
 pub(crate) use reader::queue;
-pub use reader::{LeftOut, ReaderContext, ReaderInput, ReaderSink, ScopeReader, objects_path};
+pub use reader::{
+    LeftOut, ReaderContext, ReaderInput, ReaderSink, ScopeReader, WatchEnd, WatchState, objects_path,
+};
 
 /// Limits of the pages of a list: the first one, and the one after a page has expired in mid-list. After that, the
 /// list has no limit.
@@ -76,7 +81,8 @@ const SILENCE_LIMIT: Duration = Duration::from_secs(180);
 const MAX_SILENCE_LIMIT: Duration = Duration::from_secs(24 * 60);
 /// Interval between attempts while something must change first: a right, a kind, a credential.
 const PROBLEM_RETRY_INTERVAL: Duration = Duration::from_secs(30);
-/// Time for which a scope may fail before that is a problem to report. Rights and the like are reported at once.
+/// Time for which a scope may fail before that is a problem to report: an API server that is restarted is none. Rights
+/// and the like are reported at once. The leader may elect another agent as soon as no scope can be reached.
 const PROBLEM_DELAY: Duration = Duration::from_secs(60);
 /// Maximum time that a server can ask to be left alone.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);

@@ -2,31 +2,36 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::OptionFuture;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
+use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use crate::account::reader_sink::ScopeSink;
+use crate::account::account_readers::LostAccount;
+use crate::account::cached_accounts::ReadingParts;
+use crate::account::reader_sink::{LookRequests, ScopeSink};
 use crate::account::synthetic_reader;
 use crate::account_table;
-use crate::activation::{Activator, DefinitionOrigin};
+use crate::activation::{Activator, DefinitionOrigin, DiscoveryTags};
 use crate::caching::{BasisError, ReaderCommand, ReaderId, ScopeBasis, SharedStream};
 use crate::cluster::ClusterClient;
 use crate::scrub::{ClusterScopedKinds, ObjectRules, SPLICE_VERSION, Scrubber};
 use crate::watch::{ReaderContext, ReaderInput, ScopeReader, ScopeStart, ScopeTiming, ScopeWatch};
+use crate::watch_registry::RegisteredWatch;
 use crate::wire_failure::after_send;
 use kubesvc_core::cache::fingerprints;
 use kubesvc_core::cache::object_filter::ObjectFilter;
 use kubesvc_core::cache::rules::{AccountRules, OperatorRules};
 use kubesvc_core::cache::selection::{SelectedScope, ServedKind, select};
 use kubesvc_core::cache::synthetic::{SyntheticObject, SyntheticScope, synthetic_objects};
-use kubesvc_core::wire::common::Failure;
 use kubesvc_core::wire::common::failure::Class;
+use kubesvc_core::wire::common::{Failure, Scope};
 use kubesvc_core::wire::events::ScopeDeclaration;
 use kubesvc_runtime::telemetry::errors::chain;
 
@@ -55,6 +60,11 @@ pub(super) struct CachedAccount {
     pub(super) shared: Arc<SharedStream>,
     pub(super) context: ReaderContext,
     pub(super) inputs: mpsc::Receiver<AccountInput>,
+    pub(super) parts: ReadingParts,
+    /// All that reads the account.
+    pub(super) tracker: TaskTracker,
+    /// Set once the account is found lost: nothing of it is read any more.
+    pub(super) is_lost: Arc<AtomicBool>,
     pub(super) state: AccountState,
 }
 
@@ -65,13 +75,17 @@ pub(super) struct AccountState {
     client: Option<ClusterClient>,
     /// Whether the credential is to be read again.
     must_connect: bool,
+    /// Tags of what the cluster serves.
+    tags: DiscoveryTags,
     /// Declared scopes by their numbers.
     scopes: BTreeMap<u32, WatchedScope>,
     is_declared: bool,
     cluster_scoped_kinds: Arc<ClusterScopedKinds>,
     readers: HashMap<ReaderId, RunningReader>,
     running: JoinSet<()>,
-    look: Arc<Notify>,
+    look: Arc<LookRequests>,
+    /// Whether the last look failed because the credential was refused.
+    is_refused: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -101,25 +115,8 @@ struct SeenCluster {
     client: ClusterClient,
     /// Whether the client is another one than before.
     is_new: bool,
-    served: Vec<ServedKind>,
-}
-
-/// Connects to the cluster that the account was activated with.
-async fn connect(
-    activator: &Activator,
-    origin: DefinitionOrigin,
-    account: &account_table::CachedAccount,
-) -> Result<ClusterClient, Failure> {
-    let (client, uid) = activator.connect(&account.definition, origin).await?;
-    let known = &account.cluster_uid;
-    if uid == *known {
-        return Ok(client);
-    }
-    let why = format!(
-        "the cluster is another one than the account was activated with (kube-system has uid {uid:?}, and had \
-         {known:?}); nothing of it is read"
-    );
-    Err(after_send(Class::ClusterMismatch, why))
+    /// What it serves; `None` if that is the same as before.
+    served: Option<(Vec<ServedKind>, DiscoveryTags)>,
 }
 
 impl WatchedScope {
@@ -145,6 +142,7 @@ impl CachedAccount {
                     Some(AccountInput::Command(command)) => self.execute(command),
                     Some(AccountInput::Changed(account)) => {
                         self.account = account;
+                        // Which also asks again for what it serves, whatever that is.
                         self.state.must_connect = true;
                         looking = OptionFuture::from(None);
                         next_look = Instant::now();
@@ -152,9 +150,9 @@ impl CachedAccount {
                     None => return,
                 },
                 Some(ended) = self.state.running.join_next_with_id() => self.ended(ended),
-                () = look.notified() => {
+                must_connect = look.asked() => {
                     // A credential that is refused may have been renewed.
-                    self.state.must_connect = true;
+                    self.state.must_connect |= must_connect;
                     next_look = next_look.min(Instant::now() + MIN_DISCOVERY_INTERVAL);
                 }
                 () = sleep_until(next_look) => {
@@ -169,6 +167,9 @@ impl CachedAccount {
                         Err(failure) => {
                             let class = failure.class().as_str_name();
                             tracing::warn!(class, "the objects of the account cannot be read: {}", failure.message);
+                            if self.is_lost_by(&failure) {
+                                return self.lose(failure).await;
+                            }
                         }
                     }
                 }
@@ -176,23 +177,51 @@ impl CachedAccount {
         }
     }
 
+    /// Whether the account cannot be held any longer after a look that failed: the cluster is another one, or refuses the
+    /// credential for the second time in a row.
+    fn is_lost_by(&mut self, failure: &Failure) -> bool {
+        let was_refused = std::mem::replace(&mut self.state.is_refused, failure.http_status == 401);
+        failure.class() == Class::ClusterMismatch || was_refused && self.state.is_refused
+    }
+
+    /// Stops reading, says why, and waits to be stopped.
+    async fn lose(mut self, failure: Failure) {
+        self.is_lost.store(true, Ordering::Relaxed);
+        self.state.readers.clear();
+        let definition = Arc::clone(&self.account.definition);
+        let lost = LostAccount { uid: self.account.account.uid.clone(), definition, failure };
+        let losses = self.parts.losses.clone();
+        let mut telling = std::pin::pin!(losses.send(lost));
+        let mut is_told = false;
+        loop {
+            tokio::select! {
+                // Fails if the agent is stopping.
+                _ = &mut telling, if !is_told => is_told = true,
+                // Whoever sends them must not wait.
+                input = self.inputs.recv() => if input.is_none() { return },
+            }
+        }
+    }
+
     /// Looks at what the cluster serves; over new connections, with the credential as it is now, if there is a reason.
     fn look(&self) -> impl Future<Output = Result<SeenCluster, Failure>> + Send + 'static {
         let known = self.state.client.clone().filter(|_| !self.state.must_connect);
+        let tags = known.as_ref().map(|_| self.state.tags.clone()).unwrap_or_default();
         let ((activator, origin), account) = (self.activator.clone(), self.account.clone());
         async move {
             let is_new = known.is_none();
             let client = match known {
                 Some(client) => client,
-                None => connect(&activator, origin, &account).await?,
+                None => activator.connect(&account.definition, origin, &account.cluster).await?,
             };
-            let served = Activator::served_kinds(client.clone()).await?;
+            let served = Activator::changed_kinds(client.clone(), &tags).await?;
             Ok(SeenCluster { client, is_new, served })
         }
     }
 
     fn saw(&mut self, seen: SeenCluster) {
         let SeenCluster { client, is_new, served } = seen;
+        self.state.is_refused = false;
         if is_new {
             for reader in self.state.readers.values() {
                 // One without room for it fails with the former client, and asks for another look.
@@ -201,7 +230,10 @@ impl CachedAccount {
             self.state.client = Some(client);
             self.state.must_connect = false;
         }
-        self.apply(&served);
+        if let Some((served, tags)) = served {
+            self.state.tags = tags;
+            self.apply(&served);
+        }
     }
 
     fn apply(&mut self, served: &[ServedKind]) {
@@ -279,8 +311,10 @@ impl CachedAccount {
             ReaderCommand::Watch { reader, scope_id, resource_version } => {
                 self.start(reader, scope_id, ScopeStart { resource_version, ..ScopeStart::default() }, 0);
             }
-            ReaderCommand::List { reader, scope_id, objects, all_bodies } => {
-                let start = ScopeStart { resend: all_bodies, ..ScopeStart::default() };
+            ReaderCommand::List { reader, scope_id, objects, all_bodies, known_version } => {
+                // The version is not resumed, at whatever age.
+                let age = Duration::MAX;
+                let start = ScopeStart { resource_version: known_version, age, resend: all_bodies };
                 self.start(reader, scope_id, start, objects);
             }
             ReaderCommand::Basis { reader, sync_key, rows } => self.tell_basis(reader, sync_key, rows),
@@ -329,18 +363,22 @@ impl CachedAccount {
             reader,
             scope_id,
             look: Arc::clone(&self.state.look),
+            watch: Arc::new(self.register(reader, &scope.selected.scope)),
+            metrics: self.parts.metrics.clone(),
         };
         if let Some(objects) = &scope.synthetic {
             // A scope with a checkpoint has the same objects: they are part of its filter.
-            if start.resource_version.is_empty() {
+            if start.age > Duration::ZERO || start.resource_version.is_empty() {
                 let reading = synthetic_reader::run(Arc::clone(objects), receiver, sink);
-                let task = self.state.running.spawn(reading);
+                let task = self.state.running.spawn(self.tracker.track_future(reading));
                 self.state.readers.insert(reader, RunningReader { scope_id, inputs, task });
             }
             return;
         }
         let rules = &self.account.rules;
         let spec = self.account.definition.spec();
+        let (account_rules, _) = AccountRules::from_wire(spec, rules);
+        let filter = ObjectFilter::of(&account_rules, &scope.selected);
         let scope = &scope.selected.scope;
         let is_secret = scope.group.is_empty() && scope.kind == "Secret";
         let object_rules = ObjectRules {
@@ -348,8 +386,7 @@ impl CachedAccount {
             kind: scope.kind.clone(),
             namespace: scope.namespace.clone(),
             meta_keys: rules.meta_keys.clone().into(),
-            omit_namespaces: Arc::new(spec.omit_namespaces.iter().cloned().collect()),
-            only_spinnaker_managed: rules.only_spinnaker_managed,
+            filter,
             is_secret,
             is_crd: scope.group == "apiextensions.k8s.io" && scope.kind == "CustomResourceDefinition",
             cluster_scoped_kinds: Arc::clone(&self.state.cluster_scoped_kinds),
@@ -364,8 +401,15 @@ impl CachedAccount {
             (receiver, sink),
         );
         let span = tracing::debug_span!("scope", kind = %scope.kind, group = %scope.group, namespace = %scope.namespace);
-        let task = self.state.running.spawn(Box::pin(running.run()).instrument(span));
+        let reading = self.tracker.track_future(Box::pin(running.run()).instrument(span));
+        let task = self.state.running.spawn(reading);
         self.state.readers.insert(reader, RunningReader { scope_id, inputs, task });
+    }
+
+    fn register(&self, reader: ReaderId, scope: &Scope) -> RegisteredWatch {
+        let account: Arc<str> = self.account.account.name.as_str().into();
+        let uid: Arc<str> = self.account.account.uid.as_str().into();
+        self.parts.watches.register((&account, &uid), scope, reader)
     }
 
     /// A reader has ended: it was stopped, or it has panicked, and its list begins anew.

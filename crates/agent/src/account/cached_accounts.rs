@@ -2,25 +2,30 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
+use tokio::time::sleep_until;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument as _;
 
+use crate::ReadingOptions;
+use crate::account::account_readers::{AccountReaders, LostAccount};
 use crate::account::cached_account::{AccountInput, AccountState, CachedAccount};
+use crate::account::start_groups::StartGroups;
 use crate::account_table::{self, AccountTable};
 use crate::accounts::Activators;
 use crate::caching::{SharedStream, StreamNotice};
+use crate::metrics::CachedObjectMetrics;
 use crate::scrub::{BodyEncoder, BodyLimits, CompressorError};
-use crate::watch::{ListBudget, ReaderContext, ScopeTiming};
+use crate::watch::{LargePieces, ListBudget, ReaderContext, ScopeTiming};
+use crate::watch_registry::WatchRegistry;
 use kubesvc_core::wire::MAX_MESSAGE_BYTES;
 use kubesvc_core::wire::common::Fence;
 use kubesvc_runtime::shutdown::spawn_named;
 
-/// Lists that run at once in the agent, and in each account.
-const LISTS_AT_ONCE: (usize, usize) = (16, 4);
 /// Maximum number of inputs that wait for an account, which never waits for anything else while it takes them.
 const MAX_WAITING_INPUTS: usize = 64;
 
@@ -34,7 +39,25 @@ pub struct CachedAccounts {
     shared: Arc<SharedStream>,
     notices: mpsc::Receiver<StreamNotice>,
     context: ReaderContext,
+    lists_per_account: usize,
+    groups: StartGroups,
+    /// When an account that waits for its group may start.
+    next_group: Option<Instant>,
+    parts: ReadingParts,
     running: HashMap<String, RunningAccount>,
+}
+
+/// What those who read accounts tell others.
+#[derive(Clone, Debug)]
+pub struct ReadingParts {
+    /// What reads each account.
+    pub readers: AccountReaders,
+    /// Accounts that cannot be held any longer.
+    pub losses: mpsc::Sender<LostAccount>,
+    /// The watches, for people.
+    pub watches: WatchRegistry,
+    /// Counts.
+    pub metrics: CachedObjectMetrics,
 }
 
 #[derive(Debug)]
@@ -42,6 +65,8 @@ struct RunningAccount {
     fence: Fence,
     account: account_table::CachedAccount,
     inputs: mpsc::Sender<AccountInput>,
+    /// Nothing of it is read any more, until its definition is another one.
+    is_lost: Arc<AtomicBool>,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -55,22 +80,44 @@ impl CachedAccounts {
         (table, wake): (Arc<Mutex<AccountTable>>, Arc<Notify>),
         activators: Activators,
         (shared, notices): (Arc<SharedStream>, mpsc::Receiver<StreamNotice>),
+        (options, parts): (ReadingOptions, ReadingParts),
     ) -> Result<Self, CompressorError> {
         let encoder = BodyEncoder::new(BodyLimits::for_messages(MAX_MESSAGE_BYTES, true))?;
-        let (in_agent, in_account) = LISTS_AT_ONCE;
+        let ReadingOptions { lists, lists_per_account, group_size, group_delay } = options;
         let context = ReaderContext {
             encoder: Arc::new(Mutex::new(encoder)),
-            budget: ListBudget::new(in_agent, in_account),
+            budget: ListBudget::new(lists, lists_per_account),
+            large_pieces: LargePieces::default(),
         };
-        Ok(Self { table, wake, activators, shared, notices, context, running: HashMap::new() })
+        Ok(Self {
+            table,
+            wake,
+            activators,
+            shared,
+            notices,
+            context,
+            lists_per_account,
+            groups: StartGroups::new(group_size, group_delay),
+            next_group: None,
+            parts,
+            running: HashMap::new(),
+        })
     }
 
     /// Runs the accounts, for ever.
     pub async fn run(mut self) {
         loop {
             self.reconcile().await;
+            let next_group = self.next_group;
+            let next_group = async {
+                match next_group {
+                    Some(at) => sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 () = self.wake.notified() => {}
+                () = next_group => {}
                 notice = self.notices.recv() => match notice {
                     Some(notice) => self.take(notice).await,
                     // The driver is gone: the agent is stopping, and ends this task too.
@@ -101,7 +148,11 @@ impl CachedAccounts {
             .running
             .iter()
             .filter(|(uid, running)| {
-                wanted.get(*uid).is_none_or(|account| account.epoch != running.fence.caching_epoch)
+                wanted.get(*uid).is_none_or(|account| {
+                    let starts_anew =
+                        running.is_lost.load(Ordering::Relaxed) && is_changed(&running.account, account);
+                    account.epoch != running.fence.caching_epoch || starts_anew
+                })
             })
             .map(|(uid, _)| uid.clone())
             .collect();
@@ -110,9 +161,13 @@ impl CachedAccounts {
                 self.shared.change(|stream, now| stream.unassign(&running.fence, now));
             }
         }
+        self.next_group = None;
         for (uid, account) in wanted.drain() {
             match self.running.get_mut(&uid) {
-                None => self.start(account),
+                None => match self.groups.start(tokio::time::Instant::now().into_std()) {
+                    Ok(()) => self.start(account),
+                    Err(next_group) => self.next_group = Some(next_group),
+                },
                 Some(running) if is_changed(&running.account, &account) => {
                     running.account = account.clone();
                     let _ = running.inputs.send(AccountInput::Changed(account)).await;
@@ -131,28 +186,33 @@ impl CachedAccounts {
         let origin = self.activators.origin(name, account.definition.spec().credential.as_ref());
         let activator = self.activators.activator(name, origin);
         let (inputs, receiver) = mpsc::channel(MAX_WAITING_INPUTS);
-        let (_, in_account) = LISTS_AT_ONCE;
+        let (tracker, is_lost) = (self.parts.readers.tracker(&uid), Arc::new(AtomicBool::new(false)));
         let cached = CachedAccount {
             account: account.clone(),
             activator: (activator, origin),
             shared: Arc::clone(&self.shared),
             context: ReaderContext {
-                budget: self.context.budget.for_account(in_account),
+                budget: self.context.budget.for_account(self.lists_per_account),
                 ..self.context.clone()
             },
             inputs: receiver,
+            parts: self.parts.clone(),
+            tracker: tracker.clone(),
+            is_lost: Arc::clone(&is_lost),
             state: AccountState::default(),
         };
         let span = tracing::info_span!("caching", account = %name, uid = %uid, epoch = account.epoch);
         tracing::info!(parent: &span, "streaming the objects of the account");
-        let task = spawn_named("cached account", cached.run().instrument(span));
-        self.running.insert(uid, RunningAccount { fence, account, inputs, _task: task });
+        let reading = tracker.track_future(cached.run().instrument(span));
+        let task = spawn_named("cached account", reading);
+        self.running.insert(uid, RunningAccount { fence, account, inputs, is_lost, _task: task });
     }
 }
 
-/// Whether what runs for an account must be told of another definition, or of other rules.
+/// Whether what runs for an account must be told of another definition or credential, or of other rules.
 fn is_changed(before: &account_table::CachedAccount, now: &account_table::CachedAccount) -> bool {
     !Arc::ptr_eq(&before.definition, &now.definition)
         || before.rules != now.rules
-        || before.cluster_uid != now.cluster_uid
+        || before.cluster != now.cluster
+        || before.files != now.files
 }

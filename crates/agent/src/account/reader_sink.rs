@@ -1,11 +1,14 @@
 //! From the reader of a scope to the queue of its account.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
 
 use crate::caching::{AccountDelivery, QueueMemory, ReaderId, SharedStream};
-use crate::watch::{LeftOut, ReaderSink, WaitReason};
+use crate::metrics::CachedObjectMetrics;
+use crate::watch::{LeftOut, ListReason, ReaderSink, WaitReason, WatchEnd, WatchState};
+use crate::watch_registry::RegisteredWatch;
 use kubesvc_core::wire::common::Failure;
 use kubesvc_core::wire::events::{Event, Synced};
 use kubesvc_runtime::telemetry::errors::chain;
@@ -17,8 +20,33 @@ pub(super) struct ScopeSink {
     pub(super) account_uid: Arc<str>,
     pub(super) reader: ReaderId,
     pub(super) scope_id: u32,
-    /// Wakes the account: its credential, or the kinds of its cluster, should be looked at.
-    pub(super) look: Arc<Notify>,
+    /// Asks the account to look at its credential, or at the kinds of its cluster.
+    pub(super) look: Arc<LookRequests>,
+    /// What people see of the reader.
+    pub(super) watch: Arc<RegisteredWatch>,
+    pub(super) metrics: CachedObjectMetrics,
+}
+
+/// What readers ask their account to look at.
+#[derive(Debug, Default)]
+pub(super) struct LookRequests {
+    /// Notified when something is to be looked at.
+    asked: Notify,
+    /// Whether the credential is to be read again, and the identity of the cluster with it.
+    must_connect: AtomicBool,
+}
+
+impl LookRequests {
+    fn ask(&self, must_connect: bool) {
+        self.must_connect.fetch_or(must_connect, Ordering::Relaxed);
+        self.asked.notify_one();
+    }
+
+    /// Waits for a request; returns whether the credential is to be read again.
+    pub(super) async fn asked(&self) -> bool {
+        self.asked.notified().await;
+        self.must_connect.swap(false, Ordering::Relaxed)
+    }
 }
 
 impl ScopeSink {
@@ -55,16 +83,36 @@ impl ReaderSink for ScopeSink {
         if let Some(problem) = problem {
             tracing::warn!(class = %problem.class().as_str_name(), "objects of a kind cannot be read: {}", problem.message);
         }
+        self.watch.problem(problem);
         self.deliver(|account, _, memory| account.problem(self.scope_id, problem.cloned(), memory));
     }
 
+    fn is_read(&self) {
+        self.deliver(|account, _, memory| account.is_read(self.reader, memory));
+    }
+
+    fn state(&self, state: WatchState) {
+        self.watch.state(state);
+    }
+
+    fn list_begins(&self, reason: ListReason) {
+        self.metrics.list_begins(reason);
+    }
+
+    fn watch_ended(&self, why: WatchEnd) {
+        self.metrics.watch_ended(why);
+    }
+
     fn waits(&self, reason: WaitReason) {
-        if matches!(reason, WaitReason::Credential | WaitReason::KindMayBeGone) {
-            self.look.notify_one();
+        match reason {
+            WaitReason::Credential | WaitReason::OtherCluster => self.look.ask(true),
+            WaitReason::KindMayBeGone => self.look.ask(false),
+            WaitReason::Retry | WaitReason::Refused | WaitReason::Spread | WaitReason::Paused => {}
         }
     }
 
     fn left_out(&self, what: LeftOut) {
+        self.metrics.omitted(&what);
         match what {
             LeftOut::Body(body) => tracing::debug!("{}", chain(&body)),
             LeftOut::Object(object) => tracing::warn!("{}", chain(&object)),

@@ -112,3 +112,24 @@ async fn reports_of_a_lost_stream_are_discarded_and_the_stop_goes_on() {
     assert_eq!(runtimes.delayed_reports(), 0);
     assert_eq!(runtimes.ended().await, ended(FIRST, WorkEnd::Stopped, Vec::new()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn report_waits_for_readers_to_end_and_for_a_limited_time() {
+    let mut runtimes = Runtimes::new();
+    let readers = AccountReaders::default();
+    assert!(readers.ended("u").is_none(), "nothing reads it");
+    let reader = tokio::spawn(readers.tracker("u").track_future(pending::<()>()));
+    runtimes.await_end("u", readers.ended("u").expect("a reader runs"));
+    assert_eq!(runtimes.ready_report(report("u", 1)), None);
+    reader.abort();
+    let expected = ended(Attempt::OF_READERS, WorkEnd::Stopped, vec![report("u", 1)]);
+    assert_eq!(runtimes.ended().await, expected);
+    assert!(readers.ended("u").is_none());
+
+    let _endless = tokio::spawn(readers.tracker("u").track_future(pending::<()>()));
+    runtimes.await_end("u", readers.ended("u").expect("a reader runs"));
+    assert_eq!(runtimes.ready_report(report("u", 2)), None);
+    let begin = Instant::now();
+    assert_eq!(runtimes.ended().await.reports, [report("u", 2)]);
+    assert_eq!(begin.elapsed(), STOP_TIMEOUT);
+}

@@ -55,6 +55,10 @@ fn said(effects: &[Effect]) -> Vec<String> {
             };
             format!("{} {} {outcome}", account.uid, account.epoch)
         }
+        Effect::Lost(lost) => {
+            let account = lost.account.clone().unwrap_or_default();
+            format!("{} {} lost", account.uid, account.epoch)
+        }
         Effect::Kept { account, .. } => format!("{} {} kept", account.uid, account.epoch),
     };
     effects.iter().map(word).collect()
@@ -353,4 +357,30 @@ fn objects_are_streamed_by_the_newest_rules_until_the_hub_takes_no_more() {
     assert_eq!(table.cached().len(), 1, "that was an earlier epoch");
     table.revoke_caching(&fence);
     assert!(table.cached().is_empty());
+}
+
+#[test]
+fn account_of_another_cluster_is_lost_and_the_hub_is_told_once() {
+    let mut table = holding();
+    table.cache(&fence(3), true, Some(CachingRules::default()));
+    let definition = table.cached()[0].definition.clone();
+    assert_eq!(said(&table.lost("u", &definition, failure())), ["stop u", "u 5 lost"]);
+    assert_eq!((table.held_count(), table.cached_count()), (0, 0));
+    assert_eq!(table.counts(), Counts { failed: 1, ..Counts::default() });
+    assert_eq!(said(&table.lost("u", &definition, failure())), [] as [&str; 0]);
+    assert_eq!(said(&table.add(account("u", "a", 5), self::definition("one"))), ["start u 5 #2"]);
+}
+
+#[test]
+fn loss_of_a_former_definition_is_ignored_and_an_attempt_goes_on() {
+    let mut table = holding();
+    table.cache(&fence(3), true, Some(CachingRules::default()));
+    let former = table.cached()[0].definition.clone();
+    table.add(account("u", "a", 6), definition("two"));
+    table.finished("u", Attempt(2), Ok(identity("h")));
+    assert_eq!(said(&table.lost("u", &former, failure())), [] as [&str; 0]);
+    let current = table.cached()[0].definition.clone();
+    table.add(account("u", "a", 7), definition("three"));
+    assert_eq!(said(&table.lost("u", &current, failure())), ["stop u but #3", "u 6 lost"]);
+    assert_eq!(said(&table.finished("u", Attempt(3), Ok(identity("h")))), ["u 7 held h"]);
 }

@@ -6,10 +6,12 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
+use http::HeaderValue;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
 use crate::activation::identity::{ClusterReader, JSON, Metadata, parse};
+use crate::cluster::ClusterDocument;
 use kubesvc_core::cache::selection::ServedKind;
 use kubesvc_core::failure::truncate;
 use kubesvc_core::wire::common::{Failure, Scope};
@@ -41,12 +43,41 @@ const DEFAULT_KINDS: [(&str, &str); 12] = [
 /// Maximum number of kinds that an account may name; further ones are ignored.
 const MAX_NAMED_KINDS: usize = 500;
 
+/// The paths at which discovery begins.
+const ROOTS: [&str; 2] = ["/api", "/apis"];
+
+/// The tags of what a server has answered, if it gave some: it need not answer the same again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DiscoveryTags([Option<HeaderValue>; ROOTS.len()]);
+
 /// Returns all kinds, in the order in which the server lists their groups.
 pub(super) async fn served_kinds(reader: &mut ClusterReader) -> Result<Vec<ServedKind>, Failure> {
-    let mut found = KindSet::default();
-    for root in ["/api", "/apis"] {
-        let answer = reader.get(root, DISCOVERY).await?;
+    let changed = changed_kinds(reader, &DiscoveryTags::default()).await?;
+    Ok(changed.map(|(kinds, _)| kinds).unwrap_or_default())
+}
+
+/// The same with their tags; `None` if the server still has those of the given tags.
+pub(super) async fn changed_kinds(
+    reader: &mut ClusterReader,
+    known: &DiscoveryTags,
+) -> Result<Option<(Vec<ServedKind>, DiscoveryTags)>, Failure> {
+    let mut answers = Vec::with_capacity(ROOTS.len());
+    for (root, tag) in ROOTS.into_iter().zip(&known.0) {
+        answers.push(reader.get_changed(root, DISCOVERY, tag.as_ref()).await?);
+    }
+    if answers.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    let (mut found, mut tags) = (KindSet::default(), DiscoveryTags::default());
+    for ((root, answer), tag) in ROOTS.into_iter().zip(answers).zip(&mut tags.0) {
+        let answer = match answer {
+            Some(answer) => Some(answer),
+            None => reader.get_changed(root, DISCOVERY, None).await?,
+        };
+        let Some(ClusterDocument { body: answer, tag: new, .. }) = answer else { continue };
         let root: DiscoveryResponse<'_> = parse(&answer, root, reader)?;
+        // In the legacy form, other documents may change while this one stays.
+        *tag = new.filter(|_| root.kind == "APIGroupDiscoveryList");
         match root.kind.as_ref() {
             "APIGroupDiscoveryList" => {
                 root.items.into_iter().for_each(|group| take_group(group, &mut found));
@@ -63,7 +94,7 @@ pub(super) async fn served_kinds(reader: &mut ClusterReader) -> Result<Vec<Serve
             }
         }
     }
-    Ok(found.kinds)
+    Ok(Some((found.kinds, tags)))
 }
 
 /// A response of discovery, in any of its forms.

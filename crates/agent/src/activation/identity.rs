@@ -4,12 +4,13 @@ use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
+use http::HeaderValue;
 use hyper::body::Bytes;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use crate::cluster::{ClusterClient, ClusterError, ServerCertificate, Use};
+use crate::cluster::{ClusterClient, ClusterDocument, ClusterError, ServerCertificate, Use};
 use crate::wire_failure::after_send;
 use kubesvc_core::failure::truncate;
 use kubesvc_core::wire::common::Failure;
@@ -21,6 +22,12 @@ const MAX_NAMESPACES: usize = 10_000;
 /// Maximum number of pages read for them.
 const MAX_PAGES: usize = 100;
 pub(super) const JSON: &str = "application/json";
+/// The only media type that servers accept for [`TOKEN_KEYS_PATH`].
+pub(super) const JWK_SET: &str = "application/jwk-set+json";
+/// Path of the namespace whose uid identifies the cluster.
+pub(super) const KUBE_SYSTEM_PATH: &str = "/api/v1/namespaces/kube-system";
+/// Path of the keys of service account tokens. By default, every service account may read it.
+pub(super) const TOKEN_KEYS_PATH: &str = "/openid/v1/jwks";
 const NAMES_ONLY: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 /// Maximum number of keys considered; an API server has a few.
 const MAX_TOKEN_KEYS: usize = 1000;
@@ -30,12 +37,20 @@ const MAX_TOKEN_KEYS: usize = 1000;
 #[derive(Debug)]
 pub(super) struct ClusterReader {
     client: ClusterClient,
+    purpose: Use,
     server: Option<Arc<ServerCertificate>>,
 }
 
 impl ClusterReader {
     pub(super) fn new(client: ClusterClient) -> Self {
-        Self { client, server: None }
+        Self { client, purpose: Use::Activation, server: None }
+    }
+
+    /// A reader that shares the connections of watches, where these take several requests at once.
+    pub(super) fn beside_watches(client: ClusterClient) -> Self {
+        let is_shared = client.has_shared_connection(Use::Watches);
+        let purpose = if is_shared { Use::Watches } else { Use::Activation };
+        Self { client, purpose, server: None }
     }
 
     /// URL of the API server, without a trailing slash.
@@ -50,12 +65,27 @@ impl ClusterReader {
 
     /// The body of the response with status 200 to a GET request.
     pub(super) async fn get(&mut self, path: &str, accept: &'static str) -> Result<Bytes, ClusterError> {
-        let document = self.client.get(Use::Activation, path, accept).await?;
+        let document = self.client.get(self.purpose, path, accept).await?;
+        self.checked(document).map(|document| document.body)
+    }
+
+    /// The same with the tag of the document; `None` if it has still the given one.
+    pub(super) async fn get_changed(
+        &mut self,
+        path: &str,
+        accept: &'static str,
+        tag: Option<&HeaderValue>,
+    ) -> Result<Option<ClusterDocument>, ClusterError> {
+        let document = self.client.get_changed(self.purpose, path, accept, tag).await?;
+        document.map(|document| self.checked(document)).transpose()
+    }
+
+    fn checked(&mut self, document: ClusterDocument) -> Result<ClusterDocument, ClusterError> {
         let first = self.server.get_or_insert_with(|| document.server.clone());
         if *first != document.server {
             return Err(ClusterError::CertificateChanged { url: self.client.url().to_owned() });
         }
-        Ok(document.body)
+        Ok(document)
     }
 }
 
@@ -113,21 +143,29 @@ pub(super) struct Metadata<'b> {
 
 /// The uid of the kube-system namespace, which identifies the cluster; empty if it may not be read.
 pub(super) async fn kube_system_uid(reader: &mut ClusterReader) -> Result<String, Failure> {
-    let answer = match reader.get("/api/v1/namespaces/kube-system", JSON).await {
+    let answer = match reader.get(KUBE_SYSTEM_PATH, JSON).await {
         Ok(answer) => answer,
         Err(error) if matches!(error.http_status(), 403 | 404) => return Ok(String::new()),
         Err(error) => return Err(error.into()),
     };
     let namespace: Object<'_> = parse(&answer, "GET /api/v1/namespaces/kube-system", reader)?;
-    let mut uid = namespace.metadata.uid.into_owned();
+    Ok(shortened_uid(namespace))
+}
+
+/// The uid of an object; `None` if the body is not one.
+pub(super) fn uid_in(body: &[u8]) -> Option<String> {
+    serde_json::from_slice(body).ok().map(shortened_uid)
+}
+
+fn shortened_uid(object: Object<'_>) -> String {
+    let mut uid = object.metadata.uid.into_owned();
     truncate(&mut uid, 128);
-    Ok(uid)
+    uid
 }
 
 /// Digest of the keys with which the API server signs service account tokens; empty if they may not be read.
 pub(super) async fn token_keys_digest(reader: &mut ClusterReader) -> Result<String, Failure> {
-    // By default, every service account may read this path. The server accepts only this media type.
-    match reader.get("/openid/v1/jwks", "application/jwk-set+json").await {
+    match reader.get(TOKEN_KEYS_PATH, JWK_SET).await {
         Ok(answer) => Ok(jwk_set_digest(&answer)),
         Err(error) if error.http_status() != 0 => Ok(String::new()),
         Err(error) => Err(error.into()),
@@ -267,7 +305,7 @@ impl Jwk<'_> {
 /// Digest of a JWK set that depends only on the public keys, not on their order, their formatting, or other
 /// members of the document: SHA-256 of the sorted thumbprints, in hexadecimal; empty without any key, or if the
 /// body is not a JWK set.
-fn jwk_set_digest(body: &[u8]) -> String {
+pub(super) fn jwk_set_digest(body: &[u8]) -> String {
     let Ok(set) = serde_json::from_slice::<JwkSet<'_>>(body) else { return String::new() };
     let thumbprints: BTreeSet<_> = set.keys.iter().take(MAX_TOKEN_KEYS).filter_map(Jwk::thumbprint).collect();
     if thumbprints.is_empty() {

@@ -8,6 +8,7 @@ use prost::bytes::Bytes;
 use prost::{Message, encode_length_delimiter, length_delimiter_len};
 
 use super::queue::{QueueItem, QueuedEvent};
+use super::sent_events::EventCount;
 use kubesvc_core::wire::common::Fence;
 use kubesvc_core::wire::events::{Batch, CacheUp, Checkpoint, ScopeProblem, SyncStart, cache_up};
 
@@ -72,6 +73,8 @@ struct ScopeInBatch {
     rv: Option<Box<str>>,
     list_begins: bool,
     is_synced: bool,
+    /// Its events.
+    sent: EventCount,
 }
 
 /// A batch that is put together from the head of a queue.
@@ -79,6 +82,8 @@ struct ScopeInBatch {
 pub(super) struct BatchBuilder {
     /// Credit for the batch, in bytes. Only a single event may take more than [`MAX_BATCH_BYTES`] of it.
     credit: usize,
+    /// Maximum size of a batch of several events, in bytes.
+    max_bytes: usize,
     /// Size of everything in it, in bytes.
     bytes: usize,
     events: Vec<u8>,
@@ -103,14 +108,18 @@ pub(super) struct EncodedBatch {
     pub(super) sync_starts: Vec<SyncStart>,
     /// Why scopes are not read, by scope.
     pub(super) problems: Vec<(u32, ScopeProblem)>,
+    /// Its events, by scope.
+    pub(super) events: Vec<(u32, EventCount)>,
 }
 
 impl BatchBuilder {
-    pub(super) fn new(fence: &Fence, credit: usize) -> Self {
+    /// An empty batch, for a hub that takes messages of `max_message_bytes`.
+    pub(super) fn new(fence: &Fence, credit: usize, max_message_bytes: usize) -> Self {
         let rest = Batch { fence: Some(fence.clone()), ..Batch::default() };
         let bytes = rest.encoded_len() + NUMBERS_BYTES;
         Self {
             credit,
+            max_bytes: MAX_BATCH_BYTES.min(max_event_bytes(max_message_bytes)),
             bytes,
             events: Vec::new(),
             event_count: 0,
@@ -132,7 +141,7 @@ impl BatchBuilder {
     /// Whether `extra` bytes fit beside what is there.
     fn fits(&self, extra: usize) -> bool {
         let bytes = self.bytes + extra;
-        bytes <= self.credit && (bytes <= MAX_BATCH_BYTES || self.is_empty())
+        bytes <= self.credit && (bytes <= self.max_bytes || self.is_empty())
     }
 
     /// Bytes that a batch of only this item takes.
@@ -208,14 +217,17 @@ impl BatchBuilder {
         if !is_within {
             return false;
         }
-        self.is_closed = self.bytes + event_len(event) > MAX_BATCH_BYTES;
+        self.is_closed = self.bytes + event_len(event) > self.max_bytes;
         self.bytes += self.checkpoint_growth(event);
         let before = self.events.len();
         event.encode(now, &mut self.events);
-        self.bytes += self.events.len() - before;
+        let bytes = self.events.len() - before;
+        self.bytes += bytes;
         self.event_count += 1;
         self.body_bytes += event.body_bytes;
         let scope = self.scopes.entry(event.key.scope_id).or_default();
+        scope.sent.events += 1;
+        scope.sent.bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
         if event.is_checkpoint && !scope.list_begins {
             scope.rv = Some(event.rv.clone());
         }
@@ -258,6 +270,8 @@ impl BatchBuilder {
         }
         self.rest.prev = prev;
         self.rest.seq = seq;
+        let sent = self.scopes.iter().map(|(scope_id, scope)| (*scope_id, scope.sent));
+        let events = sent.filter(|(_, sent)| sent.events > 0).collect();
         let checkpoint = |(scope_id, scope): (u32, ScopeInBatch)| {
             scope.rv.map(|rv| Checkpoint { scope_id, rv: rv.into() })
         };
@@ -273,7 +287,7 @@ impl BatchBuilder {
         let added = self.rest.added.iter().map(|declaration| declaration.scope_id).collect();
         let sync_starts = self.rest.sync_starts;
         let problems = self.problems;
-        Some(EncodedBatch { frame: EncodedFrame(frame.into()), bytes, added, sync_starts, problems })
+        Some(EncodedBatch { frame: EncodedFrame(frame.into()), bytes, added, sync_starts, problems, events })
     }
 }
 

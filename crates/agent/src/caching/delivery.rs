@@ -22,6 +22,7 @@ use super::batch::{BatchBuilder, EncodedBatch, EncodedFrame, max_event_bytes};
 use super::memory::{QueueFull, QueueMemory};
 use super::queue::PendingQueue;
 use super::resume::{ResumeAnswer, ResumeAssembly};
+use super::sent_events::SentEvents;
 use kubesvc_core::cache::keys::ScopeKey;
 use kubesvc_core::wire::MAX_MESSAGE_BYTES;
 use kubesvc_core::wire::common::{Failure, Fence};
@@ -41,6 +42,14 @@ const MAX_BEGIN_BYTES: usize = 256 * 1024;
 /// A reader: one run of a scope's list and watch. Its number is never used again in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReaderId(u64);
+
+#[cfg(test)]
+impl ReaderId {
+    /// The reader of a test that has no delivery.
+    pub(crate) const fn of_test(number: u64) -> Self {
+        Self(number)
+    }
+}
 
 /// Highest numbers that were used: a delivery begins above those of all that ended before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,6 +104,8 @@ pub enum ReaderCommand {
         objects: u64,
         /// The rows are of another shape: every body is sent, and the basis serves for deletes alone.
         all_bodies: bool,
+        /// The last version that is known of the scope; empty if none is. A cluster whose list is older has gone back.
+        known_version: String,
     },
     /// The basis of a list that the reader has started.
     Basis {
@@ -188,6 +199,8 @@ struct ScopeState {
     is_begun: bool,
     reader: Option<ReaderId>,
     list: Option<ListAttempt>,
+    /// Whether the hub was told why the scope is not read, or that it is; `None`: a former delivery may have.
+    has_problem: Option<bool>,
     /// The rows are of another shape until a list is complete.
     all_bodies: bool,
     /// Rows at the last sync.
@@ -223,7 +236,8 @@ pub struct AccountDelivery {
     /// What was read does not follow what is committed: scopes go on from SQL's checkpoints.
     must_restart: bool,
     resume: ResumeAssembly,
-    max_event_bytes: usize,
+    max_message_bytes: usize,
+    sent: SentEvents,
 }
 
 /// The scope of a declaration as the table has it: `<namespace>:<group>.<Kind>`.
@@ -254,7 +268,8 @@ impl AccountDelivery {
             stage: Stage::Detached,
             must_restart: true,
             resume: ResumeAssembly::default(),
-            max_event_bytes: max_event_bytes(MAX_MESSAGE_BYTES),
+            max_message_bytes: MAX_MESSAGE_BYTES,
+            sent: SentEvents::default(),
         }
     }
 
@@ -278,6 +293,11 @@ impl AccountDelivery {
         self.unacked.iter().filter(|unacked| unacked.is_sent).map(|unacked| unacked.batch.bytes).sum()
     }
 
+    /// Takes what was sent since the last call, each batch once.
+    pub(super) fn take_sent(&mut self) -> SentEvents {
+        std::mem::take(&mut self.sent)
+    }
+
     /// Bytes that wait to be sent.
     pub fn waiting_bytes(&self) -> usize {
         let unsent = self.unacked.iter().filter(|unacked| !unacked.is_sent);
@@ -286,7 +306,7 @@ impl AccountDelivery {
 
     /// A new stream is open, to a hub that takes messages of at most `max_message_bytes`.
     pub fn attach(&mut self, max_message_bytes: usize) {
-        self.max_event_bytes = max_event_bytes(max_message_bytes);
+        self.max_message_bytes = max_message_bytes;
         self.unacked.iter_mut().for_each(|unacked| unacked.is_sent = false);
         // A batch cannot be cut anew, so this hub would never take it.
         self.must_restart |=
@@ -334,7 +354,7 @@ impl AccountDelivery {
                 continue;
             }
             bytes += scope.declaration.encoded_len() + 4;
-            if bytes > MAX_BEGIN_BYTES && !begin.scopes.is_empty() {
+            if bytes > MAX_BEGIN_BYTES.min(self.max_message_bytes) && !begin.scopes.is_empty() {
                 begin.last = false;
                 break;
             }
@@ -351,9 +371,9 @@ impl AccountDelivery {
             Some(due) if due <= now => {}
             due => return NextFrame::Nothing(due),
         }
-        let batch = BatchBuilder::new(&self.fence, credit);
+        let batch = BatchBuilder::new(&self.fence, credit, self.max_message_bytes);
         let needed = self.queue.min_bytes(&batch);
-        let batch = self.queue.cut(batch, self.max_event_bytes, now, memory);
+        let batch = self.queue.cut(batch, max_event_bytes(self.max_message_bytes), now, memory);
         let seq = self.numbers.seq + 1;
         let Some(batch) = batch.finish(self.head, seq) else {
             return NextFrame::Blocked(needed.unwrap_or(credit + 1).max(credit + 1));
@@ -368,6 +388,12 @@ impl AccountDelivery {
         for added in &batch.added {
             if let Some(scope) = self.scope_mut(*added) {
                 scope.added = Some(AddedIn::Batch(seq));
+            }
+        }
+        for (scope_id, count) in &batch.events {
+            let scope = self.scopes.as_ref().and_then(|scopes| scopes.get(scope_id));
+            if let Some(scope) = scope.and_then(|scope| scope.declaration.scope.as_ref()) {
+                self.sent.add(scope, *count);
             }
         }
         let (frame, bytes) = (batch.frame.clone(), batch.bytes);

@@ -16,6 +16,7 @@ use super::batch::EncodedFrame;
 use super::codec::{CachingCodec, STREAM_PATH};
 use super::shared::SharedStream;
 use super::stream::{AccountCommand, CachingStream, FrameOutcome, StreamAction, StreamIdentity};
+use crate::metrics::CachedObjectMetrics;
 use kubesvc_core::wire::MAX_MESSAGE_BYTES;
 use kubesvc_core::wire::common::Fence;
 use kubesvc_core::wire::events::CacheDown;
@@ -52,6 +53,7 @@ pub struct StreamDriver {
     connection: watch::Receiver<Option<HubConnection>>,
     /// Whoever receives them never waits for the stream.
     notices: mpsc::Sender<StreamNotice>,
+    metrics: CachedObjectMetrics,
     open: Option<OpenStream>,
     received: (mpsc::Sender<Received>, mpsc::Receiver<Received>),
 }
@@ -70,8 +72,9 @@ impl StreamDriver {
         shared: Arc<SharedStream>,
         connection: watch::Receiver<Option<HubConnection>>,
         notices: mpsc::Sender<StreamNotice>,
+        metrics: CachedObjectMetrics,
     ) -> Self {
-        Self { shared, connection, notices, open: None, received: mpsc::channel(MAX_QUEUED_FRAMES) }
+        Self { shared, connection, notices, metrics, open: None, received: mpsc::channel(MAX_QUEUED_FRAMES) }
     }
 
     /// Drives the stream, for ever.
@@ -91,6 +94,9 @@ impl StreamDriver {
                         continue;
                     }
                     StreamAction::Send(frame) => {
+                        if let Some(sent) = self.shared.drive(|state, _| state.take_sent()) {
+                            self.metrics.sent(&sent);
+                        }
                         unsent = Some(frame);
                         None
                     }
@@ -176,6 +182,7 @@ impl StreamDriver {
         let outcome = self.shared.drive(|state, now| state.frame(number, frame, now));
         let FrameOutcome { commands, revoked, closed, is_unknown } = outcome;
         if is_unknown {
+            self.metrics.unknown_frame("caching");
             tracing::debug!("ignored a frame of an unknown type on the stream of cached objects");
         }
         // Fails if the receiver is gone: the agent is stopping.

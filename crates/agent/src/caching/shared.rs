@@ -5,6 +5,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::delivery::ReaderId;
 use super::memory::QueueMemory;
 use super::stream::CachingStream;
 
@@ -35,6 +36,18 @@ impl SharedStream {
         let result = change(&mut self.state.lock(), now());
         self.room.notify_waiters();
         result
+    }
+
+    /// Version up to which a reader has read.
+    pub fn last_read(&self, account_uid: &str, reader: ReaderId) -> Option<String> {
+        let mut state = self.state.lock();
+        let (account, _) = state.account(account_uid)?;
+        account.last_read(reader).map(str::to_owned)
+    }
+
+    /// Bytes that all accounts have read and that are not known to be committed.
+    pub fn pending_bytes(&self) -> usize {
+        self.state.lock().pending_bytes()
     }
 
     /// Waits until a change has woken the driver.

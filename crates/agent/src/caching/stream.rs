@@ -11,6 +11,7 @@ use super::credit::StreamCredit;
 use super::delivery::{AccountDelivery, DeliveryNumbers, NextFrame, ReaderCommand};
 use super::lifetime::{Demand, Lifetime, earlier};
 use super::memory::QueueMemory;
+use super::sent_events::SentEvents;
 use kubesvc_core::wire::common::Fence;
 use kubesvc_core::wire::events::closed::Reason;
 use kubesvc_core::wire::events::revoked::Reason as RevokedReason;
@@ -161,6 +162,17 @@ impl CachingStream {
     /// An account and the memory of its queue, for what its readers report.
     pub fn account(&mut self, uid: &str) -> Option<(&mut AccountDelivery, &mut QueueMemory)> {
         self.accounts.get_mut(uid).map(|delivery| (delivery, &mut self.memory))
+    }
+
+    /// Takes what was sent since the last call.
+    pub(super) fn take_sent(&mut self) -> Option<SentEvents> {
+        let served = self.accounts.get_mut(self.served.as_ref()?)?;
+        Some(served.take_sent()).filter(|sent| !sent.is_empty())
+    }
+
+    /// Bytes that all accounts have read and that are not known to be committed.
+    pub fn pending_bytes(&self) -> usize {
+        self.accounts.values().map(|account| account.waiting_bytes() + account.in_flight_bytes()).sum()
     }
 
     fn max_message_bytes(&self) -> usize {

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, HOST, UPGRADE, USER_AGENT};
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, ETAG, HOST, IF_NONE_MATCH, UPGRADE, USER_AGENT,
+};
 use http::uri::{Authority, Scheme, Uri};
 use http::{HeaderValue, Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
@@ -11,6 +13,8 @@ use hyper::body::Bytes;
 use tokio::time::timeout;
 
 use crate::cluster::authentication::Redactor;
+use crate::cluster::check::{CheckAnswer, CheckStep, ConnectionCheck};
+use crate::cluster::error::BrokenConnection;
 use crate::cluster::exchange::RequestBody;
 use crate::cluster::pool::{Lease, Pool};
 use crate::cluster::tls::ServerCertificate;
@@ -25,6 +29,9 @@ const MAX_CLOSED_CONNECTIONS: usize = 4;
 /// Maximum size of the body of a refusal that is read, in bytes.
 const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 
+/// Maximum size of the body of an answer to a check, in bytes.
+const MAX_CHECK_BYTES: usize = 1024 * 1024;
+
 /// A client of one cluster with one credential. It opens connections when there is something to send, keeps them while
 /// they are used, and closes them when they have been idle for a while, or when it is dropped. Responses that are being
 /// read then keep their connections. Clones share the connections.
@@ -37,6 +44,7 @@ struct ClientParts {
     url: String,
     authority: Authority,
     pools: [Arc<Pool>; Use::COUNT],
+    check: Option<Arc<dyn ConnectionCheck>>,
 }
 
 impl fmt::Debug for ClusterClient {
@@ -51,6 +59,8 @@ pub struct ClusterDocument {
     pub body: Bytes,
     /// The certificate that the server has shown.
     pub server: Arc<ServerCertificate>,
+    /// The tag of this version of the document, if the server gave one.
+    pub tag: Option<HeaderValue>,
 }
 
 impl fmt::Debug for ClusterDocument {
@@ -66,12 +76,34 @@ impl ClusterClient {
     ///
     /// [`ClusterError::Kubeconfig`] if the server's host cannot be named in a request.
     pub fn new(endpoint: ClusterEndpoint, context: &ClusterContext) -> Result<Self, ClusterError> {
+        Self::create(endpoint, context, None)
+    }
+
+    /// Creates a client that checks each new connection before it sends anything else on it.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn checked(
+        endpoint: ClusterEndpoint,
+        context: &ClusterContext,
+        check: Arc<dyn ConnectionCheck>,
+    ) -> Result<Self, ClusterError> {
+        Self::create(endpoint, context, Some(check))
+    }
+
+    fn create(
+        endpoint: ClusterEndpoint,
+        context: &ClusterContext,
+        check: Option<Arc<dyn ConnectionCheck>>,
+    ) -> Result<Self, ClusterError> {
         Ok(Self(Arc::new(ClientParts {
             url: endpoint.url().to_owned(),
             authority: authentication::authority(&endpoint.server)?,
             pools: Use::ALL.map(|purpose| Pool::new(purpose, (context.pool_limits)(purpose))),
             endpoint,
             context: context.clone(),
+            check,
         })))
     }
 
@@ -101,6 +133,10 @@ impl ClusterClient {
         let mut closed_connections = 0;
         loop {
             let mut lease = self.lease(purpose, &step).await?;
+            if lease.is_new() {
+                self.check(&mut lease).await?;
+                lease.publish();
+            }
             let mut counted = CountOnDrop { requests: &self.0.context.requests, status: Some(0) };
             match lease.exchange(self.addressed(request, lease.is_http2())).await {
                 Ok(response) => {
@@ -129,6 +165,61 @@ impl ClusterClient {
         }
     }
 
+    /// Asks on a new connection what the check of the client wants to know.
+    async fn check(&self, lease: &mut Lease) -> Result<(), ClusterError> {
+        let Some(check) = &self.0.check else { return Ok(()) };
+        let limit = self.0.context.limits.connect;
+        let mut answers = Vec::new();
+        loop {
+            match check.step(&answers, lease.server()) {
+                CheckStep::Passed => return Ok(()),
+                CheckStep::Failed(why) => {
+                    return Err(ClusterError::AnotherCluster { url: self.0.url.clone(), why });
+                }
+                CheckStep::Ask { path, accept } => {
+                    let request = ClusterRequest::new(Method::GET, path);
+                    let request = request.header(ACCEPT, HeaderValue::from_static(accept));
+                    let step = self.step(&request);
+                    let answer = timeout(limit, self.ask(lease, request, &step)).await;
+                    answers.push(answer.unwrap_or_else(|_| Err(ClusterError::Timeout { step, limit }))?);
+                }
+            }
+        }
+    }
+
+    /// The answer to a request of a check. A server that has a fault, or asks to be left alone, has not answered.
+    async fn ask(
+        &self,
+        lease: &mut Lease,
+        request: ClusterRequest,
+        step: &Arc<str>,
+    ) -> Result<CheckAnswer, ClusterError> {
+        let broken = |source: BrokenConnection, before_send| ClusterError::Broken {
+            step: step.clone(),
+            source,
+            before_send,
+        };
+        let request = self.build(step, request)?;
+        let mut counted = CountOnDrop { requests: &self.0.context.requests, status: Some(0) };
+        let response = lease.exchange(self.addressed(request, lease.is_http2())).await;
+        let response = response.map_err(|error| broken(error.source.into(), error.unsent.is_some()))?;
+        let status = response.status();
+        counted.status = Some(status.as_u16().into());
+        if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+            return Err(ClusterError::Refused { step: step.clone(), status, said: String::new() });
+        }
+        let body = Limited::new(response.into_body(), MAX_CHECK_BYTES).collect().await;
+        let body = body.map_err(|error| match error.downcast::<hyper::Error>() {
+            Ok(error) => broken((*error).into(), false),
+            // The only other error of a limited body.
+            Err(_) => ClusterError::TooLarge { step: step.clone(), limit: MAX_CHECK_BYTES },
+        })?;
+        if !lease.is_ready_again().await {
+            return Err(ClusterError::Closed { step: step.clone() });
+        }
+        Ok(CheckAnswer { status, body: body.to_bytes() })
+    }
+
     /// Sends a GET request and reads the whole response, within the limits of the context. Any status other than 200 is
     /// an error, whose [`http_status`](ClusterError::http_status) holds it.
     ///
@@ -141,8 +232,33 @@ impl ClusterClient {
         path: &str,
         accept: &'static str,
     ) -> Result<ClusterDocument, ClusterError> {
-        let request = ClusterRequest::new(Method::GET, path);
-        let request = request.header(ACCEPT, HeaderValue::from_static(accept));
+        match self.get_changed(purpose, path, accept, None).await? {
+            Some(document) => Ok(document),
+            // Nothing was asked that has this answer.
+            None => {
+                let step = self.step(&ClusterRequest::new(Method::GET, path));
+                Err(ClusterError::Refused { step, status: StatusCode::NOT_MODIFIED, said: String::new() })
+            }
+        }
+    }
+
+    /// Like [`get`](Self::get); `None` if the document has still this tag.
+    ///
+    /// # Errors
+    ///
+    /// As [`get`](Self::get).
+    pub async fn get_changed(
+        &self,
+        purpose: Use,
+        path: &str,
+        accept: &'static str,
+        tag: Option<&HeaderValue>,
+    ) -> Result<Option<ClusterDocument>, ClusterError> {
+        let mut request = ClusterRequest::new(Method::GET, path);
+        request = request.header(ACCEPT, HeaderValue::from_static(accept));
+        if let Some(tag) = tag {
+            request = request.header(IF_NONE_MATCH, tag.clone());
+        }
         let step = self.step(&request);
         let limit = self.0.context.limits.answer;
         match timeout(limit, self.read(purpose, request, &step)).await {
@@ -151,19 +267,31 @@ impl ClusterClient {
         }
     }
 
+    /// Whether a connection for this use is open that takes several requests at once.
+    pub fn has_shared_connection(&self, purpose: Use) -> bool {
+        self.pool(purpose).has_http2()
+    }
+
     async fn read(
         &self,
         purpose: Use,
         request: ClusterRequest,
         step: &Arc<str>,
-    ) -> Result<ClusterDocument, ClusterError> {
+    ) -> Result<Option<ClusterDocument>, ClusterError> {
+        let is_conditional = request.headers.contains_key(IF_NONE_MATCH);
         let response = self.send(purpose, request).await?;
+        if is_conditional && response.status() == StatusCode::NOT_MODIFIED {
+            // To its end, so that the connection is kept.
+            let _ = Limited::new(response.into_body(), MAX_REFUSAL_BYTES).collect().await;
+            return Ok(None);
+        }
         if response.status() != StatusCode::OK {
             return Err(self.refused(step.clone(), response).await);
         }
         let (limit, server) = (self.0.context.limits.body, response.server().clone());
+        let tag = response.headers().get(ETAG).cloned();
         match Limited::new(response.into_body(), limit).collect().await {
-            Ok(body) => Ok(ClusterDocument { body: body.to_bytes(), server }),
+            Ok(body) => Ok(Some(ClusterDocument { body: body.to_bytes(), server, tag })),
             Err(error) => Err(match error.downcast::<ClusterError>() {
                 Ok(error) => *error,
                 // The only other error of a limited body.

@@ -157,6 +157,11 @@ impl Connection {
         &self.server
     }
 
+    /// Whether it takes several requests at once.
+    pub(super) fn is_http2(&self) -> bool {
+        matches!(self.sender, Sender::Http2 { .. })
+    }
+
     /// Whether the connection is closed, and no request uses it any more.
     pub(super) fn has_ended(&self) -> bool {
         self.usage.state.lock().has_ended

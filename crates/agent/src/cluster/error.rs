@@ -162,6 +162,20 @@ pub enum ClusterError {
         /// What the server said, in parentheses and safe to show; may be empty.
         said: String,
     },
+    /// The server closed a new connection after the first response.
+    #[error("{step}: the server closed the connection after it")]
+    Closed {
+        /// The request.
+        step: Arc<str>,
+    },
+    /// A new connection leads to another cluster than it should.
+    #[error("{url} is another cluster than the account was activated with: {why}; nothing of it is read")]
+    AnotherCluster {
+        /// URL of the server.
+        url: String,
+        /// What differs.
+        why: String,
+    },
     /// The server showed another certificate than before.
     #[error("{url} has changed its certificate meanwhile")]
     CertificateChanged {
@@ -185,7 +199,9 @@ impl ClusterError {
             Self::Refused { status, .. } => refused_meaning(status).0,
             Self::Broken { source, .. } => source.class(),
             Self::NotUpgraded { .. } => Class::Discovery,
-            Self::Lookup { .. }
+            Self::AnotherCluster { .. } => Class::ClusterMismatch,
+            Self::Closed { .. }
+            | Self::Lookup { .. }
             | Self::NoAddress { .. }
             | Self::Unreachable { .. }
             | Self::HandshakeClosed { .. }
@@ -212,6 +228,8 @@ impl ClusterError {
             | Self::Redirected { .. }
             | Self::Refused { .. }
             | Self::NotUpgraded { .. }
+            | Self::Closed { .. }
+            | Self::AnotherCluster { .. }
             | Self::CertificateChanged { .. } => false,
             _ => true,
         }

@@ -95,6 +95,7 @@ pub struct ConnectionBudget {
 
 #[derive(Clone, Debug)]
 struct UseSemaphores {
+    max_connections: usize,
     connections: Arc<Semaphore>,
     handshakes: Arc<Semaphore>,
 }
@@ -117,9 +118,16 @@ impl ConnectionBudget {
             let limits = limits(purpose);
             let permits = |count: usize| Arc::new(Semaphore::new(count.clamp(1, Semaphore::MAX_PERMITS)));
             let (connections, handshakes) = (permits(limits.connections), permits(limits.handshakes));
-            UseSemaphores { connections, handshakes }
+            let max_connections = connections.available_permits();
+            UseSemaphores { max_connections, connections, handshakes }
         };
         Self { uses: Use::ALL.map(semaphores) }
+    }
+
+    /// Number of open connections, those that are being established included.
+    pub fn open_connections(&self) -> usize {
+        let open = |one: &UseSemaphores| one.max_connections - one.connections.available_permits();
+        self.uses.iter().map(open).sum()
     }
 
     /// Waits for the right to have one more connection.
@@ -169,7 +177,13 @@ impl Pool {
         !self.limits.http2
     }
 
-    /// Waits for the use of a connection: an open one with room, or a new one.
+    /// Whether a connection is open that takes several requests at once.
+    pub(super) fn has_http2(&self) -> bool {
+        self.state.lock().connections.iter().any(|connection| connection.is_http2())
+    }
+
+    /// Waits for the use of a connection: an open one with room, or a new one. No other request uses a new connection
+    /// before [`Lease::publish`].
     pub(super) async fn lease(
         self: &Arc<Self>,
         endpoint: &ClusterEndpoint,
@@ -180,16 +194,19 @@ impl Pool {
             tokio::pin!(changed);
             // From here on, no change is missed.
             changed.as_mut().enable();
-            let (connection, is_new) = match self.next_step() {
-                NextStep::Use(connection) => (connection, false),
-                NextStep::Dial => (self.dial(endpoint, context).await?, true),
+            let (connection, dial) = match self.next_step() {
+                NextStep::Use(connection) => (connection, None),
+                NextStep::Dial => {
+                    let (connection, dial) = self.dial(endpoint, context).await?;
+                    (connection, Some(dial))
+                }
                 NextStep::Wait => {
                     changed.await;
                     continue;
                 }
             };
-            let (pool, sender) = (Arc::downgrade(self), None);
-            let mut lease = Lease { pool, connection, sender, is_new, body: None, is_complete: false };
+            let (pool, sender, is_new) = (Arc::downgrade(self), None, dial.is_some());
+            let mut lease = Lease { pool, connection, sender, is_new, dial, body: None, is_complete: false };
             lease.sender =
                 if is_new { lease.connection.first_sender() } else { lease.connection.next_sender().await };
             if lease.sender.is_some() {
@@ -218,17 +235,20 @@ impl Pool {
         self: &Arc<Self>,
         endpoint: &ClusterEndpoint,
         context: &ClusterContext,
-    ) -> Result<Arc<Connection>, ClusterError> {
-        let _dial = EndOfDial(self);
+    ) -> Result<(Arc<Connection>, EndOfDial), ClusterError> {
+        let dial = EndOfDial(Arc::clone(self));
         let (of, pool) = ((self.purpose, &self.limits), Arc::downgrade(self));
         let connection = Arc::new(Connection::open((endpoint, context), of, pool).await?);
+        Ok((connection, dial))
+    }
+
+    /// Lets other requests use a connection too.
+    fn add(&self, connection: &Arc<Connection>) {
         let mut state = self.state.lock();
         // It may have ended already; it is only removed when it ends.
         if !connection.has_ended() {
             state.connections.push(connection.clone());
         }
-        drop(state);
-        Ok(connection)
     }
 
     /// Removes connections that have ended.
@@ -253,9 +273,10 @@ impl Pool {
 }
 
 /// Ends a dial, successful or not.
-struct EndOfDial<'p>(&'p Pool);
+#[derive(Debug)]
+struct EndOfDial(Arc<Pool>);
 
-impl Drop for EndOfDial<'_> {
+impl Drop for EndOfDial {
     fn drop(&mut self) {
         self.0.state.lock().dials -= 1;
         self.0.changed.notify_waiters();
@@ -271,6 +292,8 @@ pub(super) struct Lease {
     sender: Option<StreamSender>,
     /// Whether the connection was opened for this request.
     is_new: bool,
+    /// The dial of a new connection that no other request may use yet.
+    dial: Option<EndOfDial>,
     /// The body of the request, once it is handed to the connection.
     body: Option<Arc<BodySending>>,
     is_complete: bool,
@@ -292,6 +315,22 @@ impl Lease {
     /// Whether the connection was opened for this request.
     pub(super) fn is_new(&self) -> bool {
         self.is_new
+    }
+
+    /// Lets other requests use a new connection too.
+    pub(super) fn publish(&mut self) {
+        if let Some(dial) = self.dial.take() {
+            dial.0.add(&self.connection);
+        }
+    }
+
+    /// Waits until another request can be sent after a response that was read to its end. Returns whether it can.
+    pub(super) async fn is_ready_again(&mut self) -> bool {
+        match &mut self.sender {
+            Some(StreamSender::Http1(sender)) => sender.ready().await.is_ok(),
+            Some(StreamSender::Http2(sender)) => sender.ready().await.is_ok(),
+            None => false,
+        }
     }
 
     /// Whether the connection speaks HTTP/2.

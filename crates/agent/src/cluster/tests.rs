@@ -10,6 +10,7 @@ use kubesvc_core::kubeconfig::vet;
 use kubesvc_core::wire::common::Failure;
 use kubesvc_core::wire::common::failure::Class;
 
+mod checks;
 mod exchanges;
 mod pools;
 pub(crate) mod test_server;

@@ -16,6 +16,7 @@ use tonic::{Code, Status, Streaming};
 use crate::caching::{HubConnection, StreamIdentity};
 use crate::cluster::{Trust, TrustError, system_verifier};
 use crate::link::StreamEnd;
+use crate::link::connector::connector;
 use crate::{AgentError, AgentOptions, KeepAlive};
 use kubesvc_core::AgentId;
 use kubesvc_core::failure::truncate;
@@ -58,8 +59,6 @@ pub(super) fn endpoint(options: &AgentOptions) -> Result<Endpoint, AgentError> {
     };
     Ok(endpoint
         .connect_timeout(CONNECT_TIMEOUT)
-        .tcp_nodelay(true)
-        .tcp_keepalive(Some(Duration::from_secs(60)))
         .http2_adaptive_window(false)
         .initial_stream_window_size(8 * 1024 * 1024)
         .initial_connection_window_size(16 * 1024 * 1024)
@@ -108,7 +107,7 @@ fn with_tls(
 }
 
 async fn connect(endpoint: &Endpoint, hub: &str) -> Result<Channel, DialError> {
-    match timeout(CONNECT_TIMEOUT, endpoint.connect()).await {
+    match timeout(CONNECT_TIMEOUT, endpoint.connect_with_connector(connector(CONNECT_TIMEOUT))).await {
         Ok(Ok(channel)) => Ok(channel),
         Ok(Err(source)) => Err(DialError::Unreachable { hub: hub.to_owned(), source }),
         Err(_) => Err(DialError::Silent { hub: hub.to_owned() }),

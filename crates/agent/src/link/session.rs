@@ -188,7 +188,10 @@ impl<'a> LinkSession<'a> {
             }
             Some(hub_frame::Frame::Probe(probe)) => self.probes.ask(probe, self.accounts),
             Some(hub_frame::Frame::StaticAnswers(answers)) => self.handle_static_answers(answers),
-            None => tracing::debug!(seq = frame.seq, "ignored a frame of an unknown type"),
+            None => {
+                self.accounts.metrics().cached_objects.unknown_frame("operations");
+                tracing::debug!(seq = frame.seq, "ignored a frame of an unknown type");
+            }
         }
     }
 
@@ -244,7 +247,7 @@ impl<'a> LinkSession<'a> {
         } else if let Some(accounts) = self.own_frames.pop_front() {
             Frame::StaticAccounts(accounts)
         } else if let Some(answers) = self.accounts.next_answers(self.batch_bytes) {
-            Frame::AccountResults(answers)
+            answers
         } else if let Some(answer) = self.probes.next_answer() {
             Frame::ProbeResult(answer)
         } else {
@@ -265,7 +268,7 @@ impl<'a> LinkSession<'a> {
             let frame = self.numbered(Frame::Draining(Draining {}));
             self.outbound.send(frame).await.ok()?;
             while let Some(answers) = self.accounts.next_answers(self.batch_bytes) {
-                let frame = self.numbered(Frame::AccountResults(answers));
+                let frame = self.numbered(answers);
                 self.outbound.send(frame).await.ok()?;
             }
             let frame = self.numbered(Frame::Goodbye(Goodbye {}));

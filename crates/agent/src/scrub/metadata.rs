@@ -99,10 +99,10 @@ impl Metadata {
                 continue;
             }
             cuts.keep(&entry, splice);
-            let value = || text(bytes, &entry.value).unwrap_or_default();
+            let value = || text(bytes, &entry.value).map(Cow::into_owned);
             match &*entry.key {
-                IGNORE_ANNOTATION => self.annotations.is_ignored = value() == "true",
-                APPLICATION_ANNOTATION => self.annotations.has_application = !value().is_empty(),
+                IGNORE_ANNOTATION => self.annotations.ignore = value(),
+                APPLICATION_ANNOTATION => self.annotations.application = value(),
                 _ => {}
             }
             if let Some((key, value)) = self.sent(bytes, &entry, rules) {

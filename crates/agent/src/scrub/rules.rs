@@ -4,11 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use kubesvc_core::cache::left_out::Why;
 pub use kubesvc_core::cache::moniker::APPLICATION_ANNOTATION;
-pub use kubesvc_core::cache::object_filter::IGNORE_ANNOTATION;
+pub use kubesvc_core::cache::object_filter::{IGNORE_ANNOTATION, ObjectFilter};
 
 /// Annotation that repeats an object as it was applied, the data of a Secret included. It is never sent.
 pub const LAST_APPLIED_ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
 /// What becomes of the objects of one scope.
 #[derive(Clone, Debug, Default)]
 pub struct ObjectRules {
@@ -20,10 +22,8 @@ pub struct ObjectRules {
     pub namespace: String,
     /// Prefixes of the labels and annotations that are sent apart from the body.
     pub meta_keys: Arc<[String]>,
-    /// Namespaces whose objects are left out.
-    pub omit_namespaces: Arc<BTreeSet<String>>,
-    /// Whether objects without [`APPLICATION_ANNOTATION`] are left out.
-    pub only_spinnaker_managed: bool,
+    /// Which objects are left out.
+    pub filter: ObjectFilter,
     /// Whether these are Secrets, of which only apiVersion, kind and metadata are sent.
     pub is_secret: bool,
     /// Whether these are CustomResourceDefinitions, which are sent without the schemas of their versions.
@@ -39,26 +39,28 @@ impl ObjectRules {
     }
 
     /// Why the object is left out, if it is.
-    pub(super) fn exclusion(&self, namespace: &str, annotations: Annotations) -> Option<Exclusion> {
-        if self.omit_namespaces.contains(namespace) {
-            Some(Exclusion::OmittedNamespace)
-        } else if annotations.is_ignored {
-            Some(Exclusion::Ignored)
-        } else if self.only_spinnaker_managed && !annotations.has_application {
-            Some(Exclusion::NotSpinnakerManaged)
-        } else {
-            None
-        }
+    pub(super) fn exclusion(&self, namespace: &str, annotations: &Annotations) -> Option<Exclusion> {
+        let Annotations { ignore, application } = annotations;
+        let annotation = |key: &str| match key {
+            IGNORE_ANNOTATION => ignore.as_deref(),
+            APPLICATION_ANNOTATION => application.as_deref(),
+            _ => None,
+        };
+        self.filter.leaves_out(namespace, annotation).map(|why| match why {
+            Why::Ignored => Exclusion::Ignored,
+            Why::NotManaged => Exclusion::NotSpinnakerManaged,
+            _ => Exclusion::OmittedNamespace,
+        })
     }
 }
 
-/// What annotations say about whether an object is left out.
-#[derive(Clone, Copy, Debug, Default)]
+/// The annotations that say whether an object is left out.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Annotations {
-    /// [`IGNORE_ANNOTATION`] is `true`.
-    pub(super) is_ignored: bool,
-    /// [`APPLICATION_ANNOTATION`] names an application.
-    pub(super) has_application: bool,
+    /// Value of [`IGNORE_ANNOTATION`].
+    pub(super) ignore: Option<String>,
+    /// Value of [`APPLICATION_ANNOTATION`].
+    pub(super) application: Option<String>,
 }
 
 /// Why an object is left out.

@@ -151,7 +151,7 @@ impl Scrubber {
                 return Inspected::Unidentified(Unidentified { kind, namespace, name, why });
             }
         };
-        let exclusion = self.rules.exclusion(&identity.namespace, metadata.annotations);
+        let exclusion = self.rules.exclusion(&identity.namespace, &metadata.annotations);
         match exclusion.filter(|exclusion| operation != Operation::Delete || !exclusion.may_have_row()) {
             Some(exclusion) => Inspected::Excluded(exclusion, identity),
             None => Inspected::Object(Box::new(InspectedObject {

@@ -42,6 +42,8 @@ pub enum WaitReason {
     Refused,
     /// The server refuses the credential: read it again.
     Credential,
+    /// The address leads to another cluster.
+    OtherCluster,
     /// The server has no such kind: see whether discovery still has it.
     KindMayBeGone,
     /// Many scopes have to be listed, each at its own time.

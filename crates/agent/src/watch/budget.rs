@@ -24,11 +24,11 @@ pub struct ListPermit {
 }
 
 impl ListBudget {
-    /// A budget of this many lists at once in the agent, and in each account (at least one).
+    /// A budget of this many lists at once in the agent, and in each account; 0: no bound.
     pub fn new(in_agent: usize, in_account: usize) -> Self {
         Self {
-            agent: Arc::new(Semaphore::new(in_agent.max(1))),
-            account: Arc::new(Semaphore::new(in_account.max(1))),
+            agent: bound(in_agent),
+            account: bound(in_account),
             basis: Arc::new(Semaphore::new(BASIS_KIB as usize)),
         }
     }
@@ -36,7 +36,7 @@ impl ListBudget {
     /// The budget of another account of the agent.
     #[must_use]
     pub fn for_account(&self, in_account: usize) -> Self {
-        Self { account: Arc::new(Semaphore::new(in_account.max(1))), ..self.clone() }
+        Self { account: bound(in_account), ..self.clone() }
     }
 
     /// Waits until a list may begin whose basis has this many rows. One that takes more than all memory for bases runs
@@ -54,9 +54,17 @@ impl ListBudget {
     }
 }
 
+/// Permits for this many lists; 0: for any number.
+fn bound(lists: usize) -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(if lists == 0 { Semaphore::MAX_PERMITS } else { lists }))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use futures::FutureExt as _;
+    use tokio::time::timeout;
 
     use super::*;
 
@@ -70,6 +78,16 @@ mod tests {
         assert!(first.for_account(1).acquire(10).now_or_never().is_none(), "the agent has two lists");
         drop((listing, other));
         assert!(first.acquire(10).now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn zero_is_no_bound() {
+        let budget = ListBudget::new(0, 0);
+        let mut listing = Vec::new();
+        for _ in 0..1000 {
+            let listed = timeout(Duration::from_secs(10), budget.clone().acquire(1)).await;
+            listing.push(listed.expect("a list runs"));
+        }
     }
 
     #[tokio::test]

@@ -85,6 +85,9 @@ impl RequestFailure {
                 400..=499 => Retry::Problem(WaitReason::Refused),
                 _ => Retry::Backoff,
             },
+            Self::Connection(failure) if failure.class() == Class::ClusterMismatch => {
+                Retry::Problem(WaitReason::OtherCluster)
+            }
             Self::Connection(_) => Retry::Backoff,
             Self::Unreadable(_) => Retry::Problem(WaitReason::Refused),
         }

@@ -19,6 +19,40 @@ pub enum PageStep {
     Complete(SyncEnd),
 }
 
+/// Why a scope is listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ListReason {
+    /// It begins without a checkpoint that is fresh, or the hub asks for it.
+    Start,
+    /// The version of its watch is no longer kept.
+    Expired,
+    /// The watch was silent for too long.
+    Silent,
+    /// For what a watch may have lost.
+    Audit,
+    /// The former list, or watch, broke or could not be read.
+    Retry,
+    /// The former list was given up for want of room in the queue.
+    Paused,
+    /// The cluster is older than what was read before.
+    WentBack,
+}
+
+impl ListReason {
+    /// The reason in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Expired => "expired",
+            Self::Silent => "silent",
+            Self::Audit => "audit",
+            Self::Retry => "retry",
+            Self::Paused => "paused",
+            Self::WentBack => "went_back",
+        }
+    }
+}
+
 /// The end of a sync. The deletes are queued before `synced`.
 #[derive(Debug, PartialEq)]
 pub struct SyncEnd {

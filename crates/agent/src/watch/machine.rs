@@ -11,7 +11,7 @@ use kubesvc_core::wire::ops::CachingRules;
 
 use crate::watch::action::{Action, PageRequest, WaitReason, WatchRequest};
 use crate::watch::backoff::RetryDelay;
-use crate::watch::list::List;
+use crate::watch::list::{List, ListReason};
 use crate::watch::{
     DEFAULT_AUDIT_INTERVAL, MAX_AUDIT_INTERVAL, MIN_AUDIT_INTERVAL, PAGE_LIMITS, PAUSED_LIST_SPREAD,
     RESPONSE_IDLE_TIMEOUT, SHORT_WATCH, SILENCE_LIMIT, WATCH_IDLE_MARGIN, WATCH_SECONDS,
@@ -72,7 +72,7 @@ impl From<&ScopeCheckpoint> for ScopeStart {
 #[derive(Debug)]
 enum Phase {
     /// A list is to begin.
-    NeedsList { deletes_only: bool },
+    NeedsList { deletes_only: bool, reason: ListReason },
     /// A list has begun, and the rows of the hub arrive.
     AwaitsBasis(List),
     /// Pages arrive.
@@ -148,6 +148,8 @@ struct Failures {
     /// Since when each attempt has failed.
     since: Option<Instant>,
     problem: Option<Failure>,
+    /// Whether the scope was read once.
+    is_read: bool,
 }
 
 impl ScopeWatch {
@@ -159,7 +161,7 @@ impl ScopeWatch {
         let mut scope = Self {
             timing,
             random: Rng::with_seed(seed),
-            phase: Phase::NeedsList { deletes_only: resend },
+            phase: Phase::NeedsList { deletes_only: resend, reason: ListReason::Start },
             hold: None,
             is_paused: false,
             attempt: 1,
@@ -213,7 +215,7 @@ impl ScopeWatch {
     /// Drops the request that runs, and asks again: what is asked is the same, but the way to the cluster is another.
     pub fn reconnect(&mut self, now: Instant) {
         match &mut self.phase {
-            Phase::Listing(list) if !list.can_repeat_page() => self.start_list(false),
+            Phase::Listing(list) if !list.can_repeat_page() => self.start_list(false, ListReason::Retry),
             Phase::Listing(list) => list.page_failed(),
             Phase::Watching(_) => self.start_watch(now),
             Phase::NeedsList { .. } | Phase::AwaitsBasis(_) => {}
@@ -225,7 +227,7 @@ impl ScopeWatch {
     /// Lists the scope anew: the hub asks for it, or what the hub has is not what was thought. With `deletes_only`, each
     /// object is sent, because the cluster may use versions again.
     pub fn relist(&mut self, deletes_only: bool) {
-        self.start_list(deletes_only);
+        self.start_list(deletes_only, ListReason::Retry);
     }
 
     /// Closes what runs until [`unpause`](Self::unpause), because the queue is full: a watch goes on from its version,
@@ -236,7 +238,7 @@ impl ScopeWatch {
         }
         match self.phase {
             Phase::Watching(_) => self.start_watch(now),
-            Phase::AwaitsBasis(_) | Phase::Listing(_) => self.start_list(false),
+            Phase::AwaitsBasis(_) | Phase::Listing(_) => self.start_list(false, ListReason::Paused),
             Phase::NeedsList { .. } => {}
         }
         self.silence.since = None;
@@ -260,6 +262,19 @@ impl ScopeWatch {
         self.failures.problem.as_ref()
     }
 
+    /// Whether the scope was read, and no attempt has failed since.
+    pub fn is_read(&self) -> bool {
+        self.failures.is_read && self.failures.since.is_none()
+    }
+
+    /// Why a list is to begin, if one is.
+    pub fn list_reason(&self) -> Option<ListReason> {
+        match self.phase {
+            Phase::NeedsList { reason, .. } => Some(reason),
+            _ => None,
+        }
+    }
+
     /// Version up to which all is queued, while the scope is watched.
     pub fn watched_version(&self) -> Option<&str> {
         match self.phase {
@@ -275,14 +290,14 @@ impl ScopeWatch {
 
     /// Makes a list the next step. Of one that runs, the sync is given up. It stays one for deletes alone if the former
     /// was, because that has sent only a part of the objects.
-    fn start_list(&mut self, deletes_only: bool) {
+    fn start_list(&mut self, deletes_only: bool, reason: ListReason) {
         let deletes_only = deletes_only
             || match &self.phase {
-                Phase::NeedsList { deletes_only } => *deletes_only,
+                Phase::NeedsList { deletes_only, .. } => *deletes_only,
                 Phase::AwaitsBasis(list) | Phase::Listing(list) => list.deletes_only,
                 Phase::Watching(_) => false,
             };
-        self.phase = Phase::NeedsList { deletes_only };
+        self.phase = Phase::NeedsList { deletes_only, reason };
         self.silence.since = None;
         self.attempt += 1;
     }
@@ -317,7 +332,8 @@ impl ScopeWatch {
 
     /// Takes the list out of the state, if there is one.
     fn take_list(&mut self) -> Option<List> {
-        match std::mem::replace(&mut self.phase, Phase::NeedsList { deletes_only: false }) {
+        let nothing = Phase::NeedsList { deletes_only: false, reason: ListReason::Retry };
+        match std::mem::replace(&mut self.phase, nothing) {
             Phase::AwaitsBasis(list) | Phase::Listing(list) => Some(list),
             other => {
                 self.phase = other;
@@ -331,6 +347,7 @@ impl ScopeWatch {
         self.failures.retry_delay.reset();
         self.failures.since = None;
         self.failures.problem = None;
+        self.failures.is_read = true;
     }
 
     /// Records that the version is queued.

@@ -23,9 +23,10 @@ use crate::scrub::{
     OmittedBody, RawObject, Scrubber, Unidentified, WatchLine, delete_event, read_watch_line,
 };
 use crate::watch::budget::{ListBudget, ListPermit};
+use crate::watch::large_pieces::{LARGE_PIECE_BYTES, LargePieceTurn};
 use crate::watch::{
-    Action, ItemStep, ObjectStep, PageRequest, PageStep, RequestFailure, ScopeWatch, SyncEnd, WaitReason,
-    WatchRequest,
+    Action, ItemStep, LargePieces, ListReason, ObjectStep, PageRequest, PageStep, RequestFailure, ScopeWatch,
+    SyncEnd, WaitReason, WatchRequest,
 };
 use kubesvc_core::wire::common::{Failure, Scope};
 use kubesvc_core::wire::events::event::Operation;
@@ -39,6 +40,8 @@ const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 /// Maximum time for which a list waits for room in the queue. After that it is given up, and begun again once there is
 /// room: its response must not stand still for long on a connection that others use.
 const LIST_ROOM_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time in which a large line or item arrives, while others wait for their turn.
+const LARGE_PIECE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Lists and watches of whole objects.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// Lists of metadata alone: the data of a Secret never leaves the API server.
@@ -68,8 +71,69 @@ pub trait ReaderSink: Send + Sync + 'static {
     fn waits(&self, reason: WaitReason);
     /// Records that something of an object, or an object, could not be taken.
     fn left_out(&self, what: LeftOut);
+    /// Records that the scope is read, for the first time by this reader: what a former one reported holds no longer.
+    fn is_read(&self) {}
+    /// Records what the reader does.
+    fn state(&self, _state: WatchState) {}
+    /// Counts a list that begins.
+    fn list_begins(&self, _reason: ListReason) {}
+    /// Counts a watch that ended.
+    fn watch_ended(&self, _why: WatchEnd) {}
     /// Waits until there is room for events again.
     fn room(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// What a reader does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchState {
+    /// It waits before it tries again, or for room in the queue.
+    Waiting,
+    /// It lists, or waits for its turn to do so.
+    Listing,
+    /// It watches.
+    Watching,
+}
+
+impl WatchState {
+    /// The state as people see it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Waiting => "WAITING",
+            Self::Listing => "LISTING",
+            Self::Watching => "WATCHING",
+        }
+    }
+}
+
+/// Why a watch ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchEnd {
+    /// The server ended it, as it should at the end of its duration.
+    Ended,
+    /// The connection broke.
+    Broken,
+    /// The version is no longer kept.
+    Expired,
+    /// It said something that is an error, or cannot be read.
+    Failed,
+    /// The queue is full.
+    Paused,
+    /// The agent gave it up: it was silent, or the scope is to be listed, or is read with another credential.
+    GivenUp,
+}
+
+impl WatchEnd {
+    /// The reason in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ended => "ended",
+            Self::Broken => "broken",
+            Self::Expired => "expired",
+            Self::Failed => "failed",
+            Self::Paused => "paused",
+            Self::GivenUp => "given_up",
+        }
+    }
 }
 
 /// What could not be taken of a cluster.
@@ -113,6 +177,8 @@ pub struct ReaderContext {
     pub encoder: Arc<Mutex<BodyEncoder>>,
     /// Bounds the lists that run at once.
     pub budget: ListBudget,
+    /// Bounds the memory of large lines and items.
+    pub large_pieces: LargePieces,
 }
 
 /// The reader of one scope.
@@ -128,6 +194,8 @@ pub struct ScopeReader<S> {
     objects: u64,
     permit: Option<ListPermit>,
     problem: Option<Failure>,
+    /// Whether the sink knows that the scope is read.
+    is_read: bool,
     inputs: mpsc::Receiver<ReaderInput>,
     sink: S,
 }
@@ -169,6 +237,7 @@ impl<S: ReaderSink> ScopeReader<S> {
             objects,
             permit,
             problem,
+            is_read: false,
             inputs,
             sink,
         }
@@ -188,6 +257,14 @@ impl<S: ReaderSink> ScopeReader<S> {
                 self.sink.waits(reason);
             }
             waits_for = reason;
+            match &action {
+                Action::Wait(_) => self.sink.state(WatchState::Waiting),
+                Action::BeginSync | Action::AwaitBasis | Action::ListPage(_) => {
+                    self.sink.state(WatchState::Listing);
+                }
+                // Once its response begins.
+                Action::Watch(_) => {}
+            }
             match &action {
                 Action::Wait(_) | Action::AwaitBasis => {
                     let _: Option<()> = self.until_changed(&action, pending()).await;
@@ -210,6 +287,11 @@ impl<S: ReaderSink> ScopeReader<S> {
         if self.machine.problem() != self.problem.as_ref() {
             self.problem = self.machine.problem().cloned();
             self.sink.problem(self.problem.as_ref());
+            self.is_read |= self.problem.is_none();
+        }
+        if !self.is_read && self.machine.is_read() {
+            self.is_read = true;
+            self.sink.is_read();
         }
     }
 
@@ -273,8 +355,10 @@ impl<S: ReaderSink> ScopeReader<S> {
         let permit = self.context.budget.clone().acquire(self.objects);
         let Some(permit) = self.until_changed(action, permit).await else { return };
         let sync_key = Ulid::generate().to_string();
+        let reason = self.machine.list_reason();
         if self.machine.begin_sync(sync_key.clone(), now()) {
             self.permit = Some(permit);
+            reason.into_iter().for_each(|reason| self.sink.list_begins(reason));
             self.sink.sync_start(sync_key);
         }
     }
@@ -311,6 +395,7 @@ impl<S: ReaderSink> ScopeReader<S> {
         let accept = if self.is_metadata_alone { METADATA_LIST } else { JSON };
         let Some(mut body) = self.response(action, &page.query(), accept).await else { return };
         let mut items = ItemSplitter::default();
+        let mut turn = None;
         while let Some(frame) = self.until_changed(action, body.frame()).await {
             let chunk = match frame {
                 Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
@@ -337,7 +422,35 @@ impl<S: ReaderSink> ScopeReader<S> {
                     Err(error) => return self.failed(error.into()),
                 }
             }
+            match self.take_turn(action, items.pending_bytes(), &mut turn).await {
+                Some(Ok(())) => {}
+                Some(Err(failure)) => return self.failed(failure),
+                None => return,
+            }
         }
+    }
+
+    /// Has a line or item of which so much is in memory wait for its turn, if it has become large. `None`: the scope does
+    /// something else meanwhile.
+    async fn take_turn(
+        &mut self,
+        action: &Action,
+        pending_bytes: usize,
+        turn: &mut Option<(LargePieceTurn, Instant)>,
+    ) -> Option<Result<(), RequestFailure>> {
+        if pending_bytes <= LARGE_PIECE_BYTES {
+            *turn = None;
+        } else if let Some((_, since)) = turn {
+            if now() >= *since + LARGE_PIECE_TIMEOUT {
+                return Some(Err(RequestFailure::stalled(LARGE_PIECE_TIMEOUT)));
+            }
+        } else {
+            let waiting = self.context.large_pieces.clone().turn();
+            let taken = self.until_changed(action, waiting).await?;
+            self.machine.progress(now());
+            *turn = Some((taken, now()));
+        }
+        Some(Ok(()))
     }
 
     /// The event for an item of a page, if it is sent.
@@ -392,10 +505,15 @@ impl<S: ReaderSink> ScopeReader<S> {
         let accept = if self.is_metadata_alone { METADATA } else { JSON };
         let Some(mut body) = self.response(action, &watch.query(), accept).await else { return };
         self.machine.watch_opened(now());
+        self.sink.state(WatchState::Watching);
         let mut lines = LineSplitter::default();
+        let mut turn = None;
         while let Some(frame) = self.until_changed(action, body.frame()).await {
             // What came after the last whole line comes again.
-            let Some(Ok(frame)) = frame else { return self.machine.watch_ended(now()) };
+            let Some(Ok(frame)) = frame else {
+                self.sink.watch_ended(if frame.is_none() { WatchEnd::Ended } else { WatchEnd::Broken });
+                return self.machine.watch_ended(now());
+            };
             self.machine.progress(now());
             lines.push(frame.into_data().unwrap_or_default());
             loop {
@@ -403,19 +521,33 @@ impl<S: ReaderSink> ScopeReader<S> {
                     Ok(None) => break,
                     Ok(Some(line)) => match self.line(&line) {
                         Ok(event) => event,
-                        Err(failure) => return self.failed(failure),
+                        Err(failure) => return self.watch_failed(failure),
                     },
-                    Err(error) => return self.failed(error.into()),
+                    Err(error) => return self.watch_failed(error.into()),
                 };
                 if let Some(Err(event)) = event.map(|event| self.sink.event(event)) {
                     // The event counts as read, so the watch goes on after it.
                     self.machine.pause(now());
                     drop(body);
+                    self.sink.watch_ended(WatchEnd::Paused);
+                    self.sink.state(WatchState::Waiting);
                     queue_again(&self.sink, event).await;
                     return self.machine.unpause(now());
                 }
             }
+            match self.take_turn(action, lines.pending_bytes(), &mut turn).await {
+                Some(Ok(())) => {}
+                Some(Err(failure)) => return self.watch_failed(failure),
+                None => break,
+            }
         }
+        self.sink.watch_ended(WatchEnd::GivenUp);
+    }
+
+    fn watch_failed(&mut self, failure: RequestFailure) {
+        let is_expired = failure.is_expired();
+        self.sink.watch_ended(if is_expired { WatchEnd::Expired } else { WatchEnd::Failed });
+        self.failed(failure);
     }
 
     /// The event for a line of a watch, if there is one.

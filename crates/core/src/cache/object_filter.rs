@@ -15,7 +15,7 @@ pub const IGNORE_ANNOTATION: &str = "caching.spinnaker.io/ignore";
 pub const FILTER_ANNOTATIONS: [&str; 2] = [APPLICATION_ANNOTATION, IGNORE_ANNOTATION];
 
 /// What one scope leaves out.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectFilter {
     /// Empty unless the scope has all namespaces.
     omit_namespaces: Arc<BTreeSet<String>>,
@@ -23,12 +23,17 @@ pub struct ObjectFilter {
 }
 
 impl ObjectFilter {
+    /// A filter that leaves out the objects of these namespaces, and all but Spinnaker's own if that is asked for.
+    pub fn new(omit_namespaces: Arc<BTreeSet<String>>, only_spinnaker_managed: bool) -> Self {
+        Self { omit_namespaces, only_spinnaker_managed }
+    }
+
     /// The filter of a scope of an account.
     pub fn of(account: &AccountRules, scope: &SelectedScope) -> Self {
         let has_all_namespaces = scope.namespaced && scope.scope.namespace.is_empty();
         let omit_namespaces =
             if has_all_namespaces { Arc::clone(&account.omit_namespaces) } else { Arc::default() };
-        Self { omit_namespaces, only_spinnaker_managed: account.only_spinnaker_managed }
+        Self::new(omit_namespaces, account.only_spinnaker_managed)
     }
 
     /// Why an object of the scope is not cached; `None` if it is. `annotation` returns the value of one of

@@ -41,6 +41,8 @@ pub struct AgentSettings {
     pub server: HealthServerSettings,
     /// Port of the metrics server; `None`: metrics are not served.
     pub metrics_port: Option<u16>,
+    /// How clusters are listed and watched.
+    pub reading: ReadingSettings,
     /// Logging.
     pub logging: LoggingSettings,
     /// The accounts of `kubernetes.accounts`; at most 1,000, with unique names.
@@ -87,6 +89,19 @@ pub struct BackoffSettings {
     pub max: Duration,
 }
 
+/// How clusters are listed and watched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadingSettings {
+    /// Maximum number of lists at once; 0: no bound.
+    pub lists: usize,
+    /// Maximum number of lists at once of one account; 0: no bound.
+    pub lists_per_account: usize,
+    /// Accounts that begin to be read together; 0: all.
+    pub group_size: usize,
+    /// Delay between two such groups.
+    pub group_delay: Duration,
+}
+
 /// The health server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthServerSettings {
@@ -123,6 +138,12 @@ pub(crate) fn build(v: &Values) -> Result<AgentSettings, ConfigError> {
             Some(v.number("prometheus.port")?)
         } else {
             None
+        },
+        reading: ReadingSettings {
+            lists: v.number("tasks.totalBudget")?,
+            lists_per_account: v.number("tasks.budgetPerAccount")?,
+            group_size: v.number("kubernetes.cacheGroupSize")?,
+            group_delay: v.millis("kubernetes.cacheGroupDelayMs")?,
         },
         logging: super::logging::build(v)?,
         accounts,

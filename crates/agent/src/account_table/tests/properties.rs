@@ -86,7 +86,7 @@ impl AgentWorld {
                     let runs = |attempt| self.running.contains(&(attempt, uid.clone()));
                     assert!(keep.is_none_or(runs), "only what runs is kept");
                 }
-                Effect::Answer(_) | Effect::Kept { .. } => {}
+                Effect::Answer(_) | Effect::Lost(_) | Effect::Kept { .. } => {}
             }
         }
         effects

@@ -110,7 +110,7 @@ impl AccountDelivery {
             if let Some(scope) = scope.filter(|scope| scope.list.as_ref().is_some_and(waits)) {
                 // The basis was lost with the former stream.
                 let all_bodies = scope.all_bodies || at.resend;
-                commands.push(self.list(*id, at.objects, all_bodies));
+                commands.push(self.list(*id, at.objects, all_bodies, at.rv.clone()));
             } else {
                 // Added scopes have an answer of their own.
                 commands.extend(self.start(*id, at, 0));
@@ -149,7 +149,8 @@ impl AccountDelivery {
     pub fn relist(&mut self, scope_id: u32) -> Option<ReaderCommand> {
         let scope = self.scope_mut(scope_id).filter(|scope| scope.reader.is_some())?;
         let (objects, all_bodies) = (scope.objects, scope.all_bodies);
-        Some(self.list(scope_id, objects, all_bodies))
+        let known = self.queue.last_read(scope_id).unwrap_or_default().to_owned();
+        Some(self.list(scope_id, objects, all_bodies, known))
     }
 
     /// A frame of a basis; those of another list than the scope's newest are ignored.

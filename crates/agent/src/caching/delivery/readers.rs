@@ -25,7 +25,9 @@ impl AccountDelivery {
                 return Err(DeliveryError::NumberUsed(declaration.scope_id));
             }
         }
-        if self.scopes.as_ref().map_or(0, BTreeMap::len) + declarations.len() > MAX_SCOPES {
+        // Those that are no more are removed by an earlier batch.
+        let live = self.scopes.iter().flat_map(BTreeMap::values).filter(|scope| scope.leaves_after.is_none());
+        if live.count() + declarations.len() > MAX_SCOPES {
             return Err(DeliveryError::TooManyScopes);
         }
         let is_first = self.scopes.is_none();
@@ -60,6 +62,7 @@ impl AccountDelivery {
             is_begun: false,
             reader: None,
             list: None,
+            has_problem: None,
             all_bodies: false,
             objects: 0,
         };
@@ -150,7 +153,7 @@ impl AccountDelivery {
         }
         let is_resumable = !at.rv.is_empty() && Duration::from_millis(at.age_ms) < max_age && !at.resend;
         if !is_resumable {
-            return Some(self.list(scope_id, at.objects, at.resend));
+            return Some(self.list(scope_id, at.objects, at.resend, at.rv.clone()));
         }
         scope.objects = at.objects;
         let reader = self.new_reader(scope_id);
@@ -159,13 +162,19 @@ impl AccountDelivery {
     }
 
     /// Gives a scope a new reader that lists.
-    pub(super) fn list(&mut self, scope_id: u32, objects: u64, all_bodies: bool) -> ReaderCommand {
+    pub(super) fn list(
+        &mut self,
+        scope_id: u32,
+        objects: u64,
+        all_bodies: bool,
+        known_version: String,
+    ) -> ReaderCommand {
         let reader = self.new_reader(scope_id);
         if let Some(scope) = self.scope_mut(scope_id) {
             scope.all_bodies = all_bodies;
             scope.objects = objects;
         }
-        ReaderCommand::List { reader, scope_id, objects, all_bodies }
+        ReaderCommand::List { reader, scope_id, objects, all_bodies, known_version }
     }
 
     fn new_reader(&mut self, scope_id: u32) -> ReaderId {
@@ -247,8 +256,17 @@ impl AccountDelivery {
     /// Why a scope is not read; `None` takes the reason back.
     pub fn problem(&mut self, scope_id: u32, problem: Option<Failure>, memory: &mut QueueMemory) {
         let Some(scope) = self.scope_mut(scope_id) else { return };
+        scope.has_problem = Some(problem.is_some());
         let problem = ScopeProblem { scope: scope.declaration.scope.clone(), failure: problem };
         self.queue.problem(scope_id, problem, memory);
+    }
+
+    /// The scope is read. A reason of a former reader, or of another process, is taken back.
+    pub fn is_read(&mut self, reader: ReaderId, memory: &mut QueueMemory) {
+        let Some(scope_id) = self.readers.get(&reader).copied() else { return };
+        if self.scope_mut(scope_id).is_some_and(|scope| scope.has_problem != Some(false)) {
+            self.problem(scope_id, None, memory);
+        }
     }
 
     /// Whether readers of the account close their watches: an event was not accepted.

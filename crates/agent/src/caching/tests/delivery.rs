@@ -1,5 +1,6 @@
 //! One account under one fence.
 
+use super::super::delivery::MAX_SCOPES;
 use super::*;
 use kubesvc_core::wire::common::Failure;
 use kubesvc_core::wire::events::Synced;
@@ -431,4 +432,63 @@ fn a_batch_waits_for_its_credit() {
     let again = fixture.delivery.next_frame(500, fixture.now, &mut fixture.memory);
     assert!(matches!(again, NextFrame::Blocked(_)));
     assert_eq!(fixture.next(), frame);
+}
+
+#[test]
+fn batches_fit_into_the_messages_of_a_hub_that_takes_small_ones() {
+    let (mut fixture, pods, _) = Fixture::watching();
+    fixture.delivery.detach();
+    let limit = 32 * 1024;
+    fixture.delivery.attach(limit);
+    fixture.next();
+    fixture.resume(0, both());
+    for number in 0..10 {
+        fixture.event(pods, with_body(upsert(&format!("pod-{number}"), 11 + number), 6_000, 9));
+    }
+    let mut sent = 0;
+    while let NextFrame::Batch(frame, _) = fixture.next() {
+        assert!(frame.bytes().len() <= limit, "{} bytes", frame.bytes().len());
+        let cache_up::Frame::Batch(batch) = decoded(&frame) else { unreachable!("a batch") };
+        sent += batch.events.len();
+    }
+    assert_eq!(sent, 10);
+}
+
+#[test]
+fn scopes_that_are_replaced_do_not_count_twice() {
+    let (mut fixture, pods, _) = Fixture::watching();
+    fixture.sent(pods, "a", 11);
+    let many = (3..).map(|number| declaration(number, &format!("Kind{number}"))).take(MAX_SCOPES - 2);
+    fixture.delivery.declare(many.collect(), &mut fixture.memory).expect("as many as there may be");
+    let one_more = || vec![declaration(9_999, "Job")];
+    let refused = fixture.delivery.declare(one_more(), &mut fixture.memory);
+    assert_eq!(refused, Err(DeliveryError::TooManyScopes));
+    fixture.delivery.remove_scope(1, &mut fixture.memory);
+    assert_eq!(fixture.delivery.declare(one_more(), &mut fixture.memory), Ok(()));
+}
+
+#[test]
+fn reason_of_a_former_process_is_taken_back_once_when_the_scope_is_read() {
+    let (mut fixture, pods, _) = Fixture::watching();
+    for _ in 0..2 {
+        fixture.delivery.is_read(pods, &mut fixture.memory);
+    }
+    let problems = fixture.batch().problems;
+    assert_eq!((problems.len(), problems[0].failure.is_none()), (1, true));
+    fixture.delivery.is_read(pods, &mut fixture.memory);
+    assert!(fixture.is_idle());
+}
+
+#[test]
+fn sent_events_are_counted_once_by_kind() {
+    let (mut fixture, pods, _) = Fixture::watching();
+    fixture.sent(pods, "a", 11);
+    fixture.sent(pods, "b", 12);
+    fixture.reconnect();
+    fixture.resume(0, both());
+    fixture.batch();
+    let sent = fixture.delivery.take_sent();
+    let sent: Vec<_> = sent.iter().map(|(kind, _, count)| (kind, count.events, count.bytes > 0)).collect();
+    assert_eq!(sent, [("Pod", 2, true)]);
+    assert!(fixture.delivery.take_sent().is_empty());
 }

@@ -8,6 +8,7 @@ use super::super::batch::{BatchBuilder, MAX_BATCH_BYTES, MAX_BATCH_EVENTS};
 use super::super::memory::{MAX_QUEUE_BYTES, OWN_QUEUE_BYTES};
 use super::super::queue::{CHECKPOINT_INTERVAL, MAX_MOVE_TIME, PendingQueue};
 use super::*;
+use kubesvc_core::wire::MAX_MESSAGE_BYTES;
 use kubesvc_core::wire::events::event::Omitted;
 use kubesvc_core::wire::events::{SyncStart, Synced};
 
@@ -39,7 +40,7 @@ impl Fixture {
     }
 
     fn cut(&mut self, credit: usize) -> Option<Batch> {
-        let builder = BatchBuilder::new(&fence("u", 1), credit);
+        let builder = BatchBuilder::new(&fence("u", 1), credit, MAX_MESSAGE_BYTES);
         let batch = self.queue.cut(builder, 3 << 20, self.now, &mut self.memory).finish(0, 1)?;
         assert!(batch.bytes <= credit, "{} bytes with a credit of {credit}", batch.bytes);
         let cache_up::Frame::Batch(sent) = decoded(&batch.frame) else { unreachable!("a batch") };

@@ -7,6 +7,10 @@ use kubesvc_core::wire::events::OwnerReference;
 
 use super::*;
 
+fn omitting(namespace: &str) -> ObjectFilter {
+    ObjectFilter::new(Arc::new(BTreeSet::from([namespace.to_owned()])), false)
+}
+
 fn named(metadata: &str) -> String {
     format!(
         r#"{{"metadata":{{"name":"web","namespace":"shop","uid":"u","resourceVersion":"7",{metadata}}}}}"#
@@ -91,14 +95,17 @@ fn owners_have_group_and_scope() {
 
 #[test]
 fn omitted_namespace_ignored_and_unmanaged_objects_are_left_out() {
-    let omit = ObjectRules { omit_namespaces: Arc::new(BTreeSet::from(["shop".to_owned()])), ..pods() };
+    let omit = ObjectRules { filter: omitting("shop"), ..pods() };
     assert_eq!(outcome(&scrub(omit, named(r#""a":1"#))), "excluded: OmittedNamespace web");
     let ignored = |value: &str| {
         outcome(&scrub(pods(), named(&format!(r#""annotations":{{"{IGNORE_ANNOTATION}":{value}}}"#))))
     };
-    assert_eq!(ignored(r#""true""#), "excluded: Ignored web");
+    // Old versions of Clouddriver write an annotation's value as JSON.
+    for value in [r#""true""#, r#""\"true\"""#, r#""\u0074rue""#] {
+        assert_eq!(ignored(value), "excluded: Ignored web", "{value}");
+    }
     assert!(ignored(r#""false""#).starts_with('{'));
-    let managed = ObjectRules { only_spinnaker_managed: true, ..pods() };
+    let managed = ObjectRules { filter: ObjectFilter::new(Arc::default(), true), ..pods() };
     let annotated = |value: &str| {
         outcome(&scrub(
             managed.clone(),
@@ -107,6 +114,7 @@ fn omitted_namespace_ignored_and_unmanaged_objects_are_left_out() {
     };
     assert!(annotated("shop").starts_with('{'));
     assert_eq!(annotated(""), "excluded: NotSpinnakerManaged web");
+    assert_eq!(annotated(r#"\"\""#), "excluded: NotSpinnakerManaged web");
     assert_eq!(outcome(&scrub(managed.clone(), named(r#""a":1"#))), "excluded: NotSpinnakerManaged web");
 }
 
@@ -117,9 +125,9 @@ fn end_of_an_object_is_told_unless_its_namespace_is_left_out() {
         let object = RawObject::read(object.as_bytes());
         Scrubber::new(rules).scrub(&object, 7, Operation::Delete, &mut raw_encoder())
     };
-    let managed = ObjectRules { only_spinnaker_managed: true, ..pods() };
+    let managed = ObjectRules { filter: ObjectFilter::new(Arc::default(), true), ..pods() };
     assert_eq!(event(ended(managed)).event.op(), Operation::Delete);
-    let omit = ObjectRules { omit_namespaces: Arc::new(BTreeSet::from(["shop".to_owned()])), ..pods() };
+    let omit = ObjectRules { filter: omitting("shop"), ..pods() };
     assert!(matches!(ended(omit), Scrubbed::Excluded(Exclusion::OmittedNamespace, _)));
     assert!(!Exclusion::OmittedNamespace.may_have_row() && Exclusion::Ignored.may_have_row());
 }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::watch::action::WaitReason;
 use crate::watch::failure::{RequestFailure, Retry};
+use crate::watch::list::ListReason;
 use crate::watch::machine::{Phase, ScopeWatch};
 use crate::watch::{MAX_RETRY_AFTER, PAGE_LIMITS, PROBLEM_DELAY, PROBLEM_RETRY_INTERVAL};
 
@@ -18,7 +19,7 @@ impl ScopeWatch {
         let is_unreadable = matches!(failure, RequestFailure::Unreadable(_));
         match &mut self.phase {
             Phase::Listing(list) if list.can_repeat_page() => list.page_failed(),
-            Phase::Listing(_) => self.start_list(false),
+            Phase::Listing(_) => self.start_list(false, ListReason::Retry),
             Phase::Watching(watch) => {
                 if watch.has_lived(now) {
                     self.failures.retry_delay.reset();
@@ -28,7 +29,7 @@ impl ScopeWatch {
                     && self.failures.unreadable_after.is_some()
                     && self.failures.unreadable_after == self.position.version
                 {
-                    self.start_list(false);
+                    self.start_list(false, ListReason::Retry);
                 } else {
                     if is_unreadable {
                         self.failures.unreadable_after = self.position.version.clone();
@@ -49,7 +50,7 @@ impl ScopeWatch {
             Phase::Listing(list) => {
                 let is_in_mid_list = list.continue_token.is_some();
                 let had_limit = self.failures.page_limit < PAGE_LIMITS.len();
-                self.start_list(false);
+                self.start_list(false, ListReason::Expired);
                 self.failures.page_limit = (self.failures.page_limit + 1).min(PAGE_LIMITS.len());
                 // A list without a limit, or its first page, has no version that could expire.
                 is_in_mid_list && had_limit
@@ -58,7 +59,7 @@ impl ScopeWatch {
                 if watch.has_lived(now) {
                     self.failures.relist_delay.reset();
                 }
-                self.start_list(false);
+                self.start_list(false, ListReason::Expired);
                 // Once: at once. Again and again, as lists expire before they are watched: at growing intervals.
                 let is_first = self.failures.relist_delay.is_first();
                 let delay = self.failures.relist_delay.after_failure(&mut self.random);

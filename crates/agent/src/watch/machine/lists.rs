@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::scrub::{Exclusion, Identity, ListPage};
 use crate::watch::basis::BasisTooLarge;
 use crate::watch::failure::RequestFailure;
-use crate::watch::list::{List, PageStep};
+use crate::watch::list::{List, ListReason, PageStep};
 use crate::watch::machine::{Phase, ScopeWatch};
 
 /// What becomes of an item.
@@ -21,7 +21,7 @@ impl ScopeWatch {
     /// Begins a list. The driver queues the start of the sync under this key, then reports the rows that the hub
     /// answers with. Returns whether a list was to begin.
     pub fn begin_sync(&mut self, sync_key: String, now: Instant) -> bool {
-        let Phase::NeedsList { deletes_only } = self.phase else { return false };
+        let Phase::NeedsList { deletes_only, .. } = self.phase else { return false };
         self.phase = Phase::AwaitsBasis(List::new(sync_key, deletes_only));
         self.begin_attempt(now);
         true
@@ -83,14 +83,14 @@ impl ScopeWatch {
         let is_last = match list.page_end(page) {
             Ok(is_last) => is_last,
             Err(why) => {
-                self.start_list(false);
+                self.start_list(false, ListReason::Retry);
                 self.failed(&RequestFailure::Unreadable(why.to_owned()), now);
                 return PageStep::Restart;
             }
         };
         if !list.deletes_only && has_gone_back(self.position.version.as_deref(), list.version()) {
             // A restored etcd uses versions again: what looks equal need not be.
-            self.start_list(true);
+            self.start_list(true, ListReason::WentBack);
             return PageStep::Restart;
         }
         self.succeeded();

@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use crate::watch::failure::RequestFailure;
+use crate::watch::list::ListReason;
 use crate::watch::machine::{Phase, ScopeWatch, Watch};
 use crate::watch::{CHECKPOINT_INTERVAL, MAX_SILENCE_LIMIT, RESPONSE_IDLE_TIMEOUT, SHORT_WATCH};
 
@@ -30,7 +31,7 @@ impl ScopeWatch {
                 due.push(self.idle_since + watch.idle_limit());
                 due.push(self.audit_at);
                 due.extend(self.silence.since.map(|since| since + self.silence.limit));
-                if self.failures.since.is_some() || self.failures.problem.is_some() {
+                if !self.is_read() || self.failures.problem.is_some() {
                     due.extend(watch.opened.map(|opened| opened + SHORT_WATCH));
                 }
             }
@@ -69,9 +70,9 @@ impl ScopeWatch {
         }
         if self.silence.since.is_some_and(|since| now >= since + self.silence.limit) {
             self.silence.limit = (self.silence.limit * 2).min(MAX_SILENCE_LIMIT);
-            self.start_list(false);
+            self.start_list(false, ListReason::Silent);
         } else if now >= self.audit_at {
-            self.start_list(false);
+            self.start_list(false, ListReason::Audit);
         } else if now >= self.idle_since + watch.idle_limit() {
             self.failed(&RequestFailure::stalled(watch.idle_limit()), now);
         }

@@ -131,6 +131,7 @@ impl Reading {
         let context = ReaderContext {
             encoder: Arc::new(Mutex::new(BodyEncoder::new(limits).expect("memory"))),
             budget: ListBudget::new(1, 1),
+            large_pieces: LargePieces::default(),
         };
         let timing = ScopeTiming {
             max_resumable_age: Duration::from_secs(60),
@@ -439,4 +440,14 @@ async fn line_without_newline_is_read_again_by_the_next_watch() {
     let said = reading.until(|said| said.contains(&upsert("two", "9"))).await;
     assert_eq!(said.iter().filter(|said| matches!(said, Said::Upsert(..))).count(), 2, "{said:?}");
     assert_eq!(query(&reading.server.paths()[1])["resourceVersion"], "8");
+}
+
+#[tokio::test]
+async fn large_line_is_read_once_it_has_its_turn() {
+    let mut large = object("one", 8);
+    large["spec"]["text"] = "x".repeat(600 * 1024).into();
+    let script = vec![open_watch(&[line("ADDED", &large), line("ADDED", &object("two", 9))])];
+    let reading = Reading::start(checkpoint("7"), false, script).await;
+    let said = reading.until(|said| said.len() == 2).await;
+    assert_eq!(said, [upsert("one", "8"), upsert("two", "9")]);
 }

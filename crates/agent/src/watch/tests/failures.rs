@@ -4,6 +4,7 @@ use kubesvc_core::wire::common::failure::Class;
 
 use super::*;
 use crate::scrub::{ListError, WatchLineError};
+use crate::wire_failure::after_send;
 
 #[test]
 fn missing_right_is_a_problem_that_is_tried_again_every_30_seconds() {
@@ -46,6 +47,10 @@ fn kind_without_watch_is_a_problem() {
 
 #[test]
 fn refused_credential_and_missing_kind_ask_for_help() {
+    let mut elsewhere = Scope::watching();
+    let failure = after_send(Class::ClusterMismatch, "another cluster");
+    elsewhere.machine.failed(&RequestFailure::Connection(failure), elsewhere.now);
+    assert_eq!(elsewhere.waits(WaitReason::OtherCluster), 30 * SECOND);
     for (code, reason, class) in
         [(401, WaitReason::Credential, Class::Auth), (404, WaitReason::KindMayBeGone, Class::NotFound)]
     {

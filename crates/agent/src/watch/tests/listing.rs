@@ -157,6 +157,19 @@ fn list_older_than_what_was_read_sends_each_object() {
 }
 
 #[test]
+fn list_older_than_a_checkpoint_that_is_not_resumed_sends_each_object() {
+    let start =
+        ScopeStart { resource_version: "100".to_owned(), age: Duration::MAX, ..ScopeStart::default() };
+    let mut scope = Scope::new(start);
+    scope.begin_list(&[object("a", "5")]);
+    assert_eq!(scope.page_end("99", None), PageStep::Restart);
+    assert_eq!(scope.machine.list_reason(), Some(ListReason::WentBack));
+    scope.begin_list(&[object("a", "5")]);
+    assert_eq!(scope.item(&object("a", "5")), ItemStep::Upsert);
+    scope.complete("99");
+}
+
+#[test]
 fn list_for_deletes_alone_that_is_begun_anew_stays_one() {
     let mut scope = Scope::watching();
     scope.machine.relist(true);

@@ -3,7 +3,7 @@
 use crate::config::logging;
 use crate::config::setting_type::ListItem;
 use crate::config::setting_type::SettingType::{self, List};
-use crate::config::table::Capability::{Migration, Operations, Streaming};
+use crate::config::table::Capability::{Migration, Operations};
 use crate::config::table::{PORT, SettingRow, Spec, count, inert, later, millis, read, refused, seconds};
 
 /// The agent's settings as a whole.
@@ -34,6 +34,7 @@ const APPLY: SettingType = SettingType::Choice(&["always", "never", "allowed"]);
 const PPROF: &str = "it profiles Go programs";
 const NO_PROXY: &str = "the agent dials directly, whatever proxy the environment names";
 const NO_METRICS: &str = "metrics of pods are not sent";
+const AT_ONCE: &str = "a list begins as soon as the budgets allow it";
 const CLOUDDRIVERS: &str = "Clouddriver knows it, and the agent has no use for it";
 const HUB_TOKEN: &str = "no token is sent to the hub yet; leave this out (docs/security.md)";
 const HUB_TLS: &str = "TLS to the hub is without a certificate of the agent's own, and trusts the authorities that the \
@@ -176,8 +177,13 @@ const ROWS: &[SettingRow] = &[
         "5000",
         "shortest wait before a lost hub is dialled again",
     ),
-    later(Streaming, "kubernetes.cacheGroupSize", count(0, 100_000), "accounts whose watches begin together"),
-    later(Streaming, "kubernetes.cacheGroupDelayMs", millis(0, DAY_MS), "wait between two such groups"),
+    read(
+        "kubernetes.cacheGroupSize",
+        count(0, 100_000),
+        "0",
+        "accounts that begin to be listed and watched together; 0: all",
+    ),
+    read("kubernetes.cacheGroupDelayMs", millis(0, DAY_MS), "0", "wait between two such groups; 0: none"),
     read(
         "kubernetes.accounts[].name",
         SettingType::Text { max: 255 },
@@ -353,8 +359,8 @@ const REST: &[SettingRow] = &[
     inert("pprof.port", PPROF, "port of that endpoint"),
     refused("secrets.vault.enabled", SettingType::Flag, Some("false"), VAULT, "ask Vault for secrets"),
     refused("secrets.vault.*", SettingType::Any, None, VAULT, "where secrets are kept").secret(),
-    later(Streaming, "tasks.totalBudget", count(0, 1_000_000), "listings of clusters at once"),
-    later(Streaming, "tasks.budgetPerAccount", count(0, 1_000_000), "the same for one account"),
-    later(Streaming, "tasks.queueCheckFrequencyMs", millis(1, DAY_MS), "pace of looking for further work"),
+    read("tasks.totalBudget", count(0, 1_000_000), "64", "lists of clusters at once; 0: no bound"),
+    read("tasks.budgetPerAccount", count(0, 1_000_000), "16", "the same for one account; 0: no bound"),
+    inert("tasks.queueCheckFrequencyMs", AT_ONCE, "pace of looking for further work"),
     later(Operations, "timeoutSeconds", seconds(0, DAY), "longest request to a cluster; 0: no bound"),
 ];

@@ -94,7 +94,8 @@ kubernetes:
     - {name: two, serviceAccount: true, oAuthScopes: []}
 logging: {file: /var/log/x, level: DEBUG, fields: {agentNamespace: , agentCluster: c}}
 secrets.vault: {enabled: false}
-tasks: {totalBudget: 0}
+tasks: {totalBudget: 0, queueCheckFrequencyMs: 100}
+timeoutSeconds: 5
 dynamicAccounts: {enabled: true, scanBatchSize: 5}
 pprof.port: 1
 ";
@@ -105,5 +106,8 @@ pprof.port: 1
     let said = loaded.warnings.join("\n");
     assert!(!said.contains("kubernetes.accounts[].name"), "{said}");
     assert!(said.contains("`logging.file` has no effect: logs go to standard output"), "{said}");
-    assert!(said.contains("`tasks.totalBudget` is not read yet"), "{said}");
+    assert_eq!((s.reading.lists, s.reading.lists_per_account), (0, 16));
+    assert!(!said.contains("tasks.totalBudget"), "{said}");
+    assert!(said.contains("`tasks.queueCheckFrequencyMs` has no effect"), "{said}");
+    assert!(said.contains("`timeoutSeconds` is not read yet"), "{said}");
 }
