@@ -1,0 +1,564 @@
+//! One request: what is checked before anything is sent, its body, the exchange with the cluster, and its answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use http::header::{ACCEPT_ENCODING, HeaderName, HeaderValue, UPGRADE};
+use http::{HeaderMap, Method, StatusCode};
+use http_body_util::BodyExt as _;
+use jiff::Timestamp;
+use prost::bytes::{Bytes, BytesMut};
+use tokio::io::AsyncWriteExt as _;
+use tokio::time::{sleep, timeout};
+use tokio_util::io::ReaderStream;
+use tracing::Instrument as _;
+
+use super::clients::AccountClient;
+use super::running::{Running, RunningRequest};
+use super::writes::RecordedWrite;
+use super::{AccountRequests, MAX_BODIES_BYTES};
+use crate::account_table::HeldDefinition;
+use crate::cluster::{ClusterRequest, ClusterResponse, RequestBody, Use};
+use crate::wire_failure::{after_send, before_send};
+use kubesvc_core::requests::access::{self, Access, AccountBounds};
+use kubesvc_core::requests::headers::passed_on;
+use kubesvc_core::requests::journal::{WriteAnswer, WriteOutcome, WriteStart};
+use kubesvc_core::requests::streams::{Event, MAX_DATA_BYTES};
+use kubesvc_core::requests::target::{Class as RequestClass, RequestPath};
+use kubesvc_core::requests::wire::AgentEnd;
+use kubesvc_core::requests::{MAX_REQUEST_BODY_BYTES, MAX_WRITE_ANSWER_BYTES};
+use kubesvc_core::wire::common::Failure;
+use kubesvc_core::wire::common::failure::Class;
+use kubesvc_core::wire::ops::{Head, Header, Open, Recall};
+use kubesvc_runtime::request_channel::Exchange;
+use kubesvc_runtime::shutdown::spawn_named;
+
+/// Maximum time between two parts of an answer, unless it is a watch.
+const MAX_SILENCE: Duration = Duration::from_secs(60);
+/// Maximum time in which neither side of an upgraded connection sends anything.
+const MAX_UPGRADE_TIME: Duration = Duration::from_secs(4 * 3600);
+/// Maximum time of a write, whatever the hub waits.
+const MAX_WRITE_TIME: Duration = Duration::from_secs(600);
+/// The header by which the cluster's audit log names a request.
+const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
+
+/// A request that may be sent.
+struct CheckedRequest {
+    held: HeldDefinition,
+    open: Open,
+    method: Method,
+    headers: HeaderMap,
+    path: RequestPath,
+    class: RequestClass,
+    /// Whether it is allowed only if its kind is cluster-wide.
+    is_if_cluster_wide: bool,
+}
+
+/// Bytes of a body that count against the limit of all bodies, until this is dropped.
+struct HeldBody<'s> {
+    service: &'s AccountRequests,
+    bytes: usize,
+}
+
+impl AccountRequests {
+    /// Serves a request. Everything that decides whether its id is known happens before this returns.
+    pub(super) fn open(self: &Arc<Self>, exchange: Exchange<AgentEnd>, open: Open) {
+        let request_id = open.request_id.clone();
+        let (checked, running) = match self.check(open) {
+            Ok(checked) => checked,
+            Err(failure) => return self.refuse(&exchange, failure),
+        };
+        let CheckedRequest { held, class, .. } = &checked;
+        let span = tracing::info_span!("request", account = %held.account.name, requestId = %request_id, class = class.as_str());
+        let service = Arc::clone(self);
+        if !(checked.open.write || checked.class == RequestClass::Write) || checked.open.upgrade {
+            let reading = async move { service.read(exchange, checked, running).await };
+            return drop(spawn_named("request", reading.instrument(span)).detach());
+        }
+        match self.writes.begin(&request_id, Err(not_sent("the request was not complete"))) {
+            Ok(recorded) => {
+                let writing = async move { service.write(exchange, checked, running, recorded).await };
+                drop(spawn_named("write", writing.instrument(span)).detach());
+            }
+            Err(WriteStart::Full) => {
+                self.refuse(
+                    &exchange,
+                    before_send(Class::Overloaded, "the agent's journal of writes is full"),
+                );
+            }
+            // A known id is never sent again.
+            Err(_) => self.recall_known(exchange, request_id),
+        }
+    }
+
+    /// Serves a recall.
+    pub(super) fn recall(self: &Arc<Self>, exchange: Exchange<AgentEnd>, recall: Recall, own_boot_id: &str) {
+        if recall.boot_id != own_boot_id {
+            let failure =
+                after_send(Class::OutcomeUnknown, "the agent's process that had the request is gone");
+            return self.refuse(&exchange, failure);
+        }
+        self.recall_known(exchange, recall.request_id);
+    }
+
+    fn recall_known(self: &Arc<Self>, exchange: Exchange<AgentEnd>, request_id: String) {
+        let service = Arc::clone(self);
+        let recalling = async move { service.answer_write(&exchange, &request_id).await };
+        drop(spawn_named("recall", recalling).detach());
+    }
+
+    fn refuse(&self, exchange: &Exchange<AgentEnd>, failure: Failure) {
+        self.metrics.count("any", "refused");
+        exchange.stop(failure);
+    }
+
+    /// Checks a request against the account, the owner's policy and the agent's bounds.
+    fn check(&self, open: Open) -> Result<(CheckedRequest, Running), Failure> {
+        if self.is_draining.load(Ordering::Relaxed) {
+            return Err(before_send(Class::Overloaded, "the agent is stopping"));
+        }
+        let account = open.account.clone().unwrap_or_default();
+        let Some(held) = self.table.lock().held_definition(&account.uid) else {
+            return Err(before_send(Class::NotFound, "the agent does not hold the account"));
+        };
+        if held.account.epoch > account.epoch {
+            return Err(before_send(Class::Conflict, "the agent holds the account under a later epoch"));
+        }
+        let malformed = |why: String| before_send(Class::BadReference, why);
+        if ulid::Ulid::from_string(&open.request_id).is_err() {
+            return Err(malformed("request_id must be a ULID".to_owned()));
+        }
+        let method =
+            Method::from_bytes(open.method.as_bytes()).ok().filter(|method| *method != Method::CONNECT);
+        let method = method.ok_or_else(|| malformed("the method cannot be sent".to_owned()))?;
+        let path = RequestPath::read(&open.target).map_err(|error| malformed(error.to_string()))?;
+        let headers = passed_on(open.headers.clone()).map_err(|error| malformed(error.to_string()))?;
+        let headers = header_map(headers).ok_or_else(|| malformed("a header cannot be sent".to_owned()))?;
+        if open.upgrade && !headers.contains_key(UPGRADE) {
+            return Err(malformed("an upgrade names its protocol in the header Upgrade".to_owned()));
+        }
+        let class = path.class(method.as_str());
+        let spec = held.definition.spec();
+        let bounds = AccountBounds {
+            namespaces: &spec.namespaces,
+            omit_namespaces: &spec.omit_namespaces,
+            only_namespaced: spec.only_namespaced_resources,
+        };
+        let is_if_cluster_wide = match access::judge(self.settings.allow, bounds, class, &path) {
+            Access::Allowed => false,
+            Access::IfClusterWide => true,
+            Access::Refused(why) => return Err(before_send(Class::Forbidden, why)),
+        };
+        let is_write = (open.write || class == RequestClass::Write) && !open.upgrade;
+        let shown = RunningRequest {
+            account: held.account.name.clone(),
+            request_id: open.request_id.clone(),
+            method: method.to_string(),
+            path: String::from_utf8_lossy(open.target.split(|byte| *byte == b'?').next().unwrap_or_default())
+                .into(),
+            class: class.as_str(),
+            is_sent: false,
+            since: Timestamp::now(),
+        };
+        let running = self.running.add(&held.account.uid, is_write, shown);
+        let running =
+            running.ok_or_else(|| before_send(Class::Overloaded, "too many requests run at the agent"))?;
+        let checked = CheckedRequest { held, open, method, headers, path, class, is_if_cluster_wide };
+        Ok((checked, running))
+    }
+
+    /// Reads the body of a request to its end. `None`: the request was ended early.
+    async fn body(&self, exchange: &Exchange<AgentEnd>) -> Option<Result<Bytes, Failure>> {
+        let mut held = HeldBody { service: self, bytes: 0 };
+        let mut body = BytesMut::new();
+        loop {
+            match exchange.event().await {
+                Event::Data(bytes) => {
+                    if body.len() + bytes.len() > MAX_REQUEST_BODY_BYTES {
+                        let why = format!("the body has more than {MAX_REQUEST_BODY_BYTES} bytes");
+                        return Some(Err(before_send(Class::TooLarge, why)));
+                    }
+                    if !held.add(bytes.len()) {
+                        let why = "the bodies of requests have no room at the agent";
+                        return Some(Err(before_send(Class::Overloaded, why)));
+                    }
+                    body.extend_from_slice(&bytes);
+                }
+                Event::End => return Some(Ok(body.freeze())),
+                Event::Head(_) | Event::Stopped(()) | Event::Broken(_) => return None,
+            }
+        }
+    }
+
+    /// Serves a request that nobody needs once its stream is gone.
+    async fn read(&self, exchange: Exchange<AgentEnd>, request: CheckedRequest, running: Running) {
+        let class = request.class.as_str();
+        let body = if request.open.upgrade { Some(Ok(Bytes::new())) } else { self.body(&exchange).await };
+        let body = match body {
+            Some(Ok(body)) => body,
+            Some(Err(failure)) => return self.refuse(&exchange, failure),
+            None => return self.metrics.count(class, "cancelled"),
+        };
+        let within = match request.open.head_within_ms {
+            0 => MAX_WRITE_TIME,
+            ms => Duration::from_millis(ms.into()),
+        };
+        let answering = async {
+            let response = match timeout(within, self.send(&request, body, &running, || {})).await {
+                Ok(response) => response?,
+                Err(_) => return Err(after_send(Class::Timeout, "the cluster did not answer in time")),
+            };
+            self.stream_answer(&exchange, &request, response).await
+        };
+        let outcome = tokio::select! {
+            outcome = answering => outcome,
+            () = running.end.cancelled() => Err(after_send(Class::NotFound, "the agent holds the account no longer")),
+            () = until_cancelled(&exchange, request.open.upgrade) => return self.metrics.count(class, "cancelled"),
+        };
+        match outcome {
+            Ok(()) => self.metrics.count(class, "answered"),
+            Err(failure) => {
+                self.metrics.count(class, "failed");
+                tracing::info!(
+                    class = failure.class().as_str_name(),
+                    "the request failed: {}",
+                    failure.message
+                );
+                exchange.stop(failure);
+            }
+        }
+    }
+
+    /// Serves a write: it goes on when its stream is gone.
+    async fn write(
+        self: Arc<Self>,
+        exchange: Exchange<AgentEnd>,
+        request: CheckedRequest,
+        running: Running,
+        recorded: RecordedWrite,
+    ) {
+        let body = tokio::select! {
+            body = self.body(&exchange) => body,
+            () = running.end.cancelled() => Some(Err(not_sent("the agent holds the account no longer"))),
+        };
+        let body = match body {
+            Some(Ok(body)) => body,
+            Some(Err(failure)) => {
+                recorded.done(Err(failure.clone()));
+                return self.refuse(&exchange, failure);
+            }
+            // The record says that it was not sent.
+            None => return self.metrics.count(request.class.as_str(), "cancelled"),
+        };
+        let (service, request_id) = (Arc::clone(&self), request.open.request_id.clone());
+        let writing = async move { service.write_to_end(request, body, running, recorded).await };
+        drop(spawn_named("sent write", writing.in_current_span()).detach());
+        self.answer_write(&exchange, &request_id).await;
+    }
+
+    /// Sends a write and records its answer.
+    async fn write_to_end(
+        &self,
+        request: CheckedRequest,
+        body: Bytes,
+        running: Running,
+        mut recorded: RecordedWrite,
+    ) {
+        let unknown = |why: &str| Err(after_send(Class::OutcomeUnknown, why));
+        let gone = unknown("the agent failed while the write ran");
+        let is_sent = AtomicBool::new(false);
+        let sends = || {
+            is_sent.store(true, Ordering::Relaxed);
+            recorded.sends(gone.clone());
+        };
+        let sending = async {
+            let response = self.send(&request, body, &running, sends).await?;
+            Ok(whole_answer(response).await)
+        };
+        let cut = async {
+            tokio::select! {
+                () = running.end.cancelled() => "the account was taken from the agent before the write was answered",
+                () = sleep(MAX_WRITE_TIME) => "the cluster did not answer in time",
+            }
+        };
+        let outcome = tokio::select! {
+            outcome = sending => outcome,
+            why = cut => if is_sent.load(Ordering::Relaxed) { unknown(why) } else { Err(not_sent(why)) },
+        };
+        let outcome = match outcome {
+            // What was sent and is not answered may have been executed.
+            Err(failure) if !failure.before_send => {
+                Err(Failure { class: Class::OutcomeUnknown.into(), retryable: false, ..failure })
+            }
+            outcome => outcome,
+        };
+        let counted = match &outcome {
+            Ok(_) => "answered",
+            Err(failure) if failure.before_send => "failed",
+            Err(_) => "unknown",
+        };
+        self.metrics.count(request.class.as_str(), counted);
+        if let Err(failure) = &outcome {
+            tracing::warn!(
+                class = failure.class().as_str_name(),
+                "the write has no answer: {}",
+                failure.message
+            );
+        }
+        recorded.done(outcome);
+    }
+
+    /// Sends the answer of a write once it is known.
+    async fn answer_write(&self, exchange: &Exchange<AgentEnd>, request_id: &str) {
+        let outcome = tokio::select! {
+            outcome = self.writes.outcome(request_id) => outcome,
+            () = exchange.ended_early() => return,
+        };
+        match outcome.as_ref().map(|outcome| outcome.as_deref()) {
+            Some(Some(Ok(WriteAnswer { head, body }))) => {
+                exchange.send_head(head.clone());
+                let Some(body) = body else {
+                    let why = format!("the answer has more than {MAX_WRITE_ANSWER_BYTES} bytes, or was cut");
+                    return exchange.stop(after_send(Class::TooLarge, why));
+                };
+                if exchange.send(body.clone()).await {
+                    exchange.end();
+                    exchange.flushed().await;
+                }
+            }
+            Some(Some(Err(failure))) => exchange.stop(failure.clone()),
+            Some(None) => {
+                exchange.stop(after_send(Class::OutcomeUnknown, "the answer was given and is forgotten"))
+            }
+            None => exchange.stop(not_sent("the agent never had the request")),
+        }
+    }
+
+    /// Sends a request to the cluster, and waits for the head of its answer. `sends` is called when from then on it may
+    /// have been executed.
+    async fn send(
+        &self,
+        request: &CheckedRequest,
+        body: Bytes,
+        running: &Running,
+        mut sends: impl FnMut(),
+    ) -> Result<ClusterResponse, Failure> {
+        let uid = &request.held.account.uid;
+        let mut retries = self.retries(request);
+        loop {
+            let entry = self.clients.of(&request.held);
+            let client = self.clients.connect(&request.held, &entry).await?;
+            if request.is_if_cluster_wide {
+                self.check_cluster_wide(request, &entry, &client).await?;
+            }
+            if !running.sends() {
+                return Err(not_sent("the agent holds the account no longer"));
+            }
+            sends();
+            let sending = client.send(Use::Requests, cluster_request(request, body.clone()));
+            let sent = if self.settings.timeout.is_zero() {
+                sending.await
+            } else {
+                let too_slow =
+                    |_| after_send(Class::Timeout, "the cluster did not answer within timeoutSeconds");
+                timeout(self.settings.timeout, sending).await.map_err(too_slow)?
+            };
+            match sent {
+                // A credential that was refused executed nothing.
+                Ok(response)
+                    if response.status() == StatusCode::UNAUTHORIZED && self.clients.renew(uid, &entry) => {}
+                Ok(response) => return Ok(response),
+                Err(error) => {
+                    let failure = Failure::from(error);
+                    match retries.next().filter(|_| self.may_pass(&failure)) {
+                        Some(delay) => sleep(delay).await,
+                        None => return Err(failure),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether the owner's settings say that a request which failed so is tried again.
+    fn may_pass(&self, failure: &Failure) -> bool {
+        self.settings.apply.retries.as_ref().is_some_and(|retries| {
+            let is_listed = |word: &String| failure.message.contains(word.as_str());
+            retries.retry_any_error || retries.retryable_errors.iter().any(is_listed)
+        })
+    }
+
+    /// Delays before further tries of a request that may be sent again.
+    fn retries(&self, request: &CheckedRequest) -> impl Iterator<Item = Duration> + use<> {
+        let retries =
+            self.settings.apply.retries.clone().filter(|retries| retries.enabled && request.open.repeatable);
+        let retries = retries.unwrap_or_default();
+        let delay = Duration::from_millis(retries.backoff_ms.into());
+        (0..retries.max_retries).map(move |_| delay)
+    }
+
+    async fn check_cluster_wide(
+        &self,
+        request: &CheckedRequest,
+        entry: &AccountClient,
+        client: &crate::cluster::ClusterClient,
+    ) -> Result<(), Failure> {
+        let resource = request.path.resource.as_deref().unwrap_or_default();
+        match entry.is_cluster_wide(client, (&request.path.group, resource)).await? {
+            Some(true) => Ok(()),
+            Some(false) | None => Err(before_send(Class::Forbidden, access::refuse_over_all(&request.path))),
+        }
+    }
+
+    /// Sends the answer on as it arrives.
+    async fn stream_answer(
+        &self,
+        exchange: &Exchange<AgentEnd>,
+        request: &CheckedRequest,
+        response: ClusterResponse,
+    ) -> Result<(), Failure> {
+        exchange.send_head(head_of(&response));
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return pass_on_upgraded(exchange, response).await;
+        }
+        let mut body = response.into_body();
+        loop {
+            let frame = if request.path.is_watch {
+                body.frame().await
+            } else {
+                let silent =
+                    |_| after_send(Class::Timeout, "the cluster sent nothing of its answer for 60 s");
+                timeout(MAX_SILENCE, body.frame()).await.map_err(silent)?
+            };
+            match frame {
+                Some(Ok(frame)) => {
+                    let Ok(mut bytes) = frame.into_data() else { continue };
+                    while !bytes.is_empty() {
+                        let part = bytes.split_to(bytes.len().min(MAX_DATA_BYTES));
+                        if !exchange.send(part).await {
+                            return Ok(());
+                        }
+                    }
+                }
+                Some(Err(error)) => return Err(error.into()),
+                None => {
+                    exchange.end();
+                    exchange.flushed().await;
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+impl HeldBody<'_> {
+    fn add(&mut self, bytes: usize) -> bool {
+        self.bytes += bytes;
+        self.service.bodies.fetch_add(bytes, Ordering::Relaxed) + bytes <= MAX_BODIES_BYTES
+    }
+}
+
+impl Drop for HeldBody<'_> {
+    fn drop(&mut self) {
+        self.service.bodies.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// A failure of a request of which certainly nothing was executed; another agent may be asked.
+fn not_sent(why: &str) -> Failure {
+    before_send(Class::NotFound, why)
+}
+
+/// Waits until the hub has no use for the request any more. After an upgrade its events are data.
+async fn until_cancelled(exchange: &Exchange<AgentEnd>, is_upgrade: bool) {
+    if is_upgrade {
+        std::future::pending().await
+    } else {
+        exchange.ended_early().await;
+    }
+}
+
+/// Passes on what both sides of an upgraded connection send, until both have ended.
+async fn pass_on_upgraded(exchange: &Exchange<AgentEnd>, response: ClusterResponse) -> Result<(), Failure> {
+    let (reader, mut writer) = tokio::io::split(response.upgrade().await?);
+    let to_cluster = async {
+        loop {
+            match exchange.event().await {
+                Event::Data(bytes) => writer.write_all(&bytes).await?,
+                Event::End => {
+                    writer.shutdown().await?;
+                    return Ok(());
+                }
+                Event::Head(_) | Event::Stopped(()) | Event::Broken(_) => {
+                    return Err(std::io::Error::other("the request was ended"));
+                }
+            }
+        }
+    };
+    let from_cluster = async {
+        let mut parts = ReaderStream::with_capacity(reader, MAX_DATA_BYTES);
+        while let Some(part) = parts.next().await {
+            if !exchange.send(part?).await {
+                return Err(std::io::Error::other("the request was ended"));
+            }
+        }
+        exchange.end();
+        exchange.flushed().await;
+        Ok(())
+    };
+    match timeout(MAX_UPGRADE_TIME, async { tokio::try_join!(to_cluster, from_cluster) }).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => {
+            let why = format!("the upgraded connection broke: {error}");
+            Err(after_send(Class::Unreachable, why))
+        }
+        Err(_) => Err(after_send(Class::Timeout, "the upgraded connection was open for 4 h")),
+    }
+}
+
+/// The answer of a write as the journal keeps it. Its status counts even if its body breaks.
+async fn whole_answer(response: ClusterResponse) -> WriteAnswer {
+    let head = head_of(&response);
+    let limited = http_body_util::Limited::new(response.into_body(), MAX_WRITE_ANSWER_BYTES);
+    let body = match timeout(MAX_SILENCE, limited.collect()).await {
+        Ok(Ok(body)) => Some(body.to_bytes()),
+        Ok(Err(_)) | Err(_) => None,
+    };
+    WriteAnswer { head, body }
+}
+
+fn head_of(response: &ClusterResponse) -> Head {
+    let headers = response
+        .headers()
+        .iter()
+        .map(|(name, value)| Header { name: name.as_str().to_owned(), value: value.as_bytes().to_vec() });
+    let headers = passed_on(headers.collect()).unwrap_or_default();
+    Head { status: response.status().as_u16().into(), headers }
+}
+
+fn header_map(headers: Vec<Header>) -> Option<HeaderMap> {
+    let mut map = HeaderMap::new();
+    for Header { name, value } in headers {
+        map.append(HeaderName::from_bytes(name.as_bytes()).ok()?, HeaderValue::from_bytes(&value).ok()?);
+    }
+    Some(map)
+}
+
+fn cluster_request(request: &CheckedRequest, body: Bytes) -> ClusterRequest {
+    let target = String::from_utf8_lossy(&request.open.target).into_owned();
+    let mut built = ClusterRequest::new(request.method.clone(), target);
+    for (name, value) in &request.headers {
+        built = built.header(name.clone(), value.clone());
+    }
+    if let Ok(id) = HeaderValue::from_str(&request.open.request_id) {
+        built = built.header(AUDIT_ID, id);
+    }
+    if let Some(encodings) = request.headers.get(ACCEPT_ENCODING) {
+        built = built.encoding(encodings.clone());
+    }
+    if let Some(protocol) = request.headers.get(UPGRADE).filter(|_| request.open.upgrade) {
+        built = built.upgrade(protocol.clone());
+    }
+    if body.is_empty() { built } else { built.body(RequestBody::whole(body)) }
+}
