@@ -66,14 +66,13 @@ impl<E: End> RequestChannel<E> {
         self.len() == 0
     }
 
-    /// Opens a request; `head` is given the credit for its answer. `None` if there is no memory for it, or the stream has
-    /// ended.
+    /// Opens a request; `head` is given the credit for its answer. `None` if the stream has ended.
     pub fn open(self: &Arc<Self>, head: impl FnOnce(u32) -> E::Says) -> Option<Exchange<E>> {
         let mut state = self.state.lock();
         if state.is_lost {
             return None;
         }
-        let id = state.streams.open(head)?;
+        let id = state.streams.open(head);
         let exchange = self.exchange(&mut state, id);
         drop(state);
         self.outgoing.notify_one();

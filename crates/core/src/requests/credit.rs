@@ -11,11 +11,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub const INITIAL_CREDIT: u32 = 256 * 1024;
 /// Maximum credit of a request, in bytes.
 pub const MAX_CREDIT: u32 = 4 * 1024 * 1024;
-/// Minimum credit of a request while memory is short, in bytes.
+/// Credit that each request has at least, in bytes. It counts against no sum, so that a request finds room as long as the
+/// number of requests allows it.
 pub const MIN_CREDIT: u32 = 16 * 1024;
-/// Maximum credit of all requests of an agent's stream together, in bytes.
+/// Maximum credit of all requests of an agent's stream together beyond [`MIN_CREDIT`] each, in bytes.
 pub const MAX_CREDIT_OF_AGENT: u64 = 64 * 1024 * 1024;
-/// Maximum credit of all requests of a replica together, in bytes.
+/// Maximum credit of all requests of a replica together beyond [`MIN_CREDIT`] each, in bytes.
 pub const MAX_CREDIT_OF_REPLICA: u64 = 512 * 1024 * 1024;
 /// Fraction of the free memory that one request may have at its beginning.
 const INITIAL_FRACTION: u64 = 64;
@@ -78,16 +79,16 @@ pub struct Window {
 }
 
 impl Window {
-    /// Opens a window of at most `wanted` bytes; `None` if there is no room for [`MIN_CREDIT`].
-    pub fn open(budget: &Arc<CreditBudget>, wanted: u32) -> Option<Self> {
+    /// Opens a window of at most `wanted` bytes, and at least [`MIN_CREDIT`].
+    pub fn open(budget: &Arc<CreditBudget>, wanted: u32) -> Self {
         let share = u32::try_from(budget.free() / INITIAL_FRACTION).unwrap_or(u32::MAX);
-        let size = wanted.min(share.max(MIN_CREDIT));
-        budget.take(size.into()).then(|| Self::with_size(budget, size))
+        let size = wanted.min(share.saturating_add(MIN_CREDIT));
+        Self::open_exactly(budget, size).unwrap_or_else(|| Self::with_size(budget, MIN_CREDIT))
     }
 
     /// Opens a window of exactly this size, which the other side counts on; `None` if there is no room.
     pub fn open_exactly(budget: &Arc<CreditBudget>, size: u32) -> Option<Self> {
-        budget.take(size.into()).then(|| Self::with_size(budget, size))
+        budget.take(size.saturating_sub(MIN_CREDIT).into()).then(|| Self::with_size(budget, size))
     }
 
     fn with_size(budget: &Arc<CreditBudget>, size: u32) -> Self {
@@ -97,6 +98,11 @@ impl Window {
     /// The credit at its beginning.
     pub fn size(&self) -> u32 {
         self.size
+    }
+
+    /// Whether everything that arrived is consumed.
+    pub fn is_drained(&self) -> bool {
+        self.held == 0
     }
 
     /// Records bytes that arrived. Returns false if they exceed the credit.
@@ -133,7 +139,7 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        self.budget.give_back(self.size.into());
+        self.budget.give_back(self.size.saturating_sub(MIN_CREDIT).into());
     }
 }
 
@@ -146,7 +152,7 @@ mod tests {
     #[test]
     fn a_window_doubles_while_the_sender_uses_it_up_and_the_receiver_keeps_up() {
         let budget = CreditBudget::new(MAX_CREDIT_OF_AGENT, None);
-        let mut window = Window::open(&budget, INITIAL_CREDIT).expect("room");
+        let mut window = Window::open(&budget, INITIAL_CREDIT);
         let mut sizes = vec![window.size];
         for _ in 0..6 {
             let granted = window.granted as usize;
@@ -164,7 +170,7 @@ mod tests {
     #[test]
     fn a_receiver_that_stops_reading_is_granted_no_more() {
         let budget = CreditBudget::new(MAX_CREDIT_OF_AGENT, None);
-        let mut window = Window::open(&budget, INITIAL_CREDIT).expect("room");
+        let mut window = Window::open(&budget, INITIAL_CREDIT);
         assert!(window.received(INITIAL_CREDIT as usize));
         assert_eq!(window.consumed(1000), 0, "too little to be worth a frame");
         assert!(!window.received(1));
@@ -173,25 +179,30 @@ mod tests {
     #[test]
     fn as_many_requests_as_an_agent_may_have_find_room() {
         let budget = CreditBudget::new(MAX_CREDIT_OF_AGENT, None);
-        let windows: Vec<_> = std::iter::from_fn(|| Window::open(&budget, INITIAL_CREDIT)).collect();
-        assert!(windows.len() > 2000, "{}", windows.len());
+        let windows: Vec<_> = (0..4096).map(|_| Window::open(&budget, INITIAL_CREDIT)).collect();
+        assert!(windows.iter().all(|window| window.size() >= MIN_CREDIT));
         assert!(budget.used() <= MAX_CREDIT_OF_AGENT);
     }
 
     #[test]
     fn a_stream_takes_no_more_than_its_replica_has() {
-        let replica = CreditBudget::new(u64::from(INITIAL_CREDIT), None);
+        let replica = CreditBudget::new(u64::from(INITIAL_CREDIT - MIN_CREDIT), None);
         let stream = CreditBudget::new(MAX_CREDIT_OF_AGENT, Some(Arc::clone(&replica)));
         let _window = Window::open_exactly(&stream, INITIAL_CREDIT).expect("room");
-        assert!(Window::open(&stream, INITIAL_CREDIT).is_none());
-        assert_eq!(stream.used(), u64::from(INITIAL_CREDIT), "what the replica refuses is not counted");
+        assert!(Window::open_exactly(&stream, INITIAL_CREDIT).is_none());
+        assert_eq!(Window::open(&stream, INITIAL_CREDIT).size(), MIN_CREDIT);
+        assert_eq!(
+            stream.used(),
+            u64::from(INITIAL_CREDIT - MIN_CREDIT),
+            "what the replica refuses is not counted"
+        );
     }
 
     proptest! {
         #[test]
         fn what_is_granted_and_held_never_exceeds_the_window(steps in proptest::collection::vec((any::<bool>(), 0_usize..300_000), 1..200)) {
             let budget = CreditBudget::new(MAX_CREDIT_OF_AGENT, None);
-            let mut window = Window::open(&budget, INITIAL_CREDIT).expect("room");
+            let mut window = Window::open(&budget, INITIAL_CREDIT);
             let (mut credit, mut unread) = (window.size() as usize, 0_usize);
             for (arrives, bytes) in steps {
                 if arrives {
@@ -205,7 +216,7 @@ mod tests {
                     credit += window.consumed(bytes) as usize;
                 }
                 prop_assert!(credit + unread <= MAX_CREDIT as usize);
-                prop_assert!((credit + unread) as u64 <= budget.used());
+                prop_assert!((credit + unread) as u64 <= budget.used() + u64::from(MIN_CREDIT));
                 prop_assert!(unread > 0 || credit > 0, "a receiver that has read all grants more");
             }
         }

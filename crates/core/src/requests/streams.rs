@@ -98,7 +98,8 @@ enum Control<E: End> {
 }
 
 struct Request<E: End> {
-    window: Window,
+    /// Until the other direction has ended and is consumed.
+    window: Option<Window>,
     grant: u32,
     events: VecDeque<Event<E::Hears, E::IsStopped>>,
     hears: Direction,
@@ -156,15 +157,15 @@ impl<E: End> RequestStreams<E> {
         self.requests.iter().filter(|(_, request)| !request.is_over()).map(|(id, _)| *id).collect()
     }
 
-    /// Opens a request; `head` is given the credit that the other side has. `None` if there is no memory for it.
-    pub fn open(&mut self, head: impl FnOnce(u32) -> E::Says) -> Option<RequestNumber> {
-        let window = Window::open(&self.budget, INITIAL_CREDIT)?;
+    /// Opens a request; `head` is given the credit that the other side has.
+    pub fn open(&mut self, head: impl FnOnce(u32) -> E::Says) -> RequestNumber {
+        let window = Window::open(&self.budget, INITIAL_CREDIT);
         self.last_opened += 1;
         let (id, head) = (self.last_opened, head(window.size()));
         let request = Request::new(window, Direction::New, Direction::Begun, INITIAL_CREDIT.into());
         self.requests.insert(id, request);
         self.control.push_back((id, Control::Head(head)));
-        Some(id)
+        id
     }
 
     /// Handles a frame that may open a request, whose answer has `credit` bytes.
@@ -252,7 +253,8 @@ impl<E: End> RequestStreams<E> {
         let request = self.requests.get_mut(&id)?;
         let event = request.events.pop_front()?;
         if let Event::Data(bytes) = &event {
-            let more = request.window.consumed(bytes.len());
+            let more = request.window.as_mut().map_or(0, |window| window.consumed(bytes.len()));
+            request.release_window();
             if more > 0 && request.hears == Direction::Begun && !request.is_over() {
                 let is_waiting = request.grant > 0;
                 request.grant += more;
@@ -366,7 +368,7 @@ pub const NO_MEMORY: &str = "there is no memory for it";
 impl<E: End> Request<E> {
     fn new(window: Window, hears: Direction, says: Direction, credit: u64) -> Self {
         Self {
-            window,
+            window: Some(window),
             grant: 0,
             events: VecDeque::new(),
             hears,
@@ -374,6 +376,13 @@ impl<E: End> Request<E> {
             queue: VecDeque::new(),
             queued: 0,
             credit,
+        }
+    }
+
+    /// Gives the memory back once nothing more comes.
+    fn release_window(&mut self) {
+        if self.hears == Direction::Ended {
+            self.window.take_if(|window| window.is_drained());
         }
     }
 
@@ -385,6 +394,7 @@ impl<E: End> Request<E> {
         (self.hears, self.says) = (Direction::Ended, Direction::Ended);
         self.queue.clear();
         self.queued = 0;
+        self.release_window();
     }
 
     fn end_with(&mut self, event: Event<E::Hears, E::IsStopped>) {
@@ -402,7 +412,7 @@ impl<E: End> Request<E> {
                 if bytes.len() > MAX_DATA_BYTES {
                     return Err("a frame has more than 32 KiB");
                 }
-                if !self.window.received(bytes.len()) {
+                if !self.window.as_mut().is_some_and(|window| window.received(bytes.len())) {
                     return Err("more was sent than the credit allows");
                 }
                 if !bytes.is_empty() {
@@ -412,6 +422,7 @@ impl<E: End> Request<E> {
             (Frame::End, Direction::Begun) => {
                 self.hears = Direction::Ended;
                 self.events.push_back(Event::End);
+                self.release_window();
             }
             (Frame::Stop(why), _) => self.end_with(Event::Stopped(why)),
             (Frame::Credit(bytes), _) => {
