@@ -43,9 +43,6 @@ struct PreparedRequest {
     target: String,
     headers: Vec<Header>,
     body: Bytes,
-    /// What the caller sends after 101.
-    upgraded: Option<ByteStream<std::io::Error>>,
-    class: RequestClass,
     repetition: Repetition,
     repeatable: bool,
     upgrade: bool,
@@ -102,11 +99,11 @@ impl Requests {
         let path = RequestPath::read(request.target.as_bytes())
             .map_err(|error| invalid(error.to_string(), false))?;
         let is_long = path.is_watch || request.upgrade;
-        let mut prepared = prepare(request).await?;
+        let (prepared, upgraded) = prepare(request).await?;
         let counted = self.counts.add(uid, is_long, prepared.body.len()).map_err(RequestError::TooMany)?;
         self.metrics.running.set(i64::try_from(self.counts.total()).unwrap_or(i64::MAX));
         let (stream, answer) = self.ask_agents(&account, &prepared).await?;
-        self.response(&stream, answer, &mut prepared, counted)
+        self.response(&stream, answer, prepared.repetition, (upgraded, counted))
     }
 
     /// Asks an agent, and another one if certainly nothing was executed.
@@ -291,8 +288,8 @@ impl Requests {
         &self,
         stream: &AgentStream,
         answer: Answer,
-        request: &mut PreparedRequest,
-        counted: CountedRequest,
+        repetition: Repetition,
+        (upgraded, counted): (Option<ByteStream<std::io::Error>>, CountedRequest),
     ) -> Result<AccountResponse, RequestError> {
         let agent = AnsweringAgent {
             agent_id: stream.session.agent.id.clone(),
@@ -306,7 +303,7 @@ impl Requests {
             Answer::Streamed(head, exchange) => {
                 let exchange = Arc::new(exchange);
                 let is_upgraded = head.status == u32::from(StatusCode::SWITCHING_PROTOCOLS.as_u16());
-                let pump = request.upgraded.take().filter(|_| is_upgraded).map(|sent| {
+                let pump = upgraded.filter(|_| is_upgraded).map(|sent| {
                     let exchange = Arc::clone(&exchange);
                     spawn_named("upgraded request", pass_on(sent, exchange))
                 });
@@ -320,7 +317,7 @@ impl Requests {
         let status = u16::try_from(head.status).ok().and_then(|status| StatusCode::from_u16(status).ok());
         let (Some(status), Some(headers)) = (status, header_map(head.headers)) else {
             let message = "the agent's answer has a head that no answer has".to_owned();
-            return Err(match request.repetition {
+            return Err(match repetition {
                 Repetition::Any => RequestError::NoAnswer { message, is_timeout: false },
                 Repetition::Recalled | Repetition::Once => RequestError::Unknown(message),
             });
@@ -377,16 +374,22 @@ async fn next_part(
 async fn pass_on(mut sent: ByteStream<std::io::Error>, exchange: Arc<Exchange<HubEnd>>) {
     while let Some(part) = sent.next().await {
         match part {
-            Ok(part) if exchange.send(part).await => {}
-            Ok(_) => return,
+            Ok(part) => {
+                if !exchange.send(part).await {
+                    return;
+                }
+            }
             Err(_) => return exchange.stop(()),
         }
     }
     exchange.end();
 }
 
+/// A request, and what its caller sends after 101.
+type Prepared = (PreparedRequest, Option<ByteStream<std::io::Error>>);
+
 /// Checks a request, and reads its body unless it follows an upgrade.
-async fn prepare(request: AccountRequest) -> Result<PreparedRequest, RequestError> {
+async fn prepare(request: AccountRequest) -> Result<Prepared, RequestError> {
     let headers = request
         .headers
         .iter()
@@ -410,19 +413,18 @@ async fn prepare(request: AccountRequest) -> Result<PreparedRequest, RequestErro
         RequestClass::Connect if is_get => Repetition::Once,
         RequestClass::Connect => Repetition::Recalled,
     };
-    Ok(PreparedRequest {
+    let prepared = PreparedRequest {
         request_id: request.request_id,
         method: request.method,
         target: request.target,
         headers,
         body,
-        upgraded,
-        class: request.class,
         repetition,
         repeatable: request.repeatable,
         upgrade: request.upgrade,
         deadline,
-    })
+    };
+    Ok((prepared, upgraded))
 }
 
 async fn read_body(mut parts: ByteStream<std::io::Error>) -> Result<Bytes, RequestError> {

@@ -24,7 +24,7 @@ use crate::cluster::{ClusterRequest, ClusterResponse, RequestBody, Use};
 use crate::wire_failure::{after_send, before_send};
 use kubesvc_core::requests::access::{self, Access, AccountBounds};
 use kubesvc_core::requests::headers::passed_on;
-use kubesvc_core::requests::journal::{WriteAnswer, WriteOutcome, WriteStart};
+use kubesvc_core::requests::journal::{WriteAnswer, WriteStart};
 use kubesvc_core::requests::streams::{Event, MAX_DATA_BYTES};
 use kubesvc_core::requests::target::{Class as RequestClass, RequestPath};
 use kubesvc_core::requests::wire::AgentEnd;
