@@ -6,12 +6,30 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use http::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use prost::bytes::Bytes;
 use tokio::sync::Notify;
 
 use kubesvc_core::requests::credit::CreditBudget;
 use kubesvc_core::requests::streams::{End, Event, Frame, Received, RequestNumber, RequestStreams};
+use kubesvc_core::wire::ops::Header;
+
+/// Headers of a message as a map; `None` if one cannot be sent.
+pub fn header_map(headers: Vec<Header>) -> Option<HeaderMap> {
+    let mut map = HeaderMap::new();
+    for Header { name, value } in headers {
+        map.append(HeaderName::from_bytes(name.as_bytes()).ok()?, HeaderValue::from_bytes(&value).ok()?);
+    }
+    Some(map)
+}
+
+/// Headers as a message has them.
+pub fn wire_headers(headers: &HeaderMap) -> Vec<Header> {
+    let all = headers.iter();
+    all.map(|(name, value)| Header { name: name.as_str().to_owned(), value: value.as_bytes().to_vec() })
+        .collect()
+}
 
 /// The requests of one stream.
 pub struct RequestChannel<E: End> {

@@ -62,11 +62,6 @@ impl RequestMetrics {
     }
 
     pub(crate) fn count(&self, class: RequestClass, outcome: &'static str) {
-        let class = match class {
-            RequestClass::Read => "read",
-            RequestClass::Write => "write",
-            RequestClass::Connect => "connect",
-        };
-        self.outcomes.get_or_create(&OutcomeLabels { class, outcome }).inc();
+        self.outcomes.get_or_create(&OutcomeLabels { class: class.as_str(), outcome }).inc();
     }
 }

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::{StreamExt as _, stream};
-use http::header::{HeaderName, HeaderValue};
-use http::{HeaderMap, Method, StatusCode};
+use http::{Method, StatusCode};
 use prost::bytes::{Bytes, BytesMut};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
@@ -28,7 +27,7 @@ use kubesvc_core::requests::{MAX_REQUEST_BODY_BYTES, MAX_WRITE_ANSWER_BYTES};
 use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::common::{AccountRef, Failure};
 use kubesvc_core::wire::ops::{Head, Header, Open, Recall};
-use kubesvc_runtime::request_channel::Exchange;
+use kubesvc_runtime::request_channel::{Exchange, header_map, wire_headers};
 use kubesvc_runtime::shutdown::spawn_named;
 
 /// Maximum age of this replica's Lease for requests to be opened: no request is sent into two zones.
@@ -390,11 +389,8 @@ type Prepared = (PreparedRequest, Option<ByteStream<std::io::Error>>);
 
 /// Checks a request, and reads its body unless it follows an upgrade.
 async fn prepare(request: AccountRequest) -> Result<Prepared, RequestError> {
-    let headers = request
-        .headers
-        .iter()
-        .map(|(name, value)| Header { name: name.as_str().to_owned(), value: value.as_bytes().to_vec() });
-    let headers = passed_on(headers.collect()).map_err(|error| invalid(error.to_string(), false))?;
+    let headers =
+        passed_on(wire_headers(&request.headers)).map_err(|error| invalid(error.to_string(), false))?;
     let deadline = Instant::now() + request.head_within;
     let (body, upgraded) = match request.body {
         RequestBytes::Whole(bytes) if bytes.len() > MAX_REQUEST_BODY_BYTES => return Err(too_large()),
@@ -496,14 +492,6 @@ fn with_candidate<T>(
         report,
         running,
     })
-}
-
-fn header_map(headers: Vec<Header>) -> Option<HeaderMap> {
-    let mut map = HeaderMap::new();
-    for Header { name, value } in headers {
-        map.append(HeaderName::from_bytes(name.as_bytes()).ok()?, HeaderValue::from_bytes(&value).ok()?);
-    }
-    Some(map)
 }
 
 fn no_room() -> AttemptFailure {

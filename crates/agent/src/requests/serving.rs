@@ -31,8 +31,8 @@ use kubesvc_core::requests::wire::AgentEnd;
 use kubesvc_core::requests::{MAX_REQUEST_BODY_BYTES, MAX_WRITE_ANSWER_BYTES};
 use kubesvc_core::wire::common::Failure;
 use kubesvc_core::wire::common::failure::Class;
-use kubesvc_core::wire::ops::{Head, Header, Open, Recall};
-use kubesvc_runtime::request_channel::Exchange;
+use kubesvc_core::wire::ops::{Head, Open, Recall};
+use kubesvc_runtime::request_channel::{Exchange, header_map, wire_headers};
 use kubesvc_runtime::shutdown::spawn_named;
 
 /// Maximum time between two parts of an answer, unless it is a watch.
@@ -529,20 +529,8 @@ async fn whole_answer(response: ClusterResponse) -> WriteAnswer {
 }
 
 fn head_of(response: &ClusterResponse) -> Head {
-    let headers = response
-        .headers()
-        .iter()
-        .map(|(name, value)| Header { name: name.as_str().to_owned(), value: value.as_bytes().to_vec() });
-    let headers = passed_on(headers.collect()).unwrap_or_default();
+    let headers = passed_on(wire_headers(response.headers())).unwrap_or_default();
     Head { status: response.status().as_u16().into(), headers }
-}
-
-fn header_map(headers: Vec<Header>) -> Option<HeaderMap> {
-    let mut map = HeaderMap::new();
-    for Header { name, value } in headers {
-        map.append(HeaderName::from_bytes(name.as_bytes()).ok()?, HeaderValue::from_bytes(&value).ok()?);
-    }
-    Some(map)
 }
 
 fn cluster_request(request: &CheckedRequest, body: Bytes) -> ClusterRequest {

@@ -316,12 +316,7 @@ const ROWS: &[SettingRow] = &[
         "read,write",
         "what the operator may ask of clusters; connect: exec, attach, port-forward, proxy, tokens",
     ),
-    read(
-        "kubernetes.retries.enabled",
-        SettingType::Flag,
-        "false",
-        "repeat requests of operations to a cluster that failed",
-    ),
+    read("kubernetes.retries.enabled", SettingType::Flag, "false", "repeat failed requests to a cluster"),
     read("kubernetes.retries.maxRetries", count(0, 1000), "3", "how often"),
     read("kubernetes.retries.backOffMs", millis(0, DAY_MS), "3000", "wait between two tries"),
     read("kubernetes.retries.retryAnyError", SettingType::Flag, "false", "after any error"),
