@@ -83,6 +83,8 @@ impl AgentStream {
 
 impl Requests {
     pub(super) fn new(context: Arc<HubContext>, sessions: Arc<Sessions>, draining: Arc<Draining>) -> Self {
+        let counts = Arc::<RequestCounts>::default();
+        let metrics = RequestMetrics { running: counts.running.clone(), ..RequestMetrics::default() };
         Self {
             context,
             sessions,
@@ -90,8 +92,8 @@ impl Requests {
             streams: Mutex::default(),
             changed: Notify::new(),
             credit: CreditBudget::new(MAX_CREDIT_OF_REPLICA, None),
-            counts: Arc::default(),
-            metrics: RequestMetrics::default(),
+            counts,
+            metrics,
         }
     }
 

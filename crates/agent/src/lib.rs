@@ -240,10 +240,6 @@ impl Agent {
         let status = Arc::new(AgentStatus::new(&options, table.clone()));
         let (tasks, ends) = (TaskTracker::new(), CancellationToken::new());
         let background = BackgroundTasks::new(tasks.clone(), ends.clone(), TaskRegistry::default());
-        let health =
-            http_server::bind_health(&options, &counted, status.clone(), background.registry()).await?;
-        let metrics =
-            http_server::bind_metrics(&options, &counted, table.clone(), background.registry()).await?;
         let (changes, changed_files) = mpsc::channel(MAX_WAITING_CHANGES);
         let files = Arc::new(Mutex::new(AccountFiles::new(MAX_FILE_BYTES)));
         let files = FileWatch { pace: options.file_pace, table: table.clone(), files, changes };
@@ -263,6 +259,11 @@ impl Agent {
         let cached_accounts = CachedAccounts::new(changes_of, activators.clone(), (shared, noticed))?;
         let (request_settings, counts) = (options.requests.clone(), counted.account_requests.clone());
         let requests = AccountRequests::new(Arc::clone(&table), activators.clone(), request_settings, counts);
+        let health =
+            http_server::bind_health(&options, &counted, status.clone(), (&requests, background.registry()))
+                .await?;
+        let metrics =
+            http_server::bind_metrics(&options, &counted, table.clone(), background.registry()).await?;
         let (requests_connection, sessions) = watch_channel::channel(None);
         let requests_driver = RequestsDriver::new(Arc::clone(&requests), sessions);
         let parts = SharedParts {

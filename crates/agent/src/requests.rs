@@ -15,11 +15,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use axum::routing::get;
+use axum::{Json, Router};
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use serde::Serialize;
 use tokio::time::timeout;
 use tonic::transport::Channel;
 
@@ -38,8 +41,8 @@ mod writes;
 mod tests;
 
 use clients::ClusterClients;
-pub use running::RunningRequest;
 use running::RunningRequests;
+pub use running::{RequestState, RunningRequest};
 use writes::Writes;
 
 /// Maximum size of the bodies of requests that are held at once, in bytes.
@@ -104,6 +107,13 @@ impl RequestMetrics {
     }
 }
 
+/// The answer of `/operations`.
+#[derive(Serialize)]
+struct RunningList {
+    total: usize,
+    operations: Vec<RunningRequest>,
+}
+
 /// What all requests share.
 #[derive(Debug)]
 pub struct AccountRequests {
@@ -149,6 +159,17 @@ impl AccountRequests {
     pub async fn drain(&self) {
         self.is_draining.store(true, Ordering::Relaxed);
         let _ = timeout(DRAIN_TIMEOUT, self.running.writes_ended()).await;
+    }
+
+    /// The route `/operations`: the requests that run.
+    pub fn routes(self: &Arc<Self>) -> Router {
+        let service = Arc::clone(self);
+        let listed = move || {
+            let operations = service.list();
+            let total = operations.len();
+            async move { Json(RunningList { total, operations }) }
+        };
+        Router::new().route("/operations", get(listed))
     }
 
     /// The requests that run, oldest first.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use prometheus_client::metrics::gauge::Gauge;
 
 use kubesvc_core::requests::MAX_REQUESTS_OF_AGENT;
 
@@ -18,7 +19,11 @@ const MAX_BODIES_BYTES: usize = 256 * 1024 * 1024;
 
 /// What runs.
 #[derive(Debug, Default)]
-pub(super) struct RequestCounts(Mutex<Counted>);
+pub(super) struct RequestCounts {
+    counted: Mutex<Counted>,
+    /// The number of all.
+    pub(super) running: Gauge,
+}
 
 #[derive(Debug, Default)]
 struct Counted {
@@ -45,7 +50,7 @@ impl RequestCounts {
         is_long: bool,
         body: usize,
     ) -> Result<CountedRequest, String> {
-        let mut counted = self.0.lock();
+        let mut counted = self.counted.lock();
         let kind = usize::from(is_long);
         let max = [MAX_SHORT_OF_ACCOUNT, MAX_LONG_OF_ACCOUNT][kind];
         if counted.total >= MAX_OF_REPLICA {
@@ -61,6 +66,7 @@ impl RequestCounts {
         }
         counted.accounts.entry(uid.to_owned()).or_default()[kind] += 1;
         counted.total += 1;
+        self.running.inc();
         counted.bodies += body;
         Ok(CountedRequest { counts: Arc::clone(self), uid: uid.to_owned(), kind, body })
     }
@@ -69,16 +75,13 @@ impl RequestCounts {
     pub(super) fn has_room(of_agent: usize) -> bool {
         of_agent < MAX_REQUESTS_OF_AGENT
     }
-
-    pub(super) fn total(&self) -> usize {
-        self.0.lock().total
-    }
 }
 
 impl Drop for CountedRequest {
     fn drop(&mut self) {
-        let mut counted = self.counts.0.lock();
+        let mut counted = self.counts.counted.lock();
         counted.total -= 1;
+        self.counts.running.dec();
         counted.bodies -= self.body;
         if let Some(of_account) = counted.accounts.get_mut(&self.uid) {
             of_account[self.kind] -= 1;
@@ -102,9 +105,9 @@ mod tests {
         assert_eq!(long.len(), MAX_LONG_OF_ACCOUNT);
         let other = counts.add("b", false, 0).expect("room for another account");
         drop((short, long));
-        assert_eq!(counts.total(), 1);
+        assert_eq!((counts.running.get(), counts.counted.lock().total), (1, 1));
         drop(other);
-        assert!(counts.0.lock().accounts.is_empty());
+        assert!(counts.counted.lock().accounts.is_empty());
         assert!(counts.add("a", false, MAX_BODIES_BYTES + 1).is_err());
     }
 }

@@ -100,7 +100,6 @@ impl Requests {
         let is_long = path.is_watch || request.upgrade;
         let (prepared, upgraded) = prepare(request).await?;
         let counted = self.counts.add(uid, is_long, prepared.body.len()).map_err(RequestError::TooMany)?;
-        self.metrics.running.set(i64::try_from(self.counts.total()).unwrap_or(i64::MAX));
         let (stream, answer) = self.ask_agents(&account, &prepared).await?;
         self.response(&stream, answer, prepared.repetition, (upgraded, counted))
     }

@@ -7,13 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
+use serde::Serialize;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use kubesvc_core::requests::MAX_REQUESTS_OF_AGENT;
 
 /// A request, as shown to people.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct RunningRequest {
     /// Name of the account.
     pub account: String,
@@ -26,9 +28,19 @@ pub struct RunningRequest {
     /// Class.
     pub class: &'static str,
     /// Whether it was sent to the cluster.
-    pub is_sent: bool,
+    pub state: RequestState,
     /// Its beginning.
     pub since: Timestamp,
+}
+
+/// Whether a request was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum RequestState {
+    /// Nothing of it was sent to the cluster.
+    Waiting,
+    /// It may have been executed.
+    Sent,
 }
 
 #[derive(Debug)]
@@ -85,7 +97,7 @@ impl RunningRequests {
             let entries = self.entries.lock();
             let of_account = entries.iter().filter(|(_, entry)| entry.uid == uid);
             let of_account = of_account.inspect(|(_, entry)| {
-                if !(entry.is_write && entry.shown.is_sent) {
+                if !(entry.is_write && entry.shown.state == RequestState::Sent) {
                     entry.end.cancel();
                 }
             });
@@ -127,7 +139,7 @@ impl Running {
             return false;
         }
         if let Some(entry) = entries.get_mut(&self.serial) {
-            entry.shown.is_sent = true;
+            entry.shown.state = RequestState::Sent;
         }
         true
     }

@@ -16,7 +16,7 @@ use tokio_util::io::ReaderStream;
 use tracing::Instrument as _;
 
 use super::clients::AccountClient;
-use super::running::{Running, RunningRequest};
+use super::running::{RequestState, Running, RunningRequest};
 use super::writes::RecordedWrite;
 use super::{AccountRequests, MAX_BODIES_BYTES};
 use crate::account_table::HeldDefinition;
@@ -56,10 +56,11 @@ struct CheckedRequest {
     is_if_cluster_wide: bool,
 }
 
-/// Bytes of a body that count against the limit of all bodies, until this is dropped.
-struct HeldBody<'s> {
-    service: &'s AccountRequests,
-    bytes: usize,
+/// A body, whose bytes count against the limit of all bodies until this is dropped.
+struct HeldBody {
+    service: Arc<AccountRequests>,
+    counted: usize,
+    bytes: Bytes,
 }
 
 impl AccountRequests {
@@ -159,7 +160,7 @@ impl AccountRequests {
             path: String::from_utf8_lossy(open.target.split(|byte| *byte == b'?').next().unwrap_or_default())
                 .into(),
             class: class.as_str(),
-            is_sent: false,
+            state: RequestState::Waiting,
             since: Timestamp::now(),
         };
         let running = self.running.add(&held.account.uid, is_write, shown);
@@ -170,8 +171,8 @@ impl AccountRequests {
     }
 
     /// Reads the body of a request to its end. `None`: the request was ended early.
-    async fn body(&self, exchange: &Exchange<AgentEnd>) -> Option<Result<Bytes, Failure>> {
-        let mut held = HeldBody { service: self, bytes: 0 };
+    async fn body(self: &Arc<Self>, exchange: &Exchange<AgentEnd>) -> Option<Result<HeldBody, Failure>> {
+        let mut held = HeldBody::empty(self);
         let mut body = BytesMut::new();
         loop {
             match exchange.event().await {
@@ -186,16 +187,20 @@ impl AccountRequests {
                     }
                     body.extend_from_slice(&bytes);
                 }
-                Event::End => return Some(Ok(body.freeze())),
+                Event::End => {
+                    held.bytes = body.freeze();
+                    return Some(Ok(held));
+                }
                 Event::Head(_) | Event::Stopped(()) | Event::Broken(_) => return None,
             }
         }
     }
 
     /// Serves a request that nobody needs once its stream is gone.
-    async fn read(&self, exchange: Exchange<AgentEnd>, request: CheckedRequest, running: Running) {
+    async fn read(self: Arc<Self>, exchange: Exchange<AgentEnd>, request: CheckedRequest, running: Running) {
         let class = request.class.as_str();
-        let body = if request.open.upgrade { Some(Ok(Bytes::new())) } else { self.body(&exchange).await };
+        let body =
+            if request.open.upgrade { Some(Ok(HeldBody::empty(&self))) } else { self.body(&exchange).await };
         let body = match body {
             Some(Ok(body)) => body,
             Some(Err(failure)) => return self.refuse(&exchange, failure),
@@ -206,10 +211,11 @@ impl AccountRequests {
             ms => Duration::from_millis(ms.into()),
         };
         let answering = async {
-            let response = match timeout(within, self.send(&request, body, &running, || {})).await {
-                Ok(response) => response?,
-                Err(_) => return Err(after_send(Class::Timeout, "the cluster did not answer in time")),
-            };
+            let response =
+                match timeout(within, self.send(&request, body.bytes.clone(), &running, || {})).await {
+                    Ok(response) => response?,
+                    Err(_) => return Err(after_send(Class::Timeout, "the cluster did not answer in time")),
+                };
             self.stream_answer(&exchange, &request, response).await
         };
         let outcome = tokio::select! {
@@ -262,7 +268,7 @@ impl AccountRequests {
     async fn write_to_end(
         &self,
         request: CheckedRequest,
-        body: Bytes,
+        body: HeldBody,
         running: Running,
         mut recorded: RecordedWrite,
     ) {
@@ -274,7 +280,7 @@ impl AccountRequests {
             recorded.sends(gone.clone());
         };
         let sending = async {
-            let response = self.send(&request, body, &running, sends).await?;
+            let response = self.send(&request, body.bytes.clone(), &running, sends).await?;
             Ok(whole_answer(response).await)
         };
         let cut = async {
@@ -452,16 +458,20 @@ impl AccountRequests {
     }
 }
 
-impl HeldBody<'_> {
+impl HeldBody {
+    fn empty(service: &Arc<AccountRequests>) -> Self {
+        Self { service: Arc::clone(service), counted: 0, bytes: Bytes::new() }
+    }
+
     fn add(&mut self, bytes: usize) -> bool {
-        self.bytes += bytes;
+        self.counted += bytes;
         self.service.bodies.fetch_add(bytes, Ordering::Relaxed) + bytes <= MAX_BODIES_BYTES
     }
 }
 
-impl Drop for HeldBody<'_> {
+impl Drop for HeldBody {
     fn drop(&mut self) {
-        self.service.bodies.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.service.bodies.fetch_sub(self.counted, Ordering::Relaxed);
     }
 }
 
