@@ -4,7 +4,8 @@
 //! |---|---|
 //! | [`stream`] | the stream of one session: its opening, frames, pings, what both sides have |
 //! | [`choice`] | which agents may be asked for an account, and in which order; pure |
-//! | [`sending`] | one request: an agent, another one where that is safe, the answer, a recall after a lost stream |
+//! | [`sending`] | one request: an agent, another one where that is safe, a recall after a lost stream |
+//! | [`answers`] | what an agent answers, and what the caller gets |
 //! | [`outcome`] | what a failure means, for reads and for writes; pure |
 //! | [`counts`] | how many requests run: of an account, an agent, the replica |
 //! | [`metrics`] | `kubesvc_account_requests_*` |
@@ -12,6 +13,7 @@
 //! A write is opened at a second agent only if the first one says that certainly nothing was executed, or if its `Open`
 //! never left this process. After a lost stream its answer is recalled from the same process of the agent.
 
+mod answers;
 mod choice;
 mod counts;
 mod metrics;

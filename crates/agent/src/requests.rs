@@ -3,7 +3,8 @@
 //! | module | owns |
 //! |---|---|
 //! | [`driver`] | the stream: when it is opened, its frames, pings, what both sides have |
-//! | `serving` | one request: checks, body, the exchange with the cluster, the answer |
+//! | `serving` | one request: checks, body, and what becomes of a read and of a write |
+//! | `exchanging`, `answering` | the exchange with the cluster; the answer on its way to the hub |
 //! | `writes` | writes, which go on without the stream: the journal, and who waits for their answers |
 //! | `clients` | a client of each account's cluster, while it is used |
 //! | `running` | the requests that run: to be listed, stopped and waited for |
@@ -31,8 +32,10 @@ use crate::accounts::Activators;
 use kubesvc_core::requests::access::AllowedClasses;
 use kubesvc_core::wire::ops::ApplySettings;
 
+mod answering;
 mod clients;
 pub mod driver;
+mod exchanging;
 mod running;
 mod serving;
 mod writes;

@@ -4,31 +4,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::{StreamExt as _, stream};
-use http::{Method, StatusCode};
+use futures::StreamExt as _;
+use http::Method;
 use prost::bytes::{Bytes, BytesMut};
 use tokio::time::{Instant, timeout_at};
-use tokio_util::task::AbortOnDropHandle;
 
+use super::answers::{Answer, head, response, whole};
 use super::choice::{self, Candidate, UsableAccount};
-use super::counts::{CountedRequest, RequestCounts};
+use super::counts::RequestCounts;
 use super::outcome::{self, AttemptFailure, NextStep};
 use super::{AgentStream, Requests};
 use crate::connected_agents::{
-    AccountRequest, AccountRequests, AccountResponse, AnsweringAgent, ByteStream, RequestBytes, RequestClass,
-    RequestError,
+    AccountRequest, AccountRequests, AccountResponse, ByteStream, RequestBytes, RequestClass, RequestError,
 };
 use crate::hub::sessions::session::Session;
+use kubesvc_core::requests::MAX_REQUEST_BODY_BYTES;
 use kubesvc_core::requests::headers::passed_on;
-use kubesvc_core::requests::streams::Event;
 use kubesvc_core::requests::target::RequestPath;
-use kubesvc_core::requests::wire::{HubEnd, Opening};
-use kubesvc_core::requests::{MAX_REQUEST_BODY_BYTES, MAX_WRITE_ANSWER_BYTES};
+use kubesvc_core::requests::wire::Opening;
 use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::common::{AccountRef, Failure};
-use kubesvc_core::wire::ops::{Head, Header, Open, Recall};
-use kubesvc_runtime::request_channel::{Exchange, header_map, wire_headers};
-use kubesvc_runtime::shutdown::spawn_named;
+use kubesvc_core::wire::ops::{Header, Open, Recall};
+use kubesvc_runtime::request_channel::wire_headers;
 
 /// Maximum age of this replica's Lease for requests to be opened: no request is sent into two zones.
 const MAX_LEASE_AGE: Duration = Duration::from_secs(10);
@@ -50,21 +47,13 @@ struct PreparedRequest {
 
 /// Whether a request that may have been executed is asked for again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Repetition {
+pub(super) enum Repetition {
     /// Another agent may be asked.
     Any,
     /// Its answer is recalled.
     Recalled,
     /// It is asked for once.
     Once,
-}
-
-/// An answer as it comes from an agent.
-enum Answer {
-    /// Its body follows.
-    Streamed(Head, Exchange<HubEnd>),
-    /// Of a write; the reason is why its body is missing.
-    Whole(Head, Result<Bytes, String>),
 }
 
 #[async_trait]
@@ -101,7 +90,7 @@ impl Requests {
         let (prepared, upgraded) = prepare(request).await?;
         let counted = self.counts.add(uid, is_long, prepared.body.len()).map_err(RequestError::TooMany)?;
         let (stream, answer) = self.ask_agents(&account, &prepared).await?;
-        self.response(&stream, answer, prepared.repetition, (upgraded, counted))
+        response(&stream, answer, prepared.repetition, (upgraded, counted))
     }
 
     /// Asks an agent, and another one if certainly nothing was executed.
@@ -280,48 +269,6 @@ impl Requests {
             }
         }
     }
-
-    /// The answer as the caller gets it.
-    fn response(
-        &self,
-        stream: &AgentStream,
-        answer: Answer,
-        repetition: Repetition,
-        (upgraded, counted): (Option<ByteStream<std::io::Error>>, CountedRequest),
-    ) -> Result<AccountResponse, RequestError> {
-        let agent = AnsweringAgent {
-            agent_id: stream.session.agent.id.clone(),
-            boot_id: stream.session.agent.boot_id.clone(),
-        };
-        let (head, body): (_, ByteStream<RequestError>) = match answer {
-            Answer::Whole(head, body) => {
-                let body = body.map_err(RequestError::Cut);
-                (head, stream::once(std::future::ready(body)).boxed())
-            }
-            Answer::Streamed(head, exchange) => {
-                let exchange = Arc::new(exchange);
-                let is_upgraded = head.status == u32::from(StatusCode::SWITCHING_PROTOCOLS.as_u16());
-                let pump = upgraded.filter(|_| is_upgraded).map(|sent| {
-                    let exchange = Arc::clone(&exchange);
-                    spawn_named("upgraded request", pass_on(sent, exchange))
-                });
-                if pump.is_none() {
-                    exchange.end();
-                }
-                let answer = StreamedAnswer { exchange, _pump: pump, _counted: counted };
-                (head, stream::unfold(Some(answer), next_part).boxed())
-            }
-        };
-        let status = u16::try_from(head.status).ok().and_then(|status| StatusCode::from_u16(status).ok());
-        let (Some(status), Some(headers)) = (status, header_map(head.headers)) else {
-            let message = "the agent's answer has a head that no answer has".to_owned();
-            return Err(match repetition {
-                Repetition::Any => RequestError::NoAnswer { message, is_timeout: false },
-                Repetition::Recalled | Repetition::Once => RequestError::Unknown(message),
-            });
-        };
-        Ok(AccountResponse { status, headers, body, agent })
-    }
 }
 
 impl PreparedRequest {
@@ -345,42 +292,6 @@ impl PreparedRequest {
             credit,
         }
     }
-}
-
-/// A body that is being read. Dropping it cancels the request.
-struct StreamedAnswer {
-    exchange: Arc<Exchange<HubEnd>>,
-    _pump: Option<AbortOnDropHandle<()>>,
-    _counted: CountedRequest,
-}
-
-/// The next part of a body. An answer that ends early ends with an error.
-async fn next_part(
-    answer: Option<StreamedAnswer>,
-) -> Option<(Result<Bytes, RequestError>, Option<StreamedAnswer>)> {
-    let answer = answer?;
-    match answer.exchange.event().await {
-        Event::Data(bytes) => Some((Ok(bytes), Some(answer))),
-        Event::End => None,
-        Event::Stopped(failure) => Some((Err(RequestError::Cut(failure.message)), None)),
-        Event::Broken(why) => Some((Err(RequestError::Cut(why.to_owned())), None)),
-        Event::Head(_) => Some((Err(RequestError::Cut("it has two heads".to_owned())), None)),
-    }
-}
-
-/// Sends what the caller of an upgraded request sends.
-async fn pass_on(mut sent: ByteStream<std::io::Error>, exchange: Arc<Exchange<HubEnd>>) {
-    while let Some(part) = sent.next().await {
-        match part {
-            Ok(part) => {
-                if !exchange.send(part).await {
-                    return;
-                }
-            }
-            Err(_) => return exchange.stop(()),
-        }
-    }
-    exchange.end();
 }
 
 /// A request, and what its caller sends after 101.
@@ -432,42 +343,6 @@ async fn read_body(mut parts: ByteStream<std::io::Error>) -> Result<Bytes, Reque
         body.extend_from_slice(&part);
     }
     Ok(body.freeze())
-}
-
-/// Waits for the head of an answer.
-async fn head(exchange: &Exchange<HubEnd>) -> Result<Head, AttemptFailure> {
-    match exchange.event().await {
-        Event::Head(head) => Ok(head),
-        Event::Stopped(failure) => Err(AttemptFailure::Stopped(failure)),
-        Event::Broken(why) => Err(AttemptFailure::Broken(why)),
-        Event::Data(_) | Event::End => Err(AttemptFailure::Broken("its head did not come first")),
-    }
-}
-
-/// A whole answer, or its head alone.
-type Read = Result<(Head, Result<Bytes, String>), Head>;
-
-/// Reads the answer of a write to its end.
-async fn whole(exchange: &Exchange<HubEnd>, head: Head) -> Result<Read, AttemptFailure> {
-    let mut body = BytesMut::new();
-    loop {
-        match exchange.event().await {
-            Event::Data(bytes) if body.len() + bytes.len() <= MAX_WRITE_ANSWER_BYTES => {
-                body.extend_from_slice(&bytes)
-            }
-            Event::Data(_) => {
-                return Ok(Ok((head, Err(format!("it has more than {MAX_WRITE_ANSWER_BYTES} bytes")))));
-            }
-            Event::End => return Ok(Ok((head, Ok(body.freeze())))),
-            // The status is the cluster's, whatever became of its body.
-            Event::Stopped(failure) if failure.class() == Class::TooLarge => {
-                return Ok(Ok((head, Err(failure.message))));
-            }
-            Event::Stopped(failure) => return Err(AttemptFailure::Stopped(failure)),
-            Event::Broken(why) => return Err(AttemptFailure::Broken(why)),
-            Event::Head(_) => return Err(AttemptFailure::Broken("it has two heads")),
-        }
-    }
 }
 
 /// Whether a write has an outcome that will not be asked for again.

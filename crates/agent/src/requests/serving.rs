@@ -4,56 +4,45 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures::StreamExt as _;
-use http::header::{ACCEPT_ENCODING, HeaderName, HeaderValue, UPGRADE};
-use http::{HeaderMap, Method, StatusCode};
-use http_body_util::BodyExt as _;
+use http::header::UPGRADE;
+use http::{HeaderMap, Method};
 use jiff::Timestamp;
 use prost::bytes::{Bytes, BytesMut};
-use tokio::io::AsyncWriteExt as _;
 use tokio::time::{sleep, timeout};
-use tokio_util::io::ReaderStream;
 use tracing::Instrument as _;
 
-use super::clients::AccountClient;
+use super::answering::whole_answer;
 use super::running::{RequestState, Running, RunningRequest};
 use super::writes::RecordedWrite;
 use super::{AccountRequests, MAX_BODIES_BYTES};
 use crate::account_table::HeldDefinition;
-use crate::cluster::{ClusterRequest, ClusterResponse, RequestBody, Use};
 use crate::wire_failure::{after_send, before_send};
+use kubesvc_core::requests::MAX_REQUEST_BODY_BYTES;
 use kubesvc_core::requests::access::{self, Access, AccountBounds};
 use kubesvc_core::requests::headers::passed_on;
-use kubesvc_core::requests::journal::{WriteAnswer, WriteStart};
-use kubesvc_core::requests::streams::{Event, MAX_DATA_BYTES};
+use kubesvc_core::requests::journal::WriteStart;
+use kubesvc_core::requests::streams::Event;
 use kubesvc_core::requests::target::{Class as RequestClass, RequestPath};
 use kubesvc_core::requests::wire::AgentEnd;
-use kubesvc_core::requests::{MAX_REQUEST_BODY_BYTES, MAX_WRITE_ANSWER_BYTES};
 use kubesvc_core::wire::common::Failure;
 use kubesvc_core::wire::common::failure::Class;
-use kubesvc_core::wire::ops::{Head, Open, Recall};
-use kubesvc_runtime::request_channel::{Exchange, header_map, wire_headers};
+use kubesvc_core::wire::ops::{Open, Recall};
+use kubesvc_runtime::request_channel::{Exchange, header_map};
 use kubesvc_runtime::shutdown::spawn_named;
 
-/// Maximum time between two parts of an answer, unless it is a watch.
-const MAX_SILENCE: Duration = Duration::from_secs(60);
-/// Maximum time in which neither side of an upgraded connection sends anything.
-const MAX_UPGRADE_TIME: Duration = Duration::from_secs(4 * 3600);
 /// Maximum time of a write, whatever the hub waits.
 const MAX_WRITE_TIME: Duration = Duration::from_secs(600);
-/// The header by which the cluster's audit log names a request.
-const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 
 /// A request that may be sent.
-struct CheckedRequest {
-    held: HeldDefinition,
-    open: Open,
-    method: Method,
-    headers: HeaderMap,
-    path: RequestPath,
-    class: RequestClass,
+pub(super) struct CheckedRequest {
+    pub(super) held: HeldDefinition,
+    pub(super) open: Open,
+    pub(super) method: Method,
+    pub(super) headers: HeaderMap,
+    pub(super) path: RequestPath,
+    pub(super) class: RequestClass,
     /// Whether it is allowed only if its kind is cluster-wide.
-    is_if_cluster_wide: bool,
+    pub(super) is_if_cluster_wide: bool,
 }
 
 /// A body, whose bytes count against the limit of all bodies until this is dropped.
@@ -315,147 +304,6 @@ impl AccountRequests {
         }
         recorded.done(outcome);
     }
-
-    /// Sends the answer of a write once it is known.
-    async fn answer_write(&self, exchange: &Exchange<AgentEnd>, request_id: &str) {
-        let outcome = tokio::select! {
-            outcome = self.writes.outcome(request_id) => outcome,
-            () = exchange.ended_early() => return,
-        };
-        match outcome.as_ref().map(|outcome| outcome.as_deref()) {
-            Some(Some(Ok(WriteAnswer { head, body }))) => {
-                exchange.send_head(head.clone());
-                let Some(body) = body else {
-                    let why = format!("the answer has more than {MAX_WRITE_ANSWER_BYTES} bytes, or was cut");
-                    return exchange.stop(after_send(Class::TooLarge, why));
-                };
-                if exchange.send(body.clone()).await {
-                    exchange.end();
-                    exchange.flushed().await;
-                }
-            }
-            Some(Some(Err(failure))) => exchange.stop(failure.clone()),
-            Some(None) => {
-                exchange.stop(after_send(Class::OutcomeUnknown, "the answer was given and is forgotten"))
-            }
-            None => exchange.stop(not_sent("the agent never had the request")),
-        }
-    }
-
-    /// Sends a request to the cluster, and waits for the head of its answer. `sends` is called when from then on it may
-    /// have been executed.
-    async fn send(
-        &self,
-        request: &CheckedRequest,
-        body: Bytes,
-        running: &Running,
-        mut sends: impl FnMut(),
-    ) -> Result<ClusterResponse, Failure> {
-        let uid = &request.held.account.uid;
-        let mut retries = self.retries(request);
-        loop {
-            let entry = self.clients.of(&request.held);
-            let client = self.clients.connect(&request.held, &entry).await?;
-            if request.is_if_cluster_wide {
-                self.check_cluster_wide(request, &entry, &client).await?;
-            }
-            if !running.sends() {
-                return Err(not_sent("the agent holds the account no longer"));
-            }
-            sends();
-            let sending = client.send(Use::Requests, cluster_request(request, body.clone()));
-            let sent = if self.settings.timeout.is_zero() {
-                sending.await
-            } else {
-                let too_slow =
-                    |_| after_send(Class::Timeout, "the cluster did not answer within timeoutSeconds");
-                timeout(self.settings.timeout, sending).await.map_err(too_slow)?
-            };
-            match sent {
-                // A credential that was refused executed nothing.
-                Ok(response)
-                    if response.status() == StatusCode::UNAUTHORIZED && self.clients.renew(uid, &entry) => {}
-                Ok(response) => return Ok(response),
-                Err(error) => {
-                    let failure = Failure::from(error);
-                    match retries.next().filter(|_| self.may_pass(&failure)) {
-                        Some(delay) => sleep(delay).await,
-                        None => return Err(failure),
-                    }
-                }
-            }
-        }
-    }
-
-    /// Whether the owner's settings say that a request which failed so is tried again.
-    fn may_pass(&self, failure: &Failure) -> bool {
-        self.settings.apply.retries.as_ref().is_some_and(|retries| {
-            let is_listed = |word: &String| failure.message.contains(word.as_str());
-            retries.retry_any_error || retries.retryable_errors.iter().any(is_listed)
-        })
-    }
-
-    /// Delays before further tries of a request that may be sent again.
-    fn retries(&self, request: &CheckedRequest) -> impl Iterator<Item = Duration> + use<> {
-        let retries =
-            self.settings.apply.retries.clone().filter(|retries| retries.enabled && request.open.repeatable);
-        let retries = retries.unwrap_or_default();
-        let delay = Duration::from_millis(retries.backoff_ms.into());
-        (0..retries.max_retries).map(move |_| delay)
-    }
-
-    async fn check_cluster_wide(
-        &self,
-        request: &CheckedRequest,
-        entry: &AccountClient,
-        client: &crate::cluster::ClusterClient,
-    ) -> Result<(), Failure> {
-        let resource = request.path.resource.as_deref().unwrap_or_default();
-        match entry.is_cluster_wide(client, (&request.path.group, resource)).await? {
-            Some(true) => Ok(()),
-            Some(false) | None => Err(before_send(Class::Forbidden, access::refuse_over_all(&request.path))),
-        }
-    }
-
-    /// Sends the answer on as it arrives.
-    async fn stream_answer(
-        &self,
-        exchange: &Exchange<AgentEnd>,
-        request: &CheckedRequest,
-        response: ClusterResponse,
-    ) -> Result<(), Failure> {
-        exchange.send_head(head_of(&response));
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return pass_on_upgraded(exchange, response).await;
-        }
-        let mut body = response.into_body();
-        loop {
-            let frame = if request.path.is_watch {
-                body.frame().await
-            } else {
-                let silent =
-                    |_| after_send(Class::Timeout, "the cluster sent nothing of its answer for 60 s");
-                timeout(MAX_SILENCE, body.frame()).await.map_err(silent)?
-            };
-            match frame {
-                Some(Ok(frame)) => {
-                    let Ok(mut bytes) = frame.into_data() else { continue };
-                    while !bytes.is_empty() {
-                        let part = bytes.split_to(bytes.len().min(MAX_DATA_BYTES));
-                        if !exchange.send(part).await {
-                            return Ok(());
-                        }
-                    }
-                }
-                Some(Err(error)) => return Err(error.into()),
-                None => {
-                    exchange.end();
-                    exchange.flushed().await;
-                    return Ok(());
-                }
-            }
-        }
-    }
 }
 
 impl HeldBody {
@@ -476,7 +324,7 @@ impl Drop for HeldBody {
 }
 
 /// A failure of a request of which certainly nothing was executed; another agent may be asked.
-fn not_sent(why: &str) -> Failure {
+pub(super) fn not_sent(why: &str) -> Failure {
     before_send(Class::NotFound, why)
 }
 
@@ -487,76 +335,4 @@ async fn until_cancelled(exchange: &Exchange<AgentEnd>, is_upgrade: bool) {
     } else {
         exchange.ended_early().await;
     }
-}
-
-/// Passes on what both sides of an upgraded connection send, until both have ended.
-async fn pass_on_upgraded(exchange: &Exchange<AgentEnd>, response: ClusterResponse) -> Result<(), Failure> {
-    let (reader, mut writer) = tokio::io::split(response.upgrade().await?);
-    let to_cluster = async {
-        loop {
-            match exchange.event().await {
-                Event::Data(bytes) => writer.write_all(&bytes).await?,
-                Event::End => {
-                    writer.shutdown().await?;
-                    return Ok(());
-                }
-                Event::Head(_) | Event::Stopped(()) | Event::Broken(_) => {
-                    return Err(std::io::Error::other("the request was ended"));
-                }
-            }
-        }
-    };
-    let from_cluster = async {
-        let mut parts = ReaderStream::with_capacity(reader, MAX_DATA_BYTES);
-        while let Some(part) = parts.next().await {
-            if !exchange.send(part?).await {
-                return Err(std::io::Error::other("the request was ended"));
-            }
-        }
-        exchange.end();
-        exchange.flushed().await;
-        Ok(())
-    };
-    match timeout(MAX_UPGRADE_TIME, async { tokio::try_join!(to_cluster, from_cluster) }).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => {
-            let why = format!("the upgraded connection broke: {error}");
-            Err(after_send(Class::Unreachable, why))
-        }
-        Err(_) => Err(after_send(Class::Timeout, "the upgraded connection was open for 4 h")),
-    }
-}
-
-/// The answer of a write as the journal keeps it. Its status counts even if its body breaks.
-async fn whole_answer(response: ClusterResponse) -> WriteAnswer {
-    let head = head_of(&response);
-    let limited = http_body_util::Limited::new(response.into_body(), MAX_WRITE_ANSWER_BYTES);
-    let body = match timeout(MAX_SILENCE, limited.collect()).await {
-        Ok(Ok(body)) => Some(body.to_bytes()),
-        Ok(Err(_)) | Err(_) => None,
-    };
-    WriteAnswer { head, body }
-}
-
-fn head_of(response: &ClusterResponse) -> Head {
-    let headers = passed_on(wire_headers(response.headers())).unwrap_or_default();
-    Head { status: response.status().as_u16().into(), headers }
-}
-
-fn cluster_request(request: &CheckedRequest, body: Bytes) -> ClusterRequest {
-    let target = String::from_utf8_lossy(&request.open.target).into_owned();
-    let mut built = ClusterRequest::new(request.method.clone(), target);
-    for (name, value) in &request.headers {
-        built = built.header(name.clone(), value.clone());
-    }
-    if let Ok(id) = HeaderValue::from_str(&request.open.request_id) {
-        built = built.header(AUDIT_ID, id);
-    }
-    if let Some(encodings) = request.headers.get(ACCEPT_ENCODING) {
-        built = built.encoding(encodings.clone());
-    }
-    if let Some(protocol) = request.headers.get(UPGRADE).filter(|_| request.open.upgrade) {
-        built = built.upgrade(protocol.clone());
-    }
-    if body.is_empty() { built } else { built.body(RequestBody::whole(body)) }
 }
