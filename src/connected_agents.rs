@@ -1,5 +1,6 @@
 //! The port through which the controller and REST see the connected agents. The hub implements it.
 
+mod account_requests;
 mod all_replicas;
 mod remote_sessions;
 
@@ -9,6 +10,10 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+pub use account_requests::{
+    AccountRequest, AccountRequests, AccountResponse, AnsweringAgent, ByteStream, DEFAULT_HEAD_TIMEOUT,
+    RequestBytes, RequestClass, RequestError,
+};
 pub use all_replicas::ClusterSessions;
 pub use remote_sessions::RemoteSessions;
 

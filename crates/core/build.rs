@@ -7,6 +7,10 @@ use std::{env, fs};
 const PROTOS: [&str; 3] = ["common.proto", "ops.proto", "events.proto"];
 /// Messages that hold a credential; their `Debug` is written by hand and shows none.
 const SECRET: [&str; 2] = [".ops.AccountSpec", ".ops.AccountSpec.credential"];
+/// Messages of requests, with what users send and clusters answer; their `Debug` is written by hand and shows none of it.
+const CARRIED: [&str; 3] = [".ops.Open", ".ops.Header", ".ops.Data"];
+/// Bytes that are passed on without a copy.
+const PASSED_ON: &str = ".ops.Data";
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=../../proto");
@@ -17,6 +21,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         .build_client(false)
         .build_server(false)
         .skip_debug(SECRET)
+        .skip_debug(CARRIED)
+        .bytes(PASSED_ON)
         .out_dir(out)
         .compile_fds(descriptors)?;
     Ok(())

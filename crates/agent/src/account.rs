@@ -119,11 +119,11 @@ impl<T: Send + 'static> AccountRuntimes<T> {
     /// Holds the reports of an account back until something else that was stopped for it has ended too; for
     /// [`STOP_TIMEOUT`] at most.
     pub(super) fn await_end(&mut self, uid: &str, ended: impl Future<Output = ()> + Send + 'static) {
-        self.start(uid.to_owned(), Attempt::OF_READERS, |_| async move {
+        self.start(uid.to_owned(), Attempt::NONE, |_| async move {
             ended.await;
             None
         });
-        self.cancel(uid, Attempt::OF_READERS);
+        self.cancel(uid, Attempt::NONE);
     }
 
     fn stop_where(&mut self, uid: &str, is_meant: impl Fn(Attempt) -> bool) {

@@ -37,7 +37,7 @@ mod listing;
 #[cfg(test)]
 mod tests;
 
-pub use listing::{Counts, ListedAccount, ListedState};
+pub use listing::{Counts, HeldDefinition, ListedAccount, ListedState};
 
 /// Maximum number of accounts of one agent; a `Hello` may name as many.
 pub const MAX_ACCOUNTS: usize = 100_000;
@@ -47,8 +47,9 @@ pub const MAX_ACCOUNTS: usize = 100_000;
 pub struct Attempt(u64);
 
 impl Attempt {
-    /// Stands for the readers of an account's objects, which no attempt has started. Attempts are numbered from 1.
-    pub(super) const OF_READERS: Self = Self(0);
+    /// Stands for what runs for an account and no attempt has started: readers of its objects, and requests. Attempts are
+    /// numbered from 1.
+    pub(super) const NONE: Self = Self(0);
 
     /// An attempt of a test that has no table.
     #[cfg(test)]

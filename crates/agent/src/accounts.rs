@@ -3,6 +3,8 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
+use futures::FutureExt as _;
+use futures::future::OptionFuture;
 use parking_lot::Mutex;
 use prost::Message;
 use tokio::sync::{Notify, mpsc, watch};
@@ -14,6 +16,7 @@ use crate::account_table::{AccountTable, AssignmentOutcome, Attempt, Effect};
 use crate::activation::{ActivatedAccount, Activator, Definition, DefinitionOrigin};
 use crate::caching::HubConnection;
 use crate::metrics::AgentMetrics;
+use crate::requests::{AccountRequests, RequestsConnection};
 use crate::static_accounts::StaticAccountFile;
 use crate::watched_files::ReadFile;
 use crate::wire_failure::{after_send, before_send};
@@ -41,6 +44,10 @@ pub struct SharedParts {
     pub caching_changed: Arc<Notify>,
     /// The connection of the session, if its hub takes cached objects.
     pub connection: watch::Sender<Option<HubConnection>>,
+    /// The connection of the session, if its hub makes requests to clusters.
+    pub requests_connection: watch::Sender<Option<RequestsConnection>>,
+    /// The requests that run.
+    pub requests: Arc<AccountRequests>,
     /// Whether other accounts are accepted too.
     pub dynamic_accounts: bool,
     /// The agent's metrics.
@@ -158,10 +165,11 @@ impl Accounts {
         self.parts.activators.activator(name, origin)
     }
 
-    /// Publishes the connection on which objects are streamed, or that there is none.
-    pub fn connected(&self, connection: Option<HubConnection>) {
-        // Nobody looks at it once the agent is stopping.
+    /// Publishes the connection on which objects are streamed, and that for requests, or that there is none.
+    pub fn connected(&self, connection: Option<HubConnection>, requests: Option<RequestsConnection>) {
+        // Nobody looks at them once the agent is stopping.
         let _ = self.parts.connection.send(connection);
+        let _ = self.parts.requests_connection.send(requests);
     }
 
     /// The agent's metrics.
@@ -295,8 +303,11 @@ impl Accounts {
                 Effect::Cancel { uid, attempt } => self.runtimes.cancel(&uid, attempt),
                 Effect::Stop { uid, keep } => {
                     self.runtimes.stop(&uid, keep);
-                    if let Some(ended) = self.parts.readers.ended(&uid) {
-                        self.runtimes.await_end(&uid, ended);
+                    let (readers, requests) = (self.parts.readers.ended(&uid), self.parts.requests.stop(&uid));
+                    if readers.is_some() || requests.is_some() {
+                        self.runtimes.await_end(&uid, async move {
+                            tokio::join!(OptionFuture::from(readers), OptionFuture::from(requests));
+                        });
                     }
                 }
                 Effect::Lost(lost) => {

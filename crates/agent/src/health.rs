@@ -238,13 +238,6 @@ struct WatchesReport {
     watches: Vec<ListedWatch>,
 }
 
-/// Response of `/operations`, which has nothing to show: the agent carries out no operations yet.
-#[derive(Debug, Serialize)]
-struct OperationsReport {
-    total: usize,
-    operations: [(); 0],
-}
-
 impl WatchesReport {
     fn of((registry, stream): &(WatchRegistry, Arc<SharedStream>)) -> Self {
         let (total, watches) = registry.listing(MAX_SHOWN, stream);
@@ -260,7 +253,6 @@ pub(super) fn routes(
 ) -> Router {
     Router::new()
         .route("/watches", get(async move || Json(WatchesReport::of(&watches))))
-        .route("/operations", get(async || Json(OperationsReport { total: 0, operations: [] })))
         .route("/health", get(async |State(status): State<Arc<AgentStatus>>| Json(status.report())))
         .route("/accounts", get(async |State(status): State<Arc<AgentStatus>>| Json(status.accounts())))
         .route("/health/tasks", get(async move || Json(tasks.report())))

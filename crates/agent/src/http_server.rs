@@ -14,6 +14,7 @@ use crate::account_table::{AccountTable, Counts};
 use crate::caching::SharedStream;
 use crate::health::{self, AgentStatus};
 use crate::metrics::{AccountCounts, AgentMetrics, CachedObjectCounts};
+use crate::requests::AccountRequests;
 use crate::watch_registry::WatchRegistry;
 use crate::{AgentError, AgentOptions};
 use kubesvc_runtime::background_tasks::TaskRegistry;
@@ -66,12 +67,12 @@ pub(super) async fn bind_health(
     metrics: &AgentMetrics,
     status: Arc<AgentStatus>,
     watches: (WatchRegistry, Arc<SharedStream>),
-    tasks: &TaskRegistry,
+    (requests, tasks): (&Arc<AccountRequests>, &TaskRegistry),
 ) -> Result<Server, AgentError> {
     let (host, port) = (&options.health_address, options.health_port);
     let failed = |source| AgentError::HealthPort { address: shown(host, port), source };
     let closed = metrics.http.clone();
-    let routes = health::routes(status, watches, tasks.clone());
+    let routes = health::routes(status, watches, tasks.clone()).merge(requests.routes());
     Server::bind("health", host, port, routes, closed).await.map_err(failed)
 }
 

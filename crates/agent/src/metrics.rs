@@ -11,6 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
+use crate::requests::RequestMetrics;
 use crate::static_accounts::StaticAccountFile;
 use kubesvc_core::wire::common::Failure;
 use kubesvc_runtime::background_tasks::TaskRegistry;
@@ -79,6 +80,8 @@ pub struct AgentMetrics {
     pub requests: Requests,
     /// Changed kubeconfigs with which an account could not be restarted.
     pub kept: Counter,
+    /// Requests of the hub to clusters.
+    pub account_requests: RequestMetrics,
     /// Connections of probes and scrapers that were closed because of a limit.
     pub http: HttpMetrics,
     /// What is read of clusters and sent to the hub.
@@ -127,6 +130,7 @@ impl AgentMetrics {
         registry.register("probes", "Probes answered", self.probes.clone());
         self.cached_objects.register(registry);
         self.http.register(registry);
+        self.account_requests.register(registry);
         registry.register(
             "config_reload_failures",
             "Changed settings files that were refused",

@@ -41,5 +41,6 @@ fn may_pass(class: Class) -> bool {
             | Class::TooLarge
             | Class::Internal
             | Class::OutcomeUnknown
+            | Class::Overloaded
     )
 }

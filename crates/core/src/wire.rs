@@ -44,6 +44,28 @@ impl fmt::Debug for ops::AccountSpec {
     }
 }
 
+impl fmt::Debug for ops::Open {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Open")
+            .field("account", &self.account)
+            .field("request_id", &self.request_id)
+            .field("method", &self.method)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ops::Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Header").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ops::Data {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Data").field("len", &self.bytes.len()).finish()
+    }
+}
+
 impl fmt::Debug for ops::account_spec::Credential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

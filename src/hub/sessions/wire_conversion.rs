@@ -99,7 +99,8 @@ pub(crate) fn read_failure(failure: &common::Failure) -> Failure {
         | Class::TooLarge
         | Class::Unimplemented
         | Class::Internal
-        | Class::OutcomeUnknown => FailureClass::Internal,
+        | Class::OutcomeUnknown
+        | Class::Overloaded => FailureClass::Internal,
     };
     let message = printable(&failure.message);
     if message.trim().is_empty() {

@@ -122,7 +122,7 @@ async fn report_waits_for_readers_to_end_and_for_a_limited_time() {
     runtimes.await_end("u", readers.ended("u").expect("a reader runs"));
     assert_eq!(runtimes.ready_report(report("u", 1)), None);
     reader.abort();
-    let expected = ended(Attempt::OF_READERS, WorkEnd::Stopped, vec![report("u", 1)]);
+    let expected = ended(Attempt::NONE, WorkEnd::Stopped, vec![report("u", 1)]);
     assert_eq!(runtimes.ended().await, expected);
     assert!(readers.ended("u").is_none());
 

@@ -316,14 +316,20 @@ const ROWS: &[SettingRow] = &[
         APPLY,
         "as above, for that kind",
     ),
-    later(Operations, "kubernetes.retries.enabled", SettingType::Flag, "repeat failed requests to a cluster"),
-    later(Operations, "kubernetes.retries.maxRetries", count(0, 1000), "how often"),
-    later(Operations, "kubernetes.retries.backOffMs", millis(0, DAY_MS), "wait between two tries"),
-    later(Operations, "kubernetes.retries.retryAnyError", SettingType::Flag, "after any error"),
-    later(
-        Operations,
+    read(
+        "kubernetes.requests.allow",
+        List(ListItem::RequestClass),
+        "read,write",
+        "what the operator may ask of clusters; connect: exec, attach, port-forward, proxy, tokens",
+    ),
+    read("kubernetes.retries.enabled", SettingType::Flag, "false", "repeat failed requests to a cluster"),
+    read("kubernetes.retries.maxRetries", count(0, 1000), "3", "how often"),
+    read("kubernetes.retries.backOffMs", millis(0, DAY_MS), "3000", "wait between two tries"),
+    read("kubernetes.retries.retryAnyError", SettingType::Flag, "false", "after any error"),
+    read(
         "kubernetes.retries.retryableErrors",
         List(ListItem::Text),
+        "timeout,deadline exceeded,unreachable,broke,closed",
         "after errors with these words",
     ),
 ];
@@ -362,5 +368,5 @@ const REST: &[SettingRow] = &[
     read("tasks.totalBudget", count(0, 1_000_000), "64", "lists of clusters at once; 0: no bound"),
     read("tasks.budgetPerAccount", count(0, 1_000_000), "16", "the same for one account; 0: no bound"),
     inert("tasks.queueCheckFrequencyMs", AT_ONCE, "pace of looking for further work"),
-    later(Operations, "timeoutSeconds", seconds(0, DAY), "longest request to a cluster; 0: no bound"),
+    read("timeoutSeconds", seconds(0, DAY), "0", "longest request to a cluster; 0: no bound"),
 ];

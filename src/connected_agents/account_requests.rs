@@ -1,0 +1,214 @@
+//! The port by which the operator asks an account's API server: "this request, to this account". The hub implements it,
+//! by an agent that holds the account.
+//!
+//! A write is sent to the cluster at most once. Its answer is exact as long as the agent's process lives; otherwise the
+//! error says that the outcome is [unknown](RequestError::Unknown).
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use http::{HeaderMap, Method, StatusCode};
+use prost::bytes::Bytes;
+
+pub use kubesvc_core::requests::target::Class as RequestClass;
+
+use kubesvc_core::wire::common::Failure;
+use kubesvc_core::{AgentId, BootId};
+
+/// Time until the head of an answer, unless the caller says another.
+pub const DEFAULT_HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A stream of bytes. An error is never the end: what came before it is not the whole.
+pub type ByteStream<E> = BoxStream<'static, Result<Bytes, E>>;
+
+/// The body of a request.
+pub enum RequestBytes {
+    /// All of it; empty: none. At most 8 MiB.
+    Whole(Bytes),
+    /// As it comes: for an upgrade, what the caller sends after 101; else at most 8 MiB. An error cancels the request.
+    Stream(ByteStream<std::io::Error>),
+}
+
+/// A request to the API server of an account.
+pub struct AccountRequest {
+    /// ULID; the cluster's audit log has it as Audit-ID. A caller that repeats a request makes another.
+    pub request_id: String,
+    /// Method.
+    pub method: Method,
+    /// Path and query, as the API server is to read it.
+    pub target: String,
+    /// Headers; the agent drops those of the connection, of credentials and of identity.
+    pub headers: HeaderMap,
+    /// Body.
+    pub body: RequestBytes,
+    /// Whether the connection is to be upgraded, to the protocol in the header `Upgrade`.
+    pub upgrade: bool,
+    /// What it does, from [`RequestPath::class`](kubesvc_core::requests::target::RequestPath::class). A write is sent at
+    /// most once, and its answer is given when it is whole.
+    pub class: RequestClass,
+    /// Whether the agent may send it again as its settings `kubernetes.retries` say.
+    pub repeatable: bool,
+    /// Time limit for the head of the answer, of a write for the whole answer.
+    pub head_within: Duration,
+}
+
+impl fmt::Debug for AccountRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AccountRequest")
+            .field("request_id", &self.request_id)
+            .field("method", &self.method)
+            .field("class", &self.class)
+            .finish_non_exhaustive()
+    }
+}
+
+impl AccountRequest {
+    /// Creates a request without body and headers, with a new id and the default time limit.
+    pub fn new(method: Method, target: impl Into<String>, class: RequestClass) -> Self {
+        Self {
+            request_id: ulid::Ulid::generate().to_string(),
+            method,
+            target: target.into(),
+            headers: HeaderMap::new(),
+            body: RequestBytes::Whole(Bytes::new()),
+            upgrade: false,
+            class,
+            repeatable: false,
+            head_within: DEFAULT_HEAD_TIMEOUT,
+        }
+    }
+}
+
+/// The agent process that answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnsweringAgent {
+    /// Id of the agent.
+    pub agent_id: AgentId,
+    /// The process: with the id of a request, its answer can be asked for again.
+    pub boot_id: BootId,
+}
+
+/// An answer of an account's API server.
+pub struct AccountResponse {
+    /// Status, whatever it is.
+    pub status: StatusCode,
+    /// Headers.
+    pub headers: HeaderMap,
+    /// The body as it arrives; of a write whole. Dropping it cancels the request. After 101: what the cluster sends.
+    pub body: ByteStream<RequestError>,
+    /// Who answered.
+    pub agent: AnsweringAgent,
+}
+
+impl fmt::Debug for AccountResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AccountResponse")
+            .field("status", &self.status)
+            .field("agent", &self.agent)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why there is no answer, or no whole one.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum RequestError {
+    /// No account has this uid (503).
+    #[error("there is no such account")]
+    NoAccount,
+    /// The account is not usable in its state (503).
+    #[error("account {account} is {state}: it takes no requests")]
+    NotUsable {
+        /// Name of the account.
+        account: String,
+        /// Its state.
+        state: String,
+    },
+    /// No agent that could be asked is connected (503). Nothing was sent.
+    #[error("no agent of zone {zone} that holds account {account} is connected{}", if *.is_expected { "; one is expected back" } else { "" })]
+    NoAgent {
+        /// Name of the account.
+        account: String,
+        /// Zone that has the grant.
+        zone: String,
+        /// Whether an agent that held it was here until just now (`Retry-After: 1`).
+        is_expected: bool,
+    },
+    /// The agents of the account are too old for requests (409 for operations, else 503).
+    #[error("agent {agent} (version {version}) takes no requests; upgrade it")]
+    AgentTooOld {
+        /// Id of the agent.
+        agent: AgentId,
+        /// Its version.
+        version: String,
+    },
+    /// Too many requests are in flight (429). Nothing was sent.
+    #[error("{0}")]
+    TooMany(String),
+    /// The request itself cannot be sent (400, or 413 where it is too large). Nothing was sent.
+    #[error("{message}")]
+    Invalid {
+        /// What is wrong and what to do.
+        message: String,
+        /// Whether it is too large.
+        is_too_large: bool,
+    },
+    /// The agent's owner forbids it (403). Nothing was sent.
+    #[error("{0}")]
+    Forbidden(String),
+    /// It failed, and certainly nothing was executed (503).
+    #[error("{}", .0.message)]
+    NotSent(Failure),
+    /// The outcome of a write is not known, and will not be (504). It may have been executed.
+    #[error("the outcome is unknown: {0}")]
+    Unknown(String),
+    /// A read has no answer in time, or was lost (504 where `is_timeout`, else 503).
+    #[error("{message}")]
+    NoAnswer {
+        /// What happened.
+        message: String,
+        /// Whether the time limit passed.
+        is_timeout: bool,
+    },
+    /// The answer ended before it was whole. Only in a body.
+    #[error("the answer was cut: {0}")]
+    Cut(String),
+}
+
+impl RequestError {
+    /// Whether it is certain that the cluster executed nothing.
+    pub fn is_before_send(&self) -> bool {
+        !matches!(self, Self::Unknown(_) | Self::NoAnswer { .. } | Self::Cut(_))
+    }
+
+    /// Status that a caller of HTTP is given.
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Invalid { is_too_large: true, .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Invalid { .. } => StatusCode::BAD_REQUEST,
+            Self::Forbidden(_) => StatusCode::FORBIDDEN,
+            Self::TooMany(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::Unknown(_) | Self::NoAnswer { is_timeout: true, .. } => StatusCode::GATEWAY_TIMEOUT,
+            Self::NoAccount
+            | Self::NotUsable { .. }
+            | Self::NoAgent { .. }
+            | Self::AgentTooOld { .. }
+            | Self::NotSent(_)
+            | Self::NoAnswer { .. }
+            | Self::Cut(_) => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+/// Sends requests to accounts.
+#[async_trait]
+pub trait AccountRequests: Send + Sync {
+    /// Sends a request to the API server of the account with this uid, and waits for the head of its answer; of a write,
+    /// for all of it. Dropping the future cancels a read; a write that was sent goes on.
+    ///
+    /// # Errors
+    /// A [`RequestError`], which says whether the cluster may have executed it.
+    async fn send(&self, account_uid: &str, request: AccountRequest)
+    -> Result<AccountResponse, RequestError>;
+}
