@@ -57,6 +57,11 @@ impl PartialEq for DeclaredScope {
     }
 }
 
+/// Whether the objects of a scope are Namespaces.
+pub(crate) fn has_namespaces(key: &ScopeKey) -> bool {
+    key.group.is_empty() && key.kind == "Namespace"
+}
+
 /// Returns the identity of a scope.
 pub(crate) fn key_of(scope: &Scope) -> ScopeKey {
     ScopeKey { namespace: scope.namespace.clone(), group: scope.group.clone(), kind: scope.kind.clone() }
@@ -142,6 +147,11 @@ impl DeclaredScopes {
         let mut all: Vec<_> = self.by_id.values().cloned().collect();
         all.sort_unstable_by_key(|scope| scope.id);
         all
+    }
+
+    /// What is watched.
+    pub(crate) fn keys(&self) -> HashSet<&ScopeKey> {
+        self.by_id.values().map(|scope| &scope.key).collect()
     }
 
     /// Number of scopes.

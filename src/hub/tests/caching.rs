@@ -1,6 +1,7 @@
 //! Streams of cached objects, from a real client to tables in memory.
 
 mod fake_cache;
+mod left_out;
 mod rows;
 
 use std::sync::Arc;

@@ -54,6 +54,8 @@ impl Introduction {
             protocol_max: PROTOCOL_VERSION,
             accounts_held: self.accounts_held.iter().map(held).collect(),
             cluster_uid: self.cluster_uid.clone(),
+            // It opens no stream of objects, and is elected all the same.
+            capabilities: vec!["caching/1".into()],
             ..Hello::default()
         }
     }
@@ -119,7 +121,6 @@ pub fn identity(name: &str) -> ClusterIdentity {
         version: "v1.36.3".into(),
         namespaces_count: 4,
         namespaces: ["default", "kube-node-lease", "kube-public", "kube-system"].map(str::to_owned).to_vec(),
-        kinds: Vec::new(),
     }
 }
 
