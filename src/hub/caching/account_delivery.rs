@@ -23,7 +23,7 @@ use kubesvc_store::{FenceCheck, StoredProgress};
 
 use super::batch_check;
 use super::resume::{self, StoredScopes};
-use super::scopes::DeclaredScopes;
+use super::scopes::{self, DeclaredScopes};
 use super::transaction_batching::LaneId;
 
 pub(crate) use accepted_batch::{AcceptedBatch, AcceptedEvent, AcceptedScopeChange};
@@ -186,13 +186,15 @@ impl AccountDelivery {
         superseded: Reason,
     ) -> Vec<Effect> {
         match (added, self.phase, stored) {
-            (None, Phase::Resuming, StoredProgress::Stands { committed, scopes }) => {
-                self.problems = Problems::stored(&self.uid, scopes, &self.scopes);
+            (None, Phase::Resuming, StoredProgress::Stands { committed, scopes: stored }) => {
+                self.problems = Problems::stored(&self.uid, stored, &self.scopes);
                 let mut effects =
-                    self.resume(*committed, &StoredScopes::new(&self.uid.clone(), scopes), now_ms);
+                    self.resume(*committed, &StoredScopes::new(&self.uid.clone(), stored), now_ms);
                 effects.extend(self.report());
                 // They may have been written by another replica.
-                effects.push(Effect::NamespacesWritten);
+                let has_namespaces = self.scopes.keys().into_iter().any(scopes::has_namespaces)
+                    || stored.iter().any(|stored| scopes::has_namespaces(&stored.key));
+                effects.extend(has_namespaces.then_some(Effect::NamespacesWritten));
                 effects
             }
             // The fence fell after it was raised; whoever raises fences finds out.

@@ -101,6 +101,7 @@ impl CachingStream {
         };
         if let Some((_, former)) = former {
             former.cancel();
+            session.caching_reports.lock().clear();
         }
         info!(agentId = session.agent.id.as_str(), "stream of objects opened");
         let mut ticks = interval(TICK_INTERVAL);
@@ -370,13 +371,14 @@ impl Drop for CachingStream {
     fn drop(&mut self) {
         for (lane, uid) in &self.lanes {
             self.caching.shard(uid).close_lane(*lane);
-            self.session.caching_reports.lock().remove(uid);
         }
         {
             let mut streams = self.caching.streams.lock();
             streams.mailboxes.remove(&self.id);
             if streams.by_session.get(&self.session.id).is_some_and(|(id, _)| *id == self.id) {
                 streams.by_session.remove(&self.session.id);
+                // Without a stream, the accounts' objects keep what they say.
+                self.session.caching_reports.lock().clear();
             }
         }
         self.caching.credit.lock().close(self.id);
