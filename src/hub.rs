@@ -86,7 +86,9 @@ use sessions::events::{LeaderWakes, SessionEvents, SessionSubscriber};
 use sessions::session::session_loop::SessionParts;
 use sessions::{Sessions, mass_delete_guard};
 use static_accounts::StaticAccounts;
-use table_writers::{TableRows, TableWakes, TableWriters, assignments, fences, namespaces};
+use table_writers::{
+    TableRows, TableWakes, TableWriters, assignments, cached_namespaces, fences, namespaces,
+};
 use zone_probes::ZoneProbes;
 
 /// Time limit for sessions to end when the hub stops.
@@ -204,6 +206,7 @@ impl Hub {
             assignments: ports.assignment_rows,
             fences: ports.fence_rows,
             namespaces: ports.namespace_rows,
+            cache: ports.cache.as_ref().map(|cache| Arc::clone(&cache.store)),
         };
         let tables =
             Arc::new(TableWriters::new(Arc::clone(&context), Arc::clone(&sessions), rows, table_wakes));
@@ -321,6 +324,7 @@ impl Hub {
         disconnects::start(background, agent_status);
         fences::start(background, tables);
         namespaces::start(background, tables);
+        cached_namespaces::start(background, tables);
         assignments::start(background, tables);
         if let Some(caching) = caching {
             caching::start(background, caching);

@@ -174,6 +174,7 @@ mod tests {
             offer: None,
             lists: Fact::Unknown,
             cluster_uid: String::new(),
+            caching: None,
         }
     }
 

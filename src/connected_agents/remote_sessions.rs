@@ -313,6 +313,7 @@ impl RemoteAgentEntry {
                 ending: self.ending,
                 remote: true,
                 load: 0,
+                streams_objects: status.and_then(|status| status.session.as_ref()?.streams_objects),
             },
             report: entry.and_then(OutboxEntry::report),
             // Its own replica measures the silence and reports a failure.
@@ -320,6 +321,7 @@ impl RemoteAgentEntry {
             offer: entry.and_then(|entry| entry.offer(account)),
             lists: status.and_then(|status| status.lists(account)).map_or(Fact::Unknown, Fact::Known),
             cluster_uid: status.and_then(|status| status.cluster_uid.clone()).unwrap_or_default(),
+            caching: entry.and_then(OutboxEntry::caching_report),
         }
     }
 }

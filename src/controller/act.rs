@@ -12,6 +12,7 @@ use tracing::{error, info};
 use super::{Controller, account_rows};
 use crate::connected_agents::ConnectedAgentsError;
 use crate::secrets::AccountSecretError;
+use kubesvc_core::conditions;
 use kubesvc_core::lifecycle::{Action, CredentialFact, RowFact, StatusWrite};
 use kubesvc_core::{FINALIZER, KubesvcAccount, KubesvcAccountStatus};
 use kubesvc_runtime::kube_access::{KubeError, KubeObjects, WriteOptions};
@@ -235,7 +236,14 @@ impl Controller {
         let answer = self.objects(account).replace_status(body.metadata.name, &body, options).await;
         let outcome = self.written(answer, &version)?;
         if matches!(outcome, ActionOutcome::Done) {
-            self.transient_states.wrote_status(account.uid(), self.context.ticks.now());
+            let now = self.context.ticks.now();
+            self.transient_states.wrote_status(account.uid(), now);
+            let left_out =
+                |status: &KubesvcAccountStatus| conditions::left_out(&status.conditions).map(str::to_owned);
+            if left_out(&write.status) != left_out(&account.status_or_default()) {
+                self.transient_states
+                    .update(account.uid(), |transient_state| transient_state.left_out_written = Some(now));
+            }
             self.publish_written(account, &write);
         }
         Ok(outcome)

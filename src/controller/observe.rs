@@ -45,6 +45,7 @@ impl Controller {
                 Fact::Unknown => Fact::Unknown,
             },
             name_is_held: is_name_held(context, account),
+            left_out_written: transient_state.left_out_written,
         };
         let mut decision = decide(&observation);
         let may_be_read = context.source_rules.check(account).is_ok();

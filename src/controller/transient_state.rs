@@ -45,6 +45,8 @@ pub(super) struct TransientState {
     pub(super) row_refused: bool,
     /// The resourceVersion for which the row was last projected.
     projected_version: Option<String>,
+    /// The tick at which what is left out of the account's objects was last written.
+    pub(super) left_out_written: Option<Tick>,
     /// Number of consecutive failed requests.
     pub(super) errors: u32,
 }

@@ -57,6 +57,7 @@ impl ConnectedAgents for Hub {
                         Some(session) => session.agent.cluster_uid.clone(),
                         None => self.last_known_cluster(agent_id, zone_id),
                     },
+                    caching: None,
                 }));
             });
         }

@@ -4,10 +4,12 @@
 //! |---|---|
 //! | [`assignments`] | `kubesvc_assignments`: the accounts held by this replica's agents |
 //! | [`fences`] | the fences in `kubesvc_caching` |
+//! | [`cached_namespaces`] | lists of namespaces that follow the cached objects |
 //! | [`caching_commands`] | commands to an agent to stream an account's objects; pure |
 //! | [`namespaces`] | the lists of namespaces in the rows of accounts |
 
 pub(super) mod assignments;
+pub(super) mod cached_namespaces;
 pub(super) mod caching_commands;
 pub(super) mod fences;
 pub(super) mod namespaces;
@@ -19,7 +21,7 @@ use crate::hub::context::HubContext;
 use crate::hub::sessions::Sessions;
 use assignments::{AssignmentRows, DirtyAssignments};
 use fences::{DirtyFences, FenceRows};
-use kubesvc_store::StoreError;
+use kubesvc_store::{CacheStore, StoreError};
 use namespaces::{NamespaceLists, NamespaceRows};
 
 /// Time limit for one request to the database.
@@ -47,6 +49,8 @@ pub(super) struct TableRows {
     pub(super) assignments: Arc<dyn AssignmentRows>,
     pub(super) fences: Arc<dyn FenceRows>,
     pub(super) namespaces: Arc<dyn NamespaceRows>,
+    /// The tables of cached objects, if there are any.
+    pub(super) cache: Option<Arc<dyn CacheStore>>,
 }
 
 /// Writes the rows about this replica's agents.

@@ -1,15 +1,19 @@
 //! What changes in a cluster stands in the tables a moment later: from a real API server through a real agent and a
 //! real operator into each database.
 
+use std::time::Duration;
+
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use kubesvc_core::State;
+use kubesvc_core::{KubesvcAccount, State, conditions};
 use serde_json::{Value, json};
 
-use crate::world::{CachedObject, Database, MAX_WAIT, World};
+use crate::world::{CachedObject, Database, MAX_WAIT, World, condition};
 use kubesvc_testkit::{must, wait::eventually};
 
+/// Time within which a change of what is left out is told: it is noticed within 30 s, and written at most once a minute.
+const MAX_LEFT_OUT_DELAY: Duration = Duration::from_secs(90);
 /// Data of a Secret that must never leave the API server, and its form in Base64.
 const CANARY: [&str; 2] = ["canary-in-a-secret", "Y2FuYXJ5LWluLWEtc2VjcmV0"];
 
@@ -169,4 +173,57 @@ async fn objects_of_an_inactive_account_go_and_come_back_and_go_with_the_account
     world.delete("prod").await;
     world.until_gone("prod").await;
     until_cached(&world, "no object of a deleted account", |rows| !is_cached(rows)).await;
+}
+
+/// Waits until the condition of account `prod` says that this is left out.
+async fn until_left_out(world: &World, expected: Option<&str>) -> KubesvcAccount {
+    let limit = MAX_LEFT_OUT_DELAY + MAX_WAIT;
+    eventually(&format!("{expected:?} is left out"), limit, async || {
+        let account = world.try_object("prod").await?.ok_or("it is gone")?;
+        let caching = condition(&account, conditions::CACHING);
+        let told = caching.as_ref().filter(|one| one.reason == conditions::LEFT_OUT);
+        let is_so = caching.is_some() && told.map(|one| one.message.as_str()) == expected;
+        if is_so { Ok(account) } else { Err(format!("{caching:?}")) }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kinds_that_cannot_be_read_are_told_until_the_right_is_granted_and_namespaces_follow() {
+    let kinds = json!(["deployment", "secret", "namespace", "Widget.example.com"]);
+    let world = World::prepare().setting("kubesvc.cache.cacheKinds", kinds).start().await;
+    let agent = world.agent("agent-1").start().await;
+    let cluster = world.cluster_with_rights("reader", &["deployments", "namespaces"]).await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("prod", State::Active).await;
+
+    let unserved = "Widget.example.com: the cluster does not serve it";
+    let no_right = format!("Secret: the credential may not list and watch it; {unserved}");
+    let before = until_left_out(&world, Some(&no_right)).await;
+    let added = world.add_namespace("more").await;
+    eventually("the list of namespaces has the new one", MAX_WAIT, async || {
+        let listed = world.try_row("prod").await?.and_then(|row| row.namespaces).unwrap_or_default();
+        if listed.contains(&added) { Ok(()) } else { Err(listed) }
+    })
+    .await;
+
+    world.may_read("reader", &["deployments", "namespaces", "secrets"]).await;
+    let after = until_left_out(&world, Some(unserved)).await;
+    let other = |account: &KubesvcAccount| {
+        let mut status = account.status.clone().expect("it has one");
+        status.conditions.retain(|condition| condition.type_ != conditions::CACHING);
+        status
+    };
+    assert_eq!(other(&after), other(&before), "streaming writes nothing else");
+
+    // A watch outlives its right: the next process finds out, and the rows stay.
+    let rows = world.try_cached_objects().await.expect("the database answers");
+    world.may_read("reader", &["namespaces", "secrets"]).await;
+    agent.kill();
+    agent.launch();
+    let no_right = format!("Deployment.apps: the credential may not list and watch it; {unserved}");
+    until_left_out(&world, Some(&no_right)).await;
+    let of_deployments = |rows: &[CachedObject]| rows.iter().filter(|row| row.0 == "deployment").count();
+    let left = world.try_cached_objects().await.expect("the database answers");
+    assert_eq!(of_deployments(&left), of_deployments(&rows));
 }

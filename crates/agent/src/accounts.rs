@@ -303,7 +303,8 @@ impl Accounts {
                 Effect::Cancel { uid, attempt } => self.runtimes.cancel(&uid, attempt),
                 Effect::Stop { uid, keep } => {
                     self.runtimes.stop(&uid, keep);
-                    let (readers, requests) = (self.parts.readers.ended(&uid), self.parts.requests.stop(&uid));
+                    let (readers, requests) =
+                        (self.parts.readers.ended(&uid), self.parts.requests.stop(&uid));
                     if readers.is_some() || requests.is_some() {
                         self.runtimes.await_end(&uid, async move {
                             tokio::join!(OptionFuture::from(readers), OptionFuture::from(requests));

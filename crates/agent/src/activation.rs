@@ -267,7 +267,8 @@ impl Activator {
         let kube_system_uid = identity::kube_system_uid(&mut reader).await?;
         let token_keys_digest = identity::token_keys_digest(&mut reader).await?;
         let namespaces = identity::namespaces(&mut reader, spec).await?;
-        let served = discovery::served_kinds(&mut reader).await?;
+        // A cluster whose kinds cannot be read is of no use.
+        discovery::served_kinds(&mut reader).await?;
         let server = reader.server().cloned().unwrap_or_default();
         let identity = ClusterIdentity {
             kube_system_uid,
@@ -276,7 +277,6 @@ impl Activator {
             version,
             namespaces_count: namespaces.count,
             namespaces: namespaces.names,
-            kinds: discovery::chosen_kinds(&served, spec),
             token_keys_digest,
             authority_key_digest: server.authority_key_digest,
         };

@@ -297,7 +297,8 @@ impl Agent {
         let requests = AccountRequests::new(Arc::clone(&table), activators.clone(), request_settings, counts);
         let registry = background.registry();
         let health =
-            http_server::bind_health(&options, &counted, status.clone(), watched, (&requests, registry)).await?;
+            http_server::bind_health(&options, &counted, status.clone(), watched, (&requests, registry))
+                .await?;
         let metrics =
             http_server::bind_metrics(&options, &counted, table.clone(), counts_of_objects, registry).await?;
         let (requests_connection, sessions) = watch_channel::channel(None);

@@ -125,6 +125,9 @@ pub struct AgentSession {
     /// Process of that replica, as recorded in its Lease; sessions of an earlier process have ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<String>,
+    /// Whether the process streams objects of clusters; absent if the replica does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub streams_objects: Option<bool>,
 }
 
 /// Time for which the id of an agent that was disconnected on request is reserved for its process. Another process

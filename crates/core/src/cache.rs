@@ -10,6 +10,7 @@
 //! | [`kind_names`] | kinds as settings name them |
 //! | [`selection`] | the scopes of an account |
 //! | [`left_out`] | why a kind or an object is not cached, and which setting is the reason |
+//! | [`issues`] | what the condition `Caching` says is left out |
 //! | [`object_filter`] | which objects of a watched scope are cached |
 //! | [`synthetic`] | rows for what an account may not read |
 //! | [`native`], [`classes`] | Clouddriver's names and classes of kinds |
@@ -21,6 +22,7 @@
 pub mod classes;
 pub mod findings;
 pub mod fingerprints;
+pub mod issues;
 pub mod keys;
 pub mod kind_names;
 pub mod left_out;

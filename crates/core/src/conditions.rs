@@ -13,6 +13,11 @@ pub const CLUSTER_IDENTITY: &str = "ClusterIdentity";
 /// Type of the condition about an agent whose own file lists an account of this name, and which of the two counts.
 pub const LISTED_BY_AGENT: &str = "ListedByAgent";
 
+/// Type of the condition that says which agent streams the account's objects, and what is left out.
+pub const CACHING: &str = "Caching";
+/// Reason of [`CACHING`] while something that settings ask for is not in the tables.
+pub const LEFT_OUT: &str = "LeftOut";
+
 /// Reason while an account shall be ACTIVE and the leader does not know yet which agents are connected.
 pub const AWAITING_AGENTS: &str = "AwaitingAgents";
 
@@ -97,13 +102,13 @@ fn state_message(state: State) -> &'static str {
     }
 }
 
-/// The five standard conditions; `caching` is the agent that streams the account's objects. A condition's time
-/// changes only with its status.
+/// The five standard conditions; `caching` is the agent that streams the account's objects, and what is left out of
+/// them. A condition's time changes only with its status.
 pub fn standard_conditions(
     before: &[Condition],
     story: &ConditionSummary,
     agent_connected: bool,
-    caching: Option<&str>,
+    caching: Option<(&str, Option<&str>)>,
     generation: i64,
     now: &Time,
 ) -> Vec<Condition> {
@@ -111,10 +116,6 @@ pub fn standard_conditions(
         ("Connected", "an agent of the zone is connected")
     } else {
         ("NotConnected", "no agent of the zone is connected, or no zone has the account")
-    };
-    let (caching_reason, caching_message) = match caching {
-        Some(agent) => ("Assigned", format!("agent {agent} caches the account")),
-        None => ("NotAssigned", "no agent caches the account".to_owned()),
     };
     let one = |type_: &str, holds: bool, reason: &str, message: &str| {
         one(before, type_, if holds { "True" } else { "False" }, reason, message, generation, now)
@@ -124,8 +125,29 @@ pub fn standard_conditions(
         one("Reconciling", story.reconciling, &story.reason, &story.message),
         one("Stalled", story.stalled, &story.reason, &story.message),
         one("AgentConnected", agent_connected, agent_reason, agent_message),
-        one("Caching", caching.is_some(), caching_reason, &caching_message),
+        caching_condition(before, caching, generation, now),
     ]
+}
+
+/// The condition about the agent that streams the account's objects, and what is left out of them.
+pub fn caching_condition(
+    before: &[Condition],
+    caching: Option<(&str, Option<&str>)>,
+    generation: i64,
+    now: &Time,
+) -> Condition {
+    let (status, reason, message) = match caching {
+        Some((_, Some(left_out))) => ("True", LEFT_OUT, left_out.to_owned()),
+        Some((agent, None)) => ("True", "Assigned", format!("agent {agent} caches the account")),
+        None => ("False", "NotAssigned", "no agent caches the account".to_owned()),
+    };
+    one(before, CACHING, status, reason, &message, generation, now)
+}
+
+/// What the condition about the streaming agent says is left out; `None`: nothing.
+pub fn left_out(conditions: &[Condition]) -> Option<&str> {
+    let caching = find(conditions, CACHING).filter(|condition| condition.reason == LEFT_OUT);
+    caching.map(|condition| condition.message.as_str())
 }
 
 /// Returns the condition of a type.

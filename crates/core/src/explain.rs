@@ -20,7 +20,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::Serialize;
 
-use super::conditions::LISTED_BY_AGENT;
+use super::conditions::{LISTED_BY_AGENT, left_out};
 use super::failure::FailureClass;
 use super::lifecycle::{displayed_state, retry_is_unhandled};
 use super::{DesiredState, KubesvcAccount, KubesvcAccountStatus, KubesvcAgent, State};
@@ -141,10 +141,9 @@ pub fn explain(
         let then = "To end this, take the account out of the agent's file, or delete this object.";
         verdict = verdict.advise(format!("A second account of this name: {}. {then}", listed.message));
     }
-    if let Some(caching) = facts.condition("Caching").filter(|one| one.reason == "LeftOut") {
-        let text =
-            format!("Not all that is asked for is cached: {}. What is cached, and how far:", caching.message);
-        verdict = verdict.command(text, facts.plugin("cache"));
+    if let Some(left_out) = left_out(&facts.status.conditions) {
+        let cache = facts.plugin("cache");
+        verdict = verdict.advise(left_out_advice(left_out)).command("What is cached, and how far:", cache);
     }
     let status = &facts.status;
     let desired = match account.desired() {
@@ -170,6 +169,15 @@ pub fn explain(
         agents: agents::views(&facts),
         advice: verdict.advice,
     }
+}
+
+/// What to do about kinds that are not in the tables.
+fn left_out_advice(left_out: &str) -> String {
+    format!(
+        "Not in the tables of cached objects: {left_out}. Grant the account's credential list and watch on these kinds, \
+         or take them out of kinds of this account or out of kubesvc.cache.cacheKinds of the operator; the agent looks \
+         again every 30 s."
+    )
 }
 
 /// What is known about an account, read once.

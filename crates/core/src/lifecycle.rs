@@ -30,8 +30,8 @@ mod zone_reports;
 pub use cluster_identity::{is_another_cluster, mismatch, short};
 pub use facts::silence;
 pub use observation::{
-    AgentProcess, AgentReport, ClusterIdentity, CredentialFact, Fact, LifecyclePolicy, Observation, Offer,
-    Presence, Rival, RowFact, SessionEnding, SessionFact, Tick,
+    AgentProcess, AgentReport, CachingReport, ClusterIdentity, CredentialFact, Fact, LifecyclePolicy,
+    Observation, Offer, Presence, Rival, RowFact, SessionEnding, SessionFact, Tick,
 };
 pub use status_writer::{EventDraft, StatusWrite};
 pub use zone_reports::runs_in_another_cluster;

@@ -7,9 +7,11 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::cache::issues::condition_message;
+use super::conditions;
 use super::failure::{Failure, FailureClass, truncate};
-use super::lifecycle::{AgentReport, ClusterIdentity, Offer};
-use super::{GrantEpoch, GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
+use super::lifecycle::{AgentReport, CachingReport, ClusterIdentity, Offer};
+use super::{CachingEpoch, GrantEpoch, GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
 
 /// Maximum number of entries in an outbox; the rest waits.
 pub const MAX_ENTRIES: usize = 1000;
@@ -35,6 +37,8 @@ pub enum OutboxResult {
     Lost,
     /// The agent could reach the account's cluster.
     Offer,
+    /// What the agent leaves out of the account's objects, or that it cannot read any of them.
+    CacheIssue,
     /// A value of a later version of the operator that this version does not know.
     #[default]
     #[serde(other)]
@@ -49,7 +53,7 @@ pub struct OutboxEntry {
     /// UID of the account.
     #[schemars(length(min = 1, max = 64))]
     pub uid: String,
-    /// Epoch that the answer is for.
+    /// Epoch that the answer is for; of a CacheIssue, the epoch of `caching`.
     #[schemars(with = "i64")]
     pub epoch: GrantEpoch,
     /// The answer.
@@ -106,6 +110,8 @@ pub struct SessionReport<'a> {
     pub credential_mismatch: bool,
     /// Whether it could reach the account, and was the first of its zone at this replica to say so.
     pub offers: bool,
+    /// What it says of the objects that it streams.
+    pub caching: Option<&'a CachingReport>,
 }
 
 /// The entry that the account's status waits for from a session of this zone; `None` if it waits for none, or the
@@ -135,7 +141,7 @@ pub fn awaited(
             match report {
                 Some((epoch, report)) => OutboxEntry::of(account.uid(), epoch, &report),
                 None if mismatched => OutboxEntry::credential_mismatch(account.uid(), status.epoch),
-                None => return None,
+                None => cache_issue(account, &status, session_report.caching?)?,
             }
         }
     };
@@ -146,6 +152,26 @@ fn offered(account: &KubesvcAccount, session_report: SessionReport<'_>) -> Optio
     let round = account.probe_round().filter(|_| session_report.offers)?;
     let entry = OutboxEntry::new(account.uid(), account.status_or_default().epoch, OutboxResult::Offer);
     Some(OutboxEntry { generation: Some(account.generation()), round: Some(round), ..entry })
+}
+
+/// What the elected session says of the objects, if the account does not say so already.
+fn cache_issue(
+    account: &KubesvcAccount,
+    status: &KubesvcAccountStatus,
+    said: &CachingReport,
+) -> Option<OutboxEntry> {
+    let is_elected = status.caching.as_ref().is_some_and(|caching| caching.epoch == said.epoch)
+        && status.caching_agent().is_some();
+    let is_awaited = status.state() == State::Active
+        && is_elected
+        && (said.is_unreadable || !is_shown(account, said.left_out.as_deref()));
+    is_awaited.then(|| OutboxEntry::cache_issue(account.uid(), said))
+}
+
+/// Whether the account's condition says that this is left out.
+fn is_shown(account: &KubesvcAccount, left_out: Option<&str>) -> bool {
+    let shown = condition_message(&account.spec, left_out);
+    conditions::left_out(&account.status_or_default().conditions) == shown.as_deref()
 }
 
 /// Whether an account with an open grant waits for such a report. A FAILED account recovers through a session that
@@ -192,6 +218,22 @@ impl OutboxEntry {
         }
     }
 
+    /// The class says whether the cluster can be read, the reason what is left out.
+    fn cache_issue(uid: &str, said: &CachingReport) -> Self {
+        let class = said.is_unreadable.then(|| FailureClass::Unreachable.reason().to_owned());
+        let epoch = GrantEpoch(said.epoch.0);
+        Self { class, reason: said.left_out.clone(), ..Self::new(uid, epoch, OutboxResult::CacheIssue) }
+    }
+
+    /// What the session says of the objects that it streams; `None` if the entry is about something else.
+    pub fn caching_report(&self) -> Option<CachingReport> {
+        (self.result == OutboxResult::CacheIssue).then(|| CachingReport {
+            epoch: CachingEpoch(self.epoch.0),
+            left_out: self.reason.clone(),
+            is_unreadable: self.class.is_some(),
+        })
+    }
+
     /// A failure without a reason: not a report, but a question to the leader.
     fn credential_mismatch(uid: &str, epoch: GrantEpoch) -> Self {
         let class = Some(FailureClass::CredentialDiffers.reason().to_owned());
@@ -215,7 +257,7 @@ impl OutboxEntry {
             OutboxResult::Failed => AgentReport::Failed(self.failure()),
             OutboxResult::Lost => AgentReport::Lost(self.failure()),
             OutboxResult::Dropped => AgentReport::Dropped,
-            OutboxResult::Offer | OutboxResult::Unknown => return None,
+            OutboxResult::Offer | OutboxResult::CacheIssue | OutboxResult::Unknown => return None,
         };
         Some((self.epoch, report))
     }
@@ -244,8 +286,19 @@ impl OutboxEntry {
         match self.result {
             OutboxResult::Failed | OutboxResult::Lost => false,
             OutboxResult::Offer => !account.is_some_and(KubesvcAccount::needs_zone_probe),
+            OutboxResult::CacheIssue => {
+                // The leader may wait before it acts on what it read.
+                let is_old = |account| self.class.is_none() && is_shown(account, self.reason.as_deref());
+                account.is_none_or(is_old)
+            }
             OutboxResult::Held | OutboxResult::Dropped | OutboxResult::Unknown => true,
         }
+    }
+
+    /// Without its reason, a report of a differing credential would be read as a mismatch, and one of what is left out as
+    /// if nothing were; neither is so.
+    fn means_nothing_without_reason(&self) -> bool {
+        self.is_credential_mismatch().is_some() || self.result == OutboxResult::CacheIssue
     }
 
     fn is_detailed(&self) -> bool {
@@ -338,6 +391,7 @@ impl AnswerUrgency {
             OutboxResult::Held if stands => Self::StandingHeld,
             OutboxResult::Held => Self::Held,
             OutboxResult::Failed | OutboxResult::Lost if stands => Self::Standing,
+            OutboxResult::CacheIssue => Self::Standing,
             _ => Self::Failed,
         }
     }
@@ -352,8 +406,7 @@ pub fn packed(mut awaited: Vec<AwaitedEntry>, cursor: &PackingCursor) -> PackedO
     });
     let (mut packed, mut detailed, mut bytes) = (PackedOutbox::default(), 0, 0);
     for AwaitedEntry { mut entry, need } in awaited {
-        // Without its reason, a report of a differing credential would be read as a mismatch, which it is not.
-        if detailed == MAX_DETAILED && entry.is_credential_mismatch().is_none() {
+        if detailed == MAX_DETAILED && !entry.means_nothing_without_reason() {
             entry.reason = None;
         }
         let has_details = !entry.is_detailed() || detailed < MAX_DETAILED;

@@ -250,6 +250,7 @@ async fn register(
         protocol: PROTOCOL_VERSION,
         connected_since: session.connected_since(),
         cluster_uid: session.agent.cluster_uid.clone(),
+        streams_objects: session.agent.streams_objects,
         needs_accounts,
         admission: class,
     };

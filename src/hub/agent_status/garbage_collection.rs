@@ -318,6 +318,7 @@ fn fact(agent_id: &AgentId, zone: &str, approved: bool, since: Tick) -> SessionF
         offer: None,
         lists: Fact::Known(true),
         cluster_uid: String::new(),
+        caching: None,
     }
 }
 

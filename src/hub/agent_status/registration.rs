@@ -38,6 +38,8 @@ pub struct Registration {
     pub connected_since: Timestamp,
     /// uid of kube-system of the cluster that the agent runs in; empty if unknown.
     pub cluster_uid: String,
+    /// Whether the agent streams objects.
+    pub streams_objects: bool,
     /// Whether the zone has accounts that the agent does not hold. Such agents are registered first.
     pub needs_accounts: bool,
     /// Class of the agent at its hello. Returning agents are registered first.

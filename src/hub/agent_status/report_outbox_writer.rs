@@ -41,14 +41,18 @@ impl SessionSubscriber for DirtyOutboxes {
     fn session_event(&self, serial: u64, event: SessionEvent<'_>) {
         match event {
             SessionEvent::Stood { accounts, .. } if accounts.is_empty() => {}
-            SessionEvent::Stood { .. } | SessionEvent::AnswerChanged(_) | SessionEvent::Released(_) => {
-                self.0.wake(serial);
-            }
+            SessionEvent::Stood { .. }
+            | SessionEvent::AnswerChanged(_)
+            | SessionEvent::Released(_)
+            | SessionEvent::CachingReportChanged(_) => self.0.wake(serial),
             SessionEvent::OfferChanged(_, change) => {
                 self.0.wake(serial);
                 change.speaker.into_iter().for_each(|speaker| self.0.wake(speaker));
             }
-            SessionEvent::Ended { .. } | SessionEvent::Listed(_) | SessionEvent::ProblemsChanged => {}
+            SessionEvent::Ended { .. }
+            | SessionEvent::Listed(_)
+            | SessionEvent::ProblemsChanged
+            | SessionEvent::NamespacesWritten(_) => {}
         }
     }
 
@@ -194,6 +198,7 @@ fn outbox_of(status: &AgentStatus, session: &Session, cursor: &PackingCursor) ->
     let now = status.context.ticks.now();
     let late = silence(&session.agent.id);
     let mut entries = Vec::new();
+    let caching = session.caching_reports.lock().clone();
     for uid in session.uids() {
         let Some(account) = status.context.accounts.by_uid(&uid) else { continue };
         let ledger = session.ledger.lock();
@@ -208,6 +213,7 @@ fn outbox_of(status: &AgentStatus, session: &Session, cursor: &PackingCursor) ->
             overdue: overdue.then_some(&late),
             credential_mismatch: ledger.has_credential_mismatch(&uid, account.status_or_default().epoch),
             offers: false,
+            caching: caching.get(uid.as_str()),
         };
         entries.extend(awaited(&account, &session.agent.zone, said));
     }

@@ -33,7 +33,9 @@ pub(crate) struct DirtySummaries(Arc<WorkQueue<u64>>);
 impl SessionSubscriber for DirtySummaries {
     fn session_event(&self, serial: u64, event: SessionEvent<'_>) {
         match event {
-            SessionEvent::OfferChanged(..) => {}
+            SessionEvent::OfferChanged(..)
+            | SessionEvent::CachingReportChanged(_)
+            | SessionEvent::NamespacesWritten(_) => {}
             SessionEvent::Stood { .. }
             | SessionEvent::Ended { .. }
             | SessionEvent::AnswerChanged(_)

@@ -7,6 +7,7 @@
 
 mod accepted_batch;
 mod effects;
+mod problems;
 #[cfg(test)]
 mod tests;
 
@@ -22,11 +23,12 @@ use kubesvc_store::{FenceCheck, StoredProgress};
 
 use super::batch_check;
 use super::resume::{self, StoredScopes};
-use super::scopes::DeclaredScopes;
+use super::scopes::{self, DeclaredScopes};
 use super::transaction_batching::LaneId;
 
 pub(crate) use accepted_batch::{AcceptedBatch, AcceptedEvent, AcceptedScopeChange};
 pub(crate) use effects::{Assignment, DeliveryError, DeliveryState, Effect};
+use problems::Problems;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -54,6 +56,8 @@ struct Outstanding {
     added: Vec<u32>,
     sync_starts: Vec<(u32, String)>,
     synced: Vec<u32>,
+    /// Whether it changes which Namespaces the account has.
+    has_namespaces: bool,
 }
 
 /// One account on one stream, under one epoch.
@@ -70,6 +74,8 @@ pub(crate) struct AccountDelivery {
     /// Scopes without a checkpoint.
     unsynced: HashSet<u32>,
     outstanding: VecDeque<Outstanding>,
+    /// Why kinds are not read.
+    problems: Problems,
 }
 
 impl AccountDelivery {
@@ -84,6 +90,7 @@ impl AccountDelivery {
             listing: HashMap::new(),
             unsynced: HashSet::new(),
             outstanding: VecDeque::new(),
+            problems: Problems::default(),
         }
     }
 
@@ -179,8 +186,16 @@ impl AccountDelivery {
         superseded: Reason,
     ) -> Vec<Effect> {
         match (added, self.phase, stored) {
-            (None, Phase::Resuming, StoredProgress::Stands { committed, scopes }) => {
-                self.resume(*committed, &StoredScopes::new(&self.uid.clone(), scopes), now_ms)
+            (None, Phase::Resuming, StoredProgress::Stands { committed, scopes: stored }) => {
+                self.problems = Problems::stored(&self.uid, stored, &self.scopes);
+                let mut effects =
+                    self.resume(*committed, &StoredScopes::new(&self.uid.clone(), stored), now_ms);
+                effects.extend(self.report());
+                // They may have been written by another replica.
+                let has_namespaces = self.scopes.keys().into_iter().any(scopes::has_namespaces)
+                    || stored.iter().any(|stored| scopes::has_namespaces(&stored.key));
+                effects.extend(has_namespaces.then_some(Effect::NamespacesWritten));
+                effects
             }
             // The fence fell after it was raised; whoever raises fences finds out.
             (None, Phase::Resuming, StoredProgress::Lower(_)) => {
@@ -261,9 +276,19 @@ impl AccountDelivery {
             added: accepted.added,
             sync_starts: accepted.sync_starts,
             synced: accepted.synced,
+            has_namespaces: accepted.has_namespaces,
         });
         self.phase = Phase::Flowing { received: accepted.batch.seq, committed };
-        Ok(vec![Effect::Queue(Box::new(accepted.batch))])
+        let mut effects = vec![Effect::Queue(Box::new(accepted.batch))];
+        if accepted.has_problems {
+            effects.extend(self.report());
+        }
+        Ok(effects)
+    }
+
+    /// What the account is to say of what is left out, as far as it is known.
+    fn report(&self) -> Option<Effect> {
+        self.problems.report(self.epoch, &self.scopes).map(Effect::Report)
     }
 
     /// Handles that the agent sends nothing more.
@@ -298,9 +323,10 @@ impl AccountDelivery {
     fn committed(&mut self, seq: i64) -> Vec<Effect> {
         let ack = Ack { fence: Some(self.fence()), seq: to_wire(seq) };
         let mut effects = vec![Effect::Send(Frame::Ack(ack))];
-        let (mut bytes, mut added) = (0, Vec::new());
+        let (mut bytes, mut added, mut has_namespaces) = (0, Vec::new(), false);
         while let Some(batch) = self.outstanding.pop_front_if(|batch| batch.seq <= seq) {
             bytes += batch.bytes;
+            has_namespaces |= batch.has_namespaces;
             added.extend(batch.added);
             for (scope_id, sync_key) in batch.sync_starts {
                 self.unsynced.insert(scope_id);
@@ -316,6 +342,7 @@ impl AccountDelivery {
             }
         }
         effects.insert(1, Effect::Release(bytes));
+        effects.extend(has_namespaces.then_some(Effect::NamespacesWritten));
         match &mut self.phase {
             Phase::Flowing { committed, .. } => *committed = seq.max(*committed),
             Phase::Ended { committed } => {

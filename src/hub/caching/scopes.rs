@@ -59,6 +59,11 @@ impl PartialEq for DeclaredScope {
     }
 }
 
+/// Whether the objects of a scope are Namespaces.
+pub(crate) fn has_namespaces(key: &ScopeKey) -> bool {
+    key.group.is_empty() && key.kind == "Namespace"
+}
+
 impl DeclaredScope {
     fn new(declaration: ScopeDeclaration) -> Result<Self, ScopeError> {
         let ScopeDeclaration { scope_id: id, scope, shape, filter } = declaration;
@@ -125,6 +130,11 @@ impl DeclaredScopes {
         let mut all: Vec<_> = self.by_id.values().cloned().collect();
         all.sort_unstable_by_key(|scope| scope.id);
         all
+    }
+
+    /// What is watched.
+    pub(crate) fn keys(&self) -> HashSet<&ScopeKey> {
+        self.by_id.values().map(|scope| &scope.key).collect()
     }
 
     /// Number of scopes.

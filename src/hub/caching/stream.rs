@@ -26,7 +26,9 @@ use super::progress_reads::{BasisRead, ProgressRead, Read, Reads};
 use super::stream_delivery::{AccountEffects, StreamDelivery};
 use super::transaction_batching::LaneId;
 use super::{Caching, LaneOutcome, Mail, Mailbox, Sink};
+use crate::hub::sessions::events::SessionEvent;
 use crate::hub::sessions::session::Session;
+use kubesvc_core::lifecycle::CachingReport;
 use kubesvc_core::wire::events::cache_down::Frame;
 use kubesvc_core::wire::events::cache_up;
 use kubesvc_core::wire::events::closed::Reason;
@@ -40,6 +42,8 @@ const TICK_INTERVAL: Duration = Duration::from_secs(1);
 const FRAME_SEND_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for the last frame to be sent.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time for which what is left out must stay the same before it is shown: after Resume, it arrives piece by piece.
+const REPORT_DELAY: Duration = Duration::from_secs(2);
 
 /// Runs a stream from its first frame to its end.
 pub(super) async fn run(caching: Arc<Caching>, mut inbound: Streaming<CacheUp>, sink: Sink) {
@@ -74,6 +78,8 @@ struct CachingStream {
     reads: Reads,
     /// Accounts of the lanes that are open at their shards.
     lanes: HashMap<LaneId, Arc<str>>,
+    /// What is left out of accounts, with the time since which it is so, until it is shown.
+    reports: HashMap<Arc<str>, (CachingReport, Instant)>,
     /// Bytes that are not committed yet.
     pending: u64,
     /// Accounts by state, as they are counted.
@@ -95,6 +101,7 @@ impl CachingStream {
         };
         if let Some((_, former)) = former {
             former.cancel();
+            session.caching_reports.lock().clear();
         }
         info!(agentId = session.agent.id.as_str(), "stream of objects opened");
         let mut ticks = interval(TICK_INTERVAL);
@@ -109,6 +116,7 @@ impl CachingStream {
             superseded,
             delivery: StreamDelivery::default(),
             lanes: HashMap::new(),
+            reports: HashMap::new(),
             pending: 0,
             counted: [0; STATES.len()],
             ticks,
@@ -247,7 +255,23 @@ impl CachingStream {
             return Err(StreamEnd::closed(Reason::Overloaded, message));
         }
         self.count_accounts();
+        self.show_reports();
         self.check_assignments()
+    }
+
+    /// Shows what is left out of accounts, once it has settled.
+    fn show_reports(&mut self) {
+        let settled = self.reports.extract_if(|_, (_, since)| since.elapsed() >= REPORT_DELAY);
+        for (uid, (report, _)) in settled.collect::<Vec<_>>() {
+            let before = self.session.caching_reports.lock().insert(Arc::clone(&uid), report.clone());
+            if before.as_ref() != Some(&report) {
+                self.publish(SessionEvent::CachingReportChanged(&uid));
+            }
+        }
+    }
+
+    fn publish(&self, event: SessionEvent<'_>) {
+        self.caching.sessions.publish(&self.session, event);
     }
 
     fn check_assignments(&mut self) -> Result<(), StreamEnd> {
@@ -273,6 +297,7 @@ impl CachingStream {
                 }
                 Effect::CloseLane(lane) => {
                     self.lanes.remove(&lane);
+                    self.forget_report(uid);
                     self.caching.shard(uid).close_lane(lane);
                     self.reads.drop_lane(lane);
                 }
@@ -294,12 +319,25 @@ impl CachingStream {
                         self.reads.read_basis(basis);
                     }
                 }
+                Effect::Report(report) => {
+                    let is_same = self.reports.get(uid).is_some_and(|(waiting, _)| *waiting == report);
+                    if !is_same {
+                        self.reports.insert(Arc::clone(uid), (report, Instant::now()));
+                    }
+                }
+                Effect::NamespacesWritten => self.publish(SessionEvent::NamespacesWritten(uid)),
                 Effect::CountRewind => {
                     self.caching.metrics.rewinds.inc();
                 }
             }
         }
         Ok(())
+    }
+
+    /// Forgets what is left out of an account that is not streamed at present; its object keeps what it says.
+    fn forget_report(&mut self, uid: &str) {
+        self.reports.remove(uid);
+        self.session.caching_reports.lock().remove(uid);
     }
 
     fn send(&mut self, frame: Frame) -> Result<(), StreamEnd> {
@@ -339,6 +377,8 @@ impl Drop for CachingStream {
             streams.mailboxes.remove(&self.id);
             if streams.by_session.get(&self.session.id).is_some_and(|(id, _)| *id == self.id) {
                 streams.by_session.remove(&self.session.id);
+                // Without a stream, the accounts' objects keep what they say.
+                self.session.caching_reports.lock().clear();
             }
         }
         self.caching.credit.lock().close(self.id);

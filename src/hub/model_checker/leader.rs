@@ -134,6 +134,7 @@ impl ModelWorld {
             rival: None,
             listed_by: Fact::Known(None),
             name_is_held: false,
+            left_out_written: None,
         };
         decide(&observation).action
     }
@@ -298,5 +299,6 @@ fn fact(agent_id: &str, zone: &str, presence: Presence) -> SessionFact {
         offer: None,
         lists: Fact::Unknown,
         cluster_uid: String::new(),
+        caching: None,
     }
 }

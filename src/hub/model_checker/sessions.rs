@@ -104,6 +104,7 @@ impl ModelWorld {
             protocol: 1,
             connected_since: Timestamp::UNIX_EPOCH,
             cluster_uid: String::new(),
+            streams_objects: true,
             needs_accounts: false,
             admission: AdmissionClass::Returning,
         };

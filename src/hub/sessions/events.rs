@@ -30,6 +30,10 @@ pub(crate) enum SessionEvent<'e> {
     AnswerChanged(&'e str),
     /// The account left the session's ledger.
     Released(&'e str),
+    /// What the session says of the objects that it streams of an account changed.
+    CachingReportChanged(&'e str),
+    /// Namespaces of the account that the session streams were written, or how they are written changed.
+    NamespacesWritten(&'e str),
     /// The agent sent a different list of its own accounts. Carries the static accounts of its zone.
     Listed(&'e [String]),
     /// The problems reported in the agent's conditions may have changed.
@@ -83,10 +87,15 @@ impl SessionSubscriber for LeaderWakes {
             SessionEvent::Ended { accounts, affected } => {
                 self.0.wake_all(accounts.iter().chain(affected).cloned());
             }
-            SessionEvent::AnswerChanged(uid) => self.0.wake(uid.to_owned()),
+            SessionEvent::AnswerChanged(uid) | SessionEvent::CachingReportChanged(uid) => {
+                self.0.wake(uid.to_owned());
+            }
             SessionEvent::Listed(accounts) => self.0.wake_all(accounts.iter().cloned()),
             SessionEvent::OfferChanged(uid, change) if change.matters => self.0.wake(uid.to_owned()),
-            SessionEvent::Released(_) | SessionEvent::ProblemsChanged | SessionEvent::OfferChanged(..) => {}
+            SessionEvent::Released(_)
+            | SessionEvent::ProblemsChanged
+            | SessionEvent::OfferChanged(..)
+            | SessionEvent::NamespacesWritten(_) => {}
         }
     }
 }
@@ -136,6 +145,8 @@ mod tests {
         let had = ["had".to_owned()];
         assert_eq!(woken(SessionEvent::Ended { accounts: &had, affected: &unplaced }), ["had", "anywhere"]);
         assert_eq!(woken(SessionEvent::AnswerChanged("u")), ["u"]);
+        assert_eq!(woken(SessionEvent::CachingReportChanged("u")), ["u"]);
+        assert!(woken(SessionEvent::NamespacesWritten("u")).is_empty());
         assert_eq!(woken(SessionEvent::Listed(&had)), ["had"]);
         let offers = |matters| SessionEvent::OfferChanged("u", OfferChange { matters, speaker: None });
         assert_eq!(woken(offers(true)), ["u"]);

@@ -9,6 +9,7 @@ pub(crate) mod session_loop;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,9 @@ use crate::hub::sessions::mass_delete_guard::MissingAccountState;
 use crate::hub::static_accounts::OwnAccounts;
 use crate::hub::table_writers::caching_commands::CachingCommands;
 use crate::hub::zone_probes::probe::SessionProbes;
-use kubesvc_core::lifecycle::{AgentProcess, AgentReport, Fact, Offer, Presence, SessionFact, Tick};
+use kubesvc_core::lifecycle::{
+    AgentProcess, AgentReport, CachingReport, Fact, Offer, Presence, SessionFact, Tick,
+};
 use kubesvc_core::{AgentId, BootId, GrantEpoch, SessionId};
 use kubesvc_runtime::work_queue::WorkQueue;
 use lifetime::Lifetime;
@@ -77,6 +80,8 @@ pub(crate) struct Session {
     pub(crate) missing_accounts: Mutex<HashMap<String, MissingAccountState>>,
     /// Commands to stream an account's objects, as sent to the agent.
     pub(crate) cached: Mutex<CachingCommands>,
+    /// What the agent says of the objects that it streams, by uid of the account.
+    pub(crate) caching_reports: Mutex<HashMap<Arc<str>, CachingReport>>,
     /// Zone probes of this session.
     pub(crate) zone_probes: Mutex<SessionProbes>,
     pub(crate) own: OwnAccounts,
@@ -111,6 +116,7 @@ impl Session {
             ledger: Mutex::new(Ledger::new(tick)),
             missing_accounts: Mutex::default(),
             cached: Mutex::default(),
+            caching_reports: Mutex::default(),
             zone_probes: Mutex::default(),
             own: OwnAccounts::default(),
         }
@@ -120,6 +126,7 @@ impl Session {
         AgentProcess {
             boot_id: self.agent.boot_id.clone(),
             since: self.times.since,
+            streams_objects: Some(self.agent.streams_objects),
             ..AgentProcess::default()
         }
     }
@@ -165,6 +172,7 @@ impl Session {
             offer: None,
             lists: Fact::Unknown,
             cluster_uid: self.agent.cluster_uid.clone(),
+            caching: self.caching_reports.lock().get(uid).cloned(),
         }
     }
 
@@ -181,6 +189,7 @@ impl Session {
             offer,
             lists: Fact::Unknown,
             cluster_uid: self.agent.cluster_uid.clone(),
+            caching: None,
         }
     }
 

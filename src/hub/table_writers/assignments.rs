@@ -102,7 +102,11 @@ impl SessionSubscriber for DirtyAssignments {
             SessionEvent::AnswerChanged(uid) | SessionEvent::Released(uid) => {
                 self.0.wake((serial, uid.to_owned()));
             }
-            SessionEvent::Listed(_) | SessionEvent::ProblemsChanged | SessionEvent::OfferChanged(..) => {}
+            SessionEvent::Listed(_)
+            | SessionEvent::ProblemsChanged
+            | SessionEvent::OfferChanged(..)
+            | SessionEvent::CachingReportChanged(_)
+            | SessionEvent::NamespacesWritten(_) => {}
         }
     }
 

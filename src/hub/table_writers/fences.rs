@@ -79,7 +79,9 @@ impl SessionSubscriber for DirtyFences {
             SessionEvent::Ended { .. }
             | SessionEvent::Listed(_)
             | SessionEvent::ProblemsChanged
-            | SessionEvent::OfferChanged(..) => {}
+            | SessionEvent::OfferChanged(..)
+            | SessionEvent::CachingReportChanged(_)
+            | SessionEvent::NamespacesWritten(_) => {}
         }
     }
 

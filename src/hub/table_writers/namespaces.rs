@@ -4,7 +4,7 @@
 //! All pending lists share a transaction. They use the connection that writes rows; a transaction for each list would
 //! delay the rows that activations wait for.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +41,8 @@ struct Lists {
     /// Size of each list of a static account, in bytes.
     static_bytes: HashMap<String, usize>,
     all_static_bytes: usize,
+    /// Accounts whose list follows their cached objects. What agents report of them does not count.
+    cached: HashSet<String>,
 }
 
 /// The lists of static accounts have reached their maximum size.
@@ -74,6 +76,11 @@ impl Lists {
         Ok(true)
     }
 
+    fn forget(&mut self, uid: &str) {
+        self.cached.remove(uid);
+        self.remove(uid);
+    }
+
     fn remove(&mut self, uid: &str) {
         self.of_accounts.remove(uid);
         self.all_static_bytes -= self.static_bytes.remove(uid).unwrap_or_default();
@@ -86,31 +93,62 @@ impl Lists {
 pub(crate) struct NamespaceLists {
     lists: Mutex<Lists>,
     dirty: Arc<WorkQueue<String>>,
+    /// Accounts whose cached Namespaces changed.
+    pub(super) cached: Arc<WorkQueue<String>>,
 }
 
 impl NamespaceLists {
+    /// Lets the list of an account be what agents report, from the next report on.
+    pub(super) fn unfollow(&self, uid: &str) {
+        self.lists.lock().cached.remove(uid);
+    }
+
     fn get(&self, uid: &str) -> Option<Vec<String>> {
         self.lists.lock().get(uid).map(|names| names.to_vec())
     }
 }
 
 impl SessionSubscriber for NamespaceLists {
-    fn session_event(&self, _serial: u64, _event: SessionEvent<'_>) {}
+    fn session_event(&self, _serial: u64, event: SessionEvent<'_>) {
+        if let SessionEvent::NamespacesWritten(uid) = event {
+            self.cached.wake(uid.to_owned());
+        }
+    }
 
     fn account_orphaned(&self, uid: &str) {
-        self.lists.lock().remove(uid);
+        self.lists.lock().forget(uid);
     }
 }
 
 impl TableWriters {
     /// Stores the namespaces that an agent reported for an account.
     pub(crate) fn record_namespaces(&self, uid: &str, namespaces: Vec<String>) {
+        if !self.wakes.namespaces.lists.lock().cached.contains(uid) {
+            self.put_namespaces(uid, namespaces, true);
+        }
+    }
+
+    /// Stores the namespaces that an agent reported for an account, to be written in a while if nothing better is known
+    /// by then.
+    pub(crate) fn record_old_namespaces(&self, uid: &str, namespaces: Vec<String>) {
+        if !self.wakes.namespaces.lists.lock().cached.contains(uid) {
+            self.put_namespaces(uid, namespaces, false);
+        }
+    }
+
+    /// Stores the namespaces of an account according to its cached objects.
+    pub(super) fn follow_cached_namespaces(&self, uid: &str, namespaces: Vec<String>) {
+        self.wakes.namespaces.lists.lock().cached.insert(uid.to_owned());
+        self.put_namespaces(uid, namespaces, true);
+    }
+
+    fn put_namespaces(&self, uid: &str, namespaces: Vec<String>, is_due: bool) {
         let is_static = self.context.accounts.by_uid(uid).is_some_and(|account| account.is_static());
         let pending = &self.wakes.namespaces;
         let put = pending.lists.lock().put(uid, namespaces, is_static);
         match put {
-            Ok(true) => pending.dirty.wake(uid.to_owned()),
-            Ok(false) => {}
+            Ok(true) if is_due => pending.dirty.wake(uid.to_owned()),
+            Ok(_) => {}
             Err(ListsTooLong) => {
                 self.context.metrics.ignore("namespaces_room");
                 if self.context.may_log("namespaces_room", None) {
@@ -215,7 +253,7 @@ impl ListWriter {
     /// Writes the lists of these accounts. Without any, marks the next lists to be rewritten.
     async fn apply(self: Arc<Self>, uids: Vec<String>) -> Outcome<String> {
         if uids.is_empty() {
-            let NamespaceLists { lists, dirty } = &*self.tables.wakes.namespaces;
+            let NamespaceLists { lists, dirty, .. } = &*self.tables.wakes.namespaces;
             let all = lists.lock().uids();
             dirty.wake_all(next_after(all, &mut self.last_rewritten.lock()));
             return Outcome::Unchanged;
@@ -245,6 +283,9 @@ async fn write(tables: &TableWriters, uids: &[String]) -> UnwrittenLists {
     let (mut missed, mut lists, mut bytes) = (UnwrittenLists::default(), Vec::new(), 0);
     for uid in uids {
         let Some(namespaces) = tables.namespaces(uid) else { continue };
+        if tables.is_listed_elsewhere(uid) {
+            continue;
+        }
         bytes += namespaces.iter().map(String::len).sum::<usize>();
         lists.push(NamespaceList { uid: uid.clone(), namespaces });
         if bytes >= MAX_BYTES_PER_WRITE || lists.len() >= MAX_LISTS_PER_WRITE {

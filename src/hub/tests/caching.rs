@@ -2,6 +2,7 @@
 
 mod bad_frames;
 mod fake_cache;
+mod left_out;
 mod rows;
 
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! A target cluster of an account: an API server and a user.
 
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::ServiceAccount;
-use kube::api::PostParams;
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use kube::api::{Api, PostParams};
 use serde_json::json;
 
 use super::{World, rights};
@@ -41,6 +41,34 @@ impl World {
             server: self.plane.server_url(),
             authority: self.plane.ca_pem(),
         }
+    }
+
+    /// Like [`World::cluster`], but the user may read these resources alone.
+    pub(crate) async fn cluster_with_rights(&self, user: &str, resources: &[&str]) -> Cluster {
+        let cluster = self.cluster_without_rights(user).await;
+        self.may_read(user, resources).await;
+        let name = format!("{}-{user}", self.namespace());
+        let account = format!("system:serviceaccount:{}:{user}", self.namespace());
+        rights::bind_everywhere(&self.client, &name, &account).await;
+        cluster
+    }
+
+    /// Changes what a user of [`World::cluster_with_rights`] may read.
+    pub(crate) async fn may_read(&self, user: &str, resources: &[&str]) {
+        let name = format!("{}-{user}", self.namespace());
+        let rule = json!([{"apiGroups": ["*"], "resources": resources, "verbs": ["get", "list", "watch"]}]);
+        rights::write_role(&self.client, &name, serde_json::from_value(rule).expect("a fixed rule")).await;
+    }
+
+    /// Creates a namespace in the cluster; its name begins with that of the world's own namespace.
+    pub(crate) async fn add_namespace(&self, suffix: &str) -> String {
+        let mut namespace = Namespace::default();
+        let name = format!("{}-{suffix}", self.namespace());
+        namespace.metadata.name = Some(name.clone());
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let created = namespaces.create(&PostParams::default(), &namespace).await;
+        must(created.map_err(|e| format!("{name}: {e}")));
+        name
     }
 
     /// Allows a user of the control plane to read everything, under a role whose name ends in `suffix`.

@@ -26,13 +26,14 @@ use crate::watch::{ReaderContext, ReaderInput, ScopeReader, ScopeStart, ScopeTim
 use crate::watch_registry::RegisteredWatch;
 use crate::wire_failure::after_send;
 use kubesvc_core::cache::fingerprints;
+use kubesvc_core::cache::left_out::LeftOut;
 use kubesvc_core::cache::object_filter::ObjectFilter;
 use kubesvc_core::cache::rules::{AccountRules, OperatorRules};
 use kubesvc_core::cache::selection::{SelectedScope, ServedKind, select};
 use kubesvc_core::cache::synthetic::{SyntheticObject, SyntheticScope, synthetic_objects};
 use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::common::{Failure, Scope};
-use kubesvc_core::wire::events::ScopeDeclaration;
+use kubesvc_core::wire::events::{ScopeDeclaration, ScopeProblem};
 use kubesvc_runtime::telemetry::errors::chain;
 
 /// Interval between looks at what the cluster serves.
@@ -41,6 +42,8 @@ const DISCOVERY_INTERVAL: Duration = Duration::from_secs(30);
 const MIN_DISCOVERY_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum number of inputs that wait for a reader. It has one basis at a time, and is told little else.
 const MAX_READER_INPUTS: usize = 8;
+/// Maximum number of kinds that the hub is told are left out.
+const MAX_KINDS_LEFT_OUT: usize = 1_000;
 
 /// What an account is told.
 #[derive(Debug)]
@@ -263,7 +266,25 @@ impl CachedAccount {
             (selected.key().to_string(), WatchedScope { selected, shape, filter, synthetic })
         });
         let commands = self.declare(wanted.chain(synthetic).collect());
+        self.tell_left_out(&selection.left_out);
         commands.into_iter().for_each(|command| self.execute(command));
+    }
+
+    /// Tells the delivery which kinds are not watched although a setting asks for them.
+    fn tell_left_out(&self, left_out: &[LeftOut]) {
+        let unexpected = left_out.iter().filter(|one| !one.is_expected()).take(MAX_KINDS_LEFT_OUT);
+        let kinds = unexpected.map(|one| {
+            let (kind, group) = one.kind.split_once('.').unwrap_or((&one.kind, ""));
+            let scope = Scope { kind: kind.to_owned(), group: group.to_owned(), ..Scope::default() };
+            let failure = Some(after_send(Class::Discovery, one.reason()));
+            (one.kind.clone(), ScopeProblem { scope: Some(scope), failure })
+        });
+        let kinds = kinds.collect();
+        self.shared.change(|stream, _| {
+            if let Some((delivery, memory)) = stream.account(&self.account.account.uid) {
+                delivery.left_out(kinds, memory);
+            }
+        });
     }
 
     /// Tells the delivery which scopes have come, changed and gone.

@@ -9,10 +9,8 @@ use tempfile::TempDir;
 use super::*;
 use crate::cluster::Limits;
 use crate::cluster::tests::test_server::{Authority, Reply, TestServer, json, kubeconfig};
-use kubesvc_core::wire::ops::DiscoveredKind;
 use kubesvc_core::wire::ops::account_spec::Credential;
 
-mod kinds;
 mod owned;
 
 fn activator(folders: Vec<PathBuf>) -> Activator {
@@ -72,11 +70,6 @@ fn good(path: &str) -> Reply {
     }
 }
 
-fn kind<'a>(identity: &'a ClusterIdentity, name: &str) -> &'a DiscoveredKind {
-    let named = |kind: &&DiscoveredKind| kind.scope.as_ref().is_some_and(|scope| scope.kind == name);
-    identity.kinds.iter().find(named).expect("a kind of this name")
-}
-
 #[tokio::test]
 async fn a_good_cluster_is_reported_in_full() {
     let (server, result) = at_server(|_| {}, good).await;
@@ -87,12 +80,6 @@ async fn a_good_cluster_is_reported_in_full() {
     assert_eq!(identity.cert_fingerprint.len(), 32 * 3 - 1);
     assert_eq!(identity.namespaces, ["one", "two", "three"]);
     assert_eq!(identity.namespaces_count, 3);
-    assert_eq!(identity.kinds.len(), 12);
-    assert_eq!(kind(&identity, "Pod").reason, "");
-    let deployment = kind(&identity, "Deployment");
-    assert_eq!(deployment.scope.as_ref().map(|scope| scope.version.as_str()), Some("v1"));
-    assert!(deployment.listable && deployment.watchable);
-    assert_eq!(kind(&identity, "CronJob").reason, "the cluster does not serve it");
 }
 
 #[tokio::test]

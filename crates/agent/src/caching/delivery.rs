@@ -228,6 +228,10 @@ pub struct AccountDelivery {
     first_scope_id: u32,
     readers: BTreeMap<ReaderId, u32>,
     unacked: VecDeque<UnackedBatch>,
+    /// Why scopes are not read and kinds not watched, by number. Each stream is told anew.
+    problems: BTreeMap<u32, ScopeProblem>,
+    /// Numbers of kinds that are not watched, each as `Kind.group`.
+    left_out: BTreeMap<String, u32>,
     /// The batch that the first unacknowledged one follows.
     acked: u64,
     /// The last batch of the chain.
@@ -263,6 +267,8 @@ impl AccountDelivery {
             first_scope_id: numbers.scope.saturating_add(1),
             readers: BTreeMap::new(),
             unacked: VecDeque::new(),
+            problems: BTreeMap::new(),
+            left_out: BTreeMap::new(),
             acked: 0,
             head: 0,
             stage: Stage::Detached,

@@ -106,7 +106,7 @@ impl OperatorRules {
     }
 
     /// The place of a kind among those that are chosen, `None` if it is not. What is omitted is not looked at.
-    pub(super) fn place(&self, group: &str, kind: &str) -> Option<usize> {
+    pub fn place(&self, group: &str, kind: &str) -> Option<usize> {
         match &self.chosen {
             ChosenKinds::Named(names) => names.first(group, kind),
             ChosenKinds::Documented => {

@@ -308,6 +308,20 @@ fn an_account_that_an_agent_lists_too_says_which_agent_and_which_of_the_two_coun
 }
 
 #[test]
+fn an_account_that_leaves_kinds_out_says_which_and_what_to_do() {
+    let mut account = in_state(pinned("east"), State::Active, GrantPhase::Open);
+    let status = account.status.as_mut().expect("a status");
+    let left_out = "Secret: the credential may not list and watch it";
+    let caching = conditions::caching_condition(&[], Some(("a-1", Some(left_out))), 1, &Time(at(-60)));
+    status.conditions.retain(|condition| condition.type_ != conditions::CACHING);
+    status.conditions.push(caching);
+    let explanation = explain(&account, Some(&[]), now());
+    assert_says(&explanation, left_out);
+    assert_says(&explanation, "Grant the account's credential list and watch");
+    assert!(explanation.ready);
+}
+
+#[test]
 fn a_duplicate_and_a_foreign_row_say_what_holds_the_name() {
     let mut account = failed(plain(), FailureClass::DuplicateName, true);
     let holder = |namespace: &str| Some(NameHolder { namespace: namespace.to_owned(), name: "a".to_owned() });

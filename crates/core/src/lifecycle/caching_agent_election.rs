@@ -6,9 +6,10 @@
 //! - 2 ticks after a goodbye, 10 after its stream was cut, 60 after its replica was lost or ended, unless it is back
 //!   by then; if another process of the same agent is back, that one is elected as soon as it holds the account;
 //! - immediately if it reports that it no longer holds the account, or is no longer approved;
+//! - immediately if it has not been able to read the cluster for 60 s, and another agent holds the account;
 //! - immediately if someone requests an election.
 //!
-//! Among the agents that hold the account, the one that streams the fewest accounts is elected. Ties go to the least
+//! An agent that does not stream objects is not elected. Among the agents that hold the account, the one that streams the fewest accounts is elected. Ties go to the least
 //! digest of the account's uid and the agent's id, so that accounts that start together are spread.
 
 use std::cmp::Reverse;
@@ -31,7 +32,7 @@ enum Holding {
     Perhaps,
     /// The session has reported nothing for this epoch yet.
     NotYet,
-    /// The session failed, lost or dropped it, reached another cluster, or is not approved.
+    /// The session failed, lost or dropped it, reached another cluster, is not approved, or streams nothing.
     No,
 }
 
@@ -50,6 +51,8 @@ struct CachingCandidate<'a> {
     ending: SessionEnding,
     /// Whether it holds the account.
     holds: Holding,
+    /// Whether it was elected, and has not been able to read the cluster since.
+    is_unreadable: bool,
     /// Number of accounts whose objects the agent streams.
     load: usize,
 }
@@ -104,6 +107,7 @@ fn elect<'a>(election: &Election<'_, 'a>) -> ElectionOutcome<'a> {
         Some(candidate) if candidate.presence == Presence::Connected => {
             match (candidate.boot_id == boot, candidate.holds) {
                 (_, Holding::No) => election.now,
+                (true, _) if candidate.is_unreadable => election.now,
                 (true, _) => return ElectionOutcome::Stays,
                 (false, Holding::Yes | Holding::Perhaps) => {
                     return ElectionOutcome::Goes(candidate.agent_id, candidate.boot_id);
@@ -202,12 +206,13 @@ fn candidate<'a>(facts: &Facts<'_>, session: &'a SessionFact) -> CachingCandidat
         since: session.process.since,
         ending: session.process.ending,
         holds: holding(facts, session),
+        is_unreadable: facts.caching_report_of(session).is_some_and(|report| report.is_unreadable),
         load: session.process.load,
     }
 }
 
 fn holding(facts: &Facts<'_>, session: &SessionFact) -> Holding {
-    if !session.approved || !facts.may_be_sent(session) {
+    if !session.approved || !facts.may_be_sent(session) || session.process.streams_objects == Some(false) {
         return Holding::No;
     }
     match &session.report {

@@ -4,10 +4,11 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::observation::{Fact, Observation, Presence, SessionFact, Tick};
+use super::observation::{CachingReport, Fact, Observation, Presence, SessionFact, Tick};
 use super::retry_schedule;
 use super::zone_choice::{self, ZoneChoice};
 use super::zone_reports::{self, Blocker, RevokeProgress, ZoneReports};
+use crate::cache::issues;
 use crate::conditions::{self, LISTED_BY_AGENT};
 use crate::failure::{Failure, FailureClass};
 use crate::ids::AgentId;
@@ -17,6 +18,8 @@ use crate::{DesiredState, GrantPhase, KubesvcAccountStatus, ListingAgent, State}
 const MAX_BACKLOG_TICKS: Tick = 600;
 /// Interval, in ticks, between looks at an account that only waits for the backlog to end: nothing wakes it then.
 const BACKLOG_RECHECK_TICKS: Tick = 5;
+/// Minimum interval, in ticks, between two writes of what is left out of an account's objects.
+const MIN_LEFT_OUT_TICKS: Tick = 60;
 
 /// An observation with what is derived from it once: all that a rule decides from.
 pub(super) struct Facts<'a> {
@@ -321,6 +324,44 @@ impl<'a> Facts<'a> {
         let condition = self.listing_condition();
         said != condition.as_ref().map(|(reason, message)| (*reason, message.as_str()))
             || status.listed_by != self.listing_agent()
+    }
+
+    /// What a session says of the objects that it streams, under the election that stands.
+    pub(super) fn caching_report_of<'s>(&self, session: &'s SessionFact) -> Option<&'s CachingReport> {
+        let elected = self.status.caching.as_ref().filter(|caching| caching.agent_id.is_some())?;
+        let is_elected = elected.agent_id.as_ref() == Some(&session.agent_id)
+            && session.presence == Presence::Connected
+            && session.zone == self.zone();
+        session.caching.as_ref().filter(|report| is_elected && report.epoch == elected.epoch)
+    }
+
+    /// What the elected agent leaves out; absent: it has not said anything that is new.
+    fn reported_left_out(&self) -> Option<Option<&'a str>> {
+        let mut sessions = self.observation.sessions.iter();
+        sessions.find_map(|session| Some(self.caching_report_of(session)?.left_out.as_deref()))
+    }
+
+    /// What the condition about the streaming agent is to say is left out. What the last agent said goes for the next one,
+    /// until that one has looked.
+    pub(super) fn left_out(&self) -> Option<String> {
+        let spec = &self.observation.account.spec;
+        match (self.reported_left_out(), conditions::left_out(&self.status.conditions)) {
+            (None, Some(before)) => Some(before.to_owned()),
+            (reported, _) => issues::condition_message(spec, reported.flatten()),
+        }
+    }
+
+    /// The tick from which the condition may be written, because something else is left out than it says; absent: it is
+    /// as it says.
+    pub(super) fn left_out_is_due(&self) -> Option<Tick> {
+        let status = &self.status;
+        if status.state() != State::Active || status.caching_agent().is_none() {
+            return None;
+        }
+        let is_said = self.reported_left_out().is_none()
+            || conditions::left_out(&status.conditions) == self.left_out().as_deref();
+        let written = self.observation.left_out_written;
+        (!is_said).then(|| written.map_or(0, |written| written.saturating_add(MIN_LEFT_OUT_TICKS)))
     }
 
     /// The agent in whose file an account stands, to go on in a sentence.

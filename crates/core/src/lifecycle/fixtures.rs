@@ -243,6 +243,7 @@ pub(super) fn session(agent: &str, zone: &str) -> SessionFact {
         offer: None,
         lists: Fact::Unknown,
         cluster_uid: String::new(),
+        caching: None,
     }
 }
 
@@ -440,6 +441,7 @@ impl ObservationFixture {
             rival: None,
             listed_by: Fact::Known(None),
             name_is_held: false,
+            left_out_written: None,
         })
     }
 

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use crate::failure::Failure;
 use crate::ids::AgentId;
-use crate::{BootId, GrantEpoch, KubesvcAccount, ListingAgent, NameHolder};
+use crate::{BootId, CachingEpoch, GrantEpoch, KubesvcAccount, ListingAgent, NameHolder};
 
 /// A second of the leader, counted from its start, and only while it leads.
 pub type Tick = u64;
@@ -130,6 +130,19 @@ pub struct AgentProcess {
     pub remote: bool,
     /// The objects of how many accounts its agent streams, or is about to.
     pub load: usize,
+    /// Whether it streams objects at all; absent where its replica does not tell.
+    pub streams_objects: Option<bool>,
+}
+
+/// What a session says of the objects that it streams of an account.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CachingReport {
+    /// The election under which it streams them; that of another one does not count.
+    pub epoch: CachingEpoch,
+    /// What it leaves out, and why, as in [`summary`](crate::cache::issues::summary).
+    pub left_out: Option<String>,
+    /// It has not been able to read anything of the cluster for 60 s.
+    pub is_unreadable: bool,
 }
 
 /// The cluster an agent reached.
@@ -197,6 +210,8 @@ pub struct SessionFact {
     pub lists: Fact<bool>,
     /// uid of kube-system of the cluster that the agent runs in; empty where it has not said.
     pub cluster_uid: String,
+    /// What it says of the objects that it streams; absent: nothing since it was elected, or nothing that is new.
+    pub caching: Option<CachingReport>,
 }
 
 /// Another object that has the account name.
@@ -256,4 +271,6 @@ pub struct Observation<'a> {
     pub listed_by: Fact<Option<&'a ListingAgent>>,
     /// A zone still has the grant of another object with the same account name, over which this one takes precedence.
     pub name_is_held: bool,
+    /// The tick at which this leader last wrote what is left out of the account's objects; absent: it has not.
+    pub left_out_written: Option<Tick>,
 }

@@ -107,6 +107,7 @@ const RULES: &[(Situation, &[Rule])] = &[
 #[rustfmt::skip]
 const MAINTENANCE: &[(Situation, MaintenanceRule)] = &[
     (Situation::PlacedAndWell, replace_caching_agent),
+    (Situation::PlacedAndWell, show_left_out),
     (Situation::PlacedAndWell, restate_credential),
     (Situation::Placed,        recheck_deserted_zone),
     (Situation::Live,          update_listing_condition),
@@ -218,6 +219,12 @@ fn replace_caching_agent(facts: &Facts<'_>, _: Option<Tick>) -> Option<Verdict> 
         ElectionOutcome::StaysUntil(tick) => Some(Verdict::wait_until(tick)),
         ElectionOutcome::Goes(..) => Some(StatusChange::acknowledged().electing().into()),
     }
+}
+
+/// Says what is left out of the account's objects, when that is something else and at most once a minute.
+fn show_left_out(facts: &Facts<'_>, _: Option<Tick>) -> Option<Verdict> {
+    let due = facts.left_out_is_due()?;
+    Some(if due > facts.observation.now { Verdict::wait_until(due) } else { StatusChange::left_out().into() })
 }
 
 /// Writes down the version of a credential whose content has not changed, so that replicas send it.

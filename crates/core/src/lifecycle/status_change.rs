@@ -28,6 +28,8 @@ pub(super) struct StatusChange {
 pub(super) enum Outcome {
     /// Where it was; what is new is who lists its name too, and nothing else.
     Listing,
+    /// Where it was; what is new is what is left out of its objects, and nothing else.
+    LeftOut,
     /// Where it was; what is new is the generation, the retry or something else that was seen.
     Acknowledged,
     /// In FAILED, as before.
@@ -90,6 +92,11 @@ impl StatusChange {
     /// Nothing but who lists the account's name too.
     pub(super) fn listing() -> Self {
         Outcome::Listing.into()
+    }
+
+    /// Nothing but what is left out of the account's objects.
+    pub(super) fn left_out() -> Self {
+        Outcome::LeftOut.into()
     }
 
     /// The state stays; what is new is the generation or the retry that was seen.

@@ -40,6 +40,10 @@ pub(super) fn write(change: StatusChange, facts: &Facts<'_>) -> StatusWrite {
     let mut status = facts.status.clone().into_owned();
     let event = match change.outcome {
         Outcome::Listing => listing_event(facts),
+        Outcome::LeftOut => {
+            show_left_out(facts, &mut status);
+            None
+        }
         _ => apply(change, facts, &mut status),
     };
     status.listed_by = facts.listing_agent();
@@ -89,7 +93,7 @@ impl Outcome {
         status: &mut KubesvcAccountStatus,
     ) -> (Option<FailureClass>, Option<IdentityCondition>) {
         match self {
-            Self::Listing | Self::Acknowledged => (facts.failure_class(), None),
+            Self::Listing | Self::LeftOut | Self::Acknowledged => (facts.failure_class(), None),
             Self::FailedAsBefore => {
                 status.state = Some(State::Failed);
                 (facts.failure_class(), None)
@@ -314,11 +318,12 @@ fn lifecycle_conditions(
     let wall = Time(facts.observation.wall);
     let connected = status.granted_zone().is_some_and(|zone| facts.connected(zone).next().is_some());
     let caching = status.caching_agent().filter(|_| status.state() == State::Active);
+    let left_out = caching.and_then(|_| facts.left_out());
     let mut lifecycle_conditions = conditions::standard_conditions(
         before,
         summary,
         connected,
-        caching.map(AgentId::as_str),
+        caching.map(|agent| (agent.as_str(), left_out.as_deref())),
         generation,
         &wall,
     );
@@ -336,6 +341,18 @@ fn lifecycle_conditions(
         ));
     }
     lifecycle_conditions
+}
+
+/// Says what is left out of the account's objects, and changes nothing else.
+fn show_left_out(facts: &Facts<'_>, status: &mut KubesvcAccountStatus) {
+    let left_out = facts.left_out();
+    let caching = status.caching_agent().map(|agent| (agent.as_str(), left_out.as_deref()));
+    let (before, wall) = (&facts.status.conditions, Time(facts.observation.wall));
+    let condition = conditions::caching_condition(before, caching, status.observed_generation, &wall);
+    match status.conditions.iter_mut().find(|one| one.type_ == conditions::CACHING) {
+        Some(place) => *place = condition,
+        None => status.conditions.push(condition),
+    }
 }
 
 /// A failure is told each time it is written, anything else when the state changes.

@@ -4,7 +4,7 @@ use super::cluster_identity::mismatch;
 use super::facts::{Facts, earlier, silence};
 use super::observation::{AgentReport, ClusterIdentity, Presence, SessionFact, Tick};
 use crate::KubesvcAccount;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureClass};
 
 /// What the connected sessions of a zone say about the account, taken together.
 pub(super) struct ZoneReports<'a> {
@@ -39,6 +39,10 @@ impl<'a> ZoneReports<'a> {
                     }
                 }
                 Some(AgentReport::Failed(failure)) => said = said.or_else(|| Some(failure.clone())),
+                // It found another cluster while it streamed. To ask it again would tell nothing new.
+                Some(AgentReport::Lost(failure)) if failure.class == FailureClass::ClusterMismatch => {
+                    said = said.or_else(|| Some(failure.clone()));
+                }
                 _ if facts.is_silent(session) => {
                     silent = silent.or_else(|| Some(silence(&session.agent_id)));
                 }

@@ -216,3 +216,70 @@ fn what_a_later_version_says_is_no_word() {
     let asking = account(State::ToMigrate, GrantPhase::None, 1);
     assert_eq!((read.result, read.report(), read.offer(&asking)), (OutboxResult::Unknown, None, None));
 }
+
+/// An ACTIVE account whose elected agent, under epoch 2, leaves this out according to the object.
+fn active(left_out: Option<&str>) -> KubesvcAccount {
+    let mut account = account(State::Active, GrantPhase::Open, 4);
+    let status = account.status.as_mut().expect("it has one");
+    let (agent_id, epoch) = (Some("a".into()), CachingEpoch(2));
+    status.caching = Some(crate::CachingAssignment { agent_id, epoch, boot_id: None });
+    let time = Time(jiff::Timestamp::UNIX_EPOCH);
+    status.conditions = vec![conditions::caching_condition(&[], Some(("a", left_out)), 1, &time)];
+    account
+}
+
+fn says(report: &CachingReport) -> SessionReport<'_> {
+    SessionReport { caching: Some(report), ..SessionReport::default() }
+}
+
+#[test]
+fn what_is_left_out_is_told_until_the_account_says_so() {
+    let report = |left_out: Option<&str>| CachingReport {
+        epoch: CachingEpoch(2),
+        left_out: left_out.map(str::to_owned),
+        is_unreadable: false,
+    };
+    for (before, now) in
+        [(None, Some("Pod: no")), (Some("Pod: no"), None), (Some("Pod: no"), Some("Job: no"))]
+    {
+        let told = report(now);
+        let entry = awaited(&active(before), "z", says(&told)).expect("it is news");
+        let read: OutboxEntry =
+            serde_json::from_str(&serde_json::to_string(&entry).expect("JSON")).expect("an entry");
+        assert_eq!((read.caching_report(), read.report()), (Some(told.clone()), None));
+        assert!(!read.may_stand(Some(&active(before))) && read.may_stand(Some(&active(now))));
+        assert_eq!(awaited(&active(now), "z", says(&told)), None, "it is no news");
+        let other = CachingReport { epoch: CachingEpoch(1), ..told };
+        assert_eq!(awaited(&active(before), "z", says(&other)), None, "of an earlier election");
+    }
+    let mut orphaned = active(None);
+    orphaned.status.as_mut().expect("it has one").state = Some(State::Orphaned);
+    assert_eq!(awaited(&orphaned, "z", says(&report(Some("Pod: no")))), None);
+}
+
+#[test]
+fn agent_that_cannot_read_the_cluster_says_so_as_long_as_it_is_elected() {
+    let left_out = Some("Pod: the cluster cannot be reached".to_owned());
+    let told = CachingReport { epoch: CachingEpoch(2), left_out: left_out.clone(), is_unreadable: true };
+    let entry =
+        awaited(&active(left_out.as_deref()), "z", says(&told)).expect("another agent may be elected");
+    assert_eq!(entry.caching_report(), Some(told));
+    assert!(!entry.may_stand(Some(&active(left_out.as_deref()))));
+}
+
+#[test]
+fn what_is_left_out_is_not_packed_without_its_reason() {
+    let told = |nth: usize| CachingReport {
+        epoch: CachingEpoch(2),
+        left_out: Some(format!("Kind{nth}: no")),
+        is_unreadable: false,
+    };
+    let entries = (0..MAX_DETAILED + 5).map(|nth| {
+        let entry = OutboxEntry { uid: format!("u{nth:04}"), ..OutboxEntry::cache_issue("", &told(nth)) };
+        AwaitedEntry { need: AnswerUrgency::Standing, entry }
+    });
+    let packed = packed(entries.collect(), &PackingCursor::new());
+    assert_eq!(packed.entries.len(), MAX_DETAILED);
+    assert!(packed.entries.iter().all(|entry| entry.reason.is_some()));
+    assert_eq!(packed.next, PackingCursor::from([(AnswerUrgency::Standing, format!("u{MAX_DETAILED:04}"))]));
+}

@@ -41,7 +41,8 @@ impl Introduction {
             connect_seq: 1,
             accounts_held: Vec::new(),
             cluster_uid: String::new(),
-            capabilities: Vec::new(),
+            // It opens no stream of objects, and is elected all the same.
+            capabilities: vec!["caching/1".into()],
         }
     }
 
@@ -123,7 +124,6 @@ pub fn identity(name: &str) -> ClusterIdentity {
         version: "v1.36.3".into(),
         namespaces_count: 4,
         namespaces: ["default", "kube-node-lease", "kube-public", "kube-system"].map(str::to_owned).to_vec(),
-        kinds: Vec::new(),
     }
 }
 

@@ -382,6 +382,7 @@ mod tests {
             protocol: 1,
             connected_since: Timestamp::UNIX_EPOCH,
             cluster_uid: String::new(),
+            streams_objects: true,
             needs_accounts: false,
             admission: standing,
         }

@@ -69,6 +69,7 @@ pub(crate) fn registered(
             ended: None,
             ended_at: None,
             incarnation: None,
+            streams_objects: Some(registration.streams_objects),
         }),
         connected: true,
         approved_once: before.approved_once || agent.spec.approved,
@@ -212,6 +213,7 @@ mod tests {
             protocol: 1,
             connected_since: Timestamp::from_second(1_000).expect("a time"),
             cluster_uid: "c1".into(),
+            streams_objects: true,
         }
     }
 

@@ -8,7 +8,7 @@ use kubesvc_core::wire::events::{Batch, Event, ScopeProblem, SyncStart, Synced};
 use kubesvc_store::{ScopeChange, ScopeKey};
 
 use super::{AccountDelivery, DeliveryError};
-use crate::hub::caching::scopes::{DeclaredScope, ScopeError};
+use crate::hub::caching::scopes::{self, DeclaredScope, ScopeError};
 use crate::hub::caching::transaction_batching::{BatchSize, LaneId};
 
 /// Maximum length of a list's key, in bytes: a ULID.
@@ -54,6 +54,10 @@ pub(super) struct Accepted {
     pub(super) added: Vec<u32>,
     pub(super) sync_starts: Vec<(u32, String)>,
     pub(super) synced: Vec<u32>,
+    /// Whether it changes which Namespaces the account has.
+    pub(super) has_namespaces: bool,
+    /// Whether it may change what is left out.
+    pub(super) has_problems: bool,
 }
 
 impl AccountDelivery {
@@ -83,6 +87,8 @@ impl AccountDelivery {
         }
         let events = batch.events.into_iter().map(|event| self.event(event));
         let events = events.collect::<Result<Vec<_>, _>>().map_err(of_scope)?;
+        let mut has_namespaces = events.iter().any(|event| scopes::has_namespaces(&event.scope.key));
+        let mut has_problems = !removed.is_empty() || !batch.problems.is_empty();
         let mut synced = Vec::with_capacity(batch.synced.len());
         for complete in batch.synced {
             synced.extend(self.synced(complete, &mut changes).map_err(of_scope)?);
@@ -91,20 +97,57 @@ impl AccountDelivery {
             let scope = self.scopes.get(checkpoint.scope_id).map_err(of_scope)?;
             // A scope that is being listed has no checkpoint.
             if !self.listing.contains_key(&scope.id) {
-                let change =
-                    ScopeChange::Checkpoint { scope: scope.key.clone(), resource_version: checkpoint.rv };
+                let key = scope.key.clone();
+                if self.problems.was_read(&key) {
+                    has_problems = true;
+                    let change = ScopeChange::Problem { scope: key.clone(), problem: None };
+                    changes.push(AcceptedScopeChange::Other(change));
+                }
+                let change = ScopeChange::Checkpoint { scope: key, resource_version: checkpoint.rv };
                 changes.push(AcceptedScopeChange::Other(change));
             }
         }
-        for problem in batch.problems {
-            changes.push(AcceptedScopeChange::Other(problem_change(problem).map_err(of_scope)?));
+        self.take_problems(batch.problems, &mut changes).map_err(of_scope)?;
+        for id in &synced {
+            if let Ok(scope) = self.scopes.get(*id) {
+                has_namespaces |= scopes::has_namespaces(&scope.key);
+                has_problems |= self.problems.was_read(&scope.key);
+            }
         }
+        has_namespaces |= removed.iter().any(scopes::has_namespaces);
+        removed.iter().for_each(|key| self.problems.removed(key));
         self.remove_scopes(&removed, &added);
         let seq = i64::try_from(batch.seq).expect("the numbers were checked");
         let prev = i64::try_from(batch.prev).expect("the numbers were checked");
         let (lane, epoch, account) = (self.lane, self.epoch, Arc::clone(&self.account));
         let batch = AcceptedBatch { lane, uid, epoch, account, prev, seq, size, events, scopes: changes };
-        Ok(Accepted { batch, added, sync_starts, synced })
+        Ok(Accepted { batch, added, sync_starts, synced, has_namespaces, has_problems })
+    }
+
+    /// Records why scopes are not read, and kinds not watched. The table has no row for the latter.
+    fn take_problems(
+        &mut self,
+        told: Vec<ScopeProblem>,
+        changes: &mut Vec<AcceptedScopeChange>,
+    ) -> Result<(), ScopeError> {
+        if told.is_empty() {
+            return Ok(());
+        }
+        let watched: HashSet<_> = self.scopes.keys().into_iter().cloned().collect();
+        for problem in told {
+            let scope = problem.scope.filter(|scope| !scope.kind.is_empty());
+            let scope = scope.ok_or_else(|| ScopeError::NoProblemKind)?;
+            let (key, failure) =
+                (ScopeKey::from(&scope), problem.failure.filter(|one| !one.message.is_empty()));
+            if !watched.contains(&key) {
+                self.problems.unwatched_kind(&key, failure.as_ref());
+                continue;
+            }
+            self.problems.scope(&key, failure.as_ref());
+            let problem = failure.map(|failure| failure.message.chars().take(MAX_PROBLEM_CHARS).collect());
+            changes.push(AcceptedScopeChange::Other(ScopeChange::Problem { scope: key, problem }));
+        }
+        Ok(())
     }
 
     fn event(&self, event: Event) -> Result<AcceptedEvent, ScopeError> {
@@ -163,12 +206,4 @@ impl AccountDelivery {
             }
         }
     }
-}
-
-fn problem_change(problem: ScopeProblem) -> Result<ScopeChange, ScopeError> {
-    let scope = problem.scope.filter(|scope| !scope.kind.is_empty());
-    let scope = scope.ok_or_else(|| ScopeError::NoProblemKind)?;
-    let message = problem.failure.map(|failure| failure.message).filter(|message| !message.is_empty());
-    let problem = message.map(|message| message.chars().take(MAX_PROBLEM_CHARS).collect());
-    Ok(ScopeChange::Problem { scope: ScopeKey::from(&scope), problem })
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kubesvc_core::lifecycle::CachingReport;
 use kubesvc_core::wire::events::cache_down::Frame;
 use kubesvc_core::wire::events::revoked::Reason;
 
@@ -27,6 +28,10 @@ pub(crate) enum Effect {
     Release(u64),
     /// Send the rows of a scope whose list begins.
     SendBasis { lane: LaneId, scope: Arc<DeclaredScope>, sync_key: String },
+    /// Show what is left out of the account's objects.
+    Report(CachingReport),
+    /// Tell that the account's Namespaces may be others than before.
+    NamespacesWritten,
     /// Count a Rewind.
     CountRewind,
 }

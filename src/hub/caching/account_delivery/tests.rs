@@ -1,6 +1,7 @@
 mod invariants;
 
 use super::*;
+use kubesvc_core::lifecycle::CachingReport;
 use kubesvc_core::wire::common::{Failure, Scope};
 use kubesvc_core::wire::events::event::{Omitted, Operation};
 use kubesvc_core::wire::events::{
@@ -61,7 +62,10 @@ fn flowing(committed: i64) -> AccountDelivery {
         [Effect::ReadProgress { lane: 1, added: None }]
     );
     let effects = delivery.progress(None, &stands(committed), 0, Reason::Superseded);
-    assert!(matches!(&effects[..], [Effect::OpenLane(1), Effect::Send(Frame::Resume(_))]), "{effects:?}");
+    let [Effect::OpenLane(1), Effect::Send(Frame::Resume(_)), Effect::Report(report)] = &effects[..] else {
+        unreachable!("expected Resume, got {effects:?}")
+    };
+    assert_eq!(*report, CachingReport { epoch: CachingEpoch(3), ..CachingReport::default() });
     delivery
 }
 
@@ -83,6 +87,7 @@ fn synced(scope_id: u32, sync_key: &str) -> Synced {
 
 fn take(delivery: &mut AccountDelivery, batch: Batch) -> AcceptedBatch {
     let mut effects = delivery.batch(batch, 10).expect("it is taken");
+    effects.retain(|effect| !matches!(effect, Effect::Report(_)));
     match (effects.pop(), effects.is_empty()) {
         (Some(Effect::Queue(batch)), true) => *batch,
         other => unreachable!("expected a queued batch, got {other:?}"),
@@ -129,6 +134,7 @@ fn begin_is_answered_once_it_is_complete_and_the_fence_stands() {
     let [
         Effect::OpenLane(1),
         Effect::Send(Frame::Resume(Resume { committed_seq, scopes, others, last, .. })),
+        Effect::Report(_),
     ] = &effects[..]
     else {
         unreachable!("expected Resume, got {effects:?}")
@@ -388,6 +394,43 @@ fn a_problem_is_stored_with_its_text_and_taken_back_without_one() {
     assert_eq!(texts, [Some("403".to_owned()), None, None]);
     let nameless = vec![ScopeProblem { scope: None, failure: None }];
     assert!(delivery.batch(Batch { problems: nameless, ..batch(1, 2) }, 1).is_err());
+}
+
+#[test]
+fn namespaces_are_told_of_when_they_are_committed_and_when_the_account_goes_on() {
+    let mut delivery = delivery();
+    delivery.begin(begin(&["Namespace", "Pod"], true), 1).expect("it is well-formed");
+    delivery.assigned(Assignment::Stands("one".into()));
+    let effects = delivery.progress(None, &stands(0), 0, Reason::Superseded);
+    assert!(effects.contains(&Effect::NamespacesWritten), "{effects:?}");
+    take(&mut delivery, Batch { events: vec![deleted(2)], ..batch(0, 1) });
+    assert_eq!(passed(&mut delivery, 1), [ack(1), Effect::Release(10)]);
+    take(&mut delivery, Batch { events: vec![deleted(1)], ..batch(1, 2) });
+    assert_eq!(passed(&mut delivery, 2), [ack(2), Effect::Release(10), Effect::NamespacesWritten]);
+    take(&mut delivery, Batch { removed: vec![":.Namespace".into()], ..batch(2, 3) });
+    assert_eq!(passed(&mut delivery, 3), [ack(3), Effect::Release(10), Effect::NamespacesWritten]);
+}
+
+#[test]
+fn reason_for_a_kind_that_is_not_watched_is_reported_and_not_stored() {
+    let mut delivery = flowing(0);
+    let told = |message: &str| {
+        let scope = Scope { kind: "Rollout".into(), group: "argoproj.io".into(), ..Scope::default() };
+        let failure = Failure { message: message.into(), ..Failure::default() };
+        vec![ScopeProblem { scope: Some(scope), failure: Some(failure) }]
+    };
+    let mut left_out = |prev: u64, message: &str| {
+        let batch = Batch { problems: told(message), ..batch(prev, prev + 1) };
+        match &delivery.batch(batch, 10).expect("it is taken")[..] {
+            [Effect::Queue(batch), Effect::Report(report)] => {
+                assert!(batch.scopes.is_empty(), "{batch:?}");
+                report.left_out.clone()
+            }
+            other => unreachable!("got {other:?}"),
+        }
+    };
+    assert_eq!(left_out(0, "not served").as_deref(), Some("Rollout.argoproj.io: not served"));
+    assert_eq!(left_out(1, ""), None);
 }
 
 #[test]

@@ -299,8 +299,11 @@ impl SessionLoop {
         };
         match effect {
             AnswerEffect::Taken => {
-                if reports_namespaces {
-                    self.parts.tables.record_namespaces(&uid, namespaces);
+                let tables = &self.parts.tables;
+                if reports_namespaces && tables.is_behind_cached_namespaces(&self.session, &uid) {
+                    tables.record_old_namespaces(&uid, namespaces);
+                } else if reports_namespaces {
+                    tables.record_namespaces(&uid, namespaces);
                 }
                 self.session.wakes.wake_all(freed);
                 self.session.wakes.wake(uid.clone());

@@ -67,6 +67,13 @@ impl FakeCache {
         self.fences.lock()[uid].1
     }
 
+    /// Why a kind of an account is not read, as stored.
+    pub(super) fn problem(&self, account: &str, kind: &str) -> Option<String> {
+        let scopes = self.scopes.lock();
+        let mut of_kind = scopes.iter().filter(|((of, key), _)| of == account && key.kind == kind);
+        of_kind.find_map(|(_, scope)| scope.problem.clone())
+    }
+
     fn write(&self, batch: &AccountBatch) -> BatchOutcome {
         let claim = &batch.claim;
         let mut fences = self.fences.lock();
@@ -128,7 +135,11 @@ fn apply(scopes: &mut BTreeMap<(String, ScopeKey), StoredScope>, batch: &Account
             }
         }
         ScopeChange::Removed(scope) => drop(scopes.remove(&of(scope))),
-        ScopeChange::Problem { .. } => {}
+        ScopeChange::Problem { scope, problem } => {
+            if let Some(stored) = scopes.get_mut(&of(scope)) {
+                stored.problem.clone_from(problem);
+            }
+        }
     }
 }
 
@@ -165,8 +176,9 @@ impl CacheStore for FakeCache {
         })
     }
 
-    async fn scopes(&self, _: &str) -> Result<Vec<StoredScope>, StoreError> {
-        Ok(Vec::new())
+    async fn scopes(&self, account: &str) -> Result<Vec<StoredScope>, StoreError> {
+        let scopes = self.scopes.lock();
+        Ok(scopes.iter().filter(|((of, _), _)| of == account).map(|(_, scope)| scope.clone()).collect())
     }
 
     async fn basis(

@@ -104,6 +104,7 @@ impl AccountDelivery {
             self.ack(answer.committed_seq);
         }
         self.stage = Stage::Streaming;
+        self.repeat_problems(memory);
         for (id, at) in &answer.scopes {
             let waits = |list: &ListAttempt| list.is_sent && list.basis.is_some();
             let scope = self.scope_mut(*id);
@@ -118,6 +119,17 @@ impl AccountDelivery {
         }
         self.remove_others(answer, memory);
         commands
+    }
+
+    /// Queues why scopes are not read and kinds not watched: the hub may be another one.
+    fn repeat_problems(&mut self, memory: &mut QueueMemory) {
+        let (scopes, left_out) = (self.scopes.as_ref(), &self.left_out);
+        let is_left_out: BTreeSet<u32> = left_out.values().copied().collect();
+        let is_known = |id: &u32| is_left_out.contains(id) || scopes.is_some_and(|all| all.contains_key(id));
+        self.problems.retain(|id, _| is_known(id));
+        for (id, problem) in &self.problems {
+            self.queue.problem_again(*id, problem.clone(), memory);
+        }
     }
 
     /// Queues the scopes again that were added by a batch which was discarded.

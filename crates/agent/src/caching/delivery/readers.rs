@@ -258,7 +258,36 @@ impl AccountDelivery {
         let Some(scope) = self.scope_mut(scope_id) else { return };
         scope.has_problem = Some(problem.is_some());
         let problem = ScopeProblem { scope: scope.declaration.scope.clone(), failure: problem };
-        self.queue.problem(scope_id, problem, memory);
+        self.note_problem(scope_id, problem, memory);
+    }
+
+    /// Kinds, each as `Kind.group`, that are not watched although a setting asks for them, and why.
+    pub fn left_out(&mut self, kinds: BTreeMap<String, ScopeProblem>, memory: &mut QueueMemory) {
+        let is_known = |kind: &String| kinds.contains_key(kind);
+        let gone: Vec<_> = self.left_out.keys().filter(|kind| !is_known(kind)).cloned().collect();
+        for id in gone.iter().filter_map(|kind| self.left_out.remove(kind)).collect::<Vec<_>>() {
+            if let Some(problem) = self.problems.get(&id) {
+                let problem = ScopeProblem { scope: problem.scope.clone(), failure: None };
+                self.note_problem(id, problem, memory);
+            }
+        }
+        for (kind, problem) in kinds {
+            let next = self.numbers.scope.saturating_add(1);
+            let id = *self.left_out.entry(kind).or_insert(next);
+            self.numbers.scope = self.numbers.scope.max(id);
+            if self.problems.get(&id) != Some(&problem) {
+                self.note_problem(id, problem, memory);
+            }
+        }
+    }
+
+    fn note_problem(&mut self, id: u32, problem: ScopeProblem, memory: &mut QueueMemory) {
+        if problem.failure.is_some() {
+            self.problems.insert(id, problem.clone());
+        } else {
+            self.problems.remove(&id);
+        }
+        self.queue.problem(id, problem, memory);
     }
 
     /// The scope is read. A reason of a former reader, or of another process, is taken back.

@@ -2,8 +2,10 @@
 
 use super::super::delivery::MAX_SCOPES;
 use super::*;
-use kubesvc_core::wire::common::Failure;
-use kubesvc_core::wire::events::Synced;
+use std::collections::BTreeMap;
+
+use kubesvc_core::wire::common::{Failure, Scope};
+use kubesvc_core::wire::events::{ScopeProblem, Synced};
 
 const LIMIT: usize = 4 * 1024 * 1024;
 
@@ -406,6 +408,42 @@ fn a_problem_of_a_discarded_batch_is_sent_again() {
         fixture.batch().problems[0].failure.as_ref().map(|failure| &*failure.message),
         Some("no right")
     );
+}
+
+#[test]
+fn what_is_left_out_is_said_on_each_stream_and_taken_back_once() {
+    let (mut fixture, pods, _) = Fixture::watching();
+    let kinds = |names: &[&str]| -> BTreeMap<String, ScopeProblem> {
+        let problem = |kind: &str| ScopeProblem {
+            scope: Some(Scope { kind: kind.to_owned(), ..Scope::default() }),
+            failure: Some(Failure { message: "not served".into(), ..Failure::default() }),
+        };
+        names.iter().map(|kind| ((*kind).to_owned(), problem(kind))).collect()
+    };
+    let told = |batch: Batch| -> Vec<(String, bool)> {
+        let of = |one: ScopeProblem| (one.scope.unwrap_or_default().kind, one.failure.is_some());
+        batch.problems.into_iter().map(of).collect()
+    };
+    let stands = |kind: &str, stands: bool| (kind.to_owned(), stands);
+    fixture.delivery.left_out(kinds(&["Rollout", "Widget"]), &mut fixture.memory);
+    assert_eq!(told(fixture.batch()), [stands("Rollout", true), stands("Widget", true)]);
+    fixture.delivery.left_out(kinds(&["Rollout", "Widget"]), &mut fixture.memory);
+    assert!(fixture.is_idle(), "it is said already");
+    fixture.delivery.left_out(kinds(&["Widget"]), &mut fixture.memory);
+    assert_eq!(told(fixture.batch()), [stands("Rollout", false)]);
+    fixture.delivery.problem(1, Some(Failure::default()), &mut fixture.memory);
+    fixture.batch();
+    fixture.delivery.ack(3);
+    fixture.reconnect();
+    fixture.resume(3, both());
+    assert_eq!(
+        told(fixture.batch()),
+        [stands("Pod", true), stands("Widget", true)],
+        "the hub may be another one"
+    );
+    fixture.event(pods, upsert("a", 11));
+    assert!(fixture.batch().problems.is_empty());
+    assert!(fixture.delivery.next_scope_id() > 4, "their numbers are not used again");
 }
 
 #[test]

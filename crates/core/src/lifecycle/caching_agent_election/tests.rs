@@ -30,6 +30,7 @@ fn candidate<'a>(agent_id: &'a AgentId, number: &str) -> CachingCandidate<'a> {
         since: 0,
         ending: SessionEnding::Cut,
         holds: Holding::Yes,
+        is_unreadable: false,
         load: 0,
     }
 }
@@ -198,6 +199,17 @@ fn accounts_that_begin_together_spread_before_anything_is_counted() {
     assert!(loads.len() == 5 && loads.values().all(|load| (60..=140).contains(load)), "{loads:?}");
 }
 
+#[test]
+fn agent_that_cannot_read_the_cluster_is_replaced_if_another_holds_the_account() {
+    let blind = CachingCandidate { is_unreadable: true, ..candidate(agent("a"), "1") };
+    let current = Some((agent("a"), boot("1")));
+    let other = candidate(agent("b"), "1");
+    assert_eq!(elected(current, &[blind.clone(), other]), ElectionOutcome::Goes(agent("b"), boot("1")));
+    let without = CachingCandidate { holds: Holding::No, ..candidate(agent("b"), "1") };
+    assert_eq!(elected(current, &[blind.clone(), without]), ElectionOutcome::Stays);
+    assert_eq!(elected(current, &[blind]), ElectionOutcome::Stays, "there is nobody else");
+}
+
 fn any_candidate() -> impl Strategy<Value = CachingCandidate<'static>> {
     let agent = prop_oneof![Just(agent("a")), Just(agent("b")), Just(agent("c"))];
     let ending =
@@ -208,7 +220,7 @@ fn any_candidate() -> impl Strategy<Value = CachingCandidate<'static>> {
     (agent, prop_oneof![Just(boot("1")), Just(boot("2"))], ending, holds, times).prop_map(
         |(agent_id, boot_id, ending, holds, (since, connected, load))| {
             let presence = if connected { Presence::Connected } else { Presence::Away(since) };
-            CachingCandidate { agent_id, boot_id, presence, since, ending, holds, load }
+            CachingCandidate { agent_id, boot_id, presence, since, ending, holds, is_unreadable: false, load }
         },
     )
 }

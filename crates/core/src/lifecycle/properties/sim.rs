@@ -205,6 +205,7 @@ impl Sim {
             rival: None,
             listed_by: Fact::Known(None),
             name_is_held: false,
+            left_out_written: None,
         };
         let decision = decide(&observation);
         if row == RowFact::Foreign

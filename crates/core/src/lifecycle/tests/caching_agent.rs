@@ -1,6 +1,8 @@
 //! The agent that streams the account's objects.
 
 use super::*;
+use crate::conditions;
+use crate::lifecycle::{AgentProcess, CachingReport, SessionFact};
 use crate::{CachingAssignment, CachingEpoch, ELECT_CACHING_ANNOTATION};
 
 fn caching(agent: &str, epoch: i64) -> Option<CachingAssignment> {
@@ -140,4 +142,111 @@ fn an_agent_that_is_not_approved_any_more_or_holds_it_in_another_cluster_streams
             .written();
         assert_eq!(status.caching, caching("agent-2", 2));
     }
+}
+
+#[test]
+fn agent_that_streams_no_objects_is_not_elected_and_gives_way_to_one_that_does() {
+    let with = |streams: Option<bool>, name: &str| {
+        let one = session(name, "east").held(1);
+        let process = AgentProcess { streams_objects: streams, ..one.process.clone() };
+        SessionFact { process, ..one }
+    };
+    let activating = seen(account("a").activating_in("east")).with(with(Some(false), "agent-1")).written();
+    assert_eq!((activating.state(), &activating.caching), (State::Active, &None));
+    assert_eq!(condition(&activating, "Caching"), "False");
+    let active = || seen(account("a").active_in("east")).with(with(Some(false), "agent-1"));
+    assert_eq!(active().decide().action, None, "there is no other one");
+    assert_eq!(active().with(with(Some(true), "agent-2")).written().caching, caching("agent-2", 2));
+    assert_eq!(active().with(with(None, "agent-2")).written().caching, caching("agent-2", 2));
+}
+
+#[test]
+fn agent_that_has_read_nothing_for_a_minute_is_replaced() {
+    let mut world = active_world();
+    world.connect("agent-2", "east").say("agent-2", held()).writes();
+    let blind = |epoch: i64| {
+        let epoch = CachingEpoch(epoch);
+        Some(CachingReport { epoch, is_unreadable: true, left_out: Some("Pod: it is away".to_owned()) })
+    };
+    world.report_caching("agent-1", blind(7));
+    assert_eq!(world.writes(), Vec::<String>::new(), "it says so of another election");
+    world.report_caching("agent-2", blind(1));
+    assert_eq!(world.writes(), Vec::<String>::new(), "it was not elected");
+    world.report_caching("agent-2", None).report_caching("agent-1", blind(1));
+    assert_eq!(
+        (world.writes(), &world.status().caching),
+        (vec!["ACTIVE".to_owned()], &caching("agent-2", 2))
+    );
+    world.wait(200);
+    assert_eq!(world.writes(), Vec::<String>::new());
+}
+
+fn left_out(world: &World) -> Option<&str> {
+    conditions::left_out(&world.status().conditions)
+}
+
+#[test]
+fn what_is_left_out_is_written_once_and_taken_back_and_changes_nothing_else() {
+    let mut world = active_world();
+    let before = world.status().clone();
+    world.leave_out("agent-1", None);
+    assert_eq!(world.writes(), Vec::<String>::new(), "nothing is left out, and the object says so");
+    world.leave_out("agent-1", Some("Pod: no right"));
+    assert_eq!((world.writes(), left_out(&world)), (vec!["ACTIVE".to_owned()], Some("Pod: no right")));
+    assert_eq!(condition(world.status(), "Caching"), "True");
+    let mut after = world.status().clone();
+    after.conditions.clone_from(&before.conditions);
+    assert_eq!(after, before);
+    world.leave_out("agent-1", Some("Pod: no right")).wait(300);
+    assert_eq!(world.writes(), Vec::<String>::new());
+    world.leave_out("agent-1", None);
+    assert_eq!((world.writes(), left_out(&world)), (vec!["ACTIVE".to_owned()], None));
+    assert_eq!(world.status().conditions, before.conditions);
+}
+
+#[test]
+fn what_is_left_out_is_written_at_most_once_a_minute() {
+    let mut world = active_world();
+    world.leave_out("agent-1", Some("Pod: no right")).writes();
+    for nth in 0..59 {
+        world.leave_out("agent-1", Some(&format!("Pod: no right {nth}"))).wait(1);
+        assert_eq!(world.writes(), Vec::<String>::new(), "{nth}");
+    }
+    world.wait(1);
+    assert_eq!((world.writes(), left_out(&world)), (vec!["ACTIVE".to_owned()], Some("Pod: no right 58")));
+}
+
+#[test]
+fn what_is_left_out_stays_while_nobody_says_otherwise() {
+    let mut world = active_world();
+    world.connect("agent-2", "east").say("agent-2", held());
+    world.leave_out("agent-1", Some("Pod: no right")).writes();
+    world.report_caching("agent-1", None).wait(100);
+    assert_eq!(world.writes(), Vec::<String>::new(), "its stream is opened anew");
+    world.cut("agent-1").wait(61);
+    assert_eq!(world.status().caching, caching("agent-2", 2));
+    assert_eq!(left_out(&world), Some("Pod: no right"), "the next one has not looked yet");
+    world.wait(60).leave_out("agent-2", None);
+    assert_eq!(left_out(&world), None);
+    world.leave_out("agent-2", Some("Secret: no right")).wait(61);
+    assert_eq!(left_out(&world), Some("Secret: no right"));
+    world.edit(|account| account.spec.state = Some(DesiredState::Inactive));
+    world.say("agent-2", AgentReport::Dropped);
+    assert_eq!((world.state(), condition(world.status(), "Caching")), (State::Inactive, "False"));
+    assert_eq!(left_out(&world), None);
+}
+
+#[test]
+fn settings_that_contradict_each_other_are_told_with_the_write_that_makes_the_account_active() {
+    let mut world = World::of(account("a").map(|account| {
+        account.spec.custom_resource_definitions = Vec::new();
+        account.spec.namespaces = vec!["one".to_owned()];
+        account.spec.omit_namespaces = vec!["two".to_owned()];
+    }));
+    world.connect("agent-1", "east").say("agent-1", held());
+    let told = left_out(&world).expect("they contradict each other").to_owned();
+    assert!(told.contains("namespaces and omitNamespaces exclude each other"), "{told}");
+    world.writes();
+    world.leave_out("agent-1", Some("Pod: no right")).wait(60);
+    assert_eq!(left_out(&world), Some(format!("{told}; Pod: no right").as_str()));
 }

@@ -355,6 +355,25 @@ fn agents_that_all_reached_another_cluster_drop_the_account_and_it_stays_bound()
 }
 
 #[test]
+fn agents_that_find_another_cluster_while_they_stream_drop_the_account_and_it_stays_bound() {
+    let mut world = active_world();
+    let lost = || AgentReport::Lost(failure(FailureClass::ClusterMismatch));
+    world.connect("agent-2", "east").say("agent-2", held()).writes();
+    let streams = |world: &World| world.status().caching_agent().map(|agent| agent.as_str().to_owned());
+    world.say("agent-1", lost());
+    assert_eq!((world.state(), streams(&world).as_deref()), (State::Active, Some("agent-2")));
+    world.say("agent-2", lost());
+    assert_eq!((reason(world.status()), world.status().phase()), ("ClusterMismatch", GrantPhase::Revoking));
+    assert_eq!(streams(&world), None);
+    world.say("agent-1", AgentReport::Dropped).say("agent-2", AgentReport::Dropped);
+    assert_eq!((world.state(), world.status().phase()), (State::Failed, GrantPhase::None));
+    assert_eq!(world.status().kube_host.as_deref(), Some("https://prod:6443"), "it stays bound");
+    world.writes();
+    world.wait(3600);
+    assert_eq!(world.writes(), Vec::<String>::new());
+}
+
+#[test]
 fn agents_that_leave_do_not_turn_a_stalled_account_into_one_that_is_tried() {
     let mut world = active_world();
     world.say("agent-1", AgentReport::Held(cluster_named("staging"))).say("agent-1", AgentReport::Dropped);

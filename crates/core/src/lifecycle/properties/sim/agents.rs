@@ -217,6 +217,7 @@ impl Sim {
                     .map(|(_, generation, offer)| (*generation, offer.clone())),
                 lists: Fact::Known(agent.lists),
                 cluster_uid: String::new(),
+                caching: None,
             })
             .collect()
     }

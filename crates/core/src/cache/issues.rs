@@ -1,0 +1,112 @@
+//! What the condition `Caching` says of an account: which kinds are left out of the tables, and why, in one bounded text
+//! that is the same for the same reasons. Pure.
+
+use std::collections::BTreeSet;
+
+use super::native;
+use super::rules::AccountRules;
+use crate::failure::truncate;
+use crate::spec::KubesvcAccountSpec;
+use crate::wire::common::failure::Class;
+
+/// Maximum length of what an agent's replica says of an account, in bytes: that of a reason in an outbox.
+pub const MAX_SUMMARY_BYTES: usize = 256;
+/// Maximum length of one reason, in bytes.
+const MAX_REASON_BYTES: usize = 120;
+/// Maximum number of findings about an account's settings in a condition; the others are counted.
+const MAX_FINDINGS: usize = 3;
+/// Room for the count of what is not shown, in bytes.
+const COUNT_BYTES: usize = "; and 4294967295 more".len();
+
+/// One reason for which a kind, or part of it, is not in the tables.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CacheIssue {
+    /// `Kind.group`, or the kind alone in the core group.
+    pub kind: String,
+    /// Why, to go on after `Kind.group: `.
+    pub why: String,
+}
+
+impl CacheIssue {
+    /// Makes a reason of what an agent says, cut to what is shown.
+    pub fn new(group: &str, kind: &str, why: &str) -> Self {
+        Self { kind: line(&native::qualified(group, kind)), why: line(why) }
+    }
+}
+
+/// Why a watched kind is not read, in the same words for each failure of a class: what the server said differs from
+/// time to time, and is in `kubesvc_resourceversion.problem`.
+pub fn why_unread(class: Class, message: &str) -> String {
+    let why = match class {
+        Class::Auth => "the cluster refuses the credential",
+        Class::Forbidden => "the credential may not list and watch it",
+        Class::Unreachable => "the cluster cannot be reached",
+        Class::Tls => "TLS with the cluster fails",
+        Class::Timeout => "the cluster does not answer in time",
+        Class::NotFound => "the cluster does not serve it any more",
+        Class::Unimplemented => "it cannot be listed and watched",
+        Class::TooLarge => "the cluster finds it too large",
+        _ => message,
+    };
+    why.to_owned()
+}
+
+/// Text of an agent as it is shown: one line of at most 120 bytes.
+fn line(text: &str) -> String {
+    let words =
+        text.split(|one: char| one.is_whitespace() || one.is_control()).filter(|word| !word.is_empty());
+    let mut line = words.collect::<Vec<_>>().join(" ");
+    truncate(&mut line, MAX_REASON_BYTES);
+    line
+}
+
+/// Whether no agent with this failure can read anything of the cluster, while another agent may.
+pub fn is_out_of_reach(class: Class) -> bool {
+    matches!(class, Class::Unreachable | Class::Tls | Class::Timeout)
+}
+
+/// `Kind.group: why` of the first reasons in order, and how many there are besides; at most 256 bytes. `None`: nothing is
+/// left out.
+pub fn summary(issues: &BTreeSet<CacheIssue>) -> Option<String> {
+    let lines = issues.iter().map(|CacheIssue { kind, why }| format!("{kind}: {why}"));
+    joined(lines, issues.len(), MAX_SUMMARY_BYTES)
+}
+
+/// Joins the first of `count` lines that fit, and says how many do not. The first is there in any case.
+fn joined(lines: impl Iterator<Item = String>, count: usize, max: usize) -> Option<String> {
+    let (mut text, mut shown) = (String::new(), 0);
+    for mut line in lines {
+        let is_last = shown + 1 == count;
+        let room = max - if is_last { 0 } else { COUNT_BYTES };
+        if shown == 0 {
+            truncate(&mut line, room);
+        } else if text.len() + 2 + line.len() > room {
+            break;
+        } else {
+            text.push_str("; ");
+        }
+        text.push_str(&line);
+        shown += 1;
+    }
+    match count - shown {
+        _ if shown == 0 => None,
+        0 => Some(text),
+        more => Some(format!("{text}; and {more} more")),
+    }
+}
+
+/// The message of the condition `Caching` with the reason `LeftOut`: what is wrong with the account's own settings, and
+/// what its agent leaves out. `None`: nothing is left out.
+pub fn condition_message(spec: &KubesvcAccountSpec, left_out: Option<&str>) -> Option<String> {
+    let (_, findings) = AccountRules::from_spec(spec, false);
+    let lines = findings.iter().take(MAX_FINDINGS).map(ToString::to_string);
+    let mut lines: Vec<_> = lines.chain(left_out.map(str::to_owned)).collect();
+    let more = findings.len().saturating_sub(MAX_FINDINGS);
+    if more > 0 {
+        lines.push(format!("and {more} more about its settings"));
+    }
+    (!lines.is_empty()).then(|| lines.join("; "))
+}
+
+#[cfg(test)]
+mod tests;
