@@ -55,6 +55,7 @@ fn registration(session_id: &str) -> Registration {
         protocol: 1,
         connected_since: jiff::Timestamp::UNIX_EPOCH,
         cluster_uid: String::new(),
+        streams_objects: true,
         needs_accounts: false,
         admission: AdmissionClass::Returning,
     }
