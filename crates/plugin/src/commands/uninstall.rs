@@ -62,8 +62,7 @@ struct Search<'a> {
 impl Search<'_> {
     async fn found(mut self) -> Result<Found, CommandError> {
         let definitions: Vec<CustomResourceDefinition> = self.list("customresourcedefinitions", "").await?;
-        let definitions =
-            definitions.into_iter().filter(|one| one.spec.group == GROUP).map(definition).collect();
+        let definitions = definitions.iter().filter(|one| one.spec.group == GROUP).map(definition).collect();
         let accounts: Vec<KubesvcAccount> = self.list(ACCOUNTS, "").await?;
         let agents: Vec<KubesvcAgent> = self.list(AGENTS, "").await?;
         let operators: Vec<Deployment> = self.list("deployments", OPERATOR_LABEL).await?;
@@ -155,7 +154,7 @@ impl Search<'_> {
     }
 }
 
-fn definition(one: CustomResourceDefinition) -> Definition {
+fn definition(one: &CustomResourceDefinition) -> Definition {
     let conversion = one.spec.conversion.as_ref();
     Definition {
         name: one.name_any(),
