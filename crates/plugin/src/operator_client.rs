@@ -229,7 +229,7 @@ async fn refusal(answer: Response<Body>) -> Refusal {
     let status = answer.status();
     let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect();
     let body = tokio::time::timeout(ANSWER_TIMEOUT, body).await.ok().and_then(Result::ok);
-    let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+    let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
     read_refusal(status, &body)
 }
 

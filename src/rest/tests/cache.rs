@@ -28,7 +28,7 @@ fn account(name: &str, agent: Option<&str>) -> Value {
     let mut object = json!({
         "apiVersion": "kubesvc.io/v1alpha1", "kind": "KubesvcAccount",
         "metadata": {"name": name, "namespace": "ns", "uid": "u", "resourceVersion": "1"},
-        "spec": {},
+        "spec": {"kubeconfig": {"serviceAccount": true}},
     });
     if let Some(agent) = agent {
         object["status"] = json!({"caching": {"agentId": agent, "epoch": 3}});
