@@ -11,7 +11,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::{Bytes, Frame as BodyFrame};
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -421,22 +421,14 @@ async fn a_write_that_is_cut_by_a_drop_is_unknown() {
 async fn a_body_beyond_its_bound_is_refused_and_the_next_request_is_good() {
     let world = World::start(&[]).await;
     let large = world.open(&id(14), "POST", "/api/v1/namespaces/a/configmaps");
-    let (sender, mut parts) = mpsc::channel::<Bytes>(1);
     let sending = async {
-        while let Some(part) = parts.recv().await {
-            if !large.send(part).await {
-                return;
-            }
-        }
-    };
-    let feeding = async move {
         for _ in 0..9 {
-            if sender.send(Bytes::from(vec![b' '; 1 << 20])).await.is_err() {
+            if !large.send(Bytes::from(vec![b' '; 1 << 20])).await {
                 return;
             }
         }
     };
-    timeout(PATIENCE, async { tokio::join!(sending, feeding) }).await.expect("in time");
+    timeout(PATIENCE, sending).await.expect("in time");
     let (class, before_send, _) = refusal(&large).await;
     assert_eq!((class, before_send), (Class::TooLarge, true));
     let next = world.open(&id(15), "GET", "/version");
