@@ -13,6 +13,7 @@
 //! | [`zone_probes`] | probes of agents for accounts without a zone |
 //! | [`static_accounts`] | accounts of an agent's own file |
 //! | [`caching`] | the streams of cached objects, and their writers |
+//! | [`requests`] | the streams of requests to accounts |
 //! | [`table_writers`] | rows about agents: assignments, fences, lists of namespaces |
 //! | [`account_objects`] | the port for accounts at the API server |
 //! | [`local_agents`] | the port [`ConnectedAgents`](crate::connected_agents::ConnectedAgents) |
@@ -28,6 +29,7 @@ mod caching;
 mod context;
 mod local_agents;
 mod metrics;
+mod requests;
 mod sessions;
 mod settings;
 mod static_accounts;
@@ -65,7 +67,7 @@ pub use table_writers::assignments::{AssignmentChecks, AssignmentRows, StoredAss
 pub use table_writers::fences::{FenceRows, StoredFences};
 pub use table_writers::namespaces::{NamespaceRows, StoredNamespaces};
 
-use crate::connected_agents::Ticks;
+use crate::connected_agents::{AccountRequests, Ticks};
 use crate::informers::{AccountIndex, AgentIndex};
 use crate::leases::{Leadership, Replicas};
 use crate::secrets::CredentialSource;
@@ -79,6 +81,7 @@ use context::{Credentials, HubContext};
 use kubesvc_runtime::background_tasks::{BackgroundTasks, TaskRegistry};
 use kubesvc_runtime::listen::connection_limits::LogRateLimit;
 use kubesvc_runtime::work_queue::WorkQueue;
+use requests::Requests;
 use sessions::events::{LeaderWakes, SessionEvents, SessionSubscriber};
 use sessions::session::session_loop::SessionParts;
 use sessions::{Sessions, mass_delete_guard};
@@ -154,6 +157,7 @@ pub struct Hub {
     admission: Arc<Admission>,
     tables: Arc<TableWriters>,
     caching: Option<Arc<Caching>>,
+    requests: Arc<Requests>,
     streams: Arc<AgentStreams>,
 }
 
@@ -213,6 +217,11 @@ impl Hub {
             let draining = Arc::clone(&admission.draining);
             Arc::new(Caching::new(Arc::clone(&context), Arc::clone(&sessions), draining, cache))
         });
+        let requests = Arc::new(Requests::new(
+            Arc::clone(&context),
+            Arc::clone(&sessions),
+            Arc::clone(&admission.draining),
+        ));
         let parts = Arc::new(SessionParts {
             context: Arc::clone(&context),
             sessions: Arc::clone(&sessions),
@@ -223,9 +232,23 @@ impl Hub {
             static_accounts,
             tables: Arc::clone(&tables),
         });
-        let streams =
-            Arc::new(AgentStreams { admission: Arc::clone(&admission), parts, caching: caching.clone() });
-        Arc::new(Self { context, sessions, zone_probes, agent_status, admission, tables, caching, streams })
+        let streams = Arc::new(AgentStreams {
+            admission: Arc::clone(&admission),
+            parts,
+            caching: caching.clone(),
+            requests: Arc::clone(&requests),
+        });
+        Arc::new(Self {
+            context,
+            sessions,
+            zone_probes,
+            agent_status,
+            admission,
+            tables,
+            caching,
+            requests,
+            streams,
+        })
     }
 
     /// Binds the port.
@@ -260,6 +283,11 @@ impl Hub {
         self.admission.draining.set_isolated(cut_off);
     }
 
+    /// Returns the port by which accounts' API servers are asked.
+    pub fn account_requests(&self) -> Arc<dyn AccountRequests> {
+        Arc::clone(&self.requests) as Arc<dyn AccountRequests>
+    }
+
     /// Returns the hub's counters.
     pub fn metrics(&self) -> &HubMetrics {
         &self.context.metrics
@@ -273,6 +301,7 @@ impl Hub {
     /// Adds the hub's counters to a registry.
     pub fn register(&self, registry: &mut prometheus_client::registry::Registry) {
         self.context.metrics.register(registry);
+        self.requests.register(registry);
         if let Some(caching) = &self.caching {
             caching.register(registry);
         }

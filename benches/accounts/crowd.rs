@@ -314,6 +314,15 @@ impl Bare {
 #[tonic::async_trait]
 impl Operations for Bare {
     type GetOpsStream = Pin<Box<dyn futures::Stream<Item = Result<HubFrame, Status>> + Send>>;
+    type RequestsStream =
+        Pin<Box<dyn futures::Stream<Item = Result<kubesvc_core::wire::ops::RequestDown, Status>> + Send>>;
+
+    async fn requests(
+        &self,
+        _: Request<Streaming<kubesvc_core::wire::ops::RequestUp>>,
+    ) -> Result<Response<Self::RequestsStream>, Status> {
+        Err(Status::unimplemented("it makes no requests"))
+    }
 
     async fn get_ops(
         &self,

@@ -12,22 +12,13 @@ use futures::stream::BoxStream;
 use http::{HeaderMap, Method, StatusCode};
 use prost::bytes::Bytes;
 
+pub use kubesvc_core::requests::target::Class as RequestClass;
+
 use kubesvc_core::wire::common::Failure;
 use kubesvc_core::{AgentId, BootId};
 
 /// Time until the head of an answer, unless the caller says another.
 pub const DEFAULT_HEAD_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// What a request does, by the path as the API server reads it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RequestClass {
-    /// It changes nothing: another agent may be asked too.
-    Read,
-    /// It may change something.
-    Write,
-    /// It connects to what runs in the cluster: exec, attach, port-forward, proxy, tokens.
-    Connect,
-}
 
 /// A stream of bytes. An error is never the end: what came before it is not the whole.
 pub type ByteStream<E> = BoxStream<'static, Result<Bytes, E>>;
@@ -54,8 +45,8 @@ pub struct AccountRequest {
     pub body: RequestBytes,
     /// Whether the connection is to be upgraded, to the protocol in the header `Upgrade`.
     pub upgrade: bool,
-    /// What it does, from [`kubesvc_core::requests::target::RequestTarget::class`]. A write is sent at most once, and its answer is
-    /// given when it is whole.
+    /// What it does, from [`RequestPath::class`](kubesvc_core::requests::target::RequestPath::class). A write is sent at
+    /// most once, and its answer is given when it is whole.
     pub class: RequestClass,
     /// Whether the agent may send it again as its settings `kubernetes.retries` say.
     pub repeatable: bool,

@@ -13,5 +13,6 @@ mod offers;
 mod pace;
 mod port;
 mod report_outbox_writer;
+mod requests;
 mod static_accounts;
 mod support;

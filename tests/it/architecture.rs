@@ -20,6 +20,8 @@ const PURE: &[&str] = &[
     "crates/core/src",
     "src/hub/agent_admission/hello",
     "src/hub/agent_admission/queue",
+    "src/hub/requests/choice",
+    "src/hub/requests/outcome",
     "src/hub/sessions/duties",
     "src/hub/sessions/ledger",
     "src/hub/static_accounts/judge",

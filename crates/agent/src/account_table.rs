@@ -35,7 +35,7 @@ mod listing;
 #[cfg(test)]
 mod tests;
 
-pub use listing::{Counts, ListedAccount, ListedState};
+pub use listing::{Counts, HeldDefinition, ListedAccount, ListedState};
 
 /// Maximum number of accounts of one agent; a `Hello` may name as many.
 pub const MAX_ACCOUNTS: usize = 100_000;
@@ -43,6 +43,11 @@ pub const MAX_ACCOUNTS: usize = 100_000;
 /// An attempt to start an account. Its number is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Attempt(u64);
+
+impl Attempt {
+    /// What runs for an account beside attempts to start it; the table never gives this number.
+    pub(super) const REQUESTS: Self = Self(0);
+}
 
 #[cfg(test)]
 impl Attempt {

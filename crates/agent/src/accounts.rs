@@ -3,6 +3,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
+use futures::FutureExt as _;
 use parking_lot::Mutex;
 use prost::Message;
 use tokio::sync::{Notify, mpsc, watch};
@@ -14,6 +15,7 @@ use crate::account_table::{AccountTable, AssignmentOutcome, Attempt, Effect};
 use crate::activation::{ActivatedAccount, Activator, Definition, DefinitionOrigin};
 use crate::caching::HubConnection;
 use crate::metrics::AgentMetrics;
+use crate::requests::{AccountRequests, RequestsConnection};
 use crate::static_accounts::StaticAccountFile;
 use crate::watched_files::ReadFile;
 use crate::wire_failure::{after_send, before_send};
@@ -40,6 +42,10 @@ pub struct SharedParts {
     pub caching_changed: Arc<Notify>,
     /// The connection of the session, if its hub takes cached objects.
     pub connection: watch::Sender<Option<HubConnection>>,
+    /// The connection of the session, if its hub makes requests to clusters.
+    pub requests_connection: watch::Sender<Option<RequestsConnection>>,
+    /// The requests that run.
+    pub requests: Arc<AccountRequests>,
     /// Whether other accounts are accepted too.
     pub dynamic_accounts: bool,
     /// The agent's metrics.
@@ -153,10 +159,11 @@ impl Accounts {
         self.parts.activators.activator(name, origin)
     }
 
-    /// Publishes the connection on which objects are streamed, or that there is none.
-    pub fn connected(&self, connection: Option<HubConnection>) {
-        // Nobody looks at it once the agent is stopping.
+    /// Publishes the connection on which objects are streamed, and that for requests, or that there is none.
+    pub fn connected(&self, connection: Option<HubConnection>, requests: Option<RequestsConnection>) {
+        // Nobody looks at them once the agent is stopping.
         let _ = self.parts.connection.send(connection);
+        let _ = self.parts.requests_connection.send(requests);
     }
 
     /// The agent's metrics.
@@ -285,7 +292,13 @@ impl Accounts {
                     self.runtimes.start(account.uid, attempt, |stop| work(stop).instrument(span));
                 }
                 Effect::Cancel { uid, attempt } => self.runtimes.cancel(&uid, attempt),
-                Effect::Stop { uid, keep } => self.runtimes.stop(&uid, keep),
+                Effect::Stop { uid, keep } => {
+                    if let Some(ended) = self.parts.requests.stop(&uid) {
+                        // It counts as stopped: the report waits for it, and cuts it after a while.
+                        self.runtimes.start(uid.clone(), Attempt::REQUESTS, |_| ended.map(|()| None));
+                    }
+                    self.runtimes.stop(&uid, keep);
+                }
                 Effect::Kept { account, failure } => {
                     self.parts.metrics.kept.inc();
                     tracing::warn!(

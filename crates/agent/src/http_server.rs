@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::account_table::{AccountTable, Counts};
 use crate::health::{self, AgentStatus};
 use crate::metrics::{AccountCounts, AgentMetrics};
+use crate::requests::AccountRequests;
 use crate::{AgentError, AgentOptions};
 use kubesvc_runtime::background_tasks::TaskRegistry;
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
@@ -63,12 +64,13 @@ pub(super) async fn bind_health(
     options: &AgentOptions,
     metrics: &AgentMetrics,
     status: Arc<AgentStatus>,
-    tasks: &TaskRegistry,
+    (requests, tasks): (&Arc<AccountRequests>, &TaskRegistry),
 ) -> Result<Server, AgentError> {
     let (host, port) = (&options.health_address, options.health_port);
     let failed = |source| AgentError::HealthPort { address: shown(host, port), source };
     let closed = metrics.http.clone();
-    Server::bind("health", host, port, health::routes(status, tasks.clone()), closed).await.map_err(failed)
+    let routes = health::routes(status, tasks.clone()).merge(requests.routes());
+    Server::bind("health", host, port, routes, closed).await.map_err(failed)
 }
 
 /// Binds the port of the metrics, if they are served.

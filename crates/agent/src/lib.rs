@@ -10,6 +10,7 @@
 //! | [`caching`] | the stream of cached objects: queues, batches, credit, where each scope goes on (pure) |
 //! | [`cluster`] | the only way to a cluster: TLS, requests, failures |
 //! | [`watch`] | how the objects of a scope are listed and watched (pure) |
+//! | [`requests`] | HTTP requests of the hub to the accounts' API servers |
 //! | [`scrub`] | the bytes of a list or watch become events (pure) |
 //! | [`static_accounts`] | the accounts of the agent's own file, and whether the file is valid |
 //! | [`watched_files`] | files that take effect when they change |
@@ -44,6 +45,7 @@ mod http_server;
 pub mod link;
 pub mod metrics;
 pub mod program;
+pub mod requests;
 pub mod scrub;
 pub mod static_accounts;
 pub mod watch;
@@ -60,6 +62,8 @@ use health::AgentStatus;
 use http_server::Server;
 use link::Link;
 use metrics::AgentMetrics;
+use requests::driver::RequestsDriver;
+use requests::{AccountRequests, RequestSettings};
 use scrub::CompressorError;
 use static_accounts::StaticAccountFile;
 use watched_files::{AccountFiles, ReadFile};
@@ -88,6 +92,8 @@ pub struct AgentOptions {
     pub kubeconfig_folders: Vec<PathBuf>,
     /// What the agent's owner allows it to do for accounts.
     pub policy: AgentPolicy,
+    /// What the agent's owner sets for requests to clusters.
+    pub requests: RequestSettings,
     /// Programs that may log in for kubeconfigs of the agent's own accounts; found in PATH.
     pub exec_commands: Vec<String>,
     /// The accounts of the agent's own file.
@@ -213,6 +219,7 @@ pub struct Agent {
     link: Link,
     files: FileWatch,
     caching: (StreamDriver, CachedAccounts),
+    requests: (RequestsDriver, Arc<AccountRequests>),
     background: BackgroundTasks,
     tasks: TaskTracker,
     /// Ends what goes on beside the link.
@@ -233,10 +240,6 @@ impl Agent {
         let status = Arc::new(AgentStatus::new(&options, table.clone()));
         let (tasks, ends) = (TaskTracker::new(), CancellationToken::new());
         let background = BackgroundTasks::new(tasks.clone(), ends.clone(), TaskRegistry::default());
-        let health =
-            http_server::bind_health(&options, &counted, status.clone(), background.registry()).await?;
-        let metrics =
-            http_server::bind_metrics(&options, &counted, table.clone(), background.registry()).await?;
         let (changes, changed_files) = mpsc::channel(MAX_WAITING_CHANGES);
         let files = Arc::new(Mutex::new(AccountFiles::new(MAX_FILE_BYTES)));
         let files = FileWatch { pace: options.file_pace, table: table.clone(), files, changes };
@@ -254,7 +257,18 @@ impl Agent {
         let driver = StreamDriver::new(Arc::clone(&shared), connections, notices);
         let changes_of = (Arc::clone(&table), Arc::clone(&caching_changed));
         let cached_accounts = CachedAccounts::new(changes_of, activators.clone(), (shared, noticed))?;
+        let (request_settings, counts) = (options.requests.clone(), counted.account_requests.clone());
+        let requests = AccountRequests::new(Arc::clone(&table), activators.clone(), request_settings, counts);
+        let health =
+            http_server::bind_health(&options, &counted, status.clone(), (&requests, background.registry()))
+                .await?;
+        let metrics =
+            http_server::bind_metrics(&options, &counted, table.clone(), background.registry()).await?;
+        let (requests_connection, sessions) = watch_channel::channel(None);
+        let requests_driver = RequestsDriver::new(Arc::clone(&requests), sessions);
         let parts = SharedParts {
+            requests_connection,
+            requests: Arc::clone(&requests),
             table,
             activators,
             caching_changed,
@@ -265,7 +279,8 @@ impl Agent {
         };
         let link = Link::new(options, parts, status)?;
         let caching = (driver, cached_accounts);
-        Ok(Self { health, metrics, link, files, caching, background, tasks, ends })
+        let requests = (requests_driver, requests);
+        Ok(Self { health, metrics, link, files, caching, requests, background, tasks, ends })
     }
 
     /// Address on which health is served.
@@ -290,7 +305,7 @@ impl Agent {
     ///
     /// [`AgentError::Ended`].
     pub async fn run(self, stop: CancellationToken) -> Result<(), AgentError> {
-        let Self { health, metrics, link, files, caching, background, tasks, ends } = self;
+        let Self { health, metrics, link, files, caching, requests, background, tasks, ends } = self;
         background.spawn("health checks", "Answers probes and people", health.serve(ends.clone()));
         if let Some(metrics) = metrics {
             background.spawn("metrics", "Answers Prometheus", metrics.serve(ends.clone()));
@@ -301,8 +316,20 @@ impl Agent {
         background.spawn("stream of cached objects", "Sends what is read of clusters to the hub", driving);
         let reading = until(ends.clone(), accounts.run());
         background.spawn("cached accounts", "Reads the objects of accounts", reading);
-        let leave = stop.child_token();
-        accompanied(link.run(leave.clone()), &leave, &ends).await;
+        let (driver, requests) = requests;
+        let serving = until(ends.clone(), driver.run());
+        background.spawn("stream of requests", "Makes the hub's requests to clusters", serving);
+        let leave = CancellationToken::new();
+        let drained = async {
+            stop.cancelled().await;
+            requests.drain().await;
+            leave.cancel();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = accompanied(link.run(leave.clone()), &leave, &ends) => {}
+            () = drained => {}
+        }
         tasks.close();
         tasks.wait().await;
         background.failed_task().map_or(Ok(()), |why| Err(AgentError::Ended(why.to_owned())))

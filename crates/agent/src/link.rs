@@ -152,7 +152,8 @@ impl Link {
             approved: accepted.approved,
         });
         let (agent_id, max) = (&self.options.agent_id, self.max_message_bytes);
-        self.accounts.connected(greeted.caching_connection(agent_id, &self.boot_id, max));
+        let caching = greeted.caching_connection(agent_id, &self.boot_id, max);
+        self.accounts.connected(caching, greeted.requests_connection(agent_id, &self.boot_id));
         let AcceptedStream { outbound, inbound, .. } = greeted;
         let since = Instant::now();
         self.accounts.metrics().connections.inc();
@@ -160,7 +161,7 @@ impl Link {
         let session =
             LinkSession::new(&accepted, (outbound, inbound), &mut self.accounts, &self.status, idle);
         let ended = session.run(stop).await;
-        self.accounts.connected(None);
+        self.accounts.connected(None, None);
         self.accounts.metrics().disconnections.inc();
         if since.elapsed() > MIN_GOOD_STREAM_LIFETIME {
             self.pace.reset();

@@ -11,6 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
+use crate::requests::RequestMetrics;
 use crate::static_accounts::StaticAccountFile;
 use kubesvc_core::wire::common::Failure;
 use kubesvc_runtime::background_tasks::TaskRegistry;
@@ -75,6 +76,8 @@ pub struct AgentMetrics {
     pub requests: Requests,
     /// Changed kubeconfigs with which an account could not be restarted.
     pub kept: Counter,
+    /// Requests of the hub to clusters.
+    pub account_requests: RequestMetrics,
     /// Connections of probes and scrapers that were closed because of a limit.
     pub http: HttpMetrics,
     accounts: Family<Label<&'static str>, Gauge>,
@@ -120,6 +123,7 @@ impl AgentMetrics {
         );
         registry.register("probes", "Probes answered", self.probes.clone());
         self.http.register(registry);
+        self.account_requests.register(registry);
         registry.register(
             "config_reload_failures",
             "Changed settings files that were refused",

@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::Parser;
 use tokio_util::sync::CancellationToken;
 
+use crate::requests::RequestSettings;
 use crate::static_accounts::StaticAccountFile;
 use crate::{Agent, AgentError, AgentOptions, Backoff, KeepAlive};
 use kubesvc_core::agent_policy::AccountPolicy;
@@ -143,6 +144,15 @@ fn run(options: AgentOptions, settings: Settings) -> Result<(), StartError> {
     ended
 }
 
+/// Returns what the owner sets for requests to clusters.
+fn request_settings(settings: &AgentSettings) -> RequestSettings {
+    RequestSettings {
+        allow: settings.requests.allow,
+        timeout: settings.requests.timeout,
+        apply: settings.requests.apply.clone(),
+    }
+}
+
 /// Returns the options of the agent that these settings and the environment describe.
 fn options(
     settings: &AgentSettings,
@@ -161,6 +171,7 @@ fn options(
         insecure: settings.hub.insecure,
         kubeconfig_folders: settings.kubeconfig_folders.clone(),
         policy: settings.policy.clone(),
+        requests: request_settings(settings),
         exec_commands: settings.exec_commands.clone(),
         own,
         dynamic_accounts: settings.dynamic_accounts,

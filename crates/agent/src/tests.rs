@@ -19,6 +19,7 @@ impl AgentOptions {
             insecure: true,
             kubeconfig_folders: Vec::new(),
             policy: AgentPolicy::default(),
+            requests: RequestSettings::default(),
             exec_commands: Vec::new(),
             own: StaticAccountFile::default(),
             dynamic_accounts: true,

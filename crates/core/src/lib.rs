@@ -38,6 +38,7 @@ pub mod name_precedence;
 pub mod object_names;
 pub mod owned_secret;
 pub mod report_outbox;
+pub mod requests;
 pub mod row_adoption;
 pub mod secret_reference;
 pub mod source_rules;

@@ -23,6 +23,7 @@ pub mod kube_access;
 pub mod listen;
 pub mod process;
 pub mod rate_limit;
+pub mod request_channel;
 pub mod shutdown;
 pub mod telemetry;
 pub mod terminal;

@@ -18,6 +18,7 @@ use crate::hub::agent_status::disconnects::{self, Disconnect};
 use crate::hub::agent_status::registration::{Registration, RegistrationError};
 use crate::hub::caching::Caching;
 use crate::hub::context::HubContext;
+use crate::hub::requests::Requests;
 use crate::hub::sessions::registry::ClaimError;
 use crate::hub::sessions::session::Session;
 use crate::hub::sessions::session::frame_queue::{FrameQueue, Sink};
@@ -25,6 +26,7 @@ use crate::hub::sessions::session::session_loop::{SessionLoop, SessionParts};
 use kubesvc_core::agent_resource::{AgentSession, ID_RESERVATION};
 use kubesvc_core::lifecycle::Fact;
 use kubesvc_core::object_names;
+use kubesvc_core::requests;
 use kubesvc_core::wire::PROTOCOL_VERSION;
 use kubesvc_core::wire::ops::refused::Reason;
 use kubesvc_core::wire::ops::{self, agent_frame, hub_frame};
@@ -54,6 +56,8 @@ pub(crate) struct AgentStreams {
     pub(crate) parts: Arc<SessionParts>,
     /// The streams of cached objects; absent: this operator takes none.
     pub(crate) caching: Option<Arc<Caching>>,
+    /// The streams of requests.
+    pub(crate) requests: Arc<Requests>,
 }
 
 /// Runs the stream of one agent.
@@ -380,7 +384,8 @@ fn capabilities(context: &HubContext, session: &Session) -> Vec<String> {
     let both =
         [(hello::CACHING_CAPABILITY, agent.streams_objects), (hello::ZSTD_CAPABILITY, agent.takes_zstd)];
     let common = both.into_iter().filter(|(_, agent_has)| *agent_has && context.streams_objects());
-    common.map(|(capability, _)| capability.to_owned()).collect()
+    let requests = agent.takes_requests.then_some(requests::CAPABILITY);
+    common.map(|(capability, _)| capability).chain(requests).map(str::to_owned).collect()
 }
 
 fn accepted_frame(admission: &Admission, session: &Session) -> ops::Accepted {

@@ -48,6 +48,8 @@ pub(crate) struct AcceptedHello {
     pub(crate) takes_zstd: bool,
     /// Whether it streams objects.
     pub(crate) streams_objects: bool,
+    /// Whether it takes requests to clusters.
+    pub(crate) takes_requests: bool,
 }
 
 impl AcceptedHello {
@@ -140,6 +142,7 @@ pub(crate) fn check(hello: ops::Hello, max_message_bytes: usize) -> Result<Accep
         cluster_uid: hello.cluster_uid,
         takes_zstd: has(ZSTD_CAPABILITY),
         streams_objects: has(CACHING_CAPABILITY),
+        takes_requests: has(kubesvc_core::requests::CAPABILITY),
         max_message_bytes: if told == 0 { max_message_bytes } else { told.min(max_message_bytes) },
     })
 }

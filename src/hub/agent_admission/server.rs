@@ -31,12 +31,12 @@ use kubesvc_runtime::grpc::ops::operations_server::{Operations, OperationsServer
 use kubesvc_runtime::listen::connection_limits::Caller;
 use kubesvc_runtime::listen::connection_phase::WaitGuard;
 
-/// Maximum number of streams of one connection: GetOps, Caching, health and reflection, with reserve.
+/// Maximum number of streams of one connection: GetOps, Caching, Requests, health and reflection, with reserve.
 const MAX_STREAMS: u32 = 16;
-/// HTTP/2 window of a stream. GetOps is always read, so this is a bound and no back-pressure.
-const STREAM_WINDOW: u32 = 1024 * 1024;
-/// HTTP/2 window of a connection, larger than the window of a stream that is not read.
-const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
+/// HTTP/2 window of a stream. All are always read, so this is a bound and no back-pressure.
+const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
+/// HTTP/2 window of a connection: both streams with bulk data leave the control stream its room.
+const CONNECTION_WINDOW: u32 = 12 * 1024 * 1024;
 /// Maximum size of an HTTP/2 frame, in bytes.
 const MAX_FRAME_BYTES: u32 = 16 * 1024;
 /// Maximum size of the headers of one request, in bytes.
@@ -67,6 +67,17 @@ impl Operations for OperationsService {
         let (sink, frames) = mpsc::channel(MAX_QUEUED_FRAMES);
         let peer = request.extensions().get::<Peer>().map(|peer| peer.address);
         self.tasks.spawn(handshake::run(Arc::clone(&self.streams), request.into_inner(), sink, peer));
+        Ok(Response::new(ReceiverStream::new(frames)))
+    }
+
+    type RequestsStream = ReceiverStream<Result<ops::RequestDown, Status>>;
+
+    async fn requests(
+        &self,
+        request: Request<Streaming<ops::RequestUp>>,
+    ) -> Result<Response<Self::RequestsStream>, Status> {
+        let (sink, frames) = mpsc::channel(MAX_QUEUED_FRAMES);
+        self.tasks.spawn(Arc::clone(&self.streams.requests).run(request.into_inner(), sink));
         Ok(Response::new(ReceiverStream::new(frames)))
     }
 }

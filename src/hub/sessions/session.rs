@@ -45,6 +45,8 @@ pub(crate) struct AgentIdentity {
     pub(crate) takes_zstd: bool,
     /// Whether it streams objects.
     pub(crate) streams_objects: bool,
+    /// Whether it takes requests to clusters.
+    pub(crate) takes_requests: bool,
     /// Remote address, also the key of the log rate limit.
     pub(crate) peer: Option<SocketAddr>,
 }
@@ -95,6 +97,7 @@ impl Session {
                 cluster_uid: greeting.cluster_uid.clone(),
                 takes_zstd: greeting.takes_zstd,
                 streams_objects: greeting.streams_objects,
+                takes_requests: greeting.takes_requests,
                 peer,
             },
             times: SessionTimes {

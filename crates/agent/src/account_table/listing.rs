@@ -1,10 +1,12 @@
 //! What the rest of the agent reads of the table: for a hello, for the session, for metrics and for people.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use super::{AccountTable, Attempt};
+use crate::activation::Definition;
 use crate::static_accounts::StaticAccountList;
 use crate::watched_files::ReadFile;
 use kubesvc_core::wire::common::{AccountRef, Failure};
@@ -47,7 +49,28 @@ pub struct ListedAccount {
     pub is_own: bool,
 }
 
+/// An account that is held, for requests to its cluster.
+#[derive(Clone, Debug)]
+pub struct HeldDefinition {
+    /// The account.
+    pub account: AccountRef,
+    /// Its definition.
+    pub definition: Arc<Definition>,
+    /// uid of kube-system of the cluster that it has reached; empty if that may not be read.
+    pub cluster_uid: String,
+}
+
 impl AccountTable {
+    /// The account with this uid, if it is held.
+    pub fn held_definition(&self, uid: &str) -> Option<HeldDefinition> {
+        let held = self.by_uid.get(uid)?.held.as_ref()?;
+        Some(HeldDefinition {
+            account: held.account.clone(),
+            definition: Arc::clone(&held.definition),
+            cluster_uid: held.reached.identity.kube_system_uid.clone(),
+        })
+    }
+
     /// The accounts that are held, in the form of a `Hello`.
     pub fn held(&self) -> impl Iterator<Item = HeldAccount> + '_ {
         let held = self

@@ -238,7 +238,7 @@ impl ClusterClient {
         let headers = built.headers_mut();
         let agent = HeaderValue::from_static(concat!("kubesvc-agent/", env!("CARGO_PKG_VERSION")));
         headers.entry(USER_AGENT).or_insert(agent);
-        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        headers.insert(ACCEPT_ENCODING, request.encoding.unwrap_or(HeaderValue::from_static("identity")));
         if let Some(upgrade) = request.upgrade {
             headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
             headers.insert(UPGRADE, upgrade);

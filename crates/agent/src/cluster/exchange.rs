@@ -48,6 +48,7 @@ pub struct ClusterRequest {
     pub(super) path: String,
     pub(super) headers: HeaderMap,
     pub(super) upgrade: Option<HeaderValue>,
+    pub(super) encoding: Option<HeaderValue>,
     pub(super) body: RequestBody,
 }
 
@@ -63,7 +64,7 @@ impl ClusterRequest {
     /// of the server's URL.
     pub fn new(method: Method, path: impl Into<String>) -> Self {
         let (path, headers, body) = (path.into(), HeaderMap::new(), RequestBody::empty());
-        Self { method, path, headers, upgrade: None, body }
+        Self { method, path, headers, upgrade: None, encoding: None, body }
     }
 
     /// Adds a header. Those that only the client sets are ignored.
@@ -79,6 +80,12 @@ impl ClusterRequest {
     #[must_use]
     pub fn upgrade(self, protocol: HeaderValue) -> Self {
         Self { upgrade: Some(protocol), ..self }
+    }
+
+    /// Asks for a body in one of these encodings, which is not decoded. Otherwise the body is as it is.
+    #[must_use]
+    pub fn encoding(self, encodings: HeaderValue) -> Self {
+        Self { encoding: Some(encodings), ..self }
     }
 
     /// Sets the body.

@@ -16,9 +16,11 @@ use tonic::{Code, Status, Streaming};
 use crate::caching::{HubConnection, StreamIdentity};
 use crate::cluster::{Trust, TrustError, system_verifier};
 use crate::link::StreamEnd;
+use crate::requests::RequestsConnection;
 use crate::{AgentError, AgentOptions, KeepAlive};
 use kubesvc_core::AgentId;
 use kubesvc_core::failure::truncate;
+use kubesvc_core::requests;
 use kubesvc_core::wire::ops::{
     Accepted, AgentFrame, HeldAccount, Hello, HubFrame, KubernetesPlace, agent_frame, hub_frame,
 };
@@ -115,8 +117,10 @@ async fn connect(endpoint: &Endpoint, hub: &str) -> Result<Channel, DialError> {
     }
 }
 
-/// What this agent can do: stream objects, with compressed bodies. The hub answers with what of it is used.
-const CAPABILITIES: [&str; 2] = ["caching/1", "zstd/1"];
+/// What is needed to stream objects, with compressed bodies.
+const CACHING_CAPABILITIES: [&str; 2] = ["caching/1", "zstd/1"];
+/// What this agent can do. The hub answers with what of it is used.
+const CAPABILITIES: [&str; 3] = [CACHING_CAPABILITIES[0], CACHING_CAPABILITIES[1], requests::CAPABILITY];
 
 /// A stream that the hub has accepted.
 #[derive(Debug)]
@@ -129,6 +133,25 @@ pub(super) struct AcceptedStream {
 }
 
 impl AcceptedStream {
+    fn uses(&self, capability: &str) -> bool {
+        self.accepted.capabilities.iter().any(|used| used == capability)
+    }
+
+    /// The connection on which this hub makes requests to clusters; `None` if it makes none.
+    pub(super) fn requests_connection(
+        &self,
+        agent_id: &AgentId,
+        boot_id: &str,
+    ) -> Option<RequestsConnection> {
+        self.uses(requests::CAPABILITY).then(|| RequestsConnection {
+            channel: self.channel.clone(),
+            session_id: self.accepted.session_id.clone(),
+            agent_id: agent_id.to_string(),
+            boot_id: boot_id.to_owned(),
+            replica_id: self.accepted.replica_id.clone(),
+        })
+    }
+
     /// The connection on which objects are streamed to this hub, which takes messages of `max_message_bytes`; `None`
     /// if it takes none.
     pub(super) fn caching_connection(
@@ -137,8 +160,7 @@ impl AcceptedStream {
         boot_id: &str,
         max_message_bytes: usize,
     ) -> Option<HubConnection> {
-        let uses = |capability| self.accepted.capabilities.iter().any(|used| used == capability);
-        CAPABILITIES.into_iter().all(uses).then(|| HubConnection {
+        CACHING_CAPABILITIES.into_iter().all(|one| self.uses(one)).then(|| HubConnection {
             channel: self.channel.clone(),
             identity: StreamIdentity {
                 session_id: self.accepted.session_id.clone(),

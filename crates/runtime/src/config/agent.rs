@@ -14,10 +14,13 @@ use super::values::{EffectiveSetting, SettingList, Values};
 use super::yaml::shown;
 pub(crate) use keys::SPEC;
 use kubesvc_core::agent_policy::{AccountPolicy, AgentPolicy};
+use kubesvc_core::requests::access::AllowedClasses;
+use kubesvc_core::requests::target::Class;
 use kubesvc_core::secret_reference::{self, Reference};
 use kubesvc_core::wire::common::AccountRef;
 use kubesvc_core::wire::ops::AccountSpec;
 use kubesvc_core::wire::ops::account_spec::Credential;
+use kubesvc_core::wire::ops::{ApplySettings, RetrySettings};
 
 /// The only engine of secret references that the agent has.
 const FILE_ENGINE: &str = "file";
@@ -51,8 +54,21 @@ pub struct AgentSettings {
     pub exec_commands: Vec<String>,
     /// Limits that apply to every account.
     pub policy: AgentPolicy,
+    /// Requests of the hub to clusters.
+    pub requests: RequestLimits,
     /// Absolute paths of the folders in which an account's kubeconfig file may be.
     pub kubeconfig_folders: Vec<PathBuf>,
+}
+
+/// What the owner sets for requests of the hub to clusters.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RequestLimits {
+    /// Classes of requests that are made.
+    pub allow: AllowedClasses,
+    /// Time limit for a request; zero: none.
+    pub timeout: Duration,
+    /// For the hub: how objects are applied, and when requests are tried again.
+    pub apply: ApplySettings,
 }
 
 /// The hub to dial.
@@ -129,6 +145,7 @@ pub(crate) fn build(v: &Values) -> Result<AgentSettings, ConfigError> {
         dynamic_accounts: dynamic_accounts(v)?,
         exec_commands: v.list("kubernetes.execCommands")?,
         policy: policy(v)?,
+        requests: requests(v)?,
         kubeconfig_folders: v.paths("kubernetes.kubeconfigFolders")?,
     })
 }
@@ -159,6 +176,27 @@ fn policy(v: &Values) -> Result<AgentPolicy, ConfigProblem> {
         insecure: v.boolean("kubernetes.policy.insecure")?,
         service_account: v.boolean("kubernetes.policy.serviceAccount")?,
         files: v.boolean("kubernetes.policy.files")?,
+    })
+}
+
+fn requests(v: &Values) -> Result<RequestLimits, ConfigProblem> {
+    let allowed = v.list("kubernetes.requests.allow")?;
+    let allows = |class: Class| allowed.iter().any(|name| name == class.as_str());
+    let retries = RetrySettings {
+        enabled: v.boolean("kubernetes.retries.enabled")?,
+        max_retries: v.number("kubernetes.retries.maxRetries")?,
+        backoff_ms: v.number("kubernetes.retries.backOffMs")?,
+        retry_any_error: v.boolean("kubernetes.retries.retryAnyError")?,
+        retryable_errors: v.list("kubernetes.retries.retryableErrors")?,
+    };
+    Ok(RequestLimits {
+        allow: AllowedClasses {
+            read: allows(Class::Read),
+            write: allows(Class::Write),
+            connect: allows(Class::Connect),
+        },
+        timeout: v.seconds("timeoutSeconds")?,
+        apply: ApplySettings { retries: Some(retries), ..ApplySettings::default() },
     })
 }
 

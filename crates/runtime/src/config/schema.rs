@@ -163,5 +163,6 @@ fn item(of: ListItem) -> Value {
         ListItem::Origin => text(r"^https?://[^@*\s/]+$"),
         ListItem::Server => text(r"^\S+$"),
         ListItem::Command => text(r"^[^/]+$"),
+        ListItem::RequestClass => text("^(read|write|connect)$"),
     }
 }

@@ -78,6 +78,8 @@ pub(crate) enum ListItem {
     Server,
     /// The name of a program, without a folder.
     Command,
+    /// A class of requests to clusters.
+    RequestClass,
 }
 
 /// A setting's value after its type has been checked.
@@ -184,6 +186,7 @@ impl ListItem {
             Self::Folder => item.starts_with('/') && one_line(item, 4096),
             Self::Network => item.parse::<Network>().is_ok(),
             Self::Host => is_host(item),
+            Self::RequestClass => matches!(item, "read" | "write" | "connect"),
             Self::Origin => is_origin(item),
             Self::Server => item.parse::<ServerEntry>().is_ok(),
             Self::Command => one_line(item, 255) && !item.contains('/') && !matches!(item, "." | ".."),
@@ -249,6 +252,7 @@ impl fmt::Display for ListItem {
             }
             Self::Folder => "a list of absolute folders",
             Self::Network => "a list of addresses and networks, such as 10.0.0.0/8",
+            Self::RequestClass => "a list of read, write and connect",
             Self::Host => "a list of host names, each with or without a port",
             Self::Origin => "a list of origins, such as https://deck.example.com (no *)",
             Self::Server => {

@@ -12,7 +12,9 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
 use kubesvc_core::wire::ops::agent_frame::Frame;
-use kubesvc_core::wire::ops::{Accepted, AccountSpec, AgentFrame, Hello, HubFrame, hub_frame};
+use kubesvc_core::wire::ops::{
+    Accepted, AccountSpec, AgentFrame, Hello, HubFrame, RequestDown, RequestUp, hub_frame,
+};
 use kubesvc_runtime::grpc::ops::operations_server::{Operations, OperationsServer};
 
 /// Longer than any step of a test takes.
@@ -45,6 +47,15 @@ impl Operations for Service {
         let stream = Stream { frames: request.into_inner(), answers, sent: 0 };
         self.0.send(stream).await.map_err(|_| Status::unavailable("the test is over"))?;
         Ok(Response::new(ReceiverStream::new(frames)))
+    }
+
+    type RequestsStream = ReceiverStream<Result<RequestDown, Status>>;
+
+    async fn requests(
+        &self,
+        _: Request<Streaming<RequestUp>>,
+    ) -> Result<Response<Self::RequestsStream>, Status> {
+        Err(Status::unimplemented("this hub makes no requests"))
     }
 }
 

@@ -310,14 +310,20 @@ const ROWS: &[SettingRow] = &[
         APPLY,
         "as above, for that kind",
     ),
-    later(Operations, "kubernetes.retries.enabled", SettingType::Flag, "repeat failed requests to a cluster"),
-    later(Operations, "kubernetes.retries.maxRetries", count(0, 1000), "how often"),
-    later(Operations, "kubernetes.retries.backOffMs", millis(0, DAY_MS), "wait between two tries"),
-    later(Operations, "kubernetes.retries.retryAnyError", SettingType::Flag, "after any error"),
-    later(
-        Operations,
+    read(
+        "kubernetes.requests.allow",
+        List(ListItem::RequestClass),
+        "read,write",
+        "what the operator may ask of clusters; connect: exec, attach, port-forward, proxy, tokens",
+    ),
+    read("kubernetes.retries.enabled", SettingType::Flag, "false", "repeat failed requests to a cluster"),
+    read("kubernetes.retries.maxRetries", count(0, 1000), "3", "how often"),
+    read("kubernetes.retries.backOffMs", millis(0, DAY_MS), "3000", "wait between two tries"),
+    read("kubernetes.retries.retryAnyError", SettingType::Flag, "false", "after any error"),
+    read(
         "kubernetes.retries.retryableErrors",
         List(ListItem::Text),
+        "timeout,deadline exceeded,unreachable,broke,closed",
         "after errors with these words",
     ),
 ];
@@ -356,5 +362,5 @@ const REST: &[SettingRow] = &[
     later(Streaming, "tasks.totalBudget", count(0, 1_000_000), "listings of clusters at once"),
     later(Streaming, "tasks.budgetPerAccount", count(0, 1_000_000), "the same for one account"),
     later(Streaming, "tasks.queueCheckFrequencyMs", millis(1, DAY_MS), "pace of looking for further work"),
-    later(Operations, "timeoutSeconds", seconds(0, DAY), "longest request to a cluster; 0: no bound"),
+    read("timeoutSeconds", seconds(0, DAY), "0", "longest request to a cluster; 0: no bound"),
 ];

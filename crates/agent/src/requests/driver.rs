@@ -1,0 +1,259 @@
+//! The stream of requests: opened where the session's hub makes requests, and opened again when it ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::{Status, Streaming};
+
+use super::{AccountRequests, RequestsConnection};
+use kubesvc_core::requests::credit::{CreditBudget, MAX_CREDIT_OF_AGENT};
+use kubesvc_core::requests::streams::Frame;
+use kubesvc_core::requests::wire::{self, AgentEnd, Opening as First};
+use kubesvc_core::wire::MAX_MESSAGE_BYTES;
+use kubesvc_core::wire::ops::refused::Reason;
+use kubesvc_core::wire::ops::{
+    Begin, Ping, Refused, RequestDown, RequestUp, Running, request_down, request_up,
+};
+use kubesvc_runtime::grpc::ops::operations_client::OperationsClient;
+use kubesvc_runtime::request_channel::{Opening, RequestChannel};
+
+/// Maximum number of frames on their way to the connection; all others wait where turns are decided.
+const MAX_QUEUED_FRAMES: usize = 4;
+/// Time limit for the hub's first frame.
+const READY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval between pings.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+/// Time without a frame after which the stream is opened anew.
+const MAX_SILENCE: Duration = Duration::from_secs(60);
+/// Interval between lists of what runs.
+const RUNNING_INTERVAL: Duration = Duration::from_secs(30);
+/// Number of times that a stream which a proxy brought to another replica is opened again at once.
+const MAX_QUICK_TRIES: u32 = 10;
+/// Delay after that.
+const WRONG_REPLICA_DELAY: Duration = Duration::from_secs(5);
+/// First and maximum delay before a stream that broke is opened again.
+const REOPEN_DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
+
+/// Why a stream ended.
+enum StreamEnd {
+    /// The hub refused it.
+    Refused(Refused),
+    /// It broke; it had been open for this long.
+    Broken(String, Duration),
+}
+
+/// Drives the stream of requests, for ever.
+#[derive(Debug)]
+pub struct RequestsDriver {
+    service: Arc<AccountRequests>,
+    connection: watch::Receiver<Option<RequestsConnection>>,
+    budget: Arc<CreditBudget>,
+}
+
+impl RequestsDriver {
+    /// A driver for the sessions that `connection` names.
+    pub fn new(
+        service: Arc<AccountRequests>,
+        connection: watch::Receiver<Option<RequestsConnection>>,
+    ) -> Self {
+        Self { service, connection, budget: CreditBudget::new(MAX_CREDIT_OF_AGENT, None) }
+    }
+
+    /// Serves requests, for ever.
+    pub async fn run(mut self) {
+        loop {
+            let connection = self.connection.borrow_and_update().clone();
+            let mut changes = self.connection.clone();
+            let changed = async {
+                if changes.changed().await.is_err() {
+                    // The link is gone: the agent is stopping, and ends this task too.
+                    std::future::pending::<()>().await;
+                }
+            };
+            match connection {
+                None => changed.await,
+                Some(connection) => tokio::select! {
+                    () = changed => {}
+                    () = self.serve_session(&connection) => {}
+                },
+            }
+        }
+    }
+
+    /// Keeps a stream open in one session.
+    async fn serve_session(&self, connection: &RequestsConnection) {
+        let (mut wrong_replica, mut delay) = (0, REOPEN_DELAYS[0]);
+        loop {
+            let wait = match self.serve_stream(connection).await {
+                StreamEnd::Refused(refused) if refused.reason() == Reason::WrongReplica => {
+                    wrong_replica += 1;
+                    if wrong_replica <= MAX_QUICK_TRIES { Duration::ZERO } else { WRONG_REPLICA_DELAY }
+                }
+                StreamEnd::Refused(refused) => {
+                    let reason = refused.reason().as_str_name();
+                    tracing::info!(reason, "the hub refuses the stream of requests");
+                    Duration::from_millis(refused.retry_after_ms.into())
+                        .clamp(REOPEN_DELAYS[0], REOPEN_DELAYS[1])
+                }
+                StreamEnd::Broken(why, lifetime) => {
+                    tracing::info!("the stream of requests ended: {why}");
+                    if lifetime > REOPEN_DELAYS[1] {
+                        (delay, wrong_replica) = (REOPEN_DELAYS[0], 0);
+                    }
+                    let wait = delay;
+                    delay = (delay * 2).min(REOPEN_DELAYS[1]);
+                    // What was served for a while is likely to be served again at once.
+                    if lifetime > REOPEN_DELAYS[0] { Duration::from_millis(100) } else { wait }
+                }
+            };
+            sleep(wait).await;
+        }
+    }
+
+    async fn serve_stream(&self, connection: &RequestsConnection) -> StreamEnd {
+        let opened = Instant::now();
+        let broken = |why: String| StreamEnd::Broken(why, opened.elapsed());
+        let (outbound, frames) = mpsc::channel(MAX_QUEUED_FRAMES);
+        let begin = Begin {
+            session_id: connection.session_id.clone(),
+            agent_id: connection.agent_id.clone(),
+            boot_id: connection.boot_id.clone(),
+            replica_id: connection.replica_id.clone(),
+            apply: Some(self.service.settings.apply.clone()),
+        };
+        // The queue is new, so there is room.
+        let _ = outbound.try_send(RequestUp { id: 0, frame: Some(request_up::Frame::Begin(begin)) });
+        let mut client = OperationsClient::new(connection.channel.clone())
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES);
+        let opening = async {
+            let mut inbound = client.requests(ReceiverStream::new(frames)).await?.into_inner();
+            let first = inbound.message().await?;
+            Ok::<_, Status>((inbound, first.and_then(|first| first.frame)))
+        };
+        let inbound = match timeout(READY_TIMEOUT, opening).await {
+            Ok(Ok((inbound, Some(request_down::Frame::Ready(_))))) => inbound,
+            Ok(Ok((_, Some(request_down::Frame::Refused(refused))))) => return StreamEnd::Refused(refused),
+            Ok(Ok(_)) => return broken("its first frame is neither Ready nor Refused".to_owned()),
+            Ok(Err(status)) => return broken(format!("{:?}: {}", status.code(), status.message())),
+            Err(_) => return broken("the hub did not answer in time".to_owned()),
+        };
+        tracing::info!("the stream of requests is open");
+        let stream = OpenStream::new(&self.service, &self.budget, &connection.boot_id);
+        let why = tokio::select! {
+            why = stream.read(inbound) => why,
+            why = stream.write(outbound) => why,
+        };
+        broken(why)
+    }
+}
+
+/// A stream that is open. Dropping it ends its requests.
+struct OpenStream<'d> {
+    service: &'d Arc<AccountRequests>,
+    boot_id: &'d str,
+    channel: Arc<RequestChannel<AgentEnd>>,
+    /// Cancelled when nothing came for too long.
+    is_silent: CancellationToken,
+    last_frame: parking_lot::Mutex<Instant>,
+}
+
+impl Drop for OpenStream<'_> {
+    fn drop(&mut self) {
+        self.channel.lost();
+        self.service.metrics.dropped_frames.inc_by(self.channel.dropped());
+    }
+}
+
+impl<'d> OpenStream<'d> {
+    fn new(service: &'d Arc<AccountRequests>, budget: &Arc<CreditBudget>, boot_id: &'d str) -> Self {
+        Self {
+            service,
+            boot_id,
+            channel: RequestChannel::new(CreditBudget::new(MAX_CREDIT_OF_AGENT, Some(Arc::clone(budget)))),
+            is_silent: CancellationToken::new(),
+            last_frame: parking_lot::Mutex::new(Instant::now()),
+        }
+    }
+
+    /// Reads frames until the stream ends. Always reads: credit bounds what it keeps.
+    async fn read(&self, mut inbound: Streaming<RequestDown>) -> String {
+        loop {
+            let frame = tokio::select! {
+                frame = inbound.message() => frame,
+                () = self.is_silent.cancelled() => return "the hub said nothing for 60 s".to_owned(),
+            };
+            match frame {
+                Ok(Some(frame)) => self.handle(frame),
+                Ok(None) => return "the hub closed it".to_owned(),
+                Err(status) => return format!("{:?}: {}", status.code(), status.message()),
+            }
+        }
+    }
+
+    fn handle(&self, RequestDown { id, frame }: RequestDown) {
+        use request_down::Frame as Down;
+        *self.last_frame.lock() = Instant::now();
+        match frame {
+            Some(Down::Open(open)) if id > 0 => {
+                let credit = open.credit;
+                let first = First::Open(Box::new(open));
+                if let Opening::Opened(exchange, First::Open(open)) =
+                    self.channel.receive_opening(id, first, credit)
+                {
+                    self.service.open(exchange, *open);
+                }
+            }
+            Some(Down::Recall(recall)) if id > 0 => {
+                let credit = kubesvc_core::requests::credit::INITIAL_CREDIT;
+                let opening = self.channel.receive_opening(id, First::Recall(recall), credit);
+                if let Opening::Opened(exchange, First::Recall(recall)) = opening {
+                    self.service.recall(exchange, recall, self.boot_id);
+                }
+            }
+            Some(Down::Data(data)) => drop(self.channel.receive(id, Frame::Data(data.bytes))),
+            Some(Down::End(_)) => drop(self.channel.receive(id, Frame::End)),
+            Some(Down::Credit(credit)) => drop(self.channel.receive(id, Frame::Credit(credit.bytes))),
+            Some(Down::Cancel(_)) => drop(self.channel.receive(id, Frame::Stop(()))),
+            Some(Down::Forget(forget)) => self.service.writes.forget(&forget.request_ids),
+            Some(Down::Running(running)) => self.channel.reconcile(&running.ids, false),
+            Some(Down::Ping(_) | Down::Ready(_) | Down::Refused(_)) => {}
+            Some(Down::Open(_) | Down::Recall(_)) | None => {
+                tracing::debug!(id, "ignored a frame of an unknown type on the stream of requests");
+            }
+        }
+    }
+
+    /// Sends frames until the stream ends.
+    async fn write(&self, outbound: mpsc::Sender<RequestUp>) -> String {
+        let [mut pings, mut lists] = [PING_INTERVAL, RUNNING_INTERVAL].map(|period| {
+            let mut ticks = interval(period);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            ticks
+        });
+        loop {
+            while let Some((id, frame)) = self.channel.next_frame() {
+                if outbound.send(wire::up(id, frame)).await.is_err() {
+                    return "the connection is gone".to_owned();
+                }
+            }
+            let of_stream = tokio::select! {
+                () = self.channel.outgoing() => continue,
+                _ = pings.tick() => {
+                    if self.last_frame.lock().elapsed() >= MAX_SILENCE {
+                        self.is_silent.cancel();
+                    }
+                    request_up::Frame::Ping(Ping {})
+                }
+                _ = lists.tick() => request_up::Frame::Running(Running { ids: self.channel.running() }),
+            };
+            if outbound.send(RequestUp { id: 0, frame: Some(of_stream) }).await.is_err() {
+                return "the connection is gone".to_owned();
+            }
+        }
+    }
+}

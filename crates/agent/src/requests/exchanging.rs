@@ -1,0 +1,117 @@
+//! The exchange with the cluster: a client with the account's credential, the request, and further tries where they are
+//! allowed.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use http::header::{ACCEPT_ENCODING, HeaderName, HeaderValue, UPGRADE};
+use prost::bytes::Bytes;
+use tokio::time::{sleep, timeout};
+
+use super::AccountRequests;
+use super::clients::AccountClient;
+use super::running::Running;
+use super::serving::{CheckedRequest, not_sent};
+use crate::cluster::{ClusterClient, ClusterRequest, ClusterResponse, RequestBody, Use};
+use crate::wire_failure::{after_send, before_send};
+use kubesvc_core::requests::access;
+use kubesvc_core::wire::common::Failure;
+use kubesvc_core::wire::common::failure::Class;
+
+/// The header by which the cluster's audit log names a request.
+const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
+
+impl AccountRequests {
+    /// Sends a request to the cluster, and waits for the head of its answer. `sends` is called when from then on it may
+    /// have been executed.
+    pub(super) async fn send(
+        &self,
+        request: &CheckedRequest,
+        body: Bytes,
+        running: &Running,
+        mut sends: impl FnMut(),
+    ) -> Result<ClusterResponse, Failure> {
+        let uid = &request.held.account.uid;
+        let mut retries = self.retries(request);
+        loop {
+            let entry = self.clients.of(&request.held);
+            let client = self.clients.connect(&request.held, &entry).await?;
+            if request.is_if_cluster_wide {
+                self.check_cluster_wide(request, &entry, &client).await?;
+            }
+            if !running.sends() {
+                return Err(not_sent("the agent holds the account no longer"));
+            }
+            sends();
+            let sending = client.send(Use::Requests, cluster_request(request, body.clone()));
+            let sent = if self.settings.timeout.is_zero() {
+                sending.await
+            } else {
+                let too_slow =
+                    |_| after_send(Class::Timeout, "the cluster did not answer within timeoutSeconds");
+                timeout(self.settings.timeout, sending).await.map_err(too_slow)?
+            };
+            match sent {
+                // A credential that was refused executed nothing.
+                Ok(response)
+                    if response.status() == StatusCode::UNAUTHORIZED && self.clients.renew(uid, &entry) => {}
+                Ok(response) => return Ok(response),
+                Err(error) => {
+                    let failure = Failure::from(error);
+                    match retries.next().filter(|_| self.may_pass(&failure)) {
+                        Some(delay) => sleep(delay).await,
+                        None => return Err(failure),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether the owner's settings say that a request which failed so is tried again.
+    fn may_pass(&self, failure: &Failure) -> bool {
+        self.settings.apply.retries.as_ref().is_some_and(|retries| {
+            let is_listed = |word: &String| failure.message.contains(word.as_str());
+            retries.retry_any_error || retries.retryable_errors.iter().any(is_listed)
+        })
+    }
+
+    /// Delays before further tries of a request that may be sent again.
+    fn retries(&self, request: &CheckedRequest) -> impl Iterator<Item = Duration> + use<> {
+        let retries =
+            self.settings.apply.retries.clone().filter(|retries| retries.enabled && request.open.repeatable);
+        let retries = retries.unwrap_or_default();
+        let delay = Duration::from_millis(retries.backoff_ms.into());
+        (0..retries.max_retries).map(move |_| delay)
+    }
+
+    async fn check_cluster_wide(
+        &self,
+        request: &CheckedRequest,
+        entry: &AccountClient,
+        client: &ClusterClient,
+    ) -> Result<(), Failure> {
+        let resource = request.path.resource.as_deref().unwrap_or_default();
+        match entry.is_cluster_wide(client, (&request.path.group, resource)).await? {
+            Some(true) => Ok(()),
+            Some(false) | None => Err(before_send(Class::Forbidden, access::refuse_over_all(&request.path))),
+        }
+    }
+}
+
+fn cluster_request(request: &CheckedRequest, body: Bytes) -> ClusterRequest {
+    let target = String::from_utf8_lossy(&request.open.target).into_owned();
+    let mut built = ClusterRequest::new(request.method.clone(), target);
+    for (name, value) in &request.headers {
+        built = built.header(name.clone(), value.clone());
+    }
+    if let Ok(id) = HeaderValue::from_str(&request.open.request_id) {
+        built = built.header(AUDIT_ID, id);
+    }
+    if let Some(encodings) = request.headers.get(ACCEPT_ENCODING) {
+        built = built.encoding(encodings.clone());
+    }
+    if let Some(protocol) = request.headers.get(UPGRADE).filter(|_| request.open.upgrade) {
+        built = built.upgrade(protocol.clone());
+    }
+    if body.is_empty() { built } else { built.body(RequestBody::whole(body)) }
+}

@@ -1,0 +1,169 @@
+//! The requests that run: to be listed, stopped and waited for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use prometheus_client::metrics::gauge::Gauge;
+use serde::Serialize;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use kubesvc_core::requests::MAX_REQUESTS_OF_AGENT;
+
+/// A request, as shown to people.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunningRequest {
+    /// Name of the account.
+    pub account: String,
+    /// Id of the request.
+    pub request_id: String,
+    /// Method.
+    pub method: String,
+    /// Path without its query.
+    pub path: String,
+    /// Class.
+    pub class: &'static str,
+    /// Whether it was sent to the cluster.
+    pub state: RequestState,
+    /// Its beginning.
+    pub since: Timestamp,
+}
+
+/// Whether a request was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum RequestState {
+    /// Nothing of it was sent to the cluster.
+    Waiting,
+    /// It may have been executed.
+    Sent,
+}
+
+#[derive(Debug)]
+struct Entry {
+    uid: String,
+    shown: RunningRequest,
+    is_write: bool,
+    end: CancellationToken,
+}
+
+/// All requests that run.
+#[derive(Debug)]
+pub(super) struct RunningRequests {
+    entries: Mutex<BTreeMap<u64, Entry>>,
+    next: AtomicU64,
+    changed: Notify,
+    count: Gauge,
+}
+
+/// A request that runs, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Running {
+    all: Arc<RunningRequests>,
+    serial: u64,
+    /// Cancelled when the request is to end at once.
+    pub(super) end: CancellationToken,
+}
+
+impl RunningRequests {
+    pub(super) fn new(count: Gauge) -> Self {
+        Self { entries: Mutex::default(), next: AtomicU64::new(0), changed: Notify::new(), count }
+    }
+
+    /// Adds a request; `None` if there are too many.
+    pub(super) fn add(self: &Arc<Self>, uid: &str, is_write: bool, shown: RunningRequest) -> Option<Running> {
+        let mut entries = self.entries.lock();
+        if entries.len() >= MAX_REQUESTS_OF_AGENT {
+            return None;
+        }
+        let (serial, end) = (self.next.fetch_add(1, Ordering::Relaxed), CancellationToken::new());
+        let entry = Entry { uid: uid.to_owned(), shown, is_write, end: end.clone() };
+        entries.insert(serial, entry);
+        self.count.set(i64::try_from(entries.len()).unwrap_or(i64::MAX));
+        Some(Running { all: Arc::clone(self), serial, end })
+    }
+
+    pub(super) fn list(&self) -> Vec<RunningRequest> {
+        self.entries.lock().values().map(|entry| entry.shown.clone()).collect()
+    }
+
+    /// Ends the requests of an account; see [`AccountRequests::stop`](super::AccountRequests::stop).
+    pub(super) fn stop(self: &Arc<Self>, uid: &str) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let awaited: Vec<u64> = {
+            let entries = self.entries.lock();
+            let of_account = entries.iter().filter(|(_, entry)| entry.uid == uid);
+            let of_account = of_account.inspect(|(_, entry)| {
+                if !(entry.is_write && entry.shown.state == RequestState::Sent) {
+                    entry.end.cancel();
+                }
+            });
+            of_account.map(|(serial, _)| *serial).collect()
+        };
+        let cut = CutOnDrop { all: Arc::clone(self), serials: awaited };
+        (!cut.serials.is_empty()).then(|| async move {
+            let is_over =
+                |entries: &BTreeMap<u64, Entry>| !cut.serials.iter().any(|one| entries.contains_key(one));
+            cut.all.until(is_over).await;
+        })
+    }
+
+    /// Waits until no write runs.
+    pub(super) async fn writes_ended(&self) {
+        self.until(|entries| !entries.values().any(|entry| entry.is_write)).await;
+    }
+
+    async fn until(&self, is_reached: impl Fn(&BTreeMap<u64, Entry>) -> bool) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // From here on, no change is missed.
+            changed.as_mut().enable();
+            if is_reached(&self.entries.lock()) {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+impl Running {
+    /// Records that the request is about to be sent. Returns false if it was stopped before.
+    pub(super) fn sends(&self) -> bool {
+        let mut entries = self.all.entries.lock();
+        // Under the lock of stop, which decides by this whether the request is awaited.
+        if self.end.is_cancelled() {
+            return false;
+        }
+        if let Some(entry) = entries.get_mut(&self.serial) {
+            entry.shown.state = RequestState::Sent;
+        }
+        true
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let mut entries = self.all.entries.lock();
+        entries.remove(&self.serial);
+        self.all.count.set(i64::try_from(entries.len()).unwrap_or(i64::MAX));
+        drop(entries);
+        self.all.changed.notify_waiters();
+    }
+}
+
+/// Cuts the requests that have not ended when nobody waits for them any more.
+struct CutOnDrop {
+    all: Arc<RunningRequests>,
+    serials: Vec<u64>,
+}
+
+impl Drop for CutOnDrop {
+    fn drop(&mut self) {
+        let entries = self.all.entries.lock();
+        self.serials.iter().filter_map(|serial| entries.get(serial)).for_each(|entry| entry.end.cancel());
+    }
+}

@@ -1,0 +1,224 @@
+//! Credit: how many bytes of a request the other side may send, and the memory that all requests of a process share.
+//!
+//! Credit is a hard limit, since what was granted cannot be taken back. A window begins at [`INITIAL_CREDIT`] and doubles,
+//! up to [`MAX_CREDIT`], when the sender has used it up while the receiver keeps up. When many requests share the memory,
+//! each gets less.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Credit of a request at its beginning, in bytes.
+pub const INITIAL_CREDIT: u32 = 256 * 1024;
+/// Maximum credit of a request, in bytes.
+pub const MAX_CREDIT: u32 = 4 * 1024 * 1024;
+/// Credit that each request has at least, in bytes. It counts against no sum, so that a request finds room as long as the
+/// number of requests allows it.
+pub const MIN_CREDIT: u32 = 16 * 1024;
+/// Maximum credit of all requests of an agent's stream together beyond [`MIN_CREDIT`] each, in bytes.
+pub const MAX_CREDIT_OF_AGENT: u64 = 64 * 1024 * 1024;
+/// Maximum credit of all requests of a replica together beyond [`MIN_CREDIT`] each, in bytes.
+pub const MAX_CREDIT_OF_REPLICA: u64 = 512 * 1024 * 1024;
+/// Fraction of the free memory that one request may have at its beginning.
+const INITIAL_FRACTION: u64 = 64;
+
+/// Memory that windows share: of a stream, and of the process if there is a parent.
+#[derive(Debug)]
+pub struct CreditBudget {
+    max: u64,
+    used: AtomicU64,
+    parent: Option<Arc<CreditBudget>>,
+}
+
+impl CreditBudget {
+    /// A budget of so many bytes, all of them also of the parent's.
+    pub fn new(max: u64, parent: Option<Arc<Self>>) -> Arc<Self> {
+        Arc::new(Self { max, used: AtomicU64::new(0), parent })
+    }
+
+    /// Bytes that are free, here and in the parent.
+    pub fn free(&self) -> u64 {
+        let own = self.max.saturating_sub(self.used.load(Ordering::Relaxed));
+        self.parent.as_ref().map_or(own, |parent| own.min(parent.free()))
+    }
+
+    /// Bytes in use.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    fn take(&self, bytes: u64) -> bool {
+        let more = |used: u64| used.checked_add(bytes).filter(|used| *used <= self.max);
+        if self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
+            return false;
+        }
+        let is_taken = self.parent.as_ref().is_none_or(|parent| parent.take(bytes));
+        if !is_taken {
+            self.used.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        is_taken
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+        if let Some(parent) = &self.parent {
+            parent.give_back(bytes);
+        }
+    }
+}
+
+/// The receiver's side of one direction of a request. Its size is taken from the budget until it is dropped.
+#[derive(Debug)]
+pub struct Window {
+    budget: Arc<CreditBudget>,
+    size: u32,
+    /// Bytes that the other side may still send.
+    granted: u32,
+    /// Bytes that arrived and are not consumed.
+    held: u32,
+    was_used_up: bool,
+}
+
+impl Window {
+    /// Opens a window of at most `wanted` bytes, and at least [`MIN_CREDIT`].
+    pub fn open(budget: &Arc<CreditBudget>, wanted: u32) -> Self {
+        let share = u32::try_from(budget.free() / INITIAL_FRACTION).unwrap_or(u32::MAX);
+        let size = wanted.min(share.saturating_add(MIN_CREDIT));
+        Self::open_exactly(budget, size).unwrap_or_else(|| Self::with_size(budget, MIN_CREDIT))
+    }
+
+    /// Opens a window of exactly this size, which the other side counts on; `None` if there is no room.
+    pub fn open_exactly(budget: &Arc<CreditBudget>, size: u32) -> Option<Self> {
+        budget.take(size.saturating_sub(MIN_CREDIT).into()).then(|| Self::with_size(budget, size))
+    }
+
+    fn with_size(budget: &Arc<CreditBudget>, size: u32) -> Self {
+        Self { budget: Arc::clone(budget), size, granted: size, held: 0, was_used_up: false }
+    }
+
+    /// The credit at its beginning.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Whether everything that arrived is consumed.
+    pub fn is_drained(&self) -> bool {
+        self.held == 0
+    }
+
+    /// Records bytes that arrived. Returns false if they exceed the credit.
+    pub fn received(&mut self, bytes: usize) -> bool {
+        let Some(left) = u32::try_from(bytes).ok().and_then(|bytes| self.granted.checked_sub(bytes)) else {
+            return false;
+        };
+        self.held += self.granted - left;
+        self.granted = left;
+        // A sender that has less left than a frame waits, or soon will.
+        self.was_used_up |= left < MIN_CREDIT / 2;
+        true
+    }
+
+    /// Records bytes that were consumed. Returns the credit to grant, 0 if it is too little to be worth a frame.
+    pub fn consumed(&mut self, bytes: usize) -> u32 {
+        self.held = self.held.saturating_sub(u32::try_from(bytes).unwrap_or(u32::MAX));
+        if self.was_used_up && self.held == 0 {
+            self.was_used_up = false;
+            let more = self.size.min(MAX_CREDIT.saturating_sub(self.size));
+            // Leave room for others: one window takes at most a part of what is free.
+            if u64::from(more) <= self.budget.free() / 4 && self.budget.take(more.into()) {
+                self.size += more;
+            }
+        }
+        let more = self.size.saturating_sub(self.granted + self.held);
+        if more < self.size / 2 {
+            return 0;
+        }
+        self.granted += more;
+        more
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        self.budget.give_back(self.size.saturating_sub(MIN_CREDIT).into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_window_doubles_while_the_sender_uses_it_up_and_the_receiver_keeps_up() {
+        let budget = CreditBudget::new(MAX_CREDIT_OF_AGENT, None);
+        let mut window = Window::open(&budget, INITIAL_CREDIT);
+        let mut sizes = vec![window.size];
+        for _ in 0..6 {
+            let granted = window.granted as usize;
+            assert!(window.received(granted));
+            assert!(!window.received(1), "credit is a hard limit");
+            window.consumed(granted);
+            sizes.push(window.size);
+        }
+        let kib = sizes.iter().map(|size| size / 1024).collect::<Vec<_>>();
+        assert_eq!(kib, [256, 512, 1024, 2048, 4096, 4096, 4096]);
+        drop(window);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn a_receiver_that_stops_reading_is_granted_no_more() {
+        let budget = CreditBudget::new(MAX_CREDIT_OF_AGENT, None);
+        let mut window = Window::open(&budget, INITIAL_CREDIT);
+        assert!(window.received(INITIAL_CREDIT as usize));
+        assert_eq!(window.consumed(1000), 0, "too little to be worth a frame");
+        assert!(!window.received(1));
+    }
+
+    #[test]
+    fn as_many_requests_as_an_agent_may_have_find_room() {
+        let budget = CreditBudget::new(MAX_CREDIT_OF_AGENT, None);
+        let windows: Vec<_> = (0..4096).map(|_| Window::open(&budget, INITIAL_CREDIT)).collect();
+        assert!(windows.iter().all(|window| window.size() >= MIN_CREDIT));
+        assert!(budget.used() <= MAX_CREDIT_OF_AGENT);
+    }
+
+    #[test]
+    fn a_stream_takes_no_more_than_its_replica_has() {
+        let replica = CreditBudget::new(u64::from(INITIAL_CREDIT - MIN_CREDIT), None);
+        let stream = CreditBudget::new(MAX_CREDIT_OF_AGENT, Some(Arc::clone(&replica)));
+        let _window = Window::open_exactly(&stream, INITIAL_CREDIT).expect("room");
+        assert!(Window::open_exactly(&stream, INITIAL_CREDIT).is_none());
+        assert_eq!(Window::open(&stream, INITIAL_CREDIT).size(), MIN_CREDIT);
+        assert_eq!(
+            stream.used(),
+            u64::from(INITIAL_CREDIT - MIN_CREDIT),
+            "what the replica refuses is not counted"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_granted_and_held_never_exceeds_the_window(steps in proptest::collection::vec((any::<bool>(), 0_usize..300_000), 1..200)) {
+            let budget = CreditBudget::new(MAX_CREDIT_OF_AGENT, None);
+            let mut window = Window::open(&budget, INITIAL_CREDIT);
+            let (mut credit, mut unread) = (window.size() as usize, 0_usize);
+            for (arrives, bytes) in steps {
+                if arrives {
+                    prop_assert_eq!(window.received(bytes), bytes <= credit);
+                    if bytes <= credit {
+                        (credit, unread) = (credit - bytes, unread + bytes);
+                    }
+                } else {
+                    let bytes = bytes.min(unread);
+                    unread -= bytes;
+                    credit += window.consumed(bytes) as usize;
+                }
+                prop_assert!(credit + unread <= MAX_CREDIT as usize);
+                prop_assert!((credit + unread) as u64 <= budget.used() + u64::from(MIN_CREDIT));
+                prop_assert!(unread > 0 || credit > 0, "a receiver that has read all grants more");
+            }
+        }
+    }
+}

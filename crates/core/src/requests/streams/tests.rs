@@ -1,0 +1,317 @@
+//! Both ends of a stream against each other, with whatever order of steps and of delivery.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::requests::credit::MAX_CREDIT_OF_AGENT;
+
+struct Hub;
+struct Agent;
+
+impl End for Hub {
+    type Says = (&'static str, u32);
+    type Stops = &'static str;
+    type Hears = u16;
+    type IsStopped = &'static str;
+    fn stop(why: &'static str) -> &'static str {
+        why
+    }
+}
+
+impl End for Agent {
+    type Says = u16;
+    type Stops = &'static str;
+    type Hears = (&'static str, u32);
+    type IsStopped = &'static str;
+    fn stop(why: &'static str) -> &'static str {
+        why
+    }
+}
+
+fn hub() -> RequestStreams<Hub> {
+    RequestStreams::new(CreditBudget::new(MAX_CREDIT_OF_AGENT, None))
+}
+
+fn agent() -> RequestStreams<Agent> {
+    RequestStreams::new(CreditBudget::new(MAX_CREDIT_OF_AGENT, None))
+}
+
+/// Delivers everything that either side has to send.
+fn settle(hub: &mut RequestStreams<Hub>, agent: &mut RequestStreams<Agent>) {
+    loop {
+        let down = hub.next_frame();
+        let is_down = down.is_some();
+        if let Some((id, frame)) = down {
+            deliver_down(agent, id, frame);
+        }
+        match agent.next_frame() {
+            Some((id, frame)) => {
+                hub.receive(id, frame);
+            }
+            None if !is_down => return,
+            None => {}
+        }
+    }
+}
+
+fn deliver_down(agent: &mut RequestStreams<Agent>, id: u64, frame: Frame<(&'static str, u32), &'static str>) {
+    match frame {
+        Frame::Head(head) => drop(agent.receive_opening(id, head, head.1)),
+        other => drop(agent.receive(id, other)),
+    }
+}
+
+fn bytes(many: usize) -> Bytes {
+    Bytes::from(vec![7; many])
+}
+
+#[test]
+fn a_request_goes_there_and_its_answer_comes_back() {
+    let (mut hub, mut agent) = (hub(), agent());
+    let id = hub.open(|credit| ("GET", credit));
+    hub.send(id, bytes(100_000));
+    hub.end(id);
+    settle(&mut hub, &mut agent);
+    let mut body = 0;
+    loop {
+        match agent.next_event(id).expect("an event") {
+            Event::Data(bytes) => body += bytes.len(),
+            Event::End => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(body, 100_000);
+    assert!(agent.send_head(id, 200) && !agent.send_head(id, 200));
+    agent.send(id, bytes(5));
+    agent.end(id);
+    settle(&mut hub, &mut agent);
+    assert_eq!(hub.next_event(id), Some(Event::Head(200)));
+    assert_eq!(hub.next_event(id), Some(Event::Data(bytes(5))));
+    assert_eq!(hub.next_event(id), Some(Event::End));
+    assert!(hub.running().is_empty() && agent.running().is_empty());
+    hub.close(id, "done");
+    agent.close(id, "done");
+    assert!(hub.next_frame().is_none() && agent.next_frame().is_none(), "nothing is left to say");
+}
+
+#[test]
+fn a_reader_that_stops_holds_up_no_other_and_frames_without_data_go_first() {
+    let (mut hub, mut agent) = (hub(), agent());
+    let slow = hub.open(|credit| ("slow", credit));
+    let quick = hub.open(|credit| ("quick", credit));
+    settle(&mut hub, &mut agent);
+    for id in [slow, quick] {
+        agent.send_head(id, 200);
+        agent.send(id, bytes(1 << 20));
+    }
+    agent.stop(agent.last_opened + 7, "nobody");
+    for _ in 0..2 {
+        let (id, frame) = agent.next_frame().expect("a head");
+        assert!(matches!(frame, Frame::Head(_)));
+        hub.receive(id, frame);
+    }
+    let (mut read, mut taken) = (0, BTreeMap::<u64, usize>::new());
+    for _ in 0..1000 {
+        if let Some((id, frame)) = agent.next_frame() {
+            if let Frame::Data(bytes) = &frame {
+                *taken.entry(id).or_default() += bytes.len();
+            }
+            hub.receive(id, frame);
+        }
+        if let Some(Event::Data(bytes)) = hub.next_event(quick) {
+            read += bytes.len();
+        }
+        if let Some((id, frame)) = hub.next_frame() {
+            deliver_down(&mut agent, id, frame);
+        }
+    }
+    assert_eq!(read, 1 << 20);
+    assert_eq!(taken[&slow], INITIAL_CREDIT as usize, "no more than its credit");
+}
+
+#[test]
+fn frames_out_of_order_abort_their_request_alone() {
+    for frames in [
+        vec![Frame::Data(bytes(1))],
+        vec![Frame::End],
+        vec![Frame::Head(200), Frame::Head(200)],
+        vec![Frame::Head(200), Frame::End, Frame::Data(bytes(1))],
+        vec![Frame::Head(200), Frame::End, Frame::End],
+        vec![Frame::Head(200), Frame::Data(bytes(MAX_DATA_BYTES + 1))],
+        vec![Frame::Head(200), Frame::Credit(u32::MAX)],
+    ] {
+        let (mut hub, mut agent) = (hub(), agent());
+        let [bad, good] = [(); 2].map(|()| hub.open(|credit| ("GET", credit)));
+        settle(&mut hub, &mut agent);
+        let last = frames.into_iter().map(|frame| hub.receive(bad, frame)).last();
+        assert!(matches!(last, Some(Received::Broken(_))), "{last:?}");
+        let events: Vec<_> = std::iter::from_fn(|| hub.next_event(bad)).collect();
+        assert!(matches!(events.last(), Some(Event::Broken(_))), "{events:?}");
+        settle(&mut hub, &mut agent);
+        assert!(matches!(agent.next_event(bad), Some(Event::Stopped(_))));
+        assert_eq!((hub.running(), agent.running()), (vec![good], vec![good]));
+        assert_eq!(hub.receive(bad, Frame::Data(bytes(1))), Received::Unknown);
+        assert_eq!(hub.dropped(), 1);
+    }
+}
+
+#[test]
+fn what_exceeds_the_credit_aborts() {
+    let (mut hub, mut agent) = (hub(), agent());
+    let id = hub.open(|credit| ("GET", credit));
+    settle(&mut hub, &mut agent);
+    hub.receive(id, Frame::Head(200));
+    let full = INITIAL_CREDIT as usize / MAX_DATA_BYTES;
+    assert!((0..full).all(|_| hub.receive(id, Frame::Data(bytes(MAX_DATA_BYTES))) == Received::Changed));
+    assert!(matches!(hub.receive(id, Frame::Data(bytes(1))), Received::Broken(_)));
+}
+
+#[test]
+fn requests_that_one_side_lacks_are_aborted_and_those_under_way_are_not() {
+    let (mut hub, mut agent) = (hub(), agent());
+    let [both, lost_at_agent, lost_at_hub] = [(); 3].map(|()| hub.open(|credit| ("GET", credit)));
+    settle(&mut hub, &mut agent);
+    agent.requests.remove(&lost_at_agent);
+    hub.requests.remove(&lost_at_hub);
+    let under_way = hub.open(|credit| ("GET", credit));
+    assert!(hub.reconcile(&agent.running(), true).is_empty());
+    settle(&mut hub, &mut agent);
+    assert!(matches!(agent.next_event(lost_at_hub), Some(Event::Stopped(_))));
+    agent.reconcile(&hub.running(), false);
+    settle(&mut hub, &mut agent);
+    assert!(matches!(hub.next_event(lost_at_agent), Some(Event::Stopped(_))));
+    assert_eq!((hub.running(), agent.running()), (vec![both, under_way], vec![both, under_way]));
+}
+
+#[test]
+fn a_lost_stream_tells_what_was_never_sent() {
+    let (mut hub, mut agent) = (hub(), agent());
+    let sent = hub.open(|credit| ("POST", credit));
+    settle(&mut hub, &mut agent);
+    let unsent = hub.open(|credit| ("POST", credit));
+    hub.lost();
+    assert_eq!(hub.next_event(sent), Some(Event::Broken(LOST)));
+    assert_eq!(hub.next_event(unsent), Some(Event::Broken(UNSENT)));
+    assert!(hub.next_frame().is_none());
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Open,
+    HubSends(usize, usize),
+    HubEnds(usize),
+    HubStops(usize),
+    HubReads(usize),
+    HubCloses(usize),
+    AgentHead(usize),
+    AgentSends(usize, usize),
+    AgentEnds(usize),
+    AgentStops(usize),
+    AgentReads(usize),
+    Down,
+    Up,
+    Running,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let id = || 0_usize..4;
+    let size = || 0_usize..200_000;
+    prop_oneof![
+        1 => Just(Step::Open),
+        1 => (id(), size()).prop_map(|(id, size)| Step::HubSends(id, size)),
+        1 => id().prop_map(Step::HubEnds),
+        1 => id().prop_map(Step::HubStops),
+        1 => id().prop_map(Step::HubReads),
+        1 => id().prop_map(Step::HubCloses),
+        1 => id().prop_map(Step::AgentHead),
+        1 => (id(), size()).prop_map(|(id, size)| Step::AgentSends(id, size)),
+        1 => id().prop_map(Step::AgentEnds),
+        1 => id().prop_map(Step::AgentStops),
+        1 => id().prop_map(Step::AgentReads),
+        4 => Just(Step::Down),
+        4 => Just(Step::Up),
+        1 => Just(Step::Running),
+    ]
+}
+
+type Down = (u64, Result<Frame<(&'static str, u32), &'static str>, Vec<u64>>);
+type Up = (u64, Result<Frame<u16, &'static str>, Vec<u64>>);
+
+fn take_down(agent: &mut RequestStreams<Agent>, down: Down, broken: &mut bool) {
+    match down {
+        (id, Ok(Frame::Head(head))) => {
+            *broken |= matches!(agent.receive_opening(id, head, head.1), Received::Broken(_));
+        }
+        (id, Ok(frame)) => *broken |= matches!(agent.receive(id, frame), Received::Broken(_)),
+        (_, Err(ids)) => drop(agent.reconcile(&ids, false)),
+    }
+}
+
+fn take_up(hub: &mut RequestStreams<Hub>, up: Up, broken: &mut bool) {
+    match up {
+        (id, Ok(frame)) => *broken |= matches!(hub.receive(id, frame), Received::Broken(_)),
+        (_, Err(ids)) => drop(hub.reconcile(&ids, true)),
+    }
+}
+
+proptest! {
+    #[test]
+    fn two_ends_that_keep_to_the_rules_never_abort_for_order_or_credit_and_agree_in_the_end(
+        steps in proptest::collection::vec(step(), 1..300),
+    ) {
+        let (mut hub, mut agent) = (hub(), agent());
+        let (mut down, mut up) = (VecDeque::<Down>::new(), VecDeque::<Up>::new());
+        let mut broken = false;
+        for step in steps {
+            match step {
+                Step::Open if hub.len() < 4 => _ = hub.open(|credit| ("GET", credit)),
+                Step::Open => {}
+                Step::HubSends(id, size) if hub.has_room(id as u64 + 1) == Some(true) => drop(hub.send(id as u64 + 1, bytes(size))),
+                Step::HubSends(..) => {}
+                Step::HubEnds(id) => hub.end(id as u64 + 1),
+                Step::HubStops(id) => hub.stop(id as u64 + 1, "cancelled"),
+                Step::HubReads(id) => drop(hub.next_event(id as u64 + 1)),
+                Step::HubCloses(id) => hub.close(id as u64 + 1, "gone"),
+                Step::AgentHead(id) => drop(agent.send_head(id as u64 + 1, 200)),
+                Step::AgentSends(id, size) if agent.has_room(id as u64 + 1) == Some(true) => drop(agent.send(id as u64 + 1, bytes(size))),
+                Step::AgentSends(..) => {}
+                Step::AgentEnds(id) => agent.end(id as u64 + 1),
+                Step::AgentStops(id) => agent.stop(id as u64 + 1, "failed"),
+                Step::AgentReads(id) => drop(agent.next_event(id as u64 + 1)),
+                Step::Down => {
+                    down.extend(hub.next_frame().map(|(id, frame)| (id, Ok(frame))));
+                    if let Some(frame) = down.pop_front() { take_down(&mut agent, frame, &mut broken); }
+                }
+                Step::Up => {
+                    up.extend(agent.next_frame().map(|(id, frame)| (id, Ok(frame))));
+                    if let Some(frame) = up.pop_front() { take_up(&mut hub, frame, &mut broken); }
+                }
+                Step::Running => {
+                    down.push_back((0, Err(hub.running())));
+                    up.push_back((0, Err(agent.running())));
+                }
+            }
+            prop_assert!(!broken);
+            prop_assert!(hub.budget.used() <= MAX_CREDIT_OF_AGENT && agent.budget.used() <= MAX_CREDIT_OF_AGENT);
+        }
+        // Everybody ends and reads everything: both sides agree that nothing runs.
+        for _ in 0..2000 {
+            for id in 1..=hub.last_opened {
+                hub.end(id);
+                agent.send_head(id, 200);
+                agent.end(id);
+                while hub.next_event(id).is_some() {}
+                while agent.next_event(id).is_some() {}
+            }
+            down.extend(hub.next_frame().map(|(id, frame)| (id, Ok(frame))));
+            up.extend(agent.next_frame().map(|(id, frame)| (id, Ok(frame))));
+            if let Some(frame) = down.pop_front() { take_down(&mut agent, frame, &mut broken); }
+            if let Some(frame) = up.pop_front() { take_up(&mut hub, frame, &mut broken); }
+        }
+        prop_assert!(!broken);
+        prop_assert!(hub.running().is_empty(), "{:?}", hub.running());
+        prop_assert!(agent.running().is_empty(), "{:?}", agent.running());
+    }
+}

@@ -1,0 +1,296 @@
+//! Path and query of a request as the API server reads them.
+//!
+//! The server decodes a path once before it reads it, so `pods%2Fweb%2Fexec` is what `pods/web/exec` is. What could be
+//! read in two ways is refused.
+
+use percent_encoding::percent_decode;
+
+use super::MAX_TARGET_BYTES;
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// It changes nothing.
+    Read,
+    /// It may change something.
+    Write,
+    /// It connects to what runs in the cluster, or makes a token.
+    Connect,
+}
+
+impl Class {
+    /// The word of settings and logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Connect => "connect",
+        }
+    }
+}
+
+/// Subresources that connect.
+const CONNECTING: [&str; 4] = ["exec", "attach", "portforward", "proxy"];
+/// Groups whose `…reviews` are questions.
+const REVIEW_GROUPS: [&str; 2] = ["authentication.k8s.io", "authorization.k8s.io"];
+
+/// A path as the API server reads it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestPath {
+    /// Group of the resource; empty: core.
+    pub group: String,
+    /// Its version.
+    pub version: String,
+    /// Namespace that the path names; of a Namespace its own name.
+    pub namespace: Option<String>,
+    /// Plural of the resource; `None`: the path is none of a resource.
+    pub resource: Option<String>,
+    /// Name of the object.
+    pub name: Option<String>,
+    /// Subresource.
+    pub subresource: Option<String>,
+    /// Whether the query or the path asks for a watch, or for a log that is followed.
+    pub is_watch: bool,
+    /// Whether the path begins with the former verb `proxy`.
+    is_proxy: bool,
+}
+
+/// Why a target is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the path {0}")]
+pub struct TargetError(&'static str);
+
+impl RequestPath {
+    /// Reads a path with its query.
+    ///
+    /// # Errors
+    /// The target could be read in more than one way, or is too long.
+    pub fn read(target: &[u8]) -> Result<Self, TargetError> {
+        if target.len() > MAX_TARGET_BYTES {
+            return Err(TargetError("is longer than 32 KiB"));
+        }
+        if !target.iter().all(|byte| (0x21..=0x7e).contains(byte)) {
+            return Err(TargetError(
+                "has white space, control bytes or other bytes that must be percent-encoded",
+            ));
+        }
+        let (path, query) = match target.iter().position(|byte| *byte == b'?') {
+            Some(at) => (&target[..at], &target[at + 1..]),
+            None => (target, &[][..]),
+        };
+        if target.contains(&b'#') || path.contains(&b'\\') {
+            return Err(TargetError("has a fragment or a backslash"));
+        }
+        let decoded = decoded(path)?;
+        let mut read =
+            Self::of_parts(&decoded.split('/').filter(|part| !part.is_empty()).collect::<Vec<_>>());
+        let asks = |name: &str| {
+            query.split(|byte| *byte == b'&').any(|pair| {
+                let pair = String::from_utf8_lossy(pair);
+                let (key, value) = pair.split_once('=').unwrap_or((&pair, ""));
+                key == name && !matches!(value, "false" | "0" | "")
+            })
+        };
+        read.is_watch |= asks("watch") || (read.subresource.as_deref() == Some("log") && asks("follow"));
+        Ok(read)
+    }
+
+    fn of_parts(parts: &[&str]) -> Self {
+        let (group, rest) = match parts {
+            ["api", version, rest @ ..] => (("", version), rest),
+            ["apis", group, version, rest @ ..] => ((*group, version), rest),
+            _ => return Self::default(),
+        };
+        let mut read = Self { group: group.0.into(), version: (*group.1).into(), ..Self::default() };
+        let rest = match rest {
+            ["watch", rest @ ..] if !rest.is_empty() => {
+                read.is_watch = true;
+                rest
+            }
+            ["proxy", rest @ ..] if !rest.is_empty() => {
+                read.is_proxy = true;
+                rest
+            }
+            rest => rest,
+        };
+        let owned = |text: Option<&&str>| text.map(|text| (*text).to_owned());
+        let rest = match rest {
+            ["namespaces", namespace, "status" | "finalize", ..] => {
+                read.namespace = Some((*namespace).to_owned());
+                rest
+            }
+            ["namespaces", namespace, more @ ..] => {
+                read.namespace = Some((*namespace).to_owned());
+                if more.is_empty() { rest } else { more }
+            }
+            rest => rest,
+        };
+        read.resource = owned(rest.first());
+        read.name = owned(rest.get(1));
+        read.subresource = owned(rest.get(2));
+        read
+    }
+
+    /// What a request with this method does.
+    pub fn class(&self, method: &str) -> Class {
+        let is_get = matches!(method, "GET" | "HEAD" | "OPTIONS");
+        let subresource = self.subresource.as_deref();
+        let makes_token = self.resource.as_deref() == Some("serviceaccounts") && subresource == Some("token");
+        if self.is_proxy || makes_token || subresource.is_some_and(|name| CONNECTING.contains(&name)) {
+            return Class::Connect;
+        }
+        let is_review = method == "POST"
+            && subresource.is_none()
+            && self.name.is_none()
+            && REVIEW_GROUPS.contains(&self.group.as_str())
+            && self.resource.as_deref().is_some_and(|resource| resource.ends_with("reviews"));
+        if is_get || is_review { Class::Read } else { Class::Write }
+    }
+
+    /// Whether the path names all objects of a kind without a namespace: of all namespaces, or of a cluster-wide kind.
+    pub fn is_over_all(&self) -> bool {
+        self.resource.is_some() && self.namespace.is_none() && self.name.is_none()
+    }
+}
+
+/// Decodes a path once, as the server does.
+fn decoded(path: &[u8]) -> Result<String, TargetError> {
+    if path.first() != Some(&b'/') {
+        return Err(TargetError("does not begin with a slash"));
+    }
+    let mut bytes = path.to_vec();
+    let mut once = None;
+    // A proxy in between may decode again.
+    loop {
+        check(&bytes)?;
+        let next: Vec<u8> = percent_decode(&bytes).collect();
+        let has_changed = next != bytes;
+        if once.is_none() {
+            if !is_encoded_well(path) {
+                return Err(TargetError("has a percent sign that encodes nothing"));
+            }
+            check(&next)?;
+            let text = String::from_utf8(next.clone());
+            once = Some(text.map_err(|_| TargetError("is not UTF-8 when it is decoded"))?);
+        }
+        if !has_changed {
+            return once.ok_or(TargetError("is empty"));
+        }
+        bytes = next;
+    }
+}
+
+fn check(path: &[u8]) -> Result<(), TargetError> {
+    if path.windows(2).any(|pair| pair == b"//") {
+        return Err(TargetError("has an empty segment"));
+    }
+    if path.split(|byte| matches!(byte, b'/' | b'\\')).any(|part| part == b"." || part == b"..") {
+        return Err(TargetError("has a dot segment"));
+    }
+    if path.iter().any(u8::is_ascii_control) {
+        return Err(TargetError("has a control byte"));
+    }
+    Ok(())
+}
+
+/// Whether each percent sign is followed by two hexadecimal digits.
+fn is_encoded_well(path: &[u8]) -> bool {
+    let at = path.iter().enumerate().filter(|(_, byte)| **byte == b'%');
+    at.into_iter().all(|(at, _)| {
+        path.get(at + 1..at + 3).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn class(method: &str, target: &str) -> Class {
+        RequestPath::read(target.as_bytes()).expect(target).class(method)
+    }
+
+    #[test]
+    fn the_class_is_that_of_the_path_as_the_server_reads_it() {
+        for (method, target, expected) in [
+            ("GET", "/api/v1/namespaces/a/pods", Class::Read),
+            ("GET", "/api/v1/namespaces/a/pods/p/log?follow=true", Class::Read),
+            ("HEAD", "/version", Class::Read),
+            ("GET", "/api/v1/namespaces/a/pods/p/exec?command=sh", Class::Connect),
+            ("GET", "/api/v1/namespaces/a/pods/p%2Fexec", Class::Connect),
+            ("POST", "/api/v1/namespaces/a/pods/p/attach", Class::Connect),
+            ("GET", "/api/v1/namespaces/a/services/s/proxy/x/y", Class::Connect),
+            ("GET", "/api/v1/nodes/n/proxy/metrics", Class::Connect),
+            ("GET", "/api/v1/proxy/namespaces/a/pods/p", Class::Connect),
+            ("POST", "/api/v1/namespaces/a/serviceaccounts/s/token", Class::Connect),
+            ("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", Class::Read),
+            ("POST", "/apis/authorization.k8s.io/v1/namespaces/a/localsubjectaccessreviews", Class::Read),
+            ("POST", "/apis/example.org/v1/reviews", Class::Write),
+            ("POST", "/api/v1/namespaces/a/configmaps", Class::Write),
+            ("PATCH", "/apis/apps/v1/namespaces/a/deployments/d/scale", Class::Write),
+            ("DELETE", "/api/v1/namespaces/exec", Class::Write),
+            ("POST", "/healthz", Class::Write),
+        ] {
+            assert_eq!(class(method, target), expected, "{method} {target}");
+        }
+    }
+
+    #[test]
+    fn namespaces_and_objects_are_read() {
+        let read = |target: &str| RequestPath::read(target.as_bytes()).expect(target);
+        let pod = read("/api/v1/namespaces/a/pods/p/log?follow=true");
+        assert_eq!((pod.namespace.as_deref(), pod.name.as_deref()), (Some("a"), Some("p")));
+        assert!(pod.is_watch && pod.subresource.as_deref() == Some("log"));
+        let namespace = read("/api/v1/namespaces/a/finalize");
+        assert_eq!(
+            (namespace.resource.as_deref(), namespace.name.as_deref()),
+            (Some("namespaces"), Some("a"))
+        );
+        assert_eq!(namespace.namespace.as_deref(), Some("a"));
+        let watch = read("/apis/apps/v1/watch/namespaces/a/deployments");
+        assert!(watch.is_watch && watch.resource.as_deref() == Some("deployments") && watch.group == "apps");
+        assert!(read("/api/v1/pods?watch=1").is_over_all());
+        assert!(read("/apis/apps/v1").resource.is_none());
+    }
+
+    #[test]
+    fn what_could_be_read_in_two_ways_is_refused() {
+        for target in [
+            "",
+            "api/v1",
+            "//evil/api",
+            "http://h/api",
+            "/api//v1",
+            "/api/%2Fv1",
+            "/api/../v1",
+            "/api/%2e%2E/v1",
+            "/api/%252e%252e/v1",
+            "/api/.%2e/v1",
+            "/api/v1%00",
+            "/api/v1%0a",
+            "/api/v1\n",
+            "/api/v1 x",
+            "/api/%zz",
+            "/api/%2",
+            "/api/v1#x",
+            "/api\\v1",
+            "/api/%5c..%5cv1",
+            "/api/%ff",
+        ] {
+            assert!(RequestPath::read(target.as_bytes()).is_err(), "{target:?}");
+        }
+        assert!(RequestPath::read(format!("/{}", "x".repeat(MAX_TARGET_BYTES)).as_bytes()).is_err());
+        assert!(RequestPath::read(b"/api/v1/namespaces/a/configmaps/x..y?labelSelector=a%2F..%2Fb").is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(target in proptest::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(read) = RequestPath::read(&target) {
+                let parts = [&read.namespace, &read.resource, &read.name, &read.subresource];
+                prop_assert!(parts.into_iter().flatten().all(|part| part != ".." && part != "." && !part.contains('/')));
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The two ends of a stream in their messages.
+
+use super::streams::{End, Frame, NO_MEMORY, RequestNumber};
+use crate::wire::common::Failure;
+use crate::wire::common::failure::Class;
+use crate::wire::ops::{
+    Abort, Cancel, Credit, Data, End as EndFrame, Head, Open, Recall, RequestDown, RequestUp, request_down,
+    request_up,
+};
+
+/// What begins a request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Opening {
+    /// A new request.
+    Open(Box<Open>),
+    /// The answer of a former one is asked for.
+    Recall(Recall),
+}
+
+/// The hub's end.
+#[derive(Clone, Copy, Debug)]
+pub struct HubEnd;
+
+/// The agent's end.
+#[derive(Clone, Copy, Debug)]
+pub struct AgentEnd;
+
+impl End for HubEnd {
+    type Says = Opening;
+    type Stops = ();
+    type Hears = Head;
+    type IsStopped = Failure;
+
+    fn stop(_: &'static str) {}
+}
+
+impl End for AgentEnd {
+    type Says = Head;
+    type Stops = Failure;
+    type Hears = Opening;
+    type IsStopped = ();
+
+    fn stop(why: &'static str) -> Failure {
+        let before_send = why == NO_MEMORY;
+        let class = if before_send { Class::Overloaded } else { Class::OutcomeUnknown };
+        let message = format!("the agent ended the request: {why}");
+        Failure { class: class.into(), retryable: before_send, message, http_status: 0, before_send }
+    }
+}
+
+/// A frame of the hub as a message.
+pub fn down(id: RequestNumber, frame: Frame<Opening, ()>) -> RequestDown {
+    use request_down::Frame as Down;
+    let frame = match frame {
+        Frame::Head(Opening::Open(open)) => Down::Open(*open),
+        Frame::Head(Opening::Recall(recall)) => Down::Recall(recall),
+        Frame::Data(bytes) => Down::Data(Data { bytes }),
+        Frame::End => Down::End(EndFrame {}),
+        Frame::Stop(()) => Down::Cancel(Cancel {}),
+        Frame::Credit(bytes) => Down::Credit(Credit { bytes }),
+    };
+    RequestDown { id, frame: Some(frame) }
+}
+
+/// A frame of the agent as a message.
+pub fn up(id: RequestNumber, frame: Frame<Head, Failure>) -> RequestUp {
+    use request_up::Frame as Up;
+    let frame = match frame {
+        Frame::Head(head) => Up::Head(head),
+        Frame::Data(bytes) => Up::Data(Data { bytes }),
+        Frame::End => Up::End(EndFrame {}),
+        Frame::Stop(failure) => Up::Abort(Abort { failure: Some(failure) }),
+        Frame::Credit(bytes) => Up::Credit(Credit { bytes }),
+    };
+    RequestUp { id, frame: Some(frame) }
+}

@@ -1,0 +1,116 @@
+//! Requests to accounts' API servers, carried over the connections of this replica's agents.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`stream`] | the stream of one session: its opening, frames, pings, what both sides have |
+//! | [`choice`] | which agents may be asked for an account, and in which order; pure |
+//! | [`sending`] | one request: an agent, another one where that is safe, a recall after a lost stream |
+//! | [`answers`] | what an agent answers, and what the caller gets |
+//! | [`outcome`] | what a failure means, for reads and for writes; pure |
+//! | [`counts`] | how many requests run: of an account, an agent, the replica |
+//! | [`metrics`] | `kubesvc_account_requests_*` |
+//!
+//! A write is opened at a second agent only if the first one says that certainly nothing was executed, or if its `Open`
+//! never left this process. After a lost stream its answer is recalled from the same process of the agent.
+
+mod answers;
+mod choice;
+mod counts;
+mod metrics;
+mod outcome;
+mod sending;
+mod stream;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
+use tokio::sync::{Notify, mpsc};
+use tonic::{Status, Streaming};
+
+use crate::hub::agent_admission::draining::Draining;
+use crate::hub::context::HubContext;
+use crate::hub::sessions::Sessions;
+use crate::hub::sessions::session::Session;
+use counts::RequestCounts;
+use kubesvc_core::SessionId;
+use kubesvc_core::requests::credit::{CreditBudget, MAX_CREDIT_OF_REPLICA};
+use kubesvc_core::requests::wire::HubEnd;
+use kubesvc_core::wire::ops::{RequestDown, RequestUp};
+use kubesvc_runtime::request_channel::RequestChannel;
+use metrics::RequestMetrics;
+
+/// Sender into an agent's stream.
+type Sink = mpsc::Sender<Result<RequestDown, Status>>;
+
+/// Maximum number of answered writes of an agent whose `Forget` waits to be sent; the oldest go.
+const MAX_WAITING_FORGETS: usize = 4096;
+
+/// The streams of requests of this replica.
+pub(crate) struct Requests {
+    context: Arc<HubContext>,
+    sessions: Arc<Sessions>,
+    draining: Arc<Draining>,
+    streams: Mutex<HashMap<SessionId, Arc<AgentStream>>>,
+    /// Notified when a stream is opened, or a session's stream ends.
+    changed: Notify,
+    credit: Arc<CreditBudget>,
+    counts: Arc<RequestCounts>,
+    metrics: RequestMetrics,
+}
+
+/// The open stream of one session.
+pub(super) struct AgentStream {
+    session: Arc<Session>,
+    channel: Arc<RequestChannel<HubEnd>>,
+    /// Ids of writes whose answer was received.
+    forgets: Mutex<Vec<String>>,
+    has_forgets: Notify,
+    /// Notified when a later stream of the session is opened.
+    superseded: Notify,
+}
+
+impl AgentStream {
+    /// Tells the agent, soon, that the answer of a write was received.
+    fn forget(&self, request_id: &str) {
+        let mut forgets = self.forgets.lock();
+        if forgets.len() < MAX_WAITING_FORGETS {
+            forgets.push(request_id.to_owned());
+        }
+        drop(forgets);
+        self.has_forgets.notify_one();
+    }
+}
+
+impl Requests {
+    pub(super) fn new(context: Arc<HubContext>, sessions: Arc<Sessions>, draining: Arc<Draining>) -> Self {
+        let counts = Arc::<RequestCounts>::default();
+        let metrics = RequestMetrics { running: counts.running.clone(), ..RequestMetrics::default() };
+        Self {
+            context,
+            sessions,
+            draining,
+            streams: Mutex::default(),
+            changed: Notify::new(),
+            credit: CreditBudget::new(MAX_CREDIT_OF_REPLICA, None),
+            counts,
+            metrics,
+        }
+    }
+
+    /// Runs the stream of an agent until it ends.
+    pub(super) async fn run(self: Arc<Self>, inbound: Streaming<RequestUp>, sink: Sink) {
+        stream::run(self, inbound, sink).await;
+    }
+
+    /// Adds the metrics to a registry.
+    pub(super) fn register(&self, registry: &mut Registry) {
+        self.metrics.register(registry);
+    }
+
+    /// The stream of a session.
+    fn stream_of(&self, session: &Session) -> Option<Arc<AgentStream>> {
+        self.streams.lock().get(&session.id).cloned()
+    }
+}

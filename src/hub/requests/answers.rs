@@ -1,0 +1,142 @@
+//! Answers as they come from an agent, and as callers get them.
+
+use std::sync::Arc;
+
+use futures::{StreamExt as _, stream};
+use http::StatusCode;
+use prost::bytes::{Bytes, BytesMut};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::AgentStream;
+use super::counts::CountedRequest;
+use super::outcome::AttemptFailure;
+use super::sending::Repetition;
+use crate::connected_agents::{AccountResponse, AnsweringAgent, ByteStream, RequestError};
+use kubesvc_core::requests::MAX_WRITE_ANSWER_BYTES;
+use kubesvc_core::requests::streams::Event;
+use kubesvc_core::requests::wire::HubEnd;
+use kubesvc_core::wire::common::failure::Class;
+use kubesvc_core::wire::ops::Head;
+use kubesvc_runtime::request_channel::{Exchange, header_map};
+use kubesvc_runtime::shutdown::spawn_named;
+
+/// An answer as it comes from an agent.
+pub(super) enum Answer {
+    /// Its body follows.
+    Streamed(Head, Exchange<HubEnd>),
+    /// Of a write; the reason is why its body is missing.
+    Whole(Head, Result<Bytes, String>),
+}
+
+/// The answer as the caller gets it.
+pub(super) fn response(
+    stream: &AgentStream,
+    answer: Answer,
+    repetition: Repetition,
+    (upgraded, counted): (Option<ByteStream<std::io::Error>>, CountedRequest),
+) -> Result<AccountResponse, RequestError> {
+    let agent = AnsweringAgent {
+        agent_id: stream.session.agent.id.clone(),
+        boot_id: stream.session.agent.boot_id.clone(),
+    };
+    let (head, body): (_, ByteStream<RequestError>) = match answer {
+        Answer::Whole(head, body) => {
+            let body = body.map_err(RequestError::Cut);
+            (head, stream::once(std::future::ready(body)).boxed())
+        }
+        Answer::Streamed(head, exchange) => {
+            let exchange = Arc::new(exchange);
+            let is_upgraded = head.status == u32::from(StatusCode::SWITCHING_PROTOCOLS.as_u16());
+            let pump = upgraded.filter(|_| is_upgraded).map(|sent| {
+                let exchange = Arc::clone(&exchange);
+                spawn_named("upgraded request", pass_on(sent, exchange))
+            });
+            if pump.is_none() {
+                exchange.end();
+            }
+            let answer = StreamedAnswer { exchange, _pump: pump, _counted: counted };
+            (head, stream::unfold(Some(answer), next_part).boxed())
+        }
+    };
+    let status = u16::try_from(head.status).ok().and_then(|status| StatusCode::from_u16(status).ok());
+    let (Some(status), Some(headers)) = (status, header_map(head.headers)) else {
+        let message = "the agent's answer has a head that no answer has".to_owned();
+        return Err(match repetition {
+            Repetition::Any => RequestError::NoAnswer { message, is_timeout: false },
+            Repetition::Recalled | Repetition::Once => RequestError::Unknown(message),
+        });
+    };
+    Ok(AccountResponse { status, headers, body, agent })
+}
+
+/// A body that is being read. Dropping it cancels the request.
+struct StreamedAnswer {
+    exchange: Arc<Exchange<HubEnd>>,
+    _pump: Option<AbortOnDropHandle<()>>,
+    _counted: CountedRequest,
+}
+
+/// The next part of a body. An answer that ends early ends with an error.
+async fn next_part(
+    answer: Option<StreamedAnswer>,
+) -> Option<(Result<Bytes, RequestError>, Option<StreamedAnswer>)> {
+    let answer = answer?;
+    match answer.exchange.event().await {
+        Event::Data(bytes) => Some((Ok(bytes), Some(answer))),
+        Event::End => None,
+        Event::Stopped(failure) => Some((Err(RequestError::Cut(failure.message)), None)),
+        Event::Broken(why) => Some((Err(RequestError::Cut(why.to_owned())), None)),
+        Event::Head(_) => Some((Err(RequestError::Cut("it has two heads".to_owned())), None)),
+    }
+}
+
+/// Sends what the caller of an upgraded request sends.
+async fn pass_on(mut sent: ByteStream<std::io::Error>, exchange: Arc<Exchange<HubEnd>>) {
+    while let Some(part) = sent.next().await {
+        match part {
+            Ok(part) => {
+                if !exchange.send(part).await {
+                    return;
+                }
+            }
+            Err(_) => return exchange.stop(()),
+        }
+    }
+    exchange.end();
+}
+
+/// Waits for the head of an answer.
+pub(super) async fn head(exchange: &Exchange<HubEnd>) -> Result<Head, AttemptFailure> {
+    match exchange.event().await {
+        Event::Head(head) => Ok(head),
+        Event::Stopped(failure) => Err(AttemptFailure::Stopped(failure)),
+        Event::Broken(why) => Err(AttemptFailure::Broken(why)),
+        Event::Data(_) | Event::End => Err(AttemptFailure::Broken("its head did not come first")),
+    }
+}
+
+/// A whole answer, or its head alone.
+pub(super) type Read = Result<(Head, Result<Bytes, String>), Head>;
+
+/// Reads the answer of a write to its end.
+pub(super) async fn whole(exchange: &Exchange<HubEnd>, head: Head) -> Result<Read, AttemptFailure> {
+    let mut body = BytesMut::new();
+    loop {
+        match exchange.event().await {
+            Event::Data(bytes) if body.len() + bytes.len() <= MAX_WRITE_ANSWER_BYTES => {
+                body.extend_from_slice(&bytes);
+            }
+            Event::Data(_) => {
+                return Ok(Ok((head, Err(format!("it has more than {MAX_WRITE_ANSWER_BYTES} bytes")))));
+            }
+            Event::End => return Ok(Ok((head, Ok(body.freeze())))),
+            // The status is the cluster's, whatever became of its body.
+            Event::Stopped(failure) if failure.class() == Class::TooLarge => {
+                return Ok(Ok((head, Err(failure.message))));
+            }
+            Event::Stopped(failure) => return Err(AttemptFailure::Stopped(failure)),
+            Event::Broken(why) => return Err(AttemptFailure::Broken(why)),
+            Event::Head(_) => return Err(AttemptFailure::Broken("it has two heads")),
+        }
+    }
+}

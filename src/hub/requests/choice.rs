@@ -1,0 +1,131 @@
+//! Which agents may be asked for an account, and in which order. Pure.
+
+use kubesvc_core::lifecycle::{AgentReport, ClusterIdentity};
+use kubesvc_core::{AgentId, GrantEpoch, GrantPhase, KubesvcAccount, State};
+
+use crate::connected_agents::RequestError;
+
+/// An account that takes requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct UsableAccount {
+    pub(super) uid: String,
+    pub(super) name: String,
+    pub(super) zone: String,
+    pub(super) epoch: GrantEpoch,
+    pub(super) generation: i64,
+    cluster_uid: Option<String>,
+    caching_agent: Option<AgentId>,
+}
+
+/// An agent of this replica that says something of the account.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate<'s> {
+    pub(super) agent_id: &'s AgentId,
+    pub(super) zone: &'s str,
+    /// Whether it is approved, and neither superseded nor sent away.
+    pub(super) is_in_force: bool,
+    pub(super) report: Option<&'s (GrantEpoch, AgentReport)>,
+    /// Number of its requests; `None`: it has no stream of requests.
+    pub(super) running: Option<usize>,
+}
+
+/// Whether an account takes requests.
+pub(super) fn usable(account: &KubesvcAccount) -> Result<UsableAccount, RequestError> {
+    let status = account.status_or_default();
+    let state = status.state();
+    let is_changing = matches!(state, State::Activating | State::Failed);
+    let refused = || RequestError::NotUsable {
+        account: account.account_name().to_owned(),
+        state: state.as_str().to_owned(),
+    };
+    let is_open = status.phase() == GrantPhase::Open && (state == State::Active || is_changing);
+    let zone =
+        status.granted_zone().filter(|_| is_open && !account.is_being_deleted()).ok_or_else(refused)?;
+    Ok(UsableAccount {
+        uid: account.uid().to_owned(),
+        name: account.account_name().to_owned(),
+        zone: zone.to_owned(),
+        epoch: status.epoch,
+        generation: account.generation(),
+        cluster_uid: status.cluster_uid.clone().filter(|uid| !uid.is_empty()),
+        caching_agent: status.caching_agent().cloned(),
+    })
+}
+
+impl UsableAccount {
+    /// Whether an agent may be asked, apart from whether it takes requests.
+    pub(super) fn may_ask(&self, candidate: &Candidate<'_>) -> bool {
+        let Some((epoch, AgentReport::Held(ClusterIdentity { cluster_uid, .. }))) = candidate.report else {
+            return false;
+        };
+        let is_bound = match &self.cluster_uid {
+            Some(bound) => bound == cluster_uid,
+            None => true,
+        };
+        // The agent itself refuses what it holds under a later epoch.
+        let is_held = *epoch <= self.epoch;
+        candidate.is_in_force && candidate.zone == self.zone && is_held && is_bound
+    }
+
+    /// Order in which agents are asked, the least first.
+    pub(super) fn rank(&self, candidate: &Candidate<'_>) -> (usize, bool) {
+        let is_caching = self.caching_agent.as_ref() == Some(candidate.agent_id);
+        (candidate.running.unwrap_or(usize::MAX), is_caching)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn account() -> UsableAccount {
+        UsableAccount {
+            uid: "u".into(),
+            name: "a".into(),
+            zone: "z".into(),
+            epoch: GrantEpoch(5),
+            generation: 1,
+            cluster_uid: Some("k".into()),
+            caching_agent: Some("busy".into()),
+        }
+    }
+
+    fn held(epoch: i64, cluster: &str) -> (GrantEpoch, AgentReport) {
+        let identity = ClusterIdentity { cluster_uid: cluster.into(), ..ClusterIdentity::default() };
+        (GrantEpoch(epoch), AgentReport::Held(identity))
+    }
+
+    #[test]
+    fn only_an_agent_of_the_zone_that_reached_the_bound_cluster_is_asked() {
+        let id = AgentId::from("one");
+        let ask = |account: &UsableAccount, zone: &str, is_in_force, report: &(GrantEpoch, AgentReport)| {
+            let report = Some(report);
+            account.may_ask(&Candidate { agent_id: &id, zone, is_in_force, report, running: Some(0) })
+        };
+        let good = held(5, "k");
+        assert!(ask(&account(), "z", true, &good) && ask(&account(), "z", true, &held(4, "k")));
+        assert!(!ask(&account(), "y", true, &good), "of another zone");
+        assert!(!ask(&account(), "z", false, &good), "not in force");
+        assert!(!ask(&account(), "z", true, &held(5, "other")), "another cluster");
+        assert!(!ask(&account(), "z", true, &held(6, "k")), "a later epoch");
+        assert!(!ask(&account(), "z", true, &(GrantEpoch(5), AgentReport::Dropped)));
+    }
+
+    #[test]
+    fn the_agent_with_the_fewest_requests_comes_first_and_one_that_caches_last() {
+        let account = account();
+        let rank = |agent: &str, running| {
+            let agent_id = AgentId::from(agent);
+            account.rank(&Candidate {
+                agent_id: &agent_id,
+                zone: "z",
+                is_in_force: true,
+                report: None,
+                running,
+            })
+        };
+        assert!(rank("other", Some(1)) < rank("busy", Some(1)));
+        assert!(rank("busy", Some(0)) < rank("other", Some(1)));
+        assert!(rank("other", Some(1000)) < rank("other", None));
+    }
+}

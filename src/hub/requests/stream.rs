@@ -1,0 +1,224 @@
+//! The stream of requests of one session. It always reads: credit bounds what is kept of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tonic::Streaming;
+use tracing::{debug, info};
+
+use super::{AgentStream, Requests, Sink};
+use crate::hub::sessions::session::Session;
+use kubesvc_core::AgentId;
+use kubesvc_core::requests::credit::{CreditBudget, MAX_CREDIT_OF_AGENT};
+use kubesvc_core::requests::streams::Frame;
+use kubesvc_core::requests::wire;
+use kubesvc_core::wire::ops::refused::Reason;
+use kubesvc_core::wire::ops::{
+    Begin, Forget, Ping, Ready, Refused, RequestDown, RequestUp, Running, request_down, request_up,
+};
+use kubesvc_runtime::request_channel::RequestChannel;
+
+/// Time limit for the first frame.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval between pings.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+/// Time without a frame after which the stream is closed.
+const MAX_SILENCE: Duration = Duration::from_secs(60);
+/// Interval between lists of what runs.
+const RUNNING_INTERVAL: Duration = Duration::from_secs(30);
+/// Time limit for the agent to take a frame; then its stream is closed.
+const FRAME_SEND_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Runs a stream from its first frame to its end.
+pub(super) async fn run(requests: Arc<Requests>, mut inbound: Streaming<RequestUp>, sink: Sink) {
+    let session = match requests.begin(&mut inbound).await {
+        Ok(Some(session)) => session,
+        Ok(None) => return,
+        Err(refused) => {
+            debug!(reason = refused.reason().as_str_name(), "stream of requests refused");
+            let frame = RequestDown { id: 0, frame: Some(request_down::Frame::Refused(refused)) };
+            let _ = timeout(FRAME_SEND_TIMEOUT, sink.send(Ok(frame))).await;
+            return;
+        }
+    };
+    let stream = RegisteredStream::new(Arc::clone(&requests), session);
+    info!(agentId = stream.of_agent.session.agent.id.as_str(), "stream of requests opened");
+    let last_frame = Mutex::new(Instant::now());
+    let why = tokio::select! {
+        () = stream.of_agent.session.ended.cancelled() => "the session ended",
+        () = stream.of_agent.superseded() => "a later stream of the session was opened",
+        why = stream.of_agent.read(inbound, &last_frame) => why,
+        why = stream.of_agent.write(&sink, &last_frame) => why,
+    };
+    info!(agentId = stream.of_agent.session.agent.id.as_str(), why, "stream of requests ended");
+}
+
+impl Requests {
+    /// Waits for the first frame. Returns the session that it names; `None` if the stream ended.
+    async fn begin(&self, inbound: &mut Streaming<RequestUp>) -> Result<Option<Arc<Session>>, Refused> {
+        let refused = |reason: Reason, message: String| Refused {
+            reason: reason.into(),
+            message,
+            ..Refused::default()
+        };
+        let malformed =
+            || refused(Reason::Malformed, format!("the first frame must be Begin, within {BEGIN_TIMEOUT:?}"));
+        let first = tokio::select! {
+            () = self.draining.sends_away() => {
+                return Err(refused(Reason::Draining, format!("{}; connect anew", self.draining.reason())));
+            }
+            first = timeout(BEGIN_TIMEOUT, inbound.next()) => first,
+        };
+        let begin = match first {
+            Err(_) => return Err(malformed()),
+            Ok(None | Some(Err(_))) => return Ok(None),
+            Ok(Some(Ok(RequestUp { frame: Some(request_up::Frame::Begin(begin)), .. }))) => begin,
+            Ok(Some(Ok(_))) => return Err(malformed()),
+        };
+        let own = &self.context.settings.replica_id;
+        self.session_of(&begin).map(Some).ok_or_else(|| {
+            let agent: String = begin.agent_id.chars().take(191).collect();
+            let message = format!(
+                "agent {agent:?} has no session of this id and process at replica {own}; open the stream where the \
+                 session is"
+            );
+            refused(Reason::WrongReplica, message)
+        })
+    }
+
+    /// The connected session that Begin names.
+    fn session_of(&self, begin: &Begin) -> Option<Arc<Session>> {
+        let own = &self.context.settings.replica_id;
+        let registry = &self.sessions.registry;
+        registry.of_agent(&AgentId::from(begin.agent_id.as_str())).filter(|session| {
+            session.id == *begin.session_id
+                && session.agent.boot_id == *begin.boot_id
+                && (begin.replica_id.is_empty() || *own == *begin.replica_id)
+                && registry.is_connected(session)
+        })
+    }
+}
+
+/// A stream that requests can be sent on. Dropping it ends them.
+struct RegisteredStream {
+    requests: Arc<Requests>,
+    of_agent: Arc<AgentStream>,
+}
+
+impl RegisteredStream {
+    /// Registers the stream; one that the session has already is superseded.
+    fn new(requests: Arc<Requests>, session: Arc<Session>) -> Self {
+        let credit = CreditBudget::new(MAX_CREDIT_OF_AGENT, Some(Arc::clone(&requests.credit)));
+        let of_agent = Arc::new(AgentStream {
+            channel: RequestChannel::new(credit),
+            forgets: Mutex::default(),
+            has_forgets: Notify::new(),
+            superseded: Notify::new(),
+            session,
+        });
+        let former = {
+            let mut streams = requests.streams.lock();
+            let former = streams.insert(of_agent.session.id.clone(), Arc::clone(&of_agent));
+            requests.metrics.streams.set(i64::try_from(streams.len()).unwrap_or(i64::MAX));
+            former
+        };
+        if let Some(former) = former {
+            former.superseded.notify_one();
+            former.channel.lost();
+        }
+        requests.changed.notify_waiters();
+        Self { requests, of_agent }
+    }
+}
+
+impl Drop for RegisteredStream {
+    fn drop(&mut self) {
+        let Self { requests, of_agent } = self;
+        {
+            let mut streams = requests.streams.lock();
+            if streams.get(&of_agent.session.id).is_some_and(|open| Arc::ptr_eq(open, of_agent)) {
+                streams.remove(&of_agent.session.id);
+            }
+            requests.metrics.streams.set(i64::try_from(streams.len()).unwrap_or(i64::MAX));
+        }
+        of_agent.channel.lost();
+        requests.metrics.dropped_frames.inc_by(of_agent.channel.dropped());
+        requests.changed.notify_waiters();
+    }
+}
+
+impl AgentStream {
+    async fn superseded(&self) {
+        self.superseded.notified().await;
+    }
+
+    async fn read(&self, mut inbound: Streaming<RequestUp>, last_frame: &Mutex<Instant>) -> &'static str {
+        while let Some(frame) = inbound.next().await {
+            let Ok(RequestUp { id, frame }) = frame else { return "a frame cannot be read" };
+            *last_frame.lock() = Instant::now();
+            self.handle(id, frame);
+        }
+        "the agent closed it"
+    }
+
+    fn handle(&self, id: u64, frame: Option<request_up::Frame>) {
+        use request_up::Frame as Up;
+        let frame = match frame {
+            Some(Up::Head(head)) => Frame::Head(head),
+            Some(Up::Data(data)) => Frame::Data(data.bytes),
+            Some(Up::End(_)) => Frame::End,
+            Some(Up::Abort(abort)) => Frame::Stop(abort.failure.unwrap_or_default()),
+            Some(Up::Credit(credit)) => Frame::Credit(credit.bytes),
+            Some(Up::Running(running)) => return self.channel.reconcile(&running.ids, true),
+            Some(Up::Ping(_) | Up::Begin(_)) | None => return,
+        };
+        self.channel.receive(id, frame);
+    }
+
+    async fn write(&self, sink: &Sink, last_frame: &Mutex<Instant>) -> &'static str {
+        const GONE: &str = "the agent takes no frames";
+        let [mut pings, mut lists] = [PING_INTERVAL, RUNNING_INTERVAL].map(|period| {
+            let mut ticks = interval(period);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            ticks
+        });
+        if !send(sink, 0, request_down::Frame::Ready(Ready {})).await {
+            return GONE;
+        }
+        loop {
+            while let Some((id, frame)) = self.channel.next_frame() {
+                let Some(frame) = wire::down(id, frame).frame else { continue };
+                if !send(sink, id, frame).await {
+                    return GONE;
+                }
+            }
+            let of_stream = tokio::select! {
+                () = self.channel.outgoing() => continue,
+                () = self.has_forgets.notified() => {
+                    let request_ids = std::mem::take(&mut *self.forgets.lock());
+                    request_down::Frame::Forget(Forget { request_ids })
+                }
+                _ = pings.tick() => {
+                    if last_frame.lock().elapsed() >= MAX_SILENCE {
+                        return "the agent said nothing for 60 s";
+                    }
+                    request_down::Frame::Ping(Ping {})
+                }
+                _ = lists.tick() => request_down::Frame::Running(Running { ids: self.channel.running() }),
+            };
+            if !send(sink, 0, of_stream).await {
+                return GONE;
+            }
+        }
+    }
+}
+
+/// Sends a frame. Returns whether the agent takes any.
+async fn send(sink: &Sink, id: u64, frame: request_down::Frame) -> bool {
+    let frame = Ok(RequestDown { id, frame: Some(frame) });
+    matches!(timeout(FRAME_SEND_TIMEOUT, sink.send(frame)).await, Ok(Ok(())))
+}

@@ -1,0 +1,375 @@
+//! Requests to accounts, from the port of the hub to a scripted agent.
+
+use std::time::Duration;
+
+use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _};
+use http::Method;
+use prost::bytes::Bytes;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+
+use crate::connected_agents::{AccountRequest, AccountResponse, RequestBytes, RequestClass, RequestError};
+use crate::hub::tests::support::*;
+use kubesvc_core::wire::common::Failure;
+use kubesvc_core::wire::common::failure::Class;
+use kubesvc_core::wire::ops::refused::Reason;
+use kubesvc_core::wire::ops::{
+    self, Abort, Begin, Credit, Data, End, Head, Open, RequestDown, RequestUp, request_down, request_up,
+};
+use kubesvc_core::{GrantEpoch, KubesvcAccount, State};
+use kubesvc_runtime::grpc::ops::operations_client::OperationsClient;
+
+const TARGET: &str = "/api/v1/namespaces/a/configmaps";
+
+/// An ACTIVE account, held under epoch 1.
+fn active(name: &str) -> KubesvcAccount {
+    with(account(name), |status| status.state = Some(State::Active))
+}
+
+/// A scripted agent: its session, and its stream of requests.
+struct RequestAgent {
+    _session: TestAgent,
+    begin: Begin,
+    frames: mpsc::Sender<RequestUp>,
+    answers: Streaming<RequestDown>,
+}
+
+async fn dial(hub: &TestHub, begin: Begin) -> (mpsc::Sender<RequestUp>, Streaming<RequestDown>) {
+    let mut client = OperationsClient::new(hub.channel().await);
+    let (frames, outgoing) = mpsc::channel(64);
+    let answers =
+        client.requests(ReceiverStream::new(outgoing)).await.expect("the stream opens").into_inner();
+    let first = RequestUp { id: 0, frame: Some(request_up::Frame::Begin(begin)) };
+    frames.send(first).await.expect("the stream is open");
+    (frames, answers)
+}
+
+impl RequestAgent {
+    /// Connects an agent that holds account `one`.
+    async fn connect(hub: &TestHub, agent_id: &str) -> Self {
+        let capabilities = vec!["requests/1".to_owned()];
+        let mut session = hub.greet(ops::Hello { capabilities, ..hello(agent_id) }).await;
+        let accepted = session.accepted().await;
+        assert_eq!(accepted.capabilities, ["requests/1"]);
+        let reference = session.added().await[0].account.clone().expect("it is named");
+        session.answer(held(&reference)).await;
+        let begin = Begin {
+            session_id: accepted.session_id,
+            agent_id: agent_id.into(),
+            boot_id: BOOT_A.into(),
+            replica_id: "r-0".into(),
+            apply: None,
+        };
+        let mut agent = Self::begin(hub, session, begin).await;
+        assert_eq!(agent.next().await, (0, request_down::Frame::Ready(ops::Ready {})));
+        let id: kubesvc_core::AgentId = agent_id.into();
+        eventually("the agent holds the account", || {
+            let session = hub.hub.sessions.registry.of_agent(&id)?;
+            session.holds("uid-one").then_some(())
+        })
+        .await;
+        agent
+    }
+
+    async fn begin(hub: &TestHub, session: TestAgent, begin: Begin) -> Self {
+        let (frames, answers) = dial(hub, begin.clone()).await;
+        Self { _session: session, begin, frames, answers }
+    }
+
+    /// Closes the stream and opens it again.
+    async fn reopen(self, hub: &TestHub) -> Self {
+        drop((self.frames, self.answers));
+        let mut agent = Self::begin(hub, self._session, self.begin).await;
+        assert_eq!(agent.next().await, (0, request_down::Frame::Ready(ops::Ready {})));
+        agent
+    }
+
+    /// The next frame but pings and lists.
+    async fn next(&mut self) -> (u64, request_down::Frame) {
+        use request_down::Frame as Down;
+        loop {
+            let frame = tokio::time::timeout(Duration::from_secs(20), self.answers.message());
+            let frame = frame.await.expect("a frame in time").expect("the stream is well").expect("no end");
+            match frame.frame.expect("a known frame") {
+                Down::Ping(_) | Down::Running(_) => {}
+                known => return (frame.id, known),
+            }
+        }
+    }
+
+    /// The next request, with its body.
+    async fn opened(&mut self) -> (u64, Open, Vec<u8>) {
+        let (id, frame) = self.next().await;
+        let request_down::Frame::Open(open) = frame else { panic!("expected Open, got {frame:?}") };
+        let mut body = Vec::new();
+        loop {
+            match self.next().await {
+                (of, request_down::Frame::Data(data)) if of == id => body.extend_from_slice(&data.bytes),
+                (of, request_down::Frame::End(_)) if of == id => return (id, open, body),
+                other => panic!("expected the body, got {other:?}"),
+            }
+        }
+    }
+
+    async fn say(&self, id: u64, frame: request_up::Frame) {
+        self.frames.send(RequestUp { id, frame: Some(frame) }).await.expect("the stream is open");
+    }
+
+    async fn answer(&self, id: u64, status: u32, body: &'static [u8]) {
+        self.say(id, request_up::Frame::Head(Head { status, headers: Vec::new() })).await;
+        self.say(id, request_up::Frame::Data(Data { bytes: Bytes::from_static(body) })).await;
+        self.say(id, request_up::Frame::End(End {})).await;
+    }
+
+    async fn abort(&self, id: u64, class: Class, before_send: bool) {
+        let failure =
+            Failure { class: class.into(), before_send, message: "so it is".into(), ..Failure::default() };
+        self.say(id, request_up::Frame::Abort(Abort { failure: Some(failure) })).await;
+    }
+}
+
+type Sent = JoinHandle<Result<AccountResponse, RequestError>>;
+
+fn send(hub: &TestHub, request: AccountRequest) -> Sent {
+    let port = hub.hub.account_requests();
+    tokio::spawn(async move { port.send("uid-one", request).await })
+}
+
+fn read() -> AccountRequest {
+    AccountRequest::new(Method::GET, TARGET, RequestClass::Read)
+}
+
+fn write() -> AccountRequest {
+    let body = RequestBytes::Whole(Bytes::from_static(b"{}"));
+    AccountRequest { body, ..AccountRequest::new(Method::POST, TARGET, RequestClass::Write) }
+}
+
+async fn body_of(response: AccountResponse) -> Result<Vec<u8>, RequestError> {
+    response
+        .body
+        .try_fold(Vec::new(), async |mut all, part| {
+            all.extend_from_slice(&part);
+            Ok(all)
+        })
+        .await
+}
+
+async fn failed(sent: Sent) -> RequestError {
+    sent.await.expect("no panic").expect_err("no answer")
+}
+
+async fn hub() -> TestHub {
+    let hub = TestHub::start().await;
+    hub.accounts.show(active("one"));
+    hub.accounts.sync();
+    hub
+}
+
+#[tokio::test]
+async fn a_request_reaches_the_agent_and_its_answer_the_caller() {
+    let hub = hub().await;
+    let mut agent = RequestAgent::connect(&hub, "a").await;
+    let sent = send(&hub, write());
+    let (id, open, body) = agent.opened().await;
+    assert_eq!((open.method.as_str(), open.target.as_slice(), open.write), ("POST", TARGET.as_bytes(), true));
+    assert_eq!(
+        open.account.as_ref().map(|account| (account.uid.as_str(), account.epoch)),
+        Some(("uid-one", 1))
+    );
+    assert_eq!(body, b"{}");
+    agent.answer(id, 201, b"made").await;
+    let response = sent.await.expect("no panic").expect("an answer");
+    assert_eq!((response.status.as_u16(), response.agent.agent_id.as_str()), (201, "a"));
+    assert_eq!(body_of(response).await.expect("a body"), b"made");
+    match agent.next().await {
+        (0, request_down::Frame::Forget(forget)) => assert_eq!(forget.request_ids, [open.request_id]),
+        other => panic!("expected Forget, got {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_watch_that_is_dropped_is_cancelled_and_one_that_is_cut_never_ends_as_if_it_were_whole() {
+    let hub = hub().await;
+    let mut agent = RequestAgent::connect(&hub, "a").await;
+    for is_dropped in [true, false] {
+        let target = format!("{TARGET}?watch=true");
+        let sent = send(&hub, AccountRequest::new(Method::GET, target, RequestClass::Read));
+        let (id, ..) = agent.opened().await;
+        agent.say(id, request_up::Frame::Head(Head { status: 200, headers: Vec::new() })).await;
+        agent.say(id, request_up::Frame::Data(Data { bytes: Bytes::from_static(b"{}\n") })).await;
+        let mut response = sent.await.expect("no panic").expect("a head");
+        assert_eq!(response.body.next().await.expect("a line").expect("a good one"), b"{}\n"[..]);
+        if is_dropped {
+            drop(response);
+            assert_eq!(agent.next().await, (id, request_down::Frame::Cancel(ops::Cancel {})));
+        } else {
+            agent = agent.reopen(&hub).await;
+            assert!(matches!(response.body.next().await, Some(Err(RequestError::Cut(_)))));
+            assert!(response.body.next().await.is_none());
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_answer_of_a_write_is_recalled_after_its_stream_was_lost() {
+    let hub = hub().await;
+    let mut agent = RequestAgent::connect(&hub, "a").await;
+    let sent = send(&hub, write());
+    let (_, open, _) = agent.opened().await;
+    let mut agent = agent.reopen(&hub).await;
+    for is_cut_again in [true, false] {
+        let (id, frame) = agent.next().await;
+        let request_down::Frame::Recall(recall) = frame else { panic!("expected Recall, got {frame:?}") };
+        assert_eq!((recall.request_id.as_str(), recall.boot_id.as_str()), (open.request_id.as_str(), BOOT_A));
+        if is_cut_again {
+            agent = agent.reopen(&hub).await;
+        } else {
+            agent.answer(id, 200, b"done").await;
+        }
+    }
+    let response = sent.await.expect("no panic").expect("an answer");
+    assert_eq!(body_of(response).await.expect("a body"), b"done");
+}
+
+#[tokio::test]
+async fn a_write_that_the_agent_never_had_goes_to_another_agent_and_no_other_does() {
+    let hub = hub().await;
+    let mut one = RequestAgent::connect(&hub, "a").await;
+    let mut other = RequestAgent::connect(&hub, "b").await;
+    // The first by order, as both run nothing; found by who is asked.
+    for (class, before_send) in
+        [(Class::Overloaded, true), (Class::NotFound, true), (Class::Unreachable, false)]
+    {
+        let sent = send(&hub, write());
+        let (first, second) = tokio::select! {
+            biased;
+            opened = one.opened() => {
+                one.abort(opened.0, class, before_send).await;
+                (&mut one, &mut other)
+            }
+            opened = other.opened() => {
+                other.abort(opened.0, class, before_send).await;
+                (&mut other, &mut one)
+            }
+        };
+        if before_send {
+            let (id, ..) = second.opened().await;
+            second.answer(id, 200, b"ok").await;
+            assert!(sent.await.expect("no panic").is_ok());
+            assert!(matches!(second.next().await, (0, request_down::Frame::Forget(_))));
+        } else {
+            assert!(matches!(failed(sent).await, RequestError::Unknown(_)));
+        }
+        assert!(matches!(first.next().await, (0, request_down::Frame::Forget(_))));
+        assert!(second.next().now_or_never().is_none(), "nothing else is sent to it");
+    }
+}
+
+#[tokio::test]
+async fn a_read_goes_to_another_agent_once() {
+    let hub = hub().await;
+    let mut one = RequestAgent::connect(&hub, "a").await;
+    let sent = send(&hub, read());
+    let (id, ..) = one.opened().await;
+    one.abort(id, Class::Unreachable, false).await;
+    let error = failed(sent).await;
+    assert!(matches!(&error, RequestError::NoAnswer { is_timeout: false, .. }), "{error:?}");
+    assert!(!error.is_before_send());
+    let sent = send(&hub, read());
+    let (id, ..) = one.opened().await;
+    one.abort(id, Class::Forbidden, true).await;
+    assert!(matches!(failed(sent).await, RequestError::Forbidden(_)));
+}
+
+#[tokio::test]
+async fn a_write_without_an_answer_in_time_is_unknown_and_a_read_has_none() {
+    let hub = hub().await;
+    let mut agent = RequestAgent::connect(&hub, "a").await;
+    let head_within = Duration::from_millis(200);
+    let sent = send(&hub, AccountRequest { head_within, ..write() });
+    let (_, open, _) = agent.opened().await;
+    assert!((1..=200).contains(&open.head_within_ms));
+    assert!(matches!(failed(sent).await, RequestError::Unknown(_)));
+    assert!(matches!(agent.next().await.1, request_down::Frame::Cancel(_)));
+    let sent = send(&hub, AccountRequest { head_within, ..read() });
+    agent.opened().await;
+    assert!(matches!(failed(sent).await, RequestError::NoAnswer { is_timeout: true, .. }));
+}
+
+#[tokio::test]
+async fn frames_beyond_the_credit_or_out_of_order_abort_their_request_alone() {
+    let hub = hub().await;
+    let mut agent = RequestAgent::connect(&hub, "a").await;
+    let bad = send(&hub, read());
+    let (bad_id, open, _) = agent.opened().await;
+    let good = send(&hub, AccountRequest::new(Method::GET, "/version", RequestClass::Read));
+    let (good_id, ..) = agent.opened().await;
+    agent.say(bad_id, request_up::Frame::Head(Head { status: 200, headers: Vec::new() })).await;
+    let response = bad.await.expect("no panic").expect("a head");
+    let part = Bytes::from(vec![b'x'; 32 * 1024]);
+    for _ in 0..=(open.credit / (32 * 1024)) {
+        agent.say(bad_id, request_up::Frame::Data(Data { bytes: part.clone() })).await;
+    }
+    assert_eq!(agent.next().await, (bad_id, request_down::Frame::Cancel(ops::Cancel {})));
+    assert!(matches!(body_of(response).await, Err(RequestError::Cut(_))));
+    // Nobody knows these.
+    agent.say(77, request_up::Frame::Credit(Credit { bytes: 5 })).await;
+    agent.say(bad_id, request_up::Frame::End(End {})).await;
+    agent.answer(good_id, 200, b"good").await;
+    let response = good.await.expect("no panic").expect("an answer");
+    assert_eq!(body_of(response).await.expect("a body"), b"good");
+}
+
+#[tokio::test]
+async fn an_account_that_is_not_usable_or_has_no_agent_is_refused_with_the_reason() {
+    let hub = hub().await;
+    let port = hub.hub.account_requests();
+    assert!(matches!(port.send("nobody", read()).await, Err(RequestError::NoAccount)));
+    assert!(matches!(port.send("uid-one", read()).await, Err(RequestError::NoAgent { .. })));
+    // An agent that is too old for requests.
+    let mut old = hub.agent("old").await;
+    let reference = old.added().await[0].account.clone().expect("it is named");
+    old.answer(held(&reference)).await;
+    let too_old = async {
+        loop {
+            match port.send("uid-one", read()).await {
+                Err(RequestError::AgentTooOld { agent, .. }) => return agent,
+                _ => tokio::task::yield_now().await,
+            }
+        }
+    };
+    assert_eq!(
+        tokio::time::timeout(Duration::from_secs(20), too_old).await.expect("in time").as_str(),
+        "old"
+    );
+    let inactive = with(account("one"), |status| {
+        (status.state, status.epoch) = (Some(State::Inactive), GrantEpoch(2));
+    });
+    hub.accounts.show(inactive);
+    assert!(matches!(port.send("uid-one", read()).await, Err(RequestError::NotUsable { .. })));
+    for target in ["/api/../x", "//x", "api"] {
+        hub.accounts.show(active("one"));
+        let request = AccountRequest::new(Method::GET, target, RequestClass::Read);
+        assert!(matches!(port.send("uid-one", request).await, Err(RequestError::Invalid { .. })), "{target}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_of_another_session_or_replica_is_refused() {
+    let hub = hub().await;
+    let agent = RequestAgent::connect(&hub, "a").await;
+    let good = agent.begin.clone();
+    for begin in [
+        Begin { session_id: "another".into(), ..good.clone() },
+        Begin { boot_id: "another".into(), ..good.clone() },
+        Begin { replica_id: "r-1".into(), ..good.clone() },
+        Begin { agent_id: "b".into(), ..good },
+    ] {
+        let (_frames, mut answers) = dial(&hub, begin).await;
+        let first = answers.message().await.expect("it is well").expect("an answer");
+        let Some(request_down::Frame::Refused(refused)) = first.frame else { panic!("expected Refused") };
+        assert_eq!(refused.reason(), Reason::WrongReplica);
+    }
+}
