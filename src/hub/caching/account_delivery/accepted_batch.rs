@@ -167,7 +167,7 @@ impl AccountDelivery {
 
 fn problem_change(problem: ScopeProblem) -> Result<ScopeChange, ScopeError> {
     let scope = problem.scope.filter(|scope| !scope.kind.is_empty());
-    let scope = scope.ok_or_else(|| ScopeError::NoProblemKind)?;
+    let scope = scope.ok_or(ScopeError::NoProblemKind)?;
     let message = problem.failure.map(|failure| failure.message).filter(|message| !message.is_empty());
     let problem = message.map(|message| message.chars().take(MAX_PROBLEM_CHARS).collect());
     Ok(ScopeChange::Problem { scope: ScopeKey::from(&scope), problem })
