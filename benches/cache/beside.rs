@@ -4,7 +4,10 @@
 use std::time::{Duration, Instant};
 
 use kube::api::{Api, Patch, PatchParams, PostParams};
-use kubesvc_core::{DesiredState, KubesvcAccount, KubesvcAccountSpec};
+use kubesvc_core::{
+    DesiredState, KubesvcAccount, KubesvcAccountSpec,
+    spec::{KubeconfigSource, SecretKeyReference},
+};
 use serde_json::json;
 
 use crate::{
@@ -66,7 +69,13 @@ async fn of_database(world: &World, database: Database) -> Result<[Latencies; 2]
     operator.ready().await?;
     let mut feeder = Feeder::connect(&operator, &site.hub(), 1).await?;
     let api = Api::namespaced(world.plane.client().await, namespace.name());
-    let spec = KubesvcAccountSpec { state: Some(DesiredState::Inactive), ..KubesvcAccountSpec::default() };
+    // An inactive account's Secret is not read.
+    let secret_ref = Some(SecretKeyReference { name: ACCOUNT.into(), key: None });
+    let spec = KubesvcAccountSpec {
+        state: Some(DesiredState::Inactive),
+        kubeconfig: KubeconfigSource { secret_ref, ..KubeconfigSource::default() },
+        ..KubesvcAccountSpec::default()
+    };
     let account = KubesvcAccount::new(ACCOUNT, spec);
     api.create(&PostParams::default(), &account).await.map_err(|e| e.to_string())?;
     let tables = Tables::connect(site.database()).await?;

@@ -136,7 +136,7 @@ impl AccountDelivery {
         let watched: HashSet<_> = self.scopes.keys().into_iter().cloned().collect();
         for problem in told {
             let scope = problem.scope.filter(|scope| !scope.kind.is_empty());
-            let scope = scope.ok_or_else(|| ScopeError::NoProblemKind)?;
+            let scope = scope.ok_or(ScopeError::NoProblemKind)?;
             let (key, failure) =
                 (ScopeKey::from(&scope), problem.failure.filter(|one| !one.message.is_empty()));
             if !watched.contains(&key) {

@@ -123,8 +123,8 @@ fn a_transaction_takes_one_batch_of_any_size_and_more_up_to_its_limits() {
     let huge = BatchSize { rows: 9999, body_bytes: 100 * MAX_BODY_BYTES };
     assert!(draft.has_room_for(huge, &limit), "one batch at least");
     draft.add(decoded("u", 1, (0, 1), BatchSize { rows: 400, body_bytes: 0 }));
-    assert!(draft.has_room_for(BatchSize { rows: 100, body_bytes: MAX_BODY_BYTES }, &limit));
-    assert!(!draft.has_room_for(BatchSize { rows: 101, body_bytes: 0 }, &limit));
+    assert!(draft.has_room_for(BatchSize { rows: MAX_ROWS - 400, body_bytes: MAX_BODY_BYTES }, &limit));
+    assert!(!draft.has_room_for(BatchSize { rows: MAX_ROWS - 399, body_bytes: 0 }, &limit));
     assert!(!draft.has_room_for(BatchSize { rows: 0, body_bytes: MAX_BODY_BYTES + 1 }, &limit));
     for other in 0..63 {
         assert!(draft.has_room_for(SMALL, &limit));
