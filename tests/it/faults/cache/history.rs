@@ -103,7 +103,7 @@ impl History {
             });
             match polled.await {
                 Ok(Ok(rows)) => {
-                    self.polled(rows.into_iter().filter(|row| row.namespace == world.namespace()))
+                    self.polled(rows.into_iter().filter(|row| row.namespace == world.namespace()));
                 }
                 // The database is away or paused.
                 _ => connection = None,
