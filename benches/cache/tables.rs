@@ -38,7 +38,7 @@ pub(crate) struct Stored {
 
 type Result<T> = std::result::Result<T, String>;
 
-fn problem(error: sqlx::Error) -> String {
+fn problem(error: &sqlx::Error) -> String {
     format!("the database: {error}")
 }
 
@@ -69,7 +69,7 @@ impl Tables {
                 Self::PostgreSql(PgConnection::connect_with(&options).await?)
             })
         };
-        connected.await.map_err(problem)
+        connected.await.map_err(|error| problem(&error))
     }
 
     /// Runs a statement of the benchmark's own.
@@ -80,7 +80,7 @@ impl Tables {
             Self::MariaDb(connection) => sqlx::raw_sql(sql()).execute(connection).await.map(drop),
             Self::PostgreSql(connection) => sqlx::raw_sql(sql()).execute(connection).await.map(drop),
         }
-        .map_err(problem)
+        .map_err(|error| problem(&error))
     }
 
     /// The first column of a query that returns one number.
@@ -91,7 +91,7 @@ impl Tables {
             Self::MariaDb(connection) => sqlx::query_scalar(sql).fetch_one(connection).await,
             Self::PostgreSql(connection) => sqlx::query_scalar(sql).fetch_one(connection).await,
         }
-        .map_err(problem)
+        .map_err(|error| problem(&error))
     }
 
     /// Resource version of the row with this id; `None` without one.
@@ -109,7 +109,7 @@ impl Tables {
                 sqlx::query_scalar(WITH_NUMBER).bind(id).fetch_optional(connection).await
             }
         }
-        .map_err(problem)
+        .map_err(|error| problem(&error))
     }
 
     /// All rows of `kubesvc_cache` whose names begin with `set`.
@@ -118,10 +118,14 @@ impl Tables {
         let sql = AssertSqlSafe(sql);
         macro_rules! read {
             ($connection:expr) => {{
-                let rows = sqlx::query(sql).fetch_all($connection).await.map_err(problem)?;
+                let rows = sqlx::query(sql).fetch_all($connection).await.map_err(|error| problem(&error))?;
                 let row =
                     |row| Ok(Stored { name: text(&row, 0)?, hash: text(&row, 1)?, body: text(&row, 2)? });
-                return rows.into_iter().map(row).collect::<std::result::Result<_, _>>().map_err(problem);
+                return rows
+                    .into_iter()
+                    .map(row)
+                    .collect::<std::result::Result<_, _>>()
+                    .map_err(|error| problem(&error));
             }};
         }
         fn text<'r, R: sqlx::Row>(row: &'r R, at: usize) -> std::result::Result<String, sqlx::Error>
@@ -146,7 +150,7 @@ impl Tables {
             Self::MariaDb(connection) => rows.write_mariadb(connection).await,
             Self::PostgreSql(connection) => rows.write_postgresql(connection).await,
         }
-        .map_err(problem)
+        .map_err(|error| problem(&error))
     }
 }
 

@@ -108,7 +108,7 @@ impl Pair<'_> {
         // Each side is first in every other round.
         let (mut insert, mut update) = ([0.0; 2], [0.0; 2]);
         let (mut seconds, mut cpu) = (0.0, None);
-        for side in if number % 2 == 0 { [0, 1] } else { [1, 0] } {
+        for side in if number.is_multiple_of(2) { [0, 1] } else { [1, 0] } {
             if side == 0 {
                 insert[0] = self.of_bare(&first).await?;
                 update[0] = self.of_bare(&second).await?;

@@ -86,7 +86,7 @@ impl AgentStream {
 impl Requests {
     pub(super) fn new(context: Arc<HubContext>, sessions: Arc<Sessions>, draining: Arc<Draining>) -> Self {
         let counts = Arc::<RequestCounts>::default();
-        let metrics = RequestMetrics { running: counts.running.clone(), ..RequestMetrics::default() };
+        let metrics = RequestMetrics::new(counts.running.clone());
         Self {
             context,
             sessions,

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use kubesvc_core::State;
-use kubesvc_core::wire::ops::{AgentFrame, HubFrame, agent_frame, hub_frame};
+use kubesvc_core::wire::ops::{AgentFrame, HubFrame, RequestDown, RequestUp, agent_frame, hub_frame};
 use kubesvc_runtime::grpc::ops::operations_client::OperationsClient;
 use kubesvc_runtime::grpc::ops::operations_server::{Operations, OperationsServer};
 use serde_json::json;
@@ -48,6 +48,15 @@ impl Operations for SkewedHub {
             .filter_map(move |frame| std::future::ready(frame.ok().map(|frame| near.of_agent(frame))));
         let answers = OperationsClient::new(self.hub.clone()).get_ops(frames).await?.into_inner();
         Ok(Response::new(answers.map(move |frame| frame.map(|frame| far.of_hub(frame))).boxed()))
+    }
+
+    type RequestsStream = BoxStream<'static, Result<RequestDown, Status>>;
+
+    async fn requests(
+        &self,
+        _: Request<Streaming<RequestUp>>,
+    ) -> Result<Response<Self::RequestsStream>, Status> {
+        Err(Status::unimplemented("an earlier version has no such stream"))
     }
 }
 

@@ -3,7 +3,6 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-use futures::FutureExt as _;
 use futures::future::OptionFuture;
 use parking_lot::Mutex;
 use prost::Message;

@@ -12,7 +12,9 @@ use prost::bytes::Bytes;
 use tokio::sync::Notify;
 
 use kubesvc_core::requests::credit::CreditBudget;
-use kubesvc_core::requests::streams::{End, Event, Frame, Received, RequestNumber, RequestStreams};
+use kubesvc_core::requests::streams::{
+    End, Event, Frame, NumberedFrame, Received, RequestNumber, RequestStreams,
+};
 use kubesvc_core::wire::ops::Header;
 
 /// Headers of a message as a map; `None` if one cannot be sent.
@@ -156,7 +158,7 @@ impl<E: End> RequestChannel<E> {
     }
 
     /// The next frame to send, if there is one.
-    pub fn next_frame(&self) -> Option<(RequestNumber, Frame<E::Says, E::Stops>)> {
+    pub fn next_frame(&self) -> Option<NumberedFrame<E>> {
         let mut state = self.state.lock();
         let (id, frame) = state.streams.next_frame()?;
         if matches!(frame, Frame::Data(_))

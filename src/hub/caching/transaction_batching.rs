@@ -113,7 +113,6 @@ impl<B> ShardQueue<B> {
 }
 
 /// A change of a row.
-#[expect(clippy::large_enum_variant, reason = "most changes are upserts")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RowChange {
     Upsert(ObjectRow),

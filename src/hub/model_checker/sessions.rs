@@ -274,7 +274,8 @@ impl ModelWorld {
                     }
                     session.to_hub.push_back(*answer);
                 }
-                Effect::Kept { .. } => {}
+                // No account is streamed here, so none is lost.
+                Effect::Kept { .. } | Effect::Lost(_) => {}
             }
         }
     }

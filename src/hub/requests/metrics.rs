@@ -30,13 +30,14 @@ pub(crate) struct RequestMetrics {
     pub(crate) dropped_frames: Counter,
 }
 
-impl Default for RequestMetrics {
-    fn default() -> Self {
+impl RequestMetrics {
+    /// Metrics with this count of requests that run.
+    pub(crate) fn new(running: Gauge) -> Self {
         Self {
             outcomes: Family::default(),
             // From 1 ms to about 65 s.
             head_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 17)),
-            running: Gauge::default(),
+            running,
             streams: Gauge::default(),
             recalls: Counter::default(),
             dropped_frames: Counter::default(),

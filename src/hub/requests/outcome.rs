@@ -115,7 +115,7 @@ mod tests {
         for is_write in [false, true] {
             for failure in [stopped(Class::Overloaded, true), AttemptFailure::Broken(UNSENT)] {
                 let NextStep::AskAnother(error) = after(failure, is_write) else {
-                    panic!("nothing was executed")
+                    unreachable!("nothing was executed")
                 };
                 assert!(error.is_before_send());
             }

@@ -96,11 +96,9 @@ async fn every_render_conforms_to_the_schemas_and_unknown_fields_do_not() {
     let watched = vec!["monitoring.enabled=true", "watchNamespaces={team-a,team-b}"];
     let operators = operators().into_iter().chain([exposed, watched]).map(|values| ("kubesvc", values));
     let every = operators.chain(agents().into_iter().map(|values| ("kubesvc-agent", values)));
-    let mut rendered = 0;
-    for (chart, values) in every {
+    for (number, (chart, values)) in every.enumerate() {
         let yaml = tokio::task::block_in_place(|| text(chart, &values));
-        must(renders.write(&format!("{rendered}.yaml"), &yaml));
-        rendered += 1;
+        must(renders.write(&format!("{number}.yaml"), &yaml));
     }
     let (code, said) = kubeconform(&program, &schemas, &renders.file("."));
     assert_eq!(code, Some(0), "{said}");

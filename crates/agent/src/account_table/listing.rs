@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::{AccountTable, Attempt};
-use crate::activation::Definition;
+use crate::activation::{Definition, KnownCluster};
 use crate::static_accounts::StaticAccountList;
 use crate::watched_files::ReadFile;
 use kubesvc_core::wire::common::{AccountRef, Failure};
@@ -56,8 +56,8 @@ pub struct HeldDefinition {
     pub account: AccountRef,
     /// Its definition.
     pub definition: Arc<Definition>,
-    /// uid of kube-system of the cluster that it has reached; empty if that may not be read.
-    pub cluster_uid: String,
+    /// The cluster that it has reached.
+    pub cluster: Arc<KnownCluster>,
 }
 
 impl AccountTable {
@@ -67,7 +67,7 @@ impl AccountTable {
         Some(HeldDefinition {
             account: held.account.clone(),
             definition: Arc::clone(&held.definition),
-            cluster_uid: held.reached.identity.kube_system_uid.clone(),
+            cluster: Arc::new(KnownCluster::from(&held.reached.identity)),
         })
     }
 

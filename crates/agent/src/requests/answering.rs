@@ -49,7 +49,7 @@ impl AccountRequests {
             }
             Some(Some(Err(failure))) => exchange.stop(failure.clone()),
             Some(None) => {
-                exchange.stop(after_send(Class::OutcomeUnknown, "the answer was given and is forgotten"))
+                exchange.stop(after_send(Class::OutcomeUnknown, "the answer was given and is forgotten"));
             }
             None => exchange.stop(not_sent("the agent never had the request")),
         }

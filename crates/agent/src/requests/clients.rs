@@ -10,12 +10,10 @@ use tokio::time::Instant;
 
 use crate::account_table::{AccountTable, HeldDefinition};
 use crate::accounts::Activators;
-use crate::activation::{Activator, Definition};
+use crate::activation::{Activator, Definition, DiscoveryTags};
 use crate::cluster::ClusterClient;
-use crate::wire_failure::before_send;
 use kubesvc_core::cache::selection::ServedKind;
 use kubesvc_core::wire::common::Failure;
-use kubesvc_core::wire::common::failure::Class;
 
 /// Time for which what a cluster serves is remembered.
 const SERVED_KINDS_TIME: Duration = Duration::from_secs(600);
@@ -97,17 +95,9 @@ impl ClusterClients {
         let name = &held.account.name;
         let origin = self.activators.origin(name, held.definition.spec().credential.as_ref());
         let activator = self.activators.activator(name, origin);
-        let connected = activator.connect(&held.definition, origin).await;
-        let (client, uid) = connected.map_err(|failure| Failure { before_send: true, ..failure })?;
-        if uid != held.cluster_uid {
-            let why = format!(
-                "the cluster is another one than the account was activated with (kube-system has uid {uid:?}, \
-                 and had {:?}); nothing is sent to it",
-                held.cluster_uid
-            );
-            return Err(before_send(Class::ClusterMismatch, why));
-        }
-        Ok(client)
+        // Each new connection first asks whether it leads to the cluster that the account was activated with.
+        let connected = activator.connect(&held.definition, origin, &held.cluster).await;
+        connected.map_err(|failure| Failure { before_send: true, ..failure })
     }
 }
 
@@ -131,8 +121,9 @@ impl AccountClient {
         {
             return Ok(Some(found));
         }
-        let kinds = Activator::served_kinds(client.clone()).await;
-        let kinds = Arc::new(kinds.map_err(|failure| Failure { before_send: true, ..failure })?);
+        let kinds = Activator::changed_kinds(client.clone(), &DiscoveryTags::default()).await;
+        let kinds = kinds.map_err(|failure| Failure { before_send: true, ..failure })?;
+        let kinds = Arc::new(kinds.map(|(kinds, _)| kinds).unwrap_or_default());
         let found = find(&kinds);
         *served = Some((Instant::now(), kinds));
         Ok(found)

@@ -104,7 +104,8 @@ impl RunningRequests {
             of_account.map(|(serial, _)| *serial).collect()
         };
         let cut = CutOnDrop { all: Arc::clone(self), serials: awaited };
-        (!cut.serials.is_empty()).then(|| async move {
+        let has_awaited = !cut.serials.is_empty();
+        has_awaited.then_some(async move {
             let is_over =
                 |entries: &BTreeMap<u64, Entry>| !cut.serials.iter().any(|one| entries.contains_key(one));
             cut.all.until(is_over).await;

@@ -331,7 +331,7 @@ pub(super) fn not_sent(why: &str) -> Failure {
 /// Waits until the hub has no use for the request any more. After an upgrade its events are data.
 async fn until_cancelled(exchange: &Exchange<AgentEnd>, is_upgrade: bool) {
     if is_upgrade {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     } else {
         exchange.ended_early().await;
     }

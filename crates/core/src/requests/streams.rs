@@ -77,6 +77,9 @@ pub trait End {
     fn stop(why: &'static str) -> Self::Stops;
 }
 
+/// A frame that an end sends, with the number of its request.
+pub type NumberedFrame<E> = (RequestNumber, Frame<<E as End>::Says, <E as End>::Stops>);
+
 /// The requests of a stream.
 pub struct RequestStreams<E: End> {
     requests: BTreeMap<RequestNumber, Request<E>>,
@@ -332,7 +335,7 @@ impl<E: End> RequestStreams<E> {
     }
 
     /// The next frame to send. Frames without data come first; then one frame of data of each request in turn.
-    pub fn next_frame(&mut self) -> Option<(RequestNumber, Frame<E::Says, E::Stops>)> {
+    pub fn next_frame(&mut self) -> Option<NumberedFrame<E>> {
         while let Some((id, control)) = self.control.pop_front() {
             let frame = match control {
                 Control::Head(head) => Frame::Head(head),

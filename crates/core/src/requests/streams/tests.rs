@@ -79,7 +79,7 @@ fn a_request_goes_there_and_its_answer_comes_back() {
         match agent.next_event(id).expect("an event") {
             Event::Data(bytes) => body += bytes.len(),
             Event::End => break,
-            other => panic!("{other:?}"),
+            other => unreachable!("{other:?}"),
         }
     }
     assert_eq!(body, 100_000);
