@@ -58,11 +58,11 @@ fmt: ## Format the code
 	$(CARGO) fmt --all
 
 crds: ## Write crds/, and their copy in the chart, from the Rust types
-	$(CARGO) run --quiet --bin kubesvc-operator -- crds --directory crds
+	$(CARGO) run --quiet --features $(FEATURES) --bin kubesvc-operator -- crds --directory crds
 	cp crds/*.yaml charts/kubesvc/files/crds/
 
 openapi: ## Write docs/openapi.json from the routes
-	$(CARGO) run --quiet --bin kubesvc-operator -- openapi > docs/openapi.json
+	$(CARGO) run --quiet --features $(FEATURES) --bin kubesvc-operator -- openapi > docs/openapi.json
 
 docs: ## Write the tables of docs/settings.md and the charts' schemas of settings from the code
 	UPDATE_DOCS=1 $(CARGO) test --features $(FEATURES) --quiet --test it -- docs::the_tables drift::the_charts

@@ -1,6 +1,7 @@
 //! The agent's settings, and the files they are read from.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::{Files, agent, error};
 use crate::config::UnknownKeys;
@@ -107,7 +108,8 @@ pprof.port: 1
     assert!(!said.contains("kubernetes.accounts[].name"), "{said}");
     assert!(said.contains("`logging.file` has no effect: logs go to standard output"), "{said}");
     assert_eq!((s.reading.lists, s.reading.lists_per_account), (0, 16));
+    assert_eq!(s.requests.timeout, Duration::from_secs(5));
     assert!(!said.contains("tasks.totalBudget"), "{said}");
     assert!(said.contains("`tasks.queueCheckFrequencyMs` has no effect"), "{said}");
-    assert!(said.contains("`timeoutSeconds` is not read yet"), "{said}");
+    assert!(!said.contains("timeoutSeconds"), "{said}");
 }
