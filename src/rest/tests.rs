@@ -153,6 +153,57 @@ impl kubesvc_store::TermStore for NoStore {
 }
 
 #[async_trait]
+impl kubesvc_store::OperationStore for NoStore {
+    async fn write_operations(&self, _: &kubesvc_store::OperationChanges) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn operation(&self, _: &str) -> Result<Option<kubesvc_store::OperationRecord>, StoreError> {
+        Ok(None)
+    }
+
+    async fn operations(
+        &self,
+        _: Option<&str>,
+        _: u64,
+        _: u32,
+    ) -> Result<Vec<kubesvc_store::OperationRecord>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn overdue_operations(
+        &self,
+        _: &kubesvc_store::Overdue,
+        _: u32,
+    ) -> Result<Vec<kubesvc_store::OpenOperation>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn end_open_operations(
+        &self,
+        _: Option<Term>,
+        _: &[kubesvc_store::OperationRecord],
+    ) -> Result<Vec<String>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn settle_operation(
+        &self,
+        _: &kubesvc_store::OperationRecord,
+    ) -> Result<kubesvc_store::HandSettlement, StoreError> {
+        Ok(kubesvc_store::HandSettlement::NotFound)
+    }
+
+    async fn purge_operations(&self, _: Option<Term>, _: i64, _: u32) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+
+    async fn trim_operations(&self, _: Option<Term>, _: u64, _: u32) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+}
+
+#[async_trait]
 impl Store for NoStore {
     async fn ping(&self) -> Result<(), StoreError> {
         Ok(())

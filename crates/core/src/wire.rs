@@ -34,6 +34,14 @@ pub mod events {
     #![expect(missing_docs, reason = "generated")]
     include!(concat!(env!("OUT_DIR"), "/messages/events.rs"));
 }
+/// Package `operations` of `proto/`. Its messages are read from what callers write and never travel to an agent.
+pub mod operations {
+    #![expect(missing_docs, reason = "generated")]
+    include!(concat!(env!("OUT_DIR"), "/messages/operations.rs"));
+
+    /// The descriptors of the package, by which its text form is read.
+    pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/messages/operations.bin"));
+}
 
 impl fmt::Debug for ops::AccountSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -73,5 +81,11 @@ impl fmt::Debug for ops::account_spec::Credential {
             Self::File(path) => write!(f, "file {path}"),
             Self::ServiceAccount(_) => f.write_str("service account"),
         }
+    }
+}
+
+impl fmt::Debug for operations::Manifest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "manifest of {} bytes (redacted)", self.data.len())
     }
 }

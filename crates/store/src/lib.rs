@@ -2,7 +2,7 @@
 //! this module.
 //!
 //! Each family is one file that holds its port, its row types and its statements, each written once (`accounts`,
-//! `namespaces`, `assignments`, `fences`, `leader_terms`, `cache`). What differs between databases is in their
+//! `namespaces`, `assignments`, `fences`, `leader_terms`, `cache`, `operations`). What differs between databases is in their
 //! [`Dialect`](dialect::Dialect) (`sqlite/dialect.rs`, `mysql/dialect.rs`, `postgres/dialect.rs`); connections,
 //! transactions and timeouts are in `sql`. [`open`] returns the store for a URL. [`account_projection`] keeps the rows
 //! in step with the objects; nothing else writes `kubesvc_accounts`.
@@ -29,6 +29,10 @@ pub use error::{Malformed, StoreError};
 pub use fences::{BatchClaim, Fence, FenceCheck, FenceStore, RaiseOutcome, StoredFence};
 pub use leader_terms::{Term, TermStore};
 pub use namespaces::{MAX_NAMESPACES, NamespaceList, NamespaceStore};
+pub use operations::{
+    AnswerRecord, HandSettlement, MAX_OPERATIONS, OpenOperation, OperationChanges, OperationOutcome,
+    OperationRecord, OperationState, OperationStore, Overdue, StageRecord,
+};
 pub use row_limit::RowLimit;
 pub use sql::pools::PoolSettings;
 
@@ -45,6 +49,7 @@ mod leader_terms;
 mod migrations;
 mod mysql;
 mod namespaces;
+mod operations;
 mod postgres;
 mod row_limit;
 mod sql;
@@ -57,7 +62,9 @@ mod url;
 ///
 /// `last_updated` is stamped with this process's clock, and only on rows that change.
 #[async_trait]
-pub trait Store: AccountStore + NamespaceStore + AssignmentStore + FenceStore + TermStore {
+pub trait Store:
+    AccountStore + NamespaceStore + AssignmentStore + FenceStore + TermStore + OperationStore
+{
     /// Checks that the database answers.
     async fn ping(&self) -> Result<(), StoreError>;
 

@@ -8,6 +8,7 @@ use super::accounts::ACCOUNTS;
 use super::cache::OBJECTS;
 use super::cache::relations::RELATIONS;
 use super::cache::scopes::SCOPES;
+use super::operations::rows::{HISTORY, OPEN};
 use super::sql::statement::SqlTable;
 use super::{StoreError, VendorTables};
 
@@ -31,7 +32,7 @@ struct OwnTable {
 }
 
 /// The tables of this version.
-fn tables() -> [OwnTable; 8] {
+fn tables() -> [OwnTable; 10] {
     let table = |version, name, columns, key| OwnTable { version, name, columns, key };
     let with = |of: &SqlTable, more: &[&'static str]| {
         of.column_names().into_iter().chain(more.iter().copied()).collect::<Vec<_>>()
@@ -64,6 +65,8 @@ fn tables() -> [OwnTable; 8] {
         table(7, OBJECTS.name, with(&OBJECTS, &["last_updated"]), OBJECTS.key),
         table(8, RELATIONS.name, with(&RELATIONS, &["last_updated"]), RELATIONS.key),
         table(9, SCOPES.name, with(&SCOPES, &[]), SCOPES.key),
+        table(10, OPEN.name, with(&OPEN, &[]), OPEN.key),
+        table(11, HISTORY.name, with(&HISTORY, &[]), HISTORY.key),
     ]
 }
 

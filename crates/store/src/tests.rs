@@ -7,5 +7,6 @@ mod faults;
 mod fence_contract;
 mod manual_edits;
 mod mysql;
+mod operation_contract;
 mod postgres;
 mod sqlite;

@@ -335,7 +335,7 @@ pub(super) async fn cached_objects_of_another_product_are_kept(home: &ServerData
         "SELECT count(*) FROM (SELECT indexname AS index_name, tablename AS table_name FROM pg_indexes \
          WHERE schemaname = current_schema()) i WHERE true"
     };
-    home.holds(&format!("({indexes} AND index_name LIKE 'ix_kubesvc_%') = 7")).await;
+    home.holds(&format!("({indexes} AND index_name LIKE 'ix_kubesvc_%') = 11")).await;
     drop(home.open().await);
 }
 
@@ -367,13 +367,14 @@ pub(super) async fn a_schema_that_is_half_done_is_finished(home: &ServerDatabase
         "UPDATE kubesvc_schema_migrations SET success = false WHERE version = 7",
         "UPDATE kubesvc_schema_migrations SET success = false WHERE version = 8; DROP TABLE kubesvc_cache_rel",
         "DELETE FROM kubesvc_schema_migrations WHERE version > 8; DROP TABLE kubesvc_resourceversion",
+        "UPDATE kubesvc_schema_migrations SET success = false WHERE version = 10; DROP TABLE kubesvc_ops",
         "DROP TABLE kubesvc_schema_migrations",
         "DELETE FROM kubesvc_schema_migrations",
     ] {
         home.by_hand(damage).await;
         let store = home.open().await;
         store.put_accounts(&[row("one", "uid-1")]).await.expect(damage);
-        home.holds("(SELECT count(*) FROM kubesvc_schema_migrations WHERE success) = 9").await;
+        home.holds("(SELECT count(*) FROM kubesvc_schema_migrations WHERE success) = 11").await;
     }
     assert_eq!(rows(&*home.open().await).await, [row("one", "uid-1")]);
 }
@@ -394,7 +395,7 @@ pub(super) async fn two_processes_may_start_at_once(home: &ServerDatabase) {
         store.put_accounts(&[row(&format!("row-{at}"), &format!("uid-{at}"))]).await.expect("written");
     }
     assert_eq!(rows(&*stores[0]).await.len(), 6);
-    home.holds("(SELECT count(*) FROM kubesvc_schema_migrations) = 9").await;
+    home.holds("(SELECT count(*) FROM kubesvc_schema_migrations) = 11").await;
 }
 
 /// Writes an assignment of this account for each of these agents, with this `reachable`.

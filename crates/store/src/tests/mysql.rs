@@ -68,6 +68,17 @@ mod cache_contract {
     }
 }
 
+mod operation_contract {
+    use super::*;
+
+    crate::tests::operation_contract::contract_tests!(fresh());
+
+    async fn fresh() -> (std::sync::Arc<dyn Store>, manual_edits::ServerDatabase) {
+        let home = manual_edits::ServerDatabase::new(Kind::MariaDb).await;
+        (home.open().await, home)
+    }
+}
+
 mod with_manual_edits {
     use super::*;
 

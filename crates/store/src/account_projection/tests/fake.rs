@@ -10,7 +10,8 @@ use tokio::sync::Semaphore;
 
 use crate::{
     AccountStore, Assignment, AssignmentChanges, AssignmentStore, Changes, Fence, FenceStore, ForeignRow,
-    Malformed, NamespaceList, NamespaceStore, RaiseOutcome, Store, StoreError, StoredAccounts, StoredFence,
+    HandSettlement, Malformed, NamespaceList, NamespaceStore, OpenOperation, OperationChanges,
+    OperationRecord, OperationStore, Overdue, RaiseOutcome, Store, StoreError, StoredAccounts, StoredFence,
     Term, TermStore, column_limits,
 };
 use kubesvc_core::ReplicaId;
@@ -185,6 +186,45 @@ impl TermStore for Fake {
         let mut term = self.term.lock();
         term.0 += 1;
         Ok(*term)
+    }
+}
+
+#[async_trait]
+impl OperationStore for Fake {
+    async fn write_operations(&self, _: &OperationChanges) -> Result<(), StoreError> {
+        self.answers()
+    }
+
+    async fn operation(&self, _: &str) -> Result<Option<OperationRecord>, StoreError> {
+        self.answers().map(|()| None)
+    }
+
+    async fn operations(&self, _: Option<&str>, _: u64, _: u32) -> Result<Vec<OperationRecord>, StoreError> {
+        self.answers().map(|()| Vec::new())
+    }
+
+    async fn overdue_operations(&self, _: &Overdue, _: u32) -> Result<Vec<OpenOperation>, StoreError> {
+        self.answers().map(|()| Vec::new())
+    }
+
+    async fn end_open_operations(
+        &self,
+        _: Option<Term>,
+        _: &[OperationRecord],
+    ) -> Result<Vec<String>, StoreError> {
+        self.answers().map(|()| Vec::new())
+    }
+
+    async fn settle_operation(&self, _: &OperationRecord) -> Result<HandSettlement, StoreError> {
+        self.answers().map(|()| HandSettlement::NotFound)
+    }
+
+    async fn purge_operations(&self, _: Option<Term>, _: i64, _: u32) -> Result<u64, StoreError> {
+        self.answers().map(|()| 0)
+    }
+
+    async fn trim_operations(&self, _: Option<Term>, _: u64, _: u32) -> Result<u64, StoreError> {
+        self.answers().map(|()| 0)
     }
 }
 

@@ -1,0 +1,86 @@
+//! Operations: what callers ask of an account's cluster, as programs of requests.
+//!
+//! A verb (deploy, scale, undo …) is a [`Program`]: the last answer of the API server in, the next request out, until
+//! there is an outcome. A program does no I/O and reads no clock, so it runs the same over an agent's connection, in a
+//! test against an API server, and against answers that a test invents. What is asked is read from protobuf's text
+//! format or JSON (`parsing`) and checked (`operation`) before anything is sent.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `parsing`, `operation` | the text form and JSON, and what a well-formed operation is |
+//! | `program` | requests, answers, steps and outcomes |
+//! | `kinds` | the resource of a kind, by the cluster's own lists |
+//! | `manifest` | one object from JSON or YAML, and last-applied |
+//! | `merge`, `list_keys`, `json_patch` | the three-way merge of `kubectl apply`, and what a merge changes as a patch |
+//! | `deploy`, `apply`, `server_side`, `replace` | deploying, by mode |
+//! | `delete`, `changes`, `rollouts`, `revisions`, `reads` | the other verbs |
+//!
+//! To add a verb: a message in `proto/operations.proto`, its checks in `operation`, a program, and its arm in
+//! [`program_for`].
+
+mod apply;
+mod changes;
+mod delete;
+mod deploy;
+mod json_patch;
+mod kinds;
+mod list_keys;
+mod manifest;
+mod merge;
+mod operation;
+mod parsing;
+mod program;
+mod reads;
+mod replace;
+mod revisions;
+mod rollouts;
+mod server_side;
+#[cfg(test)]
+mod tests;
+
+pub use deploy::{ApplyMode, ApplySettings, KindApplySettings, Preference};
+pub use kinds::{KindLookup, Kinds, Resource};
+pub use manifest::{MAX_MANIFEST_BYTES, ManifestError};
+pub use merge::three_way;
+pub use operation::{
+    InvalidOperation, MAX_DEADLINE, MAX_RESULT_BYTES, ObjectKey, Operation, OperationVerb, SettledByHand,
+};
+pub use parsing::{ParseError, operation_from_json, operation_from_text, result_from_text};
+pub use program::{
+    ApiAnswer, ApiRequest, Method, Outcome, OutcomeBody, OutcomeClass, OutcomeFailure, Program,
+    ProgramContext, StartError, Step,
+};
+
+use crate::wire::operations::operation::Verb;
+
+/// The field manager of what operations write, except where they go on from `kubectl apply`.
+pub const MANAGER: &str = "kubesvc";
+/// The field manager of `kubectl apply`, which client-side applies share so that either goes on from the other.
+pub const CLIENT_SIDE_MANAGER: &str = "kubectl-client-side-apply";
+
+/// The program of an operation.
+///
+/// # Errors
+///
+/// [`StartError::Read`] names what must be read from the cluster first, to know the resource of a kind: learn the
+/// answer with [`Kinds::learn`] and call again. [`StartError::Invalid`] is the outcome.
+pub fn program_for(
+    operation: &Operation,
+    context: &ProgramContext<'_>,
+) -> Result<Box<dyn Program>, StartError> {
+    Ok(match operation.verb() {
+        Verb::Deploy(verb) => deploy::program(verb, context)?,
+        Verb::Delete(verb) => Box::new(delete::Delete::new(verb, context)?),
+        Verb::Patch(verb) => Box::new(changes::Change::patch(verb, context)?),
+        Verb::Scale(verb) => Box::new(changes::Change::scale(verb, context)?),
+        Verb::PauseRollout(verb) => Box::new(changes::Change::pause(verb.target.as_ref(), true, context)?),
+        Verb::ResumeRollout(verb) => Box::new(changes::Change::pause(verb.target.as_ref(), false, context)?),
+        Verb::RestartRollout(verb) => Box::new(changes::Change::restart(verb, context)?),
+        Verb::UndoRollout(verb) => Box::new(rollouts::Undo::new(verb, context)?),
+        Verb::RevisionHistory(verb) => Box::new(rollouts::History::new(verb, context)?),
+        Verb::Get(verb) => Box::new(reads::Read::get(verb, context)?),
+        Verb::List(verb) => Box::new(reads::Read::list(verb, context)?),
+        Verb::Logs(verb) => Box::new(reads::Logs::new(verb, context)?),
+        Verb::Discovery(_) => Box::new(reads::Discovery::default()),
+    })
+}

@@ -1,0 +1,114 @@
+//! A client-side apply, as `kubectl apply` does it: GET, then POST, or PATCH with what the three-way merge changes. Both
+//! write the same annotation under the same field manager, so that either goes on from the other.
+//!
+//! The patch names the resourceVersion that was merged with, so that it changes nothing that was not seen; after a
+//! conflict the object is read and merged again.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::CLIENT_SIDE_MANAGER;
+use super::deploy::Deployed;
+use super::json_patch::merge_patch;
+use super::manifest::{LAST_APPLIED, annotation, with_last_applied};
+use super::merge::three_way;
+use super::program::{ApiAnswer, ApiRequest, JSON, Method, Outcome, OutcomeBody, Program, Step, go_on};
+
+/// Number of times that an object is read and merged again after a conflict.
+pub(super) const MAX_CONFLICTS: u32 = 3;
+/// What every write of a deployed object asks for: an unknown field is an error, as with kubectl.
+pub(super) const STRICT: (&str, &str) = ("fieldValidation", "Strict");
+
+/// The program.
+#[derive(Debug)]
+pub(super) struct Apply {
+    deployed: Deployed,
+    /// The object with its annotation.
+    wanted: Value,
+    state: State,
+    conflicts: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Begin,
+    Reading,
+    Creating,
+    Patching,
+}
+
+impl Apply {
+    pub(super) fn new(deployed: Deployed) -> Self {
+        let wanted = with_last_applied(deployed.object.clone());
+        Self { deployed, wanted, state: State::Begin, conflicts: 0 }
+    }
+
+    fn read(&mut self) -> Step {
+        self.state = State::Reading;
+        Step::Request(ApiRequest::get(self.deployed.path.clone()))
+    }
+
+    /// Reads again after another writer was faster, or ends.
+    fn again(&mut self, answer: &ApiAnswer) -> Step {
+        if self.conflicts == MAX_CONFLICTS {
+            return Step::Done(Outcome::refused(answer));
+        }
+        self.conflicts += 1;
+        self.read()
+    }
+
+    fn write(&mut self, live: Option<Value>) -> Step {
+        let Some(live) = live else {
+            self.state = State::Creating;
+            return Step::Request(create(&self.deployed, CLIENT_SIDE_MANAGER, &self.wanted));
+        };
+        let resource = &self.deployed.resource;
+        let last = annotation(&live, LAST_APPLIED).and_then(|last| serde_json::from_str(last).ok());
+        let merged =
+            three_way(&resource.group, &resource.kind, &last.unwrap_or_default(), &self.wanted, &live);
+        let Some(mut patch) = merge_patch(&live, &merged) else {
+            return Step::Done(Outcome::done(200, OutcomeBody::Json(live)));
+        };
+        if patch["metadata"].get("resourceVersion").is_none() {
+            let seen = live["metadata"]["resourceVersion"].clone();
+            match patch["metadata"].as_object_mut() {
+                Some(metadata) => drop(metadata.insert("resourceVersion".to_owned(), seen)),
+                None => patch["metadata"] = json!({ "resourceVersion": seen }),
+            }
+        }
+        self.state = State::Patching;
+        Step::Request(ApiRequest::write(
+            Method::Patch,
+            &self.deployed.path,
+            &[("fieldManager", CLIENT_SIDE_MANAGER), STRICT],
+            self.deployed.dry_run,
+            "application/merge-patch+json",
+            &patch,
+        ))
+    }
+}
+
+/// The request that creates an object.
+pub(super) fn create(deployed: &Deployed, manager: &str, object: &Value) -> ApiRequest {
+    let parameters = [("fieldManager", manager), STRICT];
+    ApiRequest::write(Method::Post, &deployed.collection, &parameters, deployed.dry_run, JSON, object)
+}
+
+impl Program for Apply {
+    fn next(&mut self, _: Duration, answer: Option<&ApiAnswer>) -> Step {
+        let Some(answer) = answer else { return self.read() };
+        match (self.state, answer.status) {
+            (State::Begin, _) => self.read(),
+            (State::Reading, 404) => self.write(None),
+            (State::Reading, _) => {
+                let live = go_on!(answer.object());
+                self.write(Some(live))
+            }
+            (State::Creating | State::Patching, 409) => self.again(answer),
+            // Deleted since it was read.
+            (State::Patching, 404) if self.conflicts < MAX_CONFLICTS => self.again(answer),
+            (State::Creating | State::Patching, _) => Step::Done(Outcome::of(answer)),
+        }
+    }
+}

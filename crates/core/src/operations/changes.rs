@@ -1,0 +1,133 @@
+//! Verbs that are one PATCH: patch, scale, pause, resume and restart of rollouts.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::json_patch::nested;
+use super::program::{
+    ApiAnswer, ApiRequest, Method, Outcome, Program, ProgramContext, StartError, Step, go_on,
+};
+use super::{InvalidOperation, MANAGER, Resource, manifest};
+use crate::wire::operations as wire;
+use crate::wire::operations::Target;
+use crate::wire::operations::patch::Type;
+
+/// Media type of a merge patch.
+pub(super) const MERGE_PATCH: &str = "application/merge-patch+json";
+/// Media type of a JSON patch.
+pub(super) const JSON_PATCH: &str = "application/json-patch+json";
+/// Media type of a strategic merge patch.
+pub(super) const STRATEGIC_PATCH: &str = "application/strategic-merge-patch+json";
+/// The annotation that tells why a revision was made.
+pub(super) const CHANGE_CAUSE: &str = "kubernetes.io/change-cause";
+/// The annotation by which a rollout is restarted, as kubectl writes it.
+const RESTARTED_AT: &str = "kubectl.kubernetes.io/restartedAt";
+
+/// The program: requests that follow one another as long as they succeed.
+#[derive(Debug)]
+pub(super) struct Change {
+    requests: VecDeque<ApiRequest>,
+}
+
+impl Change {
+    fn of(path: &str, content_type: &'static str, patch: &Value, dry_run: bool) -> Self {
+        let parameters = [("fieldManager", MANAGER)];
+        let request = ApiRequest::write(Method::Patch, path, &parameters, dry_run, content_type, patch);
+        Self { requests: VecDeque::from([request]) }
+    }
+
+    pub(super) fn patch(verb: &wire::Patch, context: &ProgramContext<'_>) -> Result<Self, StartError> {
+        let (resource, path) = context.object(verb.target.as_ref())?;
+        let is_json_patch = verb.r#type() == Type::Json;
+        let data = verb.body.as_ref().map_or("", |body| body.data.as_str());
+        let mut body = manifest::parse_patch(data, is_json_patch).map_err(InvalidOperation::from)?;
+        let cause = format!("kubesvc patch {}, operation {}", resource.plural, context.operation_id);
+        let recorded = verb.record.then(|| nested(&["metadata", "annotations", CHANGE_CAUSE], cause.into()));
+        let content_type = match verb.r#type() {
+            Type::Unspecified | Type::Strategic => STRATEGIC_PATCH,
+            Type::Merge => MERGE_PATCH,
+            Type::Json => JSON_PATCH,
+        };
+        let Some(recorded) = recorded else {
+            return Ok(Self::of(&path, content_type, &body, context.dry_run));
+        };
+        if is_json_patch {
+            // It can add to annotations only where there are some, so the cause follows in a patch of its own.
+            let mut both = Self::of(&path, content_type, &body, context.dry_run);
+            both.requests.extend(Self::of(&path, MERGE_PATCH, &recorded, context.dry_run).requests);
+            return Ok(both);
+        }
+        add(&mut body, &recorded);
+        Ok(Self::of(&path, content_type, &body, context.dry_run))
+    }
+
+    pub(super) fn scale(verb: &wire::Scale, context: &ProgramContext<'_>) -> Result<Self, StartError> {
+        let (_, path) = context.object(verb.target.as_ref())?;
+        let patch = json!({"spec": {"replicas": verb.replicas}});
+        Ok(Self::of(&format!("{path}/scale"), MERGE_PATCH, &patch, context.dry_run))
+    }
+
+    pub(super) fn pause(
+        target: Option<&Target>,
+        paused: bool,
+        context: &ProgramContext<'_>,
+    ) -> Result<Self, StartError> {
+        let (resource, path) = context.object(target)?;
+        let pausable = [("apps", "Deployment"), ("argoproj.io", "Rollout")];
+        if !pausable.contains(&(resource.group.as_str(), resource.kind.as_str())) {
+            return Err(InvalidOperation::Fields(
+                "only the rollout of a Deployment can be paused or resumed",
+            )
+            .into());
+        }
+        Ok(Self::of(&path, MERGE_PATCH, &json!({"spec": {"paused": paused}}), context.dry_run))
+    }
+
+    pub(super) fn restart(
+        verb: &wire::RestartRollout,
+        context: &ProgramContext<'_>,
+    ) -> Result<Self, StartError> {
+        let (resource, path) = context.object(verb.target.as_ref())?;
+        has_revisions(&resource)?;
+        let annotations = ["spec", "template", "metadata", "annotations", RESTARTED_AT];
+        let patch = nested(&annotations, context.time_of_day.into());
+        Ok(Self::of(&path, MERGE_PATCH, &patch, context.dry_run))
+    }
+}
+
+/// Refuses kinds whose pods are not rolled out in revisions.
+pub(super) fn has_revisions(resource: &Resource) -> Result<(), InvalidOperation> {
+    let known = resource.group == "apps"
+        && ["Deployment", "DaemonSet", "StatefulSet"].contains(&resource.kind.as_str());
+    let refused = "only a Deployment, DaemonSet or StatefulSet of the group apps has rollouts and revisions";
+    if known { Ok(()) } else { Err(InvalidOperation::Fields(refused)) }
+}
+
+/// Adds the fields of one patch to another.
+fn add(patch: &mut Value, more: &Value) {
+    let (Some(patch), Some(more)) = (patch.as_object_mut(), more.as_object()) else { return };
+    for (key, value) in more {
+        match patch.get_mut(key) {
+            Some(held) if held.is_object() && value.is_object() => add(held, value),
+            _ => drop(patch.insert(key.clone(), value.clone())),
+        }
+    }
+}
+
+impl Program for Change {
+    fn next(&mut self, _: Duration, answer: Option<&ApiAnswer>) -> Step {
+        if let Some(answer) = answer {
+            let last = self.requests.is_empty();
+            if last {
+                return Step::Done(Outcome::of(answer));
+            }
+            go_on!(answer.object());
+        }
+        match self.requests.pop_front() {
+            Some(request) => Step::Request(request),
+            None => Step::Done(Outcome::done(200, super::OutcomeBody::Empty)),
+        }
+    }
+}

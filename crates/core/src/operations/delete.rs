@@ -1,0 +1,214 @@
+//! Delete: of one object, or of those that a selector matches; each under the uid that was read, so that what was made
+//! anew under the same name stays.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::program::{
+    ApiAnswer, ApiRequest, JSON, Method, Outcome, OutcomeBody, OutcomeClass, Program, ProgramContext,
+    StartError, Step, go_on, with_query,
+};
+use super::replace::POLL_INTERVAL;
+use super::{InvalidOperation, Resource};
+use crate::wire::operations as wire;
+use crate::wire::operations::delete::Propagation;
+
+/// Time to wait for the end of objects without a grace of the caller's.
+const WAIT: Duration = Duration::from_secs(30);
+/// Maximum number of objects that one operation deletes.
+const MAX_OBJECTS: usize = 10_000;
+
+/// The program.
+#[derive(Debug)]
+pub(super) struct Delete {
+    resource: Resource,
+    /// What is read first.
+    read: String,
+    /// Whether that is a list.
+    lists: bool,
+    options: Value,
+    wait: Duration,
+    ignore_not_found: bool,
+    dry_run: bool,
+    state: State,
+    /// Objects to delete, then those to wait for.
+    objects: VecDeque<Found>,
+    gone: VecDeque<Found>,
+    /// How the API server answered the last one.
+    status: u16,
+    /// Where the next page of the list begins.
+    next_page: String,
+    deleted_at: Option<Duration>,
+}
+
+#[derive(Clone, Debug)]
+struct Found {
+    path: String,
+    uid: Value,
+    name: Value,
+    namespace: Value,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Begin,
+    Reading,
+    Deleting,
+    Waiting,
+}
+
+impl Delete {
+    pub(super) fn new(verb: &wire::Delete, context: &ProgramContext<'_>) -> Result<Self, StartError> {
+        let target = verb.target.as_ref().ok_or(InvalidOperation::Missing("delete.target"))?;
+        let lists = !verb.label_selector.is_empty();
+        let (resource, read) = if lists {
+            let resource = context.resource_of(target)?;
+            let collection = resource.collection(&target.namespace);
+            let read =
+                with_query(&collection, &[("labelSelector", &verb.label_selector), ("limit", "500")], false);
+            (resource, read)
+        } else {
+            context.object(Some(target))?
+        };
+        let mut options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": match verb.propagation() {
+            Propagation::Unspecified | Propagation::Background => "Background",
+            Propagation::Foreground => "Foreground",
+            Propagation::Orphan => "Orphan",
+        }});
+        if let Some(grace) = verb.grace_s {
+            options["gracePeriodSeconds"] = grace.into();
+        }
+        let grace = verb.grace_s.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs);
+        Ok(Self {
+            resource,
+            read,
+            lists,
+            options,
+            wait: grace.filter(|grace| !grace.is_zero()).unwrap_or(WAIT),
+            ignore_not_found: verb.ignore_not_found,
+            dry_run: context.dry_run,
+            state: State::Begin,
+            objects: VecDeque::new(),
+            gone: VecDeque::new(),
+            status: 200,
+            next_page: String::new(),
+            deleted_at: None,
+        })
+    }
+
+    fn found(&self, object: &Value) -> Found {
+        let metadata = &object["metadata"];
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let path = self.resource.path(&text(&metadata["namespace"]), &text(&metadata["name"]));
+        Found {
+            path,
+            uid: metadata["uid"].clone(),
+            name: metadata["name"].clone(),
+            namespace: metadata["namespace"].clone(),
+        }
+    }
+
+    /// Takes over what was read.
+    fn take(&mut self, body: &Value) {
+        if self.lists {
+            let found: Vec<Found> =
+                body["items"].as_array().into_iter().flatten().map(|o| self.found(o)).collect();
+            self.objects.extend(found);
+            body["metadata"]["continue"].as_str().unwrap_or_default().clone_into(&mut self.next_page);
+        } else {
+            let found = self.found(body);
+            self.objects.push_back(found);
+        }
+    }
+
+    fn delete_next(&mut self, elapsed: Duration) -> Step {
+        self.state = State::Deleting;
+        let Some(object) = self.objects.front() else {
+            self.deleted_at = Some(elapsed);
+            return self.look_next();
+        };
+        let mut options = self.options.clone();
+        options["preconditions"] = json!({ "uid": object.uid });
+        Step::Request(ApiRequest::write(Method::Delete, &object.path, &[], self.dry_run, JSON, &options))
+    }
+
+    /// Looks whether the next object is gone.
+    fn look_next(&mut self) -> Step {
+        self.state = State::Waiting;
+        match self.gone.front() {
+            Some(object) if !self.dry_run => Step::Request(ApiRequest::get(object.path.clone())),
+            _ => Step::Done(self.outcome(self.status)),
+        }
+    }
+
+    fn outcome(&self, status: u16) -> Outcome {
+        if status == 202 {
+            let left: Vec<Value> = self
+                .gone
+                .iter()
+                .map(|object| json!({"namespace": object.namespace, "name": object.name, "uid": object.uid}))
+                .collect();
+            return Outcome::done(202, OutcomeBody::Json(json!({ "stillThere": left })));
+        }
+        Outcome::done(200, OutcomeBody::Empty)
+    }
+}
+
+impl Program for Delete {
+    fn next(&mut self, elapsed: Duration, answer: Option<&ApiAnswer>) -> Step {
+        let Some(answer) = answer else {
+            if self.state == State::Waiting {
+                return self.look_next();
+            }
+            self.state = State::Reading;
+            return Step::Request(ApiRequest::get(self.read.clone()));
+        };
+        match (self.state, answer.status) {
+            (State::Begin | State::Reading, 404) if self.ignore_not_found && !self.lists => {
+                Step::Done(Outcome::done(200, OutcomeBody::Empty))
+            }
+            (State::Begin | State::Reading, _) => {
+                let body = go_on!(answer.object());
+                self.take(&body);
+                if self.objects.len() > MAX_OBJECTS {
+                    let message = format!("the selector matches more than {MAX_OBJECTS} objects: narrow it");
+                    return Step::Done(Outcome::failed(413, OutcomeClass::TooLarge, message));
+                }
+                if self.next_page.is_empty() {
+                    return self.delete_next(elapsed);
+                }
+                let next = format!("{}&continue={}", self.read, encoded(&self.next_page));
+                Step::Request(ApiRequest::get(next))
+            }
+            (State::Deleting, status) => {
+                // 409: another object has the name by now, or the uid; what was meant is gone either way.
+                if status != 404 && status != 409 {
+                    go_on!(answer.object());
+                    self.gone.extend(self.objects.front().cloned());
+                }
+                self.objects.pop_front();
+                self.delete_next(elapsed)
+            }
+            (State::Waiting, status) => {
+                let is_there = status != 404 && {
+                    let object = go_on!(answer.object());
+                    self.gone.front().is_some_and(|gone| gone.uid == object["metadata"]["uid"])
+                };
+                if !is_there {
+                    self.gone.pop_front();
+                    return self.look_next();
+                }
+                if elapsed.saturating_sub(self.deleted_at.unwrap_or_default()) >= self.wait {
+                    return Step::Done(self.outcome(202));
+                }
+                Step::Wait(POLL_INTERVAL)
+            }
+        }
+    }
+}
+
+fn encoded(text: &str) -> String {
+    url::form_urlencoded::byte_serialize(text.as_bytes()).collect()
+}

@@ -1,0 +1,205 @@
+//! Which way an object is deployed: by the operation, by annotations of the object, and by the settings of the agent's
+//! owner.
+
+use serde_json::Value;
+
+use super::apply::Apply;
+use super::kinds::Resource;
+use super::manifest::{self, annotation};
+use super::program::{Program, ProgramContext, StartError};
+use super::replace::{Create, Recreate, Replace};
+use super::server_side::ServerSideApply;
+use super::{InvalidOperation, ManifestError};
+use crate::wire::operations as wire;
+use crate::wire::operations::deploy::Mode;
+
+/// How an object is deployed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ApplyMode {
+    /// As `kubectl apply`.
+    ClientSide,
+    /// As `kubectl apply --server-side`.
+    ServerSide {
+        /// Whether fields that others manage are taken over.
+        force: bool,
+    },
+    /// Created; it must not be there.
+    Create,
+    /// Replaced as a whole, or created.
+    Replace,
+    /// Deleted, and created once it is gone.
+    Recreate,
+}
+
+/// A setting that can be forced either way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Preference {
+    /// Whatever annotations say.
+    Always,
+    /// Whatever annotations say, not.
+    Never,
+    /// As annotations and the settings of kinds say.
+    #[default]
+    Allowed,
+}
+
+/// The settings `kubernetes.serverSideApply.*` of an agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ApplySettings {
+    /// Whether objects are applied on the server.
+    pub server_side: Preference,
+    /// Whether records of who manages which field are dropped before.
+    pub clear_managed_fields: Preference,
+    /// Settings of single kinds.
+    pub kinds: Vec<KindApplySettings>,
+}
+
+/// The settings of one kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KindApplySettings {
+    /// The kind, alone or as `Kind.group`, in any case.
+    pub kind: String,
+    /// As [`ApplySettings::server_side`].
+    pub server_side: Preference,
+    /// As [`ApplySettings::clear_managed_fields`].
+    pub clear_managed_fields: Preference,
+}
+
+/// What one object's deploy knows.
+#[derive(Clone, Debug)]
+pub(super) struct Deployed {
+    pub(super) object: Value,
+    pub(super) resource: Resource,
+    /// Path of the object; that of its kind if it has no name yet.
+    pub(super) path: String,
+    /// Path of the kind in the object's namespace.
+    pub(super) collection: String,
+    pub(super) dry_run: bool,
+}
+
+/// The program of a deploy.
+pub(super) fn program(
+    verb: &wire::Deploy,
+    context: &ProgramContext<'_>,
+) -> Result<Box<dyn Program>, StartError> {
+    let data = verb.manifest.as_ref().map_or("", |manifest| manifest.data.as_str());
+    let mut object = manifest::parse(data).map_err(InvalidOperation::from)?;
+    let identity = manifest::identity(&object).map_err(InvalidOperation::from)?;
+    let resource = context.resource(&identity.group, &identity.version, &identity.kind)?;
+    let mode = mode(verb, &object, context.apply)?;
+    let mut namespace = identity.namespace;
+    if resource.namespaced && namespace.is_empty() {
+        "default".clone_into(&mut namespace);
+        object["metadata"]["namespace"] = namespace.clone().into();
+    }
+    let collection = resource.collection(&namespace);
+    let path = match identity.name.as_str() {
+        "" => collection.clone(),
+        name => resource.path(&namespace, name),
+    };
+    let clears = clears_managed_fields(&object, context.apply);
+    let deployed = Deployed { object, resource, path, collection, dry_run: context.dry_run };
+    Ok(match mode {
+        ApplyMode::ClientSide => Box::new(Apply::new(deployed)),
+        ApplyMode::ServerSide { force } => Box::new(ServerSideApply::new(deployed, force, clears)),
+        ApplyMode::Create => Box::new(Create::new(deployed)),
+        ApplyMode::Replace => Box::new(Replace::new(deployed)),
+        ApplyMode::Recreate => Box::new(Recreate::new(deployed)),
+    })
+}
+
+impl ApplyMode {
+    /// The mode of a deploy, by its manifest and the settings of the agent's owner.
+    ///
+    /// # Errors
+    ///
+    /// The manifest is none, or the mode cannot be.
+    pub fn of(verb: &wire::Deploy, settings: &ApplySettings) -> Result<Self, InvalidOperation> {
+        let data = verb.manifest.as_ref().map_or("", |manifest| manifest.data.as_str());
+        mode(verb, &manifest::parse(data)?, settings)
+    }
+}
+
+fn mode(
+    verb: &wire::Deploy,
+    object: &Value,
+    settings: &ApplySettings,
+) -> Result<ApplyMode, InvalidOperation> {
+    let identity = manifest::identity(object)?;
+    if identity.name.is_empty() {
+        return match verb.mode() {
+            Mode::Unspecified | Mode::Create => Ok(ApplyMode::Create),
+            _ => Err(ManifestError::Missing("metadata.name").into()),
+        };
+    }
+    let mode = match verb.mode() {
+        Mode::Unspecified => annotated(object, settings, &identity),
+        Mode::Apply => ApplyMode::ClientSide,
+        Mode::ServerSide => ApplyMode::ServerSide { force: false },
+        Mode::Create => ApplyMode::Create,
+        Mode::Replace => ApplyMode::Replace,
+        Mode::Recreate => ApplyMode::Recreate,
+    };
+    // The annotation of a client-side apply would hold the Secret once more, readable to whoever reads annotations.
+    let is_secret = identity.group.is_empty() && identity.kind == "Secret";
+    Ok(match mode {
+        ApplyMode::ClientSide if is_secret => ApplyMode::ServerSide { force: true },
+        ApplyMode::ServerSide { force } => ApplyMode::ServerSide { force: force || verb.force },
+        _ if verb.force => {
+            return Err(InvalidOperation::Fields(
+                "deploy.force takes over fields, which only a server-side apply does: set deploy.mode: SERVER_SIDE",
+            ));
+        }
+        mode => mode,
+    })
+}
+
+/// The mode that annotations and settings say.
+fn annotated(object: &Value, settings: &ApplySettings, identity: &manifest::Identity) -> ApplyMode {
+    let strategy = |name: &str| annotation(object, &format!("strategy.spinnaker.io/{name}"));
+    if strategy("recreate") == Some("true") {
+        return ApplyMode::Recreate;
+    }
+    if strategy("replace") == Some("true") {
+        return ApplyMode::Replace;
+    }
+    match strategy("server-side-apply") {
+        Some("true") => return ApplyMode::ServerSide { force: false },
+        Some("force-conflicts") => return ApplyMode::ServerSide { force: true },
+        Some("false") => return ApplyMode::ClientSide,
+        _ => {}
+    }
+    let enabled = annotation(object, "agent-k8s.armory.io/serverside-apply") == Some("enabled");
+    let of_kind = settings.of_kind(&identity.group, &identity.kind).map(|kind| kind.server_side);
+    if decide(settings.server_side, enabled, of_kind) {
+        ApplyMode::ServerSide { force: false }
+    } else {
+        ApplyMode::ClientSide
+    }
+}
+
+fn clears_managed_fields(object: &Value, settings: &ApplySettings) -> bool {
+    let enabled = annotation(object, "agent-k8s.armory.io/ssa-clear-managed-fields") == Some("enabled");
+    let of_kind = manifest::identity(object).ok().and_then(|identity| {
+        settings.of_kind(&identity.group, &identity.kind).map(|kind| kind.clear_managed_fields)
+    });
+    decide(settings.clear_managed_fields, enabled, of_kind)
+}
+
+/// The documented order: the setting for all, the annotation, the setting for the kind.
+fn decide(for_all: Preference, annotated: bool, of_kind: Option<Preference>) -> bool {
+    match for_all {
+        Preference::Always => true,
+        Preference::Never => false,
+        Preference::Allowed => annotated || of_kind == Some(Preference::Always),
+    }
+}
+
+impl ApplySettings {
+    fn of_kind(&self, group: &str, kind: &str) -> Option<&KindApplySettings> {
+        let qualified = crate::cache::native::qualified(group, kind);
+        self.kinds.iter().find(|named| {
+            named.kind.eq_ignore_ascii_case(kind) || named.kind.eq_ignore_ascii_case(&qualified)
+        })
+    }
+}

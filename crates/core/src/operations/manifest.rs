@@ -1,0 +1,241 @@
+//! One object from JSON or YAML, what it names, and the annotation `last-applied-configuration`.
+
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value};
+
+use super::kinds::split_api_version;
+
+/// Maximum size of a manifest, in bytes.
+pub const MAX_MANIFEST_BYTES: usize = 4 << 20;
+/// Maximum nesting depth.
+const MAX_DEPTH: usize = 100;
+/// Maximum number of values in a manifest.
+const MAX_NODES: usize = 1 << 20;
+/// The annotation by which `kubectl apply` knows what it applied before.
+pub(super) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// Why a text is no manifest or patch. Without the text itself, which may be a Secret.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ManifestError {
+    /// There is nothing in it.
+    #[error("the manifest is empty: give one object in JSON or YAML")]
+    Empty,
+    /// It is larger than [`MAX_MANIFEST_BYTES`].
+    #[error("the manifest is larger than 4 MiB")]
+    TooLarge,
+    /// It is neither JSON nor YAML.
+    #[error("the manifest is neither JSON nor YAML{}: give one object without aliases and tabs", line(*.0))]
+    Malformed(Option<u64>),
+    /// It is no object.
+    #[error("the manifest is no object with apiVersion, kind and metadata")]
+    NoObject,
+    /// It is a list of objects.
+    #[error("the manifest is a list: give one object for each operation")]
+    List,
+    /// A field is missing or of another type.
+    #[error("the manifest has no {0}")]
+    Missing(&'static str),
+    /// A field has a value that no object can have.
+    #[error("the manifest's {0} is no name of Kubernetes")]
+    Name(&'static str),
+    /// A patch is of the wrong shape.
+    #[error("the patch is not {0}")]
+    Patch(&'static str),
+}
+
+fn line(line: Option<u64>) -> String {
+    line.map(|line| format!(", from line {line} on")).unwrap_or_default()
+}
+
+/// Parses JSON or YAML without aliases and with one document.
+pub(super) fn parse_any(data: &str) -> Result<Value, ManifestError> {
+    if data.len() > MAX_MANIFEST_BYTES {
+        return Err(ManifestError::TooLarge);
+    }
+    let data = data.strip_prefix('\u{feff}').unwrap_or(data);
+    if data.trim_start().starts_with(['{', '['])
+        && let Ok(value) = serde_json::from_str(data)
+    {
+        return Ok(value);
+    }
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_aliases: 0,
+            max_anchors: 0,
+            max_documents: 1,
+            max_depth: MAX_DEPTH,
+            max_nodes: MAX_NODES,
+            max_events: 2 * MAX_NODES,
+            max_total_scalar_bytes: MAX_MANIFEST_BYTES,
+        },
+        with_snippet: false,
+    };
+    let parsed: Result<Value, _> = serde_saphyr::from_str_with_options(data, options);
+    match parsed {
+        Ok(Value::Null) => Err(ManifestError::Empty),
+        Ok(value) => Ok(value),
+        Err(_) if data.trim().is_empty() => Err(ManifestError::Empty),
+        Err(error) => Err(ManifestError::Malformed(error.location().map(|location| location.line()))),
+    }
+}
+
+/// Parses one object.
+pub(super) fn parse(data: &str) -> Result<Value, ManifestError> {
+    let value = parse_any(data)?;
+    if !value.is_object() {
+        return Err(if value.is_array() { ManifestError::List } else { ManifestError::NoObject });
+    }
+    Ok(value)
+}
+
+/// Parses a patch: a list of operations, or a part of an object.
+pub(super) fn parse_patch(data: &str, is_json_patch: bool) -> Result<Value, ManifestError> {
+    let value = parse_any(data)?;
+    match (is_json_patch, &value) {
+        (true, Value::Array(_)) | (false, Value::Object(_)) => Ok(value),
+        (true, _) => Err(ManifestError::Patch("a list of operations, as RFC 6902 has it")),
+        (false, _) => Err(ManifestError::Patch("a part of an object")),
+    }
+}
+
+/// What an object is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) group: String,
+    pub(super) version: String,
+    pub(super) kind: String,
+    /// Empty if it names none.
+    pub(super) namespace: String,
+    /// Empty if it has a `generateName` instead.
+    pub(super) name: String,
+}
+
+/// What an object is called, by its own fields.
+pub(super) fn identity(object: &Value) -> Result<Identity, ManifestError> {
+    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    let api_version = text(&object["apiVersion"]).ok_or(ManifestError::Missing("apiVersion"))?;
+    let kind = text(&object["kind"]).ok_or(ManifestError::Missing("kind"))?;
+    if kind.ends_with("List") && object["items"].is_array() {
+        return Err(ManifestError::List);
+    }
+    let metadata = object["metadata"].as_object().ok_or(ManifestError::Missing("metadata"))?;
+    let of = |key: &str| metadata.get(key).and_then(text);
+    let namespace = match metadata.get("namespace") {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(namespace)) => namespace.clone(),
+        Some(_) => return Err(ManifestError::Name("metadata.namespace")),
+    };
+    let name = match (of("name"), of("generateName")) {
+        (Some(name), _) => name,
+        (None, Some(_)) => String::new(),
+        (None, None) => return Err(ManifestError::Missing("metadata.name")),
+    };
+    for (field, value) in [("metadata.name", &name), ("metadata.namespace", &namespace), ("kind", &kind)] {
+        if value == "." || value == ".." || value.contains(|c: char| c == '/' || c == '%' || c.is_control()) {
+            return Err(ManifestError::Name(field));
+        }
+    }
+    let (group, version) = split_api_version(&api_version);
+    if version.is_empty() || version.contains('/') {
+        return Err(ManifestError::Name("apiVersion"));
+    }
+    Ok(Identity { group: group.to_owned(), version: version.to_owned(), kind, namespace, name })
+}
+
+/// An annotation of an object.
+pub(super) fn annotation<'o>(object: &'o Value, name: &str) -> Option<&'o str> {
+    object["metadata"]["annotations"].get(name)?.as_str()
+}
+
+/// The annotations of an object, made where there are none.
+pub(super) fn annotations(object: &mut Value) -> Option<&mut Map<String, Value>> {
+    let metadata = object.as_object_mut()?.entry("metadata").or_insert_with(|| Map::new().into());
+    let annotations = metadata.as_object_mut()?.entry("annotations").or_insert(Value::Null);
+    if !annotations.is_object() {
+        *annotations = Map::new().into();
+    }
+    annotations.as_object_mut()
+}
+
+/// The object with the annotation that holds itself, as `kubectl apply` writes it.
+pub(super) fn with_last_applied(mut object: Value) -> Value {
+    if let Some(annotations) = annotations(&mut object) {
+        annotations.remove(LAST_APPLIED);
+    }
+    let mut text = go_json(&object);
+    text.push('\n');
+    if let Some(annotations) = annotations(&mut object) {
+        annotations.insert(LAST_APPLIED.to_owned(), text.into());
+    }
+    object
+}
+
+/// JSON as Go's encoder writes it, byte by byte: keys sorted, without spaces, and without what HTML would read.
+fn go_json(value: &Value) -> String {
+    let mut text = String::new();
+    write_go_json(value, &mut text);
+    text
+}
+
+fn write_go_json(value: &Value, to: &mut String) {
+    match value {
+        Value::Null | Value::Bool(_) => {
+            let _ = write!(to, "{value}");
+        }
+        Value::Number(number) => write_go_number(number, to),
+        Value::String(text) => write_go_string(text, to),
+        Value::Array(items) => {
+            to.push('[');
+            for (at, item) in items.iter().enumerate() {
+                if at > 0 {
+                    to.push(',');
+                }
+                write_go_json(item, to);
+            }
+            to.push(']');
+        }
+        Value::Object(map) => {
+            let mut keys: Vec<_> = map.iter().collect();
+            keys.sort_unstable_by_key(|(key, _)| *key);
+            to.push('{');
+            for (at, (key, value)) in keys.into_iter().enumerate() {
+                if at > 0 {
+                    to.push(',');
+                }
+                write_go_string(key, to);
+                to.push(':');
+                write_go_json(value, to);
+            }
+            to.push('}');
+        }
+    }
+}
+
+fn write_go_number(number: &serde_json::Number, to: &mut String) {
+    let whole = number.as_f64().filter(|value| number.is_f64() && value.fract() == 0.0 && value.abs() < 1e15);
+    let _ = match whole {
+        Some(whole) => write!(to, "{whole:.0}"),
+        None => write!(to, "{number}"),
+    };
+}
+
+fn write_go_string(text: &str, to: &mut String) {
+    to.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => to.push_str("\\\""),
+            '\\' => to.push_str("\\\\"),
+            '\n' => to.push_str("\\n"),
+            '\r' => to.push_str("\\r"),
+            '\t' => to.push_str("\\t"),
+            '\u{8}' => to.push_str("\\b"),
+            '\u{c}' => to.push_str("\\f"),
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' | '\0'..='\u{1f}' => {
+                let _ = write!(to, "\\u{:04x}", u32::from(c));
+            }
+            _ => to.push(c),
+        }
+    }
+    to.push('"');
+}

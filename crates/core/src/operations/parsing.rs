@@ -1,0 +1,70 @@
+//! Operations in protobuf's text format and in JSON.
+//!
+//! Both are read by the descriptors of `proto/operations.proto`, so that a field that is unknown, set twice or of another
+//! type is an error that names it.
+
+use std::sync::LazyLock;
+
+use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
+use serde_json::Value;
+
+use super::operation::{InvalidOperation, Operation, SettledByHand};
+use crate::wire::operations as wire;
+
+/// Why a text is no operation.
+#[derive(Debug, thiserror::Error)]
+pub enum ParseError {
+    /// It is no protobuf text of the message.
+    #[error("it is no {message} in protobuf's text format: {why}")]
+    Text {
+        /// Name of the message.
+        message: &'static str,
+        /// What the reader of the format says.
+        why: String,
+    },
+    /// It is no JSON of the message.
+    #[error("it is no {message} in JSON: {why}")]
+    Json {
+        /// Name of the message.
+        message: &'static str,
+        /// What the reader of the format says.
+        why: String,
+    },
+    /// It is well-formed, and means nothing that could be done.
+    #[error(transparent)]
+    Invalid(#[from] InvalidOperation),
+}
+
+/// Reads an operation in protobuf's text format, such as `account { name: "a" } get { target { … } }`.
+pub fn operation_from_text(text: &str) -> Result<Operation, ParseError> {
+    let message: wire::Operation = from_text(text, "Operation")?;
+    Ok(Operation::check(message)?)
+}
+
+/// Reads an operation in JSON, with names in camelCase or as the proto spells them.
+pub fn operation_from_json(json: &Value) -> Result<Operation, ParseError> {
+    const MESSAGE: &str = "Operation";
+    let failed = |why: String| ParseError::Json { message: MESSAGE, why };
+    let read = DynamicMessage::deserialize(descriptor(MESSAGE), json).map_err(|e| failed(e.to_string()))?;
+    let message: wire::Operation = read.transcode_to().map_err(|e| failed(e.to_string()))?;
+    Ok(Operation::check(message)?)
+}
+
+/// Reads a result that a person gives in protobuf's text format, such as `op_id: "01…" status: 200`.
+pub fn result_from_text(text: &str) -> Result<SettledByHand, ParseError> {
+    let message: wire::OperationResult = from_text(text, "OperationResult")?;
+    Ok(SettledByHand::check(message)?)
+}
+
+fn from_text<M: prost::Message + Default>(text: &str, message: &'static str) -> Result<M, ParseError> {
+    let failed = |why: String| ParseError::Text { message, why };
+    let read =
+        DynamicMessage::parse_text_format(descriptor(message), text).map_err(|e| failed(e.to_string()))?;
+    read.transcode_to().map_err(|e| failed(e.to_string()))
+}
+
+fn descriptor(message: &str) -> MessageDescriptor {
+    static POOL: LazyLock<DescriptorPool> =
+        LazyLock::new(|| DescriptorPool::decode(wire::DESCRIPTORS).expect("the build wrote the descriptors"));
+    POOL.get_message_by_name(&format!("operations.{message}")).expect("a message of the proto")
+}

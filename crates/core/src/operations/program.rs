@@ -1,0 +1,372 @@
+//! What a program is: requests, answers, steps and outcomes.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::kinds::{KindLookup, Kinds, Resource};
+use super::{ApplySettings, InvalidOperation};
+use crate::wire::operations::Target;
+
+/// A program of requests to one cluster.
+pub trait Program: Send {
+    /// The next step. `elapsed` is the time since the first one; `answer` is that to the last request, and `None` at the
+    /// beginning and after a wait.
+    fn next(&mut self, elapsed: Duration, answer: Option<&ApiAnswer>) -> Step;
+}
+
+/// What a program is made with.
+#[derive(Clone, Debug)]
+pub struct ProgramContext<'c> {
+    /// The kinds of the cluster, as far as they are known.
+    pub kinds: &'c Kinds,
+    /// The time on the clock by which `kinds` are read.
+    pub now: Duration,
+    /// When the operation began, on the same clock: a list of kinds that was read later is not read again.
+    pub began: Duration,
+    /// The time of day, in RFC 3339, for annotations.
+    pub time_of_day: &'c str,
+    /// Id of the operation.
+    pub operation_id: &'c str,
+    /// Whether nothing is to be changed: every write carries `dryRun=All`.
+    pub dry_run: bool,
+    /// How the agent's owner wants objects to be applied.
+    pub apply: &'c ApplySettings,
+}
+
+impl ProgramContext<'_> {
+    /// The resource of a kind.
+    pub(super) fn resource(&self, group: &str, version: &str, kind: &str) -> Result<Resource, StartError> {
+        match self.kinds.find(group, version, kind, self.now, self.began) {
+            KindLookup::Found(resource) => Ok(resource),
+            KindLookup::Read(path) => Err(StartError::Read(ApiRequest::get(path))),
+            KindLookup::Unknown(message) => {
+                Err(StartError::Failed(Outcome::failed(404, OutcomeClass::NotFound, message)))
+            }
+        }
+    }
+
+    /// The resource of a target.
+    pub(super) fn resource_of(&self, target: &Target) -> Result<Resource, StartError> {
+        self.resource(&target.group, &target.version, &target.kind)
+    }
+
+    /// The resource of a target that is one object, and the path of the object.
+    pub(super) fn object(&self, target: Option<&Target>) -> Result<(Resource, String), StartError> {
+        let target = target.ok_or(InvalidOperation::Missing("target"))?;
+        let resource = self.resource_of(target)?;
+        if resource.namespaced && target.namespace.is_empty() {
+            return Err(InvalidOperation::Missing("target.namespace").into());
+        }
+        let path = resource.path(&target.namespace, &target.name);
+        Ok((resource, path))
+    }
+}
+
+/// Why a program does not begin.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StartError {
+    /// This must be read first, and be learned by [`Kinds::learn`].
+    Read(ApiRequest),
+    /// The operation is refused.
+    Invalid(InvalidOperation),
+    /// The outcome is known without a program.
+    Failed(Outcome),
+}
+
+impl From<InvalidOperation> for StartError {
+    fn from(error: InvalidOperation) -> Self {
+        Self::Invalid(error)
+    }
+}
+
+/// What a program wants next.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Send this request, and go on with its answer.
+    Request(ApiRequest),
+    /// Wait this long, and go on without an answer.
+    Wait(Duration),
+    /// The end.
+    Done(Outcome),
+}
+
+/// A method of HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// `GET`.
+    Get,
+    /// `POST`.
+    Post,
+    /// `PUT`.
+    Put,
+    /// `PATCH`.
+    Patch,
+    /// `DELETE`.
+    Delete,
+}
+
+impl Method {
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Patch => "PATCH",
+            Self::Delete => "DELETE",
+        }
+    }
+
+    /// Whether it changes nothing.
+    pub fn reads(self) -> bool {
+        self == Self::Get
+    }
+}
+
+/// A request to the API server.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ApiRequest {
+    /// Method.
+    pub method: Method,
+    /// Path and query.
+    pub target: String,
+    /// Media type of the body, if there is one.
+    pub content_type: Option<&'static str>,
+    /// Media types of the answer.
+    pub accept: &'static str,
+    /// Body. It may hold a Secret.
+    pub body: Vec<u8>,
+}
+
+impl fmt::Debug for ApiRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} ({} bytes)", self.method.as_str(), self.target, self.body.len())
+    }
+}
+
+/// Media type of JSON.
+pub(super) const JSON: &str = "application/json";
+
+impl ApiRequest {
+    /// A read.
+    pub fn get(target: String) -> Self {
+        Self { method: Method::Get, target, content_type: None, accept: JSON, body: Vec::new() }
+    }
+
+    /// A write of an object. The parameters follow the path, and `dryRun` if nothing is to be changed.
+    pub(super) fn write(
+        method: Method,
+        path: &str,
+        parameters: &[(&str, &str)],
+        dry_run: bool,
+        content_type: &'static str,
+        body: &Value,
+    ) -> Self {
+        let target = with_query(path, parameters, dry_run);
+        let body = body.to_string().into_bytes();
+        Self { method, target, content_type: Some(content_type), accept: JSON, body }
+    }
+}
+
+/// Appends parameters with a value to a path, and `dryRun` if nothing is to be changed.
+pub(super) fn with_query(path: &str, parameters: &[(&str, &str)], dry_run: bool) -> String {
+    let mut query = url::form_urlencoded::Serializer::new(String::new());
+    query.extend_pairs(parameters.iter().filter(|(_, value)| !value.is_empty()));
+    if dry_run {
+        query.append_pair("dryRun", "All");
+    }
+    let query = query.finish();
+    if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
+}
+
+/// An answer of the API server.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ApiAnswer {
+    /// HTTP status.
+    pub status: u16,
+    /// Body. It may hold a Secret.
+    pub body: Vec<u8>,
+}
+
+impl fmt::Debug for ApiAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} bytes)", self.status, self.body.len())
+    }
+}
+
+impl ApiAnswer {
+    /// Whether it is a success.
+    pub(super) fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    /// The body as JSON, or the outcome of an answer that is none.
+    pub(super) fn json(&self) -> Result<Value, Outcome> {
+        serde_json::from_slice(&self.body).map_err(|_| {
+            let message = "the API server answered with something that is not JSON".to_owned();
+            Outcome::failed(502, OutcomeClass::Internal, message)
+        })
+    }
+
+    /// The body of a success as JSON, or the outcome that this answer is.
+    pub(super) fn object(&self) -> Result<Value, Outcome> {
+        if self.is_success() { self.json() } else { Err(Outcome::refused(self)) }
+    }
+}
+
+/// The end of an operation.
+#[derive(Clone, PartialEq)]
+pub struct Outcome {
+    /// HTTP status: the API server's, where there is one.
+    pub status: u16,
+    /// What the operation returns.
+    pub body: OutcomeBody,
+    /// Why it failed.
+    pub failure: Option<OutcomeFailure>,
+}
+
+/// What an operation returns.
+#[derive(Clone, PartialEq)]
+pub enum OutcomeBody {
+    /// Nothing.
+    Empty,
+    /// JSON.
+    Json(Value),
+    /// A text, and whether it was longer.
+    Text {
+        /// The text.
+        text: String,
+        /// Whether it was cut at the operation's limit.
+        cut: bool,
+    },
+}
+
+impl fmt::Debug for OutcomeBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("nothing"),
+            Self::Json(_) => f.write_str("JSON (redacted)"),
+            Self::Text { text, cut } => write!(f, "text of {} bytes (redacted), cut: {cut}", text.len()),
+        }
+    }
+}
+
+impl fmt::Debug for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?} {:?}", self.status, self.failure, self.body)
+    }
+}
+
+/// Why an operation failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutcomeFailure {
+    /// Its class.
+    pub class: OutcomeClass,
+    /// What went wrong and what to do, at most 1 KiB.
+    pub message: String,
+}
+
+/// The class of a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutcomeClass {
+    /// The cluster refused the credential.
+    Auth,
+    /// The credential lacks a right.
+    Forbidden,
+    /// There is no such object or kind.
+    NotFound,
+    /// Another writer was faster, or manages the fields.
+    Conflict,
+    /// The API server refused what was asked.
+    Invalid,
+    /// It took too long.
+    Timeout,
+    /// The answer or the object is too large.
+    TooLarge,
+    /// The API server, or the way to it, failed.
+    Internal,
+    /// It may or may not have been done.
+    OutcomeUnknown,
+}
+
+impl OutcomeClass {
+    /// Its name, as callers read it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auth => "AUTH",
+            Self::Forbidden => "FORBIDDEN",
+            Self::NotFound => "NOT_FOUND",
+            Self::Conflict => "CONFLICT",
+            Self::Invalid => "INVALID",
+            Self::Timeout => "TIMEOUT",
+            Self::TooLarge => "TOO_LARGE",
+            Self::Internal => "INTERNAL",
+            Self::OutcomeUnknown => "OUTCOME_UNKNOWN",
+        }
+    }
+
+    /// The class that a status says.
+    pub fn of_status(status: u16) -> Self {
+        match status {
+            401 => Self::Auth,
+            403 => Self::Forbidden,
+            404 | 410 => Self::NotFound,
+            409 => Self::Conflict,
+            413 => Self::TooLarge,
+            408 | 504 => Self::Timeout,
+            400..=499 => Self::Invalid,
+            _ => Self::Internal,
+        }
+    }
+}
+
+/// Maximum length of a failure's message, in bytes.
+const MAX_MESSAGE: usize = 1024;
+
+impl Outcome {
+    /// A success with this body.
+    pub fn done(status: u16, body: OutcomeBody) -> Self {
+        Self { status, body, failure: None }
+    }
+
+    /// A failure.
+    pub fn failed(status: u16, class: OutcomeClass, message: impl Into<String>) -> Self {
+        let mut message: String = message.into();
+        message.truncate(message.floor_char_boundary(MAX_MESSAGE));
+        Self { status, body: OutcomeBody::Empty, failure: Some(OutcomeFailure { class, message }) }
+    }
+
+    /// What the API server refused, in its own words.
+    pub(super) fn refused(answer: &ApiAnswer) -> Self {
+        let said: Option<Value> = serde_json::from_slice(&answer.body).ok();
+        let said =
+            said.as_ref().and_then(|status| status["message"].as_str()).filter(|said| !said.is_empty());
+        let message = said.map_or_else(
+            || format!("the API server answered {} without saying why", answer.status),
+            str::to_owned,
+        );
+        let status = if answer.status < 400 { 502 } else { answer.status };
+        Self::failed(status, OutcomeClass::of_status(status), message)
+    }
+
+    /// The end with the object of an answer, or what the API server refused.
+    pub(super) fn of(answer: &ApiAnswer) -> Self {
+        match answer.object() {
+            Ok(object) => Self::done(answer.status, OutcomeBody::Json(object)),
+            Err(refused) => refused,
+        }
+    }
+}
+
+/// Ends a program with the failure, or goes on with the value.
+macro_rules! go_on {
+    ($value:expr) => {
+        match $value {
+            Ok(value) => value,
+            Err(outcome) => return $crate::operations::program::Step::Done(outcome),
+        }
+    };
+}
+pub(super) use go_on;

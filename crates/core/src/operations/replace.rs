@@ -1,0 +1,191 @@
+//! Deploys that do not merge: create, replace, and recreate.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::apply::{MAX_CONFLICTS, STRICT, create};
+use super::deploy::Deployed;
+use super::manifest::with_last_applied;
+use super::program::{
+    ApiAnswer, ApiRequest, JSON, Method, Outcome, OutcomeBody, OutcomeClass, Program, Step, go_on,
+};
+use super::{CLIENT_SIDE_MANAGER, MANAGER};
+
+/// Creates an object that must not be there.
+#[derive(Debug)]
+pub(super) struct Create {
+    deployed: Deployed,
+}
+
+impl Create {
+    pub(super) fn new(deployed: Deployed) -> Self {
+        Self { deployed }
+    }
+}
+
+impl Program for Create {
+    fn next(&mut self, _: Duration, answer: Option<&ApiAnswer>) -> Step {
+        match answer {
+            None => Step::Request(create(&self.deployed, MANAGER, &self.deployed.object)),
+            Some(answer) => Step::Done(Outcome::of(answer)),
+        }
+    }
+}
+
+/// Replaces an object as a whole, at the version that was read; creates it if it is not there.
+#[derive(Debug)]
+pub(super) struct Replace {
+    deployed: Deployed,
+    state: ReplaceState,
+    conflicts: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReplaceState {
+    Reading,
+    Writing,
+}
+
+impl Replace {
+    pub(super) fn new(deployed: Deployed) -> Self {
+        Self { deployed, state: ReplaceState::Reading, conflicts: 0 }
+    }
+
+    fn read(&mut self) -> Step {
+        self.state = ReplaceState::Reading;
+        Step::Request(ApiRequest::get(self.deployed.path.clone()))
+    }
+}
+
+impl Program for Replace {
+    fn next(&mut self, _: Duration, answer: Option<&ApiAnswer>) -> Step {
+        let Some(answer) = answer else { return self.read() };
+        let deployed = &self.deployed;
+        match (self.state, answer.status) {
+            (ReplaceState::Reading, 404) => {
+                self.state = ReplaceState::Writing;
+                Step::Request(create(deployed, MANAGER, &deployed.object))
+            }
+            (ReplaceState::Reading, _) => {
+                let live = go_on!(answer.object());
+                let mut object = deployed.object.clone();
+                object["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
+                let parameters = [("fieldManager", MANAGER), STRICT];
+                let put = ApiRequest::write(
+                    Method::Put,
+                    &deployed.path,
+                    &parameters,
+                    deployed.dry_run,
+                    JSON,
+                    &object,
+                );
+                self.state = ReplaceState::Writing;
+                Step::Request(put)
+            }
+            (ReplaceState::Writing, 404 | 409) if self.conflicts < MAX_CONFLICTS => {
+                self.conflicts += 1;
+                self.read()
+            }
+            (ReplaceState::Writing, _) => Step::Done(Outcome::of(answer)),
+        }
+    }
+}
+
+/// Interval between two looks whether an object is gone.
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Deletes an object, waits until it is gone, and creates it. The operation's deadline bounds the wait.
+#[derive(Debug)]
+pub(super) struct Recreate {
+    deployed: Deployed,
+    /// uid of the object that is deleted.
+    uid: Value,
+    state: RecreateState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RecreateState {
+    Begin,
+    Reading,
+    Deleting,
+    Waiting,
+    Creating,
+}
+
+impl Recreate {
+    pub(super) fn new(deployed: Deployed) -> Self {
+        Self { deployed, uid: Value::Null, state: RecreateState::Begin }
+    }
+
+    fn read(&mut self, state: RecreateState) -> Step {
+        self.state = state;
+        Step::Request(ApiRequest::get(self.deployed.path.clone()))
+    }
+
+    fn create(&mut self) -> Step {
+        self.state = RecreateState::Creating;
+        let deployed = &self.deployed;
+        let is_secret = deployed.resource.group.is_empty() && deployed.resource.kind == "Secret";
+        // As an apply creates it, so that a later apply can go on from it.
+        let request = if is_secret {
+            create(deployed, MANAGER, &deployed.object)
+        } else {
+            create(deployed, CLIENT_SIDE_MANAGER, &with_last_applied(deployed.object.clone()))
+        };
+        Step::Request(request)
+    }
+
+    fn delete(&mut self, live: &Value) -> Step {
+        self.uid = live["metadata"]["uid"].clone();
+        self.state = RecreateState::Deleting;
+        let options = json!({
+            "apiVersion": "v1", "kind": "DeleteOptions",
+            "propagationPolicy": "Background", "preconditions": {"uid": self.uid},
+        });
+        let deployed = &self.deployed;
+        let delete = ApiRequest::write(Method::Delete, &deployed.path, &[], deployed.dry_run, JSON, &options);
+        Step::Request(delete)
+    }
+}
+
+impl Program for Recreate {
+    fn next(&mut self, _: Duration, answer: Option<&ApiAnswer>) -> Step {
+        let Some(answer) = answer else {
+            let next = match self.state {
+                RecreateState::Begin => RecreateState::Reading,
+                _ => RecreateState::Waiting,
+            };
+            return self.read(next);
+        };
+        match (self.state, answer.status) {
+            (RecreateState::Begin, _) => self.read(RecreateState::Reading),
+            (RecreateState::Reading | RecreateState::Waiting, 404) => self.create(),
+            (RecreateState::Reading, _) => {
+                let live = go_on!(answer.object());
+                self.delete(&live)
+            }
+            (RecreateState::Deleting, status) => {
+                // Gone, or replaced by another object in the meantime: the next look tells.
+                if status != 404 && status != 409 {
+                    go_on!(answer.object());
+                }
+                if self.deployed.dry_run {
+                    // It is still there, and so a dry run cannot create it.
+                    let body = OutcomeBody::Json(self.deployed.object.clone());
+                    return Step::Done(Outcome::done(200, body));
+                }
+                self.read(RecreateState::Waiting)
+            }
+            (RecreateState::Waiting, _) => {
+                let live = go_on!(answer.object());
+                if live["metadata"]["uid"] != self.uid {
+                    let message = "another object of this name was created in the meantime";
+                    return Step::Done(Outcome::failed(409, OutcomeClass::Conflict, message));
+                }
+                Step::Wait(POLL_INTERVAL)
+            }
+            (RecreateState::Creating, _) => Step::Done(Outcome::of(answer)),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The text form and JSON, and which operations are refused.
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use crate::operations::{Operation, operation_from_json, operation_from_text, result_from_text};
+use crate::wire::operations::operation::Verb;
+
+const SCALE: &str = "op_id: \"01G4V5TH5QSWSR2SZE2VH1SDME\" account { name: \"a\" } scale { target { group: \"apps\" \
+                     version: \"v1\" kind: \"Deployment\" namespace: \"n\" name: \"web\" } replicas: 3 }";
+
+fn why(text: &str) -> String {
+    match operation_from_text(text) {
+        Ok(operation) => unreachable!("{operation:?}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn assert_scale(operation: &Operation) {
+    assert_eq!(operation.id(), "01G4V5TH5QSWSR2SZE2VH1SDME");
+    assert_eq!(operation.account().name, "a");
+    assert_eq!(operation.kind().name, "Scale");
+    let Verb::Scale(scale) = operation.verb() else { unreachable!("{operation:?}") };
+    assert_eq!(scale.replicas, 3);
+    assert_eq!(scale.target.as_ref().map(|target| target.name.as_str()), Some("web"));
+}
+
+#[test]
+fn documented_text_and_its_json_are_the_same_operation() {
+    assert_scale(&operation_from_text(SCALE).expect("it parses"));
+    let multiline = SCALE.replace(" { ", " {\n  ").replace(" } ", "\n}\n") + " # a comment";
+    assert_scale(&operation_from_text(&multiline).expect("it parses"));
+    let target =
+        json!({"group": "apps", "version": "v1", "kind": "Deployment", "namespace": "n", "name": "web"});
+    for (id, back) in [("opId", "revisionsBack"), ("op_id", "revisions_back")] {
+        let mut json = json!({"account": {"name": "a"}, "scale": {"target": target, "replicas": 3}});
+        json[id] = json!("01G4V5TH5QSWSR2SZE2VH1SDME");
+        assert_scale(&operation_from_json(&json).expect("it parses"));
+        let mut undo = json!({"target": target});
+        undo[back] = json!(1);
+        let undo = json!({"account": {"name": "a"}, "undoRollout": undo});
+        assert_eq!(operation_from_json(&undo).expect("it parses").kind().name, "UndoRollout");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let get = "get { target { version: \"v1\" kind: \"Pod\" namespace: \"n\" name: \"p\" } }";
+    for (text, part) in [
+        (String::new(), "account.name is missing"),
+        ("account { name: \"a\" }".to_owned(), "there is no verb"),
+        (format!("account {{ name: \"a\" }} {get} discovery {{}}"), "verb"),
+        (format!("account {{ name: \"a\" }} fetch {{}} {get}"), "'fetch' not found"),
+        (format!("account {{ nme: \"a\" }} {get}"), "'nme' not found"),
+        (format!("account {{ name: \"a\" }} deadline_ms: 0 {get}"), "deadline_ms is \"0\""),
+        (format!("account {{ name: \"a\" }} deadline_ms: -5 {get}"), "deadline_ms is \"-5\""),
+        (format!("account {{ name: \"a\" }} deadline_ms: 600001 {get}"), "give 1 to 600000"),
+        (format!("op_id: \"x\" account {{ name: \"a\" }} {get}"), "give a ULID"),
+        ("account { name: \"a\" } get { }".to_owned(), "get.target is missing"),
+        ("account { name: \"a\" } get { target { kind: \"Pod\" } }".to_owned(), "target.name is missing"),
+        ("account { name: \"a\" } get { target { kind: \"Pod\" name: \"a/b\" } }".to_owned(), "target.name is \"a/b\""),
+        ("account { name: \"a\" } get { target { kind: \"Pod\" name: \"..\" } }".to_owned(), "target.name is"),
+        ("account { name: \"a\" } scale { target { kind: \"D\" name: \"d\" } replicas: -1 }".to_owned(), "scale.replicas"),
+        ("account { name: \"a\" } delete { target { kind: \"Pod\" } }".to_owned(), "target.name or label_selector"),
+        ("account { name: \"a\" } logs { target { kind: \"Job\" name: \"j\" } }".to_owned(), "only Pods"),
+        ("account { name: \"a\" } undo_rollout { target { kind: \"D\" name: \"d\" } }".to_owned(), "to_revision or"),
+        ("account { name: \"a\" } patch { target { kind: \"D\" name: \"d\" } type: JSN body { data: \"[]\" } }".to_owned(), "JSN"),
+        ("account { name: \"a\" } patch { target { kind: \"D\" name: \"d\" } type: JSON body { data: \"{}\" } }".to_owned(), "RFC 6902"),
+        ("account { name: \"a\" } deploy { }".to_owned(), "the manifest is empty"),
+    ] {
+        let said = why(&text);
+        assert!(said.contains(part), "{text}\n{said}");
+    }
+}
+
+#[test]
+fn manifests_that_are_not_one_object_are_refused_without_their_text() {
+    let deploy = |data: &str| format!("account {{ name: \"a\" }} deploy {{ manifest {{ data: {data:?} }} }}");
+    for (data, part) in [
+        ("[]", "one object for each operation"),
+        ("a: &x canary\nb: *x\n", "aliases"),
+        ("a:\n\tb: canary\n", "from line 2"),
+        ("apiVersion: v1\nkind: Pod\nmetadata: {name: canary}\n---\napiVersion: v1\n", "one object"),
+        ("kind: Pod\nmetadata: {name: canary}\n", "no apiVersion"),
+        ("apiVersion: v1\nmetadata: {name: canary}\n", "no kind"),
+        ("apiVersion: v1\nkind: Pod\n", "no metadata"),
+        ("apiVersion: v1\nkind: Pod\nmetadata: {}\n", "no metadata.name"),
+        ("apiVersion: v1\nkind: List\nitems: []\nmetadata: {}\n", "is a list"),
+        (
+            "{\"apiVersion\": \"v1\", \"kind\": \"Pod\", \"metadata\": {\"name\": \"canary\"",
+            "neither JSON nor YAML",
+        ),
+        ("canary", "no object"),
+    ] {
+        let said = why(&deploy(data));
+        assert!(said.contains(part), "{data}\n{said}");
+        assert!(!said.contains("canary"), "{said}");
+    }
+    let large = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {}}}", "x".repeat(4 << 20));
+    assert!(why(&deploy(&large)).contains("larger than 4 MiB"));
+}
+
+#[test]
+fn text_that_is_cut_anywhere_is_no_operation_or_a_shorter_one() {
+    for end in 0..SCALE.len() {
+        if let Ok(operation) = operation_from_text(&SCALE[..end]) {
+            unreachable!("{:?} of {:?}", operation, &SCALE[..end]);
+        }
+    }
+}
+
+#[test]
+fn two_verbs_in_json_and_unknown_fields_are_refused() {
+    let two = json!({"account": {"name": "a"}, "discovery": {}, "scale": {"replicas": 1}});
+    assert!(operation_from_json(&two).expect_err("two").to_string().contains("verb"));
+    let unknown = json!({"account": {"name": "a"}, "discovery": {}, "wait": 1});
+    assert!(operation_from_json(&unknown).expect_err("unknown").to_string().contains("wait"));
+    for no_object in [json!(null), json!([]), json!("x"), json!(1)] {
+        assert!(operation_from_json(&no_object).is_err(), "{no_object}");
+    }
+}
+
+#[test]
+fn results_of_people_have_an_id_and_a_status() {
+    let settled = result_from_text("op_id: \"01G4V5TH5QSWSR2SZE2VH1SDME\" status: 200").expect("it parses");
+    assert_eq!((settled.operation_id.as_str(), settled.status), ("01G4V5TH5QSWSR2SZE2VH1SDME", 200));
+    for bad in [
+        "status: 200",
+        "op_id: \"01G4V5TH5QSWSR2SZE2VH1SDME\"",
+        "op_id: \"01G4V5TH5QSWSR2SZE2VH1SDME\" status: 99999",
+    ] {
+        assert!(result_from_text(bad).is_err(), "{bad}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_an_operation_or_an_error(text in "[ -~\n]{0,200}") {
+        let _ = operation_from_text(&text);
+        let _ = result_from_text(&text);
+    }
+}

@@ -1,0 +1,343 @@
+//! The operations: the port, its types, and the transactions.
+//!
+//! `kubesvc_ops` holds the open ones, `kubesvc_ops_history` those that ended, and every write through the accounts' API.
+//! An operation ends in one transaction that deletes its open row and inserts its history, so that it is in one of the
+//! two tables at any time. The first end counts: a later one changes nothing.
+//!
+//! `rows` has the tables, and what a row holds.
+
+use async_trait::async_trait;
+
+use super::dialect::Dialect;
+use super::sql::driver::ColumnValue as _;
+use super::sql::statement::Statement;
+use super::sql::{Session, SqlStore, Transaction};
+use super::{StoreError, Term, leader_terms};
+use kubesvc_core::ReplicaId;
+use rows::{HISTORY, OPEN};
+
+pub(super) mod rows;
+
+pub use rows::{AnswerRecord, OpenOperation, OperationOutcome, OperationRecord, OperationState, StageRecord};
+
+/// Maximum number of operations in one page, and in one call that writes.
+pub const MAX_OPERATIONS: usize = 1_000;
+
+/// What happened to operations, written in one transaction.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OperationChanges {
+    /// Open operations, new or changed; none of them in `ends`.
+    pub open: Vec<OpenOperation>,
+    /// Operations that ended. Of one that has ended before, the former end stays.
+    pub ends: Vec<OperationRecord>,
+}
+
+/// What became of a result that a person gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandSettlement {
+    /// The operation was open or its outcome unknown, and has this result now.
+    Settled,
+    /// It has a result.
+    AlreadySettled,
+    /// There is no such operation.
+    NotFound,
+}
+
+/// Which open operations somebody else must settle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overdue {
+    /// Those with a deadline before this time, in epoch milliseconds.
+    pub deadline_before_ms: i64,
+    /// Those of other replicas than these; empty: of none.
+    pub live_replicas: Vec<ReplicaId>,
+}
+
+/// The operations of all accounts. Each method that writes is one transaction.
+#[async_trait]
+pub trait OperationStore: Send + Sync {
+    /// Writes changes, all or none; at most [`MAX_OPERATIONS`] of each kind.
+    async fn write_operations(&self, changes: &OperationChanges) -> Result<(), StoreError>;
+
+    /// One operation, open or ended.
+    async fn operation(&self, id: &str) -> Result<Option<OperationRecord>, StoreError>;
+
+    /// A page of operations, open and ended, of one account or of all, the newest first.
+    async fn operations(
+        &self,
+        account: Option<&str>,
+        offset: u64,
+        limit: u32,
+    ) -> Result<Vec<OperationRecord>, StoreError>;
+
+    /// At most `limit` open operations that their replica does not settle any more, the oldest first.
+    async fn overdue_operations(
+        &self,
+        overdue: &Overdue,
+        limit: u32,
+    ) -> Result<Vec<OpenOperation>, StoreError>;
+
+    /// Ends operations that are still open; others are left as they are. Returns the ids of those that were.
+    async fn end_open_operations(
+        &self,
+        term: Option<Term>,
+        ends: &[OperationRecord],
+    ) -> Result<Vec<String>, StoreError>;
+
+    /// Gives an operation that is open, or whose outcome is unknown, the result of a person.
+    async fn settle_operation(&self, record: &OperationRecord) -> Result<HandSettlement, StoreError>;
+
+    /// Deletes at most `limit` ended operations that began before a time in epoch milliseconds, the oldest first.
+    /// Returns how many.
+    async fn purge_operations(
+        &self,
+        term: Option<Term>,
+        older_than_ms: i64,
+        limit: u32,
+    ) -> Result<u64, StoreError>;
+
+    /// Deletes the oldest ended operations beyond this number, at most `limit` of them. Returns how many.
+    async fn trim_operations(&self, term: Option<Term>, max_rows: u64, limit: u32)
+    -> Result<u64, StoreError>;
+}
+
+#[async_trait]
+impl<D: Dialect> OperationStore for SqlStore<D> {
+    async fn write_operations(&self, changes: &OperationChanges) -> Result<(), StoreError> {
+        if changes.open.is_empty() && changes.ends.is_empty() {
+            return Ok(());
+        }
+        rows::check(changes)?;
+        self.transact(&Write(changes)).await
+    }
+
+    async fn operation(&self, id: &str) -> Result<Option<OperationRecord>, StoreError> {
+        self.read(async |session| {
+            for table in [&OPEN, &HISTORY] {
+                let select = rows::select(table.name).text(" WHERE operation_id = ?").bind(id);
+                let mut found = session.all(select, rows::read_record::<D>).await?;
+                if let Some(record) = found.pop() {
+                    return Ok(Some(record));
+                }
+            }
+            Ok(None)
+        })
+        .await
+    }
+
+    async fn operations(
+        &self,
+        account: Option<&str>,
+        offset: u64,
+        limit: u32,
+    ) -> Result<Vec<OperationRecord>, StoreError> {
+        self.read(async |session| {
+            let mut select = Statement::new(&format!("SELECT {} FROM (", rows::record_columns()));
+            let end = offset.saturating_add(u64::from(limit));
+            let end = i64::try_from(end).unwrap_or(i64::MAX);
+            for (at, table) in [&OPEN, &HISTORY].into_iter().enumerate() {
+                let union = if at > 0 { " UNION ALL " } else { "" };
+                // Each table gives as many rows as the page could take, so that an index orders them.
+                select = select.text(&format!(
+                    "{union}SELECT * FROM (SELECT {} FROM {}",
+                    rows::record_columns(),
+                    table.name
+                ));
+                if let Some(account) = account {
+                    select = select.text(" WHERE account = ?").bind(account);
+                }
+                select = select
+                    .text(&format!(
+                        " ORDER BY start_time DESC, operation_id DESC LIMIT ?) AS of_{}",
+                        table.name
+                    ))
+                    .bind(end);
+            }
+            let select = select
+                .text(") AS operations ORDER BY start_time DESC, operation_id DESC LIMIT ? OFFSET ?")
+                .bind(i64::from(limit))
+                .bind(i64::try_from(offset).unwrap_or(i64::MAX));
+            session.all(select, rows::read_record::<D>).await
+        })
+        .await
+    }
+
+    async fn overdue_operations(
+        &self,
+        overdue: &Overdue,
+        limit: u32,
+    ) -> Result<Vec<OpenOperation>, StoreError> {
+        self.read(async |session| {
+            let select = rows::select_open().text(" WHERE deadline < ?").bind(overdue.deadline_before_ms);
+            let live: Vec<&str> = overdue.live_replicas.iter().map(ReplicaId::as_str).collect();
+            let select = if live.is_empty() {
+                select
+            } else {
+                select.text(" OR NOT (received_by_cd_id ").one_of(&live).text(")")
+            };
+            let select = select.text(" ORDER BY start_time, operation_id LIMIT ?").bind(i64::from(limit));
+            session.all(select, rows::read_open::<D>).await
+        })
+        .await
+    }
+
+    async fn end_open_operations(
+        &self,
+        term: Option<Term>,
+        ends: &[OperationRecord],
+    ) -> Result<Vec<String>, StoreError> {
+        rows::check_records(ends)?;
+        self.transact(&EndOpen { term, ends }).await
+    }
+
+    async fn settle_operation(&self, record: &OperationRecord) -> Result<HandSettlement, StoreError> {
+        rows::check_records(std::slice::from_ref(record))?;
+        self.transact(&Settle(record)).await
+    }
+
+    async fn purge_operations(
+        &self,
+        term: Option<Term>,
+        older_than_ms: i64,
+        limit: u32,
+    ) -> Result<u64, StoreError> {
+        self.transact(&Purge { term, what: Purged::OlderThan(older_than_ms), limit }).await
+    }
+
+    async fn trim_operations(
+        &self,
+        term: Option<Term>,
+        max_rows: u64,
+        limit: u32,
+    ) -> Result<u64, StoreError> {
+        self.transact(&Purge { term, what: Purged::Beyond(max_rows), limit }).await
+    }
+}
+
+/// Writes open operations and ends.
+struct Write<'c>(&'c OperationChanges);
+
+impl<D: Dialect> Transaction<D> for Write<'_> {
+    type Answer = ();
+
+    async fn run(&self, session: &mut Session<'_, D>) -> Result<(), StoreError> {
+        for piece in session.dialect.pieces(&rows::sorted_open(&self.0.open), |_| rows::WEIGHT) {
+            session.execute(rows::put_open(piece)).await?;
+        }
+        let ends = rows::sorted(&self.0.ends);
+        delete_open(session, &ends).await?;
+        insert_history(session, &ends).await
+    }
+}
+
+async fn delete_open<D: Dialect>(
+    session: &mut Session<'_, D>,
+    ends: &[&OperationRecord],
+) -> Result<(), StoreError> {
+    for piece in session.dialect.pieces(ends, |_| 0) {
+        let ids: Vec<&str> = piece.iter().map(|end| end.operation_id.as_str()).collect();
+        session.execute(Statement::new("DELETE FROM kubesvc_ops WHERE operation_id ").one_of(&ids)).await?;
+    }
+    Ok(())
+}
+
+async fn insert_history<D: Dialect>(
+    session: &mut Session<'_, D>,
+    ends: &[&OperationRecord],
+) -> Result<(), StoreError> {
+    for piece in session.dialect.pieces(ends, |_| rows::WEIGHT) {
+        session.execute(rows::put_history(piece)).await?;
+    }
+    Ok(())
+}
+
+/// Ends operations that are still open.
+struct EndOpen<'e> {
+    term: Option<Term>,
+    ends: &'e [OperationRecord],
+}
+
+impl<D: Dialect> Transaction<D> for EndOpen<'_> {
+    type Answer = Vec<String>;
+
+    async fn run(&self, session: &mut Session<'_, D>) -> Result<Vec<String>, StoreError> {
+        leader_terms::hold(session, self.term).await?;
+        let mut ended = Vec::new();
+        for end in rows::sorted(self.ends) {
+            let delete = Statement::new("DELETE FROM kubesvc_ops WHERE operation_id = ?")
+                .bind(end.operation_id.as_str());
+            if session.execute(delete).await? == 1 {
+                session.execute(rows::put_history(&[end])).await?;
+                ended.push(end.operation_id.clone());
+            }
+        }
+        Ok(ended)
+    }
+}
+
+/// Writes the result of a person.
+struct Settle<'r>(&'r OperationRecord);
+
+impl<D: Dialect> Transaction<D> for Settle<'_> {
+    type Answer = HandSettlement;
+
+    async fn run(&self, session: &mut Session<'_, D>) -> Result<HandSettlement, StoreError> {
+        let id = self.0.operation_id.as_str();
+        let open = Statement::new("DELETE FROM kubesvc_ops WHERE operation_id = ?").bind(id);
+        let mut settled = session.execute(open).await? == 1;
+        if !settled {
+            let unknown = Statement::new(
+                "DELETE FROM kubesvc_ops_history WHERE operation_id = ? AND final_outcome = 'unknown'",
+            );
+            settled = session.execute(unknown.bind(id)).await? == 1;
+        }
+        if settled {
+            session.execute(rows::put_history(&[self.0])).await?;
+            return Ok(HandSettlement::Settled);
+        }
+        let known = Statement::new("SELECT operation_id FROM kubesvc_ops_history WHERE operation_id = ?");
+        let known = session.all(known.bind(id), |row| String::required::<D::Database>(row, 0)).await?;
+        Ok(if known.is_empty() { HandSettlement::NotFound } else { HandSettlement::AlreadySettled })
+    }
+}
+
+/// Deletes the oldest history.
+struct Purge {
+    term: Option<Term>,
+    what: Purged,
+    limit: u32,
+}
+
+#[derive(Clone, Copy)]
+enum Purged {
+    OlderThan(i64),
+    Beyond(u64),
+}
+
+impl<D: Dialect> Transaction<D> for Purge {
+    type Answer = u64;
+
+    async fn run(&self, session: &mut Session<'_, D>) -> Result<u64, StoreError> {
+        leader_terms::hold(session, self.term).await?;
+        let mut limit = i64::from(self.limit);
+        if let Purged::Beyond(max_rows) = self.what {
+            let count = Statement::new("SELECT count(*) FROM kubesvc_ops_history");
+            let rows = session.all(count, |row| i64::required::<D::Database>(row, 0)).await?;
+            let max_rows = i64::try_from(max_rows).unwrap_or(i64::MAX);
+            limit = limit.min(rows.first().map_or(0, |rows| rows.saturating_sub(max_rows)));
+            if limit <= 0 {
+                return Ok(0);
+            }
+        }
+        // The inner query has a name because MySQL takes a limit only there.
+        let delete = Statement::new(
+            "DELETE FROM kubesvc_ops_history WHERE operation_id IN (SELECT operation_id FROM \
+             (SELECT operation_id FROM kubesvc_ops_history",
+        );
+        let delete = match self.what {
+            Purged::OlderThan(time) => delete.text(" WHERE start_time < ?").bind(time),
+            Purged::Beyond(_) => delete,
+        };
+        let delete = delete.text(" ORDER BY start_time, operation_id LIMIT ?) AS oldest)").bind(limit);
+        session.execute(delete).await
+    }
+}

@@ -1,0 +1,411 @@
+//! The tables `kubesvc_ops` and `kubesvc_ops_history`, and what a row of them holds.
+
+use super::{MAX_OPERATIONS, OperationChanges};
+use crate::StoreError;
+use crate::dialect::Dialect;
+use crate::sql::RowOf;
+use crate::sql::driver::{ColumnValue, Value};
+use crate::sql::statement::ColumnType::{Bigint, Boolean, Int, Text};
+use crate::sql::statement::{ColumnType, SqlTable, Statement};
+
+/// The columns that both tables have, in the order of [`values`].
+const RECORD: [(&str, ColumnType); 24] = [
+    ("operation_id", Text),
+    ("operation_type", Text),
+    ("account", Text),
+    ("account_uid", Text),
+    ("start_time", Bigint),
+    ("end_time", Bigint),
+    ("total_duration_ms", Bigint),
+    ("final_outcome", Text),
+    ("received_by_cd_id", Text),
+    ("received_by_cd_time", Bigint),
+    ("processed_by_cd_id", Text),
+    ("processed_by_cd_time", Bigint),
+    ("sent_to_agent_id", Text),
+    ("sent_to_agent_time", Bigint),
+    ("res_received_from_agent_agent_id", Text),
+    ("res_received_from_agent_cd_id", Text),
+    ("res_received_from_agent_time", Bigint),
+    ("res_received_from_agent_result_status", Int),
+    ("res_received_from_agent_result_duration_ms", Bigint),
+    ("res_received_by_cd_id", Text),
+    ("res_received_by_cd_time", Bigint),
+    ("principal", Text),
+    ("request_id", Text),
+    ("dry_run", Boolean),
+];
+
+/// The columns of open operations alone.
+const OPEN_ONLY: [(&str, ColumnType); 5] = [
+    ("state", Text),
+    ("deadline", Bigint),
+    ("idempotent", Boolean),
+    ("last_write", Text),
+    ("agent_boot_id", Text),
+];
+
+/// [`RECORD`] and [`OPEN_ONLY`].
+const OPEN_COLUMNS: [(&str, ColumnType); 29] = {
+    let mut all = [("", Text); 29];
+    let mut at = 0;
+    while at < RECORD.len() {
+        all[at] = RECORD[at];
+        at += 1;
+    }
+    while at < all.len() {
+        all[at] = OPEN_ONLY[at - RECORD.len()];
+        at += 1;
+    }
+    all
+};
+
+/// Open operations.
+pub(crate) const OPEN: SqlTable =
+    SqlTable { name: "kubesvc_ops", key: &["operation_id"], columns: &OPEN_COLUMNS, ours: None };
+
+/// Operations that ended.
+pub(crate) const HISTORY: SqlTable =
+    SqlTable { name: "kubesvc_ops_history", key: &["operation_id"], columns: &RECORD, ours: None };
+
+/// Approximate size of a row in a statement, in bytes.
+pub(super) const WEIGHT: usize = 1024;
+/// Maximum length of a principal, in characters.
+const MAX_PRINCIPAL: usize = 255;
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperationOutcome {
+    /// It is open.
+    Pending,
+    /// It succeeded.
+    Completed,
+    /// It failed, or was not begun.
+    Failed,
+    /// It took too long, and certainly nothing was done.
+    Timeout,
+    /// It may or may not have been done.
+    Unknown,
+}
+
+impl OperationOutcome {
+    const ALL: [Self; 5] = [Self::Pending, Self::Completed, Self::Failed, Self::Timeout, Self::Unknown];
+
+    /// Its name in the table and in records.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Timeout => "timeout",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// A step of an operation: where, and when in epoch milliseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StageRecord {
+    /// Id of the replica, or of the agent.
+    pub id: String,
+    /// Time in epoch milliseconds.
+    pub time_ms: i64,
+}
+
+/// The answer of an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnswerRecord {
+    /// Id of the agent.
+    pub agent_id: String,
+    /// The replica that received it.
+    pub replica_id: String,
+    /// Time in epoch milliseconds.
+    pub time_ms: i64,
+    /// HTTP status.
+    pub status: i32,
+    /// Time from the first request to the last answer, in milliseconds.
+    pub duration_ms: i64,
+}
+
+/// What is recorded of an operation. Nothing of its manifest or its answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperationRecord {
+    /// Id, a ULID.
+    pub operation_id: String,
+    /// `Deploy`, `Scale` …
+    pub operation_type: String,
+    /// Name of the account.
+    pub account: String,
+    /// uid of the account.
+    pub account_uid: Option<String>,
+    /// When it was received, in epoch milliseconds.
+    pub start_time_ms: i64,
+    /// When it ended, in epoch milliseconds.
+    pub end_time_ms: Option<i64>,
+    /// How it ended.
+    pub outcome: OperationOutcome,
+    /// The replica that received it.
+    pub received: Option<StageRecord>,
+    /// The replica whose agent did it.
+    pub processed: Option<StageRecord>,
+    /// The agent that did it.
+    pub sent: Option<StageRecord>,
+    /// What the agent answered.
+    pub answered: Option<AnswerRecord>,
+    /// The replica that gave the answer to the caller.
+    pub delivered: Option<StageRecord>,
+    /// Who asked for it.
+    pub principal: Option<String>,
+    /// Id of its last request, as the target cluster's audit log has it.
+    pub request_id: Option<String>,
+    /// Whether nothing was to be changed.
+    pub dry_run: bool,
+}
+
+/// How far an open operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperationState {
+    /// Nothing was sent to an agent.
+    Received,
+    /// Something may have been sent.
+    Sent,
+}
+
+impl OperationState {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Received => "RECEIVED",
+            Self::Sent => "SENT",
+        }
+    }
+}
+
+/// An open operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenOperation {
+    /// What is recorded of it.
+    pub record: OperationRecord,
+    /// How far it is.
+    pub state: OperationState,
+    /// When its replica gives it up, in epoch milliseconds.
+    pub deadline_ms: i64,
+    /// Whether it may run again.
+    pub is_idempotent: bool,
+    /// Id of the last request that writes.
+    pub last_write: Option<String>,
+    /// The process of the agent that it was sent to.
+    pub agent_boot_id: Option<String>,
+}
+
+/// Refuses what no database takes.
+pub(super) fn check(changes: &OperationChanges) -> Result<(), StoreError> {
+    if changes.open.len() > MAX_OPERATIONS {
+        return Err(refused("", "there are too many at once"));
+    }
+    check_records(&changes.ends)?;
+    changes.open.iter().try_for_each(|open| check_record(&open.record))
+}
+
+/// Refuses what no database takes.
+pub(super) fn check_records(records: &[OperationRecord]) -> Result<(), StoreError> {
+    if records.len() > MAX_OPERATIONS {
+        return Err(refused("", "there are too many at once"));
+    }
+    records.iter().try_for_each(check_record)
+}
+
+fn check_record(record: &OperationRecord) -> Result<(), StoreError> {
+    let id = &record.operation_id;
+    let too_long = |text: &str, most: usize| text.chars().count() > most || text.contains('\0');
+    let ids = [&record.received, &record.processed, &record.sent, &record.delivered];
+    let long_id = ids.into_iter().flatten().any(|stage| too_long(&stage.id, 191));
+    if id.is_empty() || id.len() > 26 || !id.is_ascii() {
+        return Err(refused(id, "its id is no ULID"));
+    }
+    if too_long(&record.account, 255)
+        || too_long(&record.operation_type, 32)
+        || record.account_uid.as_deref().is_some_and(|uid| too_long(uid, 36))
+        || record.request_id.as_deref().is_some_and(|id| too_long(id, 26))
+        || long_id
+    {
+        return Err(refused(id, "one of its texts is too long or has a NUL"));
+    }
+    Ok(())
+}
+
+fn refused(id: &str, why: &'static str) -> StoreError {
+    StoreError::refused(format!("the operation {id:?}"), why)
+}
+
+/// Sorts records by id, as every transaction writes them.
+pub(super) fn sorted(records: &[OperationRecord]) -> Vec<&OperationRecord> {
+    let mut records: Vec<_> = records.iter().collect();
+    records.sort_unstable_by(|a, b| a.operation_id.cmp(&b.operation_id));
+    records.dedup_by(|later, kept| later.operation_id == kept.operation_id);
+    records
+}
+
+/// Sorts open operations by id; of two with the same id the later one stays.
+pub(super) fn sorted_open(open: &[OpenOperation]) -> Vec<&OpenOperation> {
+    let mut open: Vec<_> = open.iter().rev().collect();
+    open.sort_by(|a, b| a.record.operation_id.cmp(&b.record.operation_id));
+    open.dedup_by(|later, kept| later.record.operation_id == kept.record.operation_id);
+    open
+}
+
+/// Inserts open operations, or overwrites them.
+pub(super) fn put_open<D: Dialect>(open: &[&OpenOperation]) -> Statement<D> {
+    let principals: Vec<_> = open.iter().map(|open| principal(&open.record)).collect();
+    let rows: Vec<Vec<Value<'_>>> = open
+        .iter()
+        .zip(&principals)
+        .map(|(open, principal)| {
+            let mut values = values(&open.record, principal.as_deref());
+            values.extend([
+                Value::from(open.state.as_str()),
+                open.deadline_ms.into(),
+                open.is_idempotent.into(),
+                open.last_write.as_deref().into(),
+                open.agent_boot_id.as_deref().into(),
+            ]);
+            values
+        })
+        .collect();
+    let columns = OPEN.column_names();
+    let assigned: Vec<_> = columns
+        .iter()
+        .filter(|column| **column != "operation_id")
+        .map(|column| format!("{column}={}", D::inserted(column)))
+        .collect();
+    let into = Statement::new(&format!("INSERT INTO {} ({}) ", OPEN.name, columns.join(",")));
+    D::rows(into, &OPEN, &rows, None).text(&format!(
+        " {}{}",
+        D::on_same_key("operation_id"),
+        assigned.join(",")
+    ))
+}
+
+/// Inserts ends. An operation that has ended before keeps its row.
+pub(super) fn put_history<D: Dialect>(ends: &[&OperationRecord]) -> Statement<D> {
+    let principals: Vec<_> = ends.iter().map(|end| principal(end)).collect();
+    let rows: Vec<_> =
+        ends.iter().zip(&principals).map(|(end, principal)| values(end, principal.as_deref())).collect();
+    let into =
+        Statement::new(&format!("INSERT INTO {} ({}) ", HISTORY.name, HISTORY.column_names().join(",")));
+    D::rows(into, &HISTORY, &rows, None).text(&format!(
+        " {}operation_id={}.operation_id",
+        D::on_same_key("operation_id"),
+        HISTORY.name
+    ))
+}
+
+/// The principal as it is stored: cut, and without what PostgreSQL does not take.
+fn principal(record: &OperationRecord) -> Option<String> {
+    let name = record.principal.as_ref()?;
+    Some(name.chars().filter(|c| *c != '\0').take(MAX_PRINCIPAL).collect())
+}
+
+fn values<'v>(record: &'v OperationRecord, principal: Option<&'v str>) -> Vec<Value<'v>> {
+    let stage = |stage: &'v Option<StageRecord>| {
+        let stage = stage.as_ref();
+        [Value::from(stage.map(|stage| stage.id.as_str())), stage.map(|stage| stage.time_ms).into()]
+    };
+    let answered = record.answered.as_ref();
+    let mut values: Vec<Value<'v>> = vec![
+        record.operation_id.as_str().into(),
+        record.operation_type.as_str().into(),
+        record.account.as_str().into(),
+        record.account_uid.as_deref().into(),
+        record.start_time_ms.into(),
+        record.end_time_ms.into(),
+        record.end_time_ms.map(|end| end.saturating_sub(record.start_time_ms)).into(),
+        record.outcome.as_str().into(),
+    ];
+    values.extend(stage(&record.received));
+    values.extend(stage(&record.processed));
+    values.extend(stage(&record.sent));
+    values.extend([
+        Value::from(answered.map(|answer| answer.agent_id.as_str())),
+        answered.map(|answer| answer.replica_id.as_str()).into(),
+        answered.map(|answer| answer.time_ms).into(),
+        answered.map(|answer| answer.status).into(),
+        answered.map(|answer| answer.duration_ms).into(),
+    ]);
+    values.extend(stage(&record.delivered));
+    values.extend([Value::from(principal), record.request_id.as_deref().into(), record.dry_run.into()]);
+    values
+}
+
+/// The columns of a record, as a statement lists them.
+pub(super) fn record_columns() -> String {
+    HISTORY.column_names().join(",")
+}
+
+/// Selects records of a table.
+pub(super) fn select<D: Dialect>(table: &str) -> Statement<D> {
+    Statement::new(&format!("SELECT {} FROM {table}", record_columns()))
+}
+
+/// Selects open operations.
+pub(super) fn select_open<D: Dialect>() -> Statement<D> {
+    Statement::new(&format!("SELECT {} FROM {}", OPEN.column_names().join(","), OPEN.name))
+}
+
+/// Reads a record.
+pub(super) fn read_record<D: Dialect>(row: &RowOf<D>) -> Result<OperationRecord, sqlx::Error> {
+    let text = |column| String::read::<D::Database>(row, column);
+    let number = |column| i64::read::<D::Database>(row, column);
+    let stage = |column| {
+        let stage = text(column)?.zip(number(column + 1)?);
+        Ok::<_, sqlx::Error>(stage.map(|(id, time_ms)| StageRecord { id, time_ms }))
+    };
+    let outcome = String::required::<D::Database>(row, 7)?;
+    let answered = match (text(14)?, text(15)?, number(16)?, i32::read::<D::Database>(row, 17)?) {
+        (Some(agent_id), Some(replica_id), Some(time_ms), Some(status)) => Some(AnswerRecord {
+            agent_id,
+            replica_id,
+            time_ms,
+            status,
+            duration_ms: number(18)?.unwrap_or_default(),
+        }),
+        _ => None,
+    };
+    Ok(OperationRecord {
+        operation_id: String::required::<D::Database>(row, 0)?,
+        operation_type: String::required::<D::Database>(row, 1)?,
+        account: String::required::<D::Database>(row, 2)?,
+        account_uid: text(3)?,
+        start_time_ms: i64::required::<D::Database>(row, 4)?,
+        end_time_ms: number(5)?,
+        // A word that somebody else wrote says nothing certain.
+        outcome: OperationOutcome::ALL
+            .into_iter()
+            .find(|known| known.as_str() == outcome)
+            .unwrap_or(OperationOutcome::Unknown),
+        received: stage(8)?,
+        processed: stage(10)?,
+        sent: stage(12)?,
+        answered,
+        delivered: stage(19)?,
+        principal: text(21)?,
+        request_id: text(22)?,
+        dry_run: bool::required::<D::Database>(row, 23)?,
+    })
+}
+
+/// Reads an open operation.
+pub(super) fn read_open<D: Dialect>(row: &RowOf<D>) -> Result<OpenOperation, sqlx::Error> {
+    let state = String::required::<D::Database>(row, 24)?;
+    Ok(OpenOperation {
+        record: read_record::<D>(row)?,
+        state: if state == OperationState::Received.as_str() {
+            OperationState::Received
+        } else {
+            OperationState::Sent
+        },
+        deadline_ms: i64::required::<D::Database>(row, 25)?,
+        is_idempotent: bool::required::<D::Database>(row, 26)?,
+        last_write: String::read::<D::Database>(row, 27)?,
+        agent_boot_id: String::read::<D::Database>(row, 28)?,
+    })
+}

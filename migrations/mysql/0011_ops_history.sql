@@ -1,0 +1,31 @@
+-- Operations that ended, and writes through the accounts' API: who asked for what, of which account, and what became of
+-- it. Times are epoch milliseconds. No manifest and no answer's body is stored.
+CREATE TABLE IF NOT EXISTS kubesvc_ops_history (
+    operation_id                               varchar(26)  NOT NULL,
+    operation_type                             varchar(32)  NOT NULL,
+    account                                    varchar(255) NOT NULL,
+    account_uid                                varchar(36)  NULL,
+    start_time                                 bigint       NOT NULL,
+    end_time                                   bigint       NULL,
+    total_duration_ms                          bigint       NULL,
+    final_outcome                              varchar(16)  NOT NULL,
+    received_by_cd_id                          varchar(191) NULL,
+    received_by_cd_time                        bigint       NULL,
+    processed_by_cd_id                         varchar(191) NULL,
+    processed_by_cd_time                       bigint       NULL,
+    sent_to_agent_id                           varchar(191) NULL,
+    sent_to_agent_time                         bigint       NULL,
+    res_received_from_agent_agent_id           varchar(191) NULL,
+    res_received_from_agent_cd_id              varchar(191) NULL,
+    res_received_from_agent_time               bigint       NULL,
+    res_received_from_agent_result_status      int          NULL,
+    res_received_from_agent_result_duration_ms bigint       NULL,
+    res_received_by_cd_id                      varchar(191) NULL,
+    res_received_by_cd_time                    bigint       NULL,
+    principal                                  varchar(255) NULL,
+    request_id                                 varchar(26)  NULL,
+    dry_run                                    tinyint(1)   NOT NULL,
+    PRIMARY KEY (operation_id),
+    KEY ix_kubesvc_ops_history_start_time (start_time),
+    KEY ix_kubesvc_ops_history_account (account, start_time)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
