@@ -21,7 +21,7 @@ mod programs;
 
 use full::SMALL_MARIADB;
 pub use programs::children;
-use programs::{command, find, run};
+use programs::{command, find, is_running, run};
 
 const USUAL_MARIADB: [&str; 2] = ["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=32M"];
 const DURABLE_MARIADB: [&str; 2] = ["--innodb-buffer-pool-size=1G", "--innodb-log-file-size=512M"];
@@ -61,6 +61,8 @@ enum Size {
 pub struct Server {
     // Dropped before the folder that it writes to.
     process: Mutex<Option<Process>>,
+    /// Children of a killed server. They may hold its memory for a moment after it.
+    killed: Mutex<Vec<i32>>,
     kind: Kind,
     port: u16,
     data: PathBuf,
@@ -117,7 +119,8 @@ async fn own_with(kind: Kind, size: Size) -> Result<Server, String> {
         Kind::PostgreSql => "postgresql",
     })?;
     let data = folder.file("data");
-    let server = Server { process: Mutex::new(None), kind, port: 0, data, folder, size };
+    let server =
+        Server { process: Mutex::new(None), killed: Mutex::default(), kind, port: 0, data, folder, size };
     server.install()?;
     server.on_a_free_port().await
 }
@@ -225,6 +228,11 @@ impl Server {
                 server.args(settings.flat_map(|setting| ["-c", setting]));
             }
         }
+        try_eventually("the end of the killed server's processes", START, async || {
+            let are_gone = !self.killed.lock().iter().any(|pid| is_running(*pid));
+            are_gone.then_some(()).ok_or_else(|| "some still run".to_owned())
+        })
+        .await?;
         let process = Process::spawn(&format!("{:?}", self.kind), &server, &self.folder.file("log"))?;
         *self.process.lock() = Some(process);
         try_eventually(&format!("{:?}", self.kind), START, async || {
@@ -313,9 +321,12 @@ impl Server {
     /// Kills the server and its child processes.
     pub fn kill(&self) {
         if let Some(process) = self.process.lock().take() {
+            // It starts no further child.
+            process.pause();
             let children = children(process.id());
             process.kill();
             signal_all(&children, Signal::SIGKILL);
+            *self.killed.lock() = children;
         }
     }
 
@@ -343,8 +354,15 @@ impl Server {
     pub async fn standby(&self) -> Result<Self, String> {
         let folder = Folder::new("postgresql-standby")?;
         let data = folder.file("data");
-        let copy =
-            Self { process: Mutex::new(None), kind: self.kind, port: 0, data, folder, size: Size::Usual };
+        let copy = Self {
+            process: Mutex::new(None),
+            killed: Mutex::default(),
+            kind: self.kind,
+            port: 0,
+            data,
+            folder,
+            size: Size::Usual,
+        };
         let mut backup = copy.command("pg_basebackup")?;
         let from = format!("host=127.0.0.1 port={} user={USER}", self.port);
         backup.env("PGPASSWORD", PASSWORD).args(["--write-recovery-conf", "--checkpoint=fast", "--no-sync"]);

@@ -75,11 +75,18 @@ pub(super) fn run(mut command: Command) -> Result<(), String> {
 pub fn children(parent: u32) -> Vec<i32> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter(|pid| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The name in parentheses may contain anything; the state and the parent follow it.
-        let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        rest.split_whitespace().nth(1).and_then(|field| field.parse().ok()) == Some(parent)
-    })
-    .collect()
+    pids.filter(|pid| stat(*pid).is_some_and(|(_, of)| of == parent)).collect()
+}
+
+/// Whether a process still has its memory.
+pub(super) fn is_running(pid: i32) -> bool {
+    stat(pid).is_some_and(|(state, _)| !matches!(state, 'Z' | 'X'))
+}
+
+/// State and parent of a process; `None` if there is none.
+fn stat(pid: i32) -> Option<(char, u32)> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may contain anything; the state and the parent follow it.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
