@@ -8,16 +8,19 @@
 //! |---|---|
 //! | composition root | [`operator`] |
 //! | siblings | [`controller`], [`hub`], [`rest`] |
-//! | ports and adapters | [`cache_changes`], [`connected_agents`], [`peers`], [`leases`], [`informers`], [`secrets`] |
+//! | services | [`operations`] |
+//! | ports and adapters | [`access`], [`cache_changes`], [`connected_agents`], [`peers`], [`leases`], [`informers`], [`secrets`] |
 //!
 //! Below them are the packages in `crates/`, whose manifests say which of them uses which.
 
+pub mod access;
 pub mod cache_changes;
 pub mod connected_agents;
 pub mod controller;
 pub mod hub;
 pub mod informers;
 pub mod leases;
+pub mod operations;
 pub mod operator;
 pub mod peers;
 pub mod rest;

@@ -11,7 +11,8 @@ use crate::world::in_repository;
 const LAYERS: &[&[&str]] = &[
     &["operator"],
     &["controller", "hub", "rest"],
-    &["cache_changes", "connected_agents", "peers", "leases", "informers", "secrets"],
+    &["operations"],
+    &["access", "cache_changes", "connected_agents", "peers", "leases", "informers", "secrets"],
 ];
 
 /// Modules that decide without I/O and read no clock.

@@ -1,0 +1,128 @@
+//! Who calls, and what they may do with an account's API: the port that REST and the gateway ask.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use http::{HeaderMap, StatusCode};
+
+/// API group of the resources that rights are given on.
+pub const ACCESS_GROUP: &str = "proxy.kubesvc.io";
+
+/// How a caller became known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// The API server of the operator's cluster says who it is, with the certificate of its front proxy.
+    FrontProxy,
+    /// A bearer token, reviewed by that API server.
+    Token,
+    /// Nobody was asked: the setting `operations.auth` is `none`.
+    Nobody,
+}
+
+impl Via {
+    /// Its name in audit lines.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::FrontProxy => "front-proxy",
+            Self::Token => "token",
+            Self::Nobody => "none",
+        }
+    }
+}
+
+/// A caller, as the operator's API server knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Principal {
+    /// User name.
+    pub name: String,
+    /// Groups.
+    pub groups: Vec<String>,
+    /// Id of the user, which may be empty.
+    pub uid: String,
+    /// What else the authenticator says.
+    pub extra: BTreeMap<String, Vec<String>>,
+    /// How it became known.
+    pub via: Via,
+}
+
+/// What a call shows of its caller.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller<'c> {
+    /// The headers of the call.
+    pub headers: &'c HeaderMap,
+    /// The client's certificates on this connection in DER, its own first; empty: none.
+    pub certificates: &'c [Vec<u8>],
+}
+
+/// A resource on which rights are given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AccountResource {
+    /// `accounts/proxy`: the API of an account, and operations on it.
+    Proxy,
+    /// `accounts/connect`: exec, attach, port-forward, proxies and tokens of service accounts.
+    Connect,
+}
+
+impl AccountResource {
+    /// Its subresource in RBAC.
+    pub fn subresource(self) -> &'static str {
+        match self {
+            Self::Proxy => "proxy",
+            Self::Connect => "connect",
+        }
+    }
+}
+
+/// What a caller wants to do with an account.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AccountAccess {
+    /// Verb of RBAC: `get`, `create`, `update`, `patch` or `delete`.
+    pub verb: &'static str,
+    /// The resource.
+    pub resource: AccountResource,
+    /// Namespace of the account's object.
+    pub namespace: String,
+    /// Name of the account's object.
+    pub object: String,
+}
+
+/// Why a call is refused.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum AccessError {
+    /// The caller is not known (401).
+    #[error("{0}")]
+    Unauthenticated(String),
+    /// The caller may not do that (403).
+    #[error("{0}")]
+    Denied(String),
+    /// The API server cannot be asked (503).
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+impl AccessError {
+    /// Status that the caller is given.
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
+            Self::Denied(_) => StatusCode::FORBIDDEN,
+            Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+/// Decides who calls and what they may do. No answer is ever "yes" because nobody could be asked.
+#[async_trait]
+pub trait Access: Send + Sync {
+    /// Finds out who calls.
+    ///
+    /// # Errors
+    /// The caller is not known, or cannot be looked up.
+    async fn authenticate(&self, caller: Caller<'_>) -> Result<Principal, AccessError>;
+
+    /// Checks what a caller may do.
+    ///
+    /// # Errors
+    /// It may not, or nobody can be asked.
+    async fn authorize(&self, principal: &Principal, access: &AccountAccess) -> Result<(), AccessError>;
+}
