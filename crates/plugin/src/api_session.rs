@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kube::config::{Cluster, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::core::Status;
 use kube::{Api, Client, Config, Resource};
 
@@ -89,27 +89,11 @@ impl ApiSession {
 }
 
 /// Reads the kubeconfig, and returns how to call it in a message.
-fn kubeconfig(scope: &ScopeArguments) -> (Result<Kubeconfig, KubeconfigError>, String) {
+pub(super) fn kubeconfig(scope: &ScopeArguments) -> (Result<Kubeconfig, KubeconfigError>, String) {
     match &scope.kubeconfig {
         Some(path) => (Kubeconfig::read_from(path), format!("--kubeconfig {}", path.display())),
         None => (Kubeconfig::read(), "the kubeconfig".to_owned()),
     }
-}
-
-/// Returns the cluster entry of the context, as it stands in the kubeconfig.
-///
-/// # Errors
-///
-/// There is no kubeconfig, or it has no such context or cluster.
-pub(super) fn cluster_entry(scope: &ScopeArguments) -> Result<Cluster, CommandError> {
-    let (kubeconfig, whence) = kubeconfig(scope);
-    let kubeconfig = kubeconfig.map_err(|error| format!("{whence}: {}", chain(&error)))?;
-    let name = scope.context.as_ref().or(kubeconfig.current_context.as_ref());
-    let context = kubeconfig.contexts.iter().find(|one| Some(&one.name) == name);
-    let cluster = context.and_then(|one| one.context.as_ref()).map(|context| &context.cluster);
-    let entry = kubeconfig.clusters.iter().find(|one| Some(&one.name) == cluster);
-    let entry = entry.and_then(|one| one.cluster.clone());
-    Ok(entry.ok_or_else(|| format!("{whence} has no cluster for the context"))?)
 }
 
 async fn config(scope: &ScopeArguments) -> Result<Config, CommandError> {
@@ -135,7 +119,8 @@ async fn config(scope: &ScopeArguments) -> Result<Config, CommandError> {
     })
 }
 
-fn is_absent(error: &KubeconfigError) -> bool {
+/// Whether an error means that there is no kubeconfig at all.
+pub(super) fn is_absent(error: &KubeconfigError) -> bool {
     match error {
         KubeconfigError::ReadConfig(error, _) => error.kind() == std::io::ErrorKind::NotFound,
         KubeconfigError::FindPath => true,
