@@ -33,10 +33,20 @@ pub(super) struct ApiSession {
 impl ApiSession {
     /// Reads the kubeconfig and creates a client. Sends no request.
     pub(super) async fn open(scope: &ScopeArguments) -> Result<Self, CommandError> {
+        Self::open_with(scope, true).await
+    }
+
+    /// As [`ApiSession::open`], for the API of accounts: an error is shown at once, since a 503 of it says what is wrong.
+    pub(super) async fn open_without_retries(scope: &ScopeArguments) -> Result<Self, CommandError> {
+        Self::open_with(scope, false).await
+    }
+
+    async fn open_with(scope: &ScopeArguments, retries: bool) -> Result<Self, CommandError> {
         // Fails only if a provider is already installed, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut config = config(scope).await?;
         config.connect_timeout = Some(CONNECT_TIMEOUT);
+        config.default_retry = retries;
         let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
         let namespace = scope.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config).map_err(|error| format!("{server}: {}", chain(&error)))?;

@@ -106,7 +106,7 @@ struct InvalidUrl;
 /// Runs the command.
 pub(crate) async fn run(scope: &ScopeArguments, arguments: &KubeconfigArguments) -> Result<(), CommandError> {
     arguments.check(scope)?;
-    let session = ApiSession::open(scope).await?;
+    let session = ApiSession::open_without_retries(scope).await?;
     let own = own_kubeconfig::read(scope)?;
     let found = session.resolve_all(&arguments.targets).await?;
     if arguments.address.gateway.is_none() {

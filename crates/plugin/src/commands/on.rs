@@ -45,7 +45,7 @@ pub(crate) struct OnArguments {
 pub(crate) async fn run(scope: &ScopeArguments, arguments: &OnArguments) -> Result<(), CommandError> {
     arguments.targets.check(scope)?;
     stays_at_the_account(&arguments.kubectl)?;
-    let session = ApiSession::open(scope).await?;
+    let session = ApiSession::open_without_retries(scope).await?;
     let own = own_kubeconfig::read(scope)?;
     let found = session.resolve_all(&arguments.targets).await?;
     account_api::require(&session).await?;

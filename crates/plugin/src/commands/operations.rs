@@ -63,7 +63,7 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &OperationsArguments)
             "an account cannot be given with --all-namespaces; use --namespace".to_owned(),
         ));
     }
-    let session = ApiSession::open(scope).await?;
+    let session = ApiSession::open_without_retries(scope).await?;
     let accounts = match account {
         Some(name) => vec![session.one_account(name).await?],
         None => session.list_accounts(None).await?,
@@ -89,6 +89,12 @@ async fn show_all(
     let query = format!("?page=1&items={limit}");
     let (answers, errors) =
         read_each(session, accounts, |key| format!("{}{query}", key.operations_path())).await;
+    if errors.is_empty() && answers.len() < accounts.len() {
+        return Err(CommandError::Failed(
+            "the operator's gateway has no records of operations; use the operator of this version"
+                .to_owned(),
+        ));
+    }
     let records = answers.into_iter().flat_map(|answer| match answer {
         Value::Array(records) => records,
         _ => Vec::new(),

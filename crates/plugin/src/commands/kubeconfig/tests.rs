@@ -30,7 +30,7 @@ fn account(name: &str) -> NamedAccount {
     NamedAccount { entry: name.to_owned(), key }
 }
 
-fn object(namespace: &str, name: &str, spec: Value) -> AccountObject {
+fn object(namespace: &str, name: &str, spec: &Value) -> AccountObject {
     let raw = json!({"apiVersion": "kubesvc.io/v1alpha1", "kind": "KubesvcAccount",
         "metadata": {"name": name, "namespace": namespace}, "spec": spec});
     AccountObject { account: serde_json::from_value(raw.clone()).expect("an account"), raw }
@@ -86,7 +86,7 @@ fn a_login_program_is_copied_as_it_is() {
 #[test]
 fn entries_are_named_as_objects_with_the_namespace_where_it_is_needed() {
     let spec = json!({"kubeconfig": {"serviceAccount": true}});
-    let objects = [("a", "x"), ("b", "x"), ("a", "y")].map(|(ns, name)| object(ns, name, spec.clone()));
+    let objects = [("a", "x"), ("b", "x"), ("a", "y")].map(|(ns, name)| object(ns, name, &spec));
     let names: Vec<_> = named(&objects, "k-").into_iter().map(|one| one.entry).collect();
     assert_eq!(names, ["k-a/x", "k-b/x", "k-y"]);
 }
@@ -100,7 +100,7 @@ fn rendered(
     let spec = json!({"kubeconfig": {"serviceAccount": true}, "accountName": "Prod one",
         "namespaces": ["shop", "jobs"], "permissions": {"READ": ["team-a"]}});
     let about = About { credential, address, door };
-    render(output, &about, &[account("prod")], &[object("spinnaker", "prod", spec)]).expect("it is rendered")
+    render(output, &about, &[account("prod")], &[object("spinnaker", "prod", &spec)]).expect("it is rendered")
 }
 
 #[test]

@@ -1,9 +1,10 @@
 use std::ffi::OsString;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use parking_lot::Mutex;
 use tokio::io::AsyncWrite;
 
 use super::children::Ended;
@@ -19,7 +20,7 @@ struct Written(Arc<Mutex<Vec<u8>>>);
 
 impl AsyncWrite for Written {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.0.lock().expect("no panic").extend_from_slice(bytes);
+        self.0.lock().extend_from_slice(bytes);
         Poll::Ready(Ok(bytes.len()))
     }
 
@@ -39,7 +40,7 @@ async fn copied(from: &[u8], is_terminal: bool, has_colors: bool) -> Vec<u8> {
         Output::new(["prod", "production"].into_iter(), sink(written.clone()), sink(written.clone()));
     output.copy(from, 0, &output.stdout).await.expect("memory");
     output.copy(&b"end"[..], 1, &output.stderr).await.expect("memory");
-    written.0.lock().expect("no panic").clone()
+    written.0.lock().clone()
 }
 
 #[tokio::test]
