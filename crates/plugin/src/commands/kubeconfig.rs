@@ -26,7 +26,7 @@ Examples:
   kubectl kubesvc kubeconfig -l team=a --merge && kubectl --context production get namespaces
   kubectl kubesvc kubeconfig production -o argocd --service-account argocd/kubesvc --server https://kubernetes.default.svc
   kubectl kubesvc kubeconfig production -o flux --service-account flux-system/kubesvc | kubectl apply -n shop -f -
-  kubectl kubesvc kubeconfig --all -o clouddriver --gateway https://kubesvc-gateway.kubesvc:6443 --certificate-authority ca.crt --token-file /var/run/secrets/kubesvc/token
+  kubectl kubesvc kubeconfig --all -o clouddriver --gateway https://kubesvc-operator.kubesvc.svc:6443 --certificate-authority ca.crt --token-file /var/run/secrets/kubesvc/token
 
 It reaches each account through your own API server, as you: RBAC on accounts/proxy (proxy.kubesvc.io) says what you may do.";
 

@@ -21,6 +21,8 @@ Without an account, an id is looked for in every account of the namespace. Times
 
 /// Maximum number of accounts whose records are read at once.
 const MAX_CONCURRENT_READS: usize = 16;
+/// Number of records of each account in which one is looked for.
+const MAX_SEARCHED: u16 = 1000;
 /// Length of an id: that of a ULID.
 const ID_CHARS: usize = 26;
 
@@ -120,8 +122,16 @@ async fn show_one(
     id: &str,
     output: Option<Format>,
 ) -> Result<(), CommandError> {
-    let (found, errors) = read_each(session, accounts, |key| format!("{}/{id}", key.operations_path())).await;
-    let Some(record) = found.into_iter().find(Value::is_object) else {
+    let by_id = |key: &AccountKey| format!("{}/{id}", key.operations_path());
+    let (mut found, mut errors) = read_each(session, accounts, by_id).await;
+    if found.is_empty() {
+        // Among the newest of each account, if single ones are not served.
+        let newest = |key: &AccountKey| format!("{}?page=1&items={MAX_SEARCHED}", key.operations_path());
+        let (lists, more) = read_each(session, accounts, newest).await;
+        found = lists.into_iter().filter_map(|list| list.as_array().cloned()).flatten().collect();
+        errors = more;
+    }
+    let Some(record) = found.into_iter().find(|record| record["operationId"] == *id) else {
         errors.iter().for_each(|error| complain(error));
         return Err(CommandError::Failed(format!(
             "no operation {id} of {}; records are kept for a while only, see kubectl kubesvc operations",
