@@ -11,8 +11,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use account_requests::{
-    AccountRequest, AccountRequests, AccountResponse, AnsweringAgent, ByteStream, DEFAULT_HEAD_TIMEOUT,
-    RequestBytes, RequestClass, RequestError,
+    AccountRequest, AccountRequests, AccountResponse, AnsweringAgent, AskedObserver, ByteStream,
+    DEFAULT_HEAD_TIMEOUT, RequestBytes, RequestClass, RequestError,
 };
 pub use all_replicas::ClusterSessions;
 pub use remote_sessions::RemoteSessions;

@@ -15,9 +15,11 @@ use super::counts::RequestCounts;
 use super::outcome::{self, AttemptFailure, NextStep};
 use super::{AgentStream, Requests};
 use crate::connected_agents::{
-    AccountRequest, AccountRequests, AccountResponse, ByteStream, RequestBytes, RequestClass, RequestError,
+    AccountRequest, AccountRequests, AccountResponse, AnsweringAgent, AskedObserver, ByteStream,
+    RequestBytes, RequestClass, RequestError,
 };
 use crate::hub::sessions::session::Session;
+use kubesvc_core::operations::ApplySettings;
 use kubesvc_core::requests::MAX_REQUEST_BODY_BYTES;
 use kubesvc_core::requests::headers::passed_on;
 use kubesvc_core::requests::target::RequestPath;
@@ -25,6 +27,7 @@ use kubesvc_core::requests::wire::Opening;
 use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::common::{AccountRef, Failure};
 use kubesvc_core::wire::ops::{Header, Open, Recall};
+use kubesvc_core::{AgentId, BootId};
 use kubesvc_runtime::request_channel::wire_headers;
 
 /// Maximum age of this replica's Lease for requests to be opened: no request is sent into two zones.
@@ -43,6 +46,7 @@ struct PreparedRequest {
     repeatable: bool,
     upgrade: bool,
     deadline: Instant,
+    on_asked: Option<AskedObserver>,
 }
 
 /// Whether a request that may have been executed is asked for again.
@@ -73,6 +77,21 @@ impl AccountRequests for Requests {
             Err(error) => self.metrics.count(class, word_of(error)),
         }
         sent
+    }
+
+    async fn recall(
+        &self,
+        _: &str,
+        _: &str,
+        _: &AgentId,
+        _: &BootId,
+    ) -> Result<AccountResponse, RequestError> {
+        Err(RequestError::Unknown("it cannot be recalled".to_owned()))
+    }
+
+    async fn apply_settings(&self, account_uid: &str) -> Option<ApplySettings> {
+        let account = choice::usable(&*self.context.accounts.by_uid(account_uid)?).ok()?;
+        self.choose(&account, &[]).map(|_| ApplySettings::default())
     }
 }
 
@@ -113,6 +132,12 @@ impl Requests {
             }
             let Some(stream) = self.choose(account, &asked) else { break };
             asked.push(Arc::clone(&stream));
+            if let Some(on_asked) = &request.on_asked {
+                on_asked(&AnsweringAgent {
+                    agent_id: stream.session.agent.id.clone(),
+                    boot_id: stream.session.agent.boot_id.clone(),
+                });
+            }
             let failure = match self.attempt(&stream, account, request).await {
                 Ok(answer) => return Ok((stream, answer)),
                 Err(failure) => failure,
@@ -329,6 +354,7 @@ async fn prepare(request: AccountRequest) -> Result<Prepared, RequestError> {
         repeatable: request.repeatable,
         upgrade: request.upgrade,
         deadline,
+        on_asked: request.on_asked,
     };
     Ok((prepared, upgraded))
 }
