@@ -32,6 +32,7 @@ use crate::hub::{
 use crate::informers::{AccountIndex, AgentIndex, SecretsSeen, watch_accounts, watch_agents, watch_secrets};
 use crate::leases::{Leadership, Mandate};
 use crate::peers::Peers;
+use crate::request_routing::RequestRouter;
 use crate::rest::{RestPorts, RestState, StartupState};
 use crate::secrets::{CredentialSource, Credentials};
 use kubesvc_core::source_rules::SourceRules;
@@ -199,7 +200,9 @@ impl Assembly<'_> {
         );
 
         let metrics = ControllerMetrics::default();
-        let exposition = self.exposition(&metrics, &hub, &leases.leadership, http);
+        // The one port by which REST's operations and the gateway ask accounts: `Arc<dyn AccountRequests>`.
+        let router = Arc::new(RequestRouter::new(hub.requests(), Arc::clone(&self.peers)));
+        let exposition = self.exposition(&metrics, &hub, &router, &leases.leadership, http);
         let readiness = self.readiness(&leases);
         if leases.leases.is_some() {
             self.watch_isolation(&leases, &hub, &readiness);
@@ -207,6 +210,7 @@ impl Assembly<'_> {
         let changed_agents = self.agents.follow();
         let connected_agents = self.connected_agents(&hub, &leases);
         let rest = self.rest_state(&hub, &readiness, exposition);
+        router.start(&self.background);
         let context =
             self.controller_context(kube, connected_agents, changed_agents, credentials, &leases, metrics);
         let leader = Leader {
@@ -299,6 +303,7 @@ impl Assembly<'_> {
         &self,
         controller: &ControllerMetrics,
         hub: &Hub,
+        router: &RequestRouter,
         leadership: &Leadership,
         http: &HttpMetrics,
     ) -> Arc<dyn Fn() -> String + Send + Sync> {
@@ -313,6 +318,7 @@ impl Assembly<'_> {
         }));
         controller.register(&mut metrics.registry);
         hub.register(&mut metrics.registry);
+        router.register(&mut metrics.registry);
         self.projection.register(&mut metrics.registry);
         self.peers.register(&mut metrics.registry);
         leadership.register(&mut metrics.registry);
@@ -380,6 +386,7 @@ impl Assembly<'_> {
             kube: self.location.kube.clone(),
             accounts: Arc::clone(&self.accounts),
             connected_agents: Arc::<Hub>::clone(hub),
+            requests_here: hub.requests(),
             peers: Arc::clone(&self.peers),
             store: Arc::clone(&self.store),
             cache: Arc::clone(&self.cache),

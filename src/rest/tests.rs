@@ -11,7 +11,10 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use super::*;
-use crate::connected_agents::AgentView;
+use crate::connected_agents::{
+    AccountGrant, AccountResponse, AfterFailure, AgentView, AnsweringAgent, PreparedRequest, RecallFailure,
+    RequestError, SendFailure, UpgradedBytes,
+};
 use crate::peers::PeerIdentity;
 use kubesvc_core::CachingEpoch;
 use kubesvc_core::cache::native::kind_name;
@@ -63,6 +66,54 @@ impl ConnectedAgents for NoAgents {
 
     fn disconnect(&self, agent_id: &AgentId) -> bool {
         agent_id == "a/1"
+    }
+}
+
+#[async_trait]
+impl ReplicaRequests for NoAgents {
+    fn grant(&self, _: &str) -> Result<AccountGrant, RequestError> {
+        Err(RequestError::NoAccount)
+    }
+
+    fn can_ask(&self, _: &str, _: &[AgentId]) -> Result<(), RequestError> {
+        Err(RequestError::NoAccount)
+    }
+
+    fn has_process(&self, _: &AnsweringAgent) -> bool {
+        false
+    }
+
+    async fn send_here(
+        &self,
+        _: &str,
+        _: &PreparedRequest,
+        _: &mut Option<UpgradedBytes>,
+        _: &[AgentId],
+    ) -> Result<AccountResponse, SendFailure> {
+        let (error, next) = (RequestError::NoAccount, AfterFailure::GiveUp);
+        Err(SendFailure { error, next, asked: Vec::new() })
+    }
+
+    async fn recall_here(
+        &self,
+        _: &str,
+        _: &AnsweringAgent,
+        _: tokio::time::Instant,
+        _: bool,
+    ) -> Result<AccountResponse, RecallFailure> {
+        Err(RecallFailure::NotHere)
+    }
+
+    fn forget_here(&self, _: &AnsweringAgent, _: &str) -> bool {
+        false
+    }
+
+    fn apply_settings_here(&self, _: &str) -> Option<kubesvc_core::wire::ops::ApplySettings> {
+        None
+    }
+
+    fn streams(&self) -> tokio::sync::watch::Receiver<u64> {
+        tokio::sync::watch::channel(0).1
     }
 }
 
@@ -365,6 +416,7 @@ fn state_of(settings: RestSettings, missing: &[(&str, &str)], client: kube::Clie
             kube: KubeAccess::new(client, "test"),
             accounts: Arc::new(AccountIndex::default()),
             connected_agents: Arc::new(NoAgents),
+            requests_here: Arc::new(NoAgents),
             peers: Arc::new(Peers::alone(identity())),
             store: Arc::new(NoStore),
             cache: Arc::new(NoStore),
