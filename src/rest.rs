@@ -9,6 +9,7 @@
 //! | `account_cache`, `missing_object` | what is cached of an account, and why an object is not |
 //! | `followed_changes` | changes of cached objects as they are committed, at any replica |
 //! | `internal` | signed calls of other replicas |
+//! | `relayed_requests` | requests to accounts that other replicas relay |
 //! | `body`, `json`, `extract` | parsing a request, or a 4xx |
 //! | `browsers` | which web pages may call: by default none |
 //! | `memory_limit` | how much memory requests may use at once |
@@ -41,6 +42,7 @@ mod openapi;
 mod operation_views;
 mod operations;
 mod peer_routes;
+mod relayed_requests;
 mod request_rules;
 #[cfg(test)]
 mod tests;
@@ -62,7 +64,7 @@ pub use openapi::openapi;
 
 use crate::access::Access;
 use crate::cache_changes::ChangeFeed;
-use crate::connected_agents::ConnectedAgents;
+use crate::connected_agents::{ConnectedAgents, ReplicaRequests};
 use crate::informers::AccountIndex;
 use crate::operations::Operations;
 use crate::peers::Peers;
@@ -136,6 +138,8 @@ pub struct RestPorts {
     pub accounts: Arc<AccountIndex>,
     /// Agents connected to this replica.
     pub connected_agents: Arc<dyn ConnectedAgents>,
+    /// Requests by the agents of this replica, for other replicas.
+    pub requests_here: Arc<dyn ReplicaRequests>,
     /// The other replicas.
     pub peers: Arc<Peers>,
     /// The database.

@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use http::{HeaderMap, Method, StatusCode};
 use prost::bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 pub use kubesvc_core::requests::target::Class as RequestClass;
 
@@ -95,7 +96,8 @@ impl AccountRequest {
 }
 
 /// The agent process that answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct AnsweringAgent {
     /// Id of the agent.
     pub agent_id: AgentId,
@@ -125,7 +127,8 @@ impl fmt::Debug for AccountResponse {
 }
 
 /// Why there is no answer, or no whole one.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum RequestError {
     /// No account has this uid (503).
     #[error("there is no such account")]
@@ -172,7 +175,7 @@ pub enum RequestError {
     Forbidden(String),
     /// It failed, and certainly nothing was executed (503).
     #[error("{}", .0.message)]
-    NotSent(Failure),
+    NotSent(#[serde(with = "failure_bytes")] Failure),
     /// The outcome of a write is not known, and will not be (504). It may have been executed.
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
@@ -187,6 +190,23 @@ pub enum RequestError {
     /// The answer ended before it was whole. Only in a body.
     #[error("the answer was cut: {0}")]
     Cut(String),
+}
+
+/// A failure between replicas: its message in hexadecimal.
+mod failure_bytes {
+    use prost::Message as _;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    use kubesvc_core::wire::common::Failure;
+
+    pub(super) fn serialize<S: Serializer>(failure: &Failure, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&hex::encode(failure.encode_to_vec()))
+    }
+
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Failure, D::Error> {
+        let bytes = hex::decode(String::deserialize(from)?).map_err(serde::de::Error::custom)?;
+        Failure::decode(bytes.as_slice()).map_err(serde::de::Error::custom)
+    }
 }
 
 impl RequestError {

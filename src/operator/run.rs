@@ -35,6 +35,7 @@ use crate::informers::{AccountIndex, AgentIndex, SecretsSeen, watch_accounts, wa
 use crate::leases::{Leadership, Mandate};
 use crate::operations::{OperationPorts, OperationUpkeep, Operations};
 use crate::peers::Peers;
+use crate::request_routing::RequestRouter;
 use crate::rest::{RestPorts, RestState, StartupState};
 use crate::secrets::{CredentialSource, Credentials};
 use kubesvc_core::source_rules::SourceRules;
@@ -202,9 +203,11 @@ impl Assembly<'_> {
         );
 
         let access = KubeAccessReviews::new(&location.kube, access_mode(settings));
-        let operations = self.operations(&hub, &leases, &access);
+        let router = Arc::new(RequestRouter::new(hub.requests(), Arc::clone(&self.peers)));
+        let operations = self.operations(&router, &leases, &access);
         let metrics = ControllerMetrics::default();
-        let exposition = self.exposition(&metrics, &hub, &operations, &leases.leadership, http);
+        let of_accounts = (&*router, &*operations);
+        let exposition = self.exposition(&metrics, &hub, of_accounts, &leases.leadership, http);
         let readiness = self.readiness(&leases);
         if leases.leases.is_some() {
             self.watch_isolation(&leases, &hub, &readiness);
@@ -212,6 +215,7 @@ impl Assembly<'_> {
         let changed_agents = self.agents.follow();
         let connected_agents = self.connected_agents(&hub, &leases);
         let rest = self.rest_state(&hub, &readiness, (access, Arc::clone(&operations)), exposition);
+        router.start(&self.background);
         let context =
             self.controller_context(kube, connected_agents, changed_agents, credentials, &leases, metrics);
         let leader = Leader {
@@ -305,11 +309,16 @@ impl Assembly<'_> {
     }
 
     /// The operations of this replica, whose rows are written from now on.
-    fn operations(&self, hub: &Hub, leases: &ReplicaLeases, access: &Arc<dyn Access>) -> Arc<Operations> {
+    fn operations(
+        &self,
+        router: &Arc<RequestRouter>,
+        leases: &ReplicaLeases,
+        access: &Arc<dyn Access>,
+    ) -> Arc<Operations> {
         let store: Arc<dyn Store> = Arc::clone(&self.store);
         let ports = OperationPorts {
             accounts: Arc::clone(&self.accounts),
-            requests: hub.account_requests(),
+            requests: Arc::<RequestRouter>::clone(router),
             access: Arc::clone(access),
             store,
             replicas: Arc::clone(&leases.replicas),
@@ -328,7 +337,7 @@ impl Assembly<'_> {
         &self,
         controller: &ControllerMetrics,
         hub: &Hub,
-        operations: &Operations,
+        (router, operations): (&RequestRouter, &Operations),
         leadership: &Leadership,
         http: &HttpMetrics,
     ) -> Arc<dyn Fn() -> String + Send + Sync> {
@@ -343,6 +352,7 @@ impl Assembly<'_> {
         }));
         controller.register(&mut metrics.registry);
         hub.register(&mut metrics.registry);
+        router.register(&mut metrics.registry);
         operations.register(&mut metrics.registry);
         self.projection.register(&mut metrics.registry);
         self.peers.register(&mut metrics.registry);
@@ -413,6 +423,7 @@ impl Assembly<'_> {
             kube: self.location.kube.clone(),
             accounts: Arc::clone(&self.accounts),
             connected_agents: Arc::<Hub>::clone(hub),
+            requests_here: hub.requests(),
             peers: Arc::clone(&self.peers),
             store: Arc::clone(&self.store),
             cache: Arc::clone(&self.cache),

@@ -12,7 +12,10 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::access::audit::AuditLog;
-use crate::connected_agents::AgentView;
+use crate::connected_agents::{
+    AccountGrant, AccountResponse, AfterFailure, AgentView, AnsweringAgent, PreparedRequest, RecallFailure,
+    RequestError, SendFailure, UpgradedBytes,
+};
 use crate::leases::Replicas;
 use crate::operations::OperationPorts;
 use crate::operations::tests::fakes::{self, ScriptedAccess, ScriptedCluster};
@@ -68,6 +71,54 @@ impl ConnectedAgents for NoAgents {
 
     fn disconnect(&self, agent_id: &AgentId) -> bool {
         agent_id == "a/1"
+    }
+}
+
+#[async_trait]
+impl ReplicaRequests for NoAgents {
+    fn grant(&self, _: &str) -> Result<AccountGrant, RequestError> {
+        Err(RequestError::NoAccount)
+    }
+
+    fn can_ask(&self, _: &str, _: &[AgentId]) -> Result<(), RequestError> {
+        Err(RequestError::NoAccount)
+    }
+
+    fn has_process(&self, _: &AnsweringAgent) -> bool {
+        false
+    }
+
+    async fn send_here(
+        &self,
+        _: &str,
+        _: &PreparedRequest,
+        _: &mut Option<UpgradedBytes>,
+        _: &[AgentId],
+    ) -> Result<AccountResponse, SendFailure> {
+        let (error, next) = (RequestError::NoAccount, AfterFailure::GiveUp);
+        Err(SendFailure { error, next, asked: Vec::new() })
+    }
+
+    async fn recall_here(
+        &self,
+        _: &str,
+        _: &AnsweringAgent,
+        _: tokio::time::Instant,
+        _: bool,
+    ) -> Result<AccountResponse, RecallFailure> {
+        Err(RecallFailure::NotHere)
+    }
+
+    fn forget_here(&self, _: &AnsweringAgent, _: &str) -> bool {
+        false
+    }
+
+    fn apply_settings_here(&self, _: &str) -> Option<kubesvc_core::wire::ops::ApplySettings> {
+        None
+    }
+
+    fn streams(&self) -> tokio::sync::watch::Receiver<u64> {
+        tokio::sync::watch::channel(0).1
     }
 }
 
@@ -393,6 +444,7 @@ fn state_of(settings: RestSettings, missing: &[(&str, &str)], client: kube::Clie
             access,
             operations,
             look_at_accounts: Arc::new(|| {}),
+            requests_here: Arc::new(NoAgents),
             peers: Arc::new(Peers::alone(identity())),
             store: Arc::new(NoStore),
             cache: Arc::new(NoStore),
