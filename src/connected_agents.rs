@@ -3,6 +3,7 @@
 mod account_requests;
 mod all_replicas;
 mod remote_sessions;
+mod replica_requests;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,11 +12,15 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use account_requests::{
-    AccountRequest, AccountRequests, AccountResponse, AnsweringAgent, ByteStream, DEFAULT_HEAD_TIMEOUT,
-    RequestBytes, RequestClass, RequestError,
+    AccountRequest, AccountRequests, AccountResponse, AnsweringAgent, AskedObserver, ByteStream,
+    DEFAULT_HEAD_TIMEOUT, RequestBytes, RequestClass, RequestError,
 };
 pub use all_replicas::ClusterSessions;
 pub use remote_sessions::RemoteSessions;
+pub use replica_requests::{
+    AccountGrant, AfterFailure, MAX_ASKED_AGENTS, PreparedRequest, RecallFailure, Repetition,
+    ReplicaRequests, SendFailure, UpgradedBytes,
+};
 
 use kubesvc_core::lifecycle::{SessionFact, Tick};
 use kubesvc_core::{AgentId, ReplicaId, ZoneId};

@@ -67,7 +67,7 @@ pub use table_writers::assignments::{AssignmentChecks, AssignmentRows, StoredAss
 pub use table_writers::fences::{FenceRows, StoredFences};
 pub use table_writers::namespaces::{NamespaceRows, StoredNamespaces};
 
-use crate::connected_agents::{AccountRequests, Ticks};
+use crate::connected_agents::{ReplicaRequests, Ticks};
 use crate::informers::{AccountIndex, AgentIndex};
 use crate::leases::{Leadership, Replicas};
 use crate::secrets::CredentialSource;
@@ -286,9 +286,9 @@ impl Hub {
         self.admission.draining.set_isolated(cut_off);
     }
 
-    /// Returns the port by which accounts' API servers are asked.
-    pub fn account_requests(&self) -> Arc<dyn AccountRequests> {
-        Arc::clone(&self.requests) as Arc<dyn AccountRequests>
+    /// Returns the port by which the agents of this replica are asked.
+    pub fn requests(&self) -> Arc<dyn ReplicaRequests> {
+        Arc::clone(&self.requests) as Arc<dyn ReplicaRequests>
     }
 
     /// Returns the hub's counters.

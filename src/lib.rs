@@ -9,6 +9,7 @@
 //! | composition root | [`operator`] |
 //! | siblings | [`controller`], [`hub`], [`rest`] |
 //! | services | [`operations`] |
+//! | requests | [`request_routing`] |
 //! | ports and adapters | [`access`], [`cache_changes`], [`connected_agents`], [`peers`], [`leases`], [`informers`], [`secrets`] |
 //!
 //! Below them are the packages in `crates/`, whose manifests say which of them uses which.
@@ -23,5 +24,6 @@ pub mod leases;
 pub mod operations;
 pub mod operator;
 pub mod peers;
+pub mod request_routing;
 pub mod rest;
 pub mod secrets;

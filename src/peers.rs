@@ -7,16 +7,20 @@
 //! | `key`, `signature` | the key that all replicas share, and signatures under it |
 //! | `client`, `calls` | calls to other replicas, and their messages |
 //! | `lines` | answers that are read line by line for as long as the caller wants |
+//! | `frames` | bytes in signed frames: answers of any length, and both ways after an upgrade |
+//! | `relays` | requests to accounts that the agents of another replica make |
 //! | `received_calls` | calls of other replicas: verification and replay protection |
 //! | `verification` | which of the discovered addresses have answered under the key, and so are replicas |
 
 mod calls;
 mod client;
 mod discovery;
+mod frames;
 mod key;
 mod lines;
 mod membership;
 mod received_calls;
+mod relays;
 mod signature;
 #[cfg(test)]
 mod tests;
@@ -42,6 +46,7 @@ use kubesvc_runtime::background_tasks::BackgroundTasks;
 use kubesvc_runtime::kube_access::{KubeAccess, KubeError};
 use membership::{Membership, PodNames};
 use received_calls::Replays;
+use relays::RelayClient;
 use verification::VerifiedPeers;
 
 pub use calls::{
@@ -49,9 +54,13 @@ pub use calls::{
     RelayError, RemoteAgent, RemoteHolders,
 };
 pub use client::CallError;
+pub use frames::{ByteStream, FrameError, FrameSigner, KEEP_ALIVE_INTERVAL, MAX_FRAME_BYTES, PeerFrames};
 pub use lines::PeerLines;
 pub use membership::Replica;
 pub use received_calls::{AnswerSigner, UncheckedCall};
+pub use relays::{
+    AgentProcess, FRAMES_PROTOCOL, MAX_RELAYED, RelayFailure, RelayedAnswer, RelayedCall, read_stream,
+};
 pub use signature::SignatureError;
 
 /// This replica, as others reach it.
@@ -116,6 +125,7 @@ pub struct Peers {
 struct PeerTransport {
     key: Arc<PeerKey>,
     client: PeerClient,
+    relays: RelayClient,
     /// The KubesvcAgents, which stand in for a replica that does not answer.
     agents: Arc<AgentIndex>,
     verified: Arc<VerifiedPeers>,
@@ -203,6 +213,7 @@ impl Peers {
         let proofs = Arc::new(VerifiedPeers::default());
         let link = PeerTransport {
             client: PeerClient::new(&identity.replica_id, Arc::clone(&key), Arc::clone(&proofs)),
+            relays: RelayClient::default(),
             key,
             agents: ways.agents,
             verified: proofs,

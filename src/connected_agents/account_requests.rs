@@ -1,19 +1,22 @@
-//! The port by which the operator asks an account's API server: "this request, to this account". The hub implements it,
-//! by an agent that holds the account.
+//! The port by which the operator asks an account's API server: "this request, to this account", by an agent that holds
+//! the account, at whichever replica that agent is.
 //!
 //! A write is sent to the cluster at most once. Its answer is exact as long as the agent's process lives; otherwise the
 //! error says that the outcome is [unknown](RequestError::Unknown).
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use http::{HeaderMap, Method, StatusCode};
 use prost::bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 pub use kubesvc_core::requests::target::Class as RequestClass;
 
+use kubesvc_core::operations::ApplySettings;
 use kubesvc_core::wire::common::Failure;
 use kubesvc_core::{AgentId, BootId, ZoneId};
 
@@ -30,6 +33,10 @@ pub enum RequestBytes {
     /// As it comes: for an upgrade, what the caller sends after 101; else at most 8 MiB. An error cancels the request.
     Stream(ByteStream<std::io::Error>),
 }
+
+/// Called with an agent just before a request is opened there. It may be called again, with another agent, if the first
+/// one has certainly not sent it. It must not wait.
+pub type AskedObserver = Arc<dyn Fn(&AnsweringAgent) + Send + Sync>;
 
 /// A request to the API server of an account.
 pub struct AccountRequest {
@@ -52,6 +59,11 @@ pub struct AccountRequest {
     pub repeatable: bool,
     /// Time limit for the head of the answer, of a write for the whole answer.
     pub head_within: Duration,
+    /// Name of the user who asks, for the log of the replica that has the agent.
+    pub principal: String,
+    /// Told which agent is asked; with its id, its process and the id of the request, the answer of a write can be
+    /// recalled.
+    pub on_asked: Option<AskedObserver>,
 }
 
 impl fmt::Debug for AccountRequest {
@@ -77,12 +89,15 @@ impl AccountRequest {
             class,
             repeatable: false,
             head_within: DEFAULT_HEAD_TIMEOUT,
+            principal: String::new(),
+            on_asked: None,
         }
     }
 }
 
 /// The agent process that answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct AnsweringAgent {
     /// Id of the agent.
     pub agent_id: AgentId,
@@ -112,7 +127,8 @@ impl fmt::Debug for AccountResponse {
 }
 
 /// Why there is no answer, or no whole one.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum RequestError {
     /// No account has this uid (503).
     #[error("there is no such account")]
@@ -159,7 +175,7 @@ pub enum RequestError {
     Forbidden(String),
     /// It failed, and certainly nothing was executed (503).
     #[error("{}", .0.message)]
-    NotSent(Failure),
+    NotSent(#[serde(with = "failure_bytes")] Failure),
     /// The outcome of a write is not known, and will not be (504). It may have been executed.
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
@@ -174,6 +190,23 @@ pub enum RequestError {
     /// The answer ended before it was whole. Only in a body.
     #[error("the answer was cut: {0}")]
     Cut(String),
+}
+
+/// A failure between replicas: its message in hexadecimal.
+mod failure_bytes {
+    use prost::Message as _;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    use kubesvc_core::wire::common::Failure;
+
+    pub(super) fn serialize<S: Serializer>(failure: &Failure, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&hex::encode(failure.encode_to_vec()))
+    }
+
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Failure, D::Error> {
+        let bytes = hex::decode(String::deserialize(from)?).map_err(serde::de::Error::custom)?;
+        Failure::decode(bytes.as_slice()).map_err(serde::de::Error::custom)
+    }
 }
 
 impl RequestError {
@@ -211,4 +244,22 @@ pub trait AccountRequests: Send + Sync {
     /// A [`RequestError`], which says whether the cluster may have executed it.
     async fn send(&self, account_uid: &str, request: AccountRequest)
     -> Result<AccountResponse, RequestError>;
+
+    /// Asks the process of an agent that was given a write for its answer, at whichever replica the agent is. Waits for
+    /// an agent that is away, and for a write that still runs: at most [`DEFAULT_HEAD_TIMEOUT`].
+    ///
+    /// # Errors
+    /// [`RequestError::NotSent`]: the process never sent it. [`RequestError::Unknown`]: the process is gone or has
+    /// forgotten it. [`RequestError::NoAnswer`]: nothing was found out in time; it may be asked again.
+    async fn recall(
+        &self,
+        account_uid: &str,
+        request_id: &str,
+        agent_id: &AgentId,
+        boot_id: &BootId,
+    ) -> Result<AccountResponse, RequestError>;
+
+    /// What the owner of the agent that would be asked says of applying (`kubernetes.serverSideApply`). `None`: no agent
+    /// can be asked now.
+    async fn apply_settings(&self, account_uid: &str) -> Option<ApplySettings>;
 }

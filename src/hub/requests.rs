@@ -4,20 +4,23 @@
 //! |---|---|
 //! | [`stream`] | the stream of one session: its opening, frames, pings, what both sides have |
 //! | [`choice`] | which agents may be asked for an account, and in which order; pure |
-//! | [`sending`] | one request: an agent, another one where that is safe, a recall after a lost stream |
+//! | [`sending`] | one request: an agent, and another one where that is safe |
+//! | [`recalling`] | the answer of a write, asked for again after a lost stream |
 //! | [`answers`] | what an agent answers, and what the caller gets |
 //! | [`outcome`] | what a failure means, for reads and for writes; pure |
 //! | [`counts`] | how many requests run: of an account, an agent, the replica |
 //! | [`metrics`] | `kubesvc_account_requests_*` |
 //!
 //! A write is opened at a second agent only if the first one says that certainly nothing was executed, or if its `Open`
-//! never left this process. After a lost stream its answer is recalled from the same process of the agent.
+//! never left this process. After a lost stream its answer is recalled from the same process of the agent, which may
+//! connect to another replica: [`request_routing`](crate::request_routing) asks there.
 
 mod answers;
 mod choice;
 mod counts;
 mod metrics;
 mod outcome;
+mod recalling;
 mod sending;
 mod stream;
 
@@ -26,9 +29,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tonic::{Status, Streaming};
 
+use crate::connected_agents::AnsweringAgent;
 use crate::hub::agent_admission::draining::Draining;
 use crate::hub::context::HubContext;
 use crate::hub::sessions::Sessions;
@@ -37,7 +41,7 @@ use counts::RequestCounts;
 use kubesvc_core::SessionId;
 use kubesvc_core::requests::credit::{CreditBudget, MAX_CREDIT_OF_REPLICA};
 use kubesvc_core::requests::wire::HubEnd;
-use kubesvc_core::wire::ops::{RequestDown, RequestUp};
+use kubesvc_core::wire::ops::{ApplySettings, RequestDown, RequestUp};
 use kubesvc_runtime::request_channel::RequestChannel;
 use metrics::RequestMetrics;
 
@@ -53,8 +57,8 @@ pub(crate) struct Requests {
     sessions: Arc<Sessions>,
     draining: Arc<Draining>,
     streams: Mutex<HashMap<SessionId, Arc<AgentStream>>>,
-    /// Notified when a stream is opened, or a session's stream ends.
-    changed: Notify,
+    /// Counts the streams that were opened or ended.
+    changed: watch::Sender<u64>,
     credit: Arc<CreditBudget>,
     counts: Arc<RequestCounts>,
     metrics: RequestMetrics,
@@ -64,6 +68,8 @@ pub(crate) struct Requests {
 pub(super) struct AgentStream {
     session: Arc<Session>,
     channel: Arc<RequestChannel<HubEnd>>,
+    /// What the agent's owner says of applying.
+    apply: ApplySettings,
     /// Ids of writes whose answer was received.
     forgets: Mutex<Vec<String>>,
     has_forgets: Notify,
@@ -72,6 +78,14 @@ pub(super) struct AgentStream {
 }
 
 impl AgentStream {
+    /// The process at its other end.
+    fn agent(&self) -> AnsweringAgent {
+        AnsweringAgent {
+            agent_id: self.session.agent.id.clone(),
+            boot_id: self.session.agent.boot_id.clone(),
+        }
+    }
+
     /// Tells the agent, soon, that the answer of a write was received.
     fn forget(&self, request_id: &str) {
         let mut forgets = self.forgets.lock();
@@ -92,7 +106,7 @@ impl Requests {
             sessions,
             draining,
             streams: Mutex::default(),
-            changed: Notify::new(),
+            changed: watch::Sender::new(0),
             credit: CreditBudget::new(MAX_CREDIT_OF_REPLICA, None),
             counts,
             metrics,

@@ -229,7 +229,7 @@ impl Peers {
 
 impl PeerTransport {
     /// Whether a replica did not answer a moment ago.
-    fn is_resting(&self, replica: &Replica) -> bool {
+    pub(super) fn is_resting(&self, replica: &Replica) -> bool {
         let mut resting = self.silent.lock();
         resting.retain(|_, since| since.elapsed() < SILENT_PEER_PAUSE);
         let rests = resting.contains_key(&replica.base_url);
@@ -239,7 +239,7 @@ impl PeerTransport {
         rests
     }
 
-    fn rest(&self, replica: &Replica) {
+    pub(super) fn rest(&self, replica: &Replica) {
         self.silent.lock().insert(replica.base_url.clone(), Instant::now());
     }
 }
@@ -299,7 +299,7 @@ pub struct DisconnectCall {
 }
 
 /// The replica that has an agent's session, according to the KubesvcAgents; the latest one if the id has several.
-fn replica_of(agents: &AgentIndex, agent_id: &AgentId) -> Option<ReplicaId> {
+pub(super) fn replica_of(agents: &AgentIndex, agent_id: &AgentId) -> Option<ReplicaId> {
     let agents = agents.all();
     let of_agent = agents.iter().filter(|agent| agent.spec.agent_id == *agent_id);
     let connected = of_agent.filter_map(|agent| connected(agent));
@@ -314,7 +314,7 @@ fn of_replicas(agents: &AgentIndex, replicas: &HashSet<&ReplicaId>) -> Vec<Agent
 }
 
 /// What a KubesvcAgent says about its agent, if it shows the agent as connected.
-fn connected(agent: &KubesvcAgent) -> Option<AgentView> {
+pub(super) fn connected(agent: &KubesvcAgent) -> Option<AgentView> {
     let status = agent.status.as_ref().filter(|status| status.connected)?;
     let since = status.connected_since.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
     Some(AgentView {

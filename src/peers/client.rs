@@ -102,19 +102,11 @@ pub(super) struct PeerClient {
 impl PeerClient {
     /// Creates a client that calls in the name of this replica and signs with this key.
     pub(super) fn new(replica_id: &ReplicaId, key: Arc<PeerKey>, proofs: Arc<VerifiedPeers>) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        connector.set_nodelay(true);
-        let http = Client::builder(TokioExecutor::new())
-            .pool_idle_timeout(IDLE_TIMEOUT)
-            .pool_timer(TokioTimer::new())
-            .pool_max_idle_per_host(4)
-            .build(connector);
         Self {
             replica_id: replica_id.to_owned(),
             key,
             verified: proofs,
-            http,
+            http: http_client(),
             slots: Semaphore::new(MAX_CONCURRENT_CALLS),
         }
     }
@@ -169,7 +161,8 @@ impl PeerClient {
             let _slot = self.slots.acquire().await.map_err(|closed| unreachable(to, closed.to_string()))?;
             let (nonce, answer) = self.send(to, ask, &key).await?;
             if !answer.status().is_success() {
-                let (status, body) = self.whole(to, &key, &nonce, answer).await?;
+                let (status, body) = whole(to, &key, &nonce, answer).await?;
+                self.verified.given(to);
                 return Err(refused(to, status, &body));
             }
             if !signature::answer_fits(answer.headers(), &key, &nonce, answer.status(), b"") {
@@ -189,7 +182,9 @@ impl PeerClient {
         key: &SigningKey,
     ) -> Result<(StatusCode, Bytes), CallError> {
         let (nonce, answer) = self.send(to, ask, key).await?;
-        self.whole(to, key, &nonce, answer).await
+        let answer = whole(to, key, &nonce, answer).await?;
+        self.verified.given(to);
+        Ok(answer)
     }
 
     /// Signs and sends a call. Returns its nonce with the answer, of which nothing is verified yet.
@@ -205,7 +200,8 @@ impl PeerClient {
             Timestamp::now().as_millisecond(),
             ulid::Ulid::generate().to_string(),
         );
-        let call = SignedCall { method: ask.method.as_str(), path: &ask.path, body: &ask.body };
+        let call =
+            SignedCall { method: ask.method.as_str(), path: &ask.path, body: &ask.body, relayed_for: None };
         let headers = stamp.headers(key, call).map_err(|why| unreachable(to, why.to_string()))?;
         let mut request = Request::builder()
             .method(&ask.method)
@@ -221,39 +217,49 @@ impl PeerClient {
         let answer = self.http.request(request).await.map_err(|problem| unreachable(to, chain(&problem)))?;
         Ok((stamp.nonce, answer))
     }
+}
 
-    /// Reads and verifies an answer.
-    async fn whole(
-        &self,
-        to: &Replica,
-        key: &SigningKey,
-        nonce: &str,
-        answer: Response<Incoming>,
-    ) -> Result<(StatusCode, Bytes), CallError> {
-        let (parts, body) = answer.into_parts();
-        if !signature::names_key(&parts.headers, key) {
-            return Err(unproven(to, parts.status));
-        }
-        let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
-        let body = body.map_err(|problem| unreachable(to, problem.to_string()))?.to_bytes();
-        if !signature::answer_fits(&parts.headers, key, nonce, parts.status, &body) {
-            return Err(unproven(to, parts.status));
-        }
-        self.verified.given(to);
-        Ok((parts.status, body))
+/// A client that opens connections fast, and keeps few.
+pub(super) fn http_client() -> Client<HttpConnector, Full<Bytes>> {
+    let mut connector = HttpConnector::new();
+    connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    connector.set_nodelay(true);
+    Client::builder(TokioExecutor::new())
+        .pool_idle_timeout(IDLE_TIMEOUT)
+        .pool_timer(TokioTimer::new())
+        .pool_max_idle_per_host(4)
+        .build(connector)
+}
+
+/// Reads and verifies an answer.
+pub(super) async fn whole(
+    to: &Replica,
+    key: &SigningKey,
+    nonce: &str,
+    answer: Response<Incoming>,
+) -> Result<(StatusCode, Bytes), CallError> {
+    let (parts, body) = answer.into_parts();
+    if !signature::names_key(&parts.headers, key) {
+        return Err(unproven(to, parts.status));
     }
+    let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
+    let body = body.map_err(|problem| unreachable(to, problem.to_string()))?.to_bytes();
+    if !signature::answer_fits(&parts.headers, key, nonce, parts.status, &body) {
+        return Err(unproven(to, parts.status));
+    }
+    Ok((parts.status, body))
 }
 
 pub(super) fn unreachable(to: &Replica, why: String) -> CallError {
     CallError::Unreachable { replica: to.id.clone(), url: to.base_url.clone(), why }
 }
 
-fn unproven(to: &Replica, status: StatusCode) -> CallError {
+pub(super) fn unproven(to: &Replica, status: StatusCode) -> CallError {
     CallError::Unproven { replica: to.id.clone(), url: to.base_url.clone(), status: status.as_u16() }
 }
 
 /// Converts an error response into a refusal with the message of the other side.
-fn refused(to: &Replica, status: StatusCode, body: &[u8]) -> CallError {
+pub(super) fn refused(to: &Replica, status: StatusCode, body: &[u8]) -> CallError {
     let said: Value = serde_json::from_slice(body).unwrap_or_default();
     let message = said["message"].as_str().unwrap_or("no message").chars().take(MAX_MESSAGE_CHARS).collect();
     CallError::Refused { replica: to.id.clone(), status: status.as_u16(), message }

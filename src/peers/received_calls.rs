@@ -6,11 +6,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use jiff::Timestamp;
 
+use super::frames::{ByteStream, FrameSigner, PeerFrames};
 use super::key::SigningKey;
-use super::signature::{self, CallSignature, MAX_CLOCK_SKEW, Recipient, SignatureError, SignedCall};
+use super::signature::{
+    self, CallSignature, FrameSide, MAX_CLOCK_SKEW, RELAYED_FOR, Recipient, SignatureError, SignedCall,
+};
 use super::{PeerTransport, Peers};
 
 /// Maximum number of calls remembered; further calls within a minute are refused.
@@ -23,6 +27,7 @@ pub struct UncheckedCall {
 }
 
 /// Signs the answer to an admitted call.
+#[derive(Clone)]
 pub struct AnswerSigner {
     key: Arc<SigningKey>,
     nonce: String,
@@ -38,6 +43,17 @@ impl AnswerSigner {
     /// The headers of such an answer are signed over an empty body. Lines are counted from 0 and have no line feed.
     pub fn sign_line(&self, number: u64, line: &str) -> String {
         format!("{} {line}\n", signature::sign_line(&self.key, &self.nonce, number, line))
+    }
+
+    /// What writes the frames of an answer that is sent in frames. The headers of such an answer are signed over an empty
+    /// body.
+    pub fn frames(&self) -> FrameSigner {
+        FrameSigner::new(&self.key, &self.nonce, FrameSide::Answerer)
+    }
+
+    /// The frames that the caller sends after an upgrade.
+    pub fn caller_frames(&self, from: ByteStream) -> PeerFrames {
+        PeerFrames::new("of the caller", from, &self.key, &self.nonce, FrameSide::Caller)
     }
 }
 
@@ -77,12 +93,15 @@ impl Peers {
     pub fn admit(
         &self,
         call: UncheckedCall,
-        method: &str,
-        path: &str,
+        parts: &Parts,
         body: &[u8],
     ) -> Result<AnswerSigner, SignatureError> {
         let Some(link) = &self.transport else { return Err(self.count(SignatureError::Alone)) };
-        link.admit(call, SignedCall { method, path, body }).map_err(|refusal| self.count(refusal))
+        let method = parts.method.as_str();
+        let path = parts.uri.path_and_query().map_or("", |path| path.as_str());
+        let relayed_for = parts.headers.get(RELAYED_FOR).map(HeaderValue::as_bytes);
+        link.admit(call, SignedCall { method, path, body, relayed_for })
+            .map_err(|refusal| self.count(refusal))
     }
 
     fn count(&self, refusal: SignatureError) -> SignatureError {

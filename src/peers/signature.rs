@@ -26,6 +26,8 @@ const TIME: HeaderName = HeaderName::from_static("x-kubesvc-time");
 const NONCE: HeaderName = HeaderName::from_static("x-kubesvc-nonce");
 const KEY: HeaderName = HeaderName::from_static("x-kubesvc-key");
 const SIGNATURE: HeaderName = HeaderName::from_static("x-kubesvc-signature");
+/// For whom a request is relayed. Only calls that relay a request have it.
+pub(super) const RELAYED_FOR: HeaderName = HeaderName::from_static("x-kubesvc-for");
 
 /// Reason why a call was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -102,6 +104,8 @@ pub(super) struct SignedCall<'a> {
     /// Path and query, as sent.
     pub(super) path: &'a str,
     pub(super) body: &'a [u8],
+    /// The header [`RELAYED_FOR`], if the call has it.
+    pub(super) relayed_for: Option<&'a [u8]>,
 }
 
 /// Sender, recipient and time of a call.
@@ -168,6 +172,10 @@ impl CallStamp {
             mac.update(line.as_bytes());
             mac.update(b"\n");
         }
+        if let Some(relayed_for) = call.relayed_for {
+            mac.update(hex::encode(Sha256::digest(relayed_for)).as_bytes());
+            mac.update(b"\n");
+        }
         mac
     }
 }
@@ -228,6 +236,53 @@ fn line_mac(key: &SigningKey, nonce: &str, number: u64, line: &str) -> Hmac<Sha2
         mac.update(part.as_bytes());
         mac.update(b"\n");
     }
+    mac
+}
+
+/// Length of the signature of a frame, in bytes.
+pub(super) const FRAME_SIGNATURE_BYTES: usize = 32;
+
+/// Which side of a call sends a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FrameSide {
+    /// The replica that calls.
+    Caller,
+    /// The replica that answers.
+    Answerer,
+}
+
+/// Signs one frame of an answer that is sent in frames, or of an upgraded call. Each side counts its frames from 0.
+pub(super) fn sign_frame(
+    key: &SigningKey,
+    nonce: &str,
+    (side, number): (FrameSide, u64),
+    frame: &[u8],
+) -> [u8; FRAME_SIGNATURE_BYTES] {
+    frame_mac(key, nonce, (side, number), frame).finalize().into_bytes().into()
+}
+
+/// Whether the signature matches a frame. Compares in constant time.
+pub(super) fn frame_fits(
+    key: &SigningKey,
+    nonce: &str,
+    (side, number): (FrameSide, u64),
+    frame: &[u8],
+    signature: &[u8],
+) -> bool {
+    frame_mac(key, nonce, (side, number), frame).verify_slice(signature).is_ok()
+}
+
+fn frame_mac(key: &SigningKey, nonce: &str, (side, number): (FrameSide, u64), frame: &[u8]) -> Hmac<Sha256> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key.bytes()).expect("HMAC takes a key of any length");
+    let side = match side {
+        FrameSide::Caller => "caller",
+        FrameSide::Answerer => "answerer",
+    };
+    for part in ["kubesvc-peer-frame-1", nonce, side, &number.to_string()] {
+        mac.update(part.as_bytes());
+        mac.update(b"\n");
+    }
+    mac.update(frame);
     mac
 }
 

@@ -15,6 +15,7 @@ use tracing::debug;
 use super::error::RestError;
 use super::memory_limit::{GrowingPermit, MemoryPermit};
 use super::{RestState, json};
+use kubesvc_core::requests::{MAX_HEADERS_BYTES, MAX_REQUEST_BODY_BYTES, MAX_TARGET_BYTES};
 use kubesvc_core::spinnaker::{AccountInput, is_account_name};
 use kubesvc_runtime::listen::connection_limits::Caller;
 use kubesvc_runtime::telemetry::errors::chain;
@@ -30,6 +31,19 @@ const MAX_ACCOUNTS: usize = 1000;
 /// Maximum size of a body of a call between replicas, in bytes, independent of the limit for callers. A query of 1,000
 /// uids fits easily.
 const MAX_PEER_BODY_BYTES: usize = 256 * 1024;
+
+/// Maximum size of a body of a call between replicas that holds the body of a request to an account, in bytes: the body
+/// itself, its target and its headers.
+const MAX_RELAYED_BODY_BYTES: usize = MAX_REQUEST_BODY_BYTES + MAX_TARGET_BYTES + 2 * MAX_HEADERS_BYTES;
+
+/// What the body of a call between replicas is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PeerBody {
+    /// A message.
+    Message,
+    /// A request to an account.
+    OfRequest,
+}
 
 /// Media types that a call accepts.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -96,10 +110,14 @@ pub(super) async fn read_optional(
 pub(super) async fn of_replica(
     state: &RestState,
     received: PendingBody,
+    size: PeerBody,
 ) -> Result<(Bytes, GrowingPermit<'_>), RestError> {
-    let expected = expected(&received.headers, MAX_PEER_BODY_BYTES)?;
-    let mut permit = state.limits.of_replica(received.caller);
-    let bytes = collect(received.body, MAX_PEER_BODY_BYTES, expected, &mut permit).await?;
+    let (max_bytes, mut permit) = match size {
+        PeerBody::Message => (MAX_PEER_BODY_BYTES, state.limits.of_replica(received.caller)),
+        PeerBody::OfRequest => (MAX_RELAYED_BODY_BYTES, state.limits.relayed(received.caller)),
+    };
+    let expected = expected(&received.headers, max_bytes)?;
+    let bytes = collect(received.body, max_bytes, expected, &mut permit).await?;
     Ok((bytes, permit))
 }
 

@@ -21,6 +21,8 @@ const BODIES_KIB: usize = 64 * 1024;
 const VALUES_KIB: usize = 192 * 1024;
 /// Memory for bodies of other replicas, in KiB.
 const PEER_BODIES_KIB: usize = 16 * 1024;
+/// Memory for bodies of requests that other replicas relay, in KiB.
+const RELAYED_BODIES_KIB: usize = 64 * 1024;
 /// Size up to which a body is not counted, in KiB.
 const UNCOUNTED_KIB: usize = 16;
 /// One caller may use the memory divided by this.
@@ -37,6 +39,7 @@ pub(super) struct RequestLimits {
     bodies: MemoryPool,
     values: MemoryPool,
     of_replicas: MemoryPool,
+    relayed: MemoryPool,
     writes: Arc<Semaphore>,
 }
 
@@ -70,6 +73,7 @@ impl RequestLimits {
             bodies: MemoryPool::new(BODIES_KIB.max(kib(max_body_bytes))),
             values: MemoryPool::new(VALUES_KIB.max(kib(max_body_bytes))),
             of_replicas: MemoryPool::new(PEER_BODIES_KIB),
+            relayed: MemoryPool::new(RELAYED_BODIES_KIB),
             writes: Arc::new(Semaphore::new(MAX_CONCURRENT_WRITES)),
         }
     }
@@ -94,6 +98,11 @@ impl RequestLimits {
     /// Starts a permit for a body of another replica, which grows as the body arrives.
     pub(super) fn of_replica(&self, caller: Option<Caller>) -> GrowingPermit<'_> {
         self.of_replicas.growing(caller)
+    }
+
+    /// Starts a permit for a body of a request that another replica relays, which grows as the body arrives.
+    pub(super) fn relayed(&self, caller: Option<Caller>) -> GrowingPermit<'_> {
+        self.relayed.growing(caller)
     }
 
     /// Waits for a write slot.

@@ -18,10 +18,11 @@ use serde_json::{Value, json};
 
 use super::RestState;
 use super::agents::not_connected;
-use super::body::{self, PendingBody};
+use super::body::{self, PeerBody, PendingBody};
 use super::error::{self, RestError, no_route};
 use super::extract::{PathName, single_value};
 use super::followed_changes;
+use super::relayed_requests::{self, SignedFrames, has_request_body};
 use crate::peers::{
     AgentsOfReplica, DisconnectCall, Holders, HoldersQuestion, MAX_UIDS_PER_QUESTION, ReachAnswer,
     SignatureError,
@@ -31,7 +32,7 @@ use kubesvc_runtime::listen::http::CalledAt;
 
 /// Routes of the calls, behind the check of their signatures.
 pub(super) fn routes(state: &RestState) -> Router<RestState> {
-    Router::new()
+    relayed_requests::routes()
         .route("/internal/v1/agents", get(agents))
         .route("/internal/v1/agents/{id}/disconnect", post(disconnect))
         .route("/internal/v1/holders", post(holders))
@@ -44,15 +45,16 @@ pub(super) fn routes(state: &RestState) -> Router<RestState> {
 
 /// Middleware that admits each signed call once and signs its answer.
 async fn signed(State(state): State<RestState>, request: Request, next: Next) -> Result<Response, RestError> {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     let address = parts.extensions.get::<CalledAt>().map(|CalledAt(address)| *address);
     let unchecked =
         state.peers.check_headers(&parts.headers, address).await.map_err(|refusal| refuse(&refusal))?;
     let received = PendingBody::new(parts.headers.clone(), body, parts.extensions.get().copied());
-    let (body, _permit) = body::of_replica(&state, received).await?;
-    let path = parts.uri.path_and_query().map_or("", |path| path.as_str());
-    let admitted = state.peers.admit(unchecked, parts.method.as_str(), path, &body);
+    let size = if has_request_body(&parts.uri) { PeerBody::OfRequest } else { PeerBody::Message };
+    let (body, _permit) = body::of_replica(&state, received, size).await?;
+    let admitted = state.peers.admit(unchecked, &parts, &body);
     let answerable = admitted.map_err(|refusal| refuse(&refusal))?;
+    parts.extensions.insert(answerable.clone());
     // Shape errors here, because the signature covers the final body.
     let answer = error::shape(Request::from_parts(parts, Body::from(body)), next).await;
     let (mut parts, body) = answer.into_parts();
@@ -62,6 +64,10 @@ async fn signed(State(state): State<RestState>, request: Request, next: Next) ->
             Ok::<_, Infallible>(answerable.sign_line(u64::try_from(number).unwrap_or(u64::MAX), &line))
         });
         return Ok(Response::from_parts(parts, Body::from_stream(signed)));
+    }
+    if let Some(frames) = parts.extensions.remove::<SignedFrames>() {
+        parts.headers.extend(answerable.sign(parts.status, b"").map(|(name, value)| (Some(name), value)));
+        return Ok(Response::from_parts(parts, frames.into_body(&answerable)));
     }
     let body = to_bytes(body, usize::MAX).await.map_err(|problem| {
         RestError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the response ended early: {problem}"))

@@ -11,7 +11,14 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use super::*;
-use crate::connected_agents::AgentView;
+use crate::access::audit::AuditLog;
+use crate::connected_agents::{
+    AccountGrant, AccountResponse, AfterFailure, AgentView, AnsweringAgent, PreparedRequest, RecallFailure,
+    RequestError, SendFailure, UpgradedBytes,
+};
+use crate::leases::Replicas;
+use crate::operations::OperationPorts;
+use crate::operations::tests::fakes::{self, ScriptedAccess, ScriptedCluster};
 use crate::peers::PeerIdentity;
 use kubesvc_core::CachingEpoch;
 use kubesvc_core::cache::native::kind_name;
@@ -30,6 +37,7 @@ mod cache;
 mod credentials;
 mod fake_api;
 mod malformed;
+mod operations;
 mod routes;
 mod serving;
 
@@ -63,6 +71,54 @@ impl ConnectedAgents for NoAgents {
 
     fn disconnect(&self, agent_id: &AgentId) -> bool {
         agent_id == "a/1"
+    }
+}
+
+#[async_trait]
+impl ReplicaRequests for NoAgents {
+    fn grant(&self, _: &str) -> Result<AccountGrant, RequestError> {
+        Err(RequestError::NoAccount)
+    }
+
+    fn can_ask(&self, _: &str, _: &[AgentId]) -> Result<(), RequestError> {
+        Err(RequestError::NoAccount)
+    }
+
+    fn has_process(&self, _: &AnsweringAgent) -> bool {
+        false
+    }
+
+    async fn send_here(
+        &self,
+        _: &str,
+        _: &PreparedRequest,
+        _: &mut Option<UpgradedBytes>,
+        _: &[AgentId],
+    ) -> Result<AccountResponse, SendFailure> {
+        let (error, next) = (RequestError::NoAccount, AfterFailure::GiveUp);
+        Err(SendFailure { error, next, asked: Vec::new() })
+    }
+
+    async fn recall_here(
+        &self,
+        _: &str,
+        _: &AnsweringAgent,
+        _: tokio::time::Instant,
+        _: bool,
+    ) -> Result<AccountResponse, RecallFailure> {
+        Err(RecallFailure::NotHere)
+    }
+
+    fn forget_here(&self, _: &AnsweringAgent, _: &str) -> bool {
+        false
+    }
+
+    fn apply_settings_here(&self, _: &str) -> Option<kubesvc_core::wire::ops::ApplySettings> {
+        None
+    }
+
+    fn streams(&self) -> tokio::sync::watch::Receiver<u64> {
+        tokio::sync::watch::channel(0).1
     }
 }
 
@@ -156,6 +212,13 @@ impl kubesvc_store::TermStore for NoStore {
 impl kubesvc_store::OperationStore for NoStore {
     async fn write_operations(&self, _: &kubesvc_store::OperationChanges) -> Result<(), StoreError> {
         Ok(())
+    }
+
+    async fn claim_operation(
+        &self,
+        _: &kubesvc_store::OpenOperation,
+    ) -> Result<Option<kubesvc_store::OperationRecord>, StoreError> {
+        Ok(None)
     }
 
     async fn operation(&self, _: &str) -> Result<Option<kubesvc_store::OperationRecord>, StoreError> {
@@ -359,12 +422,29 @@ fn router_with(settings: RestSettings, missing: &[(&str, &str)]) -> Router {
 
 fn state_of(settings: RestSettings, missing: &[(&str, &str)], client: kube::Client) -> RestState {
     let missing = missing.iter().map(|(what, why)| ((*what).to_owned(), (*why).to_owned())).collect();
+    let accounts = Arc::new(AccountIndex::default());
+    let access = Arc::new(ScriptedAccess::default());
+    let operations = Operations::new(
+        fakes::settings(),
+        OperationPorts {
+            accounts: Arc::clone(&accounts),
+            requests: ScriptedCluster::new(|_, _| Ok((200, json!({})))),
+            access: Arc::<ScriptedAccess>::clone(&access),
+            store: Arc::new(NoStore),
+            replicas: Replicas::alone(&"replica".into()),
+            audit: AuditLog::to(io::sink()),
+        },
+    );
     RestState::new(
         settings,
         RestPorts {
             kube: KubeAccess::new(client, "test"),
-            accounts: Arc::new(AccountIndex::default()),
+            accounts,
             connected_agents: Arc::new(NoAgents),
+            access,
+            operations,
+            look_at_accounts: Arc::new(|| {}),
+            requests_here: Arc::new(NoAgents),
             peers: Arc::new(Peers::alone(identity())),
             store: Arc::new(NoStore),
             cache: Arc::new(NoStore),

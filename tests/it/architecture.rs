@@ -12,6 +12,7 @@ const LAYERS: &[&[&str]] = &[
     &["operator"],
     &["controller", "hub", "rest"],
     &["operations"],
+    &["request_routing"],
     &["access", "cache_changes", "connected_agents", "peers", "leases", "informers", "secrets"],
 ];
 

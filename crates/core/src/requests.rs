@@ -7,10 +7,12 @@
 //! | [`journal`] | the agent's record of writes, so that none is sent twice and each answer is kept |
 //! | [`target`] | path and query as the API server reads them: validity, class, namespace, kind |
 //! | [`access`] | what the agent's owner and the account's namespaces allow |
+//! | [`apply_settings`] | what an agent's owner says of applying |
 //! | [`wire`] | the two ends in the messages of `proto/ops.proto` |
 //! | [`headers`] | which headers are passed on |
 
 pub mod access;
+pub mod apply_settings;
 pub mod credit;
 pub mod headers;
 pub mod journal;

@@ -10,8 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::AgentStream;
 use super::counts::CountedRequest;
 use super::outcome::AttemptFailure;
-use super::sending::Repetition;
-use crate::connected_agents::{AccountResponse, AnsweringAgent, ByteStream, RequestError};
+use crate::connected_agents::{AccountResponse, ByteStream, Repetition, RequestError, UpgradedBytes};
 use kubesvc_core::requests::MAX_WRITE_ANSWER_BYTES;
 use kubesvc_core::requests::streams::Event;
 use kubesvc_core::requests::wire::HubEnd;
@@ -33,12 +32,9 @@ pub(super) fn response(
     stream: &AgentStream,
     answer: Answer,
     repetition: Repetition,
-    (upgraded, counted): (Option<ByteStream<std::io::Error>>, CountedRequest),
+    (upgraded, counted): (Option<UpgradedBytes>, Option<CountedRequest>),
 ) -> Result<AccountResponse, RequestError> {
-    let agent = AnsweringAgent {
-        agent_id: stream.session.agent.id.clone(),
-        boot_id: stream.session.agent.boot_id.clone(),
-    };
+    let agent = stream.agent();
     let (head, body): (_, ByteStream<RequestError>) = match answer {
         Answer::Whole(head, body) => {
             let body = body.map_err(RequestError::Cut);
@@ -73,7 +69,7 @@ pub(super) fn response(
 struct StreamedAnswer {
     exchange: Arc<Exchange<HubEnd>>,
     _pump: Option<AbortOnDropHandle<()>>,
-    _counted: CountedRequest,
+    _counted: Option<CountedRequest>,
 }
 
 /// The next part of a body. An answer that ends early ends with an error.

@@ -18,7 +18,8 @@ use kubesvc_core::requests::streams::Frame;
 use kubesvc_core::requests::wire;
 use kubesvc_core::wire::ops::refused::Reason;
 use kubesvc_core::wire::ops::{
-    Begin, Forget, Ping, Ready, Refused, RequestDown, RequestUp, Running, request_down, request_up,
+    ApplySettings, Begin, Forget, Ping, Ready, Refused, RequestDown, RequestUp, Running, request_down,
+    request_up,
 };
 use kubesvc_runtime::request_channel::RequestChannel;
 
@@ -35,8 +36,8 @@ const FRAME_SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs a stream from its first frame to its end.
 pub(super) async fn run(requests: Arc<Requests>, mut inbound: Streaming<RequestUp>, sink: Sink) {
-    let session = match requests.begin(&mut inbound).await {
-        Ok(Some(session)) => session,
+    let (session, apply) = match requests.begin(&mut inbound).await {
+        Ok(Some(begun)) => begun,
         Ok(None) => return,
         Err(refused) => {
             debug!(reason = refused.reason().as_str_name(), "stream of requests refused");
@@ -45,7 +46,7 @@ pub(super) async fn run(requests: Arc<Requests>, mut inbound: Streaming<RequestU
             return;
         }
     };
-    let stream = RegisteredStream::new(Arc::clone(&requests), session);
+    let stream = RegisteredStream::new(Arc::clone(&requests), session, apply);
     info!(agentId = stream.of_agent.session.agent.id.as_str(), "stream of requests opened");
     let last_frame = Mutex::new(Instant::now());
     let why = tokio::select! {
@@ -58,8 +59,11 @@ pub(super) async fn run(requests: Arc<Requests>, mut inbound: Streaming<RequestU
 }
 
 impl Requests {
-    /// Waits for the first frame. Returns the session that it names; `None` if the stream ended.
-    async fn begin(&self, inbound: &mut Streaming<RequestUp>) -> Result<Option<Arc<Session>>, Refused> {
+    /// Waits for the first frame. Returns the session that it names, and what it says of applying; `None` if the stream ended.
+    async fn begin(
+        &self,
+        inbound: &mut Streaming<RequestUp>,
+    ) -> Result<Option<(Arc<Session>, ApplySettings)>, Refused> {
         let refused = |reason: Reason, message: String| Refused {
             reason: reason.into(),
             message,
@@ -80,7 +84,8 @@ impl Requests {
             Ok(Some(Ok(_))) => return Err(malformed()),
         };
         let own = &self.context.settings.replica_id;
-        self.session_of(&begin).map(Some).ok_or_else(|| {
+        let apply = begin.apply.clone().unwrap_or_default();
+        self.session_of(&begin).map(|session| Some((session, apply))).ok_or_else(|| {
             let agent: String = begin.agent_id.chars().take(191).collect();
             let message = format!(
                 "agent {agent:?} has no session of this id and process at replica {own}; open the stream where the \
@@ -111,10 +116,11 @@ struct RegisteredStream {
 
 impl RegisteredStream {
     /// Registers the stream; one that the session has already is superseded.
-    fn new(requests: Arc<Requests>, session: Arc<Session>) -> Self {
+    fn new(requests: Arc<Requests>, session: Arc<Session>, apply: ApplySettings) -> Self {
         let credit = CreditBudget::new(MAX_CREDIT_OF_AGENT, Some(Arc::clone(&requests.credit)));
         let of_agent = Arc::new(AgentStream {
             channel: RequestChannel::new(credit),
+            apply,
             forgets: Mutex::default(),
             has_forgets: Notify::new(),
             superseded: Notify::new(),
@@ -130,7 +136,7 @@ impl RegisteredStream {
             former.superseded.notify_one();
             former.channel.lost();
         }
-        requests.changed.notify_waiters();
+        requests.changed.send_modify(|count| *count += 1);
         Self { requests, of_agent }
     }
 }
@@ -147,7 +153,7 @@ impl Drop for RegisteredStream {
         }
         of_agent.channel.lost();
         requests.metrics.dropped_frames.inc_by(of_agent.channel.dropped());
-        requests.changed.notify_waiters();
+        requests.changed.send_modify(|count| *count += 1);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Requests to accounts, from the port of the hub to a scripted agent.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _};
@@ -10,8 +11,12 @@ use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
-use crate::connected_agents::{AccountRequest, AccountResponse, RequestBytes, RequestClass, RequestError};
+use crate::connected_agents::{
+    AccountRequest, AccountRequests, AccountResponse, RequestBytes, RequestClass, RequestError,
+};
 use crate::hub::tests::support::*;
+use crate::peers::{PeerIdentity, Peers};
+use crate::request_routing::RequestRouter;
 use kubesvc_core::wire::common::Failure;
 use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::ops::refused::Reason;
@@ -130,10 +135,17 @@ impl RequestAgent {
     }
 }
 
+/// The port that callers use, at a replica that runs alone.
+fn port(hub: &TestHub) -> Arc<dyn AccountRequests> {
+    let address = "127.0.0.1:1".parse().expect("an address");
+    let identity = PeerIdentity { replica_id: "r-0".into(), address, host: String::new() };
+    Arc::new(RequestRouter::new(hub.hub.requests(), Arc::new(Peers::alone(identity))))
+}
+
 type Sent = JoinHandle<Result<AccountResponse, RequestError>>;
 
 fn send(hub: &TestHub, request: AccountRequest) -> Sent {
-    let port = hub.hub.account_requests();
+    let port = port(hub);
     tokio::spawn(async move { port.send("uid-one", request).await })
 }
 
@@ -325,7 +337,7 @@ async fn frames_beyond_the_credit_or_out_of_order_abort_their_request_alone() {
 #[tokio::test]
 async fn an_account_that_is_not_usable_or_has_no_agent_is_refused_with_the_reason() {
     let hub = hub().await;
-    let port = hub.hub.account_requests();
+    let port = port(&hub);
     assert!(matches!(port.send("nobody", read()).await, Err(RequestError::NoAccount)));
     assert!(matches!(port.send("uid-one", read()).await, Err(RequestError::NoAgent { .. })));
     // An agent that is too old for requests.

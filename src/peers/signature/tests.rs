@@ -3,7 +3,8 @@
 use super::*;
 
 const NOW: i64 = 1_763_740_800_000;
-const GET: SignedCall<'_> = SignedCall { method: "GET", path: "/internal/v1/agents?x=1", body: b"" };
+const GET: SignedCall<'_> =
+    SignedCall { method: "GET", path: "/internal/v1/agents?x=1", body: b"", relayed_for: None };
 
 fn key(byte: u8) -> SigningKey {
     SigningKey::new(vec![byte; 32]).expect("long enough")
@@ -92,6 +93,7 @@ fn nothing_of_a_call_can_be_changed() {
         SignedCall { path: "/internal/v1/agents", ..GET },
         SignedCall { path: "/internal/v1/agents?x=1\n", ..GET },
         SignedCall { body: b" ", ..GET },
+        SignedCall { relayed_for: Some(b""), ..GET },
     ] {
         assert_eq!(outcome(&good, "b", NOW, &key(1), call), Err(SignatureError::Wrong), "{call:?}");
     }

@@ -161,8 +161,9 @@ async fn body_limit_of_callers_does_not_apply_to_replicas() {
     let question = json!({ "uids": uids }).to_string();
     let length = question.len();
     let received = |body: String| PendingBody::new(HeaderMap::new(), Body::from(body), None);
-    let (read, _room) = body::of_replica(&state, received(question)).await.expect("it is taken");
+    let (read, _room) =
+        body::of_replica(&state, received(question), body::PeerBody::Message).await.expect("it is taken");
     assert_eq!(read.len(), length);
-    let read = body::of_replica(&state, received("x".repeat(MIB))).await;
+    let read = body::of_replica(&state, received("x".repeat(MIB)), body::PeerBody::Message).await;
     assert_eq!(read.map(drop).expect_err("it is too large").status.as_u16(), 413);
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -14,7 +14,6 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -24,6 +23,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 use tracing::{debug, warn};
 
@@ -96,6 +96,13 @@ pub struct HttpServer {
     log_limit: LogRateLimit,
 }
 
+/// Connections that end once their request is answered, when the server stops. Upgraded ones are not waited for.
+#[derive(Default)]
+struct Graceful {
+    stop: CancellationToken,
+    connections: TaskTracker,
+}
+
 /// The slots that a connection holds while it is open.
 struct ConnectionSlot {
     _slot: OwnedSemaphorePermit,
@@ -121,7 +128,7 @@ impl HttpServer {
     /// Serves until `stop` is cancelled, then stops accepting connections and waits up to `grace` for running
     /// requests.
     pub async fn serve(self, listener: TcpListener, router: Router, stop: CancellationToken) {
-        let graceful = GracefulShutdown::new();
+        let graceful = Graceful::default();
         while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
             match accepted {
                 Ok((stream, peer)) => {
@@ -138,7 +145,9 @@ impl HttpServer {
             }
         }
         drop(listener);
-        if tokio::time::timeout(self.limits.grace, graceful.shutdown()).await.is_err() {
+        graceful.stop.cancel();
+        graceful.connections.close();
+        if tokio::time::timeout(self.limits.grace, graceful.connections.wait()).await.is_err() {
             let seconds = self.limits.grace.as_secs();
             warn!(listener = self.name, "aborted requests that were still running after {seconds} s");
         }
@@ -176,7 +185,7 @@ impl HttpServer {
         peer: SocketAddr,
         router: Router,
         slot: ConnectionSlot,
-        graceful: &GracefulShutdown,
+        graceful: &Graceful,
     ) {
         let deadlines =
             ConnectionDeadlines { head: self.limits.head_timeout, idle: self.limits.idle_timeout };
@@ -195,14 +204,25 @@ impl HttpServer {
                 response.map(|response| response.map(|body| TrackedBody { body, phase }))
             }
         });
-        let stream = MonitoredStream { stream, phase: Arc::clone(&phase), write_deadline: None };
+        let stream =
+            MonitoredStream { stream, phase: Arc::clone(&phase), write_deadline: None, _slot: Some(slot) };
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(self.limits.head_bytes);
-        let connection = graceful.watch(builder.serve_connection(TokioIo::new(stream), service));
+        let connection = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
+        let (stop, open) = (graceful.stop.clone(), graceful.connections.token());
         let (metrics, name) = (self.metrics.clone(), self.name);
         let serving = spawn_named("HTTP connection", async move {
+            let _open = open;
+            let mut connection = pin!(connection);
+            let serving = async {
+                tokio::select! {
+                    ended = connection.as_mut() => return ended,
+                    () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
+                }
+                connection.await
+            };
             tokio::select! {
-                ended = connection => {
+                ended = serving => {
                     if let Err(error) = ended {
                         debug!(%error, listener = name, "a connection ended with an error");
                     }
@@ -213,7 +233,6 @@ impl HttpServer {
                     Overdue::Displaced => "displaced",
                 }),
             }
-            drop(slot);
         });
         drop(serving.detach());
     }
@@ -227,6 +246,8 @@ struct MonitoredStream<S> {
     phase: Arc<ConnectionPhase>,
     /// The deadline, while a write is pending.
     write_deadline: Option<Pin<Box<Sleep>>>,
+    /// Held as long as the connection is open, also after an upgrade.
+    _slot: Option<ConnectionSlot>,
 }
 
 impl<S> MonitoredStream<S> {

@@ -176,7 +176,7 @@ async fn a_slow_reader_is_served_and_one_that_stops_is_cut_off() {
     let caller = Caller::of([192, 0, 2, 1].into());
     let phase = Arc::new(ConnectionPhase::new(Arc::default(), caller, deadlines));
     let (near, mut far) = duplex(16);
-    let mut near = MonitoredStream { stream: near, phase, write_deadline: None };
+    let mut near = MonitoredStream { stream: near, phase, write_deadline: None, _slot: None };
     let reading = tokio::spawn(async move {
         let mut one = [0; 1];
         for _ in 0..8 {

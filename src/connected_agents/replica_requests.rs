@@ -1,0 +1,253 @@
+//! The port by which requests are made to the agents of this replica alone. The hub implements it;
+//! [`request_routing`](crate::request_routing) goes on at other replicas where it cannot.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use futures::StreamExt as _;
+use http::{HeaderMap, Method};
+use prost::bytes::{Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+
+use super::account_requests::{
+    AccountRequest, AccountResponse, AnsweringAgent, AskedObserver, ByteStream, RequestBytes, RequestClass,
+    RequestError,
+};
+use kubesvc_core::requests::MAX_REQUEST_BODY_BYTES;
+use kubesvc_core::wire::ops::ApplySettings;
+use kubesvc_core::{AgentId, GrantEpoch};
+
+/// Number of agents that a request is opened at, whichever replicas they are at.
+pub const MAX_ASKED_AGENTS: usize = 2;
+
+/// A request whose body is read, so that it can be made to more than one agent.
+#[derive(Clone)]
+pub struct PreparedRequest {
+    /// ULID.
+    pub request_id: String,
+    /// Method.
+    pub method: Method,
+    /// Path and query.
+    pub target: String,
+    /// Headers.
+    pub headers: HeaderMap,
+    /// The whole body; empty for an upgrade.
+    pub body: Bytes,
+    /// Whether the connection is to be upgraded.
+    pub upgrade: bool,
+    /// What it does.
+    pub class: RequestClass,
+    /// Whether the agent may send it again as its settings say.
+    pub repeatable: bool,
+    /// When its caller waits no more for the head of the answer, of a write for all of it.
+    pub deadline: Instant,
+    /// Name of the user who asks.
+    pub principal: String,
+    /// Told which agent is asked.
+    pub on_asked: Option<AskedObserver>,
+    /// Whether the agent keeps the answer of a write until [`forget_here`](ReplicaRequests::forget_here), because it is
+    /// on its way to another replica.
+    pub keep_answer: bool,
+}
+
+impl fmt::Debug for PreparedRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PreparedRequest").field("request_id", &self.request_id).finish_non_exhaustive()
+    }
+}
+
+/// Whether a request that may have been executed is asked for again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repetition {
+    /// Another agent may be asked.
+    Any,
+    /// Its answer is recalled.
+    Recalled,
+    /// It is asked for once.
+    Once,
+}
+
+/// What the caller of an upgraded request sends.
+pub type UpgradedBytes = ByteStream<std::io::Error>;
+
+impl PreparedRequest {
+    /// Reads the body of a request. What the caller of an upgraded one sends comes apart.
+    ///
+    /// # Errors
+    /// The body is too large, or cannot be read in time.
+    pub async fn read(request: AccountRequest) -> Result<(Self, Option<UpgradedBytes>), RequestError> {
+        let deadline = Instant::now() + request.head_within;
+        let (body, upgraded) = match request.body {
+            RequestBytes::Whole(bytes) if bytes.len() > MAX_REQUEST_BODY_BYTES => return Err(too_large()),
+            RequestBytes::Whole(bytes) => (bytes, None),
+            RequestBytes::Stream(parts) if request.upgrade => (Bytes::new(), Some(parts)),
+            RequestBytes::Stream(parts) => {
+                let read = timeout_at(deadline, read_body(parts)).await;
+                (
+                    read.unwrap_or_else(|_| Err(invalid("the body did not end in time".to_owned(), false)))?,
+                    None,
+                )
+            }
+        };
+        let prepared = Self {
+            request_id: request.request_id,
+            method: request.method,
+            target: request.target,
+            headers: request.headers,
+            body,
+            upgrade: request.upgrade,
+            class: request.class,
+            repeatable: request.repeatable,
+            deadline,
+            principal: request.principal,
+            on_asked: request.on_asked,
+            keep_answer: false,
+        };
+        Ok((prepared, upgraded))
+    }
+
+    /// Whether it is asked for again when it may have been executed.
+    pub fn repetition(&self) -> Repetition {
+        let is_get = matches!(self.method, Method::GET | Method::HEAD | Method::OPTIONS);
+        match self.class {
+            _ if self.upgrade => Repetition::Once,
+            RequestClass::Read => Repetition::Any,
+            RequestClass::Write => Repetition::Recalled,
+            RequestClass::Connect if is_get => Repetition::Once,
+            RequestClass::Connect => Repetition::Recalled,
+        }
+    }
+
+    /// Tells the observer that an agent is about to be asked.
+    pub fn asked(&self, agent: &AnsweringAgent) {
+        if let Some(observer) = &self.on_asked {
+            observer(agent);
+        }
+    }
+}
+
+async fn read_body(mut parts: ByteStream<std::io::Error>) -> Result<Bytes, RequestError> {
+    let mut body = BytesMut::new();
+    while let Some(part) = parts.next().await {
+        let part = part.map_err(|error| invalid(format!("the body cannot be read: {error}"), false))?;
+        if body.len() + part.len() > MAX_REQUEST_BODY_BYTES {
+            return Err(too_large());
+        }
+        body.extend_from_slice(&part);
+    }
+    Ok(body.freeze())
+}
+
+fn invalid(message: String, is_too_large: bool) -> RequestError {
+    RequestError::Invalid { message, is_too_large }
+}
+
+fn too_large() -> RequestError {
+    invalid(format!("the body has more than {MAX_REQUEST_BODY_BYTES} bytes"), true)
+}
+
+/// What an account's grant says of requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccountGrant {
+    /// Name of the account.
+    pub name: String,
+    /// Zone that has the grant.
+    pub zone: String,
+    /// Epoch of the grant.
+    pub epoch: GrantEpoch,
+    /// Agents that hold the account, as far as its status names them.
+    pub holders: Vec<AgentId>,
+}
+
+/// Why the agents of this replica gave no answer, and what may follow.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SendFailure {
+    /// The answer, if nothing follows.
+    pub error: RequestError,
+    /// What may follow.
+    pub next: AfterFailure,
+    /// Agents of this replica that were asked.
+    pub asked: Vec<AgentId>,
+}
+
+/// What may follow a failure.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum AfterFailure {
+    /// Another agent may be asked, if not [`MAX_ASKED_AGENTS`] were.
+    AskAnother,
+    /// The answer of the write can be recalled from this process, wherever it connects.
+    Recall(AnsweringAgent),
+    /// Nothing.
+    GiveUp,
+}
+
+/// Why a write's answer was not recalled here.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum RecallFailure {
+    /// The process is not connected here, or its stream was lost again.
+    NotHere,
+    /// Certainly nothing was executed: the process never had the request, or never sent it.
+    NotSent(RequestError),
+    /// This is the answer.
+    Settled(RequestError),
+    /// The write still ran when the time was over.
+    TimedOut,
+}
+
+/// Makes requests to the agents of this replica.
+#[async_trait]
+pub trait ReplicaRequests: Send + Sync {
+    /// The grant of an account that takes requests.
+    ///
+    /// # Errors
+    /// There is no such account, or it takes no requests in its state.
+    fn grant(&self, account_uid: &str) -> Result<AccountGrant, RequestError>;
+
+    /// Checks whether an agent of this replica can be asked, apart from those that were.
+    ///
+    /// # Errors
+    /// Why none can.
+    fn can_ask(&self, account_uid: &str, asked: &[AgentId]) -> Result<(), RequestError>;
+
+    /// Whether a process of an agent takes requests here.
+    fn has_process(&self, agent: &AnsweringAgent) -> bool;
+
+    /// Makes a request to an agent of this replica, and to another one if certainly nothing was executed. What the
+    /// caller of an upgraded request sends is taken when the request was accepted. Dropping the future cancels a read.
+    ///
+    /// # Errors
+    /// Why there is no answer, and what may follow.
+    async fn send_here(
+        &self,
+        account_uid: &str,
+        request: &PreparedRequest,
+        upgraded: &mut Option<UpgradedBytes>,
+        asked: &[AgentId],
+    ) -> Result<AccountResponse, SendFailure>;
+
+    /// Asks a process of an agent for the answer of a write. Waits for a write that runs.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    async fn recall_here(
+        &self,
+        request_id: &str,
+        agent: &AnsweringAgent,
+        deadline: Instant,
+        keep_answer: bool,
+    ) -> Result<AccountResponse, RecallFailure>;
+
+    /// Lets an agent forget the answer of a write, which the caller has. Returns whether the process is connected here.
+    fn forget_here(&self, agent: &AnsweringAgent, request_id: &str) -> bool;
+
+    /// What the owner of the agent that would be asked says of applying; `None`: no agent of this replica can be asked.
+    fn apply_settings_here(&self, account_uid: &str) -> Option<ApplySettings>;
+
+    /// Changes when an agent's stream of requests begins or ends here.
+    fn streams(&self) -> watch::Receiver<u64>;
+}

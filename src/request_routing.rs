@@ -1,0 +1,225 @@
+//! Requests to accounts' API servers, by the agents of all replicas: the one port that REST's operations and the gateway
+//! ask.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `relaying` | a request made by the agents of another replica, at the replica that asks |
+//! | [`received`] | the same at the replica that has the agent |
+//! | `recalling` | the answer of a write, asked for again wherever its agent is by then |
+//! | `forgetting` | which answers callers have, so that agents keep them no longer |
+//! | `messages` | what replicas say to one another about requests; pure |
+//! | `metrics` | `kubesvc_relayed_requests_*` |
+//!
+//! An agent of this replica is asked first. Without one the request goes, once, to the replicas whose agents are of the
+//! account's zone. At most [`MAX_ASKED_AGENTS`] agents are asked, a further one only if the first has certainly executed
+//! nothing. A write whose connection was lost, to the agent or to the replica between, is recalled until its deadline.
+
+mod forgetting;
+mod messages;
+mod metrics;
+mod recalling;
+pub mod received;
+mod relaying;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use moka::sync::Cache;
+use prometheus_client::registry::Registry;
+use tokio::time::Instant;
+
+use crate::connected_agents::{
+    AccountRequest, AccountRequests, AccountResponse, AfterFailure, AnsweringAgent, DEFAULT_HEAD_TIMEOUT,
+    MAX_ASKED_AGENTS, PreparedRequest, Repetition, ReplicaRequests, RequestError, SendFailure, UpgradedBytes,
+};
+use crate::peers::{Peers, Replica};
+use forgetting::Forgets;
+use kubesvc_core::operations::ApplySettings;
+use kubesvc_core::requests::apply_settings::apply_settings;
+use kubesvc_core::{AgentId, BootId};
+use kubesvc_runtime::background_tasks::BackgroundTasks;
+use messages::{ApplySettingsAnswer, apply_settings_path};
+use metrics::RelayMetrics;
+use recalling::{RecallEnd, Suspects};
+
+/// Time for which another replica's answer about an agent's settings is remembered.
+const APPLY_SETTINGS_TIME: Duration = Duration::from_secs(30);
+/// Maximum number of accounts of which it is remembered.
+const MAX_APPLY_SETTINGS: u64 = 10_000;
+
+/// Sends requests by the agents of all replicas.
+pub struct RequestRouter {
+    here: Arc<dyn ReplicaRequests>,
+    peers: Arc<Peers>,
+    forgets: Arc<Forgets>,
+    apply_settings: Cache<String, ApplySettings>,
+    metrics: RelayMetrics,
+}
+
+/// Why an attempt at a replica gave no answer.
+enum Attempted {
+    /// The agents, or the replica, said so.
+    Failed(SendFailure),
+    /// The connection to the replica was lost while it had the write.
+    Lost(Suspects),
+}
+
+impl RequestRouter {
+    /// A router over the agents of this replica, and of the others.
+    pub fn new(here: Arc<dyn ReplicaRequests>, peers: Arc<Peers>) -> Self {
+        Self {
+            here,
+            forgets: Arc::new(Forgets::new(Arc::clone(&peers))),
+            peers,
+            apply_settings: Cache::builder()
+                .max_capacity(MAX_APPLY_SETTINGS)
+                .time_to_live(APPLY_SETTINGS_TIME)
+                .build(),
+            metrics: RelayMetrics::default(),
+        }
+    }
+
+    /// Starts what runs in the background.
+    pub fn start(&self, background: &BackgroundTasks) {
+        forgetting::start(background, &self.forgets);
+    }
+
+    /// Adds the metrics to a registry.
+    pub fn register(&self, registry: &mut Registry) {
+        self.metrics.register(registry);
+    }
+
+    /// Asks agents of this replica, and of others as long as certainly nothing was executed.
+    async fn route(
+        &self,
+        uid: &str,
+        request: &PreparedRequest,
+        mut upgraded: Option<UpgradedBytes>,
+    ) -> Result<AccountResponse, RequestError> {
+        let grant = self.here.grant(uid)?;
+        let mut asked: Vec<AgentId> = Vec::new();
+        let sent = self.here.send_here(uid, request, &mut upgraded, &asked).await.map_err(Attempted::Failed);
+        let mut error = match self.settle(request, &mut asked, sent).await? {
+            Ok(response) => return Ok(response),
+            Err(error) => error,
+        };
+        for replica in self.peers.replicas_of_zone(&grant.zone, &grant.holders) {
+            if asked.len() >= MAX_ASKED_AGENTS || Instant::now() >= request.deadline {
+                break;
+            }
+            let sent = self.relay(&replica, (uid, &grant), request, &mut upgraded, &asked).await;
+            match self.settle(request, &mut asked, sent).await? {
+                Ok(response) => return Ok(response),
+                Err(other) if says_more(&other, &error) => error = other,
+                Err(_) => {}
+            }
+        }
+        Err(error)
+    }
+
+    /// What follows an attempt: the answer, or the reason for which another agent may be asked.
+    async fn settle(
+        &self,
+        request: &PreparedRequest,
+        asked: &mut Vec<AgentId>,
+        sent: Result<AccountResponse, Attempted>,
+    ) -> Result<Result<AccountResponse, RequestError>, RequestError> {
+        let suspects = match sent {
+            Ok(response) => return Ok(Ok(response)),
+            Err(Attempted::Failed(failure)) => {
+                asked.extend(failure.asked);
+                match failure.next {
+                    AfterFailure::AskAnother => return Ok(Err(failure.error)),
+                    AfterFailure::GiveUp => return Err(failure.error),
+                    AfterFailure::Recall(agent) => Suspects::certain(agent),
+                }
+            }
+            Err(Attempted::Lost(suspects)) => suspects,
+        };
+        self.metrics.recalls.inc();
+        match self.recall_until(&request.request_id, suspects, request.deadline).await {
+            Ok(response) => Ok(Ok(response)),
+            Err(RecallEnd::NotSent(error)) => Ok(Err(error)),
+            Err(RecallEnd::Settled(error)) => Err(error),
+            Err(RecallEnd::TimedOut) => Err(RequestError::Unknown(
+                "the connection to the agent was lost, and the answer was not found out in time".to_owned(),
+            )),
+        }
+    }
+
+    async fn relay(
+        &self,
+        replica: &Replica,
+        account: relaying::RelayedAccount<'_>,
+        request: &PreparedRequest,
+        upgraded: &mut Option<UpgradedBytes>,
+        asked: &[AgentId],
+    ) -> Result<AccountResponse, Attempted> {
+        let response = self.relay_to(replica, account, request, upgraded, asked).await?;
+        self.metrics.answered.inc();
+        if request.repetition() == Repetition::Recalled {
+            self.forgets.add(&replica.id, &response.agent, &request.request_id);
+        }
+        Ok(response)
+    }
+}
+
+/// Whether an error tells a caller more than another one does.
+fn says_more(error: &RequestError, than: &RequestError) -> bool {
+    let rank = |error: &RequestError| match error {
+        RequestError::NoAccount | RequestError::NotUsable { .. } => 0,
+        RequestError::NoAgent { is_expected, .. } => 1 + u8::from(*is_expected),
+        _ => 3,
+    };
+    rank(error) > rank(than)
+}
+
+#[async_trait]
+impl AccountRequests for RequestRouter {
+    async fn send(
+        &self,
+        account_uid: &str,
+        request: AccountRequest,
+    ) -> Result<AccountResponse, RequestError> {
+        let (request, upgraded) = PreparedRequest::read(request).await?;
+        self.route(account_uid, &request, upgraded).await
+    }
+
+    async fn recall(
+        &self,
+        _account_uid: &str,
+        request_id: &str,
+        agent_id: &AgentId,
+        boot_id: &BootId,
+    ) -> Result<AccountResponse, RequestError> {
+        let agent = AnsweringAgent { agent_id: agent_id.clone(), boot_id: boot_id.clone() };
+        let deadline = Instant::now() + DEFAULT_HEAD_TIMEOUT;
+        self.recall_until(request_id, Suspects::certain(agent), deadline).await.map_err(|end| match end {
+            RecallEnd::NotSent(error) | RecallEnd::Settled(error) => error,
+            RecallEnd::TimedOut => RequestError::NoAnswer {
+                message: "the agent's process was not found, or has no answer yet; ask again".to_owned(),
+                is_timeout: true,
+            },
+        })
+    }
+
+    async fn apply_settings(&self, account_uid: &str) -> Option<ApplySettings> {
+        if let Some(settings) = self.here.apply_settings_here(account_uid) {
+            return Some(apply_settings(&settings));
+        }
+        if let Some(settings) = self.apply_settings.get(account_uid) {
+            return Some(settings);
+        }
+        let grant = self.here.grant(account_uid).ok()?;
+        for replica in self.peers.replicas_of_zone(&grant.zone, &grant.holders) {
+            let path = apply_settings_path(account_uid);
+            let Ok(answer) = self.peers.ask::<ApplySettingsAnswer>(&replica, &path).await else { continue };
+            let Some(settings) = answer.read() else { continue };
+            let settings = apply_settings(&settings);
+            self.apply_settings.insert(account_uid.to_owned(), settings.clone());
+            return Some(settings);
+        }
+        None
+    }
+}

@@ -1,0 +1,176 @@
+//! The answer of a write, asked for again wherever the process of its agent is by then.
+
+use std::time::Duration;
+
+use futures::{StreamExt as _, stream};
+use http::StatusCode;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::RequestRouter;
+use super::messages::{RelayFrame, recall_path};
+use super::relaying::whole;
+use crate::connected_agents::{AccountResponse, AnsweringAgent, RecallFailure, RequestError};
+use crate::peers::{PeerFrames, RelayedCall, Replica};
+use kubesvc_core::wire::ops::Head;
+use kubesvc_core::{AgentId, ReplicaId};
+use kubesvc_runtime::request_channel::header_map;
+
+/// Interval between two rounds of questions to the other replicas.
+const ROUND_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The processes that may have been given a write.
+#[derive(Clone, Debug)]
+pub(super) struct Suspects {
+    processes: Vec<AnsweringAgent>,
+    /// Whether it is certain that it was the only one.
+    is_certain: bool,
+}
+
+impl Suspects {
+    /// The process that was given it.
+    pub(super) fn certain(agent: AnsweringAgent) -> Self {
+        Self { processes: vec![agent], is_certain: true }
+    }
+
+    /// The agent that was asked, if it is certain.
+    pub(super) fn named(&self) -> Vec<AgentId> {
+        let named = self.processes.iter().filter(|_| self.is_certain);
+        named.map(|process| process.agent_id.clone()).collect()
+    }
+}
+
+/// How a recall ended without an answer.
+pub(super) enum RecallEnd {
+    /// Certainly nothing was executed.
+    NotSent(RequestError),
+    /// This is the answer.
+    Settled(RequestError),
+    /// The time is over.
+    TimedOut,
+}
+
+impl RequestRouter {
+    /// The processes that a replica may give a request of a zone to.
+    pub(super) fn suspects(&self, zone: &str, replica_id: &ReplicaId) -> Suspects {
+        let of_zone = self.peers.processes_of_zone(zone);
+        // If Endpoints name no pods, the objects match no replica: each is suspected.
+        let is_named = of_zone.iter().any(|process| process.replica_id == *replica_id);
+        let there = of_zone.into_iter().filter(|process| !is_named || process.replica_id == *replica_id);
+        let processes = there.map(|one| AnsweringAgent { agent_id: one.agent_id, boot_id: one.boot_id });
+        Suspects { processes: processes.collect(), is_certain: false }
+    }
+
+    /// Asks for the answer of a write, at each replica in turn, until the deadline.
+    pub(super) async fn recall_until(
+        &self,
+        request_id: &str,
+        mut suspects: Suspects,
+        deadline: Instant,
+    ) -> Result<AccountResponse, RecallEnd> {
+        let mut streams = self.here.streams();
+        loop {
+            // From here on, no stream is missed.
+            streams.borrow_and_update();
+            for process in suspects.processes.clone() {
+                match self.recall_once(request_id, &process, deadline).await {
+                    Ok(response) => return Ok(response),
+                    Err(RecallFailure::NotHere) => {}
+                    Err(RecallFailure::NotSent(error)) if suspects.is_certain => {
+                        return Err(RecallEnd::NotSent(error));
+                    }
+                    Err(RecallFailure::Settled(error)) if suspects.is_certain => {
+                        return Err(RecallEnd::Settled(error));
+                    }
+                    Err(RecallFailure::NotSent(_) | RecallFailure::Settled(_)) => {
+                        suspects.processes.retain(|one| *one != process);
+                    }
+                    Err(RecallFailure::TimedOut) => return Err(RecallEnd::TimedOut),
+                }
+            }
+            if suspects.processes.is_empty() {
+                let why = "the replica between was lost, and no agent that it may have asked has the request";
+                return Err(RecallEnd::Settled(RequestError::Unknown(why.to_owned())));
+            }
+            let waiting = async {
+                tokio::select! {
+                    _ = streams.changed() => {}
+                    () = sleep(ROUND_INTERVAL) => {}
+                }
+            };
+            if timeout_at(deadline, waiting).await.is_err() {
+                return Err(RecallEnd::TimedOut);
+            }
+        }
+    }
+
+    /// Asks a process at the replica that has its session.
+    async fn recall_once(
+        &self,
+        request_id: &str,
+        process: &AnsweringAgent,
+        deadline: Instant,
+    ) -> Result<AccountResponse, RecallFailure> {
+        match self.here.recall_here(request_id, process, deadline, false).await {
+            Err(RecallFailure::NotHere) => {}
+            settled => return settled,
+        }
+        for replica in self.peers.replicas_for_agent(&process.agent_id) {
+            match self.recall_at(&replica, request_id, process, deadline).await {
+                Err(RecallFailure::NotHere) => {}
+                Ok(response) => {
+                    self.forgets.add(&replica.id, process, request_id);
+                    return Ok(response);
+                }
+                settled => return settled,
+            }
+        }
+        Err(RecallFailure::NotHere)
+    }
+
+    /// Asks another replica. What it cannot say counts as "not here".
+    async fn recall_at(
+        &self,
+        replica: &Replica,
+        request_id: &str,
+        process: &AnsweringAgent,
+        deadline: Instant,
+    ) -> Result<AccountResponse, RecallFailure> {
+        let call = RelayedCall {
+            method: http::Method::GET,
+            path: recall_path(request_id, process, deadline.saturating_duration_since(Instant::now())),
+            relayed_for: None,
+            body: prost::bytes::Bytes::new(),
+            upgrade: false,
+            deadline,
+        };
+        let answer = self.peers.relay_request(replica, &call).await.map_err(|_| RecallFailure::NotHere)?;
+        let mut frames = answer.frames;
+        let reading = timeout_at(deadline, read_recalled(&mut frames, process));
+        reading.await.unwrap_or(Err(RecallFailure::TimedOut))
+    }
+}
+
+/// Reads the frames of a recall.
+async fn read_recalled(
+    frames: &mut PeerFrames,
+    process: &AnsweringAgent,
+) -> Result<AccountResponse, RecallFailure> {
+    let head = loop {
+        let frame = frames.next().await.ok().flatten().ok_or(RecallFailure::NotHere)?;
+        match RelayFrame::decode(frame) {
+            Some(RelayFrame::KeepAlive | RelayFrame::Asked(_)) => {}
+            Some(RelayFrame::Head(head)) => break head,
+            Some(RelayFrame::NotRecalled(failure)) => return Err(failure),
+            _ => return Err(RecallFailure::NotHere),
+        }
+    };
+    let body = whole(frames).await.map_err(|_| RecallFailure::NotHere)?;
+    let (status, headers) = read_status(head).ok_or(RecallFailure::NotHere)?;
+    let body = stream::once(std::future::ready(body)).boxed();
+    Ok(AccountResponse { status, headers, body, agent: process.clone() })
+}
+
+fn read_status(head: Head) -> Option<(StatusCode, http::HeaderMap)> {
+    let status = StatusCode::from_u16(u16::try_from(head.status).ok()?).ok()?;
+    Some((status, header_map(head.headers)?))
+}

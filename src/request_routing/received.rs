@@ -1,0 +1,238 @@
+//! Requests that other replicas relay, at the replica that has the agent. They are never relayed again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::BoxStream;
+use futures::{StreamExt as _, stream};
+use prost::bytes::Bytes;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument as _;
+
+pub use super::messages::{ApplySettingsAnswer, ForgetCall, RelayedCallError, RelayedFor};
+use super::messages::{RelayFrame, read_relayed_body};
+use super::relaying::data_frames;
+use crate::connected_agents::{
+    AccountResponse, AfterFailure, AnsweringAgent, MAX_ASKED_AGENTS, PreparedRequest, ReplicaRequests,
+    RequestError, SendFailure, UpgradedBytes,
+};
+use crate::peers::{KEEP_ALIVE_INTERVAL, PeerFrames};
+use kubesvc_core::AgentId;
+use kubesvc_core::wire::ops::Head;
+use kubesvc_runtime::request_channel::wire_headers;
+use kubesvc_runtime::shutdown::spawn_named;
+
+/// Number of frames that wait to be written.
+const MAX_WAITING_FRAMES: usize = 4;
+/// Maximum time that another replica may wait for an answer.
+const MAX_WAIT: Duration = Duration::from_secs(660);
+
+/// A request that another replica relays.
+#[derive(Debug)]
+pub struct ReceivedRequest {
+    account_uid: String,
+    request: PreparedRequest,
+    asked: Vec<AgentId>,
+}
+
+/// Reads a relayed request. `None`: no agent of this replica can be asked.
+///
+/// # Errors
+/// The call is malformed.
+pub fn read(
+    here: &dyn ReplicaRequests,
+    account_uid: &str,
+    relayed_for: &str,
+    body: Bytes,
+) -> Result<Option<ReceivedRequest>, RelayedCallError> {
+    let relayed_for = RelayedFor::read(relayed_for)?;
+    let class = relayed_for.class().ok_or_else(RelayedCallError::class)?;
+    let relayed = read_relayed_body(body)?;
+    // A replica that lags behind would ask agents of the former zone.
+    let is_behind = here.grant(account_uid).map_or(true, |grant| grant.epoch < relayed_for.epoch());
+    let is_nothing_here = here.can_ask(account_uid, &relayed_for.asked).is_err_and(|error| {
+        matches!(
+            error,
+            RequestError::NoAccount | RequestError::NotUsable { .. } | RequestError::NoAgent { .. }
+        )
+    });
+    if is_behind || is_nothing_here {
+        return Ok(None);
+    }
+    let request = PreparedRequest {
+        request_id: relayed_for.request_id,
+        method: relayed.method,
+        target: relayed.target,
+        headers: relayed.headers,
+        body: relayed.body,
+        upgrade: relayed.upgrade,
+        class,
+        repeatable: relayed.repeatable,
+        deadline: Instant::now() + Duration::from_millis(relayed_for.deadline_ms).min(MAX_WAIT),
+        principal: relayed_for.principal,
+        on_asked: None,
+        keep_answer: true,
+    };
+    Ok(Some(ReceivedRequest { account_uid: account_uid.to_owned(), request, asked: relayed_for.asked }))
+}
+
+impl ReceivedRequest {
+    /// Whether both sides send frames.
+    pub fn is_upgrade(&self) -> bool {
+        self.request.upgrade
+    }
+
+    /// Makes the request. Returns the frames of its answer, to be signed. Dropping them cancels it.
+    pub fn frames(
+        self,
+        here: Arc<dyn ReplicaRequests>,
+        caller: Option<PeerFrames>,
+    ) -> BoxStream<'static, Bytes> {
+        let span = tracing::info_span!("relayed request", requestId = self.request.request_id);
+        let (frames, waiting) = mpsc::channel(MAX_WAITING_FRAMES);
+        let answering = async move {
+            // An error: the other replica reads no more.
+            let _ = answer(here, self, caller, &frames).await;
+        };
+        boxed(waiting, spawn_named("relayed request", answering.instrument(span)))
+    }
+}
+
+/// Asks a process of an agent for the answer of a write. Returns the frames of its answer; `None`: the process is not
+/// connected here.
+pub fn recall(
+    here: Arc<dyn ReplicaRequests>,
+    request_id: String,
+    agent: AnsweringAgent,
+    within: Duration,
+) -> Option<BoxStream<'static, Bytes>> {
+    if !here.has_process(&agent) {
+        return None;
+    }
+    let (frames, waiting) = mpsc::channel(MAX_WAITING_FRAMES);
+    let recalling = async move {
+        let deadline = Instant::now() + within.min(MAX_WAIT);
+        let recalled = here.recall_here(&request_id, &agent, deadline, true);
+        let recalled = while_alive(&frames, recalled).await?;
+        match recalled {
+            Ok(response) => say_answer(&frames, response).await,
+            Err(failure) => say(&frames, RelayFrame::NotRecalled(failure)).await,
+        }
+    };
+    Some(boxed(waiting, spawn_named("relayed recall", async move { drop(recalling.await) })))
+}
+
+/// Lets agents of this replica forget answers.
+pub fn forget(here: &dyn ReplicaRequests, call: &ForgetCall) {
+    for process in &call.processes {
+        for request_id in &process.request_ids {
+            here.forget_here(&process.agent, request_id);
+        }
+    }
+}
+
+/// The other replica reads no more.
+struct Gone;
+
+async fn say(frames: &mpsc::Sender<Bytes>, frame: RelayFrame) -> Result<(), Gone> {
+    frames.send(frame.encode()).await.map_err(|_| Gone)
+}
+
+/// Waits for something, and shows meanwhile that this side is alive.
+async fn while_alive<T>(frames: &mpsc::Sender<Bytes>, waited: impl Future<Output = T>) -> Result<T, Gone> {
+    tokio::pin!(waited);
+    loop {
+        tokio::select! {
+            biased;
+            () = frames.closed() => return Err(Gone),
+            done = &mut waited => return Ok(done),
+            () = sleep(KEEP_ALIVE_INTERVAL) => say(frames, RelayFrame::KeepAlive).await?,
+        }
+    }
+}
+
+async fn answer(
+    here: Arc<dyn ReplicaRequests>,
+    received: ReceivedRequest,
+    caller: Option<PeerFrames>,
+    frames: &mpsc::Sender<Bytes>,
+) -> Result<(), Gone> {
+    let ReceivedRequest { account_uid, mut request, asked } = received;
+    let (tell, mut told) = mpsc::channel(MAX_ASKED_AGENTS);
+    request.on_asked = Some(Arc::new(move |agent: &AnsweringAgent| {
+        // There is room for as many as are asked.
+        let _ = tell.try_send(agent.clone());
+    }));
+    let mut upgraded = caller.map(bytes_of_caller);
+    let sent = {
+        let sending = here.send_here(&account_uid, &request, &mut upgraded, &asked);
+        tokio::pin!(sending);
+        loop {
+            tokio::select! {
+                biased;
+                () = frames.closed() => return Err(Gone),
+                Some(agent) = told.recv() => say(frames, RelayFrame::Asked(agent)).await?,
+                sent = &mut sending => break sent,
+                () = sleep(KEEP_ALIVE_INTERVAL) => say(frames, RelayFrame::KeepAlive).await?,
+            }
+        }
+    };
+    match sent {
+        Ok(response) => say_answer(frames, response).await,
+        Err(failure) => say(frames, RelayFrame::Failed(failure)).await,
+    }
+}
+
+async fn say_answer(frames: &mpsc::Sender<Bytes>, response: AccountResponse) -> Result<(), Gone> {
+    say(frames, RelayFrame::Asked(response.agent)).await?;
+    let headers = wire_headers(&response.headers);
+    say(frames, RelayFrame::Head(Head { status: response.status.as_u16().into(), headers })).await?;
+    let mut body = response.body;
+    loop {
+        match while_alive(frames, body.next()).await? {
+            Some(Ok(bytes)) => {
+                for frame in data_frames(bytes) {
+                    say(frames, frame).await?;
+                }
+            }
+            Some(Err(error)) => {
+                let failure = SendFailure { error, next: AfterFailure::GiveUp, asked: Vec::new() };
+                return say(frames, RelayFrame::Failed(failure)).await;
+            }
+            None => return say(frames, RelayFrame::End).await,
+        }
+    }
+}
+
+/// What the caller of an upgraded request sends, from its frames.
+fn bytes_of_caller(frames: PeerFrames) -> UpgradedBytes {
+    let parts = stream::unfold(Some(frames), |frames| async move {
+        let mut frames = frames?;
+        loop {
+            let broken = |why: &str| Some((Err(std::io::Error::other(why.to_owned())), None));
+            let frame = match frames.next().await {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return broken("the other replica ended it"),
+                Err(error) => return broken(&error.to_string()),
+            };
+            return match RelayFrame::decode(frame) {
+                Some(RelayFrame::KeepAlive) => continue,
+                Some(RelayFrame::Data(bytes)) => Some((Ok(bytes), Some(frames))),
+                Some(RelayFrame::End) => None,
+                _ => broken("a frame was not in order"),
+            };
+        }
+    });
+    parts.boxed()
+}
+
+/// Frames as they come from a task, which ends with them.
+fn boxed(frames: mpsc::Receiver<Bytes>, task: AbortOnDropHandle<()>) -> BoxStream<'static, Bytes> {
+    let frames = stream::unfold((frames, task), |(mut frames, task)| async move {
+        let frame = frames.recv().await?;
+        Some((frame, (frames, task)))
+    });
+    frames.boxed()
+}
