@@ -7,7 +7,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | composition root | [`operator`] |
-//! | siblings | [`controller`], [`hub`], [`rest`] |
+//! | siblings | [`controller`], [`gateway`], [`hub`], [`rest`] |
 //! | services | [`operations`] |
 //! | ports and adapters | [`access`], [`cache_changes`], [`connected_agents`], [`peers`], [`leases`], [`informers`], [`secrets`] |
 //!
@@ -17,6 +17,7 @@ pub mod access;
 pub mod cache_changes;
 pub mod connected_agents;
 pub mod controller;
+pub mod gateway;
 pub mod hub;
 pub mod informers;
 pub mod leases;
