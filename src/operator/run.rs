@@ -11,6 +11,7 @@ use tracing::info;
 use super::StartError;
 use super::cache_sweeps::CacheSweeps;
 use super::cli::RunArguments;
+use super::gateway::{GatewayPort, HistoryWriter};
 use super::kube_client::RunLocation;
 use super::lead::Leader;
 use super::object_rows::ObjectRows;
@@ -23,9 +24,12 @@ use super::settings::{
 };
 use super::startup::{self, StartupPorts};
 use super::state_metrics::StateMetrics;
+use crate::access::audit::AuditLog;
+use crate::access::{AccessMode, KubeAccessReviews};
 use crate::cache_changes::ChangeFeed;
 use crate::connected_agents::{ClusterSessions, ConnectedAgents, RemoteSessions, Ticks};
 use crate::controller::{ControllerContext, ControllerMetrics};
+use crate::gateway::GatewayPorts;
 use crate::hub::{
     CachePorts, Hub, HubPorts, KubeAgentObjects, StoredAssignments, StoredFences, StoredNamespaces,
 };
@@ -199,7 +203,8 @@ impl Assembly<'_> {
         );
 
         let metrics = ControllerMetrics::default();
-        let exposition = self.exposition(&metrics, &hub, &leases.leadership, http);
+        let gateway = self.gateway(&hub, connections).await?;
+        let exposition = self.exposition(&metrics, &hub, gateway.as_ref(), &leases.leadership, http);
         let readiness = self.readiness(&leases);
         if leases.leases.is_some() {
             self.watch_isolation(&leases, &hub, &readiness);
@@ -219,12 +224,30 @@ impl Assembly<'_> {
         };
         let left = self.lead(leader, &leases, &hub);
         ports.serve(rest);
+        if let Some(gateway) = gateway {
+            gateway.serve(location, &self.background, &self.stop)?;
+        }
         let serving = bound.serve(hub, self.background.registry().clone(), self.stop.clone());
         self.background.spawn("hub", "Serves the agents", async move {
             let _left = left;
             serving.await
         });
         Ok(readiness)
+    }
+
+    /// The API of accounts, if it is to be served.
+    async fn gateway(&self, hub: &Hub, connections: Connections) -> Result<Option<GatewayPort>, StartError> {
+        let Some(settings) = &self.settings.gateway else { return Ok(None) };
+        let ports = GatewayPorts {
+            access: KubeAccessReviews::new(&self.location.kube, AccessMode::Required),
+            requests: hub.account_requests(),
+            accounts: Arc::clone(&self.accounts),
+            history: HistoryWriter::start(Arc::clone(&self.store), &self.background, self.stop.clone()),
+            store: Arc::clone(&self.store),
+            audit: AuditLog::to_stdout(),
+        };
+        let location = &self.location;
+        GatewayPort::open(settings, location, connections.gateway(), ports, &self.stop).await.map(Some)
     }
 
     /// Writer of the KubesvcAgents, which registers agents.
@@ -299,6 +322,7 @@ impl Assembly<'_> {
         &self,
         controller: &ControllerMetrics,
         hub: &Hub,
+        gateway: Option<&GatewayPort>,
         leadership: &Leadership,
         http: &HttpMetrics,
     ) -> Arc<dyn Fn() -> String + Send + Sync> {
@@ -313,6 +337,9 @@ impl Assembly<'_> {
         }));
         controller.register(&mut metrics.registry);
         hub.register(&mut metrics.registry);
+        if let Some(gateway) = gateway {
+            gateway.register(&mut metrics.registry);
+        }
         self.projection.register(&mut metrics.registry);
         self.peers.register(&mut metrics.registry);
         leadership.register(&mut metrics.registry);

@@ -554,6 +554,22 @@ const ROWS: &[SettingRow] = &[
         "longest result in the metric's attribute",
     ),
     later(Operations, "kubesvc.operations.retry.maxRetries", count(0, 1000), "further tries of an operation"),
+    // The API of accounts
+    read("kubesvc.gateway.enabled", SettingType::Flag, "false", "serve the Kubernetes API of accounts"),
+    read("kubesvc.gateway.server.address", SettingType::Address, "*", "address of the API of accounts"),
+    read("kubesvc.gateway.server.port", PORT, "6443", "port of the API of accounts"),
+    read(
+        "kubesvc.gateway.tls.certificateFile",
+        SettingType::Optional { max: 4096 },
+        "",
+        "its certificate, PEM; none: the operator makes one, in Secret kubesvc-gateway",
+    ),
+    read(
+        "kubesvc.gateway.tls.keyFile",
+        SettingType::Optional { max: 4096 },
+        "",
+        "private key of that certificate, PEM",
+    ),
     inert(
         "kubesvc.operations.database.scan.*",
         "operations reach their replica directly, not by scanning a table",
