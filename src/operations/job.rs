@@ -32,9 +32,9 @@ pub(super) struct Job {
     pub(super) deadline_ms: i64,
     pub(super) started: Instant,
     pub(super) progress: Mutex<Progress>,
-    pub(super) counted: CountedOperation,
+    pub(super) _counted: CountedOperation,
     /// What is held as long as it runs.
-    pub(super) held: Box<dyn Any + Send + Sync>,
+    pub(super) _held: Box<dyn Any + Send + Sync>,
 }
 
 /// How far an operation is.
@@ -42,6 +42,8 @@ pub(super) struct Job {
 pub(super) struct Progress {
     pub(super) record: OperationRecord,
     pub(super) writes: SentWrites,
+    /// Whether a write was sent before the one that is being sent.
+    sent_before: bool,
     /// Whether a write was sent and is not answered.
     pub(super) write_in_flight: bool,
     /// Whether the first write takes the caller's id for itself.
@@ -58,6 +60,7 @@ impl Progress {
         Self {
             record,
             writes: SentWrites::default(),
+            sent_before: false,
             write_in_flight: false,
             claims_id,
             last_write: None,
@@ -96,6 +99,7 @@ impl Job {
         progress.record.request_id = Some(request_id.to_owned());
         progress.last_write = is_decisive.then(|| request_id.to_owned());
         progress.agent_boot_id = None;
+        progress.sent_before = progress.writes.any;
         let mut row = self.row_of(&progress);
         row.state = OperationState::Sent;
         row
@@ -130,11 +134,13 @@ impl Job {
         }
     }
 
-    /// Notes that a write has no answer.
-    pub(super) fn failed(&self, before_send: bool) -> SentWrites {
+    /// Notes that a request has no answer. A write that certainly was not executed counts as not sent.
+    pub(super) fn failed(&self, is_write: bool, before_send: bool) -> SentWrites {
         let mut progress = self.progress.lock();
         progress.write_in_flight = false;
-        progress.writes.any |= !before_send;
+        if is_write {
+            progress.writes.any = progress.sent_before || !before_send;
+        }
         progress.writes
     }
 

@@ -15,7 +15,9 @@ use super::Operations;
 use super::checks::{is_decisive, turn};
 use super::failures::{RunFailure, run_again};
 use super::job::SharedJob;
-use crate::connected_agents::{AccountRequest, AccountResponse, RequestBytes, RequestClass, RequestError};
+use crate::connected_agents::{
+    AccountRequest, AccountResponse, AnsweringAgent, RequestBytes, RequestClass, RequestError,
+};
 use kubesvc_core::operations::{
     ApiAnswer, ApiRequest, ApplySettings, Kinds, MAX_RESULT_BYTES, Outcome, OutcomeBody, OutcomeClass,
     Program, ProgramContext, StartError, Step, program_for,
@@ -28,6 +30,9 @@ use kubesvc_runtime::crash_points;
 const MAX_KIND_READS: usize = 8;
 /// Age at which an operation is shown to other replicas although nothing was sent.
 const UNSEEN_FOR: Duration = Duration::from_secs(1);
+
+/// Time that the way to a cluster has to say that a request's time is over.
+const SEND_MARGIN: Duration = Duration::from_secs(2);
 
 /// How a run ended.
 enum RunEnd {
@@ -175,13 +180,14 @@ impl Operations {
         if is_write && !self.recorded(job, &request.request_id, decides).await {
             return Err(RunFailure::not_recorded(job.progress.lock().writes));
         }
-        let answered = self.requests.send(&job.account_uid, request).await;
-        let read = match answered {
-            Ok(response) => self.whole(job, response, is_write).await,
-            Err(error) => Err(error),
+        let sending = self.requests.send(&job.account_uid, request);
+        let read = match timeout_at(job.deadline + SEND_MARGIN, sending).await {
+            Ok(Ok(response)) => self.whole(job, response, is_write).await,
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(no_end(is_write)),
         };
         read.map_err(|error| {
-            let writes = job.failed(!is_write || error.is_before_send());
+            let writes = job.failed(is_write, error.is_before_send());
             RunFailure::of_request(&error, is_write, writes)
         })
     }
@@ -200,10 +206,12 @@ impl Operations {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(media));
         }
         let (operations, told) = (self.this.clone(), Arc::clone(job));
-        let on_asked = move |agent: &crate::connected_agents::AnsweringAgent| {
+        let on_asked = move |agent: &AnsweringAgent| {
             let Some(operations) = operations.upgrade() else { return };
             let replica_id = operations.settings.replica_id.as_str();
-            if let Some(row) = told.asked(agent, replica_id, is_write, now_ms()) {
+            let row = told.asked(agent, replica_id, is_write, now_ms());
+            operations.known.update(&told.progress.lock().record);
+            if let Some(row) = row {
                 operations.rows.put(row);
             }
         };
@@ -270,6 +278,16 @@ impl Operations {
         }
         job.answered(&agent, is_write, now_ms());
         Ok(ApiAnswer { status, body: read.freeze().to_vec() })
+    }
+}
+
+/// The way to the cluster says nothing, although the time for its answer is over.
+fn no_end(is_write: bool) -> RequestError {
+    let message = "the cluster did not answer in time".to_owned();
+    if is_write {
+        RequestError::Unknown(message)
+    } else {
+        RequestError::NoAnswer { message, is_timeout: true }
     }
 }
 

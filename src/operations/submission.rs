@@ -239,8 +239,8 @@ impl Operations {
             deadline_ms,
             started,
             progress: Mutex::new(Progress::new(record, claims_id)),
-            counted,
-            held: call.held,
+            _counted: counted,
+            _held: call.held,
         });
         if let Some(operations) = self.this.upgrade() {
             let running = self.tasks.track_future(operations.run(job));

@@ -87,7 +87,7 @@ fn account(name: &str, state: &str, phase: &str) -> KubesvcAccount {
     serde_json::from_value(json!({
         "apiVersion": "kubesvc.io/v1alpha1", "kind": "KubesvcAccount",
         "metadata": {"name": name, "namespace": "ns", "uid": format!("uid-{name}"), "resourceVersion": "1"},
-        "spec": {"zoneId": "z"},
+        "spec": {"zoneId": "z", "kubeconfig": {"secretRef": {"name": name}}},
         "status": {"state": state, "epoch": 1, "grant": {"phase": phase, "zone": "z"}},
     }))
     .expect("an account")
