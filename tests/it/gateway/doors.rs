@@ -88,7 +88,7 @@ async fn watch_and_be_killed(place: &Place, config: &Path) {
 async fn watches(place: &Place) -> Result<usize, String> {
     let answer = place.agent.try_get("/operations").await?;
     let running = answer.json["operations"].as_array().ok_or_else(|| answer.to_string())?;
-    let is_watch = |one: &&Value| one["path"].as_str().is_some_and(|path| path.contains("watch=true"));
+    let is_watch = |one: &&Value| one["path"].as_str().is_some_and(|path| path.contains("/configmaps"));
     Ok(running.iter().filter(is_watch).count())
 }
 
@@ -102,11 +102,9 @@ async fn kubectl_uses_an_account_with_a_token_at_the_direct_door() {
 
     let ann = format!("system:serviceaccount:{}:ann", place.world.namespace());
     let records = eventually("the history of the writes", MAX_WAIT, async || {
-        let records =
-            kubectl(&config, &["get", "--raw", &place.path().replace("/proxy", "/operations")], "").await;
+        let records = kubectl(&config, &["get", "--raw", &place.operations_path()], "").await;
         let _ = records;
-        let answer =
-            super::refusals::get(&place, &place.path().replace("/proxy", "/operations"), &token).await?;
+        let answer = super::refusals::get(&place, &place.operations_path(), &token).await?;
         let records = answer.body.as_array().cloned().unwrap_or_default();
         if records.len() >= 3 { Ok(records) } else { Err(format!("{records:?}")) }
     })

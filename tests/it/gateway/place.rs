@@ -72,6 +72,11 @@ impl Place {
         path_of(self.world.namespace(), ACCOUNT)
     }
 
+    /// The path of the account's operations.
+    pub(super) fn operations_path(&self) -> String {
+        format!("{}operations", self.path().trim_end_matches("proxy"))
+    }
+
     /// Makes a person with these rights, and a token for this audience; without one, for the API server itself.
     pub(super) async fn person(&self, name: &str, rules: &str, audience: Option<&str>) -> String {
         let namespace = self.world.namespace();

@@ -72,7 +72,7 @@ async fn bytes_of_an_upgraded_connection_pass_both_ways() {
     }
     stream.shutdown().await.expect("closed");
     drop(stream);
-    let operations = place.path().replace("/proxy", "/operations");
+    let operations = place.operations_path();
     eventually("a record of the connection", MAX_WAIT, async || {
         let answered = get(&place, &operations, &token).await?;
         let kinds = answered.body.as_array().cloned().unwrap_or_default();
