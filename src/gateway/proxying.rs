@@ -58,6 +58,8 @@ struct Intent {
     is_upgrade: bool,
     /// Prefix of the account's paths.
     prefix: String,
+    /// Name of the caller.
+    caller: String,
 }
 
 impl Intent {
@@ -92,7 +94,8 @@ impl Gateway {
         let query = query.strip_prefix('?').unwrap_or_default();
         let mut recorder =
             Recorder::new(&self.ports, &self.replica_id, call, principal.clone(), about, query);
-        let intent = Intent { target, path, class, is_upgrade, prefix: account.prefix() };
+        let (prefix, caller) = (account.prefix(), principal.name.clone());
+        let intent = Intent { target, path, class, is_upgrade, prefix, caller };
         let admitted = self.admit(call, &principal, account, &intent, &mut recorder).await;
         let recorder = Arc::new(recorder);
         let admitted = admitted.inspect_err(|refusal| recorder.refused(refusal))?;
@@ -156,6 +159,8 @@ impl Gateway {
             class: intent.class,
             repeatable: false,
             head_within: DEFAULT_HEAD_TIMEOUT,
+            principal: intent.caller.clone(),
+            on_asked: None,
         };
         let (requests, uid) = (Arc::clone(&self.ports.requests), account.uid().to_owned());
         let sending = async move { requests.send(&uid, outgoing).await };

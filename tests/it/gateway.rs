@@ -1,7 +1,7 @@
 //! The API of accounts: real kubectl, a real agent, and a second control plane as the account's cluster.
 
-mod aggregated;
-mod direct;
-mod errors;
+mod doors;
 mod place;
+mod plugin;
+mod refusals;
 mod upgrades;

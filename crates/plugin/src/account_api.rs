@@ -14,7 +14,8 @@ const GROUP_VERSION: &str = "proxy.kubesvc.io/v1alpha1";
 /// Name of the APIService.
 const API_SERVICE: &str = "v1alpha1.proxy.kubesvc.io";
 /// What adds the API to an API server.
-const APPLY: &str = "kubectl apply -k config/gateway";
+const APPLY: &str = "apply config/gateway with your installation (components: [../gateway] of its kustomization; \
+                     gateway.enabled=true of the chart), see docs/api.md";
 
 /// An account, as its API names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,16 +101,13 @@ async fn condition(session: &ApiSession) -> Result<Option<String>, CommandError>
 }
 
 fn absent(server: &str) -> String {
-    format!(
-        "{server} does not serve the API of accounts: it has no APIService {API_SERVICE}; apply it: {APPLY}, with the \
-         operator's setting kubesvc.gateway.enabled: true (docs/api.md)"
-    )
+    format!("{server} does not serve the API of accounts: it has no APIService {API_SERVICE}; {APPLY}")
 }
 
 fn unavailable(server: &str, said: &str) -> String {
     format!(
-        "{server} does not reach the operator's gateway: {said}; see kubectl get apiservice {API_SERVICE}, set \
-         kubesvc.gateway.enabled: true, and apply its Service and rights: {APPLY} (docs/api.md)"
+        "{server} does not reach the operator's gateway: {said}; see kubectl get apiservice {API_SERVICE}, \
+         and whether the operator runs with kubesvc.gateway.enabled: true; or {APPLY}"
     )
 }
 

@@ -120,7 +120,7 @@ async fn without_the_api_of_accounts_the_commands_say_what_to_apply() {
     for arguments in commands {
         let ended = run(&kubeconfig, arguments.iter().copied()).await;
         assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""), "{arguments:?}: {ended:?}");
-        assert!(ended.stderr.contains("kubectl apply -k config/gateway"), "{arguments:?}: {ended:?}");
+        assert!(ended.stderr.contains("apply config/gateway"), "{arguments:?}: {ended:?}");
         assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
     }
     // Added, and nobody is there.
@@ -132,7 +132,7 @@ async fn without_the_api_of_accounts_the_commands_say_what_to_apply() {
         let ended = run(&kubeconfig, ["kubeconfig", "good"]).await;
         let is_said = ended.stderr.contains("does not reach the operator's gateway")
             && ended.stderr.contains("service/nobody")
-            && ended.stderr.contains("kubectl apply -k config/gateway");
+            && ended.stderr.contains("apply config/gateway");
         if ended.code == Some(1) && is_said { Ok(()) } else { Err(format!("{ended:?}")) }
     })
     .await;
