@@ -25,8 +25,8 @@ async fn manifests_are_accepted_by_the_api_server() {
         "exposed",
         "namespace: kubesvc\nresources: [../config/default]\ncomponents: [../config/components/expose]\n",
     );
-    let with_gateway = overlays
-        .write("gateway", "resources: [../config/default]\ncomponents: [../config/gateway]\n");
+    let with_gateway =
+        overlays.write("gateway", "resources: [../config/default]\ncomponents: [../config/gateway]\n");
     let folders =
         ["config/default", "config/replicas", "config/copy-database", "config/agent", "config/people"];
     let modes = ["agent", "infrastructure", "spinnaker-service"].map(|mode| format!("config/modes/{mode}"));

@@ -32,7 +32,8 @@ async fn chart_and_manifests_make_the_same_operator() {
         overlays.write(component, &text)
     };
     // A kustomization that sets a namespace would move what is in kube-system.
-    let gateway = overlays.write("gateway", "resources: [../config/default]\ncomponents: [../config/gateway]\n");
+    let gateway =
+        overlays.write("gateway", "resources: [../config/default]\ncomponents: [../config/gateway]\n");
     let several = ["replicas=3", "database.existingSecret=kubesvc-database"];
     for (values, folder) in [
         (&[][..], in_repository("config/default")),
