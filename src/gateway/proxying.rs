@@ -260,7 +260,7 @@ fn ending(code: StatusCode, answer: &AccountResponse) -> Ending<'_> {
 }
 
 /// The header `X-SPINNAKER-ACCOUNTS` names the only accounts that the caller's user may use.
-fn narrows(call: &Call, account: &str) -> Result<(), Refusal> {
+pub(super) fn narrows(call: &Call, account: &str) -> Result<(), Refusal> {
     let mut named = call.headers.get_all("x-spinnaker-accounts").iter().peekable();
     if named.peek().is_none() {
         return Ok(());
