@@ -7,7 +7,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | composition root | [`operator`] |
-//! | siblings | [`controller`], [`hub`], [`rest`] |
+//! | siblings | [`controller`], [`gateway`], [`hub`], [`rest`] |
 //! | services | [`operations`] |
 //! | requests | [`request_routing`] |
 //! | ports and adapters | [`access`], [`cache_changes`], [`connected_agents`], [`peers`], [`leases`], [`informers`], [`secrets`] |
@@ -18,6 +18,7 @@ pub mod access;
 pub mod cache_changes;
 pub mod connected_agents;
 pub mod controller;
+pub mod gateway;
 pub mod hub;
 pub mod informers;
 pub mod leases;

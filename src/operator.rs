@@ -2,6 +2,7 @@
 
 mod cache_sweeps;
 mod cli;
+mod gateway;
 mod kube_client;
 mod lead;
 mod object_rows;
@@ -69,6 +70,9 @@ enum StartError {
         "cannot listen on {address}:{port} ({settings}): {cause}; choose another port, or stop the process that uses it"
     )]
     Listen { address: String, port: u16, settings: &'static str, cause: io::Error },
+    /// TLS cannot be served.
+    #[error("the API of accounts cannot be served over TLS")]
+    Tls(#[source] rustls::Error),
     /// A listener fails otherwise.
     #[error(transparent)]
     Listener(io::Error),

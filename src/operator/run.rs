@@ -11,6 +11,7 @@ use tracing::info;
 use super::StartError;
 use super::cache_sweeps::CacheSweeps;
 use super::cli::RunArguments;
+use super::gateway::GatewayPort;
 use super::kube_client::RunLocation;
 use super::lead::Leader;
 use super::object_rows::ObjectRows;
@@ -24,10 +25,11 @@ use super::settings::{
 use super::startup::{self, StartupPorts};
 use super::state_metrics::StateMetrics;
 use crate::access::audit::AuditLog;
-use crate::access::{Access, KubeAccessReviews};
+use crate::access::{Access, AccessMode, KubeAccessReviews};
 use crate::cache_changes::ChangeFeed;
 use crate::connected_agents::{ClusterSessions, ConnectedAgents, RemoteSessions, Ticks};
 use crate::controller::{ControllerContext, ControllerMetrics};
+use crate::gateway::GatewayPorts;
 use crate::hub::{
     CachePorts, Hub, HubPorts, KubeAgentObjects, StoredAssignments, StoredFences, StoredNamespaces,
 };
@@ -206,7 +208,8 @@ impl Assembly<'_> {
         let router = Arc::new(RequestRouter::new(hub.requests(), Arc::clone(&self.peers)));
         let operations = self.operations(&router, &leases, &access);
         let metrics = ControllerMetrics::default();
-        let of_accounts = (&*router, &*operations);
+        let gateway = self.gateway(&router, &operations, connections).await?;
+        let of_accounts = (&*router, &*operations, gateway.as_ref());
         let exposition = self.exposition(&metrics, &hub, of_accounts, &leases.leadership, http);
         let readiness = self.readiness(&leases);
         if leases.leases.is_some() {
@@ -233,12 +236,35 @@ impl Assembly<'_> {
         };
         let left = self.lead(leader, &leases, &hub);
         ports.serve(rest);
+        if let Some(gateway) = gateway {
+            gateway.serve(location, &self.background, &self.stop)?;
+        }
         let serving = bound.serve(hub, self.background.registry().clone(), self.stop.clone());
         self.background.spawn("hub", "Serves the agents", async move {
             let _left = left;
             serving.await
         });
         Ok(readiness)
+    }
+
+    /// The API of accounts, if it is to be served.
+    async fn gateway(
+        &self,
+        router: &Arc<RequestRouter>,
+        operations: &Arc<Operations>,
+        connections: Connections,
+    ) -> Result<Option<GatewayPort>, StartError> {
+        let Some(settings) = &self.settings.gateway else { return Ok(None) };
+        let ports = GatewayPorts {
+            access: KubeAccessReviews::new(&self.location.kube, AccessMode::Required),
+            requests: Arc::<RequestRouter>::clone(router),
+            accounts: Arc::clone(&self.accounts),
+            history: Arc::<Operations>::clone(operations),
+            store: Arc::clone(&self.store),
+            audit: AuditLog::to_stdout(),
+        };
+        let location = &self.location;
+        GatewayPort::open(settings, location, connections.gateway(), ports, &self.stop).await.map(Some)
     }
 
     /// Writer of the KubesvcAgents, which registers agents.
@@ -337,7 +363,7 @@ impl Assembly<'_> {
         &self,
         controller: &ControllerMetrics,
         hub: &Hub,
-        (router, operations): (&RequestRouter, &Operations),
+        (router, operations, gateway): (&RequestRouter, &Operations, Option<&GatewayPort>),
         leadership: &Leadership,
         http: &HttpMetrics,
     ) -> Arc<dyn Fn() -> String + Send + Sync> {
@@ -354,6 +380,9 @@ impl Assembly<'_> {
         hub.register(&mut metrics.registry);
         router.register(&mut metrics.registry);
         operations.register(&mut metrics.registry);
+        if let Some(gateway) = gateway {
+            gateway.register(&mut metrics.registry);
+        }
         self.projection.register(&mut metrics.registry);
         self.peers.register(&mut metrics.registry);
         leadership.register(&mut metrics.registry);

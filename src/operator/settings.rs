@@ -46,6 +46,12 @@ impl Connections {
         Self { agents: agents.min(MAX_AGENT_CONNECTIONS), rest: rest.min(REST_CONNECTIONS) }
     }
 
+    /// To the API of accounts: from the eighth that is left, since most of its callers come over a few connections of the
+    /// API server.
+    pub(super) fn gateway(self) -> usize {
+        (self.rest / 4).max(16)
+    }
+
     /// Whether the limit of open files lowers them.
     pub(super) fn are_fewer(self) -> bool {
         self.agents < MAX_AGENT_CONNECTIONS || self.rest < REST_CONNECTIONS

@@ -103,7 +103,14 @@ async fn serve_with(
 }
 
 /// `settings` are the settings that determine address and port.
-async fn listen(address: &str, port: u16, settings: &'static str) -> Result<TcpListener, StartError> {
+///
+/// # Errors
+/// It cannot be listened on.
+pub(super) async fn listen(
+    address: &str,
+    port: u16,
+    settings: &'static str,
+) -> Result<TcpListener, StartError> {
     let listening = kubesvc_runtime::listen::listen(address, port).await;
     listening.map_err(|cause| StartError::Listen { address: address.to_owned(), port, settings, cause })
 }

@@ -10,7 +10,7 @@ use crate::world::in_repository;
 /// The layers of the operator, from top to bottom. A module imports only from lower layers.
 const LAYERS: &[&[&str]] = &[
     &["operator"],
-    &["controller", "hub", "rest"],
+    &["controller", "gateway", "hub", "rest"],
     &["operations"],
     &["request_routing"],
     &["access", "cache_changes", "connected_agents", "peers", "leases", "informers", "secrets"],
@@ -20,6 +20,8 @@ const LAYERS: &[&[&str]] = &[
 const PURE: &[&str] = &[
     "crates/agent/src/account_table",
     "crates/core/src",
+    "src/gateway/paths",
+    "src/gateway/rewriting",
     "src/hub/agent_admission/hello",
     "src/hub/agent_admission/queue",
     "src/hub/requests/choice",

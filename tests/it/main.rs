@@ -27,6 +27,7 @@ mod end_to_end;
 mod faults;
 mod floods;
 mod followers;
+mod gateway;
 mod gitops;
 mod http_bounds;
 mod leaders;

@@ -25,11 +25,13 @@ async fn manifests_are_accepted_by_the_api_server() {
         "exposed",
         "namespace: kubesvc\nresources: [../config/default]\ncomponents: [../config/components/expose]\n",
     );
+    let with_gateway =
+        overlays.write("gateway", "resources: [../config/default]\ncomponents: [../config/gateway]\n");
     let folders =
         ["config/default", "config/replicas", "config/copy-database", "config/agent", "config/people"];
     let modes = ["agent", "infrastructure", "spinnaker-service"].map(|mode| format!("config/modes/{mode}"));
     let folders = folders.into_iter().chain(modes.iter().map(String::as_str)).map(in_repository);
-    for folder in folders.chain([with_volume, exposed]) {
+    for folder in folders.chain([with_volume, exposed, with_gateway]) {
         let tried = plane.kubectl(["apply", "--dry-run=server", "-k", &folder]).await;
         must(tried.ok().map_err(|e| format!("{folder}: {e}")));
     }

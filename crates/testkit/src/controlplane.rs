@@ -105,6 +105,11 @@ impl ControlPlane {
         folder.write("service-account.pub", &public)?;
         folder.write("tokens.csv", &options.token_file(&admin))?;
         folder.write("audit-policy.yaml", audit::POLICY)?;
+        let front_proxy = Authority::new("front proxy")?;
+        let passes_on = front_proxy.client("front-proxy-client", None)?;
+        folder.write("front-proxy-ca.crt", &front_proxy.pem())?;
+        folder.write("front-proxy.crt", &passes_on.certificate)?;
+        folder.write("front-proxy.key", &passes_on.key)?;
         let etcd = start_etcd(assets, &folder).await?;
         let plane = Self {
             apiserver: Mutex::new(None),

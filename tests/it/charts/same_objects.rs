@@ -31,11 +31,15 @@ async fn chart_and_manifests_make_the_same_operator() {
         );
         overlays.write(component, &text)
     };
+    // A kustomization that sets a namespace would move what is in kube-system.
+    let gateway =
+        overlays.write("gateway", "resources: [../config/default]\ncomponents: [../config/gateway]\n");
     let several = ["replicas=3", "database.existingSecret=kubesvc-database"];
     for (values, folder) in [
         (&[][..], in_repository("config/default")),
         (&several[..], in_repository("config/replicas")),
         (&["persistence.enabled=true"][..], with("volume")),
+        (&["gateway.enabled=true"][..], gateway),
     ] {
         let chart = comparable(&objects("kubesvc", values), &[]);
         compare(&folder, &chart, &comparable(&built(&[&folder, &crds]).await, &[]));

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::operator::{Launch, Operator};
 use super::{Agent, Cluster, Database, Plane, World, in_repository, rights};
 use kubesvc_testkit::{
-    controlplane::{self, ControlPlane},
+    controlplane::{self, ControlPlane, StartOptions},
     folder::Folder,
     must, ports,
 };
@@ -32,6 +32,7 @@ pub(crate) struct Prepare {
     settings: Vec<(String, Value)>,
     environment: Vec<(String, String)>,
     own_control_plane: bool,
+    aggregates: bool,
     without_operator: bool,
     bears_file_limits: bool,
     database: Database,
@@ -94,6 +95,12 @@ impl Prepare {
         self
     }
 
+    /// Uses a separate control plane that serves aggregated APIs.
+    pub(crate) fn aggregating(mut self) -> Self {
+        self.aggregates = true;
+        self.own_control_plane()
+    }
+
     /// Leaves the start of the operator to the test, with [`Operator::start`].
     pub(crate) fn without_operator(mut self) -> Self {
         self.without_operator = true;
@@ -103,7 +110,9 @@ impl Prepare {
     /// Starts the world.
     pub(crate) async fn start(self) -> World {
         let plane = if self.own_control_plane {
-            let own = must(ControlPlane::start().await);
+            let mut options = StartOptions::default();
+            options.aggregates = self.aggregates;
+            let own = must(ControlPlane::start_with(options).await);
             rights::install(&own).await;
             Plane::Own(Box::new(own))
         } else {

@@ -62,6 +62,8 @@ pub struct OperatorSettings {
     pub leader_election: LeaderElectionSettings,
     /// Operations on accounts.
     pub operations: OperationsSettings,
+    /// The API of accounts; `None`: it is not served.
+    pub gateway: Option<GatewaySettings>,
     /// Logging.
     pub logging: LoggingSettings,
 }
@@ -209,6 +211,17 @@ pub struct LeaderElectionSettings {
     pub retry_period: Duration,
 }
 
+/// The API of accounts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewaySettings {
+    /// Address or host name to listen on; `*` for all.
+    pub address: String,
+    /// TCP port; 0: the system chooses a free one.
+    pub port: u16,
+    /// Files with certificate and private key; `None`: the operator makes them.
+    pub tls_files: Option<(PathBuf, PathBuf)>,
+}
+
 /// Which agents may have accounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AgentsSettings {
@@ -259,6 +272,7 @@ impl fmt::Debug for OperatorSettings {
             .field("cluster", &self.cluster)
             .field("leader_election", &self.leader_election)
             .field("operations", &self.operations)
+            .field("gateway", &self.gateway)
             .field("logging", &self.logging)
             .finish()
     }
@@ -333,8 +347,36 @@ pub(crate) fn build(v: &Values) -> Result<OperatorSettings, ConfigError> {
         cluster: cluster(v)?,
         leader_election: leader_election(v)?,
         operations: operations::build(v)?,
+        gateway: gateway(v)?,
         logging: super::logging::build(v)?,
     })
+}
+
+fn gateway(v: &Values) -> Result<Option<GatewaySettings>, ConfigProblem> {
+    const CERTIFICATE: &str = "kubesvc.gateway.tls.certificateFile";
+    const KEY: &str = "kubesvc.gateway.tls.keyFile";
+    let file = |key| Ok::<_, ConfigProblem>(v.optional(key)?.map(PathBuf::from));
+    let tls_files = match (file(CERTIFICATE)?, file(KEY)?) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        (certificate, _) => {
+            let (given, missing) =
+                if certificate.is_some() { (CERTIFICATE, KEY) } else { (KEY, CERTIFICATE) };
+            return Err(ConfigProblem::Rule {
+                origin: v.origin(given),
+                key: given.to_owned(),
+                why: format!(
+                    "needs {missing} too: set both, or neither, and the operator makes a certificate"
+                ),
+            });
+        }
+    };
+    let settings = GatewaySettings {
+        address: v.string("kubesvc.gateway.server.address")?,
+        port: v.number("kubesvc.gateway.server.port")?,
+        tls_files,
+    };
+    Ok(v.boolean("kubesvc.gateway.enabled")?.then_some(settings))
 }
 
 fn cluster(v: &Values) -> Result<ClusterSettings, ConfigProblem> {

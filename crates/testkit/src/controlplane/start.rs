@@ -13,6 +13,9 @@ pub struct StartOptions {
     pub(super) users: Vec<User>,
     /// Whether writes are recorded for [`ControlPlane::writes`]. Defaults to true.
     pub audit: bool,
+    /// Whether the API server serves aggregated APIs: it passes calls on to Services by their EndpointSlices, with a
+    /// client certificate of its own, and says in headers who calls. Defaults to false.
+    pub aggregates: bool,
     /// Additional flags of the API server. They come last and therefore take precedence.
     pub apiserver_flags: Vec<String>,
 }
@@ -26,7 +29,7 @@ pub(super) struct User {
 
 impl Default for StartOptions {
     fn default() -> Self {
-        Self { users: Vec::new(), audit: true, apiserver_flags: Vec::new() }
+        Self { users: Vec::new(), audit: true, aggregates: false, apiserver_flags: Vec::new() }
     }
 }
 
@@ -98,6 +101,17 @@ impl ControlPlane {
                 .arg(flag("audit-policy-file", "audit-policy.yaml"))
                 .arg(flag("audit-log-path", "audit.log"))
                 .arg("--audit-log-mode=blocking");
+        }
+        if self.options.aggregates {
+            command
+                .arg(flag("requestheader-client-ca-file", "front-proxy-ca.crt"))
+                .arg("--requestheader-allowed-names=front-proxy-client")
+                .arg("--requestheader-username-headers=X-Remote-User")
+                .arg("--requestheader-group-headers=X-Remote-Group")
+                .arg("--requestheader-extra-headers-prefix=X-Remote-Extra-")
+                .arg(flag("proxy-client-cert-file", "front-proxy.crt"))
+                .arg(flag("proxy-client-key-file", "front-proxy.key"))
+                .arg("--enable-aggregator-routing=true");
         }
         command.args(&self.options.apiserver_flags);
         command

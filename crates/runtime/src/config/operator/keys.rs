@@ -582,6 +582,22 @@ const ROWS: &[SettingRow] = &[
         "255",
         "longest label `result` of the metric `kubesvc_operations_seconds`",
     ),
+    // The API of accounts
+    read("kubesvc.gateway.enabled", SettingType::Flag, "false", "serve the Kubernetes API of accounts"),
+    read("kubesvc.gateway.server.address", SettingType::Address, "*", "address of the API of accounts"),
+    read("kubesvc.gateway.server.port", PORT, "6443", "port of the API of accounts"),
+    read(
+        "kubesvc.gateway.tls.certificateFile",
+        SettingType::Optional { max: 4096 },
+        "",
+        "its certificate, PEM; none: the operator makes one, in Secret kubesvc-gateway",
+    ),
+    read(
+        "kubesvc.gateway.tls.keyFile",
+        SettingType::Optional { max: 4096 },
+        "",
+        "private key of that certificate, PEM",
+    ),
     inert(
         "kubesvc.operations.database.scan.*",
         "operations reach their replica directly, not by scanning a table",

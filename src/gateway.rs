@@ -1,0 +1,197 @@
+//! The API of accounts (port 6443): an account's Kubernetes API as any client uses it, through an agent.
+//!
+//! One HTTPS listener has two doors. Behind the API server of the operator's cluster it is an aggregated API: that API
+//! server says who calls. Directly, a caller shows a token with the audience `kubesvc`. Either way RBAC on
+//! `accounts/proxy` decides, and the request goes to the account through [`AccountRequests`].
+//!
+//! | module | owns |
+//! |---|---|
+//! | `listener` | connections: TLS, HTTP/1.1 and 2, bounds |
+//! | `tls`, `own_certificate` | the certificate: from files, or made here and shared by the replicas |
+//! | `paths` | what a path names; pure |
+//! | `discovery` | what the group serves, as API servers and kubectl ask for it; pure |
+//! | `checks` | who calls, and what they may |
+//! | `proxying` | one request to an account: what is sent, and what the caller gets |
+//! | `answers`, `upgrades` | bodies of answers, and upgraded connections, until they end |
+//! | `rewriting` | what an account's API server says of its own paths; pure |
+//! | `records` | audit lines and history of what was done |
+//! | `operation_list` | the operations of an account |
+//! | `status` | errors as a Status |
+//! | `in_flight`, `metrics` | what is under way |
+
+mod answers;
+mod checks;
+mod discovery;
+mod in_flight;
+mod listener;
+mod metrics;
+mod operation_list;
+mod own_certificate;
+mod paths;
+mod proxying;
+mod records;
+mod rewriting;
+mod status;
+mod tls;
+mod upgrades;
+
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use prometheus_client::registry::Registry;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use crate::access::Access;
+use crate::access::audit::AuditLog;
+use crate::connected_agents::AccountRequests;
+use crate::informers::AccountIndex;
+use crate::operations::OperationHistory;
+use in_flight::InFlight;
+use kubesvc_core::ReplicaId;
+use kubesvc_store::Store;
+use listener::ConnectionInfo;
+use metrics::GatewayMetrics;
+use paths::Route;
+use status::Refusal;
+
+pub use listener::GatewayListener;
+pub use own_certificate::OwnCertificate;
+pub use tls::{ServerCertificate, TlsError, TlsFiles};
+
+/// Group of the API.
+const GROUP: &str = "proxy.kubesvc.io";
+/// Its version.
+const VERSION: &str = "v1alpha1";
+
+/// Why a body ends early.
+type BodyError = Box<dyn std::error::Error + Send + Sync>;
+/// The body of an answer.
+type Body = UnsyncBoxBody<Bytes, BodyError>;
+
+/// What the gateway calls.
+#[derive(Clone)]
+pub struct GatewayPorts {
+    /// Who calls, and what they may.
+    pub access: Arc<dyn Access>,
+    /// Accounts' API servers.
+    pub requests: Arc<dyn AccountRequests>,
+    /// Index of the accounts as last seen.
+    pub accounts: Arc<AccountIndex>,
+    /// Where writes and upgraded connections are recorded.
+    pub history: Arc<dyn OperationHistory>,
+    /// The database with the operations.
+    pub store: Arc<dyn Store>,
+    /// Audit lines.
+    pub audit: AuditLog,
+}
+
+/// The API of accounts.
+pub struct Gateway {
+    replica_id: ReplicaId,
+    ports: GatewayPorts,
+    in_flight: Arc<InFlight>,
+    metrics: GatewayMetrics,
+    /// Cancelled when the process stops.
+    stopping: CancellationToken,
+}
+
+impl Gateway {
+    /// Creates the gateway of a replica.
+    pub fn new(replica_id: ReplicaId, ports: GatewayPorts, stopping: CancellationToken) -> Arc<Self> {
+        let (in_flight, metrics) = (Arc::default(), GatewayMetrics::default());
+        Arc::new(Self { replica_id, ports, in_flight, metrics, stopping })
+    }
+
+    /// Adds the metrics to a registry.
+    pub fn register(&self, registry: &mut Registry) {
+        self.metrics.register(registry);
+    }
+
+    /// Answers a request.
+    async fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        from: Arc<ConnectionInfo>,
+    ) -> Response<Body> {
+        let request_id = ulid::Ulid::generate().to_string();
+        let call = Call { request_id, headers: request.headers().clone(), method: request.method().clone() };
+        let answered = self.route(request, &call, &from).await;
+        let mut response = answered.unwrap_or_else(Refusal::response);
+        if let Ok(id) = HeaderValue::from_str(&call.request_id) {
+            response.headers_mut().entry("audit-id").or_insert(id);
+        }
+        self.metrics.answered(response.status());
+        response
+    }
+
+    async fn route(
+        self: &Arc<Self>,
+        request: Request<Incoming>,
+        call: &Call,
+        from: &ConnectionInfo,
+    ) -> Result<Response<Body>, Refusal> {
+        let is_absolute = request.uri().scheme().is_some() && request.version() < Version::HTTP_2;
+        if is_absolute || request.method() == Method::CONNECT {
+            return Err(Refusal::bad_request("the request is for a proxy; send the path alone"));
+        }
+        let route = paths::route(request.uri().path())?;
+        if let Route::Health = route {
+            return Ok(text(StatusCode::OK, "ok"));
+        }
+        let principal = self.authenticate(call, from).await?;
+        match route {
+            Route::Health => Ok(text(StatusCode::OK, "ok")),
+            Route::Discovery(document) => {
+                if !matches!(call.method, Method::GET | Method::HEAD) {
+                    return Err(Refusal::method_not_allowed());
+                }
+                Ok(discovery::answer(document, &call.headers))
+            }
+            Route::Operations(account) => {
+                self.list_operations(call, &principal, &account, request.uri().query()).await
+            }
+            Route::Proxy(account, path) => self.proxy(request, call, principal, &account, path).await,
+        }
+        .inspect_err(|refusal| debug!(code = %refusal.code, why = refusal.message, "a call to the gateway was refused"))
+    }
+}
+
+/// What is known of a call from its head.
+struct Call {
+    request_id: String,
+    headers: HeaderMap,
+    method: Method,
+}
+
+impl Call {
+    /// The value of a header as text; empty if there is none.
+    fn header(&self, name: &str) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+}
+
+fn full(bytes: impl Into<Bytes>) -> Body {
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+fn text(code: StatusCode, text: &'static str) -> Response<Body> {
+    let mut response = Response::new(full(text));
+    *response.status_mut() = code;
+    response.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    response
+}
+
+fn json(code: StatusCode, document: &impl serde::Serialize) -> Response<Body> {
+    json_as(code, "application/json", document)
+}
+
+fn json_as(code: StatusCode, media: &'static str, document: &impl serde::Serialize) -> Response<Body> {
+    let mut response = Response::new(full(serde_json::to_vec(document).unwrap_or_default()));
+    *response.status_mut() = code;
+    response.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static(media));
+    response
+}

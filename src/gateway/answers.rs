@@ -1,0 +1,206 @@
+//! The body of an answer on its way to the caller, until either side ends it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures::FutureExt as _;
+use futures::Stream;
+use futures::future::BoxFuture;
+use http::StatusCode;
+use hyper::body::{Bytes, Frame};
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::BodyError;
+use super::checks::Recheck;
+use super::in_flight::ShortRequest;
+use super::metrics::GatewayMetrics;
+use super::records::{Ending, SharedRecorder};
+use crate::access::audit::AuditEvent;
+use crate::connected_agents::{AnsweringAgent, ByteStream, RequestError};
+use kubesvc_runtime::shutdown::spawn_named;
+use kubesvc_store::OperationOutcome;
+
+/// A watch, a followed log or an upgraded connection, until it is dropped: its checks, its count and its audit lines.
+pub(super) struct OpenStream {
+    recorder: SharedRecorder,
+    metrics: GatewayMetrics,
+    code: StatusCode,
+    agent: AnsweringAgent,
+    pub(super) bytes: u64,
+    /// Why it ended, if it did not by itself.
+    pub(super) reason: Arc<Mutex<String>>,
+    /// Cancelled when the caller may go on no longer.
+    pub(super) refused: CancellationToken,
+    _recheck: AbortOnDropHandle<()>,
+}
+
+impl OpenStream {
+    pub(super) fn begin(
+        recorder: SharedRecorder,
+        metrics: GatewayMetrics,
+        recheck: Recheck,
+        code: StatusCode,
+        agent: AnsweringAgent,
+    ) -> Self {
+        recorder.stream_began(code, &agent);
+        metrics.streams.inc();
+        let (reason, refused) = (Arc::<Mutex<String>>::default(), CancellationToken::new());
+        let (said, cancelled) = (Arc::clone(&reason), refused.clone());
+        let rechecking = spawn_named("check of a stream", async move {
+            let why = recheck.until_refused().await;
+            *said.lock() = why;
+            cancelled.cancel();
+        });
+        Self { recorder, metrics, code, agent, bytes: 0, reason, refused, _recheck: rechecking }
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.metrics.streams.dec();
+        let (reason, agent) = (self.reason.lock().clone(), Some(&self.agent));
+        let (code, outcome) = (self.code, OperationOutcome::Completed);
+        let ending = Ending { code, agent, outcome, bytes: self.bytes, reason: &reason };
+        self.recorder.ended(AuditEvent::StreamEnd, &ending);
+    }
+}
+
+/// The body of an answer. An answer that is cut ends with an error, never as if it were whole.
+pub(super) struct AnswerBody {
+    from_cluster: ByteStream<RequestError>,
+    /// Of a stream, what ends with it, and when it must end.
+    stream: Option<(OpenStream, BoxFuture<'static, ()>)>,
+    /// Of a watch in JSON: it ends at the end of a line once the operator stops.
+    stopping: Option<(CancellationToken, BoxFuture<'static, ()>)>,
+    /// Whether the last byte ended a line.
+    is_at_line_end: bool,
+    has_ended: bool,
+    _short: Option<ShortRequest>,
+}
+
+impl AnswerBody {
+    pub(super) fn short(from_cluster: ByteStream<RequestError>, short: Option<ShortRequest>) -> Self {
+        Self {
+            from_cluster,
+            stream: None,
+            stopping: None,
+            is_at_line_end: true,
+            has_ended: false,
+            _short: short,
+        }
+    }
+
+    /// The body of a stream. `stopping` is given for a watch whose objects are lines.
+    pub(super) fn stream(
+        from_cluster: ByteStream<RequestError>,
+        stream: OpenStream,
+        stopping: Option<CancellationToken>,
+    ) -> Self {
+        let refused = stream.refused.clone().cancelled_owned().boxed();
+        let stopping = stopping.map(|token| (token.clone(), token.cancelled_owned().boxed()));
+        Self { stream: Some((stream, refused)), stopping, ..Self::short(from_cluster, None) }
+    }
+
+    fn cut(&mut self, why: &str) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        self.has_ended = true;
+        if let Some((stream, _)) = &self.stream {
+            let mut reason = stream.reason.lock();
+            if reason.is_empty() {
+                why.clone_into(&mut reason);
+            }
+        }
+        Poll::Ready(Some(Err(why.to_owned().into())))
+    }
+
+    /// Passes bytes on; of a watch that is to end, up to the end of the last line.
+    fn passed_on(&mut self, mut bytes: Bytes) -> Bytes {
+        if let Some((token, _)) = &self.stopping
+            && token.is_cancelled()
+            && let Some(at) = bytes.iter().rposition(|byte| *byte == b'\n')
+        {
+            bytes.truncate(at + 1);
+            self.has_ended = true;
+        }
+        if let Some(last) = bytes.last() {
+            self.is_at_line_end = *last == b'\n';
+        }
+        if let Some((stream, _)) = &mut self.stream {
+            stream.bytes += bytes.len() as u64;
+        }
+        bytes
+    }
+}
+
+impl hyper::body::Body for AnswerBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = self.get_mut();
+        if this.has_ended {
+            return Poll::Ready(None);
+        }
+        if let Some((_, refused)) = &mut this.stream
+            && refused.poll_unpin(context).is_ready()
+        {
+            return this.cut("the caller may go on no longer");
+        }
+        if let Some((_, stopping)) = &mut this.stopping
+            && this.is_at_line_end
+            && stopping.poll_unpin(context).is_ready()
+        {
+            this.has_ended = true;
+            return Poll::Ready(None);
+        }
+        match Pin::new(&mut this.from_cluster).poll_next(context) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(None) => {
+                this.has_ended = true;
+                Poll::Ready(None)
+            }
+            Poll::Ready(Some(Ok(bytes))) => Poll::Ready(Some(Ok(Frame::data(this.passed_on(bytes))))),
+            Poll::Ready(Some(Err(error))) => this.cut(&error.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt as _;
+    use futures::stream;
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    fn watch(parts: Vec<Result<&'static str, RequestError>>, stopping: &CancellationToken) -> AnswerBody {
+        let parts = stream::iter(parts).map(|part| part.map(Bytes::from)).chain(stream::pending()).boxed();
+        let token = stopping.clone();
+        let stopping = Some((token.clone(), token.cancelled_owned().boxed()));
+        AnswerBody { stopping, ..AnswerBody::short(parts, None) }
+    }
+
+    #[tokio::test]
+    async fn a_watch_ends_at_the_end_of_a_line_when_the_operator_stops() {
+        let stopping = CancellationToken::new();
+        let mut body = watch(vec![Ok("{1}\n{2"), Ok("}\n{3")], &stopping);
+        let frame = body.frame().await.expect("a frame").expect("data").into_data().expect("data");
+        assert_eq!(frame, "{1}\n{2");
+        stopping.cancel();
+        let rest = body.collect().await.expect("it ends well").to_bytes();
+        assert_eq!(rest, "}\n");
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_cut_ends_with_an_error() {
+        let body =
+            watch(vec![Ok("{1}\n"), Err(RequestError::Cut("lost".to_owned()))], &CancellationToken::new());
+        let error = body.collect().await.expect_err("it is not whole").to_string();
+        assert!(error.contains("lost"), "{error}");
+    }
+}

@@ -1,0 +1,345 @@
+//! The certificate that the operator makes for its API of accounts, if the settings name none.
+//!
+//! A Secret has an authority and a certificate, so that all replicas show the same one. It is renewed after two thirds of
+//! its time; so is the authority, and both authorities are trusted meanwhile. The APIService is told the authorities.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
+use kube::api::ObjectMeta;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use serde_json::json;
+use tracing::info;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use super::tls::{ServerCertificate, TlsError, certified_key};
+use super::{GROUP, VERSION};
+use kubesvc_runtime::kube_access::{KubeAccess, KubeError, WriteOptions, unless_stale};
+
+/// Name of the Secret.
+const SECRET_NAME: &str = "kubesvc-gateway";
+/// Name of the operator's Service, unless the APIService names another one.
+const SERVICE_NAME: &str = "kubesvc-operator";
+/// Validity of an authority, in days.
+const AUTHORITY_DAYS: i64 = 3650;
+/// Validity of a certificate, in days.
+const CERTIFICATE_DAYS: i64 = 365;
+/// Seconds of a day.
+const DAY: i64 = 86_400;
+/// Maximum number of attempts if other replicas write the Secret at the same time.
+const MAX_ATTEMPTS: usize = 5;
+/// Fields of the Secret.
+const AUTHORITIES: &str = "ca.crt";
+const AUTHORITY_KEY: &str = "ca.key";
+const CERTIFICATE: &str = "tls.crt";
+const KEY: &str = "tls.key";
+
+/// Why there is no certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum OwnCertificateError {
+    /// A request to the API server failed.
+    #[error(transparent)]
+    Kube(#[from] KubeError),
+    /// The certificate cannot be made.
+    #[error("a certificate for the gateway cannot be made")]
+    Making(#[from] rcgen::Error),
+    /// What was made cannot be used.
+    #[error("Secret {SECRET_NAME} has no usable certificate; delete it, and it is made anew")]
+    Unfit(#[from] TlsError),
+    /// Other clients write the Secret again and again.
+    #[error("Secret {SECRET_NAME} is written by others at the same time")]
+    Contended,
+}
+
+/// Keeps the certificate.
+pub struct OwnCertificate {
+    kube: KubeAccess,
+    namespace: String,
+    certificate: Arc<ServerCertificate>,
+}
+
+impl OwnCertificate {
+    /// Keeps a certificate in a Secret of this namespace.
+    pub fn new(kube: KubeAccess, namespace: &str, certificate: Arc<ServerCertificate>) -> Self {
+        Self { kube, namespace: namespace.to_owned(), certificate }
+    }
+
+    /// Reads the certificate, makes or renews it if needed, and tells the APIService its authorities.
+    ///
+    /// # Errors
+    /// The API server refuses or does not answer, or there is no usable certificate.
+    pub async fn keep(&self) -> Result<(), OwnCertificateError> {
+        let name = format!("{VERSION}.{GROUP}");
+        // Without one there is only the direct door.
+        let service = self.kube.all::<APIService>().get(&name).await;
+        let (service, problem) = match service {
+            Ok(service) => (service, None),
+            Err(error) => (None, Some(error)),
+        };
+        let reference = service.as_ref().and_then(|service| service.spec.as_ref()?.service.as_ref());
+        let reference =
+            reference.filter(|reference| reference.namespace.as_deref() == Some(self.namespace.as_str()));
+        let host = reference.and_then(|reference| reference.name.as_deref()).unwrap_or(SERVICE_NAME);
+        let authorities = self.keep_secret(&names(host, &self.namespace)).await?;
+        if let Some(error) = problem {
+            return Err(error.into());
+        }
+        let Some(spec) = service.and_then(|service| service.spec) else { return Ok(()) };
+        let is_ours =
+            spec.service.is_some_and(|one| one.namespace.as_deref() == Some(self.namespace.as_str()));
+        let is_told = spec.ca_bundle.is_some_and(|told| told.0 == authorities);
+        if is_ours && !is_told && spec.insecure_skip_tls_verify != Some(true) {
+            let patch = json!({"spec": {"caBundle": ByteString(authorities)}});
+            self.kube.all::<APIService>().patch(&name, &patch, WriteOptions::default()).await?;
+            info!("told APIService {name} the authority of the gateway's certificate");
+        }
+        Ok(())
+    }
+
+    /// Returns the authorities, as PEM.
+    async fn keep_secret(&self, names: &[String]) -> Result<Vec<u8>, OwnCertificateError> {
+        let secrets = self.kube.namespaced::<Secret>(&self.namespace);
+        for _ in 0..MAX_ATTEMPTS {
+            let found = secrets.get(SECRET_NAME).await?;
+            let now = jiff::Timestamp::now().as_second();
+            let kept = found.as_ref().map(Files::of).unwrap_or_default();
+            if let Some(files) = kept.next(names, now)? {
+                let written = match found {
+                    Some(found) => {
+                        let secret = Secret { data: Some(files.data()), ..found };
+                        secrets.replace(&secret, WriteOptions::default()).await
+                    }
+                    None => secrets.create(&new_secret(&files), WriteOptions::default()).await,
+                };
+                // If it is stale, another replica was faster.
+                if unless_stale(written)?.is_none() {
+                    continue;
+                }
+                info!("made a certificate for the gateway, in Secret {}/{SECRET_NAME}", self.namespace);
+                return self.take(files);
+            }
+            return self.take(kept);
+        }
+        Err(OwnCertificateError::Contended)
+    }
+
+    fn take(&self, files: Files) -> Result<Vec<u8>, OwnCertificateError> {
+        if self.certificate.set(certified_key(&files.certificate, &files.key)?) {
+            info!("the gateway has a certificate");
+        }
+        Ok(files.authorities)
+    }
+}
+
+/// The names of a Service, and those of a forwarded port.
+fn names(service: &str, namespace: &str) -> Vec<String> {
+    let mut names: Vec<_> = ["", ".svc", ".svc.cluster.local"]
+        .iter()
+        .map(|domain| format!("{service}.{namespace}{domain}"))
+        .collect();
+    names.extend([service.to_owned(), "localhost".to_owned()]);
+    names
+}
+
+fn new_secret(files: &Files) -> Secret {
+    Secret {
+        metadata: ObjectMeta { name: Some(SECRET_NAME.to_owned()), ..ObjectMeta::default() },
+        type_: Some("kubernetes.io/tls".to_owned()),
+        data: Some(files.data()),
+        ..Secret::default()
+    }
+}
+
+/// What the Secret has.
+#[derive(Clone, Default)]
+struct Files {
+    /// The authority that signs, and former ones.
+    authorities: Vec<u8>,
+    authority_key: Vec<u8>,
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+}
+
+impl Files {
+    fn of(secret: &Secret) -> Self {
+        let field = |name: &str| {
+            let data = secret.data.as_ref().and_then(|data| data.get(name));
+            data.map(|bytes| bytes.0.clone()).unwrap_or_default()
+        };
+        Self {
+            authorities: field(AUTHORITIES),
+            authority_key: field(AUTHORITY_KEY),
+            certificate: field(CERTIFICATE),
+            key: field(KEY),
+        }
+    }
+
+    fn data(&self) -> BTreeMap<String, ByteString> {
+        let fields = [
+            (AUTHORITIES, &self.authorities),
+            (AUTHORITY_KEY, &self.authority_key),
+            (CERTIFICATE, &self.certificate),
+            (KEY, &self.key),
+        ];
+        fields.into_iter().map(|(name, bytes)| (name.to_owned(), ByteString(bytes.clone()))).collect()
+    }
+
+    /// What it must have instead; `None` if it is good. `now` is in epoch seconds.
+    fn next(&self, names: &[String], now: i64) -> Result<Option<Self>, rcgen::Error> {
+        let authority_key = std::str::from_utf8(&self.authority_key).ok();
+        let authority_key = authority_key.and_then(|pem| KeyPair::from_pem(pem).ok());
+        let is_good = authority_key.is_some() && left(&self.authorities, now) > AUTHORITY_DAYS * DAY / 3;
+        let (authorities, authority_key) = match authority_key {
+            Some(key) if is_good => (self.authorities.clone(), key),
+            _ => {
+                let (mut authorities, key) = authority(now)?;
+                // The other replicas show a certificate of the former one for another while.
+                if left(&self.authorities, now) > 0 {
+                    authorities.extend(first_text(&self.authorities));
+                }
+                (authorities, key)
+            }
+        };
+        let covers = |chain: &[u8]| {
+            let covered = dns_names(chain);
+            names.iter().all(|name| covered.contains(name))
+        };
+        let is_usable = certified_key(&self.certificate, &self.key).is_ok();
+        let is_fresh = left(&self.certificate, now) > CERTIFICATE_DAYS * DAY / 3;
+        if is_good && is_usable && is_fresh && covers(&self.certificate) {
+            return Ok(None);
+        }
+        let issuer = Issuer::new(authority_params(now), &authority_key);
+        let mut params = CertificateParams::new(names)?;
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, "kubesvc-gateway");
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.use_authority_key_identifier_extension = true;
+        valid(&mut params, now, CERTIFICATE_DAYS);
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &issuer)?;
+        Ok(Some(Self {
+            authorities,
+            authority_key: authority_key.serialize_pem().into_bytes(),
+            certificate: certificate.pem().into_bytes(),
+            key: key.serialize_pem().into_bytes(),
+        }))
+    }
+}
+
+fn authority_params(now: i64) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, "kubesvc-gateway-ca");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+    valid(&mut params, now, AUTHORITY_DAYS);
+    params
+}
+
+fn authority(now: i64) -> Result<(Vec<u8>, KeyPair), rcgen::Error> {
+    let key = KeyPair::generate()?;
+    let certificate = authority_params(now).self_signed(&key)?;
+    Ok((certificate.pem().into_bytes(), key))
+}
+
+/// Makes a certificate valid from yesterday on, for so many days.
+fn valid(params: &mut CertificateParams, now: i64, days: i64) {
+    let midnight = |seconds: i64| {
+        let time = jiff::Timestamp::from_second(seconds).unwrap_or_default();
+        let day = time.to_zoned(jiff::tz::TimeZone::UTC).date();
+        rcgen::date_time_ymd(day.year().into(), day.month().unsigned_abs(), day.day().unsigned_abs())
+    };
+    (params.not_before, params.not_after) = (midnight(now - DAY), midnight(now + days * DAY));
+}
+
+/// Seconds for which the first certificate is valid; 0 if there is none.
+fn left(pem: &[u8], now: i64) -> i64 {
+    first(pem, |certificate| certificate.validity().not_after.timestamp() - now).unwrap_or_default().max(0)
+}
+
+fn dns_names(pem: &[u8]) -> Vec<String> {
+    let names = first(pem, |certificate| {
+        let names = certificate.subject_alternative_name().ok().flatten();
+        let names = names.map(|names| names.value.general_names.clone()).unwrap_or_default();
+        let dns = |name: &GeneralName<'_>| match name {
+            GeneralName::DNSName(name) => Some((*name).to_owned()),
+            _ => None,
+        };
+        names.iter().filter_map(dns).collect()
+    });
+    names.unwrap_or_default()
+}
+
+/// The text of the first certificate in PEM.
+fn first_text(pem: &[u8]) -> &[u8] {
+    const END: &[u8] = b"-----END CERTIFICATE-----\n";
+    let at = pem.windows(END.len()).position(|window| window == END);
+    at.map_or(&[], |at| &pem[..at + END.len()])
+}
+
+/// Reads something of the first certificate in PEM.
+fn first<T>(pem: &[u8], read: impl FnOnce(&X509Certificate<'_>) -> T) -> Option<T> {
+    let der = CertificateDer::pem_slice_iter(pem).next()?.ok()?;
+    let (_, certificate) = X509Certificate::from_der(&der).ok()?;
+    Some(read(&certificate))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_750_000_000;
+
+    fn made(before: &Files, service: &str, now: i64) -> Option<Files> {
+        before.next(&names(service, "ns"), now).expect("certificates can be made")
+    }
+
+    #[test]
+    fn a_certificate_is_made_once_and_again_when_its_time_is_nearly_over() {
+        let files = made(&Files::default(), "svc", NOW).expect("there was none");
+        assert!(made(&files, "svc", NOW).is_none() && made(&files, "svc", NOW + 200 * DAY).is_none());
+        assert!(dns_names(&files.certificate).contains(&"svc.ns.svc".to_owned()));
+        let renewed = made(&files, "svc", NOW + 300 * DAY).expect("it is renewed");
+        assert_eq!(renewed.authorities, files.authorities, "under the same authority");
+        assert_ne!(renewed.certificate, files.certificate);
+        assert!(made(&renewed, "svc", NOW + 300 * DAY).is_none());
+        assert!(made(&files, "other", NOW).is_some(), "another Service");
+    }
+
+    #[test]
+    fn both_authorities_are_trusted_when_the_authority_is_renewed() {
+        let files = made(&Files::default(), "svc", NOW).expect("there was none");
+        let later = NOW + 3000 * DAY;
+        let renewed = made(&files, "svc", later).expect("it is renewed");
+        assert!(
+            renewed.authorities.ends_with(&files.authorities) && renewed.authorities != files.authorities
+        );
+        assert!(made(&renewed, "svc", later).is_none());
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_replaced() {
+        let files = made(&Files::default(), "svc", NOW).expect("there was none");
+        let other = made(&Files::default(), "svc", NOW).expect("there was none");
+        for broken in [
+            Files { key: other.key, ..files.clone() },
+            Files { certificate: b"no".to_vec(), ..files.clone() },
+            Files { authority_key: Vec::new(), ..files.clone() },
+            Files { authorities: Vec::new(), ..files },
+        ] {
+            let repaired = made(&broken, "svc", NOW).expect("it is replaced");
+            assert!(made(&repaired, "svc", NOW).is_none());
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! One request to an account: what is sent, and what the caller gets.
+
+use std::io;
+use std::sync::Arc;
+
+use futures::{StreamExt as _, TryStreamExt as _};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Request, Response, StatusCode, Version};
+use http_body_util::{BodyDataStream, BodyExt as _};
+use hyper::body::{Body as _, Bytes, Incoming};
+
+use super::answers::{AnswerBody, OpenStream};
+use super::checks::{self, Recheck};
+use super::in_flight::ShortRequest;
+use super::paths::AccountPath;
+use super::records::{Ending, Recorder, SharedRecorder};
+use super::status::Refusal;
+use super::{Body, Call, Gateway, full, rewriting, upgrades};
+use crate::access::Principal;
+use crate::access::audit::AuditEvent;
+use crate::connected_agents::{
+    AccountRequest, AccountResponse, DEFAULT_HEAD_TIMEOUT, RequestBytes, RequestClass, RequestError,
+};
+use crate::informers::AccountKey;
+use kubesvc_core::KubesvcAccount;
+use kubesvc_core::requests::MAX_REQUEST_BODY_BYTES;
+use kubesvc_core::requests::target::RequestPath;
+use kubesvc_runtime::shutdown::spawn_named;
+use kubesvc_store::OperationOutcome;
+
+/// Maximum size of the index of `/openapi/v3`, in bytes.
+const MAX_INDEX_BYTES: usize = 8 * 1024 * 1024;
+/// Headers of an answer that belong to one connection.
+const HOP_BY_HOP: [&str; 8] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// A request that was read and may be made.
+struct Admitted {
+    account: Arc<KubesvcAccount>,
+    recheck: Recheck,
+    /// `None` for a stream.
+    short: Option<ShortRequest>,
+}
+
+/// What the head of a request says.
+struct Intent {
+    target: String,
+    path: RequestPath,
+    class: RequestClass,
+    is_upgrade: bool,
+    /// Prefix of the account's paths.
+    prefix: String,
+}
+
+impl Intent {
+    fn is_stream(&self) -> bool {
+        self.is_upgrade || self.path.is_watch
+    }
+
+    /// Whether it must go on when its caller leaves.
+    fn goes_on(&self, method: &Method) -> bool {
+        let is_read = self.class == RequestClass::Read || *method == Method::GET || *method == Method::HEAD;
+        !self.is_upgrade && !is_read
+    }
+}
+
+impl Gateway {
+    /// Passes a request on to an account, and its answer to the caller.
+    pub(super) async fn proxy(
+        self: &Arc<Self>,
+        request: Request<Incoming>,
+        call: &Call,
+        principal: Principal,
+        account: &AccountPath,
+        path: String,
+    ) -> Result<Response<Body>, Refusal> {
+        let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
+        let target = path + &query;
+        let path =
+            RequestPath::read(target.as_bytes()).map_err(|error| Refusal::bad_request(error.to_string()))?;
+        let class = path.class(call.method.as_str());
+        let is_upgrade = is_upgrade(&request)?;
+        let about = (&path, class, is_upgrade);
+        let query = query.strip_prefix('?').unwrap_or_default();
+        let mut recorder =
+            Recorder::new(&self.ports, &self.replica_id, call, principal.clone(), about, query);
+        let intent = Intent { target, path, class, is_upgrade, prefix: account.prefix() };
+        let admitted = self.admit(call, &principal, account, &intent, &mut recorder).await;
+        let recorder = Arc::new(recorder);
+        let admitted = admitted.inspect_err(|refusal| recorder.refused(refusal))?;
+        self.send(request, call, intent, admitted, recorder).await
+    }
+
+    /// Checks everything that can be checked before the body is read.
+    async fn admit(
+        &self,
+        call: &Call,
+        principal: &Principal,
+        path: &AccountPath,
+        intent: &Intent,
+        recorder: &mut Recorder,
+    ) -> Result<Admitted, Refusal> {
+        if let Some(name) = call.headers.keys().find(|name| name.as_str().starts_with("impersonate-")) {
+            return Err(Refusal::forbidden(format!(
+                "the header {name} is not taken: an account's API is used with the rights of its agent's credential"
+            )));
+        }
+        let wanted = checks::wanted(&call.method, intent.class, path)?;
+        let recheck = self.authorize(call, principal, wanted).await?;
+        let key = AccountKey { namespace: path.namespace.clone(), name: path.object.clone() };
+        let account = self.ports.accounts.get(&key).ok_or_else(|| {
+            Refusal::unavailable(format!("there is no account object {key} that the operator watches"))
+        })?;
+        recorder.of_account(&account);
+        narrows(call, account.account_name())?;
+        let length = call.header(header::CONTENT_LENGTH.as_str()).parse::<u64>().unwrap_or_default();
+        if length > MAX_REQUEST_BODY_BYTES as u64 {
+            return Err(Refusal::too_large(format!("the body has more than {MAX_REQUEST_BODY_BYTES} bytes")));
+        }
+        let is_short = !intent.is_stream();
+        let short = is_short.then(|| self.in_flight.short(&principal.name)).transpose()?;
+        Ok(Admitted { account, recheck, short })
+    }
+
+    async fn send(
+        self: &Arc<Self>,
+        mut request: Request<Incoming>,
+        call: &Call,
+        intent: Intent,
+        admitted: Admitted,
+        recorder: SharedRecorder,
+    ) -> Result<Response<Body>, Refusal> {
+        let Admitted { account, recheck, short } = admitted;
+        let upgrade = intent.is_upgrade.then(|| (hyper::upgrade::on(&mut request), upgrades::from_caller()));
+        let (upgrade, body) = match upgrade {
+            Some((upgrade, (to_cluster, from_caller))) => {
+                (Some((upgrade, to_cluster)), RequestBytes::Stream(from_caller))
+            }
+            None => (None, self.body(request.into_body()).inspect_err(|refusal| recorder.refused(refusal))?),
+        };
+        let outgoing = AccountRequest {
+            request_id: call.request_id.clone(),
+            method: call.method.clone(),
+            target: intent.target.clone(),
+            headers: outgoing_headers(call, &intent),
+            body,
+            upgrade: intent.is_upgrade,
+            class: intent.class,
+            repeatable: false,
+            head_within: DEFAULT_HEAD_TIMEOUT,
+        };
+        let (requests, uid) = (Arc::clone(&self.ports.requests), account.uid().to_owned());
+        let sending = async move { requests.send(&uid, outgoing).await };
+        let answered = if intent.goes_on(&call.method) {
+            let recorder = Arc::clone(&recorder);
+            let writing = spawn_named("write to an account", async move {
+                let answered = sending.await;
+                record_write(&recorder, &answered);
+                answered
+            });
+            // Its panic is logged.
+            writing.detach().await.unwrap_or_else(|_| {
+                Err(RequestError::Unknown(
+                    "the operator failed to finish the request; see its log".to_owned(),
+                ))
+            })
+        } else {
+            let answered = sending.await;
+            if let Err(error) = &answered {
+                recorder.failed(error, &Refusal::from(error.clone()));
+            }
+            answered
+        };
+        let answer = answered.map_err(Refusal::from)?;
+        let (code, mut headers) = (answer.status, incoming_headers(&answer.headers, &intent.prefix));
+        if let (StatusCode::SWITCHING_PROTOCOLS, Some((upgrade, to_cluster))) = (code, upgrade) {
+            let stream =
+                OpenStream::begin(recorder, self.metrics.clone(), recheck, code, answer.agent.clone());
+            let passing = upgrades::pass_on(upgrade, to_cluster, answer.body, stream);
+            drop(spawn_named("upgraded connection", passing).detach());
+            keep_upgrade(&answer.headers, &mut headers);
+            return Ok(respond(code, headers, full(Bytes::new())));
+        }
+        let body = if intent.path.is_watch && code.is_success() {
+            let stream =
+                OpenStream::begin(recorder, self.metrics.clone(), recheck, code, answer.agent.clone());
+            let has_lines = has_lines(&headers) && intent.path.subresource.is_none();
+            AnswerBody::stream(answer.body, stream, has_lines.then(|| self.stopping.clone())).boxed_unsync()
+        } else if code == StatusCode::OK && rewriting::has_paths(&intent.target) && call.method == Method::GET
+        {
+            headers.remove(header::CONTENT_LENGTH);
+            rewritten(answer, &intent.prefix).await?
+        } else {
+            if intent.is_upgrade {
+                recorder.ended(AuditEvent::Write, &ending(code, &answer));
+            }
+            AnswerBody::short(answer.body, short).boxed_unsync()
+        };
+        Ok(respond(code, headers, body))
+    }
+
+    /// The body of a request, as it comes.
+    fn body(&self, body: Incoming) -> Result<RequestBytes, Refusal> {
+        if body.is_end_stream() {
+            return Ok(RequestBytes::Whole(Bytes::new()));
+        }
+        let most = body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
+        let memory =
+            self.in_flight.body(most.unwrap_or(MAX_REQUEST_BODY_BYTES).min(MAX_REQUEST_BODY_BYTES))?;
+        let parts = BodyDataStream::new(body).map_err(io::Error::other);
+        let parts = parts.inspect(move |_| {
+            // Held until the body has been read.
+            let _ = &memory;
+        });
+        Ok(RequestBytes::Stream(parts.boxed()))
+    }
+}
+
+/// Writes what became of a write, also if its caller has left.
+fn record_write(recorder: &Recorder, answered: &Result<AccountResponse, RequestError>) {
+    match answered {
+        Ok(answer) if recorder.is_change() => {
+            recorder.ended(AuditEvent::Write, &ending(answer.status, answer));
+        }
+        Ok(_) => {}
+        Err(error) => recorder.failed(error, &Refusal::from(error.clone())),
+    }
+}
+
+fn ending(code: StatusCode, answer: &AccountResponse) -> Ending<'_> {
+    let is_failed = code.is_client_error() || code.is_server_error();
+    let outcome = if is_failed { OperationOutcome::Failed } else { OperationOutcome::Completed };
+    let length = answer.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    let bytes = length.and_then(|length| length.parse().ok()).unwrap_or_default();
+    Ending { code, agent: Some(&answer.agent), outcome, bytes, reason: "" }
+}
+
+/// The header `X-SPINNAKER-ACCOUNTS` names the only accounts that the caller's user may use.
+fn narrows(call: &Call, account: &str) -> Result<(), Refusal> {
+    let mut named = call.headers.get_all("x-spinnaker-accounts").iter().peekable();
+    if named.peek().is_none() {
+        return Ok(());
+    }
+    let is_named = named
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|name| name.trim() == account);
+    if is_named {
+        return Ok(());
+    }
+    Err(Refusal::forbidden(format!("X-SPINNAKER-ACCOUNTS does not name account {account:?}")))
+}
+
+/// Whether the connection is to be upgraded.
+fn is_upgrade(request: &Request<Incoming>) -> Result<bool, Refusal> {
+    let connection =
+        request.headers().get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    let asks =
+        connection.flat_map(|value| value.split(',')).any(|one| one.trim().eq_ignore_ascii_case("upgrade"));
+    if !asks || !request.headers().contains_key(header::UPGRADE) {
+        return Ok(false);
+    }
+    if request.version() != Version::HTTP_11 {
+        return Err(Refusal::bad_request("a connection can be upgraded in HTTP/1.1 only"));
+    }
+    Ok(true)
+}
+
+/// Headers that are sent. What says who the caller is stays here.
+fn outgoing_headers(call: &Call, intent: &Intent) -> HeaderMap {
+    let stays = |name: &HeaderName| {
+        let name = name.as_str();
+        let is_here = ["authorization", "cookie", "host", "expect", "content-length"].contains(&name)
+            || ["x-remote-", "x-forwarded-", "x-spinnaker-"].iter().any(|prefix| name.starts_with(prefix));
+        let is_upgrade = name == "upgrade" && !intent.is_upgrade;
+        !is_here && !is_upgrade
+    };
+    let mut headers = HeaderMap::with_capacity(call.headers.len());
+    for (name, value) in call.headers.iter().filter(|(name, _)| stays(name)) {
+        headers.append(name.clone(), value.clone());
+    }
+    if rewriting::has_paths(&intent.target) {
+        headers.remove(header::ACCEPT_ENCODING);
+        headers.remove(header::IF_NONE_MATCH);
+    }
+    headers
+}
+
+/// Headers that the caller gets.
+fn incoming_headers(headers: &HeaderMap, prefix: &str) -> HeaderMap {
+    let mut given = HeaderMap::with_capacity(headers.len());
+    for (name, value) in headers.iter().filter(|(name, _)| !HOP_BY_HOP.contains(&name.as_str())) {
+        let moved = (*name == header::LOCATION)
+            .then(|| value.to_str().ok())
+            .flatten()
+            .and_then(|value| HeaderValue::from_str(&rewriting::location(value, prefix)).ok());
+        given.append(name.clone(), moved.unwrap_or_else(|| value.clone()));
+    }
+    given
+}
+
+/// The headers by which the caller knows to what its connection was upgraded.
+fn keep_upgrade(from: &HeaderMap, to: &mut HeaderMap) {
+    if let Some(protocol) = from.get(header::UPGRADE) {
+        to.insert(header::UPGRADE, protocol.clone());
+        to.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    }
+}
+
+/// Whether each object of a watch is a line.
+fn has_lines(headers: &HeaderMap) -> bool {
+    let media = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    media.starts_with("application/json") && !headers.contains_key(header::CONTENT_ENCODING)
+}
+
+async fn rewritten(answer: AccountResponse, prefix: &str) -> Result<Body, Refusal> {
+    let mut index = Vec::new();
+    let mut parts = answer.body;
+    while let Some(part) = parts.next().await {
+        index.extend_from_slice(&part.map_err(Refusal::from)?);
+        if index.len() > MAX_INDEX_BYTES {
+            return Err(Refusal::unavailable("the account's index of /openapi/v3 is too large"));
+        }
+    }
+    let rewritten = rewriting::open_api_index(&index, prefix);
+    Ok(full(rewritten.unwrap_or(index)))
+}
+
+fn respond(code: StatusCode, headers: HeaderMap, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = code;
+    *response.headers_mut() = headers;
+    response
+}

@@ -1,0 +1,280 @@
+//! Audit lines and history of what was done through the API of accounts.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use http::header::CONTENT_TYPE;
+use http::{Method, StatusCode};
+use jiff::Timestamp;
+
+use super::status::Refusal;
+use super::{Call, GatewayPorts};
+use crate::access::Principal;
+use crate::access::audit::{AuditEvent, AuditLine};
+use crate::connected_agents::{AnsweringAgent, RequestClass, RequestError};
+use kubesvc_core::requests::target::RequestPath;
+use kubesvc_core::{KubesvcAccount, ReplicaId};
+use kubesvc_store::{AnswerRecord, OperationOutcome, OperationRecord, StageRecord};
+
+/// Writes what becomes of one request.
+pub(super) struct Recorder {
+    ports: GatewayPorts,
+    replica_id: ReplicaId,
+    request_id: String,
+    principal: Principal,
+    claimed: String,
+    account: String,
+    uid: String,
+    verb: &'static str,
+    resource: String,
+    namespace: String,
+    name: String,
+    /// Kind of the record in the history; `None`: it changes nothing.
+    operation_type: Option<&'static str>,
+    is_dry_run: bool,
+    started: Instant,
+    start_time: Timestamp,
+    has_ended: AtomicBool,
+}
+
+/// How a request ended.
+pub(super) struct Ending<'e> {
+    pub(super) code: StatusCode,
+    pub(super) agent: Option<&'e AnsweringAgent>,
+    pub(super) outcome: OperationOutcome,
+    pub(super) bytes: u64,
+    pub(super) reason: &'e str,
+}
+
+impl Recorder {
+    /// Begins with what the head of a request says.
+    pub(super) fn new(
+        ports: &GatewayPorts,
+        replica_id: &ReplicaId,
+        call: &Call,
+        principal: Principal,
+        (path, class, is_upgrade): (&RequestPath, RequestClass, bool),
+        query: &str,
+    ) -> Self {
+        let media = call.header(CONTENT_TYPE.as_str());
+        let owned = |text: &Option<String>| text.clone().unwrap_or_default();
+        Self {
+            ports: ports.clone(),
+            replica_id: replica_id.clone(),
+            request_id: call.request_id.clone(),
+            principal,
+            claimed: call.header("x-spinnaker-user").to_owned(),
+            account: String::new(),
+            uid: String::new(),
+            verb: verb(&call.method, path),
+            resource: resource(path),
+            namespace: owned(&path.namespace),
+            name: owned(&path.name),
+            operation_type: operation_type(&call.method, path, class, media, is_upgrade),
+            is_dry_run: query.split('&').any(|pair| pair == "dryRun=All"),
+            started: Instant::now(),
+            start_time: Timestamp::now(),
+            has_ended: AtomicBool::new(false),
+        }
+    }
+
+    /// Sets the account.
+    pub(super) fn of_account(&mut self, account: &KubesvcAccount) {
+        account.account_name().clone_into(&mut self.account);
+        account.uid().clone_into(&mut self.uid);
+    }
+
+    /// Whether it is recorded in the history: a write, or an upgraded connection.
+    pub(super) fn is_change(&self) -> bool {
+        self.operation_type.is_some()
+    }
+
+    fn line(&self, event: AuditEvent) -> AuditLine<'_> {
+        AuditLine {
+            principal: Some(&self.principal),
+            claimed: &self.claimed,
+            account: &self.account,
+            uid: &self.uid,
+            verb: self.verb,
+            resource: &self.resource,
+            namespace: &self.namespace,
+            name: &self.name,
+            ..AuditLine::new(event, &self.request_id)
+        }
+    }
+
+    /// Writes that a caller is not known.
+    pub(super) fn unknown_caller(ports: &GatewayPorts, call: &Call, refusal: &Refusal) {
+        let code = Some(refusal.code.as_u16());
+        let line = AuditLine::new(AuditEvent::Refusal, &call.request_id);
+        ports.audit.write(&AuditLine { code, reason: &refusal.message, ..line });
+    }
+
+    /// Writes that the call was refused before it was sent.
+    pub(super) fn refused(&self, refusal: &Refusal) {
+        let (code, duration) = (Some(refusal.code.as_u16()), Some(self.started.elapsed()));
+        let line = self.line(AuditEvent::Refusal);
+        self.ports.audit.write(&AuditLine { code, duration, reason: &refusal.message, ..line });
+    }
+
+    /// Writes that a stream has begun.
+    pub(super) fn stream_began(&self, code: StatusCode, agent: &AnsweringAgent) {
+        let (code, agent) = (Some(code.as_u16()), agent.agent_id.as_str());
+        self.ports.audit.write(&AuditLine { code, agent, ..self.line(AuditEvent::StreamBegin) });
+    }
+
+    /// Writes the end of a write or a stream, once.
+    pub(super) fn ended(&self, event: AuditEvent, ending: &Ending<'_>) {
+        if self.has_ended.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        self.ports.audit.write(&AuditLine {
+            code: Some(ending.code.as_u16()),
+            bytes: Some(ending.bytes),
+            duration: Some(self.started.elapsed()),
+            reason: ending.reason,
+            agent: ending.agent.map(|agent| agent.agent_id.as_str()).unwrap_or_default(),
+            ..self.line(event)
+        });
+        if let Some(operation_type) = self.operation_type {
+            self.ports.history.ended(self.record(operation_type, ending));
+        }
+    }
+
+    /// Writes that a write or an upgrade has no answer.
+    pub(super) fn failed(&self, error: &RequestError, refusal: &Refusal) {
+        let is_refusal = matches!(
+            error,
+            RequestError::Forbidden(_) | RequestError::TooMany(_) | RequestError::Invalid { .. }
+        );
+        if self.operation_type.is_none() || is_refusal {
+            if is_refusal {
+                self.refused(refusal);
+            }
+            return;
+        }
+        let outcome = match error {
+            RequestError::Unknown(_) | RequestError::NoAnswer { .. } | RequestError::Cut(_) => {
+                OperationOutcome::Unknown
+            }
+            _ => OperationOutcome::Failed,
+        };
+        let (code, reason) = (refusal.code, refusal.message.as_str());
+        self.ended(AuditEvent::Write, &Ending { code, agent: None, outcome, bytes: 0, reason });
+    }
+
+    fn record(&self, operation_type: &str, ending: &Ending<'_>) -> OperationRecord {
+        let (start, end) = (self.start_time.as_millisecond(), Timestamp::now().as_millisecond());
+        let here = || Some(StageRecord { id: self.replica_id.to_string(), time_ms: start });
+        OperationRecord {
+            operation_id: self.request_id.clone(),
+            operation_type: operation_type.to_owned(),
+            account: self.account.clone(),
+            account_uid: Some(self.uid.clone()).filter(|uid| !uid.is_empty()),
+            start_time_ms: start,
+            end_time_ms: Some(end),
+            outcome: ending.outcome,
+            received: here(),
+            processed: ending.agent.and_then(|_| here()),
+            sent: ending.agent.map(|agent| StageRecord { id: agent.agent_id.to_string(), time_ms: start }),
+            answered: ending.agent.map(|agent| AnswerRecord {
+                agent_id: agent.agent_id.to_string(),
+                replica_id: self.replica_id.to_string(),
+                time_ms: end,
+                status: i32::from(ending.code.as_u16()),
+                duration_ms: end - start,
+            }),
+            delivered: Some(StageRecord { id: self.replica_id.to_string(), time_ms: end }),
+            principal: Some(self.principal.name.clone()),
+            request_id: Some(self.request_id.clone()),
+            dry_run: self.is_dry_run,
+        }
+    }
+}
+
+/// Shared by what ends a request.
+pub(super) type SharedRecorder = Arc<Recorder>;
+
+/// The verb that RBAC of the account's cluster has.
+fn verb(method: &Method, path: &RequestPath) -> &'static str {
+    match *method {
+        Method::GET | Method::HEAD if path.is_watch && path.subresource.is_none() => "watch",
+        Method::GET | Method::HEAD if path.resource.is_some() && path.name.is_none() => "list",
+        Method::GET | Method::HEAD => "get",
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE if path.name.is_none() => "deletecollection",
+        Method::DELETE => "delete",
+        _ => "",
+    }
+}
+
+/// `deployments.apps/scale`
+fn resource(path: &RequestPath) -> String {
+    let Some(resource) = &path.resource else { return String::new() };
+    let group = if path.group.is_empty() { String::new() } else { format!(".{}", path.group) };
+    let subresource = path.subresource.as_ref().map(|name| format!("/{name}")).unwrap_or_default();
+    format!("{resource}{group}{subresource}")
+}
+
+fn operation_type(
+    method: &Method,
+    path: &RequestPath,
+    class: RequestClass,
+    media: &str,
+    is_upgrade: bool,
+) -> Option<&'static str> {
+    match class {
+        RequestClass::Connect => return (is_upgrade || *method != Method::GET).then_some("Connect"),
+        RequestClass::Read => return is_upgrade.then_some("Connect"),
+        RequestClass::Write => {}
+    }
+    Some(match *method {
+        Method::DELETE => "Delete",
+        Method::PATCH | Method::PUT if path.subresource.as_deref() == Some("scale") => "Scale",
+        Method::PATCH if media.starts_with("application/apply-patch") => "Deploy",
+        Method::PATCH => "Patch",
+        _ => "Deploy",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kind_of_a_record_follows_what_is_done() {
+        let kind = |method: Method, target: &str, media: &str, is_upgrade| {
+            let path = RequestPath::read(target.as_bytes()).expect("a path");
+            operation_type(&method, &path, path.class(method.as_str()), media, is_upgrade)
+        };
+        const WEB: &str = "/apis/apps/v1/namespaces/ns/deployments/web";
+        assert_eq!(kind(Method::GET, WEB, "", false), None);
+        assert_eq!(kind(Method::PUT, WEB, "", false), Some("Deploy"));
+        assert_eq!(kind(Method::PATCH, WEB, "application/merge-patch+json", false), Some("Patch"));
+        assert_eq!(kind(Method::PATCH, WEB, "application/apply-patch+yaml", false), Some("Deploy"));
+        assert_eq!(kind(Method::PATCH, &format!("{WEB}/scale"), "", false), Some("Scale"));
+        assert_eq!(kind(Method::DELETE, WEB, "", false), Some("Delete"));
+        let exec = "/api/v1/namespaces/ns/pods/web/exec?command=sh";
+        assert_eq!(kind(Method::POST, exec, "", true), Some("Connect"));
+        assert_eq!(kind(Method::GET, exec, "", true), Some("Connect"));
+        let review = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+        assert_eq!(kind(Method::POST, review, "", false), None);
+    }
+
+    #[test]
+    fn verbs_and_resources_are_those_of_the_clusters_own_rbac() {
+        let of = |method: Method, target: &str| {
+            let path = RequestPath::read(target.as_bytes()).expect("a path");
+            (verb(&method, &path), resource(&path))
+        };
+        assert_eq!(of(Method::GET, "/api/v1/pods?watch=1"), ("watch", "pods".to_owned()));
+        assert_eq!(of(Method::GET, "/api/v1/pods"), ("list", "pods".to_owned()));
+        let scale = "/apis/apps/v1/namespaces/ns/deployments/web/scale";
+        assert_eq!(of(Method::PATCH, scale), ("patch", "deployments.apps/scale".to_owned()));
+        assert_eq!(of(Method::DELETE, "/api/v1/namespaces/a/pods"), ("deletecollection", "pods".to_owned()));
+        assert_eq!(of(Method::GET, "/version"), ("get", String::new()));
+    }
+}

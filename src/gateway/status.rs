@@ -1,0 +1,174 @@
+//! Errors as Kubernetes' Status.
+//!
+//! Callers read texts: Clouddriver takes "forbidden" and "NotFound" in one for the answer of the cluster. A text about
+//! the way to the cluster has neither.
+
+use http::{HeaderValue, Response, StatusCode};
+use serde_json::json;
+
+use super::Body;
+use crate::access::AccessError;
+use crate::connected_agents::RequestError;
+
+/// A call that is refused, or that has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) code: StatusCode,
+    pub(super) message: String,
+    /// Whether the caller should try again in a second. It was certainly not executed.
+    retries: bool,
+}
+
+impl Refusal {
+    pub(super) fn new(code: StatusCode, message: impl Into<String>) -> Self {
+        let retries = code == StatusCode::TOO_MANY_REQUESTS;
+        Self { code, message: about_the_way(&message.into()), retries }
+    }
+
+    pub(super) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    pub(super) fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, message)
+    }
+
+    pub(super) fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, message)
+    }
+
+    pub(super) fn method_not_allowed() -> Self {
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "this path does not take this method")
+    }
+
+    pub(super) fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
+    }
+
+    pub(super) fn too_large(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+    }
+
+    pub(super) fn too_many(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, message)
+    }
+
+    /// `reason` of the Status.
+    fn reason(&self) -> &'static str {
+        match self.code {
+            StatusCode::BAD_REQUEST => "BadRequest",
+            StatusCode::UNAUTHORIZED => "Unauthorized",
+            StatusCode::FORBIDDEN => "Forbidden",
+            StatusCode::NOT_FOUND => "NotFound",
+            StatusCode::METHOD_NOT_ALLOWED => "MethodNotAllowed",
+            StatusCode::NOT_ACCEPTABLE => "NotAcceptable",
+            StatusCode::PAYLOAD_TOO_LARGE => "RequestEntityTooLarge",
+            StatusCode::TOO_MANY_REQUESTS => "TooManyRequests",
+            StatusCode::SERVICE_UNAVAILABLE => "ServiceUnavailable",
+            StatusCode::GATEWAY_TIMEOUT => "Timeout",
+            _ => "InternalError",
+        }
+    }
+
+    /// The answer that the caller gets.
+    pub(super) fn response(self) -> Response<Body> {
+        let mut status = json!({
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason(),
+            "code": self.code.as_u16(),
+        });
+        if self.retries {
+            status["details"] = json!({"retryAfterSeconds": 1});
+        }
+        let mut response = super::json(self.code, &status);
+        if self.retries {
+            response.headers_mut().insert(http::header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+}
+
+impl From<AccessError> for Refusal {
+    fn from(error: AccessError) -> Self {
+        Self::new(error.status(), error.to_string())
+    }
+}
+
+impl From<RequestError> for Refusal {
+    fn from(error: RequestError) -> Self {
+        let is_expected = matches!(error, RequestError::NoAgent { is_expected: true, .. });
+        let refusal = Self::new(error.status(), error.to_string());
+        Self { retries: refusal.retries || is_expected, ..refusal }
+    }
+}
+
+/// The same text without the words by which callers recognise an answer of the cluster.
+fn about_the_way(text: &str) -> String {
+    let words = [("forbidden", "refused"), ("notfound", "missing"), ("not found", "missing")];
+    let mut text = text.to_owned();
+    for (word, other) in words {
+        while let Some(at) = text.to_ascii_lowercase().find(word) {
+            text.replace_range(at..at + word.len(), other);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+    use serde_json::Value;
+
+    use super::*;
+
+    async fn said(refusal: impl Into<Refusal>) -> (u16, Value, bool) {
+        let response = refusal.into().response();
+        let (code, retries) = (response.status().as_u16(), response.headers().contains_key("retry-after"));
+        let body = response.into_body().collect().await.expect("a body").to_bytes();
+        (code, serde_json::from_slice(&body).expect("JSON"), retries)
+    }
+
+    fn no_agent(is_expected: bool) -> RequestError {
+        RequestError::NoAgent { account: "prod".to_owned(), zone: "east".to_owned(), is_expected }
+    }
+
+    #[tokio::test]
+    async fn a_caller_retries_only_what_was_not_done_and_can_soon_be() {
+        for (error, code, reason, retries) in [
+            (RequestError::NoAccount, 503, "ServiceUnavailable", false),
+            (no_agent(true), 503, "ServiceUnavailable", true),
+            (no_agent(false), 503, "ServiceUnavailable", false),
+            (RequestError::TooMany("256 run".to_owned()), 429, "TooManyRequests", true),
+            (RequestError::Unknown("lost".to_owned()), 504, "Timeout", false),
+            (RequestError::NoAnswer { message: "late".to_owned(), is_timeout: true }, 504, "Timeout", false),
+            (RequestError::Forbidden("policy: no".to_owned()), 403, "Forbidden", false),
+            (
+                RequestError::Invalid { message: "9 MiB".to_owned(), is_too_large: true },
+                413,
+                "RequestEntityTooLarge",
+                false,
+            ),
+        ] {
+            let (answered, status, may_retry) = said(error.clone()).await;
+            assert_eq!(
+                (answered, &status["reason"], may_retry),
+                (code, &json!(reason), retries),
+                "{error:?}"
+            );
+            assert_eq!(status["kind"], "Status");
+            assert_eq!(status["code"], code);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_text_about_the_way_is_not_taken_for_the_clusters_answer() {
+        let (_, status, _) =
+            said(Refusal::unavailable("Forbidden: x is forbidden; pod NotFound, Not Found")).await;
+        let message = status["message"].as_str().expect("a text").to_lowercase();
+        assert!(!message.contains("forbidden") && !message.contains("found"), "{message}");
+    }
+}

@@ -1,0 +1,162 @@
+//! TLS of the listener: its certificate, which may change, and the certificates that callers show.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::{self, PemObject as _};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme};
+
+/// Why a certificate cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("{}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The text is no PEM.
+    #[error("the certificate or its private key is no PEM")]
+    Pem(#[from] pem::Error),
+    /// There is no certificate.
+    #[error("there is no certificate in it")]
+    Empty,
+    /// The key cannot be used, or is not that of the certificate.
+    #[error("the private key cannot be used with the certificate")]
+    Key(#[from] rustls::Error),
+}
+
+/// Certificate and private key of the settings, both PEM.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// The certificate, and those that lead to its authority.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
+
+impl TlsFiles {
+    /// Reads both files.
+    ///
+    /// # Errors
+    /// A file cannot be read, or they do not fit.
+    pub async fn read(&self) -> Result<CertifiedKey, TlsError> {
+        let read = async |path: &PathBuf| {
+            let text = tokio::fs::read(path).await;
+            text.map_err(|source| TlsError::File { path: path.clone(), source })
+        };
+        certified_key(&read(&self.certificate).await?, &read(&self.key).await?)
+    }
+}
+
+/// A certificate with its key, from PEM.
+///
+/// # Errors
+/// They cannot be read, or do not fit.
+pub(super) fn certified_key(certificate: &[u8], key: &[u8]) -> Result<CertifiedKey, TlsError> {
+    let chain = CertificateDer::pem_slice_iter(certificate).collect::<Result<Vec<_>, _>>()?;
+    if chain.is_empty() {
+        return Err(TlsError::Empty);
+    }
+    let key = ring::sign::any_supported_type(&PrivateKeyDer::from_pem_slice(key)?)?;
+    let certified = CertifiedKey::new(chain, key);
+    certified.keys_match()?;
+    Ok(certified)
+}
+
+/// The certificate in use; none at first, so that handshakes fail until there is one.
+#[derive(Default)]
+pub struct ServerCertificate(RwLock<Option<Arc<CertifiedKey>>>);
+
+impl fmt::Debug for ServerCertificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ServerCertificate")
+    }
+}
+
+impl ServerCertificate {
+    /// Uses a certificate from now on. Returns whether it is another one.
+    pub fn set(&self, certificate: CertifiedKey) -> bool {
+        let mut current = self.0.write();
+        let is_same = current.as_ref().is_some_and(|current| current.cert == certificate.cert);
+        if !is_same {
+            *current = Some(Arc::new(certificate));
+        }
+        !is_same
+    }
+}
+
+impl ResolvesServerCert for ServerCertificate {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.read().clone()
+    }
+}
+
+/// TLS with this certificate, for HTTP/2 and HTTP/1.1. A caller may show a certificate; whose it is, is judged later.
+pub(super) fn server_config(certificate: Arc<ServerCertificate>) -> Result<ServerConfig, rustls::Error> {
+    let provider = Arc::new(ring::default_provider());
+    let verifier = Arc::new(AnyCertificate(Arc::clone(&provider)));
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(certificate);
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+/// Takes any certificate whose private key the caller has. The authority of the front proxy may change while the process
+/// runs, and a direct caller may show one that is for somebody else.
+#[derive(Debug)]
+struct AnyCertificate(Arc<CryptoProvider>);
+
+impl ClientCertVerifier for AnyCertificate {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _own: &CertificateDer<'_>,
+        _others: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,111 @@
+//! Starts the API of accounts, if the settings ask for it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::registry::Registry;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use super::StartError;
+use super::kube_client::RunLocation;
+use super::startup;
+use crate::gateway::{Gateway, GatewayListener, GatewayPorts, OwnCertificate, ServerCertificate, TlsFiles};
+use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::config::operator::GatewaySettings;
+use kubesvc_runtime::listen::connection_limits::AddressLimits;
+use kubesvc_runtime::telemetry::errors::chain;
+
+/// Interval between two looks at the certificate.
+const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The API of accounts, which listens and does not serve yet.
+pub(super) struct GatewayPort {
+    listener: TcpListener,
+    tls_files: Option<(PathBuf, PathBuf)>,
+    connections: usize,
+    gateway: Arc<Gateway>,
+}
+
+impl GatewayPort {
+    /// Listens with at most this many connections.
+    ///
+    /// # Errors
+    /// The port cannot be listened on.
+    pub(super) async fn open(
+        settings: &GatewaySettings,
+        location: &RunLocation,
+        connections: usize,
+        ports: GatewayPorts,
+        stop: &CancellationToken,
+    ) -> Result<Self, StartError> {
+        let names = "kubesvc.gateway.server.address, kubesvc.gateway.server.port";
+        let listener = startup::listen(&settings.address, settings.port, names).await?;
+        let gateway = Gateway::new(location.replica_id.clone(), ports, stop.clone());
+        Ok(Self { listener, tls_files: settings.tls_files.clone(), connections, gateway })
+    }
+
+    /// Adds the metrics to a registry.
+    pub(super) fn register(&self, registry: &mut Registry) {
+        self.gateway.register(registry);
+    }
+
+    /// Serves from now on, and keeps the certificate.
+    ///
+    /// # Errors
+    /// TLS cannot be served.
+    pub(super) fn serve(
+        self,
+        location: &RunLocation,
+        background: &BackgroundTasks,
+        stop: &CancellationToken,
+    ) -> Result<(), StartError> {
+        let certificate = Arc::<ServerCertificate>::default();
+        if let Ok(address) = self.listener.local_addr() {
+            info!(%address, "serving the API of accounts");
+        }
+        let (connections, shown) = (self.connections, Arc::clone(&certificate));
+        let listener = GatewayListener::new(self.listener, connections, AddressLimits::default(), shown)
+            .map_err(StartError::Tls)?;
+        let spec =
+            || TaskSpec::<()>::new("gateway certificate", "Keeps the certificate of the API of accounts");
+        let spec = spec().every(CERTIFICATE_INTERVAL).at_start();
+        match self.tls_files {
+            Some((file, key)) => {
+                let files = TlsFiles { certificate: file, key };
+                background.start(spec, move |_| read_files(files.clone(), Arc::clone(&certificate)));
+            }
+            None => {
+                let own = OwnCertificate::new(location.kube.clone(), &location.namespace, certificate);
+                let own = Arc::new(own);
+                background.start(spec, move |_| keep(Arc::clone(&own)));
+            }
+        }
+        let (gateway, stop) = (self.gateway, stop.clone());
+        background.spawn("API of accounts", "Serves the Kubernetes API of accounts", async move {
+            listener.serve(gateway, stop).await;
+        });
+        Ok(())
+    }
+}
+
+async fn read_files(files: TlsFiles, certificate: Arc<ServerCertificate>) -> Outcome {
+    match files.read().await {
+        Ok(read) => {
+            if certificate.set(read) {
+                info!("the API of accounts has a certificate");
+            }
+            Outcome::Done
+        }
+        Err(error) => Outcome::failed(chain(&error)),
+    }
+}
+
+async fn keep(own: Arc<OwnCertificate>) -> Outcome {
+    match own.keep().await {
+        Ok(()) => Outcome::Done,
+        Err(error) => Outcome::failed(chain(&error)),
+    }
+}

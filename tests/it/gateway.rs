@@ -1,0 +1,6 @@
+//! The API of accounts: real kubectl, a real agent, and a second control plane as the account's cluster.
+
+mod doors;
+mod place;
+mod refusals;
+mod upgrades;
