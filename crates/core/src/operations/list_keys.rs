@@ -3,7 +3,7 @@
 //! is a map, and replaced as a whole if it is a list.
 
 /// The groups of Kubernetes' own kinds whose names have a dot.
-const BUILT_IN_GROUPS: [&str; 17] = [
+const BUILT_IN_GROUPS: [&str; 18] = [
     "admissionregistration.k8s.io",
     "apiextensions.k8s.io",
     "apiregistration.k8s.io",
@@ -14,6 +14,7 @@ const BUILT_IN_GROUPS: [&str; 17] = [
     "discovery.k8s.io",
     "events.k8s.io",
     "flowcontrol.apiserver.k8s.io",
+    "internal.apiserver.k8s.io",
     "networking.k8s.io",
     "node.k8s.io",
     "rbac.authorization.k8s.io",
@@ -127,6 +128,11 @@ impl<'k> MergeSchema<'k> {
     /// The strategies of a kind; of one that is not native, every list is replaced as a whole.
     pub(super) fn of(group: &'k str, kind: &'k str) -> Self {
         Self { group, kind, native: !group.contains('.') || BUILT_IN_GROUPS.contains(&group) }
+    }
+
+    /// Whether the API server knows strategies of the kind, so that it takes a strategic merge patch.
+    pub(super) fn is_native(&self) -> bool {
+        self.native
     }
 
     /// How the field at a path is merged. Items of lists add nothing to a path.
