@@ -39,6 +39,7 @@ mod tests;
 
 pub use deploy::{ApplyMode, ApplySettings, KindApplySettings, Preference};
 pub use kinds::{KindLookup, Kinds, Resource};
+pub use list_keys::merge_rule;
 pub use manifest::{MAX_MANIFEST_BYTES, ManifestError};
 pub use operation::{
     InvalidOperation, MAX_DEADLINE, MAX_RESULT_BYTES, ObjectKey, Operation, OperationVerb, SettledByHand,

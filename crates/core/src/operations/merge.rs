@@ -188,7 +188,10 @@ fn sets(patch: &mut Map<String, Value>, name: &str, last: &[Value], manifest: &[
     let gone: Vec<Value> =
         last.iter().filter(|item| !manifest.contains(item) && live.contains(item)).cloned().collect();
     let places = manifest.iter().filter_map(|item| live.iter().position(|held| held == item));
-    if new.is_empty() && gone.is_empty() && places.is_sorted() {
+    // kubectl sorts what is there before it compares, so it gives a sorted manifest no order of its own.
+    let mut sorted = live.to_vec();
+    sorted.sort_by_key(ToString::to_string);
+    if new.is_empty() && gone.is_empty() && (places.is_sorted() || sorted == manifest) {
         return;
     }
     patch.insert(set_order_of(name), manifest.into());

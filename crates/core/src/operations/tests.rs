@@ -11,6 +11,7 @@ use super::{
 
 mod deploys;
 mod merges;
+mod mutations;
 mod patches;
 mod texts;
 mod verbs;
