@@ -14,9 +14,10 @@ use super::status::Refusal;
 use super::{Call, Gateway};
 use crate::access::{Access, AccessError, AccountAccess, AccountResource, Caller, Principal, Via};
 use crate::connected_agents::RequestClass;
+use kubesvc_runtime::crash_points;
 
-/// Interval between two checks of a stream.
-const RECHECK_INTERVAL: Duration = Duration::from_secs(60);
+/// Interval between two checks of a stream, in seconds.
+const RECHECK_SECONDS: u64 = 60;
 /// Number of checks in a row that nobody could answer, after which a stream is cut.
 const MAX_UNANSWERED_CHECKS: u32 = 3;
 
@@ -97,7 +98,8 @@ pub(super) struct Recheck {
 impl Recheck {
     /// Checks again and again. Returns why the stream must end.
     pub(super) async fn until_refused(self) -> String {
-        let mut checks = interval(RECHECK_INTERVAL);
+        let seconds = crash_points::seconds("KUBESVC_GATEWAY_RECHECK_SECONDS", RECHECK_SECONDS);
+        let mut checks = interval(Duration::from_secs(seconds.max(1)));
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         checks.tick().await;
         let mut unanswered = 0;

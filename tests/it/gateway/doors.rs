@@ -164,6 +164,28 @@ async fn kubectl_uses_an_account_through_the_operators_api_server_with_its_usual
     assert!(write["principal"].as_str().is_some_and(|name| name.ends_with(":ann")), "{write}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_ends_when_its_caller_may_no_longer() {
+    let place = Place::start(false).await;
+    let token = place.person("ann", EVERYTHING, Some("kubesvc")).await;
+    let (watch, _) = watching(&place, &place.direct(&token));
+    eventually("a watch that runs in the agent", MAX_WAIT, async || {
+        if watches(&place).await? == 1 { Ok(()) } else { Err("there is none".to_owned()) }
+    })
+    .await;
+    must(place.world.kubectl(&["delete", "rolebinding", "ann"]).await.ok());
+    must(watch.wait(MAX_WAIT).await);
+    let log = place.world.operator().log_text();
+    let lines = audit_lines(&log);
+    let end = lines.iter().find(|line| line["message"] == "stream-end").expect("the end of the stream");
+    assert!(end["reason"].as_str().is_some_and(|reason| reason.contains("cannot get")), "{end}");
+    eventually("the end of the watch in the agent", MAX_WAIT, async || {
+        let count = watches(&place).await?;
+        if count == 0 { Ok(()) } else { Err(format!("{count} watches")) }
+    })
+    .await;
+}
+
 /// The audit lines in a log.
 fn audit_lines(log: &str) -> Vec<Value> {
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

@@ -45,6 +45,7 @@ impl Place {
             .setting("kubesvc.gateway.enabled", true)
             .setting("kubesvc.gateway.server.address", "*")
             .setting("kubesvc.gateway.server.port", port)
+            .operator_env("KUBESVC_GATEWAY_RECHECK_SECONDS", "2")
             .without_operator();
         let prepared = if is_aggregated { prepared.aggregating() } else { prepared.own_control_plane() };
         let (world, target) = tokio::join!(prepared.start(), ControlPlane::start());
