@@ -332,7 +332,7 @@ impl Operations {
     }
 
     /// Waits for the end of an operation that runs at another replica.
-    async fn wait_for_row(
+    pub(super) async fn wait_for_row(
         &self,
         id: &str,
         mut record: OperationRecord,
