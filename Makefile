@@ -9,7 +9,7 @@ DENY_FOLDER := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kubesvc/cargo-deny-$(DENY_
 DENY := $(DENY_FOLDER)/bin/cargo-deny
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-replicas test faults random-faults fuzz model bench lint fmt crds openapi docs controlplane databases judge helm promtool checkers openapi-check build clean
+.PHONY: help demo demo-replicas test faults random-faults fuzz model bench lint fmt crds openapi docs controlplane databases judge controllers helm promtool checkers openapi-check build clean
 
 help: ## Say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,7 +22,7 @@ demo-replicas: controlplane databases ## Three replicas, two agents; the leader 
 	$(CARGO) build --quiet --features $(FEATURES) --bins --example demo_replicas
 	@$(CARGO) run --quiet --features $(FEATURES) --example demo_replicas
 
-test: controlplane databases judge helm promtool checkers ## All tests: pure, database, real control planes, faults
+test: controlplane databases judge controllers helm promtool checkers ## All tests: pure, database, real control planes, faults
 	$(CARGO) test --workspace --features $(FEATURES) --quiet --no-run
 	$(CARGO) test --workspace --features $(FEATURES) --quiet
 
@@ -33,8 +33,9 @@ faults: controlplane databases ## The long faults: every crash point on every da
 random-faults: controlplane databases ## An hour of random faults on three replicas, half on each server (KUBESVC_SEED, KUBESVC_FAULT_SECONDS)
 	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 1 random_faults::
 
-fuzz: ## Random changes of the corpus of hostile responses, a minute a target (KUBESVC_FUZZ_SECONDS, KUBESVC_SEED)
+fuzz: ## Random changes of hostile responses, operations and manifests, a minute a target (KUBESVC_FUZZ_SECONDS, KUBESVC_SEED)
 	$(CARGO) test -p kubesvc-agent --quiet --lib scrub::tests::mutations -- --ignored --nocapture
+	$(CARGO) test -p kubesvc-core --quiet --lib operations::tests::mutations -- --ignored --nocapture
 
 model: ## Every order of steps of the protocol, in larger worlds than `make test` has; a table of what was seen
 	$(CARGO) test --profile bench --features $(FEATURES) --quiet --lib hub::model_checker -- --ignored --nocapture
@@ -79,6 +80,9 @@ databases: ## See to the programs of MariaDB and PostgreSQL for the tests (Debia
 
 judge: ## Build what judges objects as Argo CD and Flux do (half a minute; kept in the same place)
 	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane judge
+
+controllers: ## Build kube-controller-manager, which rolls out in the tests (some minutes; kept in the same place)
+	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane controllers
 
 helm: ## Build Helm, which installs the charts in the tests (four minutes; kept in the same place)
 	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane helm

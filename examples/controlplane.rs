@@ -1,5 +1,6 @@
 //! Finds or builds etcd, kube-apiserver and kubectl, and says where they are: `make controlplane`. With the argument
 //! `judge` it is the program that judges objects as Argo CD and Flux do: `make judge`; with `helm` it is Helm: `make helm`;
+//! with `controllers`, kube-controller-manager: `make controllers`;
 //! with `promtool`, what reads rules and expressions as Prometheus does: `make promtool`; with `checkers`, what checks
 //! renders and workflows: `make checkers`.
 
@@ -9,6 +10,9 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let one = match std::env::args().nth(1).as_deref() {
         Some("judge") => Some(("the judge of GitOps health", kubesvc_testkit::assets::gitops_judge())),
+        Some("controllers") => {
+            Some(("kube-controller-manager", kubesvc_testkit::assets::controller_manager()))
+        }
         Some("helm") => Some(("Helm", kubesvc_testkit::assets::helm())),
         Some("promtool") => {
             Some(("promtool", kubesvc_testkit::assets::prometheus_tools().map(|tools| tools.promtool)))

@@ -62,7 +62,6 @@ pub use browsers::BrowserRules;
 pub use health::{Readiness, StartupState, second_listener, starting};
 pub use openapi::openapi;
 
-use crate::access::Access;
 use crate::cache_changes::ChangeFeed;
 use crate::connected_agents::{ConnectedAgents, ReplicaRequests};
 use crate::informers::AccountIndex;
@@ -148,8 +147,6 @@ pub struct RestPorts {
     pub cache: Arc<dyn CacheStore>,
     /// Their changes, as this replica commits them.
     pub changes: Arc<ChangeFeed>,
-    /// Who calls, where that must be known.
-    pub access: Arc<dyn Access>,
     /// Operations on accounts.
     pub operations: Arc<Operations>,
     /// Makes the leader, if this replica leads, look at all accounts again.

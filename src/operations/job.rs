@@ -48,6 +48,8 @@ pub(super) struct Progress {
     pub(super) write_in_flight: bool,
     /// Whether the first write takes the caller's id for itself.
     pub(super) claims_id: bool,
+    /// The operation of another replica that has taken the id.
+    pub(super) taken_by: Option<OperationRecord>,
     /// The last write whose answer decides.
     last_write: Option<String>,
     agent_boot_id: Option<String>,
@@ -63,6 +65,7 @@ impl Progress {
             sent_before: false,
             write_in_flight: false,
             claims_id,
+            taken_by: None,
             last_write: None,
             agent_boot_id: None,
             answered: None,

@@ -14,6 +14,8 @@ pub(super) const MAX_PENDING: usize = 10_000;
 pub(super) struct PendingRow<W> {
     pub(super) change: RowChange,
     pub(super) waiters: Vec<W>,
+    /// Whether it is the first row of its operation that was taken to be written.
+    is_first: bool,
 }
 
 /// A row of one of the two tables.
@@ -55,7 +57,7 @@ impl<W> PendingRows<W> {
             row.waiters.extend(waiter);
             return None;
         }
-        self.rows.insert(id, PendingRow { change, waiters: waiter.into_iter().collect() });
+        self.rows.insert(id, PendingRow { change, waiters: waiter.into_iter().collect(), is_first: false });
         let (id, row) =
             if self.rows.len() > MAX_PENDING { self.rows.shift_remove_index(0)? } else { return None };
         if matches!(row.change, RowChange::End(_)) {
@@ -77,11 +79,10 @@ impl<W> PendingRows<W> {
     /// Takes the oldest rows, at most so many of each kind.
     pub(super) fn take(&mut self, most: usize) -> Vec<PendingRow<W>> {
         let count = self.rows.len().min(most);
-        let taken: Vec<_> = self.rows.drain(..count).map(|(_, row)| row).collect();
-        for row in &taken {
-            if matches!(row.change, RowChange::Open(_)) {
-                self.stored.insert(row.change.id().to_owned());
-            }
+        let mut taken: Vec<_> = self.rows.drain(..count).map(|(_, row)| row).collect();
+        for row in &mut taken {
+            let is_open = matches!(row.change, RowChange::Open(_));
+            row.is_first = is_open && self.stored.insert(row.change.id().to_owned());
         }
         taken
     }
@@ -99,6 +100,10 @@ impl<W> PendingRows<W> {
     pub(super) fn put_back(&mut self, rows: Vec<PendingRow<W>>) {
         for row in rows.into_iter().rev() {
             let id = row.change.id().to_owned();
+            if row.is_first {
+                // Without a database, what needs no row goes on.
+                self.stored.remove(&id);
+            }
             match self.rows.get_mut(&id) {
                 Some(newer) => newer.waiters.extend(row.waiters),
                 None => {
@@ -194,7 +199,9 @@ mod tests {
         let taken = pending.take(10);
         pending.add(begin("c"), None);
         pending.add(end("b"), None);
+        assert!(pending.is_stored("a"), "it may be");
         pending.put_back(taken);
+        assert!(!pending.is_stored("a"), "what it does next needs no row");
         let again = pending.take(10);
         assert_eq!(ids(&again), ["a", "c", "b"]);
         assert_eq!((again[2].change.clone(), again[2].waiters.as_slice()), (end("b"), [7].as_slice()));

@@ -9,6 +9,7 @@ use super::runner::now_ms;
 use super::submission::of_record;
 use super::{EndedOperation, OperationCaller, OperationRefusal, Operations, checks, records};
 use crate::access::AccessError;
+use crate::access::audit::{AuditEvent, AuditLine};
 use kubesvc_core::operations::{OutcomeClass, OutcomeFailure, SettledByHand};
 use kubesvc_runtime::crash_points;
 use kubesvc_store::{HandSettlement, OperationRecord};
@@ -108,12 +109,17 @@ impl Operations {
             ..of_record(&record)
         };
         self.known.end(&record, ended, self.clock());
-        tracing::info!(
-            operationId = id,
-            principal = caller.principal.name,
-            status = result.status,
-            "an operation was settled by hand"
-        );
+        self.audit.write(&AuditLine {
+            operation_id: id,
+            principal: Some(&caller.principal),
+            claimed: caller.claimed.as_deref().unwrap_or_default(),
+            account: &record.account,
+            uid: record.account_uid.as_deref().unwrap_or_default(),
+            verb: "settle",
+            code: Some(result.status),
+            reason: record.outcome.as_str(),
+            ..AuditLine::new(AuditEvent::Write, record.request_id.as_deref().unwrap_or_default())
+        });
         Ok(())
     }
 

@@ -15,6 +15,7 @@ use super::Operations;
 use super::checks::{is_decisive, turn};
 use super::failures::{RunFailure, run_again};
 use super::job::SharedJob;
+use super::submission::of_record;
 use crate::connected_agents::{
     AccountRequest, AccountResponse, AnsweringAgent, RequestBytes, RequestClass, RequestError,
 };
@@ -25,6 +26,7 @@ use kubesvc_core::operations::{
 use kubesvc_core::requests::target::RequestPath;
 use kubesvc_core::wire::operations::operation::Verb;
 use kubesvc_runtime::crash_points;
+use kubesvc_store::OperationRecord;
 
 /// Maximum number of lists of kinds that are read before a program begins.
 const MAX_KIND_READS: usize = 8;
@@ -55,7 +57,18 @@ impl Operations {
             ended = self.in_turn(&job) => ended,
             () = shown => return,
         };
-        self.ended(&job, outcome, before_send);
+        let taken_by = job.progress.lock().taken_by.take();
+        match taken_by {
+            None => self.ended(&job, outcome, before_send),
+            Some(other) => self.follow(&job, other).await,
+        }
+    }
+
+    /// Takes over the end of the operation that another replica runs under the same id.
+    async fn follow(&self, job: &SharedJob, other: OperationRecord) {
+        let ended = self.wait_for_row(&job.id, other.clone(), job.deadline).await;
+        let ended = ended.map_or_else(|| of_record(&other), |ended| (*ended).clone());
+        self.known.end(&other, ended, self.clock());
     }
 
     /// Waits for the object's turn, and runs.
@@ -233,10 +246,17 @@ impl Operations {
         if claims_id {
             let claiming = self.store.claim_operation(&row);
             let claimed = crash_points::around(Some("operation-claim"), claiming).await;
-            if matches!(claimed, Ok(None)) {
-                self.rows.note_stored(&job.id);
-            }
-            return matches!(claimed, Ok(None));
+            return match claimed {
+                Ok(None) => {
+                    self.rows.note_stored(&job.id);
+                    true
+                }
+                Ok(Some(other)) => {
+                    job.progress.lock().taken_by = Some(other);
+                    false
+                }
+                Err(_) => false,
+            };
         }
         match self.rows.put_unless_stored(row) {
             None => true,

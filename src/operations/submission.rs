@@ -17,7 +17,7 @@ use super::records::{self, Beginning};
 use super::runner::now_ms;
 use super::{EndedOperation, OperationRefusal, Operations};
 use crate::access::audit::{AuditEvent, AuditLine};
-use crate::access::{AccountAccess, AccountResource, Principal};
+use crate::access::{AccountAccess, AccountResource, Caller, Principal};
 use crate::connected_agents::{AccountRequest, RequestClass, RequestError};
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::operations::{
@@ -80,6 +80,22 @@ enum Found {
 }
 
 impl Operations {
+    /// Finds out who calls.
+    ///
+    /// # Errors
+    /// The caller is not known, or cannot be looked up.
+    pub async fn authenticate(&self, caller: Caller<'_>) -> Result<Principal, OperationRefusal> {
+        let known = self.access.authenticate(caller).await.map_err(OperationRefusal::from);
+        known.inspect_err(|refusal| {
+            self.metrics.refused(refusal.reason());
+            self.audit.write(&AuditLine {
+                code: Some(refusal.status().as_u16()),
+                reason: &refusal.to_string(),
+                ..AuditLine::new(AuditEvent::Refusal, "")
+            });
+        })
+    }
+
     /// Checks an operation and starts it, unless it was started before under its id. Waits for its end if the caller
     /// does.
     ///
@@ -316,7 +332,7 @@ impl Operations {
     }
 
     /// Waits for the end of an operation that runs at another replica.
-    async fn wait_for_row(
+    pub(super) async fn wait_for_row(
         &self,
         id: &str,
         mut record: OperationRecord,

@@ -24,7 +24,7 @@ const OVERDUE_AFTER: Duration = Duration::from_secs(5);
 /// Interval between two looks for such operations.
 const SETTLE_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum number of operations that are settled at once.
-const MAX_SETTLED: u32 = 256;
+const MAX_SETTLED: u32 = 128;
 /// Maximum number of concurrent recalls.
 const MAX_CONCURRENT_RECALLS: usize = 16;
 /// Time limit for one recall; one that was not answered is tried again until [`MAX_RECALL_AGE`].

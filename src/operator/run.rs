@@ -25,7 +25,7 @@ use super::settings::{
 use super::startup::{self, StartupPorts};
 use super::state_metrics::StateMetrics;
 use crate::access::audit::AuditLog;
-use crate::access::{Access, AccessMode, KubeAccessReviews};
+use crate::access::{AccessMode, KubeAccessReviews};
 use crate::cache_changes::ChangeFeed;
 use crate::connected_agents::{ClusterSessions, ConnectedAgents, RemoteSessions, Ticks};
 use crate::controller::{ControllerContext, ControllerMetrics};
@@ -204,9 +204,8 @@ impl Assembly<'_> {
             "starting kubesvc-operator"
         );
 
-        let access = KubeAccessReviews::new(&location.kube, access_mode(settings));
         let router = Arc::new(RequestRouter::new(hub.requests(), Arc::clone(&self.peers)));
-        let operations = self.operations(&router, &leases, &access);
+        let operations = self.operations(&router, &leases);
         let metrics = ControllerMetrics::default();
         let gateway = self.gateway(&router, &operations, connections).await?;
         let of_accounts = (&*router, &*operations, gateway.as_ref());
@@ -217,7 +216,7 @@ impl Assembly<'_> {
         }
         let changed_agents = self.agents.follow();
         let connected_agents = self.connected_agents(&hub, &leases);
-        let rest = self.rest_state(&hub, &readiness, (access, Arc::clone(&operations)), exposition);
+        let rest = self.rest_state(&hub, &readiness, Arc::clone(&operations), exposition);
         router.start(&self.background);
         let context =
             self.controller_context(kube, connected_agents, changed_agents, credentials, &leases, metrics);
@@ -335,17 +334,12 @@ impl Assembly<'_> {
     }
 
     /// The operations of this replica, whose rows are written from now on.
-    fn operations(
-        &self,
-        router: &Arc<RequestRouter>,
-        leases: &ReplicaLeases,
-        access: &Arc<dyn Access>,
-    ) -> Arc<Operations> {
+    fn operations(&self, router: &Arc<RequestRouter>, leases: &ReplicaLeases) -> Arc<Operations> {
         let store: Arc<dyn Store> = Arc::clone(&self.store);
         let ports = OperationPorts {
             accounts: Arc::clone(&self.accounts),
             requests: Arc::<RequestRouter>::clone(router),
-            access: Arc::clone(access),
+            access: KubeAccessReviews::new(&self.location.kube, access_mode(self.settings)),
             store,
             replicas: Arc::clone(&leases.replicas),
             audit: AuditLog::to_stdout(),
@@ -445,7 +439,7 @@ impl Assembly<'_> {
         &self,
         hub: &Arc<Hub>,
         readiness: &Arc<OperatorReadiness>,
-        (access, operations): (Arc<dyn Access>, Arc<Operations>),
+        operations: Arc<Operations>,
         metrics: Arc<dyn Fn() -> String + Send + Sync>,
     ) -> RestState {
         let (accounts, wakes) = (Arc::clone(&self.accounts), Arc::clone(&self.wakes));
@@ -458,7 +452,6 @@ impl Assembly<'_> {
             store: Arc::clone(&self.store),
             cache: Arc::clone(&self.cache),
             changes: Arc::clone(&self.changes),
-            access,
             operations,
             look_at_accounts: Arc::new(move || {
                 wakes.wake_all(accounts.all().iter().map(|account| account.uid().to_owned()));

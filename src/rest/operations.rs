@@ -18,7 +18,7 @@ use super::body::{self, MediaTypes, PendingBody};
 use super::error::{ErrorBody, RestError};
 use super::extract::{PathName, RecordPaging, single_value};
 use super::operation_views::{OperationRecordView, OperationResultView};
-use crate::access::{AccessError, Caller};
+use crate::access::Caller;
 use crate::operations::{OperationCall, OperationCaller, OperationRefusal, Submitted};
 use kubesvc_core::operations::{
     MAX_DEADLINE, Operation, ParseError, operation_from_json, operation_from_text, result_from_text,
@@ -83,7 +83,7 @@ fn duration(text: &str) -> Option<Duration> {
 impl RestState {
     /// Who calls.
     async fn operation_caller(&self, headers: &HeaderMap) -> Result<OperationCaller, RestError> {
-        let principal = self.access.authenticate(Caller { headers, certificates: &[] }).await?;
+        let principal = self.operations.authenticate(Caller { headers, certificates: &[] }).await?;
         let mut accounts = None;
         for value in headers.get_all(ACCOUNTS) {
             let text = value.to_str().map_err(|_| {
@@ -97,12 +97,6 @@ impl RestState {
         let claimed = headers.get(USER).map(|user| String::from_utf8_lossy(user.as_bytes()));
         let claimed = claimed.map(|user| user.chars().take(MAX_ID_CHARS).collect());
         Ok(OperationCaller { principal, claimed, accounts })
-    }
-}
-
-impl From<AccessError> for RestError {
-    fn from(error: AccessError) -> Self {
-        Self::new(error.status(), error.to_string())
     }
 }
 

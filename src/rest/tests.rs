@@ -423,13 +423,12 @@ fn router_with(settings: RestSettings, missing: &[(&str, &str)]) -> Router {
 fn state_of(settings: RestSettings, missing: &[(&str, &str)], client: kube::Client) -> RestState {
     let missing = missing.iter().map(|(what, why)| ((*what).to_owned(), (*why).to_owned())).collect();
     let accounts = Arc::new(AccountIndex::default());
-    let access = Arc::new(ScriptedAccess::default());
     let operations = Operations::new(
         fakes::settings(),
         OperationPorts {
             accounts: Arc::clone(&accounts),
             requests: ScriptedCluster::new(|_, _| Ok((200, json!({})))),
-            access: Arc::<ScriptedAccess>::clone(&access),
+            access: Arc::new(ScriptedAccess::default()),
             store: Arc::new(NoStore),
             replicas: Replicas::alone(&"replica".into()),
             audit: AuditLog::to(io::sink()),
@@ -441,7 +440,6 @@ fn state_of(settings: RestSettings, missing: &[(&str, &str)], client: kube::Clie
             kube: KubeAccess::new(client, "test"),
             accounts,
             connected_agents: Arc::new(NoAgents),
-            access,
             operations,
             look_at_accounts: Arc::new(|| {}),
             requests_here: Arc::new(NoAgents),

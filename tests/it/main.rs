@@ -35,6 +35,7 @@ mod manifests;
 mod monitoring;
 mod openapi_check;
 mod operations;
+mod operations_programs;
 mod plugin;
 mod random_faults;
 mod reconnects;

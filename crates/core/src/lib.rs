@@ -6,7 +6,7 @@
 //! | [`agent_resource`], [`report_outbox`] | the `KubesvcAgent` object, and its reports to the leader |
 //! | [`lifecycle`] | the decision: one observation in, at most one action out |
 //! | [`conditions`] | a state as conditions for `kubectl wait`, Argo CD and Flux |
-//! | [`operations`] | what callers ask of a cluster, as programs that say the next request |
+//! | `operations` | what callers ask of a cluster, as programs that say the next request; only with the feature of this name, which the operator has |
 //! | [`account_row`], [`spinnaker`] | the row and the definition that Spinnaker reads |
 //! | [`cache`] | what of a cluster is cached for an account, and how it is named in SQL |
 //! | [`cron`] | times that repeat, as cron expressions say them |
@@ -39,6 +39,7 @@ pub mod kubeconfig;
 pub mod lifecycle;
 pub mod name_precedence;
 pub mod object_names;
+#[cfg(feature = "operations")]
 pub mod operations;
 pub mod owned_secret;
 pub mod report_outbox;

@@ -11,7 +11,7 @@
 //! | `program` | requests, answers, steps and outcomes |
 //! | `kinds` | the resource of a kind, by the cluster's own lists |
 //! | `manifest` | one object from JSON or YAML, and last-applied |
-//! | `merge`, `list_keys`, `json_patch` | the three-way merge of `kubectl apply`, and what a merge changes as a patch |
+//! | `merge`, `list_keys` | the three-way patch of `kubectl apply`, and how the lists of native kinds are merged |
 //! | `deploy`, `apply`, `server_side`, `replace` | deploying, by mode |
 //! | `delete`, `changes`, `rollouts`, `revisions`, `reads` | the other verbs |
 //!
@@ -22,7 +22,6 @@ mod apply;
 mod changes;
 mod delete;
 mod deploy;
-mod json_patch;
 mod kinds;
 mod list_keys;
 mod manifest;
@@ -40,8 +39,8 @@ mod tests;
 
 pub use deploy::{ApplyMode, ApplySettings, KindApplySettings, Preference};
 pub use kinds::{KindLookup, Kinds, Resource};
+pub use list_keys::merge_rule;
 pub use manifest::{MAX_MANIFEST_BYTES, ManifestError};
-pub use merge::three_way;
 pub use operation::{
     InvalidOperation, MAX_DEADLINE, MAX_RESULT_BYTES, ObjectKey, Operation, OperationVerb, SettledByHand,
 };

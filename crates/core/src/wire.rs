@@ -39,6 +39,7 @@ pub mod operations {
     #![expect(missing_docs, reason = "generated")]
     include!(concat!(env!("OUT_DIR"), "/messages/operations.rs"));
 
+    #[cfg(feature = "operations")]
     /// The descriptors of the package, by which its text form is read.
     pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/messages/operations.bin"));
 }

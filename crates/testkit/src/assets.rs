@@ -1,6 +1,6 @@
 //! The programs of a control plane, found or built once from the pinned Go module in `controlplane/`; the judge of GitOps
-//! health, Helm, promtool with a reader of PromQL, and the checkers of renders and workflows, built once from the modules in
-//! `tests/gitops/`, `tests/helm/`, `tests/promtool/` and `tests/lint/`; for the benchmarks alone, a cache of client-go, from
+//! health, kube-controller-manager, Helm, promtool with a reader of PromQL, and the checkers of renders and workflows, built once from the modules in
+//! `tests/gitops/`, `tests/controllers/`, `tests/helm/`, `tests/promtool/` and `tests/lint/`; for the benchmarks alone, a cache of client-go, from
 //! `tests/informer/`.
 
 use std::{
@@ -30,6 +30,7 @@ pub struct Assets {
 static FOUND: OnceLock<Result<Assets, String>> = OnceLock::new();
 static JUDGE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
 static INFORMER_FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+static CONTROLLERS_FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
 static HELM_FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
 static PROMETHEUS: OnceLock<Result<PrometheusTools, String>> = OnceLock::new();
 static CHECKERS_FOUND: OnceLock<Result<Checkers, String>> = OnceLock::new();
@@ -77,6 +78,18 @@ pub fn gitops_judge() -> Result<PathBuf, String> {
 pub fn informer() -> Result<PathBuf, String> {
     let build_it = || cached(&Module::read("tests/informer", &["go.sum", "main.go"])?, &INFORMER);
     INFORMER_FOUND.get_or_init(build_it).clone()
+}
+
+/// Builds kube-controller-manager, unless the cache folder contains it.
+///
+/// Blocks. Call it from async code only where blocking is allowed.
+///
+/// # Errors
+///
+/// The message says what is missing and which command installs it.
+pub fn controller_manager() -> Result<PathBuf, String> {
+    let build_it = || cached(&Module::read("tests/controllers", &["go.sum"])?, &CONTROLLER_MANAGER);
+    CONTROLLERS_FOUND.get_or_init(build_it).clone()
 }
 
 /// Builds Helm, unless the cache folder contains it.
@@ -229,6 +242,14 @@ const GITOPS_JUDGE: Program = Program {
 
 const INFORMER: Program =
     Program { name: "informer", package: ".", module: "k8s.io/client-go", version_args: &[], skew: 0 };
+
+const CONTROLLER_MANAGER: Program = Program {
+    name: "kube-controller-manager",
+    package: "k8s.io/kubernetes/cmd/kube-controller-manager",
+    module: KUBERNETES,
+    version_args: &["--version"],
+    skew: 0,
+};
 
 const HELM: Program = Program {
     name: "helm",
@@ -447,7 +468,7 @@ fn go() -> Result<PathBuf, String> {
     const GET: &str = "`apt-get install golang-go` gets it (on Debian 12 `apt-get install -t bookworm-backports golang-go`), \
                        `dnf install golang`, or `brew install go`. \
                        For the control plane, KUBEBUILDER_ASSETS set to a folder with etcd, kube-apiserver and kubectl does as well";
-    const NEED: &str = "what the tests need is built from controlplane/, and tests/{gitops,helm,lint,promtool}/ with Go 1.26, \
+    const NEED: &str = "what the tests need is built from controlplane/, and tests/{controllers,gitops,helm,lint,promtool}/ with Go 1.26, \
                         or with Go 1.21 and newer, which fetches that by itself";
     let path = look_up("go").ok_or_else(|| format!("{NEED}, and there is no `go` on PATH: {GET}"))?;
     let output = Command::new(&path)

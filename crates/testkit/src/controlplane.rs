@@ -14,8 +14,8 @@ mod compaction;
 pub mod second;
 mod start;
 
-pub use start::StartOptions;
 use start::start_etcd;
+pub use start::{Controllers, StartOptions};
 
 use super::{
     assets::{self, Assets},
@@ -35,8 +35,8 @@ const START: Duration = Duration::from_secs(60);
 /// Another process may take a port before it is bound.
 const ATTEMPTS: u32 = 3;
 
-/// A running control plane: etcd and kube-apiserver, without controllers. Nothing is garbage-collected, and no
-/// namespace ever finishes terminating.
+/// A running control plane: etcd and kube-apiserver, without controllers until [`ControlPlane::start_controllers`].
+/// Without them nothing is garbage-collected, and no namespace ever finishes terminating.
 ///
 /// It does not depend on the async runtime that started it, so all tests of a process can share one.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `assets.rs` | the programs etcd, kube-apiserver and kubectl: found, or built once from `controlplane/`; Helm, built once from `tests/helm` |
+//! | `assets.rs` | the programs etcd, kube-apiserver and kubectl: found, or built once from `controlplane/`; kube-controller-manager from `tests/controllers`, Helm from `tests/helm` |
 //! | `controlplane.rs`, `controlplane/start.rs` | a Kubernetes API server with its own etcd, ready in a few seconds; several can run side by side |
 //! | `controlplane/second.rs` | a second API server on the same etcd, with watches that can be held back |
 //! | `kubectl.rs`, `helm.rs` | the real kubectl and Helm, run against a control plane |

@@ -49,8 +49,11 @@ async fn of_two_replicas_with_the_same_id_at_the_same_time_one_writes() {
     }));
     let there = Replica::over(ScriptedCluster::new(|_, _| done()), Arc::clone(&here.rows), "r-1");
     let (one, other) = tokio::join!(here.submit(repeated(&patch, "x")), there.submit(repeated(&patch, "x")));
-    assert!(one.is_ok() && other.is_ok());
+    let ends = [one, other].map(|submitted| submitted.expect("it is known").ended.expect("it ended").status);
+    assert_eq!(ends, [200, 200], "both have the answer");
     assert_eq!(here.cluster.lines().len() + there.cluster.lines().len(), 1);
+    let id = checks::derived_id("x");
+    assert_eq!(here.history(&id).await.outcome, OperationOutcome::Completed);
 }
 
 #[tokio::test(start_paused = true)]

@@ -146,3 +146,28 @@ async fn records_of_accounts_that_may_not_be_read_are_left_out() {
     let unknown: Value = json!(replica.operations.record("x", &caller()).await.is_err());
     assert_eq!(unknown, json!(true));
 }
+
+#[tokio::test(start_paused = true)]
+async fn without_the_database_an_operation_with_several_writes_goes_on() {
+    let rows = Arc::<MemoryRows>::default();
+    let cluster = ScriptedCluster::waiting(|_, asked: Asked| {
+        async move {
+            // Longer than rows are gathered.
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            let items = [
+                json!({"metadata": {"name": "a", "uid": "1"}}),
+                json!({"metadata": {"name": "b", "uid": "2"}}),
+            ];
+            let is_list = asked.line.contains("labelSelector");
+            let is_gone = asked.line.starts_with("GET") && !is_list;
+            Ok(if is_gone { (404, json!({})) } else { (200, json!({"metadata": {}, "items": items})) })
+        }
+        .boxed()
+    });
+    let replica = Replica::over(cluster, rows, "r-0");
+    replica.rows.is_away.store(true, Ordering::Relaxed);
+    let kind = "target { group: \"apps\" version: \"v1\" kind: \"Deployment\" namespace: \"n\" }";
+    let ended = replica.run(&format!("delete {{ {kind} label_selector: \"app=web\" }}")).await;
+    let deletes = replica.cluster.lines().iter().filter(|line| line.starts_with("DELETE")).count();
+    assert_eq!((ended.status, deletes), (200, 2), "{:?} {:?}", ended.failure, replica.cluster.lines());
+}

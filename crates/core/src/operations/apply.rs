@@ -1,8 +1,9 @@
 //! A client-side apply, as `kubectl apply` does it: GET, then POST, or PATCH with what the three-way merge changes. Both
 //! write the same annotation under the same field manager, so that either goes on from the other.
 //!
-//! The patch names the resourceVersion that was merged with, so that it changes nothing that was not seen; after a
-//! conflict the object is read and merged again.
+//! The patch names the resourceVersion that was merged with, so that of two applies at once the second removes what only
+//! the first had; after a conflict the object is read and merged again. The last attempt names none, as kubectl never
+//! does: where a controller writes the status of an object faster than it can be read, every other one would conflict.
 
 use std::time::Duration;
 
@@ -10,9 +11,8 @@ use serde_json::{Value, json};
 
 use super::CLIENT_SIDE_MANAGER;
 use super::deploy::Deployed;
-use super::json_patch::merge_patch;
 use super::manifest::{LAST_APPLIED, annotation, with_last_applied};
-use super::merge::three_way;
+use super::merge::{three_way_patch, without_nulls};
 use super::program::{ApiAnswer, ApiRequest, JSON, Method, Outcome, OutcomeBody, Program, Step, go_on};
 
 /// Number of times that an object is read and merged again after a conflict.
@@ -61,20 +61,22 @@ impl Apply {
     fn write(&mut self, live: Option<Value>) -> Step {
         let Some(live) = live else {
             self.state = State::Creating;
-            return Step::Request(create(&self.deployed, CLIENT_SIDE_MANAGER, &self.wanted));
+            // The annotation keeps what is null, as it is merged with; the object has no such fields, custom kinds included.
+            let object = without_nulls(&self.wanted);
+            return Step::Request(create(&self.deployed, CLIENT_SIDE_MANAGER, &object));
         };
         let resource = &self.deployed.resource;
         let last = annotation(&live, LAST_APPLIED).and_then(|last| serde_json::from_str(last).ok());
-        let merged =
-            three_way(&resource.group, &resource.kind, &last.unwrap_or_default(), &self.wanted, &live);
-        let Some(mut patch) = merge_patch(&live, &merged) else {
+        let last = last.unwrap_or_default();
+        let patch = three_way_patch(&resource.group, &resource.kind, &last, &self.wanted, &live);
+        let Some(mut patch) = patch else {
             return Step::Done(Outcome::done(200, OutcomeBody::Json(live)));
         };
-        if patch["metadata"].get("resourceVersion").is_none() {
+        if self.conflicts < MAX_CONFLICTS && patch.body["metadata"].get("resourceVersion").is_none() {
             let seen = live["metadata"]["resourceVersion"].clone();
-            match patch["metadata"].as_object_mut() {
+            match patch.body["metadata"].as_object_mut() {
                 Some(metadata) => drop(metadata.insert("resourceVersion".to_owned(), seen)),
-                None => patch["metadata"] = json!({ "resourceVersion": seen }),
+                None => patch.body["metadata"] = json!({ "resourceVersion": seen }),
             }
         }
         self.state = State::Patching;
@@ -83,8 +85,8 @@ impl Apply {
             &self.deployed.path,
             &[("fieldManager", CLIENT_SIDE_MANAGER), STRICT],
             self.deployed.dry_run,
-            "application/merge-patch+json",
-            &patch,
+            patch.content_type,
+            &patch.body,
         ))
     }
 }

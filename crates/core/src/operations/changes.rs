@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::json_patch::nested;
 use super::program::{
     ApiAnswer, ApiRequest, Method, Outcome, Program, ProgramContext, StartError, Step, go_on,
 };
@@ -103,6 +102,11 @@ pub(super) fn has_revisions(resource: &Resource) -> Result<(), InvalidOperation>
         && ["Deployment", "DaemonSet", "StatefulSet"].contains(&resource.kind.as_str());
     let refused = "only a Deployment, DaemonSet or StatefulSet of the group apps has rollouts and revisions";
     if known { Ok(()) } else { Err(InvalidOperation::Fields(refused)) }
+}
+
+/// Puts a path into a patch: `["spec", "replicas"]` and `3` become `{"spec": {"replicas": 3}}`.
+fn nested(path: &[&str], value: Value) -> Value {
+    path.iter().rev().fold(value, |value, key| Value::Object(Map::from_iter([((*key).to_owned(), value)])))
 }
 
 /// Adds the fields of one patch to another.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::program::{
-    ApiAnswer, ApiRequest, JSON, Method, Outcome, OutcomeBody, OutcomeClass, Program, ProgramContext,
-    StartError, Step, go_on, with_query,
+    ApiAnswer, ApiRequest, Outcome, OutcomeBody, OutcomeClass, Program, ProgramContext, StartError, Step,
+    go_on, with_query,
 };
 use super::replace::POLL_INTERVAL;
 use super::{InvalidOperation, Resource};
@@ -72,7 +72,7 @@ impl Delete {
         } else {
             context.object(Some(target))?
         };
-        let mut options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": match verb.propagation() {
+        let mut options = json!({"propagationPolicy": match verb.propagation() {
             Propagation::Unspecified | Propagation::Background => "Background",
             Propagation::Foreground => "Foreground",
             Propagation::Orphan => "Orphan",
@@ -131,7 +131,7 @@ impl Delete {
         };
         let mut options = self.options.clone();
         options["preconditions"] = json!({ "uid": object.uid });
-        Step::Request(ApiRequest::write(Method::Delete, &object.path, &[], self.dry_run, JSON, &options))
+        Step::Request(ApiRequest::delete(&object.path, options, self.dry_run))
     }
 
     /// Looks whether the next object is gone.

@@ -3,7 +3,7 @@
 //! is a map, and replaced as a whole if it is a list.
 
 /// The groups of Kubernetes' own kinds whose names have a dot.
-const BUILT_IN_GROUPS: [&str; 17] = [
+const BUILT_IN_GROUPS: [&str; 18] = [
     "admissionregistration.k8s.io",
     "apiextensions.k8s.io",
     "apiregistration.k8s.io",
@@ -14,6 +14,7 @@ const BUILT_IN_GROUPS: [&str; 17] = [
     "discovery.k8s.io",
     "events.k8s.io",
     "flowcontrol.apiserver.k8s.io",
+    "internal.apiserver.k8s.io",
     "networking.k8s.io",
     "node.k8s.io",
     "rbac.authorization.k8s.io",
@@ -78,6 +79,8 @@ const KINDS: &[KindRule] = &[
     ("", "ServiceAccount", &["secrets"], Items("name")),
     ("", "Node", &["spec", "podCIDRs"], Set),
     ("apps", "Deployment", &["spec", "strategy"], RetainKeys),
+    ("batch", "CronJob", &["spec", "jobTemplate", "metadata", "finalizers"], Set),
+    ("batch", "CronJob", &["spec", "jobTemplate", "metadata", "ownerReferences"], Items("uid")),
     ("policy", "PodDisruptionBudget", &["spec", "selector"], Replace),
     ("admissionregistration.k8s.io", "MutatingWebhookConfiguration", &["webhooks"], Items("name")),
     ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration", &["webhooks"], Items("name")),
@@ -100,6 +103,9 @@ const KINDS: &[KindRule] = &[
         Items("name"),
     ),
     ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy", &["spec", "variables"], Items("name")),
+    ("admissionregistration.k8s.io", "MutatingAdmissionPolicy", &["spec", "matchConditions"], Items("name")),
+    ("resource.k8s.io", "ResourceClaimTemplate", &["spec", "metadata", "finalizers"], Set),
+    ("resource.k8s.io", "ResourceClaimTemplate", &["spec", "metadata", "ownerReferences"], Items("uid")),
     ("storage.k8s.io", "CSINode", &["spec", "drivers"], Items("name")),
 ];
 
@@ -127,6 +133,11 @@ impl<'k> MergeSchema<'k> {
     /// The strategies of a kind; of one that is not native, every list is replaced as a whole.
     pub(super) fn of(group: &'k str, kind: &'k str) -> Self {
         Self { group, kind, native: !group.contains('.') || BUILT_IN_GROUPS.contains(&group) }
+    }
+
+    /// Whether the API server knows strategies of the kind, so that it takes a strategic merge patch.
+    pub(super) fn is_native(&self) -> bool {
+        self.native
     }
 
     /// How the field at a path is merged. Items of lists add nothing to a path.
@@ -157,6 +168,19 @@ impl<'k> MergeSchema<'k> {
     }
 }
 
+/// How a field of a kind is merged, as Kubernetes' types declare it: `merge by name`, `retainKeys`; empty: a map field by
+/// field, a list as a whole. Items of lists add nothing to a path.
+pub fn merge_rule(group: &str, kind: &str, path: &[&str]) -> String {
+    match MergeSchema::of(group, kind).at(path) {
+        Strategy::Default => String::new(),
+        Items(key) => format!("merge by {key}"),
+        ItemsRetainingKeys(key) => format!("merge,retainKeys by {key}"),
+        Set => "merge".to_owned(),
+        RetainKeys => "retainKeys".to_owned(),
+        Replace => "replace".to_owned(),
+    }
+}
+
 /// How a field of a pod, or of the template of pods, is merged.
 fn in_pod(path: &[&str]) -> Option<Strategy> {
     if let Some(metadata) = path.strip_prefix(&["metadata"]) {
@@ -164,6 +188,9 @@ fn in_pod(path: &[&str]) -> Option<Strategy> {
     }
     let spec = path.strip_prefix(&["spec"])?;
     match spec {
+        ["volumes", "ephemeral", "volumeClaimTemplate", "metadata", metadata @ ..] => {
+            find(METADATA, metadata)
+        }
         [list, container @ ..] if CONTAINERS.contains(list) && !container.is_empty() => {
             find(CONTAINER, container)
         }

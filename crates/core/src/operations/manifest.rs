@@ -158,9 +158,15 @@ pub(super) fn annotations(object: &mut Value) -> Option<&mut Map<String, Value>>
     annotations.as_object_mut()
 }
 
-/// The object with the annotation that holds itself, as `kubectl apply` writes it.
+/// The object with the annotation that holds itself, as `kubectl apply` writes it: with annotations, if only empty ones.
 pub(super) fn with_last_applied(mut object: Value) -> Value {
-    if let Some(annotations) = annotations(&mut object) {
+    annotations(&mut object);
+    with_last_applied_as_is(object)
+}
+
+/// The object with the annotation that holds itself, as the API server keeps it after `kubectl apply --server-side`.
+pub(super) fn with_last_applied_as_is(mut object: Value) -> Value {
+    if let Some(Value::Object(annotations)) = object.pointer_mut("/metadata/annotations") {
         annotations.remove(LAST_APPLIED);
     }
     let mut text = go_json(&object);

@@ -1,144 +1,211 @@
-//! The three-way merge of `kubectl apply`: the object that is wanted, from what was applied last, what is to be applied
-//! and what the cluster has.
+//! The patch of `kubectl apply`: what makes the live object the wanted one, from what was applied last, what is to be
+//! applied and what the cluster has. What the manifest has wins, what only the last manifest had goes, and all else stays
+//! as it is.
 //!
-//! kubectl sends a patch that says how to merge, and the API server merges. Here the merged object is computed, with the
-//! same result: what the manifest has wins, what only the last manifest had goes, and all else stays as it is.
+//! As kubectl does, native kinds get a strategic merge patch, whose lists the API server merges with those that it has
+//! when it writes, and all other kinds a JSON merge patch, whose lists replace.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
+use super::changes::{MERGE_PATCH, STRATEGIC_PATCH};
 use super::list_keys::{MergeSchema, Strategy};
 
-/// Merges. `last` is what was applied before, an empty object if that is not known.
-///
-/// Where two items of a list have the same key, it cannot be told which is which: the list is taken from the manifest
-/// as a whole, where kubectl would lose one of them.
-pub fn three_way(group: &str, kind: &str, last: &Value, manifest: &Value, live: &Value) -> Value {
-    let empty = Map::new();
-    let map = |value: &'_ Value| value.as_object().cloned();
-    let (Some(manifest), Some(live)) = (map(manifest), map(live)) else { return live.clone() };
-    let schema = MergeSchema::of(group, kind);
-    let merge = Merge { schema };
-    Value::Object(merge.maps(&mut Vec::new(), last.as_object().unwrap_or(&empty), &manifest, &live))
+/// What of a map stays, by a strategic merge patch.
+const RETAIN_KEYS: &str = "$retainKeys";
+/// What is done with a map or an item, by a strategic merge patch.
+const DIRECTIVE: &str = "$patch";
+
+/// A patch, and its media type.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ThreeWayPatch {
+    pub(super) body: Value,
+    pub(super) content_type: &'static str,
 }
 
-struct Merge<'k> {
+/// The patch; `None` if there is nothing to change. `last` is what was applied before, an empty object if that is not
+/// known.
+///
+/// Where items of a list share a key (ports of TCP and UDP with one number), it cannot be told which is which: the list
+/// is replaced by the manifest's, where kubectl's patch would lose one of them.
+pub(super) fn three_way_patch(
+    group: &str,
+    kind: &str,
+    last: &Value,
+    manifest: &Value,
+    live: &Value,
+) -> Option<ThreeWayPatch> {
+    let schema = MergeSchema::of(group, kind);
+    let content_type = if schema.is_native() { STRATEGIC_PATCH } else { MERGE_PATCH };
+    let diff = Diff { schema };
+    let body = diff.maps(&mut Vec::new(), map(Some(last)), map(Some(manifest)), map(Some(live)));
+    (!body.is_empty()).then(|| ThreeWayPatch { body: body.into(), content_type })
+}
+
+struct Diff<'k> {
     schema: MergeSchema<'k>,
 }
 
-impl Merge<'_> {
+impl Diff<'_> {
     fn maps<'v>(
         &self,
         path: &mut Vec<&'v str>,
         last: &'v Map<String, Value>,
         manifest: &'v Map<String, Value>,
-        live: &Map<String, Value>,
+        live: &'v Map<String, Value>,
     ) -> Map<String, Value> {
-        let mut merged = live.clone();
-        merged.retain(|key, _| manifest.contains_key(key) || !last.contains_key(key));
+        let mut patch = Map::new();
+        for key in last.keys().filter(|key| !manifest.contains_key(*key) && is_set(live.get(*key))) {
+            patch.insert(key.clone(), Value::Null);
+        }
         for (key, wanted) in manifest {
             path.push(key);
-            let strategy = self.schema.at(path);
             match (wanted, live.get(key)) {
-                (Value::Null, _) => {
-                    merged.remove(key);
-                }
-                (Value::Object(wanted), Some(Value::Object(held))) if strategy != Strategy::Replace => {
-                    let before = object(last.get(key));
-                    let mut value = self.maps(path, before, wanted, held);
-                    if strategy == Strategy::RetainKeys {
-                        value.retain(|key, _| wanted.contains_key(key));
+                (Value::Null, held) => {
+                    if is_set(held) {
+                        patch.insert(key.clone(), Value::Null);
                     }
-                    merged.insert(key.clone(), value.into());
+                }
+                (Value::Object(_), Some(Value::Object(held)))
+                    if self.schema.at(path) != Strategy::Replace =>
+                {
+                    let retains = self.schema.at(path) == Strategy::RetainKeys;
+                    let below = self.items(path, map(last.get(key)), map(Some(wanted)), held, retains);
+                    if !below.is_empty() {
+                        patch.insert(key.clone(), below.into());
+                    }
                 }
                 (Value::Array(wanted), Some(Value::Array(held))) => {
                     let before = last.get(key).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-                    merged.insert(key.clone(), self.lists(path, strategy, before, wanted, held).into());
+                    self.lists(&mut patch, path, before, wanted, held);
                 }
-                _ => {
-                    merged.insert(key.clone(), without_nulls(wanted));
+                (wanted, held) => {
+                    let wanted = without_nulls(wanted);
+                    if held != Some(&wanted) {
+                        patch.insert(key.clone(), wanted);
+                    }
                 }
             }
             path.pop();
         }
-        merged
+        patch
     }
 
-    fn lists<'v>(
+    /// Like [`Diff::maps`]. If the map retains keys, whatever it has besides the manifest's goes.
+    fn items<'v>(
         &self,
         path: &mut Vec<&'v str>,
-        strategy: Strategy,
+        last: &'v Map<String, Value>,
+        manifest: &'v Map<String, Value>,
+        live: &'v Map<String, Value>,
+        retains_keys: bool,
+    ) -> Map<String, Value> {
+        let mut patch = self.maps(path, last, manifest, live);
+        let is_wanted = |key: &String| is_set(manifest.get(key));
+        if retains_keys && (!patch.is_empty() || live.keys().any(|key| !is_wanted(key))) {
+            let keys: Vec<Value> =
+                manifest.keys().filter(|key| is_wanted(key)).map(|key| key.clone().into()).collect();
+            patch.insert(RETAIN_KEYS.to_owned(), keys.into());
+        }
+        patch
+    }
+
+    /// Adds what changes of the list at this path.
+    fn lists<'v>(
+        &self,
+        patch: &mut Map<String, Value>,
+        path: &mut Vec<&'v str>,
         last: &'v [Value],
         manifest: &'v [Value],
-        live: &[Value],
-    ) -> Vec<Value> {
-        let whole = || manifest.iter().map(without_nulls).collect();
-        let key = match strategy {
-            Strategy::Items(key) | Strategy::ItemsRetainingKeys(key) => key,
-            Strategy::Set => return sets(last, manifest, live),
-            Strategy::Default | Strategy::RetainKeys | Strategy::Replace => return whole(),
+        live: &'v [Value],
+    ) {
+        let name = path.last().copied().unwrap_or_default();
+        let (key, retains_keys) = match self.schema.at(path) {
+            Strategy::Items(key) => (key, false),
+            Strategy::ItemsRetainingKeys(key) => (key, true),
+            Strategy::Set => return sets(patch, name, last, manifest, live),
+            Strategy::Default | Strategy::RetainKeys | Strategy::Replace => {
+                let wanted: Vec<Value> = manifest.iter().map(without_nulls).collect();
+                if wanted != live {
+                    patch.insert(name.to_owned(), wanted.into());
+                }
+                return;
+            }
         };
         if !distinct(manifest, key) || !distinct(live, key) {
-            return whole();
+            if !self.same_items(path, manifest, live) {
+                let replace = [json!({ DIRECTIVE: "replace" })];
+                let wanted = manifest.iter().map(without_nulls);
+                patch.insert(name.to_owned(), replace.into_iter().chain(wanted).collect());
+            }
+            return;
         }
-        let find = |items: &'_ [Value], item: &Value| items.iter().position(|held| held[key] == item[key]);
-        let ours: Vec<Value> = manifest
-            .iter()
-            .map(|wanted| {
-                let Some(held) = find(live, wanted).map(|at| &live[at]) else { return without_nulls(wanted) };
-                let before = object(last.iter().find(|item| item[key] == wanted[key]));
-                let (Value::Object(wanted), Value::Object(held)) = (wanted, held) else {
-                    return without_nulls(wanted);
-                };
-                let mut value = self.maps(path, before, wanted, held);
-                if matches!(strategy, Strategy::ItemsRetainingKeys(_)) {
-                    value.retain(|key, _| wanted.contains_key(key));
-                }
-                value.into()
-            })
-            .collect();
-        let others: Vec<Value> = live
-            .iter()
-            .filter(|held| find(manifest, held).is_none() && find(last, held).is_none())
-            .cloned()
-            .collect();
-        interleave(others, ours, |item| find(live, item))
-    }
-}
-
-/// Merges lists of texts or numbers: those of the manifest, and those that others added.
-fn sets(last: &[Value], manifest: &[Value], live: &[Value]) -> Vec<Value> {
-    let mut ours: Vec<Value> = Vec::with_capacity(manifest.len());
-    for item in manifest {
-        if !ours.contains(item) {
-            ours.push(item.clone());
+        let find = |items: &'v [Value], item: &Value| items.iter().find(|held| held[key] == item[key]);
+        let mut changed: Vec<Value> = Vec::new();
+        for wanted in manifest {
+            let Some(held) = find(live, wanted) else {
+                changed.push(without_nulls(wanted));
+                continue;
+            };
+            let before = map(find(last, wanted));
+            let mut item = self.items(path, before, map(Some(wanted)), map(Some(held)), retains_keys);
+            if !item.is_empty() {
+                item.insert(key.to_owned(), wanted[key].clone());
+                changed.push(item.into());
+            }
+        }
+        let gone = last.iter().filter(|item| find(manifest, item).is_none() && find(live, item).is_some());
+        changed.extend(gone.map(|item| json!({ key: item[key], DIRECTIVE: "delete" })));
+        let places = manifest.iter().filter_map(|item| live.iter().position(|held| held[key] == item[key]));
+        if changed.is_empty() && places.is_sorted() {
+            return;
+        }
+        let order: Vec<Value> = manifest.iter().map(|item| json!({ key: item[key] })).collect();
+        patch.insert(set_order_of(name), order.into());
+        if !changed.is_empty() {
+            patch.insert(name.to_owned(), changed.into());
         }
     }
-    let others =
-        live.iter().filter(|item| !manifest.contains(item) && !last.contains(item)).cloned().collect();
-    interleave(others, ours, |item| live.iter().position(|held| held == item))
-}
 
-/// Puts the items of others between those of the manifest, in the order of both, and between the two as the cluster has
-/// them as far as that is possible.
-fn interleave(
-    others: Vec<Value>,
-    ours: Vec<Value>,
-    place_in_cluster: impl Fn(&Value) -> Option<usize>,
-) -> Vec<Value> {
-    let mut merged = Vec::with_capacity(others.len() + ours.len());
-    let (mut others, mut ours) = (others.into_iter().peekable(), ours.into_iter().peekable());
-    loop {
-        let other_first = match (others.peek(), ours.peek()) {
-            (Some(other), Some(own)) => match (place_in_cluster(other), place_in_cluster(own)) {
-                (Some(other), Some(own)) => other < own,
-                _ => false,
-            },
-            (Some(_), None) => true,
-            (None, Some(_)) => false,
-            (None, None) => return merged,
+    /// Whether a list is the manifest's already, but for what others and defaults added to its items.
+    fn same_items<'v>(&self, path: &mut Vec<&'v str>, manifest: &'v [Value], live: &'v [Value]) -> bool {
+        let none = map(None);
+        let same = |(wanted, held): (&'v Value, &'v Value)| match (wanted, held) {
+            (Value::Object(wanted), Value::Object(held)) => self.maps(path, none, wanted, held).is_empty(),
+            (wanted, held) => wanted == held,
         };
-        merged.extend(if other_first { others.next() } else { ours.next() });
+        manifest.len() == live.len() && manifest.iter().zip(live).all(same)
     }
+}
+
+/// Adds what changes of a list of texts or numbers that is a set.
+fn sets(patch: &mut Map<String, Value>, name: &str, last: &[Value], manifest: &[Value], live: &[Value]) {
+    let mut new: Vec<Value> = Vec::new();
+    for item in manifest.iter().filter(|item| !live.contains(item)) {
+        if !new.contains(item) {
+            new.push(item.clone());
+        }
+    }
+    let gone: Vec<Value> =
+        last.iter().filter(|item| !manifest.contains(item) && live.contains(item)).cloned().collect();
+    let places = manifest.iter().filter_map(|item| live.iter().position(|held| held == item));
+    // kubectl sorts what is there before it compares, so it gives a sorted manifest no order of its own.
+    let mut sorted = live.to_vec();
+    sorted.sort_by_key(ToString::to_string);
+    if new.is_empty() && gone.is_empty() && (places.is_sorted() || sorted == manifest) {
+        return;
+    }
+    patch.insert(set_order_of(name), manifest.into());
+    if !new.is_empty() {
+        patch.insert(name.to_owned(), new.into());
+    }
+    if !gone.is_empty() {
+        patch.insert(format!("$deleteFromPrimitiveList/{name}"), gone.into());
+    }
+}
+
+/// The field that says the order of a list.
+fn set_order_of(name: &str) -> String {
+    format!("$setElementOrder/{name}")
 }
 
 /// Whether each item has this key, and none has that of another.
@@ -150,13 +217,17 @@ fn distinct(items: &[Value], key: &str) -> bool {
     })
 }
 
-fn object(value: Option<&Value>) -> &Map<String, Value> {
+fn is_set(value: Option<&Value>) -> bool {
+    value.is_some_and(|value| !value.is_null())
+}
+
+fn map(value: Option<&Value>) -> &Map<String, Value> {
     static EMPTY: std::sync::LazyLock<Map<String, Value>> = std::sync::LazyLock::new(Map::new);
     value.and_then(Value::as_object).unwrap_or(&EMPTY)
 }
 
-/// A value of the manifest where the cluster has none: a field that is null is no field. Items of lists stay.
-fn without_nulls(value: &Value) -> Value {
+/// A value without the fields that are null, which are no fields. Items of lists stay.
+pub(super) fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(map) => map
             .iter()

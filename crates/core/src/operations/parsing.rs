@@ -44,7 +44,7 @@ pub fn operation_from_text(text: &str) -> Result<Operation, ParseError> {
 /// Reads an operation in JSON, with names in camelCase or as the proto spells them.
 pub fn operation_from_json(json: &Value) -> Result<Operation, ParseError> {
     const MESSAGE: &str = "Operation";
-    let failed = |why: String| ParseError::Json { message: MESSAGE, why };
+    let failed = |why: String| ParseError::Json { message: MESSAGE, why: without_values(&why) };
     let read = DynamicMessage::deserialize(descriptor(MESSAGE), json).map_err(|e| failed(e.to_string()))?;
     let message: wire::Operation = read.transcode_to().map_err(|e| failed(e.to_string()))?;
     Ok(Operation::check(message)?)
@@ -57,10 +57,23 @@ pub fn result_from_text(text: &str) -> Result<SettledByHand, ParseError> {
 }
 
 fn from_text<M: prost::Message + Default>(text: &str, message: &'static str) -> Result<M, ParseError> {
-    let failed = |why: String| ParseError::Text { message, why };
+    let failed = |why: String| ParseError::Text { message, why: without_values(&why) };
     let read =
         DynamicMessage::parse_text_format(descriptor(message), text).map_err(|e| failed(e.to_string()))?;
     read.transcode_to().map_err(|e| failed(e.to_string()))
+}
+
+/// What a reader says, without what it found: that may be a part of a manifest, and so of a Secret.
+fn without_values(why: &str) -> String {
+    // One character, with its quotation mark, is punctuation or a digit.
+    let why = match why.split_once(", but found '") {
+        Some((expected, found)) if found.len() > 2 => expected,
+        _ => why,
+    };
+    match (why.find('"'), why.rfind('"')) {
+        (Some(first), Some(last)) => format!("{}\"…\"{}", &why[..first], &why[last + 1..]),
+        _ => why.to_owned(),
+    }
 }
 
 fn descriptor(message: &str) -> MessageDescriptor {

@@ -155,6 +155,17 @@ impl ApiRequest {
         Self { method: Method::Get, target, content_type: None, accept: JSON, body: Vec::new() }
     }
 
+    /// A delete with these options. The API server reads `dryRun` from them alone: the parameter of a delete that has a
+    /// body says nothing.
+    pub(super) fn delete(path: &str, mut options: Value, dry_run: bool) -> Self {
+        options["apiVersion"] = "v1".into();
+        options["kind"] = "DeleteOptions".into();
+        if dry_run {
+            options["dryRun"] = vec!["All"].into();
+        }
+        Self::write(Method::Delete, path, &[], dry_run, JSON, &options)
+    }
+
     /// A write of an object. The parameters follow the path, and `dryRun` if nothing is to be changed.
     pub(super) fn write(
         method: Method,

@@ -140,12 +140,10 @@ impl Recreate {
         self.uid = live["metadata"]["uid"].clone();
         self.state = RecreateState::Deleting;
         let options = json!({
-            "apiVersion": "v1", "kind": "DeleteOptions",
             "propagationPolicy": "Background", "preconditions": {"uid": self.uid},
         });
         let deployed = &self.deployed;
-        let delete = ApiRequest::write(Method::Delete, &deployed.path, &[], deployed.dry_run, JSON, &options);
-        Step::Request(delete)
+        Step::Request(ApiRequest::delete(&deployed.path, options, deployed.dry_run))
     }
 }
 

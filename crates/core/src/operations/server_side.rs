@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::MANAGER;
 use super::apply::{MAX_CONFLICTS, STRICT};
 use super::deploy::Deployed;
-use super::manifest::{LAST_APPLIED, annotation, with_last_applied};
+use super::manifest::{LAST_APPLIED, annotation, with_last_applied_as_is};
 use super::program::{ApiAnswer, ApiRequest, Method, Outcome, Program, Step, go_on};
 
 /// The program.
@@ -51,7 +51,7 @@ impl ServerSideApply {
     fn apply(&mut self, with_last: bool) -> Step {
         self.state = State::Applying;
         let object = if with_last {
-            with_last_applied(self.deployed.object.clone())
+            with_last_applied_as_is(self.deployed.object.clone())
         } else {
             self.deployed.object.clone()
         };

@@ -11,6 +11,8 @@ use super::{
 
 mod deploys;
 mod merges;
+mod mutations;
+mod patches;
 mod texts;
 mod verbs;
 

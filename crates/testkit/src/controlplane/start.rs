@@ -1,11 +1,18 @@
-//! How a control plane is started: its options, and the command lines of etcd and kube-apiserver.
+//! How a control plane is started: its options, and the command lines of etcd, kube-apiserver and
+//! kube-controller-manager.
 
 use std::{path::Path, process::Command};
 
 use tokio::net::UnixStream;
 
 use super::{ControlPlane, START};
-use crate::{assets::Assets, folder::Folder, namespace::random, process::Process, wait::try_eventually};
+use crate::{
+    assets::{self, Assets},
+    folder::Folder,
+    namespace::random,
+    process::Process,
+    wait::try_eventually,
+};
 
 /// Options of a control plane.
 #[derive(Debug, Clone)]
@@ -115,6 +122,44 @@ impl ControlPlane {
         }
         command.args(&self.options.apiserver_flags);
         command
+    }
+}
+
+/// A running kube-controller-manager, which ends on drop.
+#[derive(Debug)]
+pub struct Controllers {
+    process: Process,
+}
+
+impl Controllers {
+    /// Returns the error of a program that has ended.
+    ///
+    /// # Errors
+    ///
+    /// It has ended. The message contains the last lines of its log.
+    pub fn check_running(&self) -> Result<(), String> {
+        self.process.check_running()
+    }
+}
+
+impl ControlPlane {
+    /// Starts kube-controller-manager with these controllers, such as `deployment-controller`. Not on the shared control
+    /// plane, whose tests expect none.
+    ///
+    /// # Errors
+    ///
+    /// The program is missing and cannot be built, or cannot start.
+    pub async fn start_controllers(&self, names: &[&str]) -> Result<Controllers, String> {
+        let found = tokio::task::spawn_blocking(assets::controller_manager).await;
+        let mut command = Command::new(found.map_err(|e| e.to_string())??);
+        let kubeconfig = self.folder.file("kubeconfig");
+        command
+            .current_dir(self.folder.path())
+            .arg(format!("--kubeconfig={}", kubeconfig.display()))
+            .arg(format!("--controllers={}", names.join(",")))
+            .args(["--leader-elect=false", "--secure-port=0", "--kube-api-qps=200", "--kube-api-burst=400"]);
+        let log = self.folder.file("kube-controller-manager.log");
+        Ok(Controllers { process: Process::spawn("kube-controller-manager", &command, &log)? })
     }
 }
 

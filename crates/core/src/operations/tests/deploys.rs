@@ -88,10 +88,11 @@ fn apply_patches_only_what_changes_at_the_version_it_read() {
         run.line(),
         format!("PATCH {WEB}?fieldManager=kubectl-client-side-apply&fieldValidation=Strict")
     );
-    assert_eq!(run.request().content_type, Some("application/merge-patch+json"));
+    assert_eq!(run.request().content_type, Some("application/strategic-merge-patch+json"));
     let patch = run.body();
     assert_eq!(patch["metadata"]["resourceVersion"], "7");
     assert_eq!(patch["spec"]["template"]["spec"]["containers"], json!([{"name": "c", "image": "2"}]));
+    assert_eq!(patch["spec"]["template"]["spec"]["$setElementOrder/containers"], json!([{"name": "c"}]));
     assert!(patch["metadata"].get("name").is_none() && patch.get("kind").is_none(), "{patch}");
     run.answer(200, &web("2"));
     assert_eq!(run.end(), (200, None));
@@ -114,7 +115,10 @@ fn apply_merges_again_after_a_conflict_three_times() {
         run.reply(&refusal(409, "the object has been modified"));
         assert_eq!(run.line(), format!("GET {WEB}"));
     }
-    run.answer(200, &live(&web("1"), "4")).reply(&refusal(409, "the object has been modified"));
+    // As kubectl: the API server merges with whatever it has by now.
+    run.answer(200, &live(&web("1"), "4"));
+    assert!(run.body()["metadata"].get("resourceVersion").is_none());
+    run.reply(&refusal(409, "the object has been modified"));
     assert_eq!(run.end(), (409, Some("the object has been modified")));
 }
 
@@ -319,6 +323,10 @@ fn dry_run_is_on_every_write() {
                 let reads = request.method.reads();
                 if !reads {
                     assert!(request.target.ends_with("dryRun=All"), "{more}: {}", run.line());
+                    if run.line().starts_with("DELETE") {
+                        // The API server reads nothing else of a delete that has a body.
+                        assert_eq!(run.body()["dryRun"], json!(["All"]), "{more}");
+                    }
                     writes += 1;
                 }
                 if reads && !is_there {

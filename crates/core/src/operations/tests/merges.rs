@@ -1,13 +1,21 @@
-//! The three-way merge, and what it changes as a patch.
+//! The three-way patch, merged into the live object as the API server does it.
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use crate::operations::json_patch::merge_patch;
-use crate::operations::three_way;
+use super::patches::patched;
+use crate::operations::merge::{ThreeWayPatch, three_way_patch};
 
 fn pod(spec: &Value) -> Value {
     json!({"spec": spec})
+}
+
+/// The live object after the patch.
+pub(super) fn three_way(group: &str, kind: &str, last: &Value, manifest: &Value, live: &Value) -> Value {
+    match three_way_patch(group, kind, last, manifest, live) {
+        Some(patch) => patched(live, &patch.body),
+        None => live.clone(),
+    }
 }
 
 fn merged(last: &Value, manifest: &Value, live: &Value) -> Value {
@@ -143,27 +151,56 @@ fn pod_templates_are_merged_wherever_a_kind_has_them() {
 
 #[test]
 fn patch_says_only_what_changes() {
-    let live = json!({"a": 1, "b": {"c": 1, "d": [1]}, "gone": 1, "none": null});
+    let last = json!({"gone": 1, "none": 1, "never": 1});
+    let live = json!({"a": 1, "b": {"c": 1, "d": [1]}, "gone": 1, "none": null, "others": 1});
     let wanted = json!({"a": 1, "b": {"c": 2, "d": [1, 2]}, "new": {}});
-    let patch = json!({"b": {"c": 2, "d": [1, 2]}, "gone": null, "new": {}});
-    assert_eq!(merge_patch(&live, &wanted), Some(patch));
-    assert_eq!(merge_patch(&live, &live), None);
-    assert_eq!(merge_patch(&json!({"none": null}), &json!({})), None);
+    let body = json!({"b": {"c": 2, "d": [1, 2]}, "gone": null, "new": {}});
+    let of =
+        |group: &str, last: &Value, manifest: &Value| three_way_patch(group, "Job", last, manifest, &live);
+    for (group, content_type) in [
+        ("example.com", "application/merge-patch+json"),
+        ("gateway.networking.k8s.io", "application/merge-patch+json"),
+        ("batch", "application/strategic-merge-patch+json"),
+        ("networking.k8s.io", "application/strategic-merge-patch+json"),
+    ] {
+        assert_eq!(of(group, &last, &wanted), Some(ThreeWayPatch { body: body.clone(), content_type }));
+        assert_eq!(of(group, &json!({}), &live), None);
+    }
 }
 
-/// Applies a merge patch as RFC 7386 says.
-fn patched(target: &Value, patch: &Value) -> Value {
-    let Value::Object(patch) = patch else { return patch.clone() };
-    let mut target = target.as_object().cloned().unwrap_or_default();
-    for (key, value) in patch {
-        if value.is_null() {
-            target.remove(key);
-        } else {
-            let held = target.get(key).cloned().unwrap_or_default();
-            target.insert(key.clone(), patched(&held, value));
-        }
-    }
-    Value::Object(target)
+#[test]
+fn lists_of_native_kinds_are_merged_by_the_api_server() {
+    let pod = |spec: Value| json!({ "spec": spec });
+    let patch = three_way_patch(
+        "",
+        "Pod",
+        &pod(json!({"containers": [{"name": "gone"}], "volumes": [{"name": "v", "emptyDir": {}}]})),
+        &pod(json!({
+            "containers": [{"name": "new"}, {"name": "a", "image": "2"}],
+            "volumes": [{"name": "v", "secret": {}}],
+        })),
+        &pod(json!({
+            "containers": [{"name": "a", "image": "1"}, {"name": "gone"}, {"name": "others"}],
+            "volumes": [{"name": "v", "emptyDir": {}}],
+        })),
+    );
+    let body = json!({
+        "$setElementOrder/containers": [{"name": "new"}, {"name": "a"}],
+        "containers": [{"name": "new"}, {"name": "a", "image": "2"}, {"name": "gone", "$patch": "delete"}],
+        "$setElementOrder/volumes": [{"name": "v"}],
+        "volumes": [{"name": "v", "secret": {}, "emptyDir": null, "$retainKeys": ["name", "secret"]}],
+    });
+    assert_eq!(patch.map(|patch| patch.body["spec"].clone()), Some(body));
+    let of = |names: &[&str]| json!({"metadata": {"finalizers": names}});
+    let patch = three_way_patch("", "Pod", &of(&["gone"]), &of(&["b", "a"]), &of(&["gone", "a"]));
+    let body = json!({
+        "$setElementOrder/finalizers": ["b", "a"], "finalizers": ["b"], "$deleteFromPrimitiveList/finalizers": ["gone"],
+    });
+    assert_eq!(patch.map(|patch| patch.body["metadata"].clone()), Some(body));
+    // A list of which no other item is there needs no order.
+    let patch =
+        three_way_patch("", "Pod", &json!({}), &pod(json!({"containers": [{"name": "a"}]})), &json!({}));
+    assert_eq!(patch.map(|patch| patch.body), Some(pod(json!({"containers": [{"name": "a"}]}))));
 }
 
 /// Pods of few names, so that they have much in common.
@@ -232,18 +269,9 @@ proptest! {
     }
 
     #[test]
-    fn merging_again_changes_nothing(last in some_spec(), manifest in some_spec(), live in some_spec()) {
+    fn applying_again_writes_nothing(last in some_spec(), manifest in some_spec(), live in some_spec()) {
         let once = merged(&last, &manifest, &live);
-        prop_assert_eq!(&merged(&manifest, &manifest, &once), &once);
-    }
-
-    #[test]
-    fn patch_makes_the_merged_object_of_the_live_one(
-        last in some_spec(), manifest in some_spec(), live in some_spec()
-    ) {
-        let merged = merged(&last, &manifest, &live);
-        let made = merge_patch(&live, &merged).map_or_else(|| live.clone(), |patch| patched(&live, &patch));
-        prop_assert_eq!(made, merged);
+        prop_assert_eq!(three_way_patch("", "Pod", &pod(&manifest), &pod(&manifest), &pod(&once)), None);
     }
 
     #[test]

@@ -67,6 +67,26 @@ fn what_is_wrong_is_named() {
         ("account { name: \"a\" } patch { target { kind: \"D\" name: \"d\" } type: JSN body { data: \"[]\" } }".to_owned(), "JSN"),
         ("account { name: \"a\" } patch { target { kind: \"D\" name: \"d\" } type: JSON body { data: \"{}\" } }".to_owned(), "RFC 6902"),
         ("account { name: \"a\" } deploy { }".to_owned(), "the manifest is empty"),
+        (format!("account {{ name: \"a\" }} {get} {get}"), "'get' is already set"),
+        (format!("account {{ name: \"a\" }} account {{ name: \"b\" }} {get}"), "account"),
+        (format!("account {{ name: \"a\" }} deadline_ms: 99999999999999999999 {get}"), "99999999999999999999"),
+        (format!("account {{ name: 7 }} {get}"), "string"),
+        ("account { name: \"a\" } deploy { manifest { data: \"{}\" } mode: 17 }".to_owned(), "deploy.mode is \"17\""),
+        ("account { name: \"a\" } deploy { manifest { data: \"{}\" } mode: FORCE }".to_owned(), "FORCE"),
+        ("account { name: \"a\" } delete { target { kind: \"D\" name: \"d\" } propagation: 9 }".to_owned(), "delete.propagation"),
+        ("account { name: \"a\" } delete { target { kind: \"D\" name: \"d\" } grace_s: -1 }".to_owned(), "delete.grace_s"),
+        ("account { name: \"a\" } delete { target { kind: \"D\" name: \"d\" } label_selector: \"a=b\" }".to_owned(), "give one of them"),
+        ("account { name: \"a\" } list { target { kind: \"D\" } limit: 501 }".to_owned(), "list.limit"),
+        ("account { name: \"a\" } list { target { name: \"d\" } }".to_owned(), "target.kind is missing"),
+        ("account { name: \"a\" } logs { target { kind: \"Pod\" name: \"p\" } tail: -1 }".to_owned(), "logs.tail"),
+        ("account { name: \"a\" } logs { target { kind: \"Pod\" name: \"p\" } since_s: 0 }".to_owned(), "logs.since_s"),
+        ("account { name: \"a\" } logs { target { kind: \"Pod\" name: \"p\" } limit_bytes: 10485761 }".to_owned(), "logs.limit_bytes"),
+        ("account { name: \"a\" } undo_rollout { target { kind: \"D\" name: \"d\" } to_revision: 1 revisions_back: 1 }".to_owned(), "to"),
+        ("account { name: \"a\" } undo_rollout { target { kind: \"D\" name: \"d\" } to_revision: 0 }".to_owned(), "give 1 or more"),
+        ("account { name: \"a\" } patch { target { kind: \"D\" name: \"d\" } body { data: \"[]\" } }".to_owned(), "a part of an object"),
+        ("account { name: \"a\" } get { target { kind: \"Pod\" name: \"a%2fb\" } }".to_owned(), "target.name is"),
+        ("account { name: \"a\" } get { target { kind: \"Pod\" name: \"a\\nb\" } }".to_owned(), "target.name is"),
+        (format!("account {{ name: \"a\" }} get {{ target {{ kind: \"Pod\" name: \"{}\" }} }}", "x".repeat(254)), "too long"),
     ] {
         let said = why(&text);
         assert!(said.contains(part), "{text}\n{said}");
@@ -91,6 +111,19 @@ fn manifests_that_are_not_one_object_are_refused_without_their_text() {
             "neither JSON nor YAML",
         ),
         ("canary", "no object"),
+        ("", "is empty"),
+        ("---\n", "is empty"),
+        ("- canary\n- b\n", "one object for each operation"),
+        ("{a: canary", "neither JSON nor YAML"),
+        ("a: canary\na: canary\n", "neither JSON nor YAML"),
+        ("apiVersion: v1\nkind: Pod\nmetadata: canary\n", "no metadata"),
+        ("apiVersion: v1\nkind: Pod\nmetadata: {name: canary/x}\n", "metadata.name is no name"),
+        ("apiVersion: v1\nkind: Pod\nmetadata: {name: [canary]}\n", "no metadata.name"),
+        (
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: canary, namespace: 7}\n",
+            "metadata.namespace is no name",
+        ),
+        ("apiVersion: a/b/canary\nkind: Pod\nmetadata: {name: canary}\n", "apiVersion is no name"),
     ] {
         let said = why(&deploy(data));
         assert!(said.contains(part), "{data}\n{said}");
@@ -98,6 +131,29 @@ fn manifests_that_are_not_one_object_are_refused_without_their_text() {
     }
     let large = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {}}}", "x".repeat(4 << 20));
     assert!(why(&deploy(&large)).contains("larger than 4 MiB"));
+}
+
+#[test]
+fn errors_repeat_no_manifest() {
+    for text in [
+        "account { name: \"a\" } deploy { manifest { data: \"canary\" 7 } }",
+        "account { name: \"a\" } deploy { manifest { data: \"canary",
+        "account { name: \"a\" } deploy { manifest: \"canary\" }",
+        "account { name: \"a\" } deploy { manifest { data: canary } }",
+        "account { name: \"a\" } deploy { manifest { data: \"can\" \"canary\\q\" } }",
+        "account { name: \"a\" } deploy { mode: \"canary\" }",
+        "account { name: \"a\" } deploy { manifest { data: \"x\" } } \"canary\"",
+    ] {
+        let said = why(text);
+        assert!(!said.contains("canary"), "{text}\n{said}");
+    }
+    for manifest in
+        [json!("canary"), json!({"data": {"canary": 1}}), json!({"data": ["canary"]}), json!(["canary"])]
+    {
+        let operation = json!({"account": {"name": "a"}, "deploy": {"manifest": manifest}});
+        let said = operation_from_json(&operation).expect_err("no operation").to_string();
+        assert!(!said.contains("canary"), "{operation}\n{said}");
+    }
 }
 
 #[test]

@@ -82,6 +82,16 @@ fn delete_is_by_uid_and_waits_until_it_is_gone() {
 }
 
 #[test]
+fn dry_run_of_a_delete_stands_in_its_options() {
+    let mut run = Run::dry(&of("delete { TARGET }"));
+    run.answer(200, &object("web", "uid-1"));
+    assert_eq!(run.line(), format!("DELETE {WEB}?dryRun=All"));
+    assert_eq!(run.body()["dryRun"], json!(["All"]));
+    run.answer(200, &object("web", "uid-1"));
+    assert_eq!(run.end(), (200, None));
+}
+
+#[test]
 fn delete_of_what_does_not_end_is_accepted_after_the_grace_or_thirty_seconds() {
     for (more, seconds) in [("", 30), ("grace_s: 2", 2), ("grace_s: 0", 30)] {
         let mut run = Run::new(&of(&format!("delete {{ TARGET {more} }}")));
