@@ -420,6 +420,7 @@ pub(super) fn of_record(record: &OperationRecord) -> EndedOperation {
         duration_ms: end.saturating_sub(record.start_time_ms),
         body: OutcomeBody::Empty,
         failure,
-        before_send: record.outcome == OperationOutcome::Timeout,
+        before_send: matches!(record.outcome, OperationOutcome::Timeout | OperationOutcome::Failed)
+            && record.sent.is_none(),
     }
 }
