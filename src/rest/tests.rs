@@ -33,6 +33,7 @@ mod cache;
 mod credentials;
 mod fake_api;
 mod malformed;
+mod relayed;
 mod routes;
 mod serving;
 
