@@ -23,7 +23,7 @@ pub use replica_requests::{
 };
 
 use kubesvc_core::lifecycle::{SessionFact, Tick};
-use kubesvc_core::{AgentId, ReplicaId};
+use kubesvc_core::{AgentId, ReplicaId, ZoneId};
 
 /// The leader's clock, in seconds. Only the leader's clock task advances it.
 #[derive(Debug, Default)]
@@ -48,7 +48,7 @@ pub struct AgentView {
     /// Id of the agent.
     pub agent_id: AgentId,
     /// Zone of the agent.
-    pub zone_id: String,
+    pub zone_id: ZoneId,
     /// Version of the agent program.
     pub version: String,
     /// The replica that has the agent's session.
@@ -98,11 +98,11 @@ pub trait ConnectedAgents: Send + Sync {
     ///
     /// # Errors
     /// The API server cannot be read.
-    async fn read(&self, zone: &str) -> Result<(), ConnectedAgentsError>;
+    async fn read(&self, zone: &ZoneId) -> Result<(), ConnectedAgentsError>;
 
     /// Applies the just-read KubesvcAgents of a zone to this process's sessions, without waiting for the task
     /// that follows those objects.
-    fn catch_up(&self, _zone: &str) {}
+    fn catch_up(&self, _zone: &ZoneId) {}
 
     /// Closes the session of an agent; the agent may connect again at once. Returns false if it is not
     /// connected.

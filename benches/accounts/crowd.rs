@@ -129,7 +129,7 @@ async fn known_agents(plane: &ControlPlane, count: usize) -> Result<TestNamespac
     let namespace = plane.namespace().await;
     let agents: Api<KubesvcAgent> = namespace.api();
     each(count, async |number| {
-        let (agent_id, zone_id) = (agent_id(number), ZONE.to_owned());
+        let (agent_id, zone_id) = (agent_id(number), ZONE.into());
         let name = object_names::agent_object_name(&agent_id.as_str().into(), &zone_id);
         let agent =
             KubesvcAgent::new(&name, KubesvcAgentSpec { agent_id: agent_id.into(), zone_id, approved: true });
@@ -222,7 +222,7 @@ async fn raw_writes(plane: &ControlPlane, count: usize) -> Result<f64, String> {
 
 /// Makes the one write that a registration needs.
 async fn register(agents: &Api<KubesvcAgent>, agent_id: &str, zone: &str) -> Result<(), String> {
-    let name = object_names::agent_object_name(&agent_id.into(), zone);
+    let name = object_names::agent_object_name(&agent_id.into(), &zone.into());
     let session = json!({"id": agent_id, "bootId": agent_id, "connectSeq": 1, "replica": "bare"});
     let status =
         json!({"status": {"connected": true, "connectedSince": jiff::Timestamp::now(), "session": session}});

@@ -18,7 +18,7 @@ pub use kubesvc_core::requests::target::Class as RequestClass;
 
 use kubesvc_core::operations::ApplySettings;
 use kubesvc_core::wire::common::Failure;
-use kubesvc_core::{AgentId, BootId};
+use kubesvc_core::{AgentId, BootId, ZoneId};
 
 /// Time until the head of an answer, unless the caller says another.
 pub const DEFAULT_HEAD_TIMEOUT: Duration = Duration::from_secs(60);
@@ -147,7 +147,7 @@ pub enum RequestError {
         /// Name of the account.
         account: String,
         /// Zone that has the grant.
-        zone: String,
+        zone: ZoneId,
         /// Whether an agent that held it was here until just now (`Retry-After: 1`).
         is_expected: bool,
     },

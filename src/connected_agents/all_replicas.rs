@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 
 use super::{AgentView, ConnectedAgents, ConnectedAgentsError, RemoteSessions};
 use crate::informers::{AccountIndex, AgentIndex, read_agents};
-use kubesvc_core::AgentId;
 use kubesvc_core::lifecycle::{Presence, SessionFact};
+use kubesvc_core::{AgentId, ZoneId};
 use kubesvc_runtime::kube_access::KubeAccess;
 use kubesvc_runtime::telemetry::errors::chain;
 
@@ -20,7 +20,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// One read of several zones, shared by all callers that asked before it began.
 #[derive(Default)]
 struct AgentsRead {
-    zones: Mutex<BTreeSet<String>>,
+    zones: Mutex<BTreeSet<ZoneId>>,
     outcome: OnceLock<Result<(), ConnectedAgentsError>>,
 }
 
@@ -60,7 +60,7 @@ impl ClusterSessions {
         }
     }
 
-    async fn read_all(&self, zones: &BTreeSet<String>) -> Result<(), ConnectedAgentsError> {
+    async fn read_all(&self, zones: &BTreeSet<ZoneId>) -> Result<(), ConnectedAgentsError> {
         let read = read_agents(&self.kube, &self.namespace, zones, &self.agents).await;
         read.map_err(|problem| ConnectedAgentsError(chain(&problem)))?;
         self.remote.catch_up(zones);
@@ -102,10 +102,10 @@ impl ConnectedAgents for ClusterSessions {
 
     /// A call during a read waits for the next one, and all waiting calls share it, whatever their zones: one
     /// list, however many accounts are revoked at once.
-    async fn read(&self, zone: &str) -> Result<(), ConnectedAgentsError> {
+    async fn read(&self, zone: &ZoneId) -> Result<(), ConnectedAgentsError> {
         let round = {
             let next = self.next.lock();
-            next.zones.lock().insert(zone.to_owned());
+            next.zones.lock().insert(zone.clone());
             Arc::clone(&next)
         };
         let _reading = self.reading.lock().await;
@@ -207,7 +207,7 @@ mod tests {
             true
         }
 
-        async fn read(&self, _: &str) -> Result<(), ConnectedAgentsError> {
+        async fn read(&self, _: &ZoneId) -> Result<(), ConnectedAgentsError> {
             Ok(())
         }
 
@@ -236,16 +236,16 @@ mod tests {
         let kube = KubeAccess::new(kube::Client::new(service, "ns"), "test");
         let sessions =
             Arc::new(ClusterSessions::new(Arc::new(NoSessions), remote, accounts, agents, kube, "ns"));
-        let read = |zone: String| {
+        let read = |zone: ZoneId| {
             let sessions = Arc::clone(&sessions);
             tokio::spawn(async move { sessions.read(&zone).await })
         };
-        let mut readings = vec![read("z-0".to_owned())];
+        let mut readings = vec![read("z-0".into())];
         while asked.lock().is_empty() {
             tokio::task::yield_now().await;
         }
         // The first zone again too: the read in progress may have read it before this request.
-        readings.extend((0..2000).map(|nth| read(format!("z-{nth}"))));
+        readings.extend((0..2000).map(|nth| read(format!("z-{nth}").into())));
         while sessions.next.lock().zones.lock().len() < 2000 {
             tokio::task::yield_now().await;
         }

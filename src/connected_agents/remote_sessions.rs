@@ -11,7 +11,7 @@ use crate::informers::{AccountIndex, AgentIndex};
 use crate::leases::Replicas;
 use kubesvc_core::lifecycle::{AgentProcess, Fact, Presence, SessionEnding, SessionFact, Tick};
 use kubesvc_core::report_outbox::OutboxEntry;
-use kubesvc_core::{BootId, KubesvcAccount, KubesvcAgent, ReplicaId, SessionId};
+use kubesvc_core::{BootId, KubesvcAccount, KubesvcAgent, ReplicaId, SessionId, ZoneId};
 use kubesvc_runtime::work_queue::WorkQueue;
 
 /// Maximum number of changed objects applied in one pass.
@@ -32,7 +32,7 @@ struct RemoteAgentEntry {
 #[derive(Default)]
 struct RemoteAgents {
     by_name: HashMap<String, RemoteAgentEntry>,
-    by_zone: BTreeMap<String, BTreeSet<String>>,
+    by_zone: BTreeMap<ZoneId, BTreeSet<String>>,
     /// Names of the agents whose outbox has an entry for the uid.
     by_uid: BTreeMap<String, BTreeSet<String>>,
 }
@@ -41,7 +41,7 @@ struct RemoteAgents {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct AgentChange {
     /// Zone in which an agent was added, removed or changed for all accounts.
-    zone: Option<String>,
+    zone: Option<ZoneId>,
     /// Uids of the accounts whose outbox entries changed.
     uids: HashSet<String>,
 }
@@ -104,7 +104,7 @@ impl RemoteSessions {
 
     /// Applies all pending changes. The caller is about to look at one account; [`RemoteSessions::follow`]
     /// wakes the leader for the other affected accounts.
-    pub(super) fn catch_up(&self, zones: &BTreeSet<String>) {
+    pub(super) fn catch_up(&self, zones: &BTreeSet<ZoneId>) {
         let mut names = self.changed.try_take(usize::MAX);
         let of_zones = self.agents.all().into_iter().filter(|agent| zones.contains(&agent.spec.zone_id));
         {
@@ -261,7 +261,7 @@ impl RemoteAgents {
     }
 }
 
-fn leave(members: &mut BTreeMap<String, BTreeSet<String>>, key: &str, name: &str) {
+fn leave<K: Ord>(members: &mut BTreeMap<K, BTreeSet<String>>, key: &K, name: &str) {
     let Some(names) = members.get_mut(key) else { return };
     names.remove(name);
     if names.is_empty() {

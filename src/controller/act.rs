@@ -178,7 +178,7 @@ impl Controller {
     /// in.
     async fn read_sessions(&self, account: &KubesvcAccount) -> Result<(), ActionError> {
         let status = account.status_or_default();
-        let named = account.spec.zone_id.as_deref().or(status.zone_id.as_deref());
+        let named = account.spec.zone_id.as_ref().or(status.zone_id.as_ref());
         if let Some(zone) = status.granted_zone().or(named) {
             self.context.connected_agents.read(zone).await?;
         }

@@ -102,9 +102,9 @@ impl Controller {
                 .transitions
                 .get_or_create(&[("from", from.as_str()), ("to", to.as_str())])
                 .inc();
-            let zone = write.status.zone_id.as_deref().unwrap_or_default();
+            let zone = write.status.zone_id.as_ref().unwrap_or_default();
             let reason = write.status.error_message.as_deref().unwrap_or_default();
-            info!(account = before.account_name(), zoneId = zone, %from, %to, epoch = write.status.epoch.0, reason, "state changed");
+            info!(account = before.account_name(), zoneId = zone.as_str(), %from, %to, epoch = write.status.epoch.0, reason, "state changed");
         }
         if write.status.caching != before.status_or_default().caching
             && let Some(caching) = &write.status.caching

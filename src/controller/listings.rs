@@ -149,7 +149,7 @@ mod tests {
     };
 
     fn agent(id: &str, approved: bool, names: &[&str]) -> Arc<KubesvcAgent> {
-        let spec = KubesvcAgentSpec { agent_id: id.into(), zone_id: "east".to_owned(), approved };
+        let spec = KubesvcAgentSpec { agent_id: id.into(), zone_id: "east".into(), approved };
         let mut agent = KubesvcAgent::new(id, spec);
         let digests = names.iter().map(|name| object_names::digest(name)).collect();
         agent.status = Some(KubesvcAgentStatus { static_accounts: Some(digests), ..Default::default() });
@@ -182,7 +182,7 @@ mod tests {
         let (listings, mut prod) = (Listings::default(), account("prod"));
         listings.complete();
         listings.update("b", Some(agent("b", true, &["prod", "other"])));
-        let named = ListingAgent { agent_id: "b".into(), zone_id: "east".to_owned() };
+        let named = ListingAgent { agent_id: "b".into(), zone_id: "east".into() };
         prod.status.get_or_insert_default().listed_by = Some(named);
         listings.update("a", Some(agent("a", true, &["prod"])));
         assert_eq!(lister(&listings, &prod).as_deref(), Some("b"), "though a comes first");

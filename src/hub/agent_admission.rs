@@ -170,7 +170,7 @@ impl Admission {
             self.context.accounts.by_uid(uid).is_some_and(|account| {
                 let status = account.status_or_default();
                 let granted = status.phase() == GrantPhase::Open
-                    && status.granted_zone() == Some(greeting.zone.as_str())
+                    && status.granted_zone() == Some(&greeting.zone)
                     && status.state() != State::Failed;
                 granted && !held.contains(&(uid.as_str(), status.epoch))
             })

@@ -7,7 +7,7 @@ use crate::hub::Hub;
 use crate::hub::sessions::session::Session;
 use crate::hub::zone_probes::probe::ProbeRound;
 use kubesvc_core::lifecycle::{AgentProcess, Fact, Presence, SessionFact};
-use kubesvc_core::{AgentId, KubesvcAccount, object_names};
+use kubesvc_core::{AgentId, KubesvcAccount, ZoneId, object_names};
 
 /// Maximum number of zones shown for an account that takes any zone.
 const MAX_ZONES_SHOWN: usize = 64;
@@ -104,11 +104,11 @@ impl ConnectedAgents for Hub {
         true
     }
 
-    async fn read(&self, _: &str) -> Result<(), ConnectedAgentsError> {
+    async fn read(&self, _: &ZoneId) -> Result<(), ConnectedAgentsError> {
         Ok(())
     }
 
-    fn catch_up(&self, zone: &str) {
+    fn catch_up(&self, zone: &ZoneId) {
         let sessions =
             self.sessions.registry.in_zone(zone, |zone| zone.connected.values().cloned().collect::<Vec<_>>());
         for session in sessions.unwrap_or_default() {
@@ -130,7 +130,7 @@ impl ConnectedAgents for Hub {
 
 impl Hub {
     /// Returns the cluster of an agent at its last registration, from its KubesvcAgent.
-    fn last_known_cluster(&self, agent_id: &AgentId, zone: &str) -> String {
+    fn last_known_cluster(&self, agent_id: &AgentId, zone: &ZoneId) -> String {
         let agent = self.context.agent_index.get(&object_names::agent_object_name(agent_id, zone));
         agent.and_then(|agent| agent.status.as_ref()?.cluster_uid.clone()).unwrap_or_default()
     }

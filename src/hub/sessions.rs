@@ -189,7 +189,7 @@ fn route(sessions: &Sessions, zone_probes: &ZoneProbes, key: &AccountKey) {
         let probing = zone_probes.announce(uid, round);
         probing.iter().for_each(|session| session.wakes.wake(uid.to_owned()));
     }
-    if let Some(zone) = account.spec.zone_id.as_deref().filter(|_| account.is_static()) {
+    if let Some(zone) = account.spec.zone_id.as_ref().filter(|_| account.is_static()) {
         sessions.registry.in_zone(zone, |zone| {
             zone.connected.values().for_each(|session| session.own.changed.notify_one());
         });

@@ -20,6 +20,7 @@ use crate::hub::context::{Credentials, HubContext};
 use crate::hub::sessions::Sessions;
 use crate::hub::sessions::events::SessionEvent;
 use crate::hub::sessions::session::Session;
+use kubesvc_core::ZoneId;
 use kubesvc_core::lifecycle::{Offer, SessionFact};
 use kubesvc_core::wire::ops::probe::Target;
 use probe::ProbeRound;
@@ -59,7 +60,7 @@ impl ZoneProbes {
     }
 
     /// Returns the session that reports the offer of a zone in this round.
-    pub(super) fn speaker(&self, uid: &str, round: ProbeRound, zone: &str) -> Option<u64> {
+    pub(super) fn speaker(&self, uid: &str, round: ProbeRound, zone: &ZoneId) -> Option<u64> {
         self.offers.lock().speaker(uid, round, zone)
     }
 
@@ -89,7 +90,7 @@ impl ZoneProbes {
     /// Returns connected and approved sessions of all zones except these, for an account that is probed: first those that
     /// can reach it, then those without an answer, then those that cannot. At most 16 of a kind from one zone and 256 in
     /// all, so the leader sees which zones offer and whether an answer is outstanding, with any number of agents.
-    pub(super) fn asked(&self, uid: &str, round: ProbeRound, except: &[String]) -> Vec<SessionFact> {
+    pub(super) fn asked(&self, uid: &str, round: ProbeRound, except: &[ZoneId]) -> Vec<SessionFact> {
         let (mut offering, mut silent, mut unable) = (Vec::new(), Vec::new(), Vec::new());
         self.sessions.registry.in_zones(|zones| {
             let offers = self.offers.lock();
@@ -136,10 +137,10 @@ struct ProbedAccount {
     target: SharedTarget,
     /// Sessions with an outstanding answer.
     open: HashSet<u64>,
-    zones: BTreeMap<String, ZoneAnswers>,
+    zones: BTreeMap<ZoneId, ZoneAnswers>,
     /// For each zone that can reach the account, the first session that said so and still does: it reports for the
     /// zone.
-    speakers: BTreeMap<String, u64>,
+    speakers: BTreeMap<ZoneId, u64>,
 }
 
 /// Effect of an answer.
@@ -153,7 +154,7 @@ pub(super) struct OfferChange {
 
 impl ProbedAccount {
     /// Elects the session that reports for a zone, after an answer came or went.
-    fn elect(&mut self, zone: &str) -> Option<u64> {
+    fn elect(&mut self, zone: &ZoneId) -> Option<u64> {
         let says_yes = |serial: &u64| self.zones.get(zone)?.get(serial).filter(|offer| **offer == Offer::Yes);
         let before = self.speakers.get(zone).copied();
         if before.is_some_and(|serial| says_yes(&serial).is_some()) {
@@ -163,7 +164,7 @@ impl ProbedAccount {
             answers.iter().find(|(_, offer)| **offer == Offer::Yes).map(|(serial, _)| *serial)
         });
         match next {
-            Some(serial) => self.speakers.insert(zone.to_owned(), serial),
+            Some(serial) => self.speakers.insert(zone.clone(), serial),
             None => self.speakers.remove(zone),
         };
         next
@@ -202,13 +203,13 @@ impl Offers {
         &mut self,
         uid: &str,
         round: ProbeRound,
-        zone: &str,
+        zone: &ZoneId,
         serial: u64,
         offer: Offer,
     ) -> OfferChange {
         let asked = self.at(uid, round);
         let was_last = asked.open.remove(&serial) && asked.open.is_empty();
-        let answers = asked.zones.entry(zone.to_owned()).or_default();
+        let answers = asked.zones.entry(zone.clone()).or_default();
         let offered = offers(answers);
         answers.insert(serial, offer);
         let matters = was_last || offered != offers(answers);
@@ -216,7 +217,7 @@ impl Offers {
     }
 
     /// Withdraws a session that is not asked any more or has ended.
-    pub(super) fn leave(&mut self, uid: &str, zone: &str, serial: u64) -> OfferChange {
+    pub(super) fn leave(&mut self, uid: &str, zone: &ZoneId, serial: u64) -> OfferChange {
         let Some(asked) = self.by_uid.get_mut(uid) else { return OfferChange::default() };
         let was_last = asked.open.remove(&serial) && asked.open.is_empty();
         let mut changed = false;
@@ -237,17 +238,17 @@ impl Offers {
     }
 
     /// Returns the session that reports for a zone in this round.
-    pub(super) fn speaker(&self, uid: &str, round: ProbeRound, zone: &str) -> Option<u64> {
+    pub(super) fn speaker(&self, uid: &str, round: ProbeRound, zone: &ZoneId) -> Option<u64> {
         self.by_uid.get(uid).filter(|asked| asked.round == round)?.speakers.get(zone).copied()
     }
 
     /// Returns the answer of one session in this round.
-    pub(super) fn of(&self, uid: &str, round: ProbeRound, zone: &str, serial: u64) -> Option<Offer> {
+    pub(super) fn of(&self, uid: &str, round: ProbeRound, zone: &ZoneId, serial: u64) -> Option<Offer> {
         self.in_zone(uid, round, zone)?.get(&serial).cloned()
     }
 
     /// Returns the answers of a zone in this round.
-    pub(super) fn in_zone(&self, uid: &str, round: ProbeRound, zone: &str) -> Option<&ZoneAnswers> {
+    pub(super) fn in_zone(&self, uid: &str, round: ProbeRound, zone: &ZoneId) -> Option<&ZoneAnswers> {
         self.by_uid.get(uid).filter(|asked| asked.round == round)?.zones.get(zone)
     }
 
@@ -288,34 +289,38 @@ mod tests {
         for serial in 1..=4 {
             offers.ask("u", round, serial);
         }
-        assert!(!offers.answer("u", round, "z", 1, no()).matters, "others are still to answer");
-        assert!(offers.answer("u", round, "z", 2, Offer::Yes).matters);
-        assert!(!offers.answer("u", round, "z", 3, Offer::Yes).matters, "the zone offers already");
-        assert!(offers.answer("u", round, "y", 4, no()).matters, "nobody is waited for any longer");
-        assert_eq!(offers.of("u", round, "z", 2), Some(Offer::Yes));
+        assert!(!offers.answer("u", round, &"z".into(), 1, no()).matters, "others are still to answer");
+        assert!(offers.answer("u", round, &"z".into(), 2, Offer::Yes).matters);
+        assert!(!offers.answer("u", round, &"z".into(), 3, Offer::Yes).matters, "the zone offers already");
+        assert!(offers.answer("u", round, &"y".into(), 4, no()).matters, "nobody is waited for any longer");
+        assert_eq!(offers.of("u", round, &"z".into(), 2), Some(Offer::Yes));
     }
 
     #[test]
     fn an_offer_goes_with_its_session() {
         let (mut offers, round) = (Offers::default(), round(&asking()));
         offers.ask("u", round, 1);
-        offers.answer("u", round, "z", 1, Offer::Yes);
-        assert!(offers.leave("u", "z", 1).matters);
-        assert!(offers.in_zone("u", round, "z").is_none());
-        assert!(!offers.leave("u", "z", 1).matters);
+        offers.answer("u", round, &"z".into(), 1, Offer::Yes);
+        assert!(offers.leave("u", &"z".into(), 1).matters);
+        assert!(offers.in_zone("u", round, &"z".into()).is_none());
+        assert!(!offers.leave("u", &"z".into(), 1).matters);
         assert!(offers.by_uid.is_empty(), "nothing is kept of an account that was never announced");
     }
 
     #[test]
     fn first_offering_session_is_the_speaker_of_its_zone() {
         let (mut offers, round) = (Offers::default(), round(&asking()));
-        let yes = |offers: &mut Offers, serial| offers.answer("u", round, "z", serial, Offer::Yes).speaker;
+        let yes =
+            |offers: &mut Offers, serial| offers.answer("u", round, &"z".into(), serial, Offer::Yes).speaker;
         assert_eq!(yes(&mut offers, 5), Some(5));
         assert_eq!(yes(&mut offers, 3), None, "another one has spoken");
-        assert_eq!(offers.speaker("u", round, "z"), Some(5));
-        assert_eq!(offers.leave("u", "z", 5).speaker, Some(3));
-        assert_eq!(offers.answer("u", round, "z", 3, no()), OfferChange { matters: true, speaker: None });
-        assert_eq!(offers.speaker("u", round, "z"), None);
+        assert_eq!(offers.speaker("u", round, &"z".into()), Some(5));
+        assert_eq!(offers.leave("u", &"z".into(), 5).speaker, Some(3));
+        assert_eq!(
+            offers.answer("u", round, &"z".into(), 3, no()),
+            OfferChange { matters: true, speaker: None }
+        );
+        assert_eq!(offers.speaker("u", round, &"z".into()), None);
     }
 
     #[test]
@@ -324,14 +329,14 @@ mod tests {
         let first = round(&account);
         assert!(offers.announce("u", first) && !offers.announce("u", first));
         offers.ask("u", first, 1);
-        offers.answer("u", first, "z", 1, Offer::Yes);
+        offers.answer("u", first, &"z".into(), 1, Offer::Yes);
         account.metadata.generation = Some(9);
         let second = round(&account);
-        assert_eq!(offers.of("u", second, "z", 1), None);
+        assert_eq!(offers.of("u", second, &"z".into(), 1), None);
         // A session may see the new round before the routing of changes does.
         offers.ask("u", second, 1);
         assert!(offers.announce("u", second));
-        assert_eq!(offers.of("u", first, "z", 1), None);
+        assert_eq!(offers.of("u", first, &"z".into(), 1), None);
         assert_eq!(offers.close("u"), [1]);
         assert!(offers.close("u").is_empty());
     }

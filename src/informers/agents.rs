@@ -14,7 +14,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
-use kubesvc_core::{AgentId, KubesvcAgent, ZONE_LABEL, object_names};
+use kubesvc_core::{AgentId, KubesvcAgent, ZONE_LABEL, ZoneId, object_names};
 use kubesvc_runtime::background_tasks::{Outcome, TaskRegistry, TaskSpec};
 use kubesvc_runtime::kube_access::{KubeAccess, KubeError, KubeObjects};
 use kubesvc_runtime::telemetry::outages;
@@ -391,13 +391,13 @@ pub enum ReadError {
 pub async fn read_agents(
     kube: &KubeAccess,
     namespace: &str,
-    zones: &BTreeSet<String>,
+    zones: &BTreeSet<ZoneId>,
     agents: &AgentIndex,
 ) -> Result<(), ReadError> {
-    let may_be_selected =
-        zones.len() <= MAX_SELECTED_ZONES && zones.iter().all(|zone| object_names::is_label_value(zone));
+    let may_be_selected = zones.len() <= MAX_SELECTED_ZONES
+        && zones.iter().all(|zone| object_names::is_label_value(zone.as_str()));
     let of_zones = if may_be_selected {
-        let zones: Vec<_> = zones.iter().map(String::as_str).collect();
+        let zones: Vec<_> = zones.iter().map(ZoneId::as_str).collect();
         ListParams::default().labels(&format!("{ZONE_LABEL} in ({})", zones.join(",")))
     } else {
         ListParams::default()
@@ -522,7 +522,7 @@ mod tests {
         let kube = KubeAccess::new(kube::Client::new(service, "ns"), "test");
         let agents = AgentIndex::default();
         agents.seen(agent("a", 3000));
-        let zones = BTreeSet::from(["z".to_owned()]);
+        let zones = BTreeSet::from(["z".into()]);
         read_agents(&kube, "ns", &zones, &agents).await.expect("it is not older");
         agents.seen(agent("a", 3001));
         let read = read_agents(&kube, "ns", &zones, &agents).await;

@@ -21,7 +21,7 @@ use super::lookup::{all, refuse_if_any, summed_up};
 use super::view::caching_agent;
 use crate::informers::AccountKey;
 use crate::peers::{RelayError, RemoteAgent};
-use kubesvc_core::{AgentId, ELECT_CACHING_ANNOTATION, KubesvcAccount};
+use kubesvc_core::{AgentId, ELECT_CACHING_ANNOTATION, KubesvcAccount, ZoneId};
 
 /// A connected agent.
 #[derive(Serialize, ToSchema)]
@@ -96,7 +96,7 @@ impl RestState {
 }
 
 /// Returns the latest connection of each agent and zone. While an agent moves, two replicas briefly report it.
-fn latest(agents: impl Iterator<Item = RemoteAgent>) -> BTreeMap<(AgentId, String), RemoteAgent> {
+fn latest(agents: impl Iterator<Item = RemoteAgent>) -> BTreeMap<(AgentId, ZoneId), RemoteAgent> {
     let mut all: BTreeMap<_, RemoteAgent> = BTreeMap::new();
     for seen in agents {
         match all.entry((seen.agent.agent_id.clone(), seen.agent.zone_id.clone())) {

@@ -20,7 +20,7 @@ use kubesvc_core::CachingEpoch;
 use kubesvc_core::cache::native::kind_name;
 use kubesvc_core::lifecycle::SessionFact;
 use kubesvc_core::source_rules::SourceRules;
-use kubesvc_core::{AgentId, ReplicaId};
+use kubesvc_core::{AgentId, ReplicaId, ZoneId};
 use kubesvc_runtime::config::{UnknownKeys, load_operator};
 use kubesvc_store::{
     AccountBatch, Assignment, AssignmentChanges, BasisRow, BatchOutcome, Changes, FenceHolder, ForeignRow,
@@ -49,7 +49,7 @@ impl ConnectedAgents for NoAgents {
         true
     }
 
-    async fn read(&self, _: &str) -> Result<(), crate::connected_agents::ConnectedAgentsError> {
+    async fn read(&self, _: &ZoneId) -> Result<(), crate::connected_agents::ConnectedAgentsError> {
         Ok(())
     }
 
@@ -122,7 +122,7 @@ fn agent(id: &str) -> AgentView {
     let time = "2022-02-23T22:18:54.7251Z".parse().expect("a time");
     AgentView {
         agent_id: id.into(),
-        zone_id: "z".to_owned(),
+        zone_id: "z".into(),
         version: "1".to_owned(),
         replica_id: "replica".into(),
         connected_since: time,

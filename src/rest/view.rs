@@ -262,7 +262,7 @@ fn source(account: &KubesvcAccount) -> &'static str {
 /// Returns the requested zone, else the zone that holds the account or held it last.
 fn zone(account: &KubesvcAccount) -> Option<String> {
     let held = || account.status.as_ref().and_then(|status| status.zone_id.clone());
-    account.spec.zone_id.clone().or_else(held)
+    account.spec.zone_id.clone().or_else(held).map(String::from)
 }
 
 fn agents(account: &KubesvcAccount, holders: &[AgentId]) -> Vec<AgentOfAccount> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kube::api::{Patch, PatchParams};
 use kubesvc_core::wire::ops::refused::Reason;
-use kubesvc_core::{KubesvcAgent, State, object_names};
+use kubesvc_core::{KubesvcAgent, State, ZoneId, object_names};
 use serde_json::json;
 
 use crate::world::{Agent, Call, MAX_WAIT, World};
@@ -78,7 +78,7 @@ async fn is_refused(world: &World, stranger: Introduction) {
 }
 
 async fn approve(world: &World, agent: &Agent) {
-    let name = object_names::agent_object_name(&agent.id().into(), agent.zone());
+    let name = object_names::agent_object_name(&agent.id().into(), &ZoneId::from(agent.zone()));
     let approved = Patch::Merge(json!({"spec": {"approved": true}}));
     let agents = world.api::<KubesvcAgent>();
     must(agents.patch(&name, &PatchParams::default(), &approved).await.map(drop).map_err(|e| e.to_string()));

@@ -17,6 +17,7 @@ use kubesvc_core::wire::ops::hub_frame;
 use kubesvc_core::wire::ops::{AccountSpec, StaticAccounts};
 use kubesvc_core::{
     AgentId, FIELD_MANAGER, KubesvcAccount, KubesvcAccountSpec, KubesvcAgent, ORIGIN_LABEL, SessionId, State,
+    ZoneId,
 };
 use kubesvc_runtime::kube_access::{ErrorClass, KubeAccess, KubeError};
 
@@ -28,9 +29,10 @@ use kubesvc_testkit::simulated_agent::frames::{Introduction, Policy};
 use kubesvc_testkit::{must, wait::eventually};
 
 static AGENT: LazyLock<AgentId> = LazyLock::new(|| "agent-1".into());
+static EAST: LazyLock<ZoneId> = LazyLock::new(|| "east".into());
 
 fn session_of_agent(id: &SessionId) -> SessionRef<'_> {
-    SessionRef { agent_id: &AGENT, zone: "east", id }
+    SessionRef { agent_id: &AGENT, zone: &EAST, id }
 }
 
 async fn namespace() -> TestNamespace {
@@ -62,7 +64,7 @@ fn registration(session_id: &str) -> Registration {
 }
 
 async fn agent_of(namespace: &TestNamespace) -> Option<KubesvcAgent> {
-    let name = object_names::agent_object_name(&"agent-1".into(), "east");
+    let name = object_names::agent_object_name(&"agent-1".into(), &"east".into());
     must(namespace.api::<KubesvcAgent>().get_opt(&name).await.map_err(|error| error.to_string()))
 }
 
@@ -134,7 +136,11 @@ async fn every_replica_reserves_the_id_of_a_disconnected_agent_and_knows_approva
     must(
         namespace
             .api::<KubesvcAgent>()
-            .replace(&object_names::agent_object_name(&"agent-1".into(), "east"), &Default::default(), &agent)
+            .replace(
+                &object_names::agent_object_name(&"agent-1".into(), &"east".into()),
+                &Default::default(),
+                &agent,
+            )
             .await
             .map_err(|error| error.to_string()),
     );
@@ -210,7 +216,7 @@ async fn static_account_becomes_active_and_is_shown_in_the_fleet() {
     world.until("one", State::Active).await;
     let object = world.object("one").await.expect("it is ACTIVE");
     assert_eq!(object.label(ORIGIN_LABEL), Some("agent"));
-    assert_eq!(object.spec.zone_id.as_deref(), Some("east"));
+    assert_eq!(object.spec.zone_id.as_ref().map(ZoneId::as_str), Some("east"));
     assert_eq!(world.writes_to("one").len(), 3, "{:#?}", world.writes_to("one"));
     let told = agent.received().into_iter().find_map(|received| match received.frame {
         hub_frame::Frame::StaticAnswers(answers) => Some(answers.answers),
@@ -219,7 +225,7 @@ async fn static_account_becomes_active_and_is_shown_in_the_fleet() {
     let told = told.expect("the bad entry is answered");
     assert!(told[0].failure.as_ref().is_some_and(|failure| failure.message.contains("absolute path")));
     eventually("the agent's object shows its accounts", MAX_WAIT, async || {
-        let name = object_names::agent_object_name(&"agent-1".into(), "east");
+        let name = object_names::agent_object_name(&"agent-1".into(), &"east".into());
         let shown = world.api::<KubesvcAgent>().get(&name).await.map_err(|error| error.to_string())?;
         let status = shown.status.clone().unwrap_or_default();
         let as_it_should = (status.held, status.failed) == (Some(1), Some(0))

@@ -17,7 +17,7 @@ mod measurements;
 use std::time::Duration;
 
 use kube::api::{Patch, PatchParams};
-use kubesvc_core::{KubesvcAgent, State, object_names};
+use kubesvc_core::{KubesvcAgent, State, ZoneId, object_names};
 use serde_json::json;
 
 use self::callers::Callers;
@@ -170,7 +170,7 @@ fn unknown_names(name: &str, count: usize) -> Vec<String> {
 /// Approves an agent that has an object.
 async fn approve(world: &World, agent_id: &str, zone: &str) {
     let (agents, name) =
-        (world.api::<KubesvcAgent>(), object_names::agent_object_name(&agent_id.into(), zone));
+        (world.api::<KubesvcAgent>(), object_names::agent_object_name(&agent_id.into(), &ZoneId::from(zone)));
     eventually(&format!("agent {agent_id} approved"), MAX_WAIT, async || {
         let approved = Patch::Merge(json!({"spec": {"approved": true}}));
         let agent = agents.patch(&name, &PatchParams::default(), &approved).await;

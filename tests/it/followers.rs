@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt as _;
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams};
-use kubesvc_core::{KubesvcAccount, State};
+use kubesvc_core::{KubesvcAccount, State, ZoneId};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
@@ -36,7 +36,7 @@ async fn granted(world: &World, name: &str, zone: &str) -> KubesvcAccount {
     world
         .until_account(name, &format!("is ACTIVE in {zone}"), |account| {
             let status = account.status_or_default();
-            status.state() == State::Active && status.granted_zone() == Some(zone)
+            status.state() == State::Active && status.granted_zone() == Some(&ZoneId::from(zone))
         })
         .await
 }
@@ -87,7 +87,7 @@ async fn find_a_zone_at_a_follower(database: Database) {
     let cluster = world.cluster("spinnaker").await;
     world.account("anywhere").kubeconfig(&cluster.kubeconfig()).create().await;
     let found = world.until("anywhere", State::Active).await;
-    let found = found.status_or_default().granted_zone().map(str::to_owned);
+    let found = found.status_or_default().granted_zone().map(ToString::to_string);
     assert!([east.zone(), west.zone()].contains(&found.as_deref().unwrap_or_default()), "{found:?}");
     let _here = world.agent("agent-3").zone("north").start().await;
     let file = west.kubeconfigs().join("own.yaml");

@@ -76,8 +76,10 @@ async fn holds(agent: &SimulatedAgent, count: usize) {
 /// Waits until the object of an agent in zone east shows the wanted connection state.
 async fn until_connected(world: &World, id: &str, wanted: bool) {
     eventually(&format!("agent {id} with connected: {wanted}"), MAX_WAIT, async || {
-        let object =
-            world.api::<KubesvcAgent>().get(&object_names::agent_object_name(&id.into(), "east")).await;
+        let object = world
+            .api::<KubesvcAgent>()
+            .get(&object_names::agent_object_name(&id.into(), &"east".into()))
+            .await;
         let status = object.map_err(|error| error.to_string())?.status.unwrap_or_default();
         if status.connected == wanted { Ok(()) } else { Err(format!("{status:?}")) }
     })

@@ -14,7 +14,7 @@ mod leader;
 use std::time::Duration;
 
 use kubesvc_core::wire::common::AccountRef;
-use kubesvc_core::{KubesvcAccount, State};
+use kubesvc_core::{KubesvcAccount, State, ZoneId};
 
 use crate::world::{Database, MAX_WAIT, Operator, Prepare, World};
 use kubesvc_testkit::controlplane::second::SecondServer;
@@ -78,7 +78,7 @@ impl Travel {
         self.world
             .until_account(name, &format!("is ACTIVE in {zone}"), |account| {
                 let status = account.status_or_default();
-                status.state() == State::Active && status.granted_zone() == Some(zone)
+                status.state() == State::Active && status.granted_zone() == Some(&ZoneId::from(zone))
             })
             .await
     }

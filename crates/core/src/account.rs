@@ -9,6 +9,7 @@ use super::{
     DesiredState, FINALIZER, GrantPhase, KubesvcAccount, KubesvcAccountStatus, ORIGIN_AGENT, ORIGIN_LABEL,
     State,
 };
+use crate::ids::ZoneId;
 
 impl KubesvcAccount {
     /// Name of the account in Spinnaker.
@@ -65,10 +66,10 @@ impl KubesvcAccount {
     }
 
     /// The zones relevant to the account: of its grant, of its spec, and, if the spec names none, of its last grant.
-    pub fn zones(&self) -> Vec<String> {
+    pub fn zones(&self) -> Vec<ZoneId> {
         let status = self.status_or_default();
-        let pinned = self.spec.zone_id.as_deref();
-        let last = if pinned.is_none() { status.zone_id.as_deref() } else { None };
+        let pinned = self.spec.zone_id.as_ref();
+        let last = if pinned.is_none() { status.zone_id.as_ref() } else { None };
         let mut zones = Vec::with_capacity(2);
         for zone in [status.granted_zone(), pinned, last].into_iter().flatten() {
             if !zones.iter().any(|one| one == zone) {

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::lifecycle::displayed_state;
 use super::{KubesvcAccount, ORIGIN_LABEL, spinnaker};
+use crate::ids::ZoneId;
 
 /// A row of `kubesvc_accounts`, which Spinnaker reads. Times are epoch milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +86,7 @@ pub fn of(account: &KubesvcAccount) -> AccountRow {
         name: account.account_name().to_owned(),
         uid: account.uid().to_owned(),
         status: displayed_state(account).as_str().to_owned(),
-        zone_id: account.spec.zone_id.clone().or_else(|| status.zone_id.clone()),
+        zone_id: account.spec.zone_id.as_ref().or(status.zone_id.as_ref()).map(ZoneId::to_string),
         is_dynamic: !account.is_static(),
         origin,
         definition: spinnaker::definition(account).to_string(),

@@ -10,7 +10,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::ids::{AgentId, BootId, ReplicaId, SessionId};
+use super::ids::{AgentId, BootId, ReplicaId, SessionId, ZoneId};
 use super::lifecycle::SessionEnding;
 use super::report_outbox::OutboxEntry;
 use super::{KubesvcAccount, object_names};
@@ -47,8 +47,8 @@ pub struct KubesvcAgentSpec {
     #[schemars(with = "String", length(min = 1, max = 191))]
     pub agent_id: AgentId,
     /// Zone whose accounts the agent may hold.
-    #[schemars(length(min = 1, max = 255))]
-    pub zone_id: String,
+    #[schemars(with = "String", length(min = 1, max = 255))]
+    pub zone_id: ZoneId,
     /// Whether the agent receives accounts. An agent that is not approved may connect, but receives none.
     #[serde(default)]
     pub approved: bool,

@@ -24,6 +24,7 @@ use super::conditions::{LISTED_BY_AGENT, left_out};
 use super::failure::FailureClass;
 use super::lifecycle::{displayed_state, retry_is_unhandled};
 use super::{DesiredState, KubesvcAccount, KubesvcAccountStatus, KubesvcAgent, State};
+use crate::ids::ZoneId;
 
 /// Time within which a running operator processes an object, in seconds.
 const EXPECTED_LATENCY_SECONDS: i64 = 10;
@@ -52,7 +53,7 @@ pub struct Explanation {
     pub since: Option<Timestamp>,
     /// The zone that it is pinned to, or else is or was in.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub zone: Option<String>,
+    pub zone: Option<ZoneId>,
     /// Which rule waits for what, in a sentence or two.
     pub waits_for: String,
     /// Why the last attempt failed.
@@ -82,7 +83,7 @@ pub struct ExplainedAgent {
     /// id of the agent.
     pub agent_id: String,
     /// Zone of the agent.
-    pub zone: String,
+    pub zone: ZoneId,
     /// Whether it is connected.
     pub connected: bool,
     /// Whether it is approved to receive accounts.
@@ -160,7 +161,7 @@ pub fn explain(
         ready: facts.is_true("Ready") && !facts.is_changed() && !account.is_being_deleted(),
         reason: facts.reason().map(str::to_owned),
         since: status.last_transition_time.as_ref().map(|time| time.0),
-        zone: facts.zone().map(str::to_owned),
+        zone: facts.zone().cloned(),
         waits_for: verdict.waits_for,
         last_error: status.error_message.clone(),
         failed_count: status.failed_count,
@@ -203,9 +204,9 @@ impl<'a> Facts<'a> {
     }
 
     /// The zone that the account is pinned to, else the zone that has it, else the zone it was in last.
-    fn zone(&self) -> Option<&str> {
-        let pinned = self.account.spec.zone_id.as_deref();
-        pinned.or(self.status.granted_zone()).or(self.status.zone_id.as_deref())
+    fn zone(&self) -> Option<&ZoneId> {
+        let pinned = self.account.spec.zone_id.as_ref();
+        pinned.or(self.status.granted_zone()).or(self.status.zone_id.as_ref())
     }
 
     fn condition(&self, type_: &str) -> Option<&Condition> {
@@ -259,14 +260,14 @@ impl<'a> Facts<'a> {
     }
 
     /// The agents of a zone.
-    fn agents_of<'s>(&'s self, zone: &'s str) -> impl Iterator<Item = &'a KubesvcAgent> + 's {
-        self.known_agents.unwrap_or_default().iter().filter(move |agent| agent.spec.zone_id == zone)
+    fn agents_of<'s>(&'s self, zone: &'s ZoneId) -> impl Iterator<Item = &'a KubesvcAgent> + 's {
+        self.known_agents.unwrap_or_default().iter().filter(move |agent| agent.spec.zone_id == *zone)
     }
 
     /// Zones with an agent that could take accounts now.
-    fn zones(&self) -> Vec<&'a str> {
+    fn zones(&self) -> Vec<&'a ZoneId> {
         let ready = self.known_agents.unwrap_or_default().iter().filter(|agent| can_take(agent));
-        ready.map(|agent| agent.spec.zone_id.as_str()).collect::<BTreeSet<_>>().into_iter().collect()
+        ready.map(|agent| &agent.spec.zone_id).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     fn kept_by(&self) -> Option<String> {
@@ -285,7 +286,7 @@ impl<'a> Facts<'a> {
     }
 
     /// The command that pins the account to a zone.
-    fn pin(&self, zone: &str) -> String {
+    fn pin(&self, zone: &ZoneId) -> String {
         let patch = serde_json::json!({"spec": {"zoneId": zone}}).to_string();
         self.kubectl("patch", &format!("--type=merge -p {}", shell(&patch)))
     }

@@ -1,6 +1,9 @@
 //! Ids and epochs as distinct types, so that an agent's id cannot be passed for its zone, nor the epoch of a grant
 //! for that of an election. They become plain text and numbers at the edges: on the wire, in SQL, in a URL, in a
 //! metric's label.
+//!
+//! The uid of an account stays text. It comes as text with every object and every message, and is only compared and
+//! looked up: a type of its own would copy it for each lookup.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -79,6 +82,13 @@ macro_rules! text_id {
             /// Whether it is [`Self::NONE`].
             pub fn is_empty(&self) -> bool {
                 self.0.is_empty()
+            }
+        }
+
+        impl Default for &$name {
+            fn default() -> Self {
+                const NONE: &$name = &$name::NONE;
+                NONE
             }
         }
 
@@ -169,6 +179,11 @@ text_id! {
 text_id! {
     /// An agent: unique among the agents of one operator.
     AgentId
+}
+
+text_id! {
+    /// A zone: the agents that can reach the same clusters.
+    ZoneId
 }
 
 text_id! {

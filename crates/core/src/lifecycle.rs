@@ -143,7 +143,7 @@ fn failed_and_unwanted(account: &KubesvcAccount, phase: GrantPhase) -> State {
 
 /// Whether the zone had to let go of it for another reason than a deactivation.
 fn was_to_come_back(account: &KubesvcAccount) -> bool {
-    let (status, pinned) = (account.status_or_default(), account.spec.zone_id.as_deref());
+    let (status, pinned) = (account.status_or_default(), account.spec.zone_id.as_ref());
     status.leaves_to_come_back() || (pinned.is_some() && pinned != status.granted_zone())
 }
 

@@ -266,7 +266,7 @@ mod tests {
             let status = later.status.get_or_insert_default();
             status.agent_count = Some(count);
             status.agents = vec!["agent-1".into()];
-            status.zone_id = Some("east".to_owned());
+            status.zone_id = Some("east".into());
             status.listed_by = Some(crate::ListingAgent::default());
             prop_assert_eq!(rule.order(&one, &other), rule.order(&later, &other));
         }

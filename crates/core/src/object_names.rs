@@ -4,7 +4,7 @@ use sha2::{Digest, Sha256};
 use unicode_properties::{GeneralCategory, UnicodeGeneralCategory};
 
 use super::KubesvcAccountSpec;
-use crate::ids::AgentId;
+use crate::ids::{AgentId, ZoneId};
 
 /// Maximum length of the slug in an object name, in bytes.
 const MAX_SLUG: usize = 200;
@@ -82,8 +82,8 @@ pub fn object_name_beside(account_name: &str) -> String {
 }
 
 /// The name of the KubesvcAgent for an agent in a zone.
-pub fn agent_object_name(agent_id: &AgentId, zone_id: &str) -> String {
-    derived(&[agent_id.as_str(), zone_id])
+pub fn agent_object_name(agent_id: &AgentId, zone_id: &ZoneId) -> String {
+    derived(&[agent_id.as_str(), zone_id.as_str()])
 }
 
 /// The name of the Secret that holds the kubeconfig of an account created by REST.
@@ -231,6 +231,9 @@ mod tests {
 
     #[test]
     fn an_agent_in_two_zones_is_two_objects() {
-        assert_ne!(agent_object_name(&"a".into(), "b-c"), agent_object_name(&"a-b".into(), "c"));
+        assert_ne!(
+            agent_object_name(&"a".into(), &"b-c".into()),
+            agent_object_name(&"a-b".into(), &"c".into())
+        );
     }
 }

@@ -12,6 +12,7 @@ use super::conditions;
 use super::failure::{Failure, FailureClass, truncate};
 use super::lifecycle::{AgentReport, CachingReport, ClusterIdentity, Offer};
 use super::{CachingEpoch, GrantEpoch, GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
+use crate::ids::ZoneId;
 
 /// Maximum number of entries in an outbox; the rest waits.
 pub const MAX_ENTRIES: usize = 1000;
@@ -118,7 +119,7 @@ pub struct SessionReport<'a> {
 /// session has not reported it yet.
 pub fn awaited(
     account: &KubesvcAccount,
-    zone: &str,
+    zone: &ZoneId,
     session_report: SessionReport<'_>,
 ) -> Option<AwaitedEntry> {
     let status = account.status_or_default();

@@ -59,7 +59,7 @@ pub fn adopt(row: &ForeignRow, namespace: &str) -> Result<Adoption, AdoptionErro
     spec.account_name = (object != row.name).then(|| row.name.clone());
     spec.state = Some(desired(&row.status));
     if let Some(zone) = row.zone_id.as_ref().filter(|zone| !zone.is_empty()) {
-        spec.zone_id = Some(zone.clone());
+        spec.zone_id = Some(zone.as_str().into());
     }
     if given.source.is_none() {
         return Err(AdoptionError(NO_CREDENTIAL.to_owned()));
@@ -219,7 +219,11 @@ mod tests {
         assert!(object.has_finalizer());
         assert_eq!(object.account_name(), "Old Prod");
         let spec = &object.spec;
-        assert_eq!(spec.zone_id.as_deref(), Some("east"), "the row knows the zone that it is in");
+        assert_eq!(
+            spec.zone_id.as_ref().map(|zone| zone.as_str()),
+            Some("east"),
+            "the row knows the zone that it is in"
+        );
         assert_eq!(spec.kubeconfig.reference.as_deref(), Some("encryptedFile:k8s!n:old!k:kubeconfig"));
         assert_eq!(
             (spec.kinds.as_slice(), spec.permissions["READ"].as_slice()),

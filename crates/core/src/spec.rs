@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::status::{DesiredState, KubesvcAccountStatus};
+use crate::ids::ZoneId;
 
 /// Default key of a Secret that holds a kubeconfig.
 pub const DEFAULT_SECRET_KEY: &str = "kubeconfig";
@@ -63,9 +64,9 @@ pub struct KubesvcAccountSpec {
 
     /// Zone whose agents hold the account: the agents' setting `zoneId`, by default `<deployment>_<namespace>`. If it is absent, the account is FAILED, or, with the setting `kubesvc.agents.offers`, the operator asks the agents which of them can reach the cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 255))]
+    #[schemars(with = "Option<String>", length(min = 1, max = 255))]
     #[x_kube(validation = Rule::new("!self.matches('\\\\p{Cc}')").message("spec.zoneId must not contain control characters"))]
-    pub zone_id: Option<String>,
+    pub zone_id: Option<ZoneId>,
 
     /// How an agent reaches the cluster: exactly one of secretRef, reference, file and serviceAccount.
     pub kubeconfig: KubeconfigSource,

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::failure::FailureClass;
-use super::ids::{AgentId, BootId, CachingEpoch, GrantEpoch};
+use super::ids::{AgentId, BootId, CachingEpoch, GrantEpoch, ZoneId};
 
 /// Maximum length of `errorMessage`, in bytes.
 pub const MAX_ERROR_MESSAGE_BYTES: usize = 1024;
@@ -40,7 +40,8 @@ pub struct KubesvcAccountStatus {
     pub caching: Option<CachingAssignment>,
     /// Zone that holds the account, or held it last.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub zone_id: Option<String>,
+    #[schemars(with = "Option<String>")]
+    pub zone_id: Option<ZoneId>,
     /// Agents that held the account at the last change, the first 16 by name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<String>", length(max = 16))]
@@ -99,8 +100,8 @@ pub struct KubesvcAccountStatus {
     pub election_handled: Option<String>,
     /// Zones tried in the current search for a zone, at most 64. If the account is FAILED with reason `ZoneAmbiguous`, the zones that were asked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64))]
-    pub tried_zones: Vec<String>,
+    #[schemars(with = "Vec<String>", length(max = 64))]
+    pub tried_zones: Vec<ZoneId>,
     /// UID and resourceVersion, joined by a slash, of the Secret for which the grant was opened or offers were requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credential_version: Option<String>,
@@ -140,8 +141,8 @@ impl fmt::Display for NameHolder {
 #[serde(rename_all = "camelCase", default)]
 pub struct ListingAgent {
     /// Zone of the agent.
-    #[schemars(length(max = 255))]
-    pub zone_id: String,
+    #[schemars(with = "String", length(max = 255))]
+    pub zone_id: ZoneId,
     /// Id of the agent.
     #[schemars(with = "String", length(max = 191))]
     pub agent_id: AgentId,
@@ -155,7 +156,8 @@ pub struct Grant {
     pub phase: GrantPhase,
     /// Zone that has the grant; it changes only through phase None.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub zone: Option<String>,
+    #[schemars(with = "Option<String>")]
+    pub zone: Option<ZoneId>,
     /// Generation of the spec that agents receive under this grant.
     #[serde(skip_serializing_if = "is_zero")]
     pub generation: i64,
@@ -231,9 +233,9 @@ impl KubesvcAccountStatus {
     }
 
     /// The zone of a grant that is Open or Revoking.
-    pub fn granted_zone(&self) -> Option<&str> {
+    pub fn granted_zone(&self) -> Option<&ZoneId> {
         let grant = self.grant.as_ref()?;
-        (grant.phase != GrantPhase::None).then_some(grant.zone.as_deref()).flatten()
+        (grant.phase != GrantPhase::None).then_some(grant.zone.as_ref()).flatten()
     }
 }
 

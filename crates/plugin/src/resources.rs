@@ -270,7 +270,7 @@ impl ApiSession {
 }
 
 fn order(agent: &KubesvcAgent) -> (Option<&str>, &str, &str) {
-    (agent.metadata.namespace.as_deref(), &agent.spec.zone_id, agent.spec.agent_id.as_str())
+    (agent.metadata.namespace.as_deref(), agent.spec.zone_id.as_str(), agent.spec.agent_id.as_str())
 }
 
 #[cfg(test)]

@@ -118,7 +118,7 @@ async fn agents_read_for_one_account_update_all_accounts() {
     scene.agent("one", "z", "other", |_| {});
     assert_eq!(scene.woken(), ["uid-a", "uid-b"]);
     scene.agent("one", "z", "other", |status| status.outbox = vec![held("uid-a"), held("uid-b")]);
-    scene.remote.catch_up(&BTreeSet::from(["z".to_owned()]));
+    scene.remote.catch_up(&BTreeSet::from(["z".into()]));
     let stop = CancellationToken::new();
     let woken = async {
         let mut uids = Vec::new();
@@ -142,12 +142,12 @@ fn a_read_includes_changes_not_yet_applied_by_the_follower() {
     let account = scene.account("a", State::Active);
     scene.agent("one", "z", "other", |_| {});
     let in_hand = scene.remote.changed.try_take(9);
-    scene.remote.catch_up(&BTreeSet::from(["z".to_owned()]));
+    scene.remote.catch_up(&BTreeSet::from(["z".into()]));
     assert_eq!(scene.presences(&account), [Presence::Connected]);
     assert_eq!(scene.remote.unpublished.try_take(9), ["uid-a"]);
     scene.remote.take_in(in_hand, &scene.leader);
     assert!(scene.leader.is_empty(), "it was taken in, and is told once");
-    scene.remote.catch_up(&BTreeSet::from(["z".to_owned()]));
+    scene.remote.catch_up(&BTreeSet::from(["z".into()]));
     assert!(scene.remote.unpublished.is_empty());
 }
 
@@ -228,7 +228,7 @@ fn an_offer_of_any_zone_reaches_the_account_that_asks() {
     let mut scene = RemoteScene::new();
     let account = scene.account("a", State::ToMigrate);
     let said = SessionReport { offers: true, ..SessionReport::default() };
-    let offer = awaited(&account, "y", said).expect("it is awaited").entry;
+    let offer = awaited(&account, &"y".into(), said).expect("it is awaited").entry;
     scene.agent("two", "y", "other", |_| {});
     scene.agent("one", "y", "other", |_| {});
     assert_eq!(scene.woken(), ["uid-a"]);

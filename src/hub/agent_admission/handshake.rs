@@ -126,7 +126,7 @@ async fn live(
         Some(Ok(())) => {
             info!(
                 agentId = session.agent.id.as_str(),
-                zoneId = session.agent.zone,
+                zoneId = session.agent.zone.as_str(),
                 version = session.agent.version,
                 approved = session.is_approved(),
                 held = greeting.held.len(),

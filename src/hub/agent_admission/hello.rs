@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kubesvc_core::wire::ops::refused::Reason;
 use kubesvc_core::wire::{PROTOCOL_VERSION, ops};
-use kubesvc_core::{AgentId, BootId, CachingEpoch, GrantEpoch, object_names};
+use kubesvc_core::{AgentId, BootId, CachingEpoch, GrantEpoch, ZoneId, object_names};
 
 /// Maximum length of an agent id, in characters: the size of `agent_id` in each database.
 const MAX_AGENT_ID_CHARS: usize = 191;
@@ -30,7 +30,7 @@ pub(crate) const ZSTD_CAPABILITY: &str = "zstd/1";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AcceptedHello {
     pub(crate) agent_id: AgentId,
-    pub(crate) zone: String,
+    pub(crate) zone: ZoneId,
     pub(crate) boot_id: BootId,
     pub(crate) connect_seq: i64,
     pub(crate) version: String,
@@ -132,7 +132,7 @@ pub(crate) fn check(hello: ops::Hello, max_message_bytes: usize) -> Result<Accep
     let told = usize::try_from(hello.max_message_bytes).unwrap_or(usize::MAX);
     Ok(AcceptedHello {
         agent_id: hello.agent_id.into(),
-        zone: hello.zone_id,
+        zone: hello.zone_id.into(),
         boot_id: hello.boot_id.into(),
         connect_seq,
         version: hello.version,

@@ -12,7 +12,7 @@ use super::AgentStatus;
 use super::registration::{RegistrationError, SessionRef};
 use crate::hub::sessions::session::Session;
 use kubesvc_core::agent_resource::SessionEnd;
-use kubesvc_core::{AgentId, KubesvcAgent, SessionId};
+use kubesvc_core::{AgentId, KubesvcAgent, SessionId, ZoneId};
 use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
 use kubesvc_runtime::work_queue::WorkQueue;
@@ -28,7 +28,7 @@ const RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs
 #[derive(Clone, Debug)]
 pub(crate) struct Disconnect {
     pub(crate) agent_id: AgentId,
-    pub(crate) zone: String,
+    pub(crate) zone: ZoneId,
     pub(crate) session_id: SessionId,
     pub(crate) end: SessionEnd,
 }
@@ -49,7 +49,7 @@ impl Disconnect {
 }
 
 /// Agent id and zone.
-type AgentKey = (AgentId, String);
+type AgentKey = (AgentId, ZoneId);
 
 /// The last disconnect of each agent that is not written yet; an object names one session only.
 #[derive(Default)]
@@ -153,13 +153,13 @@ mod tests {
     use super::*;
 
     fn disconnect(session: &str) -> Disconnect {
-        let (agent_id, zone) = ("a".into(), "z".to_owned());
+        let (agent_id, zone) = ("a".into(), "z".into());
         Disconnect { agent_id, zone, session_id: session.into(), end: SessionEnd::Cut }
     }
 
     #[test]
     fn a_disconnect_that_was_written_leaves_the_one_of_a_later_session_queued() {
-        let (pending, key) = (PendingDisconnects::default(), (AgentId::from("a"), "z".to_owned()));
+        let (pending, key) = (PendingDisconnects::default(), (AgentId::from("a"), "z".into()));
         pending.put(disconnect("first"));
         pending.put(disconnect("second"));
         assert_eq!(pending.wakes.try_take(9), std::slice::from_ref(&key));

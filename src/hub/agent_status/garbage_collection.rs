@@ -24,7 +24,7 @@ use crate::hub::sessions::registry::AwaySession;
 use crate::hub::static_accounts::Listing;
 use kubesvc_core::agent_resource::SessionEnd;
 use kubesvc_core::lifecycle::{AgentProcess, Fact, Presence, SessionFact, Tick};
-use kubesvc_core::{AgentId, KubesvcAccount};
+use kubesvc_core::{AgentId, KubesvcAccount, ZoneId};
 use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
 
@@ -210,7 +210,7 @@ pub(crate) async fn collect(status: &AgentStatus, absent: &mut AbsentAgents) -> 
             CollectionAction::Remove => {
                 info!(
                     agentId = agent.agent_id.as_str(),
-                    zoneId = agent.zone,
+                    zoneId = agent.zone.as_str(),
                     "removing the KubesvcAgent of an agent that has been absent for long"
                 );
                 tokio::time::timeout(API_TIMEOUT, agents.remove(&agent)).await
@@ -232,22 +232,22 @@ struct DepartedAgent {
 
 /// By zone and agent id; only agents that had listed accounts.
 #[derive(Default)]
-pub(crate) struct DepartedAgents(Mutex<HashMap<(String, AgentId), DepartedAgent>>);
+pub(crate) struct DepartedAgents(Mutex<HashMap<(ZoneId, AgentId), DepartedAgent>>);
 
 impl DepartedAgents {
     /// Adds an agent that is being forgotten.
-    pub(crate) fn put(&self, agent_id: &AgentId, zone: &str, away: &AwaySession) {
+    pub(crate) fn put(&self, agent_id: &AgentId, zone: &ZoneId, away: &AwaySession) {
         let listing = away.session.as_ref().and_then(|session| session.listing());
         if let Some(listing) = listing.filter(|listing| listing.len() > 0) {
             let gone = DepartedAgent { since: away.since, approved: away.approved, listing };
-            self.0.lock().insert((zone.to_owned(), agent_id.clone()), gone);
+            self.0.lock().insert((zone.clone(), agent_id.clone()), gone);
         }
     }
 
     /// Removes agents that left at or before `before`, and those that are back.
     pub(crate) fn sweep(&self, before: Option<Tick>, is_back: impl Fn(&AgentId, &str) -> bool) {
         self.0.lock().retain(|(zone, agent_id), gone| {
-            before.is_none_or(|before| gone.since > before) && !is_back(agent_id, zone)
+            before.is_none_or(|before| gone.since > before) && !is_back(agent_id, zone.as_str())
         });
     }
 }
@@ -255,7 +255,7 @@ impl DepartedAgents {
 impl AgentStatus {
     /// Returns the forgotten agents of a zone that list the account: those of this process, and those recorded in
     /// KubesvcAgents.
-    pub(crate) fn departed_with(&self, account: &KubesvcAccount, zone: &str) -> Vec<SessionFact> {
+    pub(crate) fn departed_with(&self, account: &KubesvcAccount, zone: &ZoneId) -> Vec<SessionFact> {
         let departed = self.departed_agents.0.lock();
         let is_known = |agent_id: &AgentId| self.sessions.registry.knows(agent_id, zone);
         let mut facts = Vec::new();
@@ -271,8 +271,8 @@ impl AgentStatus {
                 let session = status.and_then(|status| status.session.as_ref());
                 session.is_some_and(|session| session.replica == self.context.settings.replica_id)
             };
-            let is_departed = || departed.contains_key(&(zone.to_owned(), spec.agent_id.clone()));
-            if spec.zone_id == zone && is_ours() && lists() && !is_known(&spec.agent_id) && !is_departed() {
+            let is_departed = || departed.contains_key(&(zone.clone(), spec.agent_id.clone()));
+            if spec.zone_id == *zone && is_ours() && lists() && !is_known(&spec.agent_id) && !is_departed() {
                 // Listed by an agent of an earlier process; the time it left is unknown.
                 facts.push(fact(&spec.agent_id, zone, spec.approved, 0));
             }
@@ -292,7 +292,9 @@ pub(crate) fn forget(status: &AgentStatus) -> Outcome {
     let settings = &context.settings.absent_agents;
     let Some(before) = now.checked_sub(settings.forget_after) else { return Outcome::Unchanged };
     let over = now.checked_sub(settings.account_cleanup);
-    status.departed_agents.sweep(over, |agent_id, zone| sessions.registry.knows(agent_id, zone));
+    status
+        .departed_agents
+        .sweep(over, |agent_id, zone| sessions.registry.knows(agent_id, &ZoneId::from(zone)));
     for (agent_id, zone, away) in sessions.registry.forget(before) {
         status.departed_agents.put(&agent_id, &zone, &away);
         // Written by the disconnects task: this one does not wait for the API server.
@@ -306,7 +308,7 @@ pub(crate) fn forget(status: &AgentStatus) -> Outcome {
     Outcome::Done
 }
 
-fn fact(agent_id: &AgentId, zone: &str, approved: bool, since: Tick) -> SessionFact {
+fn fact(agent_id: &AgentId, zone: &ZoneId, approved: bool, since: Tick) -> SessionFact {
     SessionFact {
         agent_id: agent_id.to_owned(),
         zone: zone.to_owned(),

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use crate::hub::agent_admission::queue::AdmissionClass;
 use kubesvc_core::agent_resource::SessionEnd;
 use kubesvc_core::report_outbox::OutboxEntry;
-use kubesvc_core::{AgentId, BootId, ReplicaId, SessionId};
+use kubesvc_core::{AgentId, BootId, ReplicaId, SessionId, ZoneId};
 
 pub use kube_objects::KubeAgentObjects;
 
@@ -21,7 +21,7 @@ pub struct Registration {
     /// Agent id.
     pub agent_id: AgentId,
     /// Zone of the agent.
-    pub zone: String,
+    pub zone: ZoneId,
     /// ULID of the session.
     pub session_id: SessionId,
     /// ULID of the agent's process.
@@ -52,7 +52,7 @@ pub struct SessionRef<'s> {
     /// Agent id.
     pub agent_id: &'s AgentId,
     /// Zone of the agent.
-    pub zone: &'s str,
+    pub zone: &'s ZoneId,
     /// ULID of the session.
     pub id: &'s SessionId,
 }
@@ -83,7 +83,7 @@ pub struct KnownAgent {
     /// Agent id.
     pub agent_id: AgentId,
     /// Zone of the agent.
-    pub zone: String,
+    pub zone: ZoneId,
     /// Session in force, or the last one.
     pub session_id: SessionId,
     /// Replica of that session; empty if there was none.

@@ -70,14 +70,14 @@ impl ModelWorld {
                 self.breaks(Property::GrantEndsByRevoke, what);
             }
             (GrantPhase::Revoking, GrantPhase::None) => {
-                self.check_revoked(replica, before.uid(), was.granted_zone().unwrap_or_default());
+                self.check_revoked(replica, before.uid(), was.granted_zone().unwrap_or_default().as_str());
             }
             _ => {}
         }
         if let (AccountVariant::Unpinned { .. }, None, Some(zone)) =
             (self.kind, was.granted_zone(), after.granted_zone())
         {
-            let may = |agent: &KubesvcAgent| agent.spec.approved && agent.spec.zone_id == zone;
+            let may = |agent: &KubesvcAgent| agent.spec.approved && agent.spec.zone_id == *zone;
             if !self.agents.iter().flatten().any(|agent| may(agent)) {
                 let what = format!("the account was given to {zone}, of which no agent is approved");
                 self.breaks(Property::ZoneMayOffer, || what);
@@ -87,7 +87,7 @@ impl ModelWorld {
             self.check_active(before.uid(), after);
         }
         if after.state() == State::Orphaned && was.state() != State::Orphaned {
-            self.check_deserted(replica, after.granted_zone().unwrap_or_default());
+            self.check_deserted(replica, after.granted_zone().unwrap_or_default().as_str());
         }
     }
 
@@ -125,7 +125,7 @@ impl ModelWorld {
 
     fn check_active(&mut self, uid: &str, after: &KubesvcAccountStatus) {
         let (number, zone) = (number_of(uid), after.granted_zone().unwrap_or_default());
-        let said = |of: u8| self.held.contains(&(of, after.epoch.0, zone));
+        let said = |of: u8| self.held.contains(&(of, after.epoch.0, zone.as_str()));
         if said(number) {
             return;
         }
@@ -185,8 +185,9 @@ impl ModelWorld {
         let zone = status.as_ref().and_then(|status| status.granted_zone());
         let uid = now.map(|now| self.uid_on_the_wire(now.uid()));
         self.in_force().filter(|session| self.is_connected(session)).find_map(|session| {
-            let sent =
-                self.under_way(session).find(|sent| zone != Some(session.zone) || Some(*sent) != uid)?;
+            let sent = self
+                .under_way(session)
+                .find(|sent| zone.is_none_or(|zone| zone != session.zone) || Some(*sent) != uid)?;
             Some((session, sent.to_owned()))
         })
     }

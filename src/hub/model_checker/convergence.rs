@@ -4,7 +4,7 @@ use crate::hub::model_checker::checks::Property;
 use crate::hub::model_checker::leader::Mood;
 use crate::hub::model_checker::scenario::Faults;
 use crate::hub::model_checker::world::{ModelProcess, ModelWorld, REPLICAS, number_of};
-use kubesvc_core::{DesiredState, KubesvcAccount, State};
+use kubesvc_core::{DesiredState, KubesvcAccount, State, ZoneId};
 
 /// Maximum number of rounds until the world must be at rest.
 const ROUNDS: usize = 60;
@@ -143,12 +143,14 @@ impl ModelWorld {
             DesiredState::Active if status.state() != State::Active => wrong("it is not ACTIVE"),
             DesiredState::Active
                 if account.spec.zone_id.is_some()
-                    && status.granted_zone() != account.spec.zone_id.as_deref() =>
+                    && status.granted_zone() != account.spec.zone_id.as_ref() =>
             {
                 wrong("it is in another zone")
             }
             DesiredState::Active if holders.is_empty() => wrong("nobody holds it"),
-            DesiredState::Active if holders.iter().any(|zone| Some(*zone) != status.granted_zone()) => {
+            DesiredState::Active
+                if holders.iter().any(|zone| Some(*zone) != status.granted_zone().map(ZoneId::as_str)) =>
+            {
                 wrong("an agent of another zone holds it")
             }
             DesiredState::Active => Ok(()),
@@ -157,7 +159,7 @@ impl ModelWorld {
 
     /// Whether an agent of the account's zone is approved.
     fn has_agent_for(&self, account: &KubesvcAccount) -> bool {
-        let zone = account.spec.zone_id.as_deref();
+        let zone = account.spec.zone_id.as_ref().map(ZoneId::as_str);
         let agents = self.agents.iter().flatten();
         agents.into_iter().any(|agent| {
             let in_zone = zone.is_none_or(|zone| agent.spec.zone_id == zone);

@@ -14,7 +14,7 @@ use kubesvc_core::lifecycle::{Action, AgentReport};
 use kubesvc_core::report_outbox::OutboxEntry;
 use kubesvc_core::wire::ops::AccountResult;
 use kubesvc_core::wire::ops::account_result::Outcome;
-use kubesvc_core::{KubesvcAccount, KubesvcAccountStatus, KubesvcAgent};
+use kubesvc_core::{KubesvcAccount, KubesvcAccountStatus, KubesvcAgent, ZoneId};
 
 fn text(text: &str, bytes: &mut Vec<u8>) {
     bytes.extend(text.as_bytes());
@@ -41,7 +41,7 @@ impl Encode for KubesvcAccount {
         optional_number(meta.generation, bytes);
         bytes.push(u8::from(meta.deletion_timestamp.is_some()));
         bytes.push(u8::from(self.has_finalizer()));
-        optional(self.spec.zone_id.as_deref(), bytes);
+        optional(self.spec.zone_id.as_ref().map(ZoneId::as_str), bytes);
         bytes.push(self.desired() as u8);
         bytes.push(u8::from(self.status.is_some()));
         self.status_or_default().encode(bytes);
@@ -55,16 +55,16 @@ impl Encode for KubesvcAccountStatus {
         number(self.epoch.0, bytes);
         bytes.push(self.grant.as_ref().map_or(255, |grant| grant.phase as u8));
         if let Some(grant) = &self.grant {
-            optional(grant.zone.as_deref(), bytes);
+            optional(grant.zone.as_ref().map(ZoneId::as_str), bytes);
             number(grant.generation, bytes);
             optional(grant.definition.as_deref(), bytes);
         }
-        optional(self.zone_id.as_deref(), bytes);
+        optional(self.zone_id.as_ref().map(ZoneId::as_str), bytes);
         optional(self.cluster_uid.as_deref(), bytes);
         number(self.failed_count.into(), bytes);
         optional(self.error_message.as_deref(), bytes);
         optional(self.credential_version.as_deref(), bytes);
-        self.tried_zones.iter().for_each(|zone| text(zone, bytes));
+        self.tried_zones.iter().for_each(|zone| text(zone.as_str(), bytes));
         for condition in &self.conditions {
             text(&condition.type_, bytes);
             text(&condition.status, bytes);

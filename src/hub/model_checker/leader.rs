@@ -209,7 +209,7 @@ impl ModelWorld {
         let gone = session_of(agent).is_some_and(|id| self.replicas[replica].gone.contains(&id));
         // The death of a replica is not known at once.
         if !status.connected || session.replica == REPLICA_NAMES[replica] || (gone && self.is_lost(agent)) {
-            let away = fact(id.as_str(), zone, Presence::Away(if gone { 0 } else { NOW }));
+            let away = fact(id.as_str(), zone.as_str(), Presence::Away(if gone { 0 } else { NOW }));
             let lists = match self.rules.away_lists {
                 true => Fact::Known(self.lists(id.as_str())),
                 false => Fact::Unknown,
@@ -227,7 +227,7 @@ impl ModelWorld {
             approved,
             offer,
             lists,
-            ..fact(id.as_str(), zone, Presence::Connected)
+            ..fact(id.as_str(), zone.as_str(), Presence::Connected)
         })
     }
 
@@ -262,7 +262,7 @@ impl ModelWorld {
     /// The status that is written if a zone may change without None: the other zone at once.
     fn bent(&self, seen: &ObjectVersion, mut write: StatusWrite) -> StatusWrite {
         let wanted = seen.spec.zone_id.clone();
-        let leaves = write.status.granted_zone() != wanted.as_deref() && !seen.is_being_deleted();
+        let leaves = write.status.granted_zone() != wanted.as_ref() && !seen.is_being_deleted();
         if !self.rules.zone_over_none
             && leaves
             && let Some(grant) = &mut write.status.grant
@@ -290,7 +290,7 @@ impl ModelWorld {
 fn fact(agent_id: &str, zone: &str, presence: Presence) -> SessionFact {
     SessionFact {
         agent_id: agent_id.into(),
-        zone: zone.to_owned(),
+        zone: zone.into(),
         approved: true,
         presence,
         process: AgentProcess::default(),

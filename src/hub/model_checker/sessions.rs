@@ -25,7 +25,7 @@ use kubesvc_core::wire::common::{AccountRef, Failure, failure::Class};
 use kubesvc_core::wire::ops::account_result::Outcome;
 use kubesvc_core::wire::ops::account_spec::Credential;
 use kubesvc_core::wire::ops::{AccountSpec, ClusterIdentity};
-use kubesvc_core::{GrantEpoch, GrantPhase, KubesvcAccount, KubesvcAgent, KubesvcAgentStatus};
+use kubesvc_core::{GrantEpoch, GrantPhase, KubesvcAccount, KubesvcAgent, KubesvcAgentStatus, ZoneId};
 
 /// Time at which frames are received.
 const RECEIVED: Moment = Duration::from_secs(3600);
@@ -95,7 +95,7 @@ impl ModelWorld {
         let place = one.agent;
         let registration = Registration {
             agent_id: one.agent_id.into(),
-            zone: one.zone.to_owned(),
+            zone: one.zone.into(),
             session_id: id.to_string().into(),
             boot_id: one.boot.to_string().into(),
             connect_seq: i64::from(one.seq + 1),
@@ -144,7 +144,7 @@ impl ModelWorld {
         let session = &self.sessions[index];
         let is_connected = self.processes[session.process].stream == Some(session.id);
         let view = SessionView {
-            zone: session.zone,
+            zone: &ZoneId::from(session.zone),
             approved: session.approved,
             lists: Some(self.lists(session.agent_id) || !self.rules.own_lists),
             ..SessionView::default()
@@ -288,7 +288,7 @@ impl ModelWorld {
         };
         let granted = self.seen_by(session.replica).is_some_and(|seen| {
             self.uid_on_the_wire(seen.uid()) == answer.uid
-                && seen.status_or_default().granted_zone() == Some(session.zone)
+                && seen.status_or_default().granted_zone().is_some_and(|zone| zone == session.zone)
         });
         let session = self.sessions[index].edit();
         session.to_hub.pop_front();
@@ -309,7 +309,7 @@ impl ModelWorld {
             let word = entry.and_then(|entry| entry.report.as_ref());
             let offers = session.approved || !self.rules.approved_offers;
             let said = SessionReport { report: word, offers, ..SessionReport::default() };
-            awaited(seen, session.zone, said)
+            awaited(seen, &ZoneId::from(session.zone), said)
         });
         let outbox = packed(entry.into_iter().collect(), &PackingCursor::new()).entries;
         let seen = self.seen_by(session.replica).map(|seen| &**seen);

@@ -7,7 +7,7 @@ use crate::hub::model_checker::scenario::PersonAction;
 use crate::hub::model_checker::world::{
     ModelReplica, ModelWorld, REPLICA_NAMES, REPLICAS, SessionNumber, ZONES, made, session_of,
 };
-use kubesvc_core::DesiredState;
+use kubesvc_core::{DesiredState, ZoneId};
 
 /// One step. Replicas, sessions and processes are named by their index in the world before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -334,8 +334,10 @@ impl ModelWorld {
                 return true;
             }
             PersonAction::OtherZone => {
-                let other = ZONES.into_iter().find(|zone| account.spec.zone_id.as_deref() != Some(zone));
-                account.spec.zone_id = other.map(str::to_owned);
+                let other = ZONES
+                    .into_iter()
+                    .find(|zone| account.spec.zone_id.as_ref().map(ZoneId::as_str) != Some(zone));
+                account.spec.zone_id = other.map(ZoneId::from);
             }
             PersonAction::OtherState => {
                 let inactive = account.desired() == DesiredState::Active;

@@ -1,7 +1,7 @@
 //! Which agents may be asked for an account, and in which order. Pure.
 
 use kubesvc_core::lifecycle::{AgentReport, ClusterIdentity};
-use kubesvc_core::{AgentId, GrantEpoch, GrantPhase, KubesvcAccount, State};
+use kubesvc_core::{AgentId, GrantEpoch, GrantPhase, KubesvcAccount, State, ZoneId};
 
 use crate::connected_agents::RequestError;
 
@@ -10,7 +10,7 @@ use crate::connected_agents::RequestError;
 pub(super) struct UsableAccount {
     pub(super) uid: String,
     pub(super) name: String,
-    pub(super) zone: String,
+    pub(super) zone: ZoneId,
     pub(super) epoch: GrantEpoch,
     pub(super) generation: i64,
     cluster_uid: Option<String>,
@@ -21,7 +21,7 @@ pub(super) struct UsableAccount {
 #[derive(Clone, Debug)]
 pub(super) struct Candidate<'s> {
     pub(super) agent_id: &'s AgentId,
-    pub(super) zone: &'s str,
+    pub(super) zone: &'s ZoneId,
     /// Whether it is approved, and neither superseded nor sent away.
     pub(super) is_in_force: bool,
     pub(super) report: Option<&'s (GrantEpoch, AgentReport)>,
@@ -64,7 +64,7 @@ impl UsableAccount {
         };
         // The agent itself refuses what it holds under a later epoch.
         let is_held = *epoch <= self.epoch;
-        candidate.is_in_force && candidate.zone == self.zone && is_held && is_bound
+        candidate.is_in_force && *candidate.zone == self.zone && is_held && is_bound
     }
 
     /// Order in which agents are asked, the least first.
@@ -98,17 +98,20 @@ mod tests {
     #[test]
     fn only_an_agent_of_the_zone_that_reached_the_bound_cluster_is_asked() {
         let id = AgentId::from("one");
-        let ask = |account: &UsableAccount, zone: &str, is_in_force, report: &(GrantEpoch, AgentReport)| {
-            let report = Some(report);
-            account.may_ask(&Candidate { agent_id: &id, zone, is_in_force, report, running: Some(0) })
-        };
+        let ask =
+            |account: &UsableAccount, zone: &ZoneId, is_in_force, report: &(GrantEpoch, AgentReport)| {
+                let report = Some(report);
+                account.may_ask(&Candidate { agent_id: &id, zone, is_in_force, report, running: Some(0) })
+            };
         let good = held(5, "k");
-        assert!(ask(&account(), "z", true, &good) && ask(&account(), "z", true, &held(4, "k")));
-        assert!(!ask(&account(), "y", true, &good), "of another zone");
-        assert!(!ask(&account(), "z", false, &good), "not in force");
-        assert!(!ask(&account(), "z", true, &held(5, "other")), "another cluster");
-        assert!(!ask(&account(), "z", true, &held(6, "k")), "a later epoch");
-        assert!(!ask(&account(), "z", true, &(GrantEpoch(5), AgentReport::Dropped)));
+        assert!(
+            ask(&account(), &"z".into(), true, &good) && ask(&account(), &"z".into(), true, &held(4, "k"))
+        );
+        assert!(!ask(&account(), &"y".into(), true, &good), "of another zone");
+        assert!(!ask(&account(), &"z".into(), false, &good), "not in force");
+        assert!(!ask(&account(), &"z".into(), true, &held(5, "other")), "another cluster");
+        assert!(!ask(&account(), &"z".into(), true, &held(6, "k")), "a later epoch");
+        assert!(!ask(&account(), &"z".into(), true, &(GrantEpoch(5), AgentReport::Dropped)));
     }
 
     #[test]
@@ -118,7 +121,7 @@ mod tests {
             let agent_id = AgentId::from(agent);
             account.rank(&Candidate {
                 agent_id: &agent_id,
-                zone: "z",
+                zone: &"z".into(),
                 is_in_force: true,
                 report: None,
                 running,

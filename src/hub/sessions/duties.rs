@@ -16,12 +16,12 @@
 
 use crate::hub::sessions::ledger::{LedgerEntry, Moment, PendingCommand, RetryAt};
 use kubesvc_core::lifecycle::{AgentReport, is_another_cluster, runs_in_another_cluster};
-use kubesvc_core::{GrantEpoch, GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
+use kubesvc_core::{GrantEpoch, GrantPhase, KubesvcAccount, KubesvcAccountStatus, State, ZoneId};
 
 /// The session, as its duties see it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SessionView<'a> {
-    pub(crate) zone: &'a str,
+    pub(crate) zone: &'a ZoneId,
     /// Whether the agent is approved.
     pub(crate) approved: bool,
     /// The agent is draining: nothing new is sent.
@@ -37,7 +37,14 @@ pub(crate) struct SessionView<'a> {
 #[cfg(test)]
 impl Default for SessionView<'_> {
     fn default() -> Self {
-        Self { zone: "", approved: false, draining: false, synced: true, lists: None, cluster_uid: "" }
+        Self {
+            zone: Default::default(),
+            approved: false,
+            draining: false,
+            synced: true,
+            lists: None,
+            cluster_uid: "",
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::hub::zone_probes::probe::ProbeRound;
 use crate::informers::AccountKey;
 use kubesvc_core::agent_resource::ID_RESERVATION;
 use kubesvc_core::lifecycle::{SessionEnding, Tick};
-use kubesvc_core::{AgentId, BootId, DesiredState, KubesvcAccount, SessionId};
+use kubesvc_core::{AgentId, BootId, DesiredState, KubesvcAccount, SessionId, ZoneId};
 
 /// An ended session, or an agent of an earlier process of the operator.
 #[derive(Clone)]
@@ -38,7 +38,7 @@ struct RegistryState {
     claims: HashMap<AgentId, Arc<Session>>,
     /// Ids of agents that were disconnected on request.
     reserved: HashMap<AgentId, ReservedId>,
-    zones: BTreeMap<String, ZoneSessions>,
+    zones: BTreeMap<ZoneId, ZoneSessions>,
 }
 
 /// An agent id that only one process may use, until a moment.
@@ -167,16 +167,16 @@ impl Registry {
     }
 
     /// Adds an agent of an earlier process of the operator as absent, unless it is connected.
-    pub(crate) fn remember(&self, agent_id: &AgentId, zone: &str, away: AwaySession) {
+    pub(crate) fn remember(&self, agent_id: &AgentId, zone: &ZoneId, away: AwaySession) {
         let mut inner = self.inner.write();
-        let zone = inner.zones.entry(zone.to_owned()).or_default();
+        let zone = inner.zones.entry(zone.clone()).or_default();
         if !zone.connected.values().any(|session| session.agent.id == *agent_id) {
             zone.away.entry(agent_id.to_owned()).or_insert(away);
         }
     }
 
     /// Forgets agents that have been away since `before` or longer. Returns agent id, zone and session of each.
-    pub(crate) fn forget(&self, before: Tick) -> Vec<(AgentId, String, AwaySession)> {
+    pub(crate) fn forget(&self, before: Tick) -> Vec<(AgentId, ZoneId, AwaySession)> {
         let mut inner = self.inner.write();
         let mut forgotten = Vec::new();
         inner.zones.retain(|zone_id, zone| {
@@ -193,7 +193,7 @@ impl Registry {
     }
 
     /// Reads one zone.
-    pub(crate) fn in_zone<T>(&self, zone: &str, read: impl FnOnce(&ZoneSessions) -> T) -> Option<T> {
+    pub(crate) fn in_zone<T>(&self, zone: &ZoneId, read: impl FnOnce(&ZoneSessions) -> T) -> Option<T> {
         self.inner.read().zones.get(zone).map(read)
     }
 
@@ -208,7 +208,7 @@ impl Registry {
     }
 
     /// Reads all zones, ordered by name.
-    pub(crate) fn in_zones<T>(&self, read: impl FnOnce(&BTreeMap<String, ZoneSessions>) -> T) -> T {
+    pub(crate) fn in_zones<T>(&self, read: impl FnOnce(&BTreeMap<ZoneId, ZoneSessions>) -> T) -> T {
         read(&self.inner.read().zones)
     }
 
@@ -218,9 +218,9 @@ impl Registry {
     }
 
     /// Whether an agent is connected or registering in a zone, or away and not forgotten.
-    pub(crate) fn knows(&self, agent_id: &AgentId, zone: &str) -> bool {
+    pub(crate) fn knows(&self, agent_id: &AgentId, zone: &ZoneId) -> bool {
         let inner = self.inner.read();
-        inner.claims.get(agent_id).is_some_and(|session| session.agent.zone == zone)
+        inner.claims.get(agent_id).is_some_and(|session| session.agent.zone == *zone)
             || inner.zones.get(zone).is_some_and(|zone| zone.away.contains_key(agent_id))
     }
 
@@ -296,14 +296,14 @@ impl RegistryState {
 struct IndexedAccount {
     uid: String,
     /// Zones of the grant, of the spec and of the last grant, without duplicates.
-    zones: Vec<String>,
+    zones: Vec<ZoneId>,
 }
 
 /// Accounts by zone: an agent that connects or leaves costs no walk over all accounts.
 #[derive(Debug, Default)]
 pub(crate) struct ZoneIndex {
     by_key: HashMap<AccountKey, IndexedAccount>,
-    by_zone: HashMap<String, HashSet<String>>,
+    by_zone: HashMap<ZoneId, HashSet<String>>,
     anywhere: HashSet<String>,
     probing: HashSet<String>,
 }
@@ -335,7 +335,7 @@ impl ZoneIndex {
     }
 
     /// Returns the accounts that are granted to the zone, pinned to it, or were granted to it last.
-    pub(crate) fn of_zone(&self, zone: &str) -> Vec<String> {
+    pub(crate) fn of_zone(&self, zone: &ZoneId) -> Vec<String> {
         self.by_zone.get(zone).map(|uids| uids.iter().cloned().collect()).unwrap_or_default()
     }
 

@@ -27,7 +27,7 @@ use crate::hub::zone_probes::probe::SessionProbes;
 use kubesvc_core::lifecycle::{
     AgentProcess, AgentReport, CachingReport, Fact, Offer, Presence, SessionFact, Tick,
 };
-use kubesvc_core::{AgentId, BootId, GrantEpoch, SessionId};
+use kubesvc_core::{AgentId, BootId, GrantEpoch, SessionId, ZoneId};
 use kubesvc_runtime::work_queue::WorkQueue;
 use lifetime::Lifetime;
 
@@ -37,7 +37,7 @@ static SERIALS: AtomicU64 = AtomicU64::new(1);
 pub(crate) struct AgentIdentity {
     /// The agent id.
     pub(crate) id: AgentId,
-    pub(crate) zone: String,
+    pub(crate) zone: ZoneId,
     pub(crate) boot_id: BootId,
     /// Number of the connection, counted by the process from 1.
     pub(crate) connect_seq: i64,

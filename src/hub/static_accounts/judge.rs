@@ -6,7 +6,7 @@ use crate::hub::static_accounts::ORIGIN;
 use crate::hub::static_accounts::listing::ValidEntry;
 use kubesvc_core::lifecycle::short;
 use kubesvc_core::name_precedence::Precedence;
-use kubesvc_core::{FINALIZER, KubesvcAccount, KubesvcAccountSpec, ORIGIN_LABEL, object_names};
+use kubesvc_core::{FINALIZER, KubesvcAccount, KubesvcAccountSpec, ORIGIN_LABEL, ZoneId, object_names};
 
 /// What to do about a listed account.
 #[derive(Debug, PartialEq)]
@@ -28,7 +28,7 @@ pub(super) enum ListingDecision {
 /// one does not take precedence.
 pub(crate) fn judge(
     listed: &ValidEntry,
-    zone: &str,
+    zone: &ZoneId,
     namespace: &str,
     found: &[&KubesvcAccount],
     precedence: Precedence,
@@ -44,8 +44,8 @@ pub(crate) fn judge(
     if let Some(declared) = declared.iter().find(goes_first) {
         return ListingDecision::Conflict(format!("declared as KubesvcAccount {}", key(declared)));
     }
-    if let Some(other) = ours.iter().find(|account| account.spec.zone_id.as_deref() != Some(zone)) {
-        let zone = other.spec.zone_id.as_deref().unwrap_or_default();
+    if let Some(other) = ours.iter().find(|account| account.spec.zone_id.as_ref() != Some(zone)) {
+        let zone = other.spec.zone_id.as_ref().unwrap_or_default();
         return ListingDecision::Conflict(format!(
             "agents of zone {zone:?} list an account of this name{}",
             bound_to(other)
@@ -79,7 +79,7 @@ pub(super) fn is_same_source(one: &KubesvcAccount, other: &KubesvcAccount) -> bo
 }
 
 /// Message to an agent whose entry has the name of an account that another agent lists with another kubeconfig.
-pub(super) fn another_lists(zone: &str, account: &KubesvcAccount) -> String {
+pub(super) fn another_lists(zone: &ZoneId, account: &KubesvcAccount) -> String {
     format!(
         "another agent of zone {zone:?} lists an account of this name with another kubeconfig, context or \
          insecure{}; give one of the two another name, or the agents a zoneId of their own",
@@ -140,15 +140,15 @@ mod tests {
     use kubesvc_core::{DesiredState, NameHolder, State, conditions};
 
     fn listed(name: &str) -> ValidEntry {
-        read(vec![sent(name)], "z").remove(0).expect("it is good")
+        read(vec![sent(name)], &"z".into()).remove(0).expect("it is good")
     }
 
     fn judged(name: &str, found: &[&KubesvcAccount]) -> ListingDecision {
-        judge(&listed(name), "z", "ns", found, Precedence::default())
+        judge(&listed(name), &"z".into(), "ns", found, Precedence::default())
     }
 
     fn judged_where_the_agent_wins(name: &str, found: &[&KubesvcAccount]) -> ListingDecision {
-        judge(&listed(name), "z", "ns", found, Precedence { agent_wins: true })
+        judge(&listed(name), &"z".into(), "ns", found, Precedence { agent_wins: true })
     }
 
     fn made(name: &str) -> KubesvcAccount {

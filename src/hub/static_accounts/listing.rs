@@ -13,7 +13,7 @@ use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::ops::account_spec::Credential;
 use kubesvc_core::wire::ops::{self, AccountSpec, StaticAnswer};
 use kubesvc_core::wire::{MAX_ACCOUNTS_IN_BATCH, MAX_BATCH_BYTES};
-use kubesvc_core::{KubesvcAccount, KubesvcAccountSpec, object_names};
+use kubesvc_core::{KubesvcAccount, KubesvcAccountSpec, ZoneId, object_names};
 
 /// Maximum number of accounts in a list.
 const MAX_ACCOUNTS: usize = 1000;
@@ -109,7 +109,7 @@ pub(super) type ListedEntry = Result<ValidEntry, StaticAnswer>;
 
 /// Converts a list for a zone: valid entries, and a refusal for each invalid one. Of two entries with one name the
 /// first counts.
-pub(crate) fn read(accounts: Vec<AccountSpec>, zone: &str) -> Vec<ListedEntry> {
+pub(crate) fn read(accounts: Vec<AccountSpec>, zone: &ZoneId) -> Vec<ListedEntry> {
     let mut names = HashSet::new();
     let entries = accounts.into_iter().map(|sent| {
         let listed = one(sent, zone)?;
@@ -122,7 +122,7 @@ pub(crate) fn read(accounts: Vec<AccountSpec>, zone: &str) -> Vec<ListedEntry> {
     entries.collect()
 }
 
-fn one(sent: AccountSpec, zone: &str) -> ListedEntry {
+fn one(sent: AccountSpec, zone: &ZoneId) -> ListedEntry {
     let name = sent.account.map(|account| account.name).unwrap_or_default();
     let refuse = |message: String| refusal(&name, Class::BadReference, message);
     if name.is_empty() || name.chars().nth(255).is_some() || name.chars().any(char::is_control) {

@@ -5,14 +5,14 @@
 
 use std::collections::HashMap;
 
-use kubesvc_core::{AgentId, BootId, CachingEpoch, GrantEpoch, GrantPhase, KubesvcAccount};
+use kubesvc_core::{AgentId, BootId, CachingEpoch, GrantEpoch, GrantPhase, KubesvcAccount, ZoneId};
 
 /// An agent process, as elections name it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CachingProcess<'a> {
     pub(crate) agent_id: &'a AgentId,
     pub(crate) boot_id: &'a BootId,
-    pub(crate) zone: &'a str,
+    pub(crate) zone: &'a ZoneId,
     /// Whether it is approved and holds the account.
     pub(crate) holds: bool,
 }
@@ -132,10 +132,11 @@ mod tests {
     use kubesvc_core::{CachingAssignment, Grant, KubesvcAccountSpec, KubesvcAccountStatus, State};
 
     static AGENT: LazyLock<AgentId> = LazyLock::new(|| "a".into());
+    static ZONE: LazyLock<ZoneId> = LazyLock::new(|| "z".into());
     static FIRST: LazyLock<BootId> = LazyLock::new(|| "1".into());
 
     fn process() -> CachingProcess<'static> {
-        CachingProcess { agent_id: &AGENT, boot_id: &FIRST, zone: "z", holds: true }
+        CachingProcess { agent_id: &AGENT, boot_id: &FIRST, zone: &ZONE, holds: true }
     }
 
     fn account(agent: Option<&str>, boot: &str, epoch: i64) -> KubesvcAccount {

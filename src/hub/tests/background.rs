@@ -44,7 +44,7 @@ async fn a_disconnect_that_cannot_be_written_is_counted_as_a_failure_and_retried
     *hub.objects.unheard.lock() = 1;
     hub.hub.agent_status.pending_disconnects.put(Disconnect {
         agent_id: "a".into(),
-        zone: "z".to_owned(),
+        zone: "z".into(),
         session_id: "gone".into(),
         end: SessionEnd::Cut,
     });

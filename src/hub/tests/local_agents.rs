@@ -377,7 +377,7 @@ async fn collection_and_stop_do_not_wait_for_disconnect_writes() {
             session_id: "gone".into(),
             session: None,
         };
-        hub.hub.sessions.registry.remember(&agent.into(), "z", away);
+        hub.hub.sessions.registry.remember(&agent.into(), &"z".into(), away);
     }
     (0..20).for_each(|_| hub.ticks.advance());
     garbage_collection::forget(&hub.hub.agent_status);
@@ -392,7 +392,7 @@ async fn pending_disconnect_does_not_delay_other_disconnects() {
     let hub = TestHub::start().await;
     let left = |agent_id: String| Disconnect {
         agent_id: agent_id.into(),
-        zone: "z".to_owned(),
+        zone: "z".into(),
         session_id: "gone".into(),
         end: SessionEnd::Cut,
     };

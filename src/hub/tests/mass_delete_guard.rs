@@ -77,7 +77,8 @@ async fn a_stream_that_ends_while_it_is_registered_leaves_no_agent_connected() {
     let agent = hub.greet(hello("a")).await;
     eventually("it is being registered", || hub.hub.sessions.registry.of_agent(&"a".into())).await;
     hub.show_agent_here("a", "whose-answer-was-lost", 11);
-    eventually("it is seen", || hub.agents.get(&object_names::agent_object_name(&"a".into(), "z"))).await;
+    eventually("it is seen", || hub.agents.get(&object_names::agent_object_name(&"a".into(), &"z".into())))
+        .await;
     assert!(
         hub.hub.agent_status.missed_disconnect(&hub.agents.all()[0]).is_none(),
         "its stream is still there"

@@ -136,7 +136,7 @@ async fn an_agent_that_lacks_an_account_of_its_zone_is_registered_before_those_t
     let hub = TestHub::start().await;
     let prod = account("prod");
     hub.accounts.show(prod.clone());
-    let places = || !hub.hub.sessions.zone_index.lock().of_zone("z").is_empty();
+    let places = || !hub.hub.sessions.zone_index.lock().of_zone(&"z".into()).is_empty();
     eventually("the hub knows of the account", || places().then_some(())).await;
     let held = |epoch| ops::HeldAccount {
         account: Some(kubesvc_core::wire::common::AccountRef {

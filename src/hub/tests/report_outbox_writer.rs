@@ -260,10 +260,10 @@ async fn superseded_session_stops_counting_once_objects_are_read() {
     assert_eq!(hub.hub.sessions("uid-one").len(), 1);
     // From here on nothing else runs: it is not closed yet.
     hub.agents.seen(agent_object_in("a", "z", "r-1", 9));
-    hub.hub.catch_up("z");
+    hub.hub.catch_up(&"z".into());
     assert_eq!(hub.hub.sessions("uid-one").len(), 1, "older news are no news");
     hub.agents.seen(agent_object_in("a", "z", "r-1", 11));
-    hub.hub.catch_up("z");
+    hub.hub.catch_up(&"z".into());
     assert_eq!(hub.hub.sessions("uid-one"), []);
 }
 

@@ -8,7 +8,7 @@ use kubesvc_core::lifecycle::{Fact, Presence, SessionFact};
 use kubesvc_core::wire::common::{self, failure::Class};
 use kubesvc_core::wire::ops::account_spec::Credential;
 use kubesvc_core::wire::ops::{self, agent_frame, hub_frame};
-use kubesvc_core::{KubesvcAccount, ORIGIN_LABEL, object_names};
+use kubesvc_core::{KubesvcAccount, ORIGIN_LABEL, ZoneId, object_names};
 
 fn entry(name: &str) -> ops::AccountSpec {
     ops::AccountSpec {
@@ -79,7 +79,7 @@ async fn a_list_becomes_objects_of_the_agents_zone() {
     let one = object(&hub, "one").await;
     assert_eq!(one.label(ORIGIN_LABEL), Some("agent"));
     assert_eq!(one.metadata.namespace.as_deref(), Some("ns"));
-    assert_eq!(one.spec.zone_id.as_deref(), Some("z"));
+    assert_eq!(one.spec.zone_id.as_ref().map(ZoneId::as_str), Some("z"));
     assert_eq!(one.spec.kubeconfig.file.as_deref(), Some("/kubeconfigs/one"));
     assert_eq!(object(&hub, "Prod East").await.account_name(), "Prod East");
 }

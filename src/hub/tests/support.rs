@@ -25,7 +25,7 @@ use kubesvc_core::spec::{KubeconfigSource, SecretKeyReference};
 use kubesvc_core::wire::ops::{self, agent_frame, hub_frame};
 use kubesvc_core::{
     Grant, GrantEpoch, GrantPhase, KubesvcAccount, KubesvcAccountSpec, KubesvcAccountStatus, KubesvcAgent,
-    KubesvcAgentSpec, KubesvcAgentStatus, State,
+    KubesvcAgentSpec, KubesvcAgentStatus, State, ZoneId,
 };
 use kubesvc_runtime::grpc::ops::operations_client::OperationsClient;
 
@@ -318,7 +318,7 @@ impl TestHub {
     /// Shows the object of an agent of zone `z` that a session connects to this process.
     pub(super) fn show_agent_here(&self, agent_id: &str, session_id: &str, version: u64) {
         let spec = KubesvcAgentSpec { agent_id: agent_id.into(), zone_id: "z".into(), approved: true };
-        let name = kubesvc_core::object_names::agent_object_name(&agent_id.into(), "z");
+        let name = kubesvc_core::object_names::agent_object_name(&agent_id.into(), &"z".into());
         let mut agent = KubesvcAgent::new(&name, spec);
         agent.metadata.resource_version = Some(version.to_string());
         let session = AgentSession {
@@ -498,7 +498,7 @@ pub(super) fn held(account: &kubesvc_core::wire::common::AccountRef) -> ops::Acc
 /// The object of an agent that is connected to another replica.
 pub(super) fn agent_object_in(agent_id: &str, zone: &str, replica: &str, version: u64) -> KubesvcAgent {
     let spec = KubesvcAgentSpec { agent_id: agent_id.into(), zone_id: zone.into(), approved: true };
-    let name = kubesvc_core::object_names::agent_object_name(&agent_id.into(), zone);
+    let name = kubesvc_core::object_names::agent_object_name(&agent_id.into(), &ZoneId::from(zone));
     let mut agent = KubesvcAgent::new(&name, spec);
     agent.metadata.resource_version = Some(version.to_string());
     let session = AgentSession { id: "another".into(), replica: replica.into(), ..AgentSession::default() };

@@ -6,7 +6,7 @@ use tokio_stream::StreamExt as _;
 use super::fake_api::FakeApi;
 use super::*;
 use crate::cache_changes::{ChangeFeed, ChangeOperation, CommittedChange, MAX_READERS};
-use kubesvc_core::KubesvcAccount;
+use kubesvc_core::{KubesvcAccount, ZoneId};
 
 const CACHE: &str = "/agents/kubernetes/accounts/prod/cache";
 
@@ -219,7 +219,7 @@ impl ConnectedAgents for Holding {
         true
     }
 
-    async fn read(&self, _: &str) -> Result<(), crate::connected_agents::ConnectedAgentsError> {
+    async fn read(&self, _: &ZoneId) -> Result<(), crate::connected_agents::ConnectedAgentsError> {
         Ok(())
     }
 

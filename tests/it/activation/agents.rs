@@ -126,7 +126,7 @@ async fn agent_of_another_zone_never_gets_the_account() {
     let moved = world
         .until_account("prod", "is ACTIVE in zone west", |account| {
             let status = account.status_or_default();
-            status.state() == State::Active && status.granted_zone() == Some("west")
+            status.state() == State::Active && status.granted_zone() == Some(&"west".into())
         })
         .await;
     assert_eq!(moved.status_or_default().agents, ["agent-2"]);

@@ -1,6 +1,6 @@
 //! The first activation, and what prevents it.
 
-use kubesvc_core::{FINALIZER, KubesvcAccount, ORIGIN_LABEL, State};
+use kubesvc_core::{FINALIZER, KubesvcAccount, ORIGIN_LABEL, State, ZoneId};
 use serde_json::json;
 
 use super::{activate_another, writes};
@@ -31,7 +31,7 @@ async fn applied_account_becomes_active_in_every_view() {
     let status = account.status.expect("it is Ready");
     assert_eq!((status.observed_generation, status.epoch.0, status.failed_count), (1, 1, 0), "{status:#?}");
     assert_eq!(status.agents, [agent.id()], "{status:#?}");
-    assert_eq!(status.zone_id.as_deref(), Some("east"));
+    assert_eq!(status.zone_id.as_ref().map(ZoneId::as_str), Some("east"));
     assert!(status.cert_fingerprint.as_ref().is_some_and(|print| is_fingerprint(print)), "{status:#?}");
     assert!(status.cluster_uid.as_ref().is_some_and(|uid| uid.len() == 36), "{status:#?}");
     assert!(status.namespaces_count.is_some_and(|count| count >= 4), "{status:#?}");
@@ -158,7 +158,7 @@ async fn account_without_agent_reports_it_and_activates_when_one_connects() {
     let _agent = world.agent("agent-1").start().await;
     for name in ["pinned", "free"] {
         let account = world.until(name, State::Active).await;
-        assert_eq!(account.status_or_default().zone_id.as_deref(), Some("east"));
+        assert_eq!(account.status_or_default().zone_id.as_ref().map(ZoneId::as_str), Some("east"));
         assert_eq!(account.status_or_default().error_message, None);
     }
     activate_another(&world, &cluster, "next", "east").await;
@@ -190,10 +190,10 @@ async fn setting_the_zone_ends_the_zone_probe_when_two_zones_have_agents() {
     let account = world
         .until_account("free", "is ACTIVE in zone west", |account| {
             let status = account.status_or_default();
-            status.state() == State::Active && status.granted_zone() == Some("west")
+            status.state() == State::Active && status.granted_zone() == Some(&"west".into())
         })
         .await;
-    assert_eq!(account.status_or_default().zone_id.as_deref(), Some("west"));
+    assert_eq!(account.status_or_default().zone_id.as_ref().map(ZoneId::as_str), Some("west"));
     assert_eq!(account.status_or_default().agents, ["agent-2"]);
 }
 

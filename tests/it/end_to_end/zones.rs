@@ -1,7 +1,7 @@
 //! Agents come, go and are replaced; accounts find their zone and change it.
 
 use kube::api::{Patch, PatchParams};
-use kubesvc_core::{GrantPhase, KubesvcAccount, KubesvcAgent, State, object_names};
+use kubesvc_core::{GrantPhase, KubesvcAccount, KubesvcAgent, State, ZoneId, object_names};
 use serde_json::json;
 
 use super::on_each_database;
@@ -35,7 +35,7 @@ async fn account_without_zone_finds_the_zone_that_has_its_file(database: Databas
     let source = json!({"file": file.display().to_string()});
     world.account("prod").spec("kubeconfig", source).create().await;
     let account = world.until("prod", State::Active).await;
-    assert_eq!(account.status_or_default().granted_zone(), Some("west"));
+    assert_eq!(account.status_or_default().granted_zone(), Some(&"west".into()));
     let row = world.until_row("prod", "ACTIVE").await;
     assert_eq!(row.zone_id.as_deref(), Some("west"), "{row:?}");
     world.until_assigned(&[("prod", west.id())]).await;
@@ -91,7 +91,7 @@ async fn accounts_of_a_zone_without_agents_move_to_another(database: Database) {
     let moved = world
         .until_account("free", "is ACTIVE in the west", |account| {
             let status = account.status_or_default();
-            status.state() == State::Active && status.granted_zone() == Some("west")
+            status.state() == State::Active && status.granted_zone() == Some(&"west".into())
         })
         .await;
     assert_eq!(moved.spec.zone_id, None, "nothing is written into a spec");
@@ -123,7 +123,7 @@ async fn account_moves_when_its_zone_changes(database: Database) {
     world
         .until_account("prod", "is ACTIVE in the west", |account| {
             let status = account.status_or_default();
-            status.state() == State::Active && status.granted_zone() == Some("west")
+            status.state() == State::Active && status.granted_zone() == Some(&"west".into())
         })
         .await;
     world.until_assigned(&[("prod", west.id())]).await;
@@ -145,12 +145,12 @@ async fn account_stays_in_its_zone_until_the_new_one_has_an_agent(database: Data
     world.until("prod", State::Active).await;
     world.patch("prod", json!({"spec": {"zoneId": "west"}})).await;
     let waiting = world.until_reason("prod", State::Active, "ZoneAwaited").await;
-    assert_eq!(waiting.status_or_default().granted_zone(), Some("east"));
+    assert_eq!(waiting.status_or_default().granted_zone(), Some(&"east".into()));
     let _west = world.agent("agent-w").zone("west").start().await;
     world
         .until_account("prod", "is ACTIVE in the west", |account| {
             let status = account.status_or_default();
-            status.state() == State::Active && status.granted_zone() == Some("west")
+            status.state() == State::Active && status.granted_zone() == Some(&"west".into())
         })
         .await;
     world.until_row("prod", "ACTIVE").await;
@@ -256,7 +256,7 @@ async fn unapproved_agent_gets_no_accounts(database: Database) {
     let agent = world.agent("agent-1").start().await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     world.until_reason("prod", State::Failed, "NoAgent").await;
-    let name = object_names::agent_object_name(&agent.id().into(), agent.zone());
+    let name = object_names::agent_object_name(&agent.id().into(), &ZoneId::from(agent.zone()));
     let approve = Patch::Merge(json!({"spec": {"approved": true}}));
     must(
         world
@@ -290,7 +290,8 @@ async fn agent_that_reaches_another_cluster_drops_the_account(database: Database
     world.until_assigned(&[("prod", right.id())]).await;
     eventually("one account failed at agent-astray", MAX_WAIT, async || {
         let agents = world.api::<KubesvcAgent>();
-        let object = agents.get(&object_names::agent_object_name(&"agent-astray".into(), "east")).await;
+        let object =
+            agents.get(&object_names::agent_object_name(&"agent-astray".into(), &"east".into())).await;
         let status = object.map_err(|e| e.to_string())?.status.unwrap_or_default();
         if (status.held, status.failed) == (Some(0), Some(1)) { Ok(()) } else { Err(format!("{status:?}")) }
     })

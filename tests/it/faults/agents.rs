@@ -290,7 +290,7 @@ async fn account_leaves_a_zone_only_after_its_agent_dropped_it() {
     world.patch("moved", json!({"spec": {"zoneId": "west"}})).await;
     let failed = world.until("moved", State::Failed).await;
     let status = failed.status_or_default();
-    assert_eq!(status.granted_zone(), Some("east"), "it may still hold it: {status:#?}");
+    assert_eq!(status.granted_zone(), Some(&"east".into()), "it may still hold it: {status:#?}");
     assert!(status.error_message.as_ref().is_some_and(|why| why.contains("agent-1")), "{status:#?}");
     let own = world.ask_agent(&west).await.expect("it runs");
     assert!(own["accountsHeld"] == 0 && own["accountsStarting"] == 0, "{own}");
@@ -298,5 +298,5 @@ async fn account_leaves_a_zone_only_after_its_agent_dropped_it() {
     east.resume();
     settled(&world, &[&east, &west], &[("moved", State::Active)]).await;
     let moved = world.object("moved").await.expect("it is there");
-    assert_eq!(moved.status_or_default().granted_zone(), Some("west"));
+    assert_eq!(moved.status_or_default().granted_zone(), Some(&"west".into()));
 }

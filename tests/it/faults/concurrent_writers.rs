@@ -167,6 +167,6 @@ async fn status_edited_by_hand_is_repaired() {
     settled(&world, &[&agent], &wanted).await;
     for (name, _) in wanted {
         let account = world.object(name).await.expect("it is there");
-        assert_eq!(account.status_or_default().granted_zone(), Some("east"), "{name}");
+        assert_eq!(account.status_or_default().granted_zone(), Some(&"east".into()), "{name}");
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use kube::api::ListParams;
-use kubesvc_core::{KubesvcAccount, State};
+use kubesvc_core::{KubesvcAccount, State, ZoneId};
 use serde_json::json;
 
 use crate::world::{Agent, MAX_WAIT, World};
@@ -49,9 +49,9 @@ async fn objects(world: &World, wanted: &BTreeMap<String, State>) -> Result<Vec<
         if account.is_being_deleted() || !account.has_finalizer() {
             return Err(format!("{name} is being deleted, or without its finalizer: {:?}", account.metadata));
         }
-        let pinned = account.spec.zone_id.as_deref();
+        let pinned = account.spec.zone_id.as_ref().map(ZoneId::as_str);
         let granted = match (status.state() == State::Active, pinned) {
-            (true, Some(zone)) => status.granted_zone() == Some(zone),
+            (true, Some(zone)) => status.granted_zone() == Some(&ZoneId::from(zone)),
             (active, _) => status.granted_zone().is_some() == active,
         };
         if !granted || status.observed_generation != account.generation() {
@@ -93,7 +93,9 @@ async fn held(world: &World, agents: &[&Agent], accounts: &[KubesvcAccount]) -> 
     let answer = world.try_get("/armory/agents").await?;
     let listed = answer.json.as_array().cloned().unwrap_or_default();
     for agent in agents {
-        let ours = accounts.iter().filter(|one| one.status_or_default().granted_zone() == Some(agent.zone()));
+        let ours = accounts
+            .iter()
+            .filter(|one| one.status_or_default().granted_zone() == Some(&ZoneId::from(agent.zone())));
         let active: BTreeSet<_> = ours.map(KubesvcAccount::account_name).collect();
         let told = listed.iter().find(|one| one["agentId"] == agent.id());
         let told = told.and_then(|one| one["accounts"].as_array()).cloned().unwrap_or_default();

@@ -85,7 +85,7 @@ async fn operator_writes_no_field_applied_by_a_gitops_tool() {
     let in_west = world
         .until_account("prod", "is ACTIVE in the west", |account| {
             let status = account.status_or_default();
-            status.state() == State::Active && status.granted_zone() == Some("west")
+            status.state() == State::Active && status.granted_zone() == Some(&"west".into())
         })
         .await;
     hold(&in_west, &moved);

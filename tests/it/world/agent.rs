@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use kubesvc_core::{KubesvcAgent, object_names};
+use kubesvc_core::{KubesvcAgent, ZoneId, object_names};
 use parking_lot::Mutex;
 use serde_json::json;
 
@@ -65,7 +65,8 @@ impl World {
     ///
     /// The API server does not answer.
     pub(crate) async fn try_agent_object(&self, agent: &Agent) -> Result<Option<KubesvcAgent>, String> {
-        let name = object_names::agent_object_name(&agent.id.as_str().into(), &agent.zone);
+        let name =
+            object_names::agent_object_name(&agent.id.as_str().into(), &ZoneId::from(agent.zone.as_str()));
         self.api::<KubesvcAgent>().get_opt(&name).await.map_err(|e| format!("agent {name}: {e}"))
     }
 

@@ -2,6 +2,7 @@
 
 use super::{ExplainedAgent, Facts, Finding, can_take, is_connected, shell};
 use crate::KubesvcAgent;
+use crate::ids::ZoneId;
 use crate::lifecycle::{runs_in_another_cluster, short};
 
 /// Minimum Jaro-Winkler similarity at which one zone is considered a misspelling of another.
@@ -13,7 +14,7 @@ pub(super) fn views(facts: &Facts<'_>) -> Option<Vec<ExplainedAgent>> {
     let zone = facts.zone();
     let mut views: Vec<_> = known_agents
         .iter()
-        .filter(|agent| zone.is_none_or(|zone| agent.spec.zone_id == zone))
+        .filter(|agent| zone.is_none_or(|zone| agent.spec.zone_id == *zone))
         .map(|agent| view(facts, agent))
         .collect();
     views.sort_by(|a, b| (&a.zone, &a.agent_id).cmp(&(&b.zone, &b.agent_id)));
@@ -21,7 +22,7 @@ pub(super) fn views(facts: &Facts<'_>) -> Option<Vec<ExplainedAgent>> {
 }
 
 fn view(facts: &Facts<'_>, agent: &KubesvcAgent) -> ExplainedAgent {
-    let granted = facts.status.granted_zone() == Some(agent.spec.zone_id.as_str());
+    let granted = facts.status.granted_zone() == Some(&agent.spec.zone_id);
     ExplainedAgent {
         namespace: agent.metadata.namespace.clone().unwrap_or_default(),
         agent_id: agent.spec.agent_id.to_string(),
@@ -66,7 +67,7 @@ fn nobody_anywhere(facts: &Facts<'_>) -> Finding {
     if unapproved.is_empty() { start_one(verdict, None) } else { approve(facts, verdict, &unapproved) }
 }
 
-fn nobody_in(facts: &Facts<'_>, zone: &str) -> Finding {
+fn nobody_in(facts: &Facts<'_>, zone: &ZoneId) -> Finding {
     let verdict = Finding::waits(format!(
         "An agent of zone {zone} that may take the account has to connect. It is tried as soon as one does; that \
          uses up no retry."
@@ -114,7 +115,7 @@ fn approve(facts: &Facts<'_>, mut verdict: Finding, unapproved: &[&KubesvcAgent]
     )
 }
 
-fn start_one(verdict: Finding, zone: Option<&str>) -> Finding {
+fn start_one(verdict: Finding, zone: Option<&ZoneId>) -> Finding {
     let of = zone.map(|zone| format!(" with zoneId {zone}")).unwrap_or_default();
     verdict.command(
         format!("Start an agent{of}, or see in its log why it cannot connect."),
@@ -123,13 +124,11 @@ fn start_one(verdict: Finding, zone: Option<&str>) -> Finding {
 }
 
 /// Suggests zones that may have been meant.
-fn other_zones(facts: &Facts<'_>, verdict: Finding, zone: &str) -> Finding {
+fn other_zones(facts: &Facts<'_>, verdict: Finding, zone: &ZoneId) -> Finding {
     let there = facts.zones();
-    let alike = |other: &&&str| strsim::jaro_winkler(zone, other) >= MIN_SIMILARITY;
-    let near = there
-        .iter()
-        .filter(alike)
-        .max_by(|a, b| strsim::jaro_winkler(zone, a).total_cmp(&strsim::jaro_winkler(zone, b)));
+    let similarity = |other: &ZoneId| strsim::jaro_winkler(zone.as_str(), other.as_str());
+    let alike = |other: &&&ZoneId| similarity(other) >= MIN_SIMILARITY;
+    let near = there.iter().filter(alike).max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
     match (near, there.as_slice()) {
         (Some(near), _) => change(facts, verdict, &format!("Or did you mean zone {near}?"), near),
         (None, []) => verdict,
@@ -170,7 +169,7 @@ fn name_a_zone(facts: &Facts<'_>, waits_for: &str) -> Finding {
 }
 
 /// Advises to change the zone: with a command, unless a GitOps tool would revert the change.
-fn change(facts: &Facts<'_>, verdict: Finding, text: &str, zone: &str) -> Finding {
+fn change(facts: &Facts<'_>, verdict: Finding, text: &str, zone: &ZoneId) -> Finding {
     match facts.kept_by() {
         Some(owner) => verdict.advise(format!("{text} Set spec.zoneId: {zone} in {owner}.")),
         None => verdict.command(text, facts.pin(zone)),
@@ -178,9 +177,9 @@ fn change(facts: &Facts<'_>, verdict: Finding, text: &str, zone: &str) -> Findin
 }
 
 /// The first names, and how many more there are.
-pub(super) fn listed(names: &[&str]) -> String {
+pub(super) fn listed(names: &[impl AsRef<str>]) -> String {
     const MAX_NAMES_SHOWN: usize = 8;
-    let shown = names.iter().take(MAX_NAMES_SHOWN).copied().collect::<Vec<_>>().join(", ");
+    let shown = names.iter().take(MAX_NAMES_SHOWN).map(AsRef::as_ref).collect::<Vec<_>>().join(", ");
     match names.len().saturating_sub(MAX_NAMES_SHOWN) {
         0 => shown,
         more => format!("{shown} and {more} more"),

@@ -58,12 +58,12 @@ fn status(
     phase: GrantPhase,
     story: &ConditionSummary,
 ) -> KubesvcAccountStatus {
-    let grant = Grant { phase, zone: Some("east".to_owned()), ..Grant::default() };
+    let grant = Grant { phase, zone: Some("east".into()), ..Grant::default() };
     KubesvcAccountStatus {
         state: Some(state),
         observed_generation: account.generation(),
         grant: (phase != GrantPhase::None).then_some(grant),
-        zone_id: (phase != GrantPhase::None).then(|| "east".to_owned()),
+        zone_id: (phase != GrantPhase::None).then(|| "east".to_owned()).map(Into::into),
         last_transition_time: Some(Time(at(-60))),
         conditions: standard_conditions(&[], story, false, None, account.generation(), &Time(at(-60))),
         ..KubesvcAccountStatus::default()

@@ -178,7 +178,7 @@ static UNKNOWN_PROCESS: BootId = BootId::NONE;
 /// Which process is to stream the objects from now on.
 pub(super) fn election<'a>(facts: &Facts<'a>) -> ElectionOutcome<'a> {
     let zone = facts.zone();
-    let in_zone = facts.observation.sessions.iter().filter(|session| session.zone == zone);
+    let in_zone = facts.observation.sessions.iter().filter(|session| session.zone == *zone);
     let candidates: Vec<_> = in_zone.map(|session| candidate(facts, session)).collect();
     let caching = facts.status.caching.as_ref();
     elect(&Election {

@@ -11,7 +11,7 @@ use super::zone_reports::{self, Blocker, RevokeProgress, ZoneReports};
 use crate::cache::issues;
 use crate::conditions::{self, LISTED_BY_AGENT};
 use crate::failure::{Failure, FailureClass};
-use crate::ids::AgentId;
+use crate::ids::{AgentId, ZoneId};
 use crate::{DesiredState, GrantPhase, KubesvcAccountStatus, ListingAgent, State};
 
 /// Maximum time, in ticks, for which a registration backlog keeps absent agents from being treated as gone.
@@ -68,7 +68,7 @@ impl<'a> Facts<'a> {
     }
 
     /// The zone that has the grant; empty where none has.
-    pub(super) fn zone(&self) -> &str {
+    pub(super) fn zone(&self) -> &ZoneId {
         self.status.granted_zone().unwrap_or_default()
     }
 
@@ -148,24 +148,24 @@ impl<'a> Facts<'a> {
 
     /// The zones that this round of looking for one has tried: none once there is reason to begin anew. What a FAILED
     /// `ZoneAmbiguous` remembers are the zones that were asked, and not tried.
-    pub(super) fn tried_zones(&self) -> &[String] {
+    pub(super) fn tried_zones(&self) -> &[ZoneId] {
         let anew = self.starts_anew() || self.failure_class() == Some(FailureClass::ZoneAmbiguous);
         if anew { &[] } else { &self.status.tried_zones }
     }
 
     /// The zone that the account is pinned to, where another one has the grant.
-    pub(super) fn zone_awaited(&self) -> Option<&'a str> {
-        let pinned = self.observation.account.spec.zone_id.as_deref()?;
+    pub(super) fn zone_awaited(&self) -> Option<&'a ZoneId> {
+        let pinned = self.observation.account.spec.zone_id.as_ref()?;
         self.status.granted_zone().is_some_and(|granted| granted != pinned).then_some(pinned)
     }
 
     /// Sessions of a zone that may hold accounts.
-    pub(super) fn sessions_of<'s>(&'s self, zone: &'s str) -> impl Iterator<Item = &'a SessionFact> + 's {
-        self.observation.sessions.iter().filter(move |session| session.zone == zone && session.approved)
+    pub(super) fn sessions_of<'s>(&'s self, zone: &'s ZoneId) -> impl Iterator<Item = &'a SessionFact> + 's {
+        self.observation.sessions.iter().filter(move |session| session.zone == *zone && session.approved)
     }
 
     /// Connected sessions of a zone that may be sent the account.
-    pub(super) fn connected<'s>(&'s self, zone: &'s str) -> impl Iterator<Item = &'a SessionFact> + 's {
+    pub(super) fn connected<'s>(&'s self, zone: &'s ZoneId) -> impl Iterator<Item = &'a SessionFact> + 's {
         self.sessions_of(zone)
             .filter(|session| session.presence == Presence::Connected && self.may_be_sent(session))
     }
@@ -190,7 +190,7 @@ impl<'a> Facts<'a> {
     }
 
     /// Since when the last agent is away whose own file had the account.
-    pub(super) fn left_listing_it(&self, zone: &str) -> Option<Tick> {
+    pub(super) fn left_listing_it(&self, zone: &ZoneId) -> Option<Tick> {
         let left = self.sessions_of(zone).filter_map(|session| match (session.presence, &session.lists) {
             (Presence::Away(since), Fact::Known(true)) => Some(since),
             _ => None,
@@ -199,7 +199,7 @@ impl<'a> Facts<'a> {
     }
 
     /// The clusters that the agents of a zone say they run in, those included that may come back; and who says so first.
-    pub(super) fn clusters_of(&self, zone: &str) -> BTreeMap<&'a str, &'a str> {
+    pub(super) fn clusters_of(&self, zone: &ZoneId) -> BTreeMap<&'a str, &'a str> {
         let mut clusters = BTreeMap::new();
         for session in self.sessions_of(zone).filter(|session| !session.cluster_uid.is_empty()) {
             if session.presence == Presence::Connected || self.may_return_until(session).is_some() {
@@ -238,7 +238,7 @@ impl<'a> Facts<'a> {
     }
 
     /// The last tick at which a session of the zone may come back, if any may.
-    pub(super) fn zone_may_return_until(&self, zone: &str) -> Option<Tick> {
+    pub(super) fn zone_may_return_until(&self, zone: &ZoneId) -> Option<Tick> {
         self.sessions_of(zone).filter_map(|session| self.may_return_until(session)).max()
     }
 
@@ -254,16 +254,16 @@ impl<'a> Facts<'a> {
     }
 
     /// Zones with a connected agent.
-    pub(super) fn connected_zones(&self) -> BTreeSet<&'a str> {
+    pub(super) fn connected_zones(&self) -> BTreeSet<&'a ZoneId> {
         let connected = |session: &&SessionFact| session.approved && session.presence == Presence::Connected;
-        self.observation.sessions.iter().filter(connected).map(|session| session.zone.as_str()).collect()
+        self.observation.sessions.iter().filter(connected).map(|session| &session.zone).collect()
     }
 
     /// Since when no agent of the zone has been connected, as far as this leader knows; absent while one is.
-    pub(super) fn gone_since(&self, zone: &str) -> Option<Tick> {
+    pub(super) fn gone_since(&self, zone: &ZoneId) -> Option<Tick> {
         let observation = self.observation;
         let mut left = None;
-        for session in observation.sessions.iter().filter(|session| session.zone == zone) {
+        for session in observation.sessions.iter().filter(|session| session.zone == *zone) {
             match session.presence {
                 Presence::Connected => return None,
                 Presence::Away(since) => left = left.max(Some(since)),
@@ -331,7 +331,7 @@ impl<'a> Facts<'a> {
         let elected = self.status.caching.as_ref().filter(|caching| caching.agent_id.is_some())?;
         let is_elected = elected.agent_id.as_ref() == Some(&session.agent_id)
             && session.presence == Presence::Connected
-            && session.zone == self.zone();
+            && session.zone == *self.zone();
         session.caching.as_ref().filter(|report| is_elected && report.epoch == elected.epoch)
     }
 

@@ -60,7 +60,7 @@ pub(super) trait AccountFixture: Sized {
     fn map(self, change: impl FnOnce(&mut KubesvcAccount)) -> Self;
 
     fn pinned(self, zone: &str) -> Self {
-        self.map(|account| account.spec.zone_id = Some(zone.to_owned()))
+        self.map(|account| account.spec.zone_id = Some(zone.into()))
     }
 
     fn wanted_inactive(self) -> Self {
@@ -115,9 +115,9 @@ pub(super) trait AccountFixture: Sized {
             let generation = account.generation();
             let status = account.status.get_or_insert_default();
             status.epoch = GrantEpoch(epoch);
-            status.zone_id = Some(zone.to_owned());
+            status.zone_id = Some(zone.into());
             status.credential_version = Some(FIRST_SECRET.to_owned());
-            status.grant = Some(Grant { phase, zone: Some(zone.to_owned()), generation, definition });
+            status.grant = Some(Grant { phase, zone: Some(zone.into()), generation, definition });
         })
     }
 
@@ -176,7 +176,7 @@ pub(super) trait AccountFixture: Sized {
     fn having_tried(self, zones: &[&str]) -> Self {
         self.map(|account| {
             let status = account.status.get_or_insert_default();
-            status.tried_zones = zones.iter().map(|zone| (*zone).to_owned()).collect();
+            status.tried_zones = zones.iter().map(|zone| (*zone).into()).collect();
         })
     }
 
@@ -234,7 +234,7 @@ pub(super) fn cluster_named(name: &str) -> ClusterIdentity {
 pub(super) fn session(agent: &str, zone: &str) -> SessionFact {
     SessionFact {
         agent_id: agent.into(),
-        zone: zone.to_owned(),
+        zone: zone.into(),
         approved: true,
         presence: Presence::Connected,
         process: AgentProcess { boot_id: format!("boot-of-{agent}").into(), ..AgentProcess::default() },

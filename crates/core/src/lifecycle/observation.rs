@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use crate::failure::Failure;
-use crate::ids::AgentId;
+use crate::ids::{AgentId, ZoneId};
 use crate::{BootId, CachingEpoch, GrantEpoch, KubesvcAccount, ListingAgent, NameHolder};
 
 /// A second of the leader, counted from its start, and only while it leads.
@@ -192,7 +192,7 @@ pub struct SessionFact {
     /// The agent.
     pub agent_id: AgentId,
     /// Its zone.
-    pub zone: String,
+    pub zone: ZoneId,
     /// Whether it is approved; one that is not is given nothing, and may hold what it was given before.
     pub approved: bool,
     /// Whether the session stands.

@@ -3,6 +3,7 @@
 use super::observation::ClusterIdentity;
 use crate::State;
 use crate::failure::Failure;
+use crate::ids::ZoneId;
 use crate::status::NameHolder;
 
 /// What a rule changes in a status.
@@ -46,7 +47,7 @@ pub(super) enum Outcome {
 pub(super) enum GrantChange {
     Stays,
     /// It is open for this zone, under a new epoch.
-    Opens(String),
+    Opens(ZoneId),
     /// It is being revoked, under a new epoch.
     IsRevoked,
     /// No zone has it.
@@ -66,9 +67,9 @@ pub(super) enum CredentialChange {
 pub(super) enum TriedZones {
     Stay,
     /// This one was tried, too.
-    Gain(String),
+    Gain(ZoneId),
     /// They are these.
-    Are(Vec<String>),
+    Are(Vec<ZoneId>),
 }
 
 impl From<Outcome> for StatusChange {
@@ -110,7 +111,7 @@ impl StatusChange {
     }
 
     /// ACTIVATING: the grant is open for the zone, under a new epoch.
-    pub(super) fn open(zone: &str) -> Self {
+    pub(super) fn open(zone: &ZoneId) -> Self {
         let opened = Self { grant: GrantChange::Opens(zone.to_owned()), ..Self::to(State::Activating) };
         opened.with_credential().with_message(format!("handed to the agents of zone {zone}"))
     }
@@ -152,7 +153,7 @@ impl StatusChange {
     }
 
     /// This zone is not tried again in this round.
-    pub(super) fn tried(self, zone: &str) -> Self {
+    pub(super) fn tried(self, zone: &ZoneId) -> Self {
         Self { tried_zones: TriedZones::Gain(zone.to_owned()), ..self }
     }
 
@@ -162,7 +163,7 @@ impl StatusChange {
     }
 
     /// These zones were asked; with others it is another question.
-    pub(super) fn asked(self, zones: Vec<String>) -> Self {
+    pub(super) fn asked(self, zones: Vec<ZoneId>) -> Self {
         Self { tried_zones: TriedZones::Are(zones), ..self }
     }
 

@@ -11,7 +11,7 @@ use super::retry_schedule;
 use super::status_change::{CredentialChange, GrantChange, Outcome, StatusChange, TriedZones};
 use crate::conditions::{self, CLUSTER_IDENTITY, ConditionSummary, LISTED_BY_AGENT};
 use crate::failure::{Failure, FailureClass, Outlook};
-use crate::ids::AgentId;
+use crate::ids::{AgentId, ZoneId};
 use crate::status::{CachingAssignment, Grant, KubesvcAccountStatus, MAX_AGENTS_SHOWN, MAX_TRIED_ZONES};
 use crate::{CachingEpoch, GrantPhase, State};
 
@@ -262,7 +262,7 @@ fn follow(facts: &Facts<'_>, status: &mut KubesvcAccountStatus, failure: Option<
 }
 
 /// The connected agents of the zone that hold the account, by name.
-fn holders(facts: &Facts<'_>, zone: Option<&str>) -> Vec<AgentId> {
+fn holders(facts: &Facts<'_>, zone: Option<&ZoneId>) -> Vec<AgentId> {
     let epoch = facts.status.epoch;
     let is_well = facts.state() == State::Active;
     let mut holders: Vec<_> = zone

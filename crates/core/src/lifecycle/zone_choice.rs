@@ -13,6 +13,7 @@ use super::facts::Facts;
 use super::observation::{Fact, Offer, Presence, SessionFact, Tick};
 use crate::State;
 use crate::failure::{Failure, FailureClass};
+use crate::ids::ZoneId;
 use crate::status::MAX_TRIED_ZONES;
 
 /// Interval, in ticks, between looks for another zone for an account whose zone is gone; agents that connect wake it
@@ -22,7 +23,7 @@ const RECHECK_TICKS: Tick = 60;
 /// What is known of the zone that the account is to be given to.
 pub(super) enum ZoneChoice {
     /// It is this one.
-    Zone(String),
+    Zone(ZoneId),
     /// The agents of this many zones are to be asked, or are asked; at the tick the asking is over.
     Asked { zones: usize, until: Tick },
     /// Agents that matter may not have come back yet to a leader that has just begun, or wait to be registered; until
@@ -51,7 +52,7 @@ pub(super) fn choose(facts: &Facts<'_>) -> ZoneChoice {
 
 /// Why the account cannot be given to a zone: it asks for the cluster that the agents are in, they are in different ones,
 /// and it is bound to none. Of an account of agents' own files the first that answers stands.
-pub(super) fn spans(facts: &Facts<'_>, zone: &str) -> Option<Failure> {
+pub(super) fn spans(facts: &Facts<'_>, zone: &ZoneId) -> Option<Failure> {
     const MAX_NAMES_SHOWN: usize = 4;
     let account = facts.observation.account;
     let is_bound = facts.status.cluster_uid.as_deref().is_some_and(|bound| !bound.is_empty());
@@ -75,7 +76,7 @@ pub(super) fn spans(facts: &Facts<'_>, zone: &str) -> Option<Failure> {
 }
 
 fn zone_of(facts: &Facts<'_>) -> ZoneChoice {
-    if let Some(pinned) = facts.observation.account.spec.zone_id.as_deref() {
+    if let Some(pinned) = facts.observation.account.spec.zone_id.as_ref() {
         let connected = facts.connected(pinned).next().is_some();
         return if connected {
             ZoneChoice::Zone(pinned.to_owned())
@@ -92,13 +93,13 @@ fn zone_of(facts: &Facts<'_>) -> ZoneChoice {
         return ZoneChoice::NoAgent(Failure::new(FailureClass::NoAgent, message));
     }
     let tried = facts.tried_zones();
-    let is_new = |zone: &&str| !tried.iter().any(|one| one == *zone);
+    let is_new = |zone: &&ZoneId| !tried.iter().any(|one| one == *zone);
     if let Some(before) =
-        facts.status.zone_id.as_deref().filter(|zone| connected.contains(zone) && is_new(zone))
+        facts.status.zone_id.as_ref().filter(|zone| connected.contains(zone) && is_new(zone))
     {
         return ZoneChoice::Zone(before.to_owned());
     }
-    let untried: BTreeSet<&str> = connected.iter().copied().filter(is_new).collect();
+    let untried: BTreeSet<&ZoneId> = connected.iter().copied().filter(is_new).collect();
     if untried.is_empty() || tried.len() >= MAX_TRIED_ZONES {
         return ZoneChoice::Over(none_left(facts, tried));
     }
@@ -116,7 +117,7 @@ fn zone_of(facts: &Facts<'_>) -> ZoneChoice {
 
 /// Whether an agent that is not connected could decide where the account goes: one of the zone it was in before, or any
 /// where every one must be heard.
-fn others_matter(facts: &Facts<'_>, tried: &[String]) -> bool {
+fn others_matter(facts: &Facts<'_>, tried: &[ZoneId]) -> bool {
     let before = facts.status.zone_id.as_ref().is_some_and(|zone| !tried.contains(zone));
     before || hears_everyone(facts) || facts.failure_class() == Some(FailureClass::ZoneAmbiguous)
 }
@@ -128,7 +129,7 @@ fn hears_everyone(facts: &Facts<'_>) -> bool {
 }
 
 /// Whether another zone than this one may offer, has agents and was not tried in this round.
-pub(super) fn another_zone_is_left(facts: &Facts<'_>, zone: &str) -> bool {
+pub(super) fn another_zone_is_left(facts: &Facts<'_>, zone: &ZoneId) -> bool {
     let tried = facts.tried_zones();
     facts.observation.policy.offers
         && tried.len() < MAX_TRIED_ZONES
@@ -136,8 +137,8 @@ pub(super) fn another_zone_is_left(facts: &Facts<'_>, zone: &str) -> bool {
 }
 
 /// The zones with agents, as a FAILED `ZoneAmbiguous` remembers them: the first by name.
-pub(super) fn zones_to_remember(facts: &Facts<'_>) -> Vec<String> {
-    facts.connected_zones().into_iter().take(MAX_TRIED_ZONES).map(str::to_owned).collect()
+pub(super) fn zones_to_remember(facts: &Facts<'_>) -> Vec<ZoneId> {
+    facts.connected_zones().into_iter().take(MAX_TRIED_ZONES).cloned().collect()
 }
 
 fn zone_required() -> Failure {
@@ -147,13 +148,13 @@ fn zone_required() -> Failure {
 }
 
 /// What is said where no agent of the zone is connected.
-pub(super) fn no_agent_in(zone: &str) -> Failure {
+pub(super) fn no_agent_in(zone: &ZoneId) -> Failure {
     Failure::new(FailureClass::NoAgent, format!("no agent connected for zone {zone}"))
 }
 
 /// The zone that offers to take the account as it is now and whose agent has been connected for longest; where everyone
 /// must be heard, exactly one zone must offer. Names decide nothing: an agent gives itself the name of its zone.
-fn among_offers(facts: &Facts<'_>, zones: &BTreeSet<&str>) -> ZoneChoice {
+fn among_offers(facts: &Facts<'_>, zones: &BTreeSet<&ZoneId>) -> ZoneChoice {
     let observation = facts.observation;
     if facts.state() != State::ToMigrate {
         return ZoneChoice::Asked { zones: zones.len(), until: observation.now };
@@ -161,8 +162,7 @@ fn among_offers(facts: &Facts<'_>, zones: &BTreeSet<&str>) -> ZoneChoice {
     let until = observation.in_state_since.saturating_add(observation.policy.operation_wait);
     let asked: Vec<_> = observation.sessions.iter().filter(|session| is_asked(session, zones)).collect();
     let says_yes = |session: &&&SessionFact| matches!(answer(facts, session), Some(Offer::Yes));
-    let willing: BTreeSet<&str> =
-        asked.iter().filter(says_yes).map(|session| session.zone.as_str()).collect();
+    let willing: BTreeSet<&ZoneId> = asked.iter().filter(says_yes).map(|session| &session.zone).collect();
     if hears_everyone(facts) {
         let heard = asked.iter().all(|session| answer(facts, session).is_some());
         if !heard && until > observation.now {
@@ -182,13 +182,13 @@ fn among_offers(facts: &Facts<'_>, zones: &BTreeSet<&str>) -> ZoneChoice {
 }
 
 /// Orders the zones whose agents came in the same second, for each account in another way.
-fn lot(facts: &Facts<'_>, zone: &str) -> [u8; 32] {
+fn lot(facts: &Facts<'_>, zone: &ZoneId) -> [u8; 32] {
     let uid = Sha256::digest(facts.observation.account.uid());
-    Sha256::new().chain_update(uid).chain_update(zone).finalize().into()
+    Sha256::new().chain_update(uid).chain_update(zone.as_str()).finalize().into()
 }
 
-fn is_asked(session: &SessionFact, zones: &BTreeSet<&str>) -> bool {
-    session.approved && session.presence == Presence::Connected && zones.contains(session.zone.as_str())
+fn is_asked(session: &SessionFact, zones: &BTreeSet<&ZoneId>) -> bool {
+    session.approved && session.presence == Presence::Connected && zones.contains(&session.zone)
 }
 
 /// What a session answered for the spec as it is now.
@@ -197,8 +197,8 @@ fn answer<'s>(facts: &Facts<'_>, session: &'s SessionFact) -> Option<&'s Offer> 
     (*generation == facts.observation.account.generation()).then_some(offer)
 }
 
-fn ambiguous(willing: &BTreeSet<&str>) -> Failure {
-    let names = willing.iter().copied().collect::<Vec<_>>().join(", ");
+fn ambiguous(willing: &BTreeSet<&ZoneId>) -> Failure {
+    let names = willing.iter().map(|zone| zone.as_str()).collect::<Vec<_>>().join(", ");
     let message =
         format!("agents of several zones can take the account ({names}); set spec.zoneId to one of them");
     Failure::new(FailureClass::ZoneAmbiguous, message)
@@ -238,8 +238,8 @@ fn relevance(class: FailureClass) -> u8 {
 }
 
 /// Every zone with agents was tried.
-fn none_left(facts: &Facts<'_>, tried: &[String]) -> Failure {
-    let names = tried.iter().map(String::as_str).take(10).collect::<Vec<_>>().join(", ");
+fn none_left(facts: &Facts<'_>, tried: &[ZoneId]) -> Failure {
+    let names = tried.iter().map(ZoneId::as_str).take(10).collect::<Vec<_>>().join(", ");
     let last = facts.status.error_message.as_deref().unwrap_or("the agents failed to take the account");
     Failure::new(FailureClass::Unreachable, format!("no zone is left to try after {names}: {last}"))
 }
@@ -264,7 +264,7 @@ impl ZoneRetention {
     /// cleanup. A leader that has just begun has not heard all agents yet.
     pub(super) fn of_static(facts: &Facts<'_>) -> Self {
         let (observation, account) = (facts.observation, facts.observation.account);
-        let zone = account.spec.zone_id.as_deref().or(facts.status.zone_id.as_deref());
+        let zone = account.spec.zone_id.as_ref().or(facts.status.zone_id.as_ref());
         let Some(zone) = zone.filter(|_| account.is_static()) else { return Self::Until(None) };
         if let Some(since) = facts.gone_since(zone) {
             return over_at(facts, since.saturating_add(observation.policy.account_cleanup));
@@ -281,7 +281,7 @@ impl ZoneRetention {
     }
 
     /// Whether an account stays with a zone that was found for it, where that has no agents any more and another has.
-    pub(super) fn of_found_zone(facts: &Facts<'_>, zone: &str) -> Self {
+    pub(super) fn of_found_zone(facts: &Facts<'_>, zone: &ZoneId) -> Self {
         let waits = matches!(facts.state(), State::Orphaned | State::Failed);
         if !waits || facts.observation.account.spec.zone_id.is_some() {
             return Self::Until(None);
@@ -300,7 +300,7 @@ impl ZoneRetention {
     }
 }
 
-fn unapproved_since(facts: &Facts<'_>, zone: &str) -> Option<Tick> {
+fn unapproved_since(facts: &Facts<'_>, zone: &ZoneId) -> Option<Tick> {
     let anyone = facts.sessions_of(zone).any(|session| session.presence == Presence::Connected);
     let observation = facts.observation;
     (!anyone).then_some(observation.in_state_since.max(observation.leading_since))

@@ -5,6 +5,7 @@ use super::facts::{Facts, earlier, silence};
 use super::observation::{AgentReport, ClusterIdentity, Presence, SessionFact, Tick};
 use crate::KubesvcAccount;
 use crate::failure::{Failure, FailureClass};
+use crate::ids::ZoneId;
 
 /// What the connected sessions of a zone say about the account, taken together.
 pub(super) struct ZoneReports<'a> {
@@ -22,7 +23,7 @@ pub(super) struct ZoneReports<'a> {
 
 impl<'a> ZoneReports<'a> {
     /// What they say for the epoch of the status.
-    pub(super) fn of(facts: &Facts<'a>, zone: &str) -> Self {
+    pub(super) fn of(facts: &Facts<'a>, zone: &ZoneId) -> Self {
         let mut reports =
             Self { connected: 0, held: None, all_failed: None, wake: None, all_failed_by_zone: true };
         let (mut pending, mut said, mut silent) = (false, None, None);
@@ -110,7 +111,7 @@ impl RevokeProgress {
     pub(super) fn of(facts: &Facts<'_>) -> Self {
         let Some(zone) = facts.status.granted_zone() else { return Self::Over };
         let (mut waiting, mut wake, mut failure) = (false, None, None);
-        for session in facts.observation.sessions.iter().filter(|session| session.zone == zone) {
+        for session in facts.observation.sessions.iter().filter(|session| session.zone == *zone) {
             match blocker_by(facts, session) {
                 None => {}
                 Some(Blocker::Failed(reason, _)) => failure = failure.or(Some(reason)),

@@ -32,7 +32,7 @@ fn all_reports() -> [AgentReport; 4] {
 }
 
 fn awaited(account: &KubesvcAccount, zone: &str, session_report: SessionReport<'_>) -> Option<OutboxEntry> {
-    super::awaited(account, zone, session_report).map(|awaited| awaited.entry)
+    super::awaited(account, &ZoneId::from(zone), session_report).map(|awaited| awaited.entry)
 }
 
 fn results(state: State, phase: GrantPhase, zone: &str) -> Vec<OutboxResult> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use crate::ids::ZoneId;
 use crate::spec::{CustomResourceTreatment, ExposedCustomResource, KubesvcAccountSpec, Scope, SpinnakerKind};
 
 /// A field with an invalid value. Names the field and what it must be, never its value.
@@ -54,7 +55,7 @@ enum Shape {
 /// Sets one field. A null resets it to its default. Returns `false` if kubesvc does not use the field.
 pub(super) fn set(spec: &mut KubesvcAccountSpec, field: &str, value: &Value) -> Result<bool, FieldError> {
     match field {
-        "zoneId" => spec.zone_id = text(field, value)?,
+        "zoneId" => spec.zone_id = text(field, value)?.map(ZoneId::from),
         "context" => spec.context = text(field, value)?,
         "environment" => spec.environment = text(field, value)?,
         "accountType" => spec.account_type = text(field, value)?,

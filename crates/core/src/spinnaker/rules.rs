@@ -70,12 +70,12 @@ impl Problems {
         }
     }
 
-    fn length(&mut self, field: &str, text: Option<&String>, max: usize) {
+    fn length(&mut self, field: &str, text: Option<impl AsRef<str>>, max: usize) {
         self.length_at(&format!("spec.{field}"), text, max);
     }
 
-    fn length_at(&mut self, path: &str, text: Option<&String>, max: usize) {
-        if text.is_some_and(|text| !has_length(text, max)) {
+    fn length_at(&mut self, path: &str, text: Option<impl AsRef<str>>, max: usize) {
+        if text.is_some_and(|text| !has_length(text.as_ref(), max)) {
             self.add(format!("{path} must have 1 to {max} characters"));
         }
     }
@@ -98,7 +98,7 @@ fn names(spec: &KubesvcAccountSpec, problems: &mut Problems) {
     problems.length("accountName", spec.account_name.as_ref(), 255);
     problems.unless(!spec.account_name.as_deref().is_some_and(has_control), NAME_CONTROL);
     problems.length("zoneId", spec.zone_id.as_ref(), 255);
-    problems.unless(!spec.zone_id.as_deref().is_some_and(has_control), ZONE_CONTROL);
+    problems.unless(!spec.zone_id.as_ref().is_some_and(|zone| has_control(zone.as_str())), ZONE_CONTROL);
     problems.length("context", spec.context.as_ref(), 255);
     problems.length("environment", spec.environment.as_ref(), 255);
     problems.length("accountType", spec.account_type.as_ref(), 255);

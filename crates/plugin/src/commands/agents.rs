@@ -132,7 +132,7 @@ fn render(agents: &[KubesvcAgent], everywhere: bool, wide: bool, now: Timestamp)
         cells.extend(everywhere.then(|| agent.namespace().unwrap_or_default()));
         cells.extend([
             agent.spec.agent_id.to_string(),
-            agent.spec.zone_id.clone(),
+            agent.spec.zone_id.to_string(),
             status.connected.to_string(),
             status.version.unwrap_or_default(),
             count(status.held),
@@ -221,7 +221,7 @@ mod tests {
     use kubesvc_core::KubesvcAgentSpec;
 
     fn agent(id: &str, zone: &str) -> KubesvcAgent {
-        let spec = KubesvcAgentSpec { agent_id: id.into(), zone_id: zone.to_owned(), approved: false };
+        let spec = KubesvcAgentSpec { agent_id: id.into(), zone_id: zone.into(), approved: false };
         KubesvcAgent::new(&format!("{id}-{zone}"), spec)
     }
 

@@ -10,7 +10,7 @@ use crate::arguments::{CommandError, ScopeArguments, names_have_a_namespace};
 use crate::resources::AccountObject;
 use kubesvc_core::lifecycle::displayed_state;
 use kubesvc_core::spec::KubeconfigSource;
-use kubesvc_core::{DesiredState, ORIGIN_LABEL, age};
+use kubesvc_core::{DesiredState, ORIGIN_LABEL, ZoneId, age};
 use kubesvc_runtime::terminal::{self, Fields, Table, text};
 
 pub(crate) const EXAMPLES: &str = "\
@@ -143,7 +143,7 @@ fn spec(fields: &mut Fields, item: &AccountObject) {
         DesiredState::Inactive => "INACTIVE",
     };
     fields.field("State", desired);
-    fields.field("Zone", spec.zone_id.as_deref().unwrap_or("<any>"));
+    fields.field("Zone", spec.zone_id.as_ref().map_or("<any>", ZoneId::as_str));
     fields.field("Kubeconfig", kubeconfig(&spec.kubeconfig));
     fields.optional("Agent Kubeconfig", spec.agent_kubeconfig.as_ref().map(kubeconfig));
     fields.optional("Context", spec.context.as_ref());
@@ -178,7 +178,7 @@ fn status(fields: &mut Fields, item: &AccountObject, now: Timestamp) {
     fields.optional("Since", status.last_transition_time.as_ref().map(|time| ago(time, now)));
     fields.optional("Zone", status.zone_id.as_ref());
     if let Some(grant) = &status.grant {
-        let zone = grant.zone.as_deref().unwrap_or_default();
+        let zone = grant.zone.as_ref().map_or("", ZoneId::as_str);
         fields.field("Grant", format!("{:?} for zone {zone}, epoch {}", grant.phase, status.epoch));
     }
     let agents = status.agent_count.unwrap_or_default();

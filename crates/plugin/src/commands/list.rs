@@ -95,7 +95,12 @@ impl ListArguments {
 
 /// Returns the zone that holds or held the account, else the zone in its spec.
 fn zone(item: &AccountObject) -> Option<String> {
-    item.account.status_or_default().zone_id.clone().or_else(|| item.account.spec.zone_id.clone())
+    item.account
+        .status_or_default()
+        .zone_id
+        .clone()
+        .or_else(|| item.account.spec.zone_id.clone())
+        .map(String::from)
 }
 
 fn document(items: Vec<AccountObject>, single: bool) -> Value {

@@ -178,7 +178,7 @@ fn agent(one: KubesvcAgent) -> Agent {
     let status = one.status.unwrap_or_default();
     Agent {
         id: one.spec.agent_id.to_string(),
-        zone: one.spec.zone_id,
+        zone: one.spec.zone_id.to_string(),
         is_connected: status.connected,
         held: status.held.unwrap_or_default(),
         finalizers: one.metadata.finalizers.unwrap_or_default(),

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use crate::api_session::ApiSession;
 use crate::arguments::{CommandError, ScopeArguments, names_have_a_namespace};
 use crate::commands::describe::when;
+use kubesvc_core::ZoneId;
 use kubesvc_core::age;
 use kubesvc_core::explain::{ExplainedAgent, Explanation, explain};
 use kubesvc_runtime::terminal::{self, Fields, Format, Table, format, text};
@@ -94,7 +95,7 @@ fn explanation_text(explanation: &Explanation, now: Timestamp) -> Fields {
     if let Some(next) = explanation.next_try {
         fields.top("Next try", when(next, now));
     }
-    fields.top("Zone", explanation.zone.as_deref().unwrap_or("<any>"));
+    fields.top("Zone", explanation.zone.as_ref().map_or("<any>", ZoneId::as_str));
     if let Some(owner) = &explanation.kept_by {
         fields.top("Kept by", format!("{owner}; change it there"));
     }
@@ -124,7 +125,7 @@ fn table(agents: &[ExplainedAgent], namespace: &str) -> Vec<String> {
         let scope = elsewhere.then(|| agent.namespace.clone());
         table.row(scope.into_iter().chain([
             agent.agent_id.clone(),
-            agent.zone.clone(),
+            agent.zone.to_string(),
             agent.connected.to_string(),
             agent.approved.to_string(),
             agent.holds.to_string(),

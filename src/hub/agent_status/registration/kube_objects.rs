@@ -306,7 +306,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use kubesvc_core::SessionId;
+    use kubesvc_core::{SessionId, ZoneId};
 
     #[test]
     fn answers_are_as_urgent_as_the_most_urgent_among_them() {
@@ -373,7 +373,7 @@ mod tests {
     fn registration(agent_id: &str, standing: AdmissionClass) -> Registration {
         Registration {
             agent_id: agent_id.into(),
-            zone: "z".to_owned(),
+            zone: "z".into(),
             session_id: "s".into(),
             boot_id: "b".into(),
             connect_seq: 1,
@@ -389,9 +389,10 @@ mod tests {
     }
 
     static A: LazyLock<AgentId> = LazyLock::new(|| "a".into());
+    static Z: LazyLock<ZoneId> = LazyLock::new(|| "z".into());
 
     fn session_of_a(id: &SessionId) -> SessionRef<'_> {
-        SessionRef { agent_id: &A, zone: "z", id }
+        SessionRef { agent_id: &A, zone: &Z, id }
     }
 
     /// The object of agent `a`, with session `s` in it; its approval is not written down.

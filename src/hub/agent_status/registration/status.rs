@@ -22,8 +22,8 @@ const MAX_MESSAGE_BYTES: usize = 1024;
 
 pub(crate) fn new_object(name: &str, registration: &Registration, approved: bool) -> KubesvcAgent {
     let zone = &registration.zone;
-    let labels =
-        object_names::is_label_value(zone).then(|| BTreeMap::from([(ZONE_LABEL.to_owned(), zone.clone())]));
+    let labels = object_names::is_label_value(zone.as_str())
+        .then(|| BTreeMap::from([(ZONE_LABEL.to_owned(), zone.to_string())]));
     KubesvcAgent {
         metadata: ObjectMeta { name: Some(name.to_owned()), labels, ..ObjectMeta::default() },
         spec: KubesvcAgentSpec { agent_id: registration.agent_id.clone(), zone_id: zone.clone(), approved },

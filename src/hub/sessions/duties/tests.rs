@@ -1,3 +1,4 @@
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use super::*;
@@ -9,8 +10,10 @@ const NOW: Moment = Duration::from_secs(1000);
 const EPOCH: i64 = 5;
 const NOW_EPOCH: GrantEpoch = GrantEpoch(EPOCH);
 
+static ZONE: LazyLock<ZoneId> = LazyLock::new(|| "z".into());
+
 fn view() -> SessionView<'static> {
-    SessionView { zone: "z", approved: true, ..SessionView::default() }
+    SessionView { zone: &ZONE, approved: true, ..SessionView::default() }
 }
 
 fn account(state: State, phase: GrantPhase, zone: &str) -> KubesvcAccount {

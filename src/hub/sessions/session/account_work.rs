@@ -261,7 +261,7 @@ impl AccountWork {
         duty: Duty,
     ) {
         let status = account.map(KubesvcAccount::status_or_default);
-        let zone = Some(self.session.agent.zone.as_str());
+        let zone = Some(&self.session.agent.zone);
         let granted = account.zip(status.as_deref()).filter(|(_, status)| {
             status.phase() == GrantPhase::Open && status.granted_zone() == zone && self.session.is_approved()
         });

@@ -110,10 +110,10 @@ impl SessionLoop {
         let agent = self.session.agent.id.as_str();
         match end {
             LoopEnd::Gone(why) => {
-                info!(agentId = agent, zoneId = self.session.agent.zone, why, "agent disconnected");
+                info!(agentId = agent, zoneId = self.session.agent.zone.as_str(), why, "agent disconnected");
             }
             LoopEnd::Cut(why, status) => {
-                warn!(agentId = agent, zoneId = self.session.agent.zone, why, "agent cut off");
+                warn!(agentId = agent, zoneId = self.session.agent.zone.as_str(), why, "agent cut off");
                 self.frames.end(status);
             }
         }
@@ -283,7 +283,7 @@ impl SessionLoop {
         if let AgentReport::Held(reached) = &report {
             let account = self.parts.context.accounts.by_uid(&uid);
             let status = account.as_deref().map(KubesvcAccount::status_or_default);
-            let zone = Some(self.session.agent.zone.as_str());
+            let zone = Some(&self.session.agent.zone);
             let Some(status) = status.filter(|status| status.granted_zone() == zone) else {
                 return self.count_ignored("no_grant", &uid);
             };

@@ -4,7 +4,7 @@ use kubesvc_core::wire::common;
 #[test]
 fn an_agent_lists_the_account_that_its_own_entry_makes_and_none_that_differs_in_its_source() {
     let entry = AccountSpec { context: "c".into(), metrics: true, ..sent("Prod East") };
-    let made = read(vec![entry.clone()], "z").remove(0).expect("it is good");
+    let made = read(vec![entry.clone()], &"z".into()).remove(0).expect("it is good");
     let account = |name: &str| {
         let mut account = KubesvcAccount::new("x", made.spec.clone());
         account.spec.account_name = Some(name.to_owned());
@@ -108,18 +108,18 @@ fn a_good_entry_becomes_a_spec_pinned_to_the_zone() {
         read_roles: vec!["007".into()],
         ..sent("Prod East")
     };
-    let listed = read(vec![full], "east").remove(0).expect("it is good");
+    let listed = read(vec![full], &"east".into()).remove(0).expect("it is good");
     assert_eq!(listed.name, "Prod East");
     let spec = listed.spec;
     assert_eq!(spec.account_name.as_deref(), Some("Prod East"), "it is no name of an object");
-    assert_eq!(spec.zone_id.as_deref(), Some("east"));
+    assert_eq!(spec.zone_id.as_ref().map(ZoneId::as_str), Some("east"));
     assert_eq!(spec.kubeconfig.file.as_deref(), Some("/kubeconfigs/one"));
     assert_eq!((spec.context.as_deref(), spec.insecure), (Some("c"), Some(true)));
     assert_eq!(spec.permissions, BTreeMap::from([("READ".to_owned(), vec!["007".to_owned()])]));
     assert_eq!(spec.max_resumable_resource_age_ms, Some(7));
     assert_eq!(spec.custom_resource_definitions[0].scope, Some(Scope::Cluster));
     assert_eq!(spec.state, None);
-    let plain = read(vec![sent("prod")], "east").remove(0).expect("it is good").spec;
+    let plain = read(vec![sent("prod")], &"east".into()).remove(0).expect("it is good").spec;
     assert_eq!((plain.account_name, plain.context, plain.insecure), (None, None, None));
 }
 
@@ -164,7 +164,7 @@ fn entries_that_the_api_server_would_refuse_are_answered_with_the_field() {
         ),
     ];
     for (bad, field) in table {
-        let entries = read(vec![bad, sent("good")], "z");
+        let entries = read(vec![bad, sent("good")], &"z".into());
         let answer = entries[0].as_ref().expect_err(field);
         assert!(why(answer).contains(field), "{:?} lacks {field:?}", why(answer));
         assert!(answer.name.chars().count() <= 255 && !answer.name.contains(char::is_control));
@@ -175,7 +175,7 @@ fn entries_that_the_api_server_would_refuse_are_answered_with_the_field() {
 #[test]
 fn inline_kubeconfig_is_refused_without_repeating_it() {
     let secret = Some(Credential::Kubeconfig(b"token: t0ps3cret".to_vec()));
-    let answer = read(vec![AccountSpec { credential: secret, ..sent("one") }], "z")
+    let answer = read(vec![AccountSpec { credential: secret, ..sent("one") }], &"z".into())
         .remove(0)
         .expect_err("it is refused");
     let failure = answer.failure.as_ref().expect("a reason");
@@ -186,7 +186,7 @@ fn inline_kubeconfig_is_refused_without_repeating_it() {
 #[test]
 fn the_first_of_two_entries_with_one_name_counts() {
     let second = AccountSpec { metrics: true, ..sent("one") };
-    let entries = read(vec![sent("one"), second, sent("two")], "z");
+    let entries = read(vec![sent("one"), second, sent("two")], &"z".into());
     assert_eq!(entries[0].as_ref().expect("the first").spec.metrics, None);
     assert!(why(entries[1].as_ref().expect_err("the second")).contains("twice"));
     assert!(entries[2].is_ok());

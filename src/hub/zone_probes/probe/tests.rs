@@ -1,5 +1,7 @@
+use std::sync::LazyLock;
+
 use super::*;
-use kubesvc_core::{DesiredState, GrantPhase, State};
+use kubesvc_core::{DesiredState, GrantPhase, State, ZoneId};
 use kubesvc_core::{Grant, KubesvcAccountSpec, KubesvcAccountStatus};
 
 const NOW: Moment = Duration::from_secs(1000);
@@ -18,8 +20,10 @@ pub(crate) fn round(account: &KubesvcAccount) -> ProbeRound {
     ProbeRound::of(account).expect("it asks")
 }
 
+static ZONE: LazyLock<ZoneId> = LazyLock::new(|| "z".into());
+
 fn view() -> SessionView<'static> {
-    SessionView { zone: "z", approved: true, ..SessionView::default() }
+    SessionView { zone: &ZONE, approved: true, ..SessionView::default() }
 }
 
 fn step(probes: &SessionProbes, account: &KubesvcAccount, now: Moment) -> ProbeStep {

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ListParams, PostParams};
 use kubesvc_core::owned_secret::OWN_KEY;
 use kubesvc_core::{
-    KubesvcAccount, KubesvcAccountSpec, KubesvcAgent, ORIGIN_LABEL, ORIGIN_REST, State, WATCH_LABEL,
+    KubesvcAccount, KubesvcAccountSpec, KubesvcAgent, ORIGIN_LABEL, ORIGIN_REST, State, WATCH_LABEL, ZoneId,
     object_names, owned_secret,
 };
 use secrecy::SecretString;
@@ -62,7 +62,7 @@ async fn leave_secrets(world: &World, kubeconfig: &str) {
         must(world.api().create(&PostParams::default(), &secret).await.map_err(error));
     }
     let spec = KubesvcAccountSpec {
-        zone_id: Some("east".to_owned()),
+        zone_id: Some("east".into()),
         kubeconfig: owned_secret::source("earlier", OWN_KEY),
         ..KubesvcAccountSpec::default()
     };
@@ -154,7 +154,9 @@ impl<'w> Life<'w> {
             let accounts = self.world.api::<KubesvcAccount>().list(&ListParams::default()).await;
             let accounts = accounts.map_err(error)?.items;
             let held = |zone: &str| {
-                let held = accounts.iter().filter(|one| one.status_or_default().granted_zone() == Some(zone));
+                let held = accounts
+                    .iter()
+                    .filter(|one| one.status_or_default().granted_zone() == Some(&ZoneId::from(zone)));
                 Some(i32::try_from(held.count()).expect("there are few"))
             };
             let agents = self.world.api::<KubesvcAgent>().list(&ListParams::default()).await;

@@ -15,6 +15,7 @@ mod agents;
 mod caching_agent;
 mod healing;
 
+use crate::ids::ZoneId;
 use agents::SimAgent;
 
 type VettingResult = Result<CredentialFact, Failure>;
@@ -256,7 +257,12 @@ impl Sim {
                 account.metadata.finalizers = None;
             }
             Action::DeleteObject => {
-                let zone = seen.spec.zone_id.as_deref().or(status.zone_id.as_deref());
+                let zone = seen
+                    .spec
+                    .zone_id
+                    .as_ref()
+                    .map(ZoneId::as_str)
+                    .or(status.zone_id.as_ref().map(ZoneId::as_str));
                 let lists = |agent: &&SimAgent| agent.connected && agent.lists && Some(agent.zone) == zone;
                 let listed = self.agents.iter().any(|agent| lists(&agent));
                 checks::deletion(seen, listed)?;
@@ -331,7 +337,7 @@ impl Sim {
         let mut account = before.clone();
         match deed {
             Deed::Wish(state) => account.spec.state = Some(state),
-            Deed::Pin(zone) => account.spec.zone_id = zone.map(str::to_owned),
+            Deed::Pin(zone) => account.spec.zone_id = zone.map(ZoneId::from),
             Deed::Define(n) => account.spec.namespaces = vec![format!("n{n}")],
             Deed::Describe(n) => account.spec.environment = Some(format!("e{n}")),
             Deed::Retry => {

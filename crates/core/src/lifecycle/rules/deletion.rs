@@ -74,7 +74,7 @@ pub(super) fn remove_finalizer(facts: &Facts<'_>) -> Option<Verdict> {
 /// for them. Read from what is observed now: the deletion itself carries no reason.
 fn waits_for_its_agents(facts: &Facts<'_>) -> bool {
     let (observation, account) = (facts.observation, facts.observation.account);
-    let zone = account.spec.zone_id.as_deref().or(facts.status.zone_id.as_deref());
+    let zone = account.spec.zone_id.as_ref().or(facts.status.zone_id.as_ref());
     let Some(zone) = zone.filter(|_| account.is_static() && !observation.policy.clean_unused_accounts) else {
         return false;
     };

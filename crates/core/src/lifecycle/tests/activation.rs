@@ -30,7 +30,7 @@ fn a_secret_that_takes_long_is_shown_as_to_migrate_once() {
 #[test]
 fn to_migrate_goes_on_when_the_secret_is_there() {
     let status = seen(account("a").in_state(State::ToMigrate)).with(session("agent-1", "east")).written();
-    assert_eq!((status.state(), status.granted_zone()), (State::Activating, Some("east")));
+    assert_eq!((status.state(), status.granted_zone()), (State::Activating, Some(&"east".into())));
 }
 
 #[test]

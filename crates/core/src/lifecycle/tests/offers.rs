@@ -3,6 +3,7 @@
 use super::*;
 use std::collections::BTreeSet;
 
+use crate::ids::ZoneId;
 use crate::lifecycle::{AgentProcess, LifecyclePolicy, Offer};
 
 /// Two zones have agents, and the account waits for an offer of one.
@@ -17,7 +18,7 @@ fn no(class: FailureClass) -> Offer {
 }
 
 fn zone(world: &World) -> Option<&str> {
-    world.status().granted_zone()
+    world.status().granted_zone().map(ZoneId::as_str)
 }
 
 #[test]
@@ -58,13 +59,13 @@ fn of_two_offers_at_once_the_zone_of_the_agent_that_came_first_is_taken_and_no_n
         let both = seen(account("a").in_state(State::ToMigrate))
             .with(newcomer.can())
             .with(session("agent-1", "east").can());
-        assert_eq!(both.written().granted_zone(), Some("east"));
+        assert_eq!(both.written().granted_zone(), Some(&"east".into()));
     }
     let zone_of = |account: KubesvcAccount| {
         let both = seen(account.in_state(State::ToMigrate))
             .with(session("agent-2", "!").can())
             .with(session("agent-1", "east").can());
-        both.written().granted_zone().map(str::to_owned)
+        both.written().granted_zone().cloned()
     };
     let zones: BTreeSet<_> = (0..32).map(|number| zone_of(account(&format!("a{number}")))).collect();
     assert_eq!(zones.len(), 2, "of agents that came in the same second not always the same name is first");
@@ -89,7 +90,7 @@ fn where_no_agent_may_offer_an_account_without_a_zone_is_given_to_none() {
         assert!(message.contains("spec.zoneId") && message.contains("kubesvc.agents.offers"), "{message}");
         world.connect("agent-9", "north").wait(4000).recheck();
         assert_eq!(world.writes(), Vec::<String>::new(), "nothing changes that");
-        world.edit(|account| account.spec.zone_id = Some("north".to_owned()));
+        world.edit(|account| account.spec.zone_id = Some("north".into()));
         assert_eq!((world.state(), zone(&world)), (State::Activating, Some("north")));
     }
 }
@@ -206,7 +207,7 @@ fn a_file_or_a_service_account_waits_for_every_answer() {
         let asked = asked(account).credential(without_secret);
         let waiting = asked.with(session("agent-2", "west"));
         assert_eq!(waiting.decide(), Decision::wait_until(1030));
-        assert_eq!(waiting.after(30).written().granted_zone(), Some("east"), "silence is no offer");
+        assert_eq!(waiting.after(30).written().granted_zone(), Some(&"east".into()), "silence is no offer");
     }
 }
 
@@ -237,7 +238,7 @@ fn a_file_that_several_zones_have_is_ambiguous_and_names_them() {
     world.connect("agent-3", "north");
     assert_eq!(world.writes(), ["TO_MIGRATE"], "agents that come are asked");
     assert_eq!(world.status().tried_zones, Vec::<String>::new());
-    world.edit(|account| account.spec.zone_id = Some("west".to_owned()));
+    world.edit(|account| account.spec.zone_id = Some("west".into()));
     assert_eq!((world.state(), zone(&world)), (State::Activating, Some("west")));
 }
 
@@ -258,10 +259,7 @@ fn a_zone_whose_agents_fail_for_a_reason_of_place_is_left_for_the_next_that_offe
     world.writes();
     world.say("agent-1", fails(FailureClass::Unreachable));
     assert_eq!((world.state(), world.status().phase()), (State::Activating, GrantPhase::Revoking));
-    assert_eq!(
-        (world.status().tried_zones.as_slice(), zone(&world)),
-        (&["east".to_owned()][..], Some("east"))
-    );
+    assert_eq!((world.status().tried_zones.as_slice(), zone(&world)), (&["east".into()][..], Some("east")));
     world.say("agent-1", AgentReport::Dropped);
     assert_eq!((world.state(), world.status().failed_count), (State::ToMigrate, 0));
     world.answer("agent-1", Offer::Yes);
@@ -425,7 +423,7 @@ fn a_leader_counts_from_its_own_beginning_how_long_a_zone_is_gone() {
 fn a_new_leader_chooses_a_zone_only_after_agents_known_before_have_reported() {
     let east = || session("agent-1", "east").can();
     let before = |account: KubesvcAccount| {
-        account.map(|account| account.status.get_or_insert_default().zone_id = Some("west".to_owned()))
+        account.map(|account| account.status.get_or_insert_default().zone_id = Some("west".into()))
     };
     let ambiguous = account("a")
         .with_a_file()
@@ -443,7 +441,7 @@ fn a_new_leader_chooses_a_zone_only_after_agents_known_before_have_reported() {
                 (State::Inactive, "AwaitingAgents")
             ),
         }
-        assert_eq!(new.after(30).written().granted_zone(), Some("east"));
+        assert_eq!(new.after(30).written().granted_zone(), Some(&"east".into()));
     }
 }
 
@@ -458,5 +456,5 @@ fn a_new_leader_asks_again_where_several_zones_were_asked_before() {
         seen(asked).with(east).by_a_new_leader()
     };
     assert_eq!(alone(false).decide(), Decision::wait_until(1030));
-    assert_eq!(alone(true).written().granted_zone(), Some("east"));
+    assert_eq!(alone(true).written().granted_zone(), Some(&"east".into()));
 }

@@ -46,7 +46,7 @@ fn lives() -> Vec<(State, KubesvcAccount, KstatusReading)> {
     world.cut("agent-1").wait(31);
     keep(&world, KstatusReading::InProgress);
     world.connect("agent-1", "east").connect("agent-2", "west").say("agent-1", held());
-    world.edit(|account| account.spec.zone_id = Some("west".to_owned()));
+    world.edit(|account| account.spec.zone_id = Some("west".into()));
     world.secret = Err(failure(FailureClass::BadKubeconfig));
     world.say("agent-1", AgentReport::Dropped);
     keep(&world, KstatusReading::Failed);

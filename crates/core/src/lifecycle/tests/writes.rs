@@ -53,7 +53,7 @@ fn a_deletion_costs_deleting_none_and_the_finalizer() {
 fn a_move_to_another_zone_costs_four() {
     let mut world = active_world();
     world.connect("agent-2", "west");
-    world.edit(|account| account.spec.zone_id = Some("west".to_owned()));
+    world.edit(|account| account.spec.zone_id = Some("west".into()));
     world.say("agent-1", AgentReport::Dropped).say("agent-2", held());
     assert_eq!(world.writes(), ["ACTIVATING", "TO_MIGRATE, None", "ACTIVATING", "ACTIVE"]);
 }

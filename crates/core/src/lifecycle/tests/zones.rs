@@ -3,7 +3,7 @@
 use super::*;
 
 fn to_west(account: &mut KubesvcAccount) {
-    account.spec.zone_id = Some("west".to_owned());
+    account.spec.zone_id = Some("west".into());
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn a_new_definition_is_taken_in_the_old_zone_meanwhile() {
     });
     world.say("agent-1", held());
     assert_eq!(world.writes(), ["ACTIVATING", "ACTIVE"]);
-    assert_eq!(world.status().granted_zone(), Some("east"));
+    assert_eq!(world.status().granted_zone(), Some(&"east".into()));
     assert_eq!(reason(world.status()), "ZoneAwaited");
 }
 
@@ -50,9 +50,9 @@ fn the_grant_opens_in_the_new_zone_only_after_the_old_one_dropped_it() {
     let mut world = active_world();
     world.connect("agent-2", "west").edit(to_west);
     world.say("agent-2", held()).wait(10);
-    assert_eq!((world.state(), world.status().granted_zone()), (State::Activating, Some("east")));
+    assert_eq!((world.state(), world.status().granted_zone()), (State::Activating, Some(&"east".into())));
     world.say("agent-1", AgentReport::Dropped);
-    assert_eq!(world.status().granted_zone(), Some("west"));
+    assert_eq!(world.status().granted_zone(), Some(&"west".into()));
     assert_eq!(world.status().phase(), GrantPhase::Open);
 }
 
@@ -65,7 +65,7 @@ fn a_failed_and_an_orphaned_account_move_too() {
     ] {
         let status = seen(before.pinned("west").edited()).with(session("agent-2", "west")).written();
         assert_eq!((status.state(), status.phase()), (State::Activating, GrantPhase::Revoking));
-        assert_eq!((status.granted_zone(), status.failed_count), (Some("east"), 0));
+        assert_eq!((status.granted_zone(), status.failed_count), (Some(&"east".into()), 0));
     }
 }
 
@@ -77,7 +77,7 @@ fn a_move_that_an_agent_fails_to_make_is_failed_and_tried_again() {
     world.wait(6);
     assert_eq!((world.state(), world.status().phase()), (State::Activating, GrantPhase::Revoking));
     world.say("agent-1", AgentReport::Dropped).say("agent-2", held());
-    assert_eq!((world.state(), world.status().granted_zone()), (State::Active, Some("west")));
+    assert_eq!((world.state(), world.status().granted_zone()), (State::Active, Some(&"west".into())));
 }
 
 #[test]
@@ -94,10 +94,10 @@ fn a_move_that_is_not_wanted_any_more_is_a_deactivation() {
 #[test]
 fn the_zone_it_was_in_is_taken_again_without_a_pin() {
     let before = account("a").in_state(State::Inactive).map(|account| {
-        account.status.get_or_insert_default().zone_id = Some("west".to_owned());
+        account.status.get_or_insert_default().zone_id = Some("west".into());
     });
     let both = seen(before.edited()).with(session("a1", "east")).with(session("b1", "west"));
-    assert_eq!(both.written().granted_zone(), Some("west"));
+    assert_eq!(both.written().granted_zone(), Some(&"west".into()));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The agents, and the hub in the operator that sends them what the object says.
 
 use super::*;
+use crate::ids::ZoneId;
 use crate::lifecycle::Offer;
 use crate::{BootId, DesiredState, GrantEpoch};
 
@@ -191,7 +192,7 @@ impl Sim {
         known
             .map(|agent| SessionFact {
                 agent_id: agent.id.into(),
-                zone: agent.zone.to_owned(),
+                zone: agent.zone.into(),
                 approved: true,
                 presence: if agent.connected {
                     Presence::Connected
@@ -299,7 +300,7 @@ impl Sim {
         let status =
             self.object().filter(|object| object.uid() == uid).map(KubesvcAccount::status_or_default);
         let granted = status.as_ref().and_then(|status| status.granted_zone());
-        if granted == Some(agent.zone) || self.forced {
+        if granted == Some(&ZoneId::from(agent.zone)) || self.forced {
             return Ok(());
         }
         Err(format!("{} of {} took {uid}, which is granted to {granted:?}", agent.id, agent.zone))
@@ -347,7 +348,8 @@ fn command_for(agent: &SimAgent, account: &KubesvcAccount) -> Option<SimCommand>
         agent.report.as_ref().filter(|(of, at, _)| *of == uid && *at == epoch).map(|(.., report)| report);
     // The hub sends an account of agents' own files to none that does not list it.
     let open = status.phase() == GrantPhase::Open;
-    let here = status.granted_zone() == Some(agent.zone) && (!open || !account.is_static() || agent.lists);
+    let here = status.granted_zone() == Some(&ZoneId::from(agent.zone))
+        && (!open || !account.is_static() || agent.lists);
     match (status.phase(), status.state()) {
         (GrantPhase::Open, State::Activating | State::Active | State::Orphaned) if here => {
             let current = status.grant.as_ref().is_some_and(|grant| grant.generation == account.generation());

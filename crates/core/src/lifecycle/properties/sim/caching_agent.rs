@@ -1,7 +1,7 @@
 //! Who streams the account's objects, and why it was changed.
 
 use super::*;
-use crate::ids::AgentId;
+use crate::ids::{AgentId, ZoneId};
 use crate::lifecycle::caching_agent_election::absence_grace;
 use crate::lifecycle::retry_schedule::mark;
 use crate::{CachingAssignment, KubesvcAccountStatus};
@@ -30,7 +30,8 @@ impl Sim {
             return Err(format!("nobody knows {agent_id}"));
         };
         let boot = new.caching.as_ref().and_then(|caching| caching.boot_id.clone());
-        let holds = agent.is_known_to_hold(seen.uid(), new.epoch.0) && Some(agent.zone) == new.granted_zone();
+        let holds = agent.is_known_to_hold(seen.uid(), new.epoch.0)
+            && Some(agent.zone) == new.granted_zone().map(ZoneId::as_str);
         if new.state() != State::Active || !holds || boot != Some(agent.boot_id()) {
             return Err(format!("{agent_id} is elected and does not hold it: {}", told()));
         }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::DesiredState;
+use crate::ids::ZoneId;
 
 /// In this many seconds everything is as desired: the longest wait for a retry, a revoke, and the grace, twice.
 const BOUND: Tick = 1000;
@@ -83,7 +84,8 @@ impl Sim {
         if account.annotation(RETRY_ANNOTATION) != status.retry_handled.as_deref() {
             return Err("the last retry was not seen".to_owned());
         }
-        let zone = account.spec.zone_id.as_deref().or(status.zone_id.as_deref());
+        let zone =
+            account.spec.zone_id.as_ref().map(ZoneId::as_str).or(status.zone_id.as_ref().map(ZoneId::as_str));
         let listed = self.agents.iter().any(|agent| Some(agent.zone) == zone && agent.lists);
         if account.is_static() && zone.is_some() && !listed {
             return Err("in no file, and not deleted".to_owned());
@@ -92,17 +94,18 @@ impl Sim {
             (DesiredState::Inactive, State::Inactive) => nobody(),
             (DesiredState::Active, State::Active) => {
                 let zone = status.granted_zone();
-                let pinned = account.spec.zone_id.as_deref();
-                if pinned.is_some_and(|pinned| zone != Some(pinned)) {
+                let pinned = account.spec.zone_id.as_ref().map(ZoneId::as_str);
+                if pinned.is_some_and(|pinned| zone != Some(&ZoneId::from(pinned))) {
                     return Err(format!("in {zone:?}, not in {pinned:?}"));
                 }
                 let here = |agent: &&&SimAgent| {
-                    Some(agent.zone) == zone
+                    Some(agent.zone) == zone.map(ZoneId::as_str)
                         && agent.holds == Some((account.uid().to_owned(), status.epoch.0))
                 };
                 let all_here = held_by.iter().filter(here).count() == held_by.len();
-                let may =
-                    |agent: &&SimAgent| Some(agent.zone) == zone && (!account.is_static() || agent.lists);
+                let may = |agent: &&SimAgent| {
+                    Some(agent.zone) == zone.map(ZoneId::as_str) && (!account.is_static() || agent.lists)
+                };
                 let all_hold = self.agents.iter().filter(may).count();
                 if all_here && held_by.len() == all_hold {
                     self.is_cached(account)

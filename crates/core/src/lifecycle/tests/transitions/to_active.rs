@@ -55,7 +55,7 @@ pub(super) const SCENARIOS: &[(&str, RowScenario)] = &[
     ("a zone offers", |from| {
         let mut world = at(from);
         world.answer("agent-2", Offer::Yes);
-        assert_eq!(world.status().granted_zone(), Some("west"));
+        assert_eq!(world.status().granted_zone(), Some(&"west".into()));
         world
     }),
     ("its Secret is there", |_| {
@@ -136,16 +136,16 @@ pub(super) const SCENARIOS: &[(&str, RowScenario)] = &[
         let mut world = at(from);
         world.connect("agent-2", "west");
         world.writes();
-        world.edit(|account| account.spec.zone_id = Some("west".to_owned()));
+        world.edit(|account| account.spec.zone_id = Some("west".into()));
         // Nobody is there to let go of an orphan.
         if from != Some(State::Orphaned) {
             assert_eq!(
                 (world.status().phase(), world.status().granted_zone()),
-                (GrantPhase::Revoking, Some("east"))
+                (GrantPhase::Revoking, Some(&"east".into()))
             );
             world.say("agent-1", AgentReport::Dropped);
         }
-        assert_eq!(world.status().granted_zone(), Some("west"));
+        assert_eq!(world.status().granted_zone(), Some(&"west".into()));
         world
     }),
     ("one agent loses it, and another holds it", |from| {
