@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio_util::sync::CancellationToken;
 
+use kubesvc_core::ZoneId;
 use kubesvc_core::requests::MAX_REQUESTS_OF_AGENT;
 
 /// Maximum number of short requests of an account at once.
@@ -40,7 +41,7 @@ struct Counted {
 #[derive(Debug)]
 struct AccountCount {
     entry: u64,
-    zone: String,
+    zone: ZoneId,
     /// Cancelled when the zone no longer has the account.
     taken: CancellationToken,
     /// Short and long ones.
@@ -63,7 +64,7 @@ impl RequestCounts {
     /// Counts a request; the error says which bound is reached.
     pub(super) fn add(
         self: &Arc<Self>,
-        (uid, zone): (&str, &str),
+        (uid, zone): (&str, &ZoneId),
         is_long: bool,
         body: usize,
     ) -> Result<CountedRequest, String> {
@@ -77,7 +78,7 @@ impl RequestCounts {
             return Err("the bodies of requests have no room at this replica; try again".to_owned());
         }
         let of_account =
-            counted.accounts.get(uid).filter(|one| one.zone == zone && !one.taken.is_cancelled());
+            counted.accounts.get(uid).filter(|one| one.zone == *zone && !one.taken.is_cancelled());
         if of_account.is_some_and(|one| one.running[kind] >= max) {
             let what = if is_long { "watches and other long requests" } else { "requests" };
             return Err(format!("{max} {what} of the account run; try again"));
@@ -86,7 +87,7 @@ impl RequestCounts {
             counted.entries += 1;
             let count = AccountCount {
                 entry: counted.entries,
-                zone: zone.to_owned(),
+                zone: zone.clone(),
                 taken: CancellationToken::new(),
                 running: [0, 0],
             };
@@ -104,7 +105,7 @@ impl RequestCounts {
     }
 
     /// Ends the requests of accounts that their zone no longer has. `zone_of` returns the zone that may be asked.
-    pub(super) fn end_taken(&self, zone_of: impl Fn(&str) -> Option<String>) {
+    pub(super) fn end_taken(&self, zone_of: impl Fn(&str) -> Option<ZoneId>) {
         let running: Vec<_> = {
             let counted = self.counted.lock();
             counted.accounts.iter().map(|(uid, count)| (uid.clone(), count.zone.clone())).collect()
@@ -149,27 +150,27 @@ mod tests {
     #[test]
     fn one_account_does_not_use_up_what_others_may_have() {
         let counts = Arc::<RequestCounts>::default();
-        let short: Vec<_> = std::iter::from_fn(|| counts.add(("a", "z"), false, 0).ok()).collect();
+        let short: Vec<_> = std::iter::from_fn(|| counts.add(("a", &"z".into()), false, 0).ok()).collect();
         assert_eq!(short.len(), MAX_SHORT_OF_ACCOUNT);
-        let long: Vec<_> = std::iter::from_fn(|| counts.add(("a", "z"), true, 0).ok()).collect();
+        let long: Vec<_> = std::iter::from_fn(|| counts.add(("a", &"z".into()), true, 0).ok()).collect();
         assert_eq!(long.len(), MAX_LONG_OF_ACCOUNT);
-        let other = counts.add(("b", "z"), false, 0).expect("room for another account");
+        let other = counts.add(("b", &"z".into()), false, 0).expect("room for another account");
         drop((short, long));
         assert_eq!((counts.running.get(), counts.counted.lock().total), (1, 1));
         drop(other);
         assert!(counts.counted.lock().accounts.is_empty());
-        assert!(counts.add(("a", "z"), false, MAX_BODIES_BYTES + 1).is_err());
+        assert!(counts.add(("a", &"z".into()), false, MAX_BODIES_BYTES + 1).is_err());
     }
 
     #[test]
     fn requests_of_an_account_that_its_zone_lost_end_and_new_ones_are_counted_anew() {
         let counts = Arc::<RequestCounts>::default();
-        let [one, two] = ["a", "b"].map(|uid| counts.add((uid, "z"), false, 0).expect("room"));
-        counts.end_taken(|uid| (uid == "b").then(|| "z".to_owned()));
+        let [one, two] = ["a", "b"].map(|uid| counts.add((uid, &"z".into()), false, 0).expect("room"));
+        counts.end_taken(|uid| (uid == "b").then(|| "z".into()));
         assert!(one.taken.is_cancelled() && !two.taken.is_cancelled());
-        let anew = counts.add(("a", "z"), false, 0).expect("room");
+        let anew = counts.add(("a", &"z".into()), false, 0).expect("room");
         assert!(!anew.taken.is_cancelled());
-        let moved = counts.add(("a", "y"), false, 0).expect("room");
+        let moved = counts.add(("a", &"y".into()), false, 0).expect("room");
         assert!(anew.taken.is_cancelled() && !moved.taken.is_cancelled());
         drop((one, two, anew));
         assert_eq!(counts.running.get(), 1);

@@ -92,7 +92,7 @@ impl Agents {
 #[async_trait]
 impl ReplicaRequests for Agents {
     fn grant(&self, _: &str) -> Result<AccountGrant, RequestError> {
-        let (name, zone) = ("one".to_owned(), "z".to_owned());
+        let (name, zone) = ("one".to_owned(), "z".into());
         Ok(AccountGrant { name, zone, epoch: GrantEpoch(5), holders: Vec::new() })
     }
 
