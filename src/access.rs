@@ -1,9 +1,25 @@
-//! Who calls, and what they may do with an account's API: the port that REST and the gateway ask.
+//! Who calls, and what they may do with an account's API: the port that REST and the gateway ask, and what answers it.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`reviews`] | [`KubeAccessReviews`]: TokenReview and SubjectAccessReview at the operator's API server |
+//! | [`front_proxy`] | callers that this API server passes on: its client certificate, and the headers with the user |
+//! | [`answers`] | answers that are kept for some seconds |
+//! | [`audit`] | one line for each write, stream and refusal |
+
+mod answers;
+pub mod audit;
+mod front_proxy;
+mod reviews;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use http::{HeaderMap, StatusCode};
+
+pub use reviews::{AccessMode, KubeAccessReviews};
 
 /// API group of the resources that rights are given on.
 pub const ACCESS_GROUP: &str = "proxy.kubesvc.io";

@@ -1,10 +1,250 @@
 //! Operations on accounts: running their programs, and the records of what was done, by whom, and how it ended.
+//!
+//! An operation is checked, entered among the known ones, and run by a task of its own, which outlives the call: it asks
+//! its program for requests and sends them through [`AccountRequests`]. Rows are written off the critical path, except
+//! what a caller was promised: an operation nobody waits for is committed before its call is answered, and one that may
+//! run only once under its caller's id is committed before its first write. A write of an operation that has a row is
+//! recorded before it is sent, so that the row never says less than what was done.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`submission`] | a call: its checks in order, its id, and the wait for its end |
+//! | [`checks`] | rights, time limit, identity and id of an operation; pure |
+//! | [`runner`], [`job`] | the requests of one operation, and how far it is |
+//! | [`failures`] | what a request without an answer means, and whether the operation runs again; pure |
+//! | [`known`] | operations that run or ran a moment ago, with their answers |
+//! | [`in_flight`], [`object_turns`], [`kinds`] | bounds, one operation at a time for each object, kinds of clusters |
+//! | [`records`] | what is recorded of an operation; pure |
+//! | [`row_queue`], [`pending_rows`] | the rows to be written, in batches; which ones wait is pure |
+//! | [`reading`] | records for callers, and results that people give |
+//! | [`upkeep`] | of the leader: what dead replicas left open, and purging the history |
+//! | [`refusal`], [`metrics`] | why a call is refused; `kubesvc_operations_*` |
 
-use kubesvc_store::OperationRecord;
+mod checks;
+mod failures;
+mod in_flight;
+mod job;
+mod kinds;
+mod known;
+mod metrics;
+mod object_turns;
+mod pending_rows;
+mod reading;
+mod records;
+mod refusal;
+mod row_queue;
+mod runner;
+mod submission;
+#[cfg(test)]
+pub(crate) mod tests;
+mod upkeep;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use prometheus_client::registry::Registry;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::info;
+
+pub use known::EndedOperation;
+pub use refusal::OperationRefusal;
+pub use submission::{OperationCall, OperationCaller, Submitted};
+pub use upkeep::OperationUpkeep;
+
+use crate::access::Access;
+use crate::access::audit::{AuditEvent, AuditLine, AuditLog};
+use crate::connected_agents::AccountRequests;
+use crate::informers::AccountIndex;
+use crate::leases::Replicas;
+use in_flight::InFlight;
+use job::Job;
+use kinds::KindsOfAccounts;
+use known::KnownOperations;
+use kubesvc_core::ReplicaId;
+use kubesvc_core::cron::CronSchedule;
+use kubesvc_core::operations::Outcome;
+use kubesvc_store::{OperationRecord, OperationStore};
+use metrics::OperationMetrics;
+use object_turns::ObjectTurns;
+use row_queue::RowQueue;
+use runner::now_ms;
+
+/// Time that running operations have when the replica stops.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Takes records of what ended. Writing them is off the critical path of a call.
 pub trait OperationHistory: Send + Sync {
     /// Records what ended. Never waits: with the database away 10,000 records wait, then the oldest are dropped and
     /// counted.
     fn ended(&self, record: OperationRecord);
+}
+
+/// Settings of operations.
+#[derive(Clone, Debug)]
+pub struct OperationSettings {
+    /// Id of this replica.
+    pub replica_id: ReplicaId,
+    /// Time for an operation that writes, unless its caller says another.
+    pub write_time: Duration,
+    /// Time for an operation that only reads, unless its caller says another.
+    pub read_time: Duration,
+    /// Maximum number of runs after the first one.
+    pub max_retries: u32,
+    /// Time for which the history is kept.
+    pub kept_for: Duration,
+    /// When the history is purged.
+    pub purge: CronSchedule,
+    /// Maximum number of rows of the history.
+    pub max_rows: u64,
+    /// Maximum length of the metrics' label `result`, in characters.
+    pub max_result_label: usize,
+}
+
+/// What operations are made with.
+#[derive(Clone)]
+pub struct OperationPorts {
+    /// The accounts as last seen.
+    pub accounts: Arc<AccountIndex>,
+    /// The way to their API servers.
+    pub requests: Arc<dyn AccountRequests>,
+    /// Who may do what.
+    pub access: Arc<dyn Access>,
+    /// The rows.
+    pub store: Arc<dyn OperationStore>,
+    /// Which replicas are alive.
+    pub replicas: Arc<Replicas>,
+    /// Lines of who did what.
+    pub audit: AuditLog,
+}
+
+/// The operations of this replica.
+pub struct Operations {
+    this: Weak<Self>,
+    settings: OperationSettings,
+    accounts: Arc<AccountIndex>,
+    requests: Arc<dyn AccountRequests>,
+    access: Arc<dyn Access>,
+    store: Arc<dyn OperationStore>,
+    replicas: Arc<Replicas>,
+    audit: AuditLog,
+    known: KnownOperations,
+    in_flight: Arc<InFlight>,
+    turns: Arc<ObjectTurns>,
+    kinds: KindsOfAccounts,
+    rows: RowQueue,
+    metrics: Arc<OperationMetrics>,
+    tasks: TaskTracker,
+    is_draining: AtomicBool,
+    /// Held by the one who settles what other replicas left open.
+    settling: tokio::sync::Mutex<()>,
+    begun: Instant,
+}
+
+impl Operations {
+    /// Creates the operations of this replica.
+    pub fn new(settings: OperationSettings, ports: OperationPorts) -> Arc<Self> {
+        let in_flight = Arc::<InFlight>::default();
+        let running = in_flight.running.clone();
+        let metrics = Arc::new(OperationMetrics::new(running, settings.max_result_label));
+        Arc::new_cyclic(|this| Self {
+            this: this.clone(),
+            settings,
+            accounts: ports.accounts,
+            requests: ports.requests,
+            access: ports.access,
+            rows: RowQueue::new(Arc::clone(&ports.store), Arc::clone(&metrics)),
+            store: ports.store,
+            replicas: ports.replicas,
+            audit: ports.audit,
+            known: KnownOperations::default(),
+            in_flight,
+            turns: Arc::default(),
+            kinds: KindsOfAccounts::default(),
+            metrics,
+            tasks: TaskTracker::new(),
+            is_draining: AtomicBool::new(false),
+            settling: tokio::sync::Mutex::default(),
+            begun: Instant::now(),
+        })
+    }
+
+    /// Adds the metrics to a registry.
+    pub fn register(&self, registry: &mut Registry) {
+        self.metrics.register(registry);
+    }
+
+    /// Writes rows until `stop`; then waits for what runs, at most ten seconds, and writes the last rows.
+    pub async fn write_rows(&self, stop: CancellationToken) {
+        let written = CancellationToken::new();
+        let drained = async {
+            stop.cancelled().await;
+            self.is_draining.store(true, Ordering::Relaxed);
+            self.tasks.close();
+            if timeout(DRAIN_TIMEOUT, self.tasks.wait()).await.is_err() {
+                let left = self.known.running();
+                info!(operations = left, "operations still run; another replica settles them");
+            }
+            written.cancel();
+        };
+        tokio::join!(drained, self.rows.run(written.clone()));
+    }
+
+    /// Time since the start.
+    fn clock(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    /// Ends an operation that ran here.
+    fn ended(&self, job: &Job, outcome: Outcome, before_send: bool) {
+        let (record, agent) = {
+            let progress = job.progress.lock();
+            let answered = progress.answered.as_ref().map(|(agent, time)| (agent, *time));
+            let agent = answered.map(|(agent, _)| agent.agent_id.to_string()).unwrap_or_default();
+            let replica_id = &self.settings.replica_id;
+            let record = progress.record.clone();
+            (records::ended(record, &outcome, before_send, answered, replica_id, now_ms()), agent)
+        };
+        let duration = job.started.elapsed();
+        let kind = job.operation.kind();
+        let result = outcome.failure.as_ref().map_or("OK", |failure| failure.class.as_str());
+        self.metrics.ended(kind.name, record.outcome.as_str(), result, duration.as_secs_f64());
+        if !kind.reads {
+            let object = job.operation.object();
+            let object = object.as_ref();
+            self.audit.write(&AuditLine {
+                operation_id: &job.id,
+                principal: Some(&job.principal),
+                claimed: job.claimed.as_deref().unwrap_or_default(),
+                account: &record.account,
+                uid: &job.account_uid,
+                agent: &agent,
+                verb: kind.name,
+                resource: object.map_or("", |object| &object.kind),
+                namespace: object.map_or("", |object| &object.namespace),
+                name: object.map_or("", |object| &object.name),
+                code: Some(outcome.status),
+                duration: Some(duration),
+                reason: record.outcome.as_str(),
+                ..AuditLine::new(AuditEvent::Write, record.request_id.as_deref().unwrap_or_default())
+            });
+        }
+        let ended = EndedOperation {
+            status: outcome.status,
+            duration_ms: i64::try_from(duration.as_millis()).unwrap_or(i64::MAX),
+            body: outcome.body,
+            failure: outcome.failure,
+            before_send,
+        };
+        self.rows.end(record.clone());
+        self.known.end(&record, ended, self.clock());
+    }
+}
+
+impl OperationHistory for Operations {
+    fn ended(&self, record: OperationRecord) {
+        self.rows.end(record);
+    }
 }

@@ -18,6 +18,7 @@
 //! | `account_writes` | the writes, and recovery from a crash between two of them |
 //! | `view` | accounts as REST shows them |
 //! | `dto`, `openapi` | the OpenAPI description |
+//! | `operations`, `operation_views` | operations on accounts, and their records |
 //! | `error` | errors in the shape of Spring services, and how errors of the API server map to them |
 
 mod account_cache;
@@ -38,6 +39,8 @@ mod lookup;
 mod memory_limit;
 mod missing_object;
 mod openapi;
+mod operation_views;
+mod operations;
 mod peer_routes;
 mod relayed_requests;
 mod request_rules;
@@ -59,9 +62,11 @@ pub use browsers::BrowserRules;
 pub use health::{Readiness, StartupState, second_listener, starting};
 pub use openapi::openapi;
 
+use crate::access::Access;
 use crate::cache_changes::ChangeFeed;
 use crate::connected_agents::{ConnectedAgents, ReplicaRequests};
 use crate::informers::AccountIndex;
+use crate::operations::Operations;
 use crate::peers::Peers;
 use error::RestError;
 use kubesvc_core::ReplicaId;
@@ -143,6 +148,12 @@ pub struct RestPorts {
     pub cache: Arc<dyn CacheStore>,
     /// Their changes, as this replica commits them.
     pub changes: Arc<ChangeFeed>,
+    /// Who calls, where that must be known.
+    pub access: Arc<dyn Access>,
+    /// Operations on accounts.
+    pub operations: Arc<Operations>,
+    /// Makes the leader, if this replica leads, look at all accounts again.
+    pub look_at_accounts: Arc<dyn Fn() + Send + Sync>,
     /// Ends calls that would go on for as long as their caller wants.
     pub stopping: CancellationToken,
     /// Whether this process is ready to serve.
@@ -256,13 +267,17 @@ pub fn router(state: RestState) -> Router {
         .route("/armory/clouddrivers", get(clouddrivers::list))
         .route("/armory/clouddrivers/sql/pool/settings", get(clouddrivers::pools))
         .route("/armory/clouddrivers/{id}", get(clouddrivers::get))
-        // Documented calls that are not implemented. They answer 501, because 404 would suggest a wrong path.
-        .route("/armory/agent/operations", get(operations).post(operations))
-        .route("/armory/agent/operations/{operationId}", get(operations))
+        // Operations.
+        .route("/armory/agent/operations", get(operations::list).post(operations::run))
+        .route("/armory/agent/operations/{operationId}", get(operations::get))
         // An agent may have the id `operations`.
-        .route("/armory/agent/operations/disconnect", get(operations).post(agents::disconnect_operations))
-        .route("/armory/agent/operationresults", post(operations))
-        .route("/armory/agent/operations/database", get(operations).post(operations))
+        .route(
+            "/armory/agent/operations/disconnect",
+            get(operations::get).post(agents::disconnect_operations),
+        )
+        .route("/armory/agent/operationresults", post(operations::settle))
+        .route("/armory/agent/operations/database", get(operations::get).post(operations::look_at_open))
+        // Documented calls that are not implemented. They answer 501, because 404 would suggest a wrong path.
         .route("/credentials", any(credentials))
         .route("/credentials/{*rest}", any(credentials))
         // Health, metrics and the OpenAPI description.
@@ -291,13 +306,6 @@ fn health_routes() -> Router<RestState> {
         .route("/health/liveness", get(health::liveness))
         .route("/health/readiness", get(health::readiness))
         .route("/health/tasks", get(health::tasks))
-}
-
-async fn operations() -> RestError {
-    RestError::new(
-        StatusCode::NOT_IMPLEMENTED,
-        "operations are not implemented yet: this version registers accounts and their agents, and deploys nothing",
-    )
 }
 
 async fn credentials() -> RestError {

@@ -12,6 +12,7 @@ use super::cache_sweeps::CacheSweeps;
 use crate::controller;
 use crate::hub::Hub;
 use crate::leases::{Leadership, Mandate};
+use crate::operations::OperationUpkeep;
 use kubesvc_store::account_projection::{Confirm, LeaderTerm};
 
 /// Maximum number of wake-ups dropped at once while another replica leads.
@@ -26,6 +27,7 @@ pub(super) struct Leader {
     pub(super) hub: Arc<Hub>,
     pub(super) leadership: Arc<Leadership>,
     pub(super) sweeps: CacheSweeps,
+    pub(super) upkeep: OperationUpkeep,
     /// Whether other replicas may exist.
     pub(super) has_peers: bool,
     /// Duration for which the leader's Lease is valid.
@@ -76,7 +78,8 @@ impl Leader {
                 let context =
                     controller::ControllerContext { mandate: mandate.clone(), ..self.context.clone() };
                 let controlling = controller::run(context, stop.clone(), over.clone());
-                tokio::join!(controlling, over.run_until_cancelled(self.sweeps.run(stop)));
+                let sweeping = over.run_until_cancelled(self.sweeps.run(stop));
+                tokio::join!(controlling, sweeping, over.run_until_cancelled(self.upkeep.run(stop)));
             }
             Some(None) => {}
             None => warn!("this replica lost the lead before it began"),

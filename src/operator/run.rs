@@ -18,11 +18,13 @@ use super::readiness::{IsolationWatcher, OperatorReadiness};
 use super::replicas::{self, ReplicaLeases};
 use super::security_warnings;
 use super::settings::{
-    Connections, adopted_rows, approves, caching_settings, hub_settings, policy, precedence, rest_settings,
-    source_rules, unapproved_registration_qps,
+    Connections, access_mode, adopted_rows, approves, caching_settings, hub_settings, operation_settings,
+    policy, precedence, rest_settings, source_rules, unapproved_registration_qps,
 };
 use super::startup::{self, StartupPorts};
 use super::state_metrics::StateMetrics;
+use crate::access::audit::AuditLog;
+use crate::access::{Access, KubeAccessReviews};
 use crate::cache_changes::ChangeFeed;
 use crate::connected_agents::{ClusterSessions, ConnectedAgents, RemoteSessions, Ticks};
 use crate::controller::{ControllerContext, ControllerMetrics};
@@ -31,6 +33,7 @@ use crate::hub::{
 };
 use crate::informers::{AccountIndex, AgentIndex, SecretsSeen, watch_accounts, watch_agents, watch_secrets};
 use crate::leases::{Leadership, Mandate};
+use crate::operations::{OperationPorts, OperationUpkeep, Operations};
 use crate::peers::Peers;
 use crate::request_routing::RequestRouter;
 use crate::rest::{RestPorts, RestState, StartupState};
@@ -199,23 +202,30 @@ impl Assembly<'_> {
             "starting kubesvc-operator"
         );
 
-        let metrics = ControllerMetrics::default();
-        // The one port by which REST's operations and the gateway ask accounts: `Arc<dyn AccountRequests>`.
+        let access = KubeAccessReviews::new(&location.kube, access_mode(settings));
         let router = Arc::new(RequestRouter::new(hub.requests(), Arc::clone(&self.peers)));
-        let exposition = self.exposition(&metrics, &hub, &router, &leases.leadership, http);
+        let operations = self.operations(&router, &leases, &access);
+        let metrics = ControllerMetrics::default();
+        let of_accounts = (&*router, &*operations);
+        let exposition = self.exposition(&metrics, &hub, of_accounts, &leases.leadership, http);
         let readiness = self.readiness(&leases);
         if leases.leases.is_some() {
             self.watch_isolation(&leases, &hub, &readiness);
         }
         let changed_agents = self.agents.follow();
         let connected_agents = self.connected_agents(&hub, &leases);
-        let rest = self.rest_state(&hub, &readiness, exposition);
+        let rest = self.rest_state(&hub, &readiness, (access, Arc::clone(&operations)), exposition);
         router.start(&self.background);
         let context =
             self.controller_context(kube, connected_agents, changed_agents, credentials, &leases, metrics);
         let leader = Leader {
             context,
             sweeps: self.cache_sweeps(&hub),
+            upkeep: OperationUpkeep {
+                operations,
+                projection: Arc::clone(&self.projection),
+                tasks: self.background.registry().clone(),
+            },
             hub: Arc::clone(&hub),
             leadership: Arc::clone(&leases.leadership),
             has_peers: leases.leases.is_some(),
@@ -298,12 +308,36 @@ impl Assembly<'_> {
         }
     }
 
+    /// The operations of this replica, whose rows are written from now on.
+    fn operations(
+        &self,
+        router: &Arc<RequestRouter>,
+        leases: &ReplicaLeases,
+        access: &Arc<dyn Access>,
+    ) -> Arc<Operations> {
+        let store: Arc<dyn Store> = Arc::clone(&self.store);
+        let ports = OperationPorts {
+            accounts: Arc::clone(&self.accounts),
+            requests: Arc::<RequestRouter>::clone(router),
+            access: Arc::clone(access),
+            store,
+            replicas: Arc::clone(&leases.replicas),
+            audit: AuditLog::to_stdout(),
+        };
+        let operations = Operations::new(operation_settings(self.settings, &self.location), ports);
+        let (writer, stop) = (Arc::clone(&operations), self.stop.clone());
+        self.background.spawn("operations", "Writes the rows of operations", async move {
+            writer.write_rows(stop).await;
+        });
+        operations
+    }
+
     /// Logs what the settings expose, and collects all metrics. Returns the function that renders them.
     fn exposition(
         &self,
         controller: &ControllerMetrics,
         hub: &Hub,
-        router: &RequestRouter,
+        (router, operations): (&RequestRouter, &Operations),
         leadership: &Leadership,
         http: &HttpMetrics,
     ) -> Arc<dyn Fn() -> String + Send + Sync> {
@@ -319,6 +353,7 @@ impl Assembly<'_> {
         controller.register(&mut metrics.registry);
         hub.register(&mut metrics.registry);
         router.register(&mut metrics.registry);
+        operations.register(&mut metrics.registry);
         self.projection.register(&mut metrics.registry);
         self.peers.register(&mut metrics.registry);
         leadership.register(&mut metrics.registry);
@@ -380,8 +415,10 @@ impl Assembly<'_> {
         &self,
         hub: &Arc<Hub>,
         readiness: &Arc<OperatorReadiness>,
+        (access, operations): (Arc<dyn Access>, Arc<Operations>),
         metrics: Arc<dyn Fn() -> String + Send + Sync>,
     ) -> RestState {
+        let (accounts, wakes) = (Arc::clone(&self.accounts), Arc::clone(&self.wakes));
         let ports = RestPorts {
             kube: self.location.kube.clone(),
             accounts: Arc::clone(&self.accounts),
@@ -391,6 +428,11 @@ impl Assembly<'_> {
             store: Arc::clone(&self.store),
             cache: Arc::clone(&self.cache),
             changes: Arc::clone(&self.changes),
+            access,
+            operations,
+            look_at_accounts: Arc::new(move || {
+                wakes.wake_all(accounts.all().iter().map(|account| account.uid().to_owned()));
+            }),
             stopping: self.stop.clone(),
             readiness: Arc::<OperatorReadiness>::clone(readiness),
             tasks: self.background.registry().clone(),

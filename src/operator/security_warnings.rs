@@ -5,7 +5,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tracing::warn;
 
-use kubesvc_runtime::config::operator::OperatorSettings;
+use kubesvc_runtime::config::operator::{OperationsAuth, OperatorSettings};
 
 const DATABASE_PLAINTEXT: &str = "database-plaintext";
 
@@ -20,7 +20,7 @@ pub(super) struct Exposure {
 }
 
 /// All exposures. `foreign`: whether accounts of other namespaces than the operator's own are watched.
-pub(super) fn exposures(settings: &OperatorSettings, foreign: bool) -> [Exposure; 8] {
+pub(super) fn exposures(settings: &OperatorSettings, foreign: bool) -> [Exposure; 9] {
     let any = |namespaces: &[String]| foreign && namespaces.iter().any(|one| one == "*");
     let door = |name, is_open, what| Exposure { name, is_open, what };
     let accounts = &settings.accounts;
@@ -56,6 +56,11 @@ pub(super) fn exposures(settings: &OperatorSettings, foreign: bool) -> [Exposure
             "rest-open",
             true,
             "everyone who can reach server.port can read, change and delete accounts; let only trusted callers reach it",
+        ),
+        door(
+            "operations",
+            settings.operations.auth == OperationsAuth::None,
+            "everyone who can reach server.port can change the cluster of every account; set kubesvc.operations.auth: required",
         ),
         door(
             "noop",
@@ -117,6 +122,7 @@ mod tests {
         let closed = "kubesvc: {agents.offers: false, secrets.noop: false, \
                       accounts: {agentSources: [.], operatorFiles: [team]}}";
         assert_eq!(open(closed, true), ALWAYS_EXPOSED);
+        assert!(open("kubesvc.operations.auth: none", true).contains(&"operations"));
         let half = "kubesvc: {agents.offers: false, secrets.noop: false, accounts: {agentSources: [.]}}";
         assert!(open(half, true).contains(&"agent-sources"), "the operator's files are open still");
     }

@@ -5,11 +5,13 @@ use std::time::Duration;
 use tracing::warn;
 
 use super::kube_client::RunLocation;
+use crate::access::AccessMode;
 use crate::controller::AdoptedRows;
 use crate::hub::{
     AbsentAgentSettings, AdmissionSettings, AssignmentChecks, BodyFormat, CachingSettings, HubSettings,
     ListenerSettings, Pings, SessionSettings, StaticAccountSettings,
 };
+use crate::operations::OperationSettings;
 use crate::rest::{BrowserRules, RestSettings};
 use kubesvc_core::lifecycle::LifecyclePolicy;
 use kubesvc_core::name_precedence::Precedence;
@@ -17,7 +19,7 @@ use kubesvc_core::not_watched;
 use kubesvc_core::source_rules::{NamespaceSet, SourceRules};
 use kubesvc_runtime::config::{
     self,
-    operator::{Approval, CacheSettings, ClusterMode, OperatorSettings},
+    operator::{Approval, CacheSettings, ClusterMode, OperationsAuth, OperatorSettings},
 };
 use kubesvc_runtime::crash_points;
 
@@ -169,6 +171,29 @@ pub(super) fn rest_settings(settings: &OperatorSettings, location: &RunLocation)
             hosts: settings.server.hosts.clone(),
             allowed_origins: settings.server.allowed_origins.clone(),
         },
+    }
+}
+
+/// The settings of operations.
+pub(super) fn operation_settings(settings: &OperatorSettings, location: &RunLocation) -> OperationSettings {
+    let operations = &settings.operations;
+    OperationSettings {
+        replica_id: location.replica_id.clone(),
+        write_time: settings.operation_wait,
+        read_time: operations.read_wait,
+        max_retries: operations.max_retries,
+        kept_for: operations.kept_for,
+        purge: operations.purge.clone(),
+        max_rows: operations.max_rows,
+        max_result_label: operations.max_result_label,
+    }
+}
+
+/// Whether callers of operations must be known.
+pub(super) fn access_mode(settings: &OperatorSettings) -> AccessMode {
+    match settings.operations.auth {
+        OperationsAuth::Required => AccessMode::Required,
+        OperationsAuth::None => AccessMode::Nobody,
     }
 }
 

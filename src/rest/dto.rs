@@ -288,3 +288,19 @@ pub(super) struct DisconnectRequest {
     /// Time of the request, in milliseconds since the Unix epoch.
     timestamp: Option<i64>,
 }
+
+/// An operation to run.
+#[derive(Serialize, ToSchema)]
+pub(super) struct OperationRequest {
+    /// The operation: a text in protobuf's text format, or the same as an object. `docs/operations.md` has an example of
+    /// each verb.
+    #[schema(value_type = Object)]
+    operation: serde_json::Value,
+}
+
+/// A result that a person found out.
+#[derive(Serialize, ToSchema)]
+pub(super) struct OperationResultRequest {
+    /// `op_id: "…" status: 200`, and `message: "…"` where it failed.
+    result: String,
+}

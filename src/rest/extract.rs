@@ -125,6 +125,33 @@ impl Paging {
     }
 }
 
+/// Page of records that the client requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct RecordPaging {
+    /// Page number, from 1.
+    #[param(required = false, minimum = 1, maximum = 9223372036854775807i64, default = 1)]
+    page: u64,
+    /// Maximum number of records per page.
+    #[param(required = false, minimum = 1, maximum = 1000, default = 100)]
+    items: u64,
+}
+
+impl RecordPaging {
+    /// Parses `page` and `items` of a query.
+    pub(super) fn read(query: Option<&str>) -> Result<Self, RestError> {
+        let page = number(query, "page", 1, 1..=MAX_PAGE)?;
+        let items = number(query, "items", DEFAULT_LIMIT, 1..=MAX_LIMIT)?;
+        Ok(Self { page, items })
+    }
+
+    /// Number of records before the page, and in it.
+    pub(super) fn range(self) -> (u64, u32) {
+        let items = u32::try_from(self.items).unwrap_or(u32::MAX);
+        ((self.page - 1).saturating_mul(self.items), items)
+    }
+}
+
 /// What is asked about the cache of an account.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]

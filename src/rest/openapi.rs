@@ -6,7 +6,9 @@ use utoipa::openapi::path::PathItem;
 use utoipa::openapi::{self, ContentBuilder, Ref, RefOr, Required, Response, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
-use super::{account_cache, accounts, agents, clouddrivers, dynamic_accounts, followed_changes, health};
+use super::{
+    account_cache, accounts, agents, clouddrivers, dynamic_accounts, followed_changes, health, operations,
+};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -20,6 +22,7 @@ use super::{account_cache, accounts, agents, clouddrivers, dynamic_accounts, fol
     tags(
         (name = "accounts", description = "Accounts: each is a Kubernetes cluster, or some namespaces of one"),
         (name = "agents", description = "Connected agents"),
+        (name = "operations", description = "Changes of an account's cluster through its agent, and what was done"),
         (name = "replicas", description = "Replicas of the operator"),
         (name = "health", description = "Health, metrics and this document")
     ),
@@ -31,6 +34,7 @@ use super::{account_cache, accounts, agents, clouddrivers, dynamic_accounts, fol
         accounts::get_or_empty, accounts::namespaces,
         account_cache::get, followed_changes::get,
         agents::list, agents::get, agents::disconnect, agents::elect,
+        operations::run, operations::list, operations::get, operations::look_at_open, operations::settle,
         clouddrivers::list, clouddrivers::get, clouddrivers::pools,
         health::health, health::liveness, health::readiness, health::tasks, health::metrics, health::description,
     )

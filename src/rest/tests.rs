@@ -11,10 +11,14 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use super::*;
+use crate::access::audit::AuditLog;
 use crate::connected_agents::{
     AccountGrant, AccountResponse, AfterFailure, AgentView, AnsweringAgent, PreparedRequest, RecallFailure,
     RequestError, SendFailure, UpgradedBytes,
 };
+use crate::leases::Replicas;
+use crate::operations::OperationPorts;
+use crate::operations::tests::fakes::{self, ScriptedAccess, ScriptedCluster};
 use crate::peers::PeerIdentity;
 use kubesvc_core::CachingEpoch;
 use kubesvc_core::cache::native::kind_name;
@@ -33,6 +37,7 @@ mod cache;
 mod credentials;
 mod fake_api;
 mod malformed;
+mod operations;
 mod relayed;
 mod routes;
 mod serving;
@@ -208,6 +213,13 @@ impl kubesvc_store::TermStore for NoStore {
 impl kubesvc_store::OperationStore for NoStore {
     async fn write_operations(&self, _: &kubesvc_store::OperationChanges) -> Result<(), StoreError> {
         Ok(())
+    }
+
+    async fn claim_operation(
+        &self,
+        _: &kubesvc_store::OpenOperation,
+    ) -> Result<Option<kubesvc_store::OperationRecord>, StoreError> {
+        Ok(None)
     }
 
     async fn operation(&self, _: &str) -> Result<Option<kubesvc_store::OperationRecord>, StoreError> {
@@ -411,12 +423,28 @@ fn router_with(settings: RestSettings, missing: &[(&str, &str)]) -> Router {
 
 fn state_of(settings: RestSettings, missing: &[(&str, &str)], client: kube::Client) -> RestState {
     let missing = missing.iter().map(|(what, why)| ((*what).to_owned(), (*why).to_owned())).collect();
+    let accounts = Arc::new(AccountIndex::default());
+    let access = Arc::new(ScriptedAccess::default());
+    let operations = Operations::new(
+        fakes::settings(),
+        OperationPorts {
+            accounts: Arc::clone(&accounts),
+            requests: ScriptedCluster::new(|_, _| Ok((200, json!({})))),
+            access: Arc::<ScriptedAccess>::clone(&access),
+            store: Arc::new(NoStore),
+            replicas: Replicas::alone(&"replica".into()),
+            audit: AuditLog::to(io::sink()),
+        },
+    );
     RestState::new(
         settings,
         RestPorts {
             kube: KubeAccess::new(client, "test"),
-            accounts: Arc::new(AccountIndex::default()),
+            accounts,
             connected_agents: Arc::new(NoAgents),
+            access,
+            operations,
+            look_at_accounts: Arc::new(|| {}),
             requests_here: Arc::new(NoAgents),
             peers: Arc::new(Peers::alone(identity())),
             store: Arc::new(NoStore),

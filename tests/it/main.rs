@@ -33,6 +33,7 @@ mod leaders;
 mod manifests;
 mod monitoring;
 mod openapi_check;
+mod operations;
 mod plugin;
 mod random_faults;
 mod reconnects;

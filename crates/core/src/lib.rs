@@ -9,6 +9,7 @@
 //! | [`operations`] | what callers ask of a cluster, as programs that say the next request |
 //! | [`account_row`], [`spinnaker`] | the row and the definition that Spinnaker reads |
 //! | [`cache`] | what of a cluster is cached for an account, and how it is named in SQL |
+//! | [`cron`] | times that repeat, as cron expressions say them |
 //! | [`explain`] | why an account is in its state, and what a person can do |
 //! | [`row_adoption`] | the account that a foreign row describes |
 //! | [`owned_secret`] | the Secret that kubesvc creates for an account's kubeconfig |
@@ -30,6 +31,7 @@ pub mod agent_resource;
 pub mod cache;
 pub mod conditions;
 pub mod crds;
+pub mod cron;
 pub mod explain;
 pub mod failure;
 pub mod ids;

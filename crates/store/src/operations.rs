@@ -58,6 +58,10 @@ pub trait OperationStore: Send + Sync {
     /// Writes changes, all or none; at most [`MAX_OPERATIONS`] of each kind.
     async fn write_operations(&self, changes: &OperationChanges) -> Result<(), StoreError>;
 
+    /// Writes the row of an open operation, unless an operation with its id is there already. Returns the record of that
+    /// one.
+    async fn claim_operation(&self, open: &OpenOperation) -> Result<Option<OperationRecord>, StoreError>;
+
     /// One operation, open or ended.
     async fn operation(&self, id: &str) -> Result<Option<OperationRecord>, StoreError>;
 
@@ -108,6 +112,11 @@ impl<D: Dialect> OperationStore for SqlStore<D> {
         }
         rows::check(changes)?;
         self.transact(&Write(changes)).await
+    }
+
+    async fn claim_operation(&self, open: &OpenOperation) -> Result<Option<OperationRecord>, StoreError> {
+        rows::check_records(std::slice::from_ref(&open.record))?;
+        self.transact(&Claim(open)).await
     }
 
     async fn operation(&self, id: &str) -> Result<Option<OperationRecord>, StoreError> {
@@ -226,6 +235,31 @@ impl<D: Dialect> Transaction<D> for Write<'_> {
         let ends = rows::sorted(&self.0.ends);
         delete_open(session, &ends).await?;
         insert_history(session, &ends).await
+    }
+}
+
+/// Takes an id for an operation.
+struct Claim<'o>(&'o OpenOperation);
+
+impl<D: Dialect> Transaction<D> for Claim<'_> {
+    type Answer = Option<OperationRecord>;
+
+    async fn run(&self, session: &mut Session<'_, D>) -> Result<Option<OperationRecord>, StoreError> {
+        let (own, id) = (&self.0.record, self.0.record.operation_id.as_str());
+        // First, so that it waits for another transaction with the same id and everything after sees what that wrote.
+        session.execute(rows::insert_open(self.0)).await?;
+        let ended = rows::select(HISTORY.name).text(" WHERE operation_id = ?").bind(id);
+        if let Some(ended) = session.all(ended, rows::read_record::<D>).await?.pop() {
+            let delete = Statement::new("DELETE FROM kubesvc_ops WHERE operation_id = ?");
+            session.execute(delete.bind(id)).await?;
+            return Ok(Some(ended));
+        }
+        let there = rows::select(OPEN.name).text(" WHERE operation_id = ?").bind(id);
+        let there = session.all(there, rows::read_record::<D>).await?.pop();
+        let is_own = |there: &OperationRecord| {
+            there.received == own.received && there.start_time_ms == own.start_time_ms
+        };
+        Ok(there.filter(|there| !is_own(there)))
     }
 }
 

@@ -83,11 +83,6 @@ async fn adding_from_a_credentials_source_says_what_to_do_instead() {
 #[tokio::test]
 async fn documented_calls_that_are_not_built_are_501_and_say_so() {
     for (method, path, word) in [
-        ("POST", "/armory/agent/operations", "operations"),
-        ("GET", "/armory/agent/operations", "operations"),
-        ("GET", "/armory/agent/operations/01G4V5TH5QSWSR2SZE2VH1SDME", "operations"),
-        ("POST", "/armory/agent/operationresults", "operations"),
-        ("POST", "/armory/agent/operations/database", "operations"),
         ("GET", "/credentials", "Clouddriver"),
         ("POST", "/credentials", "Clouddriver"),
         ("DELETE", "/credentials/x", "Clouddriver"),

@@ -2,6 +2,7 @@
 
 mod cache;
 mod keys;
+mod operations;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use super::values::Values;
 use crate::listen::connection_limits::AddressLimits;
 pub use cache::{AccountDefaults, BodyFormat, CacheSettings};
 pub(crate) use keys::SPEC;
+pub use operations::{OperationsAuth, OperationsSettings};
 
 /// Maximum time limit for the response to a ping.
 const MAX_PING_TIMEOUT: Duration = Duration::from_secs(86_400);
@@ -58,6 +60,8 @@ pub struct OperatorSettings {
     pub cluster: ClusterSettings,
     /// How replicas elect a leader.
     pub leader_election: LeaderElectionSettings,
+    /// Operations on accounts.
+    pub operations: OperationsSettings,
     /// Logging.
     pub logging: LoggingSettings,
 }
@@ -254,6 +258,7 @@ impl fmt::Debug for OperatorSettings {
             .field("accounts", &self.accounts)
             .field("cluster", &self.cluster)
             .field("leader_election", &self.leader_election)
+            .field("operations", &self.operations)
             .field("logging", &self.logging)
             .finish()
     }
@@ -327,6 +332,7 @@ pub(crate) fn build(v: &Values) -> Result<OperatorSettings, ConfigError> {
         },
         cluster: cluster(v)?,
         leader_election: leader_election(v)?,
+        operations: operations::build(v)?,
         logging: super::logging::build(v)?,
     })
 }

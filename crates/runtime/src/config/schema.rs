@@ -131,6 +131,7 @@ fn of_type(kind: SettingType) -> Value {
             json!({ "type": ["string", "null"], "pattern": r"^(\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z._-]+):[1-9][0-9]{0,4}$" })
         }
         SettingType::Namespace => json!({ "type": ["string", "null"], "pattern": format!("^{NAMESPACE}$") }),
+        SettingType::Cron => json!({ "type": ["string", "null"], "pattern": r"^ *\S+( +\S+){5} *$" }),
         SettingType::DatabaseUrl => json!({
             "type": ["string", "null"],
             "pattern": "^(sqlite|mysql|mariadb|postgres|postgresql)://",

@@ -6,6 +6,7 @@ use super::table::fold;
 use super::yaml::{MappingEntry, YamlNode, YamlValue, shown};
 use crate::listen::connection_limits::Network;
 use kubesvc_core::agent_policy::{MAX_SERVERS, ServerEntry};
+use kubesvc_core::cron::CronSchedule;
 use kubesvc_core::spec::{CustomResourceTreatment, SpinnakerKind};
 use kubesvc_core::wire::ops::CustomResourceDefinition;
 
@@ -43,6 +44,8 @@ pub(crate) enum SettingType {
     Namespace,
     /// Where the database is; always secret.
     DatabaseUrl,
+    /// Times that repeat, as a cron expression of six fields.
+    Cron,
     /// One of these words, in any case.
     Choice(&'static [&'static str]),
     /// As [`SettingType::Choice`]; empty text counts as not set.
@@ -152,6 +155,10 @@ impl SettingType {
             Self::Address => address(trimmed).then(|| SettingValue::Text(trimmed.to_owned())),
             Self::HostPort => host_and_port(trimmed).then(|| SettingValue::Text(trimmed.to_owned())),
             Self::Namespace => dns_label(trimmed).then(|| SettingValue::Text(trimmed.to_owned())),
+            Self::Cron => {
+                let schedule = trimmed.parse::<CronSchedule>().ok()?;
+                Some(SettingValue::Text(schedule.to_string()))
+            }
             Self::DatabaseUrl => {
                 let known = ["sqlite://", "mysql://", "mariadb://", "postgres://", "postgresql://"];
                 let good = one_line(trimmed, 4096) && known.iter().any(|scheme| trimmed.starts_with(scheme));
@@ -232,6 +239,9 @@ impl fmt::Display for SettingType {
             Self::DatabaseUrl => {
                 f.write_str("an address that begins with sqlite://, mysql:// or postgres://")
             }
+            Self::Cron => f.write_str(
+                "six fields: second, minute, hour, day of the month, month, day of the week, such as 0 0 0 * * 0",
+            ),
             Self::Choice(words) => write!(f, "one of {}", words.join(", ")),
             Self::OptionalChoice(words) => write!(f, "one of {}, or empty", words.join(", ")),
             Self::List(of) | Self::OptionalList(of) => of.fmt(f),

@@ -96,7 +96,7 @@ impl Values {
         })
     }
 
-    fn mismatch(&self, key: &str) -> ConfigProblem {
+    pub(crate) fn mismatch(&self, key: &str) -> ConfigProblem {
         match self.slot(key) {
             Err(problem) => problem,
             Ok(slot) => ConfigProblem::Value {

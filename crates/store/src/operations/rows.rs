@@ -255,6 +255,22 @@ pub(super) fn sorted_open(open: &[OpenOperation]) -> Vec<&OpenOperation> {
 
 /// Inserts open operations, or overwrites them.
 pub(super) fn put_open<D: Dialect>(open: &[&OpenOperation]) -> Statement<D> {
+    let columns = OPEN.column_names();
+    let assigned: Vec<_> = columns
+        .iter()
+        .filter(|column| **column != "operation_id")
+        .map(|column| format!("{column}={}", D::inserted(column)))
+        .collect();
+    insert_into_open(open, &assigned.join(","))
+}
+
+/// Inserts an open operation. One that is there keeps its row.
+pub(super) fn insert_open<D: Dialect>(open: &OpenOperation) -> Statement<D> {
+    insert_into_open(&[open], &format!("operation_id={}.operation_id", OPEN.name))
+}
+
+/// Inserts open operations, with these assignments to those that are there.
+fn insert_into_open<D: Dialect>(open: &[&OpenOperation], assigned: &str) -> Statement<D> {
     let principals: Vec<_> = open.iter().map(|open| principal(&open.record)).collect();
     let rows: Vec<Vec<Value<'_>>> = open
         .iter()
@@ -271,18 +287,8 @@ pub(super) fn put_open<D: Dialect>(open: &[&OpenOperation]) -> Statement<D> {
             values
         })
         .collect();
-    let columns = OPEN.column_names();
-    let assigned: Vec<_> = columns
-        .iter()
-        .filter(|column| **column != "operation_id")
-        .map(|column| format!("{column}={}", D::inserted(column)))
-        .collect();
-    let into = Statement::new(&format!("INSERT INTO {} ({}) ", OPEN.name, columns.join(",")));
-    D::rows(into, &OPEN, &rows, None).text(&format!(
-        " {}{}",
-        D::on_same_key("operation_id"),
-        assigned.join(",")
-    ))
+    let into = Statement::new(&format!("INSERT INTO {} ({}) ", OPEN.name, OPEN.column_names().join(",")));
+    D::rows(into, &OPEN, &rows, None).text(&format!(" {}{assigned}", D::on_same_key("operation_id")))
 }
 
 /// Inserts ends. An operation that has ended before keeps its row.

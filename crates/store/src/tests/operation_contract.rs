@@ -9,7 +9,7 @@ use crate::{
 macro_rules! contract_tests {
     ($fresh:expr) => {
         $crate::tests::operation_contract::contract_tests! { @each $fresh,
-            operation_is_open_until_it_ends_and_then_history, first_end_of_an_operation_counts,
+            operation_is_open_until_it_ends_and_then_history, id_is_claimed_by_one_operation, first_end_of_an_operation_counts,
             full_and_bare_records_come_back_as_they_were, pages_are_newest_first_over_both_tables_and_by_account,
             thousand_operations_end_in_one_transaction, overdue_operations_are_those_past_deadline_or_of_dead_replicas,
             only_open_operations_are_ended_by_the_leader, person_settles_what_is_open_or_unknown,
@@ -96,6 +96,28 @@ pub(super) async fn operation_is_open_until_it_ends_and_then_history(store: &dyn
     assert_eq!(all_open(store).await, []);
     assert_eq!(store.operation(&id(1)).await.expect("read"), Some(end));
     assert_eq!(store.operation(&id(2)).await.expect("read"), None);
+}
+
+pub(super) async fn id_is_claimed_by_one_operation(store: &dyn Store) {
+    let at = |replica: &str| {
+        let mut open = open(1, "a");
+        open.record.received = Some(StageRecord { id: replica.to_owned(), time_ms: 1 });
+        open
+    };
+    let (here, there) = (at("replica-1"), at("replica-2"));
+    let (one, other) = tokio::join!(store.claim_operation(&here), store.claim_operation(&there));
+    let (one, other) = (one.expect("claimed"), other.expect("claimed"));
+    assert_ne!(one.is_none(), other.is_none(), "one of them has it: {one:?} {other:?}");
+    let winner = if one.is_none() { here } else { there };
+    let lost_to = one.or(other).expect("the other one's record");
+    assert_eq!(lost_to, winner.record);
+    assert_eq!(store.claim_operation(&winner).await.expect("claimed"), None, "its own");
+    assert_eq!(all_open(store).await, [winner]);
+    let end = ended(1, "a", OperationOutcome::Completed);
+    write(store, Vec::new(), vec![end.clone()]).await;
+    let late = OpenOperation { record: record(1, "b"), ..open(1, "b") };
+    assert_eq!(store.claim_operation(&late).await.expect("claimed"), Some(end));
+    assert_eq!(all_open(store).await, []);
 }
 
 pub(super) async fn first_end_of_an_operation_counts(store: &dyn Store) {

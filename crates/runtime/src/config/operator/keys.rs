@@ -3,7 +3,7 @@
 use crate::config::logging;
 use crate::config::setting_type::ListItem;
 use crate::config::setting_type::SettingType::{self, List};
-use crate::config::table::Capability::{Migration, Operations};
+use crate::config::table::Capability::Migration;
 use crate::config::table::{PORT, SettingRow, Spec, count, inert, later, millis, read, refused, seconds};
 
 /// Minimum limit on message sizes, in bytes: a smaller one could exclude an agent that holds many accounts for good,
@@ -267,9 +267,14 @@ const ROWS: &[SettingRow] = &[
         "kubesvc.cache.operationWaitMs",
         millis(1, DAY_MS),
         "30000",
-        "longest wait for an operation in a cluster",
+        "time for an operation in a cluster, unless its caller says another",
     ),
-    later(Operations, "kubesvc.cache.onDemandQuickWaitMs", millis(0, DAY_MS), "longest wait for one object"),
+    read(
+        "kubesvc.cache.onDemandQuickWaitMs",
+        millis(1, DAY_MS),
+        "10000",
+        "time for an operation that only reads, unless its caller says another",
+    ),
     read(
         "kubesvc.cache.accountCleanupFrequencySeconds",
         seconds(1, 365 * DAY),
@@ -540,20 +545,43 @@ const ROWS: &[SettingRow] = &[
     ),
     read("kubesvc.heartbeat.periodUnit", UNITS, "SECONDS", "unit of the two above"),
     // Operations
-    later(
-        Operations,
+    read(
+        "kubesvc.operations.auth",
+        SettingType::Choice(&["required", "none"]),
+        "required",
+        "whether callers of operations must be known to the operator's API server and have rights there; none: everybody \
+         who reaches REST may change every account's cluster",
+    ),
+    read(
+        "kubesvc.operations.retry.maxRetries",
+        count(0, 1000),
+        "3",
+        "further runs of an operation whose outcome is unknown, if it may be done twice",
+    ),
+    read(
+        "kubesvc.operations.history.maxRows",
+        count(1, i64::MAX),
+        "1000000",
+        "most rows of the history of operations; beyond it the oldest go",
+    ),
+    read(
         "kubesvc.jobs.operation-history.purge.weeks",
         count(0, 5200),
+        "1",
         "weeks for which the history of operations is kept",
     ),
-    later(Operations, "kubesvc.jobs.operation-history.purge.cron", TEXT, "when the history is purged"),
-    later(
-        Operations,
+    read(
+        "kubesvc.jobs.operation-history.purge.cron",
+        SettingType::Cron,
+        "0 0 0 * * 0",
+        "when the history is purged, in UTC: second, minute, hour, day of the month, month, day of the week",
+    ),
+    read(
         "kubesvc.ops.processTime.metric.result.maxLength",
         count(0, 65_535),
-        "longest result in the metric's attribute",
+        "255",
+        "longest label `result` of the metric `kubesvc_operations_seconds`",
     ),
-    later(Operations, "kubesvc.operations.retry.maxRetries", count(0, 1000), "further tries of an operation"),
     inert(
         "kubesvc.operations.database.scan.*",
         "operations reach their replica directly, not by scanning a table",

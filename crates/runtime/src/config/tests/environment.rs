@@ -79,7 +79,7 @@ fn a_flag_lies_over_everything() {
 
     let wrong = loaded.set("server.port", "x", "--port").expect_err("no port").to_string();
     assert!(wrong.starts_with("flag --port: `server.port` is \"x\", but must be"), "{wrong}");
-    for key in ["kubesvc.cache.onDemandQuickWaitMs", "nothing", "logging.fields.a", "", "a..b"] {
+    for key in ["kubesvc.dynamicAccounts.scanBatchSize", "nothing", "logging.fields.a", "", "a..b"] {
         assert!(loaded.set(key, "x", "--f").is_err(), "{key} is not a scalar setting that is read");
     }
     assert_eq!(loaded.settings.server.port, 3, "a refused flag changes nothing");

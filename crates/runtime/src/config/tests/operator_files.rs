@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Files, error, operator};
 use crate::config::operator::{
-    Approval, ClusterMode, ClusterSettings, LogFormat, LogLevel, OperatorSettings,
+    Approval, ClusterMode, ClusterSettings, LogFormat, LogLevel, OperationsAuth, OperatorSettings,
 };
 use crate::config::{UnknownKeys, load_operator};
 use crate::listen::connection_limits::AddressLimits;
@@ -27,6 +27,10 @@ fn defaults_are_the_documented_ones() {
     assert_eq!(s.database_url, "sqlite://kubesvc.db");
     assert!(s.watch_namespaces.is_empty() && s.secrets.folders.is_empty());
     assert_eq!(s.operation_wait, Duration::from_secs(30));
+    let o = &s.operations;
+    assert_eq!((o.auth, o.max_retries, o.read_wait), (OperationsAuth::Required, 3, Duration::from_secs(10)));
+    assert_eq!((o.max_rows, o.kept_for.as_secs(), o.max_result_label), (1_000_000, 7 * 86_400, 255));
+    assert_eq!(o.purge.to_string(), "0 0 0 * * 0");
     let d = &s.dynamic_accounts;
     assert_eq!((d.enabled, d.max_retries, d.retry_frequency), (true, 3, Duration::from_secs(5)));
     assert_eq!((d.retry_multiplier, d.retry_max_delay), (2.0, Duration::from_secs(300)));
@@ -122,7 +126,10 @@ kubesvc:
   database.url: postgres://u:p@h/d
   watchNamespaces: [a, b]
   secrets: { folders: [/creds, /run/more], noop: false }
-  cache.operationWaitMs: 1500
+  cache: { operationWaitMs: 1500, onDemandQuickWaitMs: 700 }
+  operations: { auth: None, retry.maxRetries: 0, history.maxRows: 10 }
+  jobs.operation-history.purge: { weeks: 2, cron: "0 30 4 ? * MON-FRI" }
+  ops.processTime.metric.result.maxLength: 8
   dynamicAccounts:
     enabled: false
     maxRetries: 0
@@ -165,6 +172,10 @@ logging: { level: Warning, format: json, fields: { team: x, app.name: y } }
     assert_eq!(s.watch_namespaces, ["a", "b"]);
     assert_eq!(s.secrets.folders, [PathBuf::from("/creds"), PathBuf::from("/run/more")]);
     assert_eq!(s.operation_wait, Duration::from_millis(1500));
+    let o = &s.operations;
+    assert_eq!((o.auth, o.max_retries, o.read_wait), (OperationsAuth::None, 0, Duration::from_millis(700)));
+    assert_eq!((o.max_rows, o.kept_for.as_secs(), o.max_result_label), (10, 14 * 86_400, 8));
+    assert_eq!(o.purge.to_string(), "0 30 4 ? * MON-FRI");
     let d = &s.dynamic_accounts;
     assert_eq!((d.enabled, d.max_retries, d.retry_frequency), (false, 0, Duration::from_secs(7)));
     assert_eq!((d.retry_multiplier, d.retry_max_delay), (1.0, Duration::from_secs(60)));
@@ -279,7 +290,6 @@ fn unknown_keys_of_ours_are_errors_or_warnings() {
 fn what_is_not_read_is_accepted_with_a_warning() {
     let yaml = "
 kubesvc:
-  cache.onDemandQuickWaitMs: 5
   loadBalancer: mn
   operations.database.scan: {enabled: true, batch: {size: 3}}
   grpc.server.security: {enabled: false, privateKeyPassword: ''}
@@ -288,10 +298,9 @@ kubesvc:
     let loaded = operator(yaml).expect("valid");
     assert_eq!(loaded.settings, defaults());
     let want = [
-        "c.yml:3: `kubesvc.cache.onDemandQuickWaitMs` is not read yet",
-        "c.yml:7: `kubesvc.dynamicAccounts.scanBatchSize` is not read yet",
-        "c.yml:4: `kubesvc.loadBalancer` has no effect: there is one way in which accounts are spread over agents",
-        "c.yml:5: `kubesvc.operations.database.scan.*` has no effect: operations reach their replica directly, \
+        "c.yml:6: `kubesvc.dynamicAccounts.scanBatchSize` is not read yet",
+        "c.yml:3: `kubesvc.loadBalancer` has no effect: there is one way in which accounts are spread over agents",
+        "c.yml:4: `kubesvc.operations.database.scan.*` has no effect: operations reach their replica directly, \
          not by scanning a table (and 1 more places)",
     ];
     assert_eq!(loaded.warnings, want);
@@ -327,4 +336,12 @@ kubesvc:
     let s = operator(yaml).expect("valid").settings;
     assert_eq!((s.dynamic_accounts.max_retries, s.dynamic_accounts.enabled), (7, true));
     assert_eq!((s.kubernetes.qps, s.kubernetes.burst), (12, 12));
+}
+
+#[test]
+fn a_schedule_that_is_none_is_refused_with_an_example() {
+    for cron in ["@weekly", "0 0 * * 0", "0 0 0 30 2 *", "0 0 25 * * *"] {
+        let message = error(operator(&format!("kubesvc.jobs.operation-history.purge.cron: '{cron}'")));
+        assert!(message.contains("must be six fields") && message.contains("0 0 0 * * 0"), "{message}");
+    }
 }

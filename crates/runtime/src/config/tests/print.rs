@@ -5,7 +5,7 @@ use crate::config::{Program, UnknownKeys, redact_url, reference};
 
 #[test]
 fn each_setting_says_where_it_came_from() {
-    let yaml = "server.port: 1\nkubesvc:\n  database.url: mysql://u:hunter2@h:3306/d?ssl-key=hunter2&x=1\n  cluster: local\n  cache.onDemandQuickWaitMs: 5\n\
+    let yaml = "server.port: 1\nkubesvc:\n  database.url: mysql://u:hunter2@h:3306/d?ssl-key=hunter2&x=1\n  cluster: local\n  dynamicAccounts.scanBatchSize: 5\n\
                 logging.fields: {a.b: '\"c\" #d', e: f}\n";
     let files = Files::new(&[("c.yml", yaml)]);
     let mut loaded = files.operator(&["c.yml"], UnknownKeys::Error).expect("valid");
@@ -45,6 +45,7 @@ kubesvc:
     noop: true  # default
   cache:
     operationWaitMs: 30000  # default
+    onDemandQuickWaitMs: 10000  # default
     accountCleanupFrequencySeconds: 600  # default
     cleanDataWithUnusedAccounts: false  # default
     cacheDefaults: null  # default
@@ -100,13 +101,29 @@ kubesvc:
     initialDelay: 0  # default
     period: 60  # default
     periodUnit: "SECONDS"  # default
+  operations:
+    auth: "required"  # default
+    retry:
+      maxRetries: 3  # default
+    history:
+      maxRows: 1000000  # default
+  jobs:
+    operation-history:
+      purge:
+        weeks: 1  # default
+        cron: "0 0 0 * * 0"  # default
+  ops:
+    processTime:
+      metric:
+        result:
+          maxLength: 255  # default
 logging:
   level: "info"  # default
   format: "auto"  # default
   fields:
     "[a.b]": "\"c\" #d"  # c.yml:6
     "e": "f"  # c.yml:6
-# kubesvc.cache.onDemandQuickWaitMs is not read yet  # c.yml:5
+# kubesvc.dynamicAccounts.scanBatchSize is not read yet  # c.yml:5
 "#;
     assert_eq!(files.short(&loaded.print()), want);
     assert!(!format!("{loaded:?} {:?}", loaded.settings).contains("hunter2"));

@@ -195,6 +195,10 @@ impl OperationStore for Fake {
         self.answers()
     }
 
+    async fn claim_operation(&self, _: &OpenOperation) -> Result<Option<OperationRecord>, StoreError> {
+        self.answers().map(|()| None)
+    }
+
     async fn operation(&self, _: &str) -> Result<Option<OperationRecord>, StoreError> {
         self.answers().map(|()| None)
     }

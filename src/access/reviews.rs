@@ -1,0 +1,203 @@
+//! Who calls and what they may, as the operator's API server says: TokenReview and SubjectAccessReview.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use sha2::{Digest as _, Sha256};
+
+use super::answers::{Answers, Digest};
+use super::front_proxy::FrontProxy;
+use super::{ACCESS_GROUP, Access, AccessError, AccountAccess, Caller, Principal, Via};
+use kubesvc_runtime::kube_access::{ErrorClass, KubeAccess, KubeError, WriteOptions};
+use kubesvc_runtime::telemetry::outages::warn_unless_away;
+
+/// Audience that a bearer token must be for.
+pub const AUDIENCE: &str = "kubesvc";
+/// Version of the API in reviews.
+const VERSION: &str = "v1alpha1";
+/// Maximum number of concurrent questions to the API server.
+const MAX_CONCURRENT_REVIEWS: usize = 64;
+/// Time limit for an answer.
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Whether callers must be known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessMode {
+    /// They must, and what they may is checked.
+    Required,
+    /// Nobody is asked who calls, and everybody may do everything.
+    Nobody,
+}
+
+/// Asks the operator's API server. A yes is kept for 10 seconds, a no for one.
+pub struct KubeAccessReviews {
+    kube: KubeAccess,
+    mode: AccessMode,
+    front_proxy: FrontProxy,
+    tokens: Answers<Arc<Principal>>,
+    rights: Answers<()>,
+}
+
+impl KubeAccessReviews {
+    /// Creates the port over this access to the API server.
+    pub fn new(kube: &KubeAccess, mode: AccessMode) -> Arc<dyn Access> {
+        let kube = kube.clone().within(REVIEW_TIMEOUT).at_most(MAX_CONCURRENT_REVIEWS);
+        Arc::new(Self {
+            front_proxy: FrontProxy::new(kube.clone()),
+            kube,
+            mode,
+            tokens: Answers::new(),
+            rights: Answers::new(),
+        })
+    }
+
+    async fn review_token(&self, token: &str) -> Result<Arc<Principal>, AccessError> {
+        let spec =
+            TokenReviewSpec { token: Some(token.to_owned()), audiences: Some(vec![AUDIENCE.to_owned()]) };
+        let review = TokenReview { spec, ..TokenReview::default() };
+        let reviewed = self.kube.all::<TokenReview>().create(&review, WriteOptions::default()).await;
+        // What the API server says of a review may repeat the token.
+        let reviewed = reviewed.map_err(|error| unavailable(&error.without_message(), "TokenReviews"))?;
+        let status = reviewed.status.unwrap_or_default();
+        // An API server that knows no audiences would say yes to a token for itself.
+        let is_for_us = status.audiences.iter().flatten().any(|audience| audience == AUDIENCE);
+        let user = status.user.filter(|_| status.authenticated == Some(true) && is_for_us);
+        user.and_then(principal).map(Arc::new).ok_or_else(|| {
+            AccessError::Unauthenticated(format!(
+                "the bearer token is not valid here: it must be a live one with the audience {AUDIENCE}, as \
+                 `kubectl create token NAME --audience={AUDIENCE}` makes it"
+            ))
+        })
+    }
+
+    async fn review_access(
+        &self,
+        spec: SubjectAccessReviewSpec,
+        principal: &Principal,
+        access: &AccountAccess,
+    ) -> Result<(), AccessError> {
+        let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
+        let reviews = self.kube.all::<SubjectAccessReview>();
+        let reviewed = reviews.create(&review, WriteOptions::default()).await;
+        let status =
+            reviewed.map_err(|error| unavailable(&error, "SubjectAccessReviews"))?.status.unwrap_or_default();
+        if status.allowed && status.denied != Some(true) {
+            return Ok(());
+        }
+        let AccountAccess { verb, resource, namespace, object } = access;
+        let (user, subresource) = (&principal.name, resource.subresource());
+        Err(AccessError::Denied(format!(
+            "user {user:?} cannot {verb} accounts/{subresource} in API group {ACCESS_GROUP:?} of account object \
+             {object:?} in namespace {namespace:?}; give it a Role with this verb on this resource"
+        )))
+    }
+}
+
+#[async_trait]
+impl Access for KubeAccessReviews {
+    async fn authenticate(&self, caller: Caller<'_>) -> Result<Principal, AccessError> {
+        if self.mode == AccessMode::Nobody {
+            return Ok(nobody());
+        }
+        let token = bearer_token(caller.headers);
+        let front_proxy = self.front_proxy.principal(caller).await;
+        match (front_proxy, token) {
+            (Ok(Some(principal)), _) => Ok(principal),
+            // Its certificate may be for somebody else.
+            (_, Some(token)) => {
+                let digest = Sha256::digest(token.as_bytes()).into();
+                let principal = self.tokens.get(digest, self.review_token(token)).await?;
+                Ok(Arc::unwrap_or_clone(principal))
+            }
+            (Err(error), None) => Err(error),
+            (Ok(None), None) => Err(AccessError::Unauthenticated(format!(
+                "the request has no bearer token; send one with the audience {AUDIENCE}, or call through the API server \
+                 of the operator's cluster"
+            ))),
+        }
+    }
+
+    async fn authorize(&self, principal: &Principal, access: &AccountAccess) -> Result<(), AccessError> {
+        if self.mode == AccessMode::Nobody {
+            return Ok(());
+        }
+        let spec = spec(principal, access);
+        let question = digest(&spec)?;
+        self.rights.get(question, self.review_access(spec, principal, access)).await
+    }
+}
+
+fn nobody() -> Principal {
+    Principal {
+        name: "system:anonymous".to_owned(),
+        groups: vec!["system:unauthenticated".to_owned()],
+        uid: String::new(),
+        extra: BTreeMap::new(),
+        via: Via::Nobody,
+    }
+}
+
+/// The token of the header `Authorization`.
+fn bearer_token(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(AUTHORIZATION)?.to_str().ok()?.trim();
+    let (scheme, token) = value.split_once(' ')?;
+    Some(token.trim()).filter(|token| scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())
+}
+
+fn principal(user: UserInfo) -> Option<Principal> {
+    Some(Principal {
+        name: user.username.filter(|name| !name.is_empty())?,
+        groups: user.groups.unwrap_or_default(),
+        uid: user.uid.unwrap_or_default(),
+        extra: user.extra.unwrap_or_default(),
+        via: Via::Token,
+    })
+}
+
+fn spec(principal: &Principal, access: &AccountAccess) -> SubjectAccessReviewSpec {
+    let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    SubjectAccessReviewSpec {
+        user: some(&principal.name),
+        groups: Some(principal.groups.clone()),
+        uid: some(&principal.uid),
+        extra: Some(principal.extra.clone()),
+        resource_attributes: Some(ResourceAttributes {
+            group: some(ACCESS_GROUP),
+            version: some(VERSION),
+            resource: some("accounts"),
+            subresource: some(access.resource.subresource()),
+            verb: some(access.verb),
+            namespace: some(&access.namespace),
+            name: some(&access.object),
+            ..ResourceAttributes::default()
+        }),
+        ..SubjectAccessReviewSpec::default()
+    }
+}
+
+/// Digest of a question about rights: of all that the answer depends on.
+fn digest(spec: &SubjectAccessReviewSpec) -> Result<Digest, AccessError> {
+    let text = serde_json::to_vec(spec);
+    let text =
+        text.map_err(|_| AccessError::Unavailable("the question about rights has no text".to_owned()))?;
+    Ok(Sha256::digest(text).into())
+}
+
+/// The API server could not be asked. Its words stay in the log: callers read "forbidden" in them as an answer.
+fn unavailable(error: &KubeError, reviews: &str) -> AccessError {
+    warn_unless_away!("callers cannot be checked: {error}");
+    AccessError::Unavailable(if error.class() == ErrorClass::Refused {
+        format!(
+            "the operator may not create {reviews}; bind it to system:auth-delegator, as config/gateway does"
+        )
+    } else {
+        "the API server of the operator's cluster cannot be asked who calls and what they may; try again"
+            .to_owned()
+    })
+}

@@ -1,0 +1,192 @@
+//! What is decided of an operation before it runs: who may, for how long, under which id, and which one it is. Pure.
+
+use std::time::Duration;
+
+use prost::Message as _;
+use sha2::{Digest as _, Sha256};
+use ulid::Ulid;
+
+use kubesvc_core::operations::{MAX_DEADLINE, ObjectKey, Operation};
+use kubesvc_core::wire::operations as wire;
+use kubesvc_core::wire::operations::operation::Verb;
+use kubesvc_core::{GrantPhase, KubesvcAccount, State};
+
+/// Time that a delete waits for the end of objects, unless the caller gives a grace.
+const DELETE_WAIT: Duration = Duration::from_secs(30);
+/// Namespace of objects whose manifest names none.
+const DEFAULT_NAMESPACE: &str = "default";
+
+/// The verbs of RBAC that a caller needs on `accounts/proxy`.
+pub(super) fn required_verbs(operation: &Operation) -> &'static [&'static str] {
+    match operation.verb() {
+        Verb::Deploy(_) => &["create", "patch"],
+        Verb::Delete(_) => &["delete"],
+        _ if operation.kind().reads => &["get"],
+        _ => &["patch"],
+    }
+}
+
+/// Whether an account takes requests, as far as its object says; otherwise the state that it is in.
+pub(super) fn usable(account: &KubesvcAccount) -> Result<(), State> {
+    let status = account.status_or_default();
+    let state = status.state();
+    let is_open = status.phase() == GrantPhase::Open
+        && matches!(state, State::Active | State::Activating | State::Failed)
+        && status.granted_zone().is_some();
+    if is_open && !account.is_being_deleted() { Ok(()) } else { Err(state) }
+}
+
+/// Time for all requests of an operation. A delete has the time in which it waits on top of the usual one.
+pub(super) fn time_limit(operation: &Operation, write: Duration, read: Duration) -> Duration {
+    let usual = match operation.verb() {
+        _ if operation.kind().reads => read,
+        Verb::Delete(delete) => {
+            let grace = delete.grace_s.and_then(|seconds| u64::try_from(seconds).ok());
+            write.saturating_add(grace.map_or(DELETE_WAIT, Duration::from_secs))
+        }
+        _ => write,
+    };
+    operation.deadline().unwrap_or(usual).min(MAX_DEADLINE)
+}
+
+/// Whether the answer to a write decides how the operation ended. If not, what a replica that died left open stays
+/// unknown, whatever the answer was.
+pub(super) fn is_decisive(operation: &Operation, runs_once: bool, method: &str, media: Option<&str>) -> bool {
+    match operation.verb() {
+        // Of an object that is made anew the delete comes first.
+        Verb::Deploy(_) if runs_once => method == "POST",
+        // A server-side apply moves the managers of fields before.
+        Verb::Deploy(_) if media == Some("application/json-patch+json") => false,
+        Verb::Delete(delete) => delete.label_selector.is_empty(),
+        _ => true,
+    }
+}
+
+/// What must be the same in two calls with the same id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OperationIdentity {
+    pub(super) account: String,
+    pub(super) verb: &'static str,
+    target: Vec<u8>,
+    pub(super) dry_run: bool,
+}
+
+impl OperationIdentity {
+    pub(super) fn of(operation: &Operation, dry_run: bool) -> Self {
+        Self {
+            account: operation.account().name.clone(),
+            verb: operation.kind().name,
+            target: target(operation),
+            dry_run,
+        }
+    }
+}
+
+/// The target of an operation. Of what is deployed the object, not what is in it.
+fn target(operation: &Operation) -> Vec<u8> {
+    let message = match operation.object() {
+        Some(ObjectKey { group, kind, namespace, name }) => {
+            wire::Target { group, kind, namespace, name, version: String::new() }.encode_to_vec()
+        }
+        None => Vec::new(),
+    };
+    match operation.verb() {
+        Verb::Delete(delete) => [message, delete.label_selector.clone().into_bytes()].concat(),
+        Verb::RevisionHistory(verb) => verb.encode_to_vec(),
+        Verb::Get(verb) => verb.encode_to_vec(),
+        Verb::List(verb) => verb.encode_to_vec(),
+        Verb::Logs(verb) => verb.encode_to_vec(),
+        _ => message,
+    }
+}
+
+/// The object for which operations take turns.
+pub(super) fn turn(operation: &Operation) -> Option<ObjectKey> {
+    let mut object = operation.object()?;
+    if object.namespace.is_empty() {
+        DEFAULT_NAMESPACE.clone_into(&mut object.namespace);
+    }
+    Some(object)
+}
+
+/// The id of an operation whose caller gave an id of another form.
+pub(super) fn derived_id(client_request_id: &str) -> String {
+    let digest =
+        Sha256::new().chain_update(b"kubesvc operation\0").chain_update(client_request_id).finalize();
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest[..16]);
+    Ulid::from_bytes(bytes).to_string()
+}
+
+/// Whether the caller's list of accounts has this one. Without a list it has all.
+pub(super) fn is_among(accounts: Option<&[String]>, account: &str) -> bool {
+    accounts.is_none_or(|accounts| accounts.iter().any(|one| one == account))
+}
+
+#[cfg(test)]
+mod tests {
+    use kubesvc_core::operations::operation_from_text;
+
+    use super::*;
+
+    fn operation(verb: &str) -> Operation {
+        operation_from_text(&format!("account {{ name: \"a\" }} {verb}")).expect(verb)
+    }
+
+    const TARGET: &str = "target { group: \"apps\" kind: \"Deployment\" namespace: \"n\" name: \"web\" }";
+    const MANIFEST: &str = "{\\\"apiVersion\\\": \\\"v1\\\", \\\"kind\\\": \\\"ConfigMap\\\", \\\"metadata\\\": {\\\"name\\\": \\\"c\\\"}}";
+
+    #[test]
+    fn each_verb_needs_its_rights() {
+        let verbs = |text: &str| required_verbs(&operation(text)).to_vec();
+        assert_eq!(verbs(&format!("deploy {{ manifest {{ data: \"{MANIFEST}\" }} }}")), ["create", "patch"]);
+        assert_eq!(verbs(&format!("delete {{ {TARGET} }}")), ["delete"]);
+        assert_eq!(verbs(&format!("scale {{ {TARGET} replicas: 1 }}")), ["patch"]);
+        assert_eq!(verbs(&format!("restart_rollout {{ {TARGET} }}")), ["patch"]);
+        assert_eq!(verbs("discovery {}"), ["get"]);
+        assert_eq!(verbs(&format!("revision_history {{ {TARGET} }}")), ["get"]);
+    }
+
+    #[test]
+    fn a_delete_may_wait_beside_the_time_for_its_requests() {
+        let seconds = |text: &str| {
+            let (write, read) = (Duration::from_secs(30), Duration::from_secs(10));
+            time_limit(&operation(text), write, read).as_secs()
+        };
+        assert_eq!(seconds(&format!("delete {{ {TARGET} }}")), 60);
+        assert_eq!(seconds(&format!("delete {{ {TARGET} grace_s: 5 }}")), 35);
+        assert_eq!(seconds(&format!("delete {{ {TARGET} grace_s: 100000 }}")), 600);
+        assert_eq!(seconds(&format!("scale {{ {TARGET} }}")), 30);
+        assert_eq!(seconds("discovery {}"), 10);
+        assert_eq!(seconds("deadline_ms: 1000 discovery {}"), 1);
+    }
+
+    #[test]
+    fn an_id_is_derived_once_and_for_all() {
+        let id = derived_id("deploy-17");
+        assert_eq!(id, derived_id("deploy-17"));
+        assert_ne!(id, derived_id("deploy-18"));
+        let text = format!("op_id: \"{id}\" account {{ name: \"a\" }} discovery {{}}");
+        assert_eq!(operation_from_text(&text).expect("an id that is one").id(), id);
+    }
+
+    #[test]
+    fn two_calls_are_the_same_by_account_verb_and_target() {
+        let of = |text: &str| OperationIdentity::of(&operation(text), false);
+        let deploy =
+            |data: &str, mode: &str| of(&format!("deploy {{ manifest {{ data: \"{data}\" }} {mode} }}"));
+        assert_eq!(deploy(MANIFEST, ""), deploy(MANIFEST, "mode: APPLY"));
+        assert_ne!(deploy(MANIFEST, ""), deploy(&MANIFEST.replace("\\\"c\\\"", "\\\"d\\\""), ""));
+        let web = of(&format!("scale {{ {TARGET} replicas: 1 }}"));
+        assert_eq!(web, of(&format!("scale {{ {TARGET} replicas: 2 }}")));
+        assert_ne!(web, of(&format!("restart_rollout {{ {TARGET} }}")));
+        assert_ne!(web, OperationIdentity::of(&operation(&format!("scale {{ {TARGET} }}")), true));
+    }
+
+    #[test]
+    fn a_list_of_accounts_only_narrows() {
+        assert!(is_among(None, "a"));
+        assert!(is_among(Some(&["b".to_owned(), "a".to_owned()]), "a"));
+        assert!(!is_among(Some(&[]), "a"));
+    }
+}

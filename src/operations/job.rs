@@ -1,0 +1,154 @@
+//! One operation that runs: what it is, and how far it is.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::failures::SentWrites;
+use super::in_flight::CountedOperation;
+use super::records;
+use crate::access::Principal;
+use crate::connected_agents::AnsweringAgent;
+use kubesvc_core::operations::Operation;
+use kubesvc_store::{OpenOperation, OperationRecord, OperationState};
+
+/// An operation that runs.
+pub(super) struct Job {
+    pub(super) id: String,
+    pub(super) operation: Operation,
+    pub(super) account_uid: String,
+    pub(super) principal: Principal,
+    /// Who a caller says that it acts for.
+    pub(super) claimed: Option<String>,
+    pub(super) dry_run: bool,
+    /// Whether it may be done twice.
+    pub(super) may_run_again: bool,
+    /// When it must have ended.
+    pub(super) deadline: Instant,
+    /// The same in epoch milliseconds.
+    pub(super) deadline_ms: i64,
+    pub(super) started: Instant,
+    pub(super) progress: Mutex<Progress>,
+    pub(super) _counted: CountedOperation,
+    /// What is held as long as it runs.
+    pub(super) _held: Box<dyn Any + Send + Sync>,
+}
+
+/// How far an operation is.
+#[derive(Clone, Debug)]
+pub(super) struct Progress {
+    pub(super) record: OperationRecord,
+    pub(super) writes: SentWrites,
+    /// Whether a write was sent before the one that is being sent.
+    sent_before: bool,
+    /// Whether a write was sent and is not answered.
+    pub(super) write_in_flight: bool,
+    /// Whether the first write takes the caller's id for itself.
+    pub(super) claims_id: bool,
+    /// The last write whose answer decides.
+    last_write: Option<String>,
+    agent_boot_id: Option<String>,
+    /// The last answer, and when it came.
+    pub(super) answered: Option<(AnsweringAgent, i64)>,
+}
+
+impl Progress {
+    pub(super) fn new(record: OperationRecord, claims_id: bool) -> Self {
+        Self {
+            record,
+            writes: SentWrites::default(),
+            sent_before: false,
+            write_in_flight: false,
+            claims_id,
+            last_write: None,
+            agent_boot_id: None,
+            answered: None,
+        }
+    }
+}
+
+impl Job {
+    /// Time that is left.
+    pub(super) fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// Its open row now.
+    pub(super) fn open_row(&self) -> OpenOperation {
+        let progress = self.progress.lock();
+        self.row_of(&progress)
+    }
+
+    fn row_of(&self, progress: &Progress) -> OpenOperation {
+        let open = records::open(progress.record.clone(), self.deadline_ms, self.may_run_again);
+        let state = if progress.writes.any { OperationState::Sent } else { OperationState::Received };
+        OpenOperation {
+            state,
+            last_write: progress.last_write.clone(),
+            agent_boot_id: progress.agent_boot_id.clone(),
+            ..open
+        }
+    }
+
+    /// Notes that a write is about to be sent. Returns the row that says so.
+    pub(super) fn begin_write(&self, request_id: &str, is_decisive: bool) -> OpenOperation {
+        let mut progress = self.progress.lock();
+        progress.record.request_id = Some(request_id.to_owned());
+        progress.last_write = is_decisive.then(|| request_id.to_owned());
+        progress.agent_boot_id = None;
+        progress.sent_before = progress.writes.any;
+        let mut row = self.row_of(&progress);
+        row.state = OperationState::Sent;
+        row
+    }
+
+    /// Notes that an agent is asked. Returns the row that says so, if a write is sent.
+    pub(super) fn asked(
+        &self,
+        agent: &AnsweringAgent,
+        replica_id: &str,
+        is_write: bool,
+        now_ms: i64,
+    ) -> Option<OpenOperation> {
+        let mut progress = self.progress.lock();
+        records::asked(&mut progress.record, agent, replica_id, now_ms);
+        if !is_write {
+            return None;
+        }
+        progress.agent_boot_id = Some(agent.boot_id.to_string());
+        progress.write_in_flight = true;
+        progress.writes.any = true;
+        Some(self.row_of(&progress))
+    }
+
+    /// Notes the answer to a request.
+    pub(super) fn answered(&self, agent: &AnsweringAgent, is_write: bool, now_ms: i64) {
+        let mut progress = self.progress.lock();
+        progress.answered = Some((agent.clone(), now_ms));
+        if is_write {
+            progress.write_in_flight = false;
+            progress.writes = SentWrites { any: true, answered: true };
+        }
+    }
+
+    /// Notes that a request has no answer. A write that certainly was not executed counts as not sent.
+    pub(super) fn failed(&self, is_write: bool, before_send: bool) -> SentWrites {
+        let mut progress = self.progress.lock();
+        progress.write_in_flight = false;
+        if is_write {
+            progress.writes.any = progress.sent_before || !before_send;
+        }
+        progress.writes
+    }
+
+    /// Begins a run.
+    pub(super) fn begin_run(&self) {
+        self.progress.lock().writes.answered = false;
+    }
+}
+
+/// A job, shared by the one who runs it and those who are told what it does.
+pub(super) type SharedJob = Arc<Job>;

@@ -1,0 +1,214 @@
+//! The operations that this replica runs, and those that it ran a moment ago with their answers, for calls that come
+//! again with the same id.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::checks::OperationIdentity;
+use kubesvc_core::operations::{OutcomeBody, OutcomeFailure};
+use kubesvc_store::OperationRecord;
+
+/// Time for which the answer of an operation is kept.
+const KEPT_FOR: Duration = Duration::from_secs(600);
+/// Maximum number of operations that ended and are kept.
+const MAX_ENDED: usize = 4096;
+/// Maximum size of the answers that are kept, in bytes.
+const MAX_ENDED_BYTES: usize = 64 << 20;
+
+/// How an operation ended, as its callers get it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EndedOperation {
+    /// HTTP status: the API server's, where there is one.
+    pub status: u16,
+    /// Time from its arrival to its end, in milliseconds.
+    pub duration_ms: i64,
+    /// What it returns; empty if it is not kept any more.
+    pub body: OutcomeBody,
+    /// Why it failed.
+    pub failure: Option<OutcomeFailure>,
+    /// Whether certainly nothing was executed.
+    pub before_send: bool,
+}
+
+/// The end of an operation, once there is one.
+pub(super) type EndReceiver = watch::Receiver<Option<Arc<EndedOperation>>>;
+
+/// An operation that is known.
+#[derive(Clone, Debug)]
+pub(super) struct KnownOperation {
+    pub(super) identity: OperationIdentity,
+    pub(super) record: OperationRecord,
+    end: watch::Sender<Option<Arc<EndedOperation>>>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct KnownOperations {
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    operations: HashMap<String, KnownOperation>,
+    /// When each ended, its id and the size of its answer; the oldest first.
+    ended: VecDeque<(Duration, String, usize)>,
+    ended_bytes: usize,
+}
+
+impl KnownOperation {
+    /// Its end.
+    pub(super) fn end(&self) -> EndReceiver {
+        self.end.subscribe()
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.end.borrow().is_none()
+    }
+}
+
+impl KnownOperations {
+    /// Enters an operation, unless one with its id is known: then returns that one.
+    pub(super) fn begin(
+        &self,
+        identity: OperationIdentity,
+        record: OperationRecord,
+    ) -> Result<EndReceiver, KnownOperation> {
+        let mut known = self.known.lock();
+        if let Some(one) = known.operations.get(&record.operation_id) {
+            return Err(one.clone());
+        }
+        let (end, ends) = watch::channel(None);
+        known.operations.insert(record.operation_id.clone(), KnownOperation { identity, record, end });
+        Ok(ends)
+    }
+
+    /// An operation with this id.
+    pub(super) fn get(&self, id: &str) -> Option<KnownOperation> {
+        self.known.lock().operations.get(id).cloned()
+    }
+
+    /// Removes an operation that was not begun after all.
+    pub(super) fn forget(&self, id: &str) {
+        self.known.lock().operations.remove(id);
+    }
+
+    /// Replaces what is recorded of an operation that runs.
+    pub(super) fn update(&self, record: &OperationRecord) {
+        if let Some(known) = self.known.lock().operations.get_mut(&record.operation_id)
+            && known.is_running()
+        {
+            known.record = record.clone();
+        }
+    }
+
+    /// Ends an operation at this time, unless it has ended. Returns whether this is its end.
+    pub(super) fn end(&self, record: &OperationRecord, ended: EndedOperation, now: Duration) -> bool {
+        let mut known = self.known.lock();
+        let Some(one) = known.operations.get_mut(&record.operation_id) else { return false };
+        // Of an unknown outcome a person may know more.
+        let is_first = one.end.borrow().is_none();
+        let size = body_size(&ended.body);
+        one.record = record.clone();
+        one.end.send_replace(Some(Arc::new(ended)));
+        if is_first {
+            known.ended.push_back((now, record.operation_id.clone(), size));
+            known.ended_bytes += size;
+        }
+        known.forget_old(now);
+        is_first
+    }
+
+    /// Number of operations that run.
+    pub(super) fn running(&self) -> usize {
+        let known = self.known.lock();
+        known.operations.len() - known.ended.len()
+    }
+}
+
+impl Known {
+    fn forget_old(&mut self, now: Duration) {
+        while let Some((ended, ..)) = self.ended.front() {
+            let is_old = now.saturating_sub(*ended) >= KEPT_FOR;
+            if !is_old && self.ended.len() <= MAX_ENDED && self.ended_bytes <= MAX_ENDED_BYTES {
+                return;
+            }
+            let Some((_, id, size)) = self.ended.pop_front() else { return };
+            self.ended_bytes -= size;
+            self.operations.remove(&id);
+        }
+    }
+}
+
+/// Approximate size of an answer in memory, in bytes.
+fn body_size(body: &OutcomeBody) -> usize {
+    match body {
+        OutcomeBody::Empty => 0,
+        OutcomeBody::Text { text, .. } => text.len(),
+        // A tree takes some times what its text takes.
+        OutcomeBody::Json(body) => 4 * body.to_string().len(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kubesvc_core::operations::operation_from_text;
+
+    use super::*;
+    use crate::operations::records::{Beginning, received};
+
+    fn begin(known: &KnownOperations, id: &str) -> Result<EndReceiver, KnownOperation> {
+        let operation = operation_from_text("account { name: \"a\" } discovery {}").expect("an operation");
+        let record = received(&Beginning {
+            id,
+            verb: "Discovery",
+            account: "a",
+            account_uid: "u",
+            principal: "alice",
+            replica_id: &"r-0".into(),
+            dry_run: false,
+            now_ms: 0,
+        });
+        known.begin(OperationIdentity::of(&operation, false), record)
+    }
+
+    fn end(known: &KnownOperations, id: &str, bytes: usize, now: u64) -> bool {
+        let record = known.get(id).expect("it is known").record;
+        let body = OutcomeBody::Text { text: "x".repeat(bytes), cut: false };
+        let ended = EndedOperation { status: 200, duration_ms: 1, body, failure: None, before_send: false };
+        known.end(&record, ended, Duration::from_secs(now))
+    }
+
+    #[test]
+    fn an_answer_is_kept_for_ten_minutes_and_its_id_is_known_as_long() {
+        let known = KnownOperations::default();
+        let ends = begin(&known, "a").expect("it is new");
+        assert!(begin(&known, "a").is_err() && ends.borrow().is_none());
+        assert_eq!(known.running(), 1);
+        assert!(end(&known, "a", 1, 0));
+        assert!(ends.borrow().is_some() && known.running() == 0);
+        assert!(begin(&known, "a").expect_err("it is known").end().borrow().is_some());
+        begin(&known, "b").expect("it is new");
+        end(&known, "b", 1, 600);
+        assert!(known.get("a").is_none() && known.get("b").is_some());
+    }
+
+    #[test]
+    fn answers_have_bounds_and_what_runs_is_never_forgotten() {
+        let known = KnownOperations::default();
+        begin(&known, "running").expect("it is new");
+        for number in 0..(MAX_ENDED + 10) {
+            let id = number.to_string();
+            begin(&known, &id).expect("it is new");
+            end(&known, &id, 1, 1);
+        }
+        assert_eq!(known.known.lock().ended.len(), MAX_ENDED);
+        begin(&known, "large").expect("it is new");
+        end(&known, "large", MAX_ENDED_BYTES + 1, 2);
+        let left = known.known.lock();
+        assert_eq!((left.ended.len(), left.ended_bytes), (0, 0));
+        assert!(left.operations.contains_key("running"));
+    }
+}

@@ -1,0 +1,211 @@
+//! The rows that wait to be written: the newest of each operation, in the order in which the operations came. Pure.
+
+use std::collections::HashSet;
+
+use indexmap::IndexMap;
+
+use kubesvc_store::{OpenOperation, OperationChanges, OperationRecord};
+
+/// Maximum number of operations whose rows wait; beyond it the oldest go.
+pub(super) const MAX_PENDING: usize = 10_000;
+
+/// A row, and the one who waits for it.
+#[derive(Debug)]
+pub(super) struct PendingRow<W> {
+    pub(super) change: RowChange,
+    pub(super) waiters: Vec<W>,
+}
+
+/// A row of one of the two tables.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum RowChange {
+    Open(Box<OpenOperation>),
+    End(Box<OperationRecord>),
+}
+
+impl RowChange {
+    fn id(&self) -> &str {
+        match self {
+            Self::Open(open) => &open.record.operation_id,
+            Self::End(record) => &record.operation_id,
+        }
+    }
+}
+
+/// The rows that wait; `W` is one who waits for a commit.
+#[derive(Debug)]
+pub(super) struct PendingRows<W> {
+    rows: IndexMap<String, PendingRow<W>>,
+    /// Operations with a row among the open ones, or with one on its way there.
+    stored: HashSet<String>,
+}
+
+impl<W> Default for PendingRows<W> {
+    fn default() -> Self {
+        Self { rows: IndexMap::new(), stored: HashSet::new() }
+    }
+}
+
+impl<W> PendingRows<W> {
+    /// Adds a row, which replaces one of the same operation. Returns the row that has to go for it.
+    pub(super) fn add(&mut self, change: RowChange, waiter: Option<W>) -> Option<PendingRow<W>> {
+        let id = change.id().to_owned();
+        if let Some(row) = self.rows.get_mut(&id) {
+            row.change = change;
+            row.waiters.extend(waiter);
+            return None;
+        }
+        self.rows.insert(id, PendingRow { change, waiters: waiter.into_iter().collect() });
+        let (id, row) =
+            if self.rows.len() > MAX_PENDING { self.rows.shift_remove_index(0)? } else { return None };
+        if matches!(row.change, RowChange::End(_)) {
+            self.stored.remove(&id);
+        }
+        Some(row)
+    }
+
+    /// Whether an operation has a row among the open ones, so that what it does next must be recorded before.
+    pub(super) fn is_stored(&self, id: &str) -> bool {
+        self.stored.contains(id)
+    }
+
+    /// Notes that a row was written among the open ones by other means.
+    pub(super) fn note_stored(&mut self, id: &str) {
+        self.stored.insert(id.to_owned());
+    }
+
+    /// Takes the oldest rows, at most so many of each kind.
+    pub(super) fn take(&mut self, most: usize) -> Vec<PendingRow<W>> {
+        let count = self.rows.len().min(most);
+        let taken: Vec<_> = self.rows.drain(..count).map(|(_, row)| row).collect();
+        for row in &taken {
+            if matches!(row.change, RowChange::Open(_)) {
+                self.stored.insert(row.change.id().to_owned());
+            }
+        }
+        taken
+    }
+
+    /// Notes that rows were written, or never will be.
+    pub(super) fn written(&mut self, changes: &[&RowChange]) {
+        for change in changes {
+            if matches!(change, RowChange::End(_)) {
+                self.stored.remove(change.id());
+            }
+        }
+    }
+
+    /// Puts rows back that were not written, before all others. Those that were replaced since are dropped.
+    pub(super) fn put_back(&mut self, rows: Vec<PendingRow<W>>) {
+        for row in rows.into_iter().rev() {
+            let id = row.change.id().to_owned();
+            match self.rows.get_mut(&id) {
+                Some(newer) => newer.waiters.extend(row.waiters),
+                None => {
+                    self.rows.shift_insert(0, id, row);
+                }
+            }
+        }
+    }
+
+    /// Removes the row of an operation that is not done after all.
+    pub(super) fn remove(&mut self, id: &str) {
+        self.rows.shift_remove(id);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether somebody waits for a commit.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.rows.values().any(|row| !row.waiters.is_empty())
+    }
+}
+
+/// The rows of one transaction.
+pub(super) fn changes<W>(rows: &[PendingRow<W>]) -> OperationChanges {
+    let mut changes = OperationChanges::default();
+    for row in rows {
+        match &row.change {
+            RowChange::Open(open) => changes.open.push((**open).clone()),
+            RowChange::End(record) => changes.ends.push((**record).clone()),
+        }
+    }
+    changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operations::records::{Beginning, open, received};
+
+    fn record(id: &str) -> OperationRecord {
+        received(&Beginning {
+            id,
+            verb: "Scale",
+            account: "a",
+            account_uid: "u",
+            principal: "alice",
+            replica_id: &"r-0".into(),
+            dry_run: false,
+            now_ms: 0,
+        })
+    }
+
+    fn begin(id: &str) -> RowChange {
+        RowChange::Open(Box::new(open(record(id), 1, true)))
+    }
+
+    fn end(id: &str) -> RowChange {
+        RowChange::End(Box::new(record(id)))
+    }
+
+    fn ids(rows: &[PendingRow<u8>]) -> Vec<&str> {
+        rows.iter().map(|row| row.change.id()).collect()
+    }
+
+    #[test]
+    fn an_operation_that_ends_at_once_is_written_once() {
+        let mut pending = PendingRows::<u8>::default();
+        pending.add(begin("a"), Some(1));
+        pending.add(begin("b"), None);
+        pending.add(end("a"), Some(2));
+        assert!(pending.is_awaited() && !pending.is_stored("a"));
+        let taken = pending.take(10);
+        assert_eq!(ids(&taken), ["a", "b"]);
+        assert_eq!((taken[0].change.clone(), taken[0].waiters.as_slice()), (end("a"), [1, 2].as_slice()));
+        assert!(!pending.is_stored("a") && pending.is_stored("b"));
+        let written = changes(&taken);
+        assert_eq!((written.open.len(), written.ends.len()), (1, 1));
+        pending.add(end("b"), None);
+        let ended = pending.take(10);
+        assert!(pending.is_stored("b"), "until its end is written");
+        pending.written(&[&ended[0].change]);
+        assert!(!pending.is_stored("b"));
+    }
+
+    #[test]
+    fn rows_that_were_not_written_come_first_unless_there_are_newer_ones() {
+        let mut pending = PendingRows::<u8>::default();
+        for id in ["a", "b"] {
+            pending.add(begin(id), Some(7));
+        }
+        let taken = pending.take(10);
+        pending.add(begin("c"), None);
+        pending.add(end("b"), None);
+        pending.put_back(taken);
+        let again = pending.take(10);
+        assert_eq!(ids(&again), ["a", "c", "b"]);
+        assert_eq!((again[2].change.clone(), again[2].waiters.as_slice()), (end("b"), [7].as_slice()));
+    }
+
+    #[test]
+    fn without_a_database_the_oldest_rows_go() {
+        let mut pending = PendingRows::<u8>::default();
+        let dropped: Vec<_> =
+            (0..MAX_PENDING + 2).filter_map(|number| pending.add(end(&number.to_string()), None)).collect();
+        assert_eq!(ids(&dropped), ["0", "1"]);
+        assert_eq!(pending.len(), MAX_PENDING);
+    }
+}

@@ -1,0 +1,169 @@
+//! Records of operations for callers, and the results that people give.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use futures::{StreamExt as _, stream};
+
+use super::runner::now_ms;
+use super::submission::of_record;
+use super::{EndedOperation, OperationCaller, OperationRefusal, Operations, checks, records};
+use crate::access::AccessError;
+use kubesvc_core::operations::{OutcomeClass, OutcomeFailure, SettledByHand};
+use kubesvc_runtime::crash_points;
+use kubesvc_store::{HandSettlement, OperationRecord};
+
+/// Time limit for rows that wait to be written before rows are read.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
+/// Maximum number of concurrent questions about rights for one list.
+const MAX_CONCURRENT_CHECKS: usize = 16;
+
+impl Operations {
+    /// One record, of an operation that runs too.
+    ///
+    /// # Errors
+    /// There is none, or the caller may not read its account.
+    pub async fn record(
+        &self,
+        id: &str,
+        caller: &OperationCaller,
+    ) -> Result<OperationRecord, OperationRefusal> {
+        let record = self.find_record(id).await?;
+        self.authorize_record(caller, "get", &record).await?;
+        Ok(record)
+    }
+
+    /// A page of records, the newest first, of one account or of all. Records of accounts that the caller may not read
+    /// are left out.
+    ///
+    /// # Errors
+    /// The database cannot be read, or nobody can be asked for the caller's rights.
+    pub async fn records(
+        &self,
+        account: Option<&str>,
+        (offset, limit): (u64, u32),
+        caller: &OperationCaller,
+    ) -> Result<Vec<OperationRecord>, OperationRefusal> {
+        self.rows.flush(FLUSH_TIMEOUT).await;
+        if let Some(name) = account {
+            self.authorize_named(caller, "get", name).await?;
+        }
+        let records = self.store.operations(account, offset, limit).await;
+        let mut records = records.map_err(OperationRefusal::Database)?;
+        if account.is_some() {
+            return Ok(records);
+        }
+        let mut names: Vec<&str> = records.iter().map(|record| record.account.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
+        let checked = names.iter().map(|name| async move {
+            match self.authorize_named(caller, "get", name).await {
+                Ok(()) => Ok((name.as_str(), true)),
+                Err(OperationRefusal::Access(error @ AccessError::Unavailable(_))) => Err(error),
+                Err(_) => Ok((name.as_str(), false)),
+            }
+        });
+        let mut checked = stream::iter(checked.collect::<Vec<_>>()).buffer_unordered(MAX_CONCURRENT_CHECKS);
+        let mut may = HashMap::new();
+        while let Some(answer) = checked.next().await {
+            let (name, is_allowed) = answer?;
+            may.insert(name, is_allowed);
+        }
+        records.retain(|record| may.get(record.account.as_str()).copied().unwrap_or_default());
+        Ok(records)
+    }
+
+    /// Gives an operation that is open, or whose outcome is unknown, the result of a person.
+    ///
+    /// # Errors
+    /// There is no such operation, it has a result, or the caller may not do that.
+    pub async fn settle_by_hand(
+        &self,
+        result: &SettledByHand,
+        caller: &OperationCaller,
+    ) -> Result<(), OperationRefusal> {
+        let id = result.operation_id.as_str();
+        let record = self.find_record(id).await?;
+        self.authorize_record(caller, "update", &record).await?;
+        self.rows.flush(FLUSH_TIMEOUT).await;
+        let record = self.find_record(id).await?;
+        let record = records::settled_by_hand(record, result.status, &self.settings.replica_id, now_ms());
+        let settled =
+            crash_points::around(Some("operation-hand"), self.store.settle_operation(&record)).await;
+        let is_running = self.known.get(id).is_some_and(|known| known.is_running());
+        match settled.map_err(OperationRefusal::Database)? {
+            HandSettlement::Settled => {}
+            // It runs here, and has no row yet.
+            HandSettlement::NotFound if is_running => self.rows.end(record.clone()),
+            HandSettlement::NotFound => return Err(OperationRefusal::NoOperation(id.to_owned())),
+            HandSettlement::AlreadySettled => return Err(OperationRefusal::AlreadySettled(id.to_owned())),
+        }
+        let ended = EndedOperation {
+            status: result.status,
+            failure: (result.status >= 400).then(|| OutcomeFailure {
+                class: OutcomeClass::of_status(result.status),
+                message: result.message.clone(),
+            }),
+            ..of_record(&record)
+        };
+        self.known.end(&record, ended, self.clock());
+        tracing::info!(
+            operationId = id,
+            principal = caller.principal.name,
+            status = result.status,
+            "an operation was settled by hand"
+        );
+        Ok(())
+    }
+
+    /// Looks now at what other replicas left open.
+    ///
+    /// # Errors
+    /// The database cannot be used.
+    pub async fn look_at_open_rows(&self) -> Result<(), OperationRefusal> {
+        self.settle_overdue(None).await.map(drop).map_err(OperationRefusal::Database)
+    }
+
+    async fn find_record(&self, id: &str) -> Result<OperationRecord, OperationRefusal> {
+        if let Some(known) = self.known.get(id)
+            && known.is_running()
+        {
+            return Ok(known.record);
+        }
+        let stored = self.store.operation(id).await;
+        // What has just ended may have no row yet.
+        match (stored, self.known.get(id)) {
+            (Ok(Some(stored)), known) => Ok(match known {
+                Some(known) if stored.end_time_ms.is_none() => known.record,
+                _ => stored,
+            }),
+            (_, Some(known)) => Ok(known.record),
+            (Ok(None), None) => Err(OperationRefusal::NoOperation(id.to_owned())),
+            (Err(error), None) => Err(OperationRefusal::Database(error)),
+        }
+    }
+
+    async fn authorize_record(
+        &self,
+        caller: &OperationCaller,
+        verb: &'static str,
+        record: &OperationRecord,
+    ) -> Result<(), OperationRefusal> {
+        self.authorize_named(caller, verb, &record.account).await
+    }
+
+    /// Checks a right on the account with a name. For one that is gone the right on all accounts is needed.
+    async fn authorize_named(
+        &self,
+        caller: &OperationCaller,
+        verb: &'static str,
+        account: &str,
+    ) -> Result<(), OperationRefusal> {
+        if !checks::is_among(caller.accounts.as_deref(), account) {
+            return Err(OperationRefusal::NotAmongAccounts(account.to_owned()));
+        }
+        let object = self.accounts.by_account_name(account).into_iter().next();
+        self.authorize(&caller.principal, verb, object.as_deref()).await
+    }
+}

@@ -1,0 +1,81 @@
+//! Why a call about operations is refused.
+
+use http::StatusCode;
+
+use crate::access::AccessError;
+use kubesvc_store::StoreError;
+
+/// Why a call about operations is refused. Nothing was done.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum OperationRefusal {
+    /// No account has this name (404).
+    #[error("account {0:?} does not exist")]
+    NoAccount(String),
+    /// No operation has this id (404).
+    #[error("operation {0:?} is not known; it may have been purged from the history")]
+    NoOperation(String),
+    /// The caller's header X-SPINNAKER-ACCOUNTS does not list the account (403).
+    #[error("account {0:?} is not in the list of the header X-SPINNAKER-ACCOUNTS")]
+    NotAmongAccounts(String),
+    /// The caller is not known or may not do that, or nobody can be asked (401, 403, 503).
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// The account takes no requests (409).
+    #[error("{0}")]
+    NotUsable(String),
+    /// The id was given to another operation (409).
+    #[error(
+        "operation {id} is another one: {what}; use an id for one account, verb and object, or leave it out"
+    )]
+    AnotherOperation {
+        /// The id.
+        id: String,
+        /// How they differ.
+        what: String,
+    },
+    /// The operation has a result (409).
+    #[error("operation {0} has a result; only one that is open or unknown is settled by hand")]
+    AlreadySettled(String),
+    /// Too many run (429).
+    #[error("{0}")]
+    TooMany(String),
+    /// It cannot be recorded, or its id cannot be looked up (503).
+    #[error("the database cannot be used now; try again")]
+    Database(#[source] StoreError),
+    /// The replica stops, or has not read the accounts yet (503).
+    #[error("{0}")]
+    Unavailable(&'static str),
+}
+
+impl OperationRefusal {
+    /// Status that the caller is given.
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::NoAccount(_) | Self::NoOperation(_) => StatusCode::NOT_FOUND,
+            Self::NotAmongAccounts(_) => StatusCode::FORBIDDEN,
+            Self::Access(error) => error.status(),
+            Self::NotUsable(_) | Self::AnotherOperation { .. } | Self::AlreadySettled(_) => {
+                StatusCode::CONFLICT
+            }
+            Self::TooMany(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::Database(_) | Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// How it is counted.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::NoAccount(_) | Self::NoOperation(_) => "not_found",
+            Self::NotAmongAccounts(_) => "not_among_accounts",
+            Self::Access(AccessError::Unauthenticated(_)) => "unauthenticated",
+            Self::Access(AccessError::Denied(_)) => "denied",
+            Self::Access(AccessError::Unavailable(_)) => "access_unavailable",
+            Self::NotUsable(_) => "not_usable",
+            Self::AnotherOperation { .. } => "another_operation",
+            Self::AlreadySettled(_) => "already_settled",
+            Self::TooMany(_) => "too_many",
+            Self::Database(_) => "database",
+            Self::Unavailable(_) => "unavailable",
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Writes the rows of operations off the critical path: in batches each 100 ms, or at once if somebody waits for one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::metrics::OperationMetrics;
+use super::pending_rows::{PendingRow, PendingRows, RowChange, changes};
+use kubesvc_runtime::crash_points;
+use kubesvc_runtime::telemetry::outages::warn_unless_away;
+use kubesvc_store::{
+    MAX_OPERATIONS, OpenOperation, OperationChanges, OperationRecord, OperationStore, StoreError,
+};
+
+/// Time in which rows are gathered that nobody waits for.
+const GATHER: Duration = Duration::from_millis(100);
+/// Delay after a failed write.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Time limit for the last rows when the replica stops.
+const LAST_ROWS_TIMEOUT: Duration = Duration::from_secs(5);
+
+type Waiter = oneshot::Sender<Result<(), StoreError>>;
+
+/// The rows that wait, and their writer.
+pub(super) struct RowQueue {
+    store: Arc<dyn OperationStore>,
+    pending: Mutex<PendingRows<Waiter>>,
+    wake: Notify,
+    /// Counts writes that ended.
+    written: watch::Sender<u64>,
+    metrics: Arc<OperationMetrics>,
+}
+
+impl RowQueue {
+    pub(super) fn new(store: Arc<dyn OperationStore>, metrics: Arc<OperationMetrics>) -> Self {
+        Self {
+            store,
+            pending: Mutex::default(),
+            wake: Notify::new(),
+            written: watch::Sender::new(0),
+            metrics,
+        }
+    }
+
+    /// Queues the row of an open operation.
+    pub(super) fn put(&self, open: OpenOperation) {
+        self.add(RowChange::Open(Box::new(open)), None);
+    }
+
+    /// Queues the end of an operation.
+    pub(super) fn end(&self, record: OperationRecord) {
+        self.add(RowChange::End(Box::new(record)), None);
+    }
+
+    /// Writes the row of an open operation and waits for its commit. If that fails, no row is left to be written.
+    pub(super) async fn commit(&self, open: OpenOperation) -> Result<(), StoreError> {
+        let id = open.record.operation_id.clone();
+        let (waiter, committed) = oneshot::channel();
+        self.add(RowChange::Open(Box::new(open)), Some(waiter));
+        let dropped = || StoreError::unavailable("its row had no room among those that wait");
+        let committed = committed.await.unwrap_or_else(|_| Err(dropped()));
+        if committed.is_err() {
+            self.pending.lock().remove(&id);
+        }
+        committed
+    }
+
+    /// Notes that an operation has a row among the open ones that was not written here.
+    pub(super) fn note_stored(&self, id: &str) {
+        self.pending.lock().note_stored(id);
+    }
+
+    /// Queues the row of an open operation, unless it has one among the open ones: then returns it, since what the
+    /// operation does next must be committed before.
+    pub(super) fn put_unless_stored(&self, open: OpenOperation) -> Option<OpenOperation> {
+        let mut pending = self.pending.lock();
+        if pending.is_stored(&open.record.operation_id) {
+            return Some(open);
+        }
+        let dropped = pending.add(RowChange::Open(Box::new(open)), None);
+        drop(pending);
+        self.added(dropped.is_some(), false);
+        None
+    }
+
+    /// Waits until what waits now is written, or until the time limit.
+    pub(super) async fn flush(&self, within: Duration) {
+        let mut written = self.written.subscribe();
+        if self.pending.lock().len() == 0 {
+            return;
+        }
+        self.wake.notify_one();
+        // A write that runs now may not have the newest rows.
+        for _ in 0..2 {
+            if timeout(within, written.changed()).await.is_err() || self.pending.lock().len() == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Number of rows that wait.
+    pub(super) fn len(&self) -> usize {
+        self.pending.lock().len()
+    }
+
+    fn add(&self, change: RowChange, waiter: Option<Waiter>) {
+        let is_awaited = waiter.is_some();
+        let dropped = self.pending.lock().add(change, waiter);
+        self.added(dropped.is_some(), is_awaited);
+    }
+
+    fn added(&self, has_dropped: bool, is_awaited: bool) {
+        let len = self.len();
+        self.metrics.rows_waiting.set(i64::try_from(len).unwrap_or(i64::MAX));
+        if has_dropped {
+            self.metrics.rows_dropped.inc();
+        }
+        if is_awaited || len == 1 {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Writes rows until `stop`, then the last ones.
+    pub(super) async fn run(&self, stop: CancellationToken) {
+        while stop.run_until_cancelled(self.wake.notified()).await.is_some() {
+            while self.len() > 0 {
+                if !self.pending.lock().is_awaited() {
+                    let gathering = async {
+                        tokio::select! {
+                            () = sleep(GATHER) => {}
+                            () = self.wake.notified() => {}
+                        }
+                    };
+                    if stop.run_until_cancelled(gathering).await.is_none() {
+                        break;
+                    }
+                }
+                if !self.write_some().await && stop.run_until_cancelled(sleep(RETRY_DELAY)).await.is_none() {
+                    break;
+                }
+            }
+        }
+        let last = async { while self.len() > 0 && self.write_some().await {} };
+        if timeout(LAST_ROWS_TIMEOUT, last).await.is_err() || self.len() > 0 {
+            warn!(rows = self.len(), "rows of operations were not written before the replica stopped");
+        }
+    }
+
+    /// Writes the oldest rows. Returns false if the database cannot be used now.
+    async fn write_some(&self) -> bool {
+        let taken = self.pending.lock().take(MAX_OPERATIONS);
+        let written = self.write(&changes(&taken)).await;
+        let is_up = match written {
+            Ok(()) => {
+                self.settled(taken, &Ok(()));
+                true
+            }
+            Err(StoreError::Refused { .. }) if taken.len() > 1 => self.write_each(taken).await,
+            Err(error @ StoreError::Refused { .. }) => {
+                warn!(
+                    error = error.in_full(),
+                    "the database refuses the row of an operation, which is dropped"
+                );
+                self.metrics.rows_dropped.inc();
+                self.settled(taken, &Err(error));
+                true
+            }
+            Err(error) => {
+                warn_unless_away!(error = error.in_full(), "cannot write operations; retrying");
+                self.put_back(taken, &error);
+                false
+            }
+        };
+        self.written.send_modify(|count| *count += 1);
+        self.metrics.rows_waiting.set(i64::try_from(self.len()).unwrap_or(i64::MAX));
+        is_up
+    }
+
+    /// Writes rows one by one, because one of them is refused.
+    async fn write_each(&self, rows: Vec<PendingRow<Waiter>>) -> bool {
+        let mut rows = rows.into_iter();
+        while let Some(row) = rows.next() {
+            let row = vec![row];
+            match self.write(&changes(&row)).await {
+                Ok(()) => self.settled(row, &Ok(())),
+                Err(error @ StoreError::Refused { .. }) => {
+                    warn!(
+                        error = error.in_full(),
+                        "the database refuses the row of an operation, which is dropped"
+                    );
+                    self.metrics.rows_dropped.inc();
+                    self.settled(row, &Err(error));
+                }
+                Err(error) => {
+                    self.put_back(row.into_iter().chain(rows).collect(), &error);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    async fn write(&self, changes: &OperationChanges) -> Result<(), StoreError> {
+        crash_points::around(Some("operation-rows"), self.store.write_operations(changes)).await
+    }
+
+    fn settled(&self, rows: Vec<PendingRow<Waiter>>, result: &Result<(), StoreError>) {
+        let written: Vec<_> = rows.iter().map(|row| &row.change).collect();
+        self.pending.lock().written(&written);
+        for waiter in rows.into_iter().flat_map(|row| row.waiters) {
+            // The one who waited may have given up.
+            let _ = waiter.send(result.clone());
+        }
+    }
+
+    /// Keeps rows for later, and tells those who wait that they were not written.
+    fn put_back(&self, mut rows: Vec<PendingRow<Waiter>>, error: &StoreError) {
+        let waiters: Vec<_> = rows.iter_mut().flat_map(|row| std::mem::take(&mut row.waiters)).collect();
+        self.pending.lock().put_back(rows);
+        for waiter in waiters {
+            let _ = waiter.send(Err(error.clone()));
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Runs a program: sends its requests, gives it their answers, and runs it again where that is safe.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method};
+use jiff::Timestamp;
+use prost::bytes::{Bytes, BytesMut};
+use tokio::time::{Instant, sleep, timeout_at};
+use tracing::debug;
+
+use super::Operations;
+use super::checks::{is_decisive, turn};
+use super::failures::{RunFailure, run_again};
+use super::job::SharedJob;
+use crate::connected_agents::{
+    AccountRequest, AccountResponse, AnsweringAgent, RequestBytes, RequestClass, RequestError,
+};
+use kubesvc_core::operations::{
+    ApiAnswer, ApiRequest, ApplySettings, Kinds, MAX_RESULT_BYTES, Outcome, OutcomeBody, OutcomeClass,
+    Program, ProgramContext, StartError, Step, program_for,
+};
+use kubesvc_core::requests::target::RequestPath;
+use kubesvc_core::wire::operations::operation::Verb;
+use kubesvc_runtime::crash_points;
+
+/// Maximum number of lists of kinds that are read before a program begins.
+const MAX_KIND_READS: usize = 8;
+/// Age at which an operation is shown to other replicas although nothing was sent.
+const UNSEEN_FOR: Duration = Duration::from_secs(1);
+
+/// Time that the way to a cluster has to say that a request's time is over.
+const SEND_MARGIN: Duration = Duration::from_secs(2);
+
+/// How a run ended.
+enum RunEnd {
+    Outcome(Outcome),
+    Failure(RunFailure),
+}
+
+impl Operations {
+    /// Runs an operation to its end.
+    pub(super) async fn run(self: Arc<Self>, job: SharedJob) {
+        let shown = async {
+            sleep(UNSEEN_FOR).await;
+            if !job.progress.lock().writes.any {
+                // Nothing is sent before its row says so.
+                self.rows.put(job.open_row());
+            }
+            std::future::pending::<()>().await;
+        };
+        let (outcome, before_send) = tokio::select! {
+            ended = self.in_turn(&job) => ended,
+            () = shown => return,
+        };
+        self.ended(&job, outcome, before_send);
+    }
+
+    /// Waits for the object's turn, and runs.
+    async fn in_turn(&self, job: &SharedJob) -> (Outcome, bool) {
+        let turn = match turn(&job.operation) {
+            None => None,
+            Some(object) => match timeout_at(job.deadline, self.turns.take(&job.account_uid, object)).await {
+                Ok(turn) => Some(turn),
+                Err(_) => {
+                    let message = "other operations on the object took all of its time; nothing was done";
+                    return (Outcome::failed(504, OutcomeClass::Timeout, message), true);
+                }
+            },
+        };
+        let ended = self.runs(job).await;
+        drop(turn);
+        ended
+    }
+
+    async fn runs(&self, job: &SharedJob) -> (Outcome, bool) {
+        let mut runs = 0;
+        loop {
+            runs += 1;
+            job.begin_run();
+            let failure = match self.one_run(job).await {
+                RunEnd::Outcome(outcome) => return (after_reruns(job, outcome, runs), false),
+                RunEnd::Failure(failure) => failure,
+            };
+            let writes = job.progress.lock().writes;
+            let tries = (runs, self.settings.max_retries);
+            match run_again(&failure, writes, job.may_run_again, tries, job.left()) {
+                Some(delay) => {
+                    debug!(operationId = job.id, ?delay, "an operation runs again");
+                    self.metrics.reruns.inc();
+                    sleep(delay).await;
+                }
+                None => return failure.into_outcome(writes),
+            }
+        }
+    }
+
+    /// Runs the program once.
+    async fn one_run(&self, job: &SharedJob) -> RunEnd {
+        let mut program = match self.program(job).await {
+            Ok(program) => program,
+            Err(end) => return end,
+        };
+        let begun = Instant::now();
+        let mut answer = None;
+        loop {
+            let step = program.next(begun.elapsed(), answer.as_ref());
+            match step {
+                Step::Done(outcome) => return RunEnd::Outcome(outcome),
+                Step::Wait(time) if time < job.left() => {
+                    sleep(time).await;
+                    answer = None;
+                }
+                Step::Wait(_) => return out_of_time(job),
+                Step::Request(request) => match self.ask(job, request).await {
+                    Ok(answered) => answer = Some(answered),
+                    Err(failure) => return RunEnd::Failure(failure),
+                },
+            }
+        }
+    }
+
+    /// The program, after the kinds were read that it needs.
+    async fn program(&self, job: &SharedJob) -> Result<Box<dyn Program>, RunEnd> {
+        let apply = self.requests.apply_settings(&job.account_uid).await.unwrap_or_default();
+        let kinds = self.kinds.of(&job.account_uid);
+        let began = self.clock();
+        for _ in 0..MAX_KIND_READS {
+            let read = {
+                let kinds = kinds.lock();
+                match self.program_of(job, &kinds, began, &apply) {
+                    Ok(program) => return Ok(program),
+                    Err(StartError::Read(read)) => read,
+                    Err(StartError::Invalid(error)) => {
+                        let outcome = Outcome::failed(400, OutcomeClass::Invalid, error.to_string());
+                        return Err(RunEnd::Outcome(outcome));
+                    }
+                    Err(StartError::Failed(outcome)) => return Err(RunEnd::Outcome(outcome)),
+                }
+            };
+            let path = read.target.clone();
+            let answer = self.ask(job, read).await.map_err(RunEnd::Failure)?;
+            kinds.lock().learn(&path, &answer, self.clock()).map_err(RunEnd::Outcome)?;
+        }
+        let message = "the API server's lists of kinds lead nowhere";
+        Err(RunEnd::Outcome(Outcome::failed(502, OutcomeClass::Internal, message)))
+    }
+
+    fn program_of(
+        &self,
+        job: &SharedJob,
+        kinds: &Kinds,
+        began: Duration,
+        apply: &ApplySettings,
+    ) -> Result<Box<dyn Program>, StartError> {
+        let time_of_day = format!("{:.0}", Timestamp::now());
+        let context = ProgramContext {
+            kinds,
+            now: self.clock(),
+            began,
+            time_of_day: &time_of_day,
+            operation_id: &job.id,
+            dry_run: job.dry_run,
+            apply,
+        };
+        program_for(&job.operation, &context)
+    }
+
+    /// Sends a request, and waits for the whole answer.
+    async fn ask(&self, job: &SharedJob, request: ApiRequest) -> Result<ApiAnswer, RunFailure> {
+        let is_write = !request.method.reads();
+        if job.left().is_zero() {
+            return Err(RunFailure::out_of_time(false, job.progress.lock().writes));
+        }
+        let decides =
+            is_decisive(&job.operation, !job.may_run_again, request.method.as_str(), request.content_type);
+        let request = self.account_request(job, request, is_write);
+        if is_write && !self.recorded(job, &request.request_id, decides).await {
+            return Err(RunFailure::not_recorded(job.progress.lock().writes));
+        }
+        let sending = self.requests.send(&job.account_uid, request);
+        let read = match timeout_at(job.deadline + SEND_MARGIN, sending).await {
+            Ok(Ok(response)) => self.whole(job, response, is_write).await,
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(no_end(is_write)),
+        };
+        read.map_err(|error| {
+            let writes = job.failed(is_write, error.is_before_send());
+            RunFailure::of_request(&error, is_write, writes)
+        })
+    }
+
+    fn account_request(&self, job: &SharedJob, request: ApiRequest, is_write: bool) -> AccountRequest {
+        let method = Method::from_bytes(request.method.as_str().as_bytes()).unwrap_or_default();
+        let class = match RequestPath::read(request.target.as_bytes()) {
+            Ok(path) => path.class(method.as_str()),
+            // It is refused by the one who sends it.
+            Err(_) if is_write => RequestClass::Write,
+            Err(_) => RequestClass::Read,
+        };
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT, HeaderValue::from_static(request.accept));
+        if let Some(media) = request.content_type {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(media));
+        }
+        let (operations, told) = (self.this.clone(), Arc::clone(job));
+        let on_asked = move |agent: &AnsweringAgent| {
+            let Some(operations) = operations.upgrade() else { return };
+            let replica_id = operations.settings.replica_id.as_str();
+            let row = told.asked(agent, replica_id, is_write, now_ms());
+            operations.known.update(&told.progress.lock().record);
+            if let Some(row) = row {
+                operations.rows.put(row);
+            }
+        };
+        AccountRequest {
+            headers,
+            body: RequestBytes::Whole(Bytes::from(request.body)),
+            repeatable: !is_write || job.may_run_again,
+            head_within: job.left(),
+            principal: job.principal.name.clone(),
+            on_asked: Some(Arc::new(on_asked)),
+            ..AccountRequest::new(method, request.target, class)
+        }
+    }
+
+    /// Records that a write is about to be sent. Returns false if that must be recorded before, and cannot be.
+    async fn recorded(&self, job: &SharedJob, request_id: &str, decides: bool) -> bool {
+        let row = job.begin_write(request_id, decides);
+        let claims_id = std::mem::take(&mut job.progress.lock().claims_id);
+        if claims_id {
+            let claiming = self.store.claim_operation(&row);
+            let claimed = crash_points::around(Some("operation-claim"), claiming).await;
+            if matches!(claimed, Ok(None)) {
+                self.rows.note_stored(&job.id);
+            }
+            return matches!(claimed, Ok(None));
+        }
+        match self.rows.put_unless_stored(row) {
+            None => true,
+            Some(row) => timeout_at(job.deadline, self.rows.commit(row)).await.is_ok_and(|done| done.is_ok()),
+        }
+    }
+
+    /// Reads the answer to its end.
+    async fn whole(
+        &self,
+        job: &SharedJob,
+        response: AccountResponse,
+        is_write: bool,
+    ) -> Result<ApiAnswer, RequestError> {
+        let AccountResponse { status, mut body, agent, .. } = response;
+        let status = status.as_u16();
+        let mut read = BytesMut::new();
+        loop {
+            let late = || RequestError::NoAnswer {
+                message: "the cluster's answer did not come to its end in time".to_owned(),
+                is_timeout: true,
+            };
+            let part = timeout_at(job.deadline, body.next()).await.unwrap_or_else(|_| Some(Err(late())));
+            match part {
+                None => break,
+                Some(Ok(part)) if read.len() + part.len() > MAX_RESULT_BYTES => {
+                    let message = format!("the answer has more than {} bytes", MAX_RESULT_BYTES);
+                    drop(part);
+                    return Err(RequestError::Invalid { message, is_too_large: true });
+                }
+                Some(Ok(part)) => read.extend_from_slice(&part),
+                // What was written stands, whatever became of the answer's body.
+                Some(Err(_)) if is_write => {
+                    read = BytesMut::from(&b"{}"[..]);
+                    break;
+                }
+                Some(Err(error)) => return Err(error),
+            }
+        }
+        job.answered(&agent, is_write, now_ms());
+        Ok(ApiAnswer { status, body: read.freeze().to_vec() })
+    }
+}
+
+/// The way to the cluster says nothing, although the time for its answer is over.
+fn no_end(is_write: bool) -> RequestError {
+    let message = "the cluster did not answer in time".to_owned();
+    if is_write {
+        RequestError::Unknown(message)
+    } else {
+        RequestError::NoAnswer { message, is_timeout: true }
+    }
+}
+
+/// What a later run found is what an earlier one did: an object that is gone was deleted.
+fn after_reruns(job: &SharedJob, outcome: Outcome, runs: u32) -> Outcome {
+    let was_deleted = runs > 1 && outcome.status == 404 && matches!(job.operation.verb(), Verb::Delete(_));
+    if was_deleted { Outcome::done(200, OutcomeBody::Empty) } else { outcome }
+}
+
+fn out_of_time(job: &SharedJob) -> RunEnd {
+    let progress = job.progress.lock();
+    RunEnd::Failure(RunFailure::out_of_time(progress.write_in_flight, progress.writes))
+}
+
+/// The time of day in epoch milliseconds.
+pub(super) fn now_ms() -> i64 {
+    Timestamp::now().as_millisecond()
+}

@@ -1,0 +1,409 @@
+//! A call for an operation: its checks in order, its id, its start, and the wait for its end.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use http::Method;
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use ulid::Ulid;
+
+use super::checks::{self, OperationIdentity};
+use super::job::{Job, Progress};
+use super::known::{EndReceiver, KnownOperation};
+use super::records::{self, Beginning};
+use super::runner::now_ms;
+use super::{EndedOperation, OperationRefusal, Operations};
+use crate::access::audit::{AuditEvent, AuditLine};
+use crate::access::{AccountAccess, AccountResource, Principal};
+use crate::connected_agents::{AccountRequest, RequestClass, RequestError};
+use kubesvc_core::KubesvcAccount;
+use kubesvc_core::operations::{
+    ApplyMode, ApplySettings, Operation, OutcomeBody, OutcomeClass, OutcomeFailure,
+};
+use kubesvc_core::wire::operations::operation::Verb;
+use kubesvc_runtime::crash_points;
+use kubesvc_runtime::shutdown::spawn_named;
+use kubesvc_store::{OpenOperation, OperationOutcome, OperationRecord, StoreError};
+
+/// Interval at which the row of an operation of another replica is read by those who wait for it.
+const FOLLOW_INTERVAL: Duration = Duration::from_millis(250);
+/// Interval at which it is looked whether a person has settled an operation that runs here.
+const SETTLED_INTERVAL: Duration = Duration::from_secs(5);
+/// Time limit for finding out why no agent can be asked.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Who calls.
+#[derive(Clone, Debug)]
+pub struct OperationCaller {
+    /// The caller.
+    pub principal: Principal,
+    /// Who the caller says that it acts for.
+    pub claimed: Option<String>,
+    /// The accounts that the caller says it may use; `None`: it says nothing.
+    pub accounts: Option<Vec<String>>,
+}
+
+/// A call for an operation.
+pub struct OperationCall {
+    /// What is asked.
+    pub operation: Operation,
+    /// Who asks.
+    pub caller: OperationCaller,
+    /// Whether nothing is to be changed.
+    pub dry_run: bool,
+    /// An id of the caller's own, of any form.
+    pub client_request_id: Option<String>,
+    /// How long the caller waits for the end.
+    pub wait: Option<Duration>,
+    /// What is held until the operation has ended, such as the memory that it takes.
+    pub held: Box<dyn Any + Send + Sync>,
+}
+
+/// What became of a call.
+#[derive(Clone, Debug)]
+pub struct Submitted {
+    /// Id of the operation.
+    pub id: String,
+    /// How it ended, if the caller waited for that and it has.
+    pub ended: Option<Arc<EndedOperation>>,
+}
+
+/// An operation as its call found it.
+enum Found {
+    /// It runs here, or did.
+    Here(EndReceiver),
+    /// Another replica runs it, or it ended long ago.
+    Stored(OperationRecord),
+}
+
+impl Operations {
+    /// Checks an operation and starts it, unless it was started before under its id. Waits for its end if the caller
+    /// does.
+    ///
+    /// # Errors
+    /// An [`OperationRefusal`]: the operation was not begun.
+    pub async fn submit(&self, call: OperationCall) -> Result<Submitted, OperationRefusal> {
+        let line = refusal_line(&call);
+        let submitted = self.try_submit(call).await;
+        if let Err(refusal) = &submitted {
+            self.metrics.refused(refusal.reason());
+            let (caller, account, verb, id) = &line;
+            self.audit.write(&AuditLine {
+                operation_id: id,
+                principal: Some(&caller.principal),
+                claimed: caller.claimed.as_deref().unwrap_or_default(),
+                account,
+                verb,
+                code: Some(refusal.status().as_u16()),
+                reason: &refusal.to_string(),
+                ..AuditLine::new(AuditEvent::Refusal, "")
+            });
+        }
+        submitted
+    }
+
+    async fn try_submit(&self, call: OperationCall) -> Result<Submitted, OperationRefusal> {
+        if self.is_draining.load(Ordering::Relaxed) {
+            return Err(OperationRefusal::Unavailable("this replica stops; try again"));
+        }
+        let account = self.account_of(&call)?;
+        for verb in checks::required_verbs(&call.operation) {
+            self.authorize(&call.caller.principal, verb, Some(&account)).await?;
+        }
+        let is_callers_id = !call.operation.id().is_empty() || call.client_request_id.is_some();
+        let id = match (&call.client_request_id, call.operation.id()) {
+            (Some(text), _) => checks::derived_id(text),
+            (None, "") => Ulid::generate().to_string(),
+            (None, id) => id.to_owned(),
+        };
+        let (wait, identity) = (call.wait, OperationIdentity::of(&call.operation, call.dry_run));
+        let before = if is_callers_id { self.find(&id, &identity).await? } else { None };
+        let found = match before {
+            Some(found) => found,
+            None => self.begin(call, id.clone(), identity, &account, is_callers_id).await?,
+        };
+        let ended = match wait {
+            None => None,
+            Some(wait) => self.wait(&id, found, Instant::now() + wait).await,
+        };
+        Ok(Submitted { id, ended })
+    }
+
+    /// The account of a call.
+    fn account_of(&self, call: &OperationCall) -> Result<Arc<KubesvcAccount>, OperationRefusal> {
+        let reference = call.operation.account();
+        let name = &reference.name;
+        if !checks::is_among(call.caller.accounts.as_deref(), name) {
+            return Err(OperationRefusal::NotAmongAccounts(name.clone()));
+        }
+        let account = self.accounts.by_account_name(name).into_iter().next();
+        let Some(account) = account else {
+            return Err(if self.accounts.is_synced() {
+                OperationRefusal::NoAccount(name.clone())
+            } else {
+                OperationRefusal::Unavailable("the accounts are still being read from Kubernetes; try again")
+            });
+        };
+        if !reference.uid.is_empty() && reference.uid != account.uid() {
+            let message =
+                format!("account {name:?} has another uid than the operation says: it was made anew");
+            return Err(OperationRefusal::NotUsable(message));
+        }
+        Ok(account)
+    }
+
+    /// Checks a right on an account; without one, on all.
+    pub(super) async fn authorize(
+        &self,
+        principal: &Principal,
+        verb: &'static str,
+        account: Option<&KubesvcAccount>,
+    ) -> Result<(), OperationRefusal> {
+        let metadata = account.map(|account| &account.metadata);
+        let part = |part: Option<&String>| part.cloned().unwrap_or_default();
+        let access = AccountAccess {
+            verb,
+            resource: AccountResource::Proxy,
+            namespace: part(metadata.and_then(|metadata| metadata.namespace.as_ref())),
+            object: part(metadata.and_then(|metadata| metadata.name.as_ref())),
+        };
+        Ok(self.access.authorize(principal, &access).await?)
+    }
+
+    /// Finds the operation that has an id, which must be the same.
+    async fn find(&self, id: &str, identity: &OperationIdentity) -> Result<Option<Found>, OperationRefusal> {
+        if let Some(known) = self.known.get(id) {
+            return same(id, identity, &known).map(Some);
+        }
+        let stored = self.store.operation(id).await.map_err(OperationRefusal::Database)?;
+        stored.map(|record| same_record(id, identity, &record).map(|()| Found::Stored(record))).transpose()
+    }
+
+    /// Starts an operation.
+    async fn begin(
+        &self,
+        call: OperationCall,
+        id: String,
+        identity: OperationIdentity,
+        account: &KubesvcAccount,
+        is_callers_id: bool,
+    ) -> Result<Found, OperationRefusal> {
+        self.check_usable(account).await?;
+        let principal = &call.caller.principal;
+        let counted =
+            self.in_flight.add(account.uid(), &principal.name).map_err(OperationRefusal::TooMany)?;
+        let started = Instant::now();
+        let record = records::received(&Beginning {
+            id: &id,
+            verb: call.operation.kind().name,
+            account: account.account_name(),
+            account_uid: account.uid(),
+            principal: &principal.name,
+            replica_id: &self.settings.replica_id,
+            dry_run: call.dry_run,
+            now_ms: now_ms(),
+        });
+        let ends = match self.known.begin(identity.clone(), record.clone()) {
+            Ok(ends) => ends,
+            // Of two calls at the same time the other one was faster.
+            Err(known) => return same(&id, &identity, &known),
+        };
+        let limit = checks::time_limit(&call.operation, self.settings.write_time, self.settings.read_time);
+        let may_run_again = may_run_again(&call.operation);
+        let deadline_ms =
+            record.start_time_ms.saturating_add(i64::try_from(limit.as_millis()).unwrap_or(i64::MAX));
+        if call.wait.is_none() {
+            let row = records::open(record.clone(), deadline_ms, may_run_again);
+            let committed = self.commit_received(row, is_callers_id).await;
+            let other =
+                committed.inspect_err(|_| self.known.forget(&id)).map_err(OperationRefusal::Database)?;
+            if let Some(other) = other {
+                self.known.forget(&id);
+                same_record(&id, &identity, &other)?;
+                return Ok(Found::Stored(other));
+            }
+        }
+        let claims_id = is_callers_id && !may_run_again && call.wait.is_some();
+        let job = Arc::new(Job {
+            id,
+            account_uid: account.uid().to_owned(),
+            principal: call.caller.principal,
+            claimed: call.caller.claimed,
+            dry_run: call.dry_run,
+            operation: call.operation,
+            may_run_again,
+            deadline: started + limit,
+            deadline_ms,
+            started,
+            progress: Mutex::new(Progress::new(record, claims_id)),
+            _counted: counted,
+            _held: call.held,
+        });
+        if let Some(operations) = self.this.upgrade() {
+            let running = self.tasks.track_future(operations.run(job));
+            // It runs on if the caller hangs up.
+            drop(spawn_named("operation", running).detach());
+        }
+        Ok(Found::Here(ends))
+    }
+
+    /// Commits that an operation was received. Returns the operation that has its id already.
+    async fn commit_received(
+        &self,
+        row: OpenOperation,
+        is_callers_id: bool,
+    ) -> Result<Option<OperationRecord>, StoreError> {
+        if !is_callers_id {
+            return self.rows.commit(row).await.map(|()| None);
+        }
+        let claimed = crash_points::around(Some("operation-claim"), self.store.claim_operation(&row)).await?;
+        if claimed.is_none() {
+            self.rows.note_stored(&row.record.operation_id);
+        }
+        Ok(claimed)
+    }
+
+    /// Refuses an account that takes no requests, and one whose agents take none.
+    async fn check_usable(&self, account: &KubesvcAccount) -> Result<(), OperationRefusal> {
+        let name = account.account_name();
+        checks::usable(account).map_err(|state| {
+            OperationRefusal::NotUsable(format!("account {name:?} is {state}: it takes no operations"))
+        })?;
+        if self.requests.apply_settings(account.uid()).await.is_some() {
+            return Ok(());
+        }
+        let probe = AccountRequest {
+            head_within: PROBE_TIMEOUT,
+            ..AccountRequest::new(Method::GET, "/version", RequestClass::Read)
+        };
+        match timeout(PROBE_TIMEOUT, self.requests.send(account.uid(), probe)).await {
+            Ok(Err(error @ (RequestError::AgentTooOld { .. } | RequestError::NotUsable { .. }))) => {
+                Err(OperationRefusal::NotUsable(error.to_string()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits for the end of an operation.
+    async fn wait(&self, id: &str, found: Found, until: Instant) -> Option<Arc<EndedOperation>> {
+        let mut ends = match found {
+            Found::Here(ends) => ends,
+            Found::Stored(record) => return self.wait_for_row(id, record, until).await,
+        };
+        loop {
+            let look_at = until.min(Instant::now() + SETTLED_INTERVAL);
+            let ended = match timeout_at(look_at, ends.wait_for(Option::is_some)).await {
+                Ok(Ok(ended)) => ended.clone(),
+                // It was not begun after all.
+                Ok(Err(_)) => return None,
+                Err(_) => None,
+            };
+            if ended.is_some() || look_at == until {
+                return ended;
+            }
+            // A person may have settled it at another replica.
+            if let Ok(Some(record)) = self.store.operation(id).await
+                && record.outcome != OperationOutcome::Pending
+            {
+                let ended = of_record(&record);
+                self.known.end(&record, ended.clone(), self.clock());
+                return Some(Arc::new(ended));
+            }
+        }
+    }
+
+    /// Waits for the end of an operation that runs at another replica.
+    async fn wait_for_row(
+        &self,
+        id: &str,
+        mut record: OperationRecord,
+        until: Instant,
+    ) -> Option<Arc<EndedOperation>> {
+        loop {
+            if record.outcome != OperationOutcome::Pending {
+                return Some(Arc::new(of_record(&record)));
+            }
+            if Instant::now() + FOLLOW_INTERVAL >= until {
+                return None;
+            }
+            sleep(FOLLOW_INTERVAL).await;
+            if let Ok(Some(now)) = self.store.operation(id).await {
+                record = now;
+            }
+        }
+    }
+}
+
+/// What is said of a call that is refused: who, which account, which verb, which id.
+fn refusal_line(call: &OperationCall) -> (OperationCaller, String, &'static str, String) {
+    let operation = &call.operation;
+    let (account, verb) = (operation.account().name.clone(), operation.kind().name);
+    (call.caller.clone(), account, verb, operation.id().to_owned())
+}
+
+fn may_run_again(operation: &Operation) -> bool {
+    let mode = match operation.verb() {
+        // Which deploys run once does not depend on the settings of the agent.
+        Verb::Deploy(deploy) => ApplyMode::of(deploy, &ApplySettings::default()).ok(),
+        _ => None,
+    };
+    operation.may_run_again(mode)
+}
+
+fn same(id: &str, identity: &OperationIdentity, known: &KnownOperation) -> Result<Found, OperationRefusal> {
+    if known.identity == *identity {
+        return Ok(Found::Here(known.end()));
+    }
+    let KnownOperation { identity: other, .. } = known;
+    let what = if (other.account.as_str(), other.verb) == (identity.account.as_str(), identity.verb) {
+        "it has another target, or is a dry run".to_owned()
+    } else {
+        format!("it is {} on account {:?}", other.verb, other.account)
+    };
+    Err(OperationRefusal::AnotherOperation { id: id.to_owned(), what })
+}
+
+fn same_record(
+    id: &str,
+    identity: &OperationIdentity,
+    record: &OperationRecord,
+) -> Result<(), OperationRefusal> {
+    let is_same = record.account == identity.account
+        && record.operation_type == identity.verb
+        && record.dry_run == identity.dry_run;
+    if is_same {
+        return Ok(());
+    }
+    let what = format!("it is {} on account {:?}", record.operation_type, record.account);
+    Err(OperationRefusal::AnotherOperation { id: id.to_owned(), what })
+}
+
+/// The end of an operation as its row has it.
+pub(super) fn of_record(record: &OperationRecord) -> EndedOperation {
+    let answered = record.answered.as_ref().and_then(|answer| u16::try_from(answer.status).ok());
+    let failed = |class, message: &str| Some(OutcomeFailure { class, message: message.to_owned() });
+    let (status, failure) = match record.outcome {
+        OperationOutcome::Completed => (answered.unwrap_or(200), None),
+        OperationOutcome::Timeout => {
+            (504, failed(OutcomeClass::Timeout, "it took too long, and nothing was done"))
+        }
+        OperationOutcome::Unknown | OperationOutcome::Pending => {
+            (504, failed(OutcomeClass::OutcomeUnknown, "it may or may not have been done"))
+        }
+        OperationOutcome::Failed => {
+            let status = answered.unwrap_or(500);
+            (status, failed(OutcomeClass::of_status(status), "it failed; its message is not stored"))
+        }
+    };
+    let end = record.end_time_ms.unwrap_or(record.start_time_ms);
+    EndedOperation {
+        status,
+        duration_ms: end.saturating_sub(record.start_time_ms),
+        body: OutcomeBody::Empty,
+        failure,
+        before_send: record.outcome == OperationOutcome::Timeout,
+    }
+}

@@ -1,0 +1,193 @@
+//! Operations against a cluster, rights and a database that the tests script.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::connected_agents::RequestError;
+use fakes::{Answered, Asked, MemoryRows, ScriptedAccess, ScriptedCluster, principal};
+use kubesvc_core::KubesvcAccount;
+use kubesvc_core::operations::{OutcomeBody, OutcomeClass, operation_from_text, result_from_text};
+use kubesvc_store::{OpenOperation, OperationOutcome, OperationState};
+
+pub(crate) mod fakes;
+mod repeats;
+mod rows;
+mod runs;
+
+const WEB: &str =
+    "target { group: \"apps\" version: \"v1\" kind: \"Deployment\" namespace: \"n\" name: \"web\" }";
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A replica with account `a` that is active, and `off` that is not.
+struct Replica {
+    operations: Arc<Operations>,
+    cluster: Arc<ScriptedCluster>,
+    access: Arc<ScriptedAccess>,
+    rows: Arc<MemoryRows>,
+    stop: CancellationToken,
+}
+
+impl Replica {
+    fn new(cluster: Arc<ScriptedCluster>) -> Self {
+        Self::over(cluster, Arc::default(), "r-0")
+    }
+
+    fn over(cluster: Arc<ScriptedCluster>, rows: Arc<MemoryRows>, id: &str) -> Self {
+        let accounts = Arc::new(AccountIndex::default());
+        accounts.show(account("a", "ACTIVE", "Open"));
+        accounts.show(account("off", "INACTIVE", "None"));
+        accounts.sync();
+        let access = Arc::<ScriptedAccess>::default();
+        let operations = Operations::new(
+            OperationSettings { replica_id: id.into(), ..fakes::settings() },
+            OperationPorts {
+                accounts,
+                requests: Arc::<ScriptedCluster>::clone(&cluster),
+                access: Arc::<ScriptedAccess>::clone(&access),
+                store: Arc::<MemoryRows>::clone(&rows),
+                replicas: Replicas::alone(&id.into()),
+                audit: AuditLog::to(std::io::sink()),
+            },
+        );
+        let stop = CancellationToken::new();
+        let (writer, until) = (Arc::clone(&operations), stop.clone());
+        tokio::spawn(async move { writer.write_rows(until).await });
+        Self { operations, cluster, access, rows, stop }
+    }
+
+    async fn submit(&self, call: OperationCall) -> Result<Submitted, OperationRefusal> {
+        self.operations.submit(call).await
+    }
+
+    /// Runs an operation to its end.
+    async fn run(&self, verb: &str) -> Arc<EndedOperation> {
+        let submitted = self.submit(call(verb)).await.expect(verb);
+        submitted.ended.expect("it ended")
+    }
+
+    /// Waits until a record is in the history.
+    async fn history(&self, id: &str) -> OperationRecord {
+        loop {
+            if let Some(record) = self.rows.history.lock().get(id).cloned() {
+                return record;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+fn account(name: &str, state: &str, phase: &str) -> KubesvcAccount {
+    serde_json::from_value(json!({
+        "apiVersion": "kubesvc.io/v1alpha1", "kind": "KubesvcAccount",
+        "metadata": {"name": name, "namespace": "ns", "uid": format!("uid-{name}"), "resourceVersion": "1"},
+        "spec": {"zoneId": "z", "kubeconfig": {"secretRef": {"name": name}}},
+        "status": {"state": state, "epoch": 1, "grant": {"phase": phase, "zone": "z"}},
+    }))
+    .expect("an account")
+}
+
+/// A call of alice that waits.
+fn call(verb: &str) -> OperationCall {
+    OperationCall {
+        operation: operation_from_text(&format!("account {{ name: \"a\" }} {verb}")).expect(verb),
+        caller: caller(),
+        dry_run: false,
+        client_request_id: None,
+        wait: Some(10 * MINUTE),
+        held: Box::new(()),
+    }
+}
+
+fn caller() -> OperationCaller {
+    OperationCaller { principal: principal("alice"), claimed: None, accounts: None }
+}
+
+fn on_account(name: &str) -> OperationCall {
+    let text = format!("account {{ name: \"{name}\" }} discovery {{}}");
+    OperationCall { operation: operation_from_text(&text).expect("an operation"), ..call("discovery {}") }
+}
+
+fn scale() -> String {
+    format!("scale {{ {WEB} replicas: 3 }}")
+}
+
+fn done() -> Answered {
+    Ok((200, json!({"kind": "Scale", "spec": {"replicas": 3}})))
+}
+
+#[tokio::test(start_paused = true)]
+async fn checks_come_in_their_order_and_nothing_is_sent_before() {
+    let replica = Replica::new(ScriptedCluster::new(|_, _| done()));
+    let status =
+        |refused: Result<Submitted, OperationRefusal>| refused.expect_err("it is refused").status().as_u16();
+    assert_eq!(status(replica.submit(on_account("unknown")).await), 404);
+    assert_eq!(status(replica.submit(on_account("off")).await), 409);
+    let narrowed = OperationCaller { accounts: Some(vec!["b".to_owned()]), ..caller() };
+    assert_eq!(status(replica.submit(OperationCall { caller: narrowed, ..call(&scale()) }).await), 403);
+    replica.access.denied.lock().push("patch");
+    assert_eq!(status(replica.submit(call(&scale())).await), 403);
+    assert!(replica.submit(call(&format!("get {{ {WEB} }}"))).await.is_ok(), "only reading is allowed still");
+    replica.access.is_away.store(true, Ordering::Relaxed);
+    assert_eq!(status(replica.submit(call(&scale())).await), 503);
+    assert_eq!(replica.cluster.lines(), ["GET /apis/apps/v1/namespaces/n/deployments/web"]);
+    let asked = replica.access.asked.lock();
+    assert_eq!((asked[0].namespace.as_str(), asked[0].object.as_str()), ("ns", "off"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_is_too_old_is_named_before_anything_is_begun() {
+    let replica = Replica::new(ScriptedCluster::new(|_, _| {
+        Err(RequestError::AgentTooOld { agent: "old-agent".into(), version: "0.0".to_owned() })
+    }));
+    replica.cluster.has_agent.store(false, Ordering::Relaxed);
+    let refused = replica.submit(call(&scale())).await.expect_err("it is too old");
+    assert_eq!(refused.status().as_u16(), 409);
+    assert!(refused.to_string().contains("old-agent"), "{refused}");
+    assert!(replica.rows.open.lock().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_stops_takes_no_more_and_ends_what_runs() {
+    let gate = Arc::new(Semaphore::new(0));
+    let opened = Arc::clone(&gate);
+    let replica = Replica::new(ScriptedCluster::waiting(move |_, _| {
+        let gate = Arc::clone(&opened);
+        async move {
+            gate.acquire().await.expect("it is never closed").forget();
+            done()
+        }
+        .boxed()
+    }));
+    let call_now = OperationCall { wait: None, ..call(&scale()) };
+    let id = replica.submit(call_now).await.expect("it is begun").id;
+    replica.stop.cancel();
+    while !replica.operations.is_draining.load(Ordering::Relaxed) {
+        tokio::task::yield_now().await;
+    }
+    let refused = replica.submit(call(&scale())).await.expect_err("it stops");
+    assert_eq!(refused.status().as_u16(), 503);
+    gate.add_permits(1);
+    assert_eq!(replica.history(&id).await.outcome, OperationOutcome::Completed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_has_a_bound_of_its_own() {
+    let replica = Replica::new(ScriptedCluster::waiting(|_, _| std::future::pending::<Answered>().boxed()));
+    let short = |name: &str| {
+        let caller = OperationCaller { principal: principal(name), ..caller() };
+        OperationCall { wait: Some(Duration::ZERO), caller, ..call(&format!("get {{ {WEB} }}")) }
+    };
+    for _ in 0..200 {
+        assert!(replica.submit(short("alice")).await.expect("there is room").ended.is_none());
+    }
+    let refused = replica.submit(short("alice")).await.expect_err("there is no room");
+    assert_eq!(refused.status().as_u16(), 429);
+    assert!(replica.submit(short("bob")).await.is_ok());
+}

@@ -1,0 +1,77 @@
+//! The same id is the same operation, at this replica, at another one, and later.
+
+use super::*;
+
+fn repeated(verb: &str, id: &str) -> OperationCall {
+    OperationCall { client_request_id: Some(id.to_owned()), ..call(verb) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_id_is_the_same_operation_with_its_answer() {
+    let replica = Replica::new(ScriptedCluster::new(|_, _| done()));
+    let first = replica.submit(repeated(&scale(), "x")).await.expect("it is begun");
+    let second = replica.submit(repeated(&scale(), "x")).await.expect("it is known");
+    assert_eq!(first.id, second.id);
+    assert_eq!(first.ended, second.ended);
+    assert_eq!(replica.cluster.lines().len(), 1);
+    let other = format!("restart_rollout {{ {WEB} }}");
+    let refused = replica.submit(repeated(&other, "x")).await.expect_err("another verb");
+    assert_eq!(refused.status().as_u16(), 409, "{refused}");
+    let other = scale().replace("\"web\"", "\"api\"");
+    assert!(replica.submit(repeated(&other, "x")).await.is_err(), "another object");
+    assert_eq!(replica.submit(repeated(&scale(), "y")).await.expect("it is begun").ended, first.ended);
+    assert_eq!(replica.cluster.lines().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_replica_knows_an_operation_by_its_row() {
+    let here = Replica::new(ScriptedCluster::new(|_, _| done()));
+    let first = here.submit(repeated(&scale(), "x")).await.expect("it is begun");
+    here.history(&first.id).await;
+    let rows = Arc::clone(&here.rows);
+    let there = Replica::over(ScriptedCluster::new(|_, _| done()), rows, "r-1");
+    let second = there.submit(repeated(&scale(), "x")).await.expect("it is known");
+    assert_eq!(second.ended.expect("it ended").status, 200);
+    assert!(there.cluster.lines().is_empty());
+    let other = format!("restart_rollout {{ {WEB} }}");
+    assert_eq!(there.submit(repeated(&other, "x")).await.expect_err("another verb").status(), 409);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_replicas_with_the_same_id_at_the_same_time_one_writes() {
+    let patch = format!("patch {{ {WEB} type: JSON body {{ data: \"[]\" }} }}");
+    let here = Replica::new(ScriptedCluster::waiting(|_, _| {
+        async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            done()
+        }
+        .boxed()
+    }));
+    let there = Replica::over(ScriptedCluster::new(|_, _| done()), Arc::clone(&here.rows), "r-1");
+    let (one, other) = tokio::join!(here.submit(repeated(&patch, "x")), there.submit(repeated(&patch, "x")));
+    assert!(one.is_ok() && other.is_ok());
+    assert_eq!(here.cluster.lines().len() + there.cluster.lines().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_database_an_id_of_the_callers_own_is_not_taken() {
+    let replica = Replica::new(ScriptedCluster::new(|_, _| done()));
+    replica.rows.is_away.store(true, Ordering::Relaxed);
+    let refused = replica.submit(repeated(&scale(), "x")).await.expect_err("it cannot be looked up");
+    assert_eq!(refused.status().as_u16(), 503);
+    let no_wait = OperationCall { wait: None, ..call(&scale()) };
+    assert_eq!(replica.submit(no_wait).await.expect_err("its row is needed").status().as_u16(), 503);
+    assert!(replica.cluster.lines().is_empty());
+    assert_eq!(replica.run(&scale()).await.status, 200, "what needs no row is done");
+    assert_eq!(replica.operations.known.running(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_id_of_the_operation_itself_is_taken_too() {
+    let replica = Replica::new(ScriptedCluster::new(|_, _| done()));
+    let id = "01J00000000000000000000000";
+    let text = format!("op_id: \"{id}\" {}", scale());
+    assert_eq!(replica.submit(call(&text)).await.expect("it is begun").id, id);
+    assert_eq!(replica.submit(call(&text)).await.expect("it is known").id, id);
+    assert_eq!(replica.cluster.lines().len(), 1);
+}

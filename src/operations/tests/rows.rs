@@ -1,0 +1,148 @@
+//! Rows of open operations, who settles them, and what people settle by hand.
+
+use super::*;
+
+fn never() -> Arc<ScriptedCluster> {
+    ScriptedCluster::waiting(|_, _| std::future::pending::<Answered>().boxed())
+}
+
+fn no_wait(verb: &str) -> OperationCall {
+    OperationCall { wait: None, ..call(verb) }
+}
+
+/// Waits until the open row of an operation is as wanted.
+async fn until_open(replica: &Replica, id: &str, holds: impl Fn(&OpenOperation) -> bool) -> OpenOperation {
+    loop {
+        if let Some(open) = replica.rows.open.lock().get(id).filter(|open| holds(open)).cloned() {
+            return open;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_nobody_waits_for_is_committed_before_its_call_is_answered() {
+    let replica = Replica::new(never());
+    let id = replica.submit(no_wait(&scale())).await.expect("it is begun").id;
+    assert!(replica.rows.open.lock().contains_key(&id));
+    let open = until_open(&replica, &id, |open| open.agent_boot_id.is_some()).await;
+    assert_eq!(open.state, OperationState::Sent);
+    assert_eq!(open.last_write, replica.cluster.asked().pop().map(|asked| asked.request_id));
+    assert_eq!(open.agent_boot_id.as_deref(), Some("boot"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_of_an_operation_with_a_row_is_recorded_before_it_is_sent() {
+    let rows = Arc::<MemoryRows>::default();
+    let seen = Arc::clone(&rows);
+    let cluster = ScriptedCluster::new(move |_, asked| {
+        let recorded =
+            seen.open.lock().values().any(|open| open.last_write.as_ref() == Some(&asked.request_id));
+        Ok((if recorded { 200 } else { 500 }, json!({})))
+    });
+    let replica = Replica::over(cluster, rows, "r-0");
+    let id = replica.submit(no_wait(&scale())).await.expect("it is begun").id;
+    assert_eq!(replica.history(&id).await.outcome, OperationOutcome::Completed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_database_a_write_that_must_be_recorded_is_not_sent() {
+    let rows = Arc::<MemoryRows>::default();
+    let away = Arc::clone(&rows);
+    let cluster = ScriptedCluster::new(move |_, asked: &Asked| {
+        away.is_away.store(asked.line.starts_with("GET"), Ordering::Relaxed);
+        Ok((404, json!({"message": "there is none"})))
+    });
+    let replica = Replica::over(cluster, rows, "r-0");
+    let data = "{\\\"apiVersion\\\": \\\"v1\\\", \\\"kind\\\": \\\"ConfigMap\\\", \\\"metadata\\\": {\\\"name\\\": \\\"c\\\", \\\"namespace\\\": \\\"n\\\"}}";
+    let submitted = replica.submit(no_wait(&format!("deploy {{ manifest {{ data: \"{data}\" }} }}"))).await;
+    let id = submitted.expect("it is begun").id;
+    while replica.operations.known.running() > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(replica.cluster.lines().len(), 1, "{:?}", replica.cluster.lines());
+    replica.rows.is_away.store(false, Ordering::Relaxed);
+    assert_eq!(replica.history(&id).await.outcome, OperationOutcome::Failed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_person_ends_what_is_open_and_those_who_wait_get_that() {
+    let replica = Replica::new(never());
+    let waiting = OperationCall { client_request_id: Some("x".to_owned()), ..call(&scale()) };
+    let id = checks::derived_id("x");
+    let result = result_from_text(&format!("op_id: \"{id}\" status: 409 message: \"somebody did\""))
+        .expect("a result");
+    let settle = async {
+        while replica.cluster.lines().is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        replica.operations.settle_by_hand(&result, &caller()).await
+    };
+    let (submitted, settled) = tokio::join!(replica.submit(waiting), settle);
+    settled.expect("it was open");
+    let ended = submitted.expect("it was begun").ended.expect("it ended");
+    assert_eq!(ended.status, 409);
+    assert_eq!(ended.failure.as_ref().map(|failure| failure.message.as_str()), Some("somebody did"));
+    assert_eq!(replica.history(&id).await.outcome, OperationOutcome::Failed);
+    let again = replica.operations.settle_by_hand(&result, &caller()).await.expect_err("it has a result");
+    assert_eq!(again.status().as_u16(), 409);
+    let unknown = result_from_text("op_id: \"01J00000000000000000000000\" status: 200").expect("a result");
+    assert_eq!(replica.operations.settle_by_hand(&unknown, &caller()).await.expect_err("none").status(), 404);
+    replica.access.denied.lock().push("update");
+    assert_eq!(
+        replica.operations.settle_by_hand(&result, &caller()).await.expect_err("denied").status(),
+        403
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_dead_replica_left_open_is_settled_by_its_last_write() {
+    for (recalled, outcome) in [
+        (Ok(200), OperationOutcome::Completed),
+        (Ok(422), OperationOutcome::Failed),
+        (Err(RequestError::Unknown("gone".into())), OperationOutcome::Unknown),
+    ] {
+        let dead = Replica::new(never());
+        let id = dead.submit(no_wait(&scale())).await.expect("it is begun").id;
+        until_open(&dead, &id, |open| open.agent_boot_id.is_some()).await;
+        let leader = Replica::over(never(), Arc::clone(&dead.rows), "r-1");
+        *leader.cluster.recalled.lock() = Some(recalled);
+        leader.operations.look_at_open_rows().await.expect("the database is there");
+        assert_eq!(leader.history(&id).await.outcome, outcome);
+        assert!(leader.rows.open.lock().is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_whose_agent_may_come_back_stays_open() {
+    let dead = Replica::new(never());
+    let id = dead.submit(no_wait(&scale())).await.expect("it is begun").id;
+    until_open(&dead, &id, |open| open.agent_boot_id.is_some()).await;
+    let leader = Replica::over(never(), Arc::clone(&dead.rows), "r-1");
+    let away = RequestError::NoAnswer { message: "it is away".into(), is_timeout: true };
+    *leader.cluster.recalled.lock() = Some(Err(away));
+    leader.operations.look_at_open_rows().await.expect("the database is there");
+    assert!(leader.rows.open.lock().contains_key(&id));
+    let own = dead.operations.look_at_open_rows().await;
+    assert!(own.is_ok() && dead.rows.open.lock().contains_key(&id), "its replica runs it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_of_accounts_that_may_not_be_read_are_left_out() {
+    let replica = Replica::new(ScriptedCluster::new(|_, _| done()));
+    let id = replica.submit(call(&scale())).await.expect("it is begun").id;
+    let records = |caller: OperationCaller| {
+        let operations = Arc::clone(&replica.operations);
+        async move { operations.records(None, (0, 10), &caller).await.expect("they are read") }
+    };
+    assert_eq!(records(caller()).await.len(), 1, "what was just done too");
+    let narrowed = OperationCaller { accounts: Some(vec!["b".to_owned()]), ..caller() };
+    assert!(records(narrowed.clone()).await.is_empty());
+    assert_eq!(replica.operations.record(&id, &narrowed).await.expect_err("narrowed").status(), 403);
+    replica.access.denied.lock().push("get");
+    assert!(records(caller()).await.is_empty());
+    let of_one = replica.operations.records(Some("a"), (0, 10), &caller()).await;
+    assert_eq!(of_one.expect_err("denied").status().as_u16(), 403);
+    let unknown: Value = json!(replica.operations.record("x", &caller()).await.is_err());
+    assert_eq!(unknown, json!(true));
+}

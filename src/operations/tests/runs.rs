@@ -1,0 +1,128 @@
+//! What is sent of an operation, how its end is told, and when it runs again.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_that_is_waited_for_has_its_result_and_its_record() {
+    let replica = Replica::new(ScriptedCluster::new(|_, _| done()));
+    let submitted = replica.submit(call(&scale())).await.expect("it is begun");
+    let ended = submitted.ended.expect("it ended");
+    assert_eq!((ended.status, &ended.failure), (200, &None));
+    assert!(matches!(&ended.body, OutcomeBody::Json(body) if body["spec"]["replicas"] == 3));
+    let asked = replica.cluster.asked();
+    assert_eq!(asked[0].line, "PATCH /apis/apps/v1/namespaces/n/deployments/web/scale?fieldManager=kubesvc");
+    assert!(asked[0].repeatable);
+    let record = replica.history(&submitted.id).await;
+    assert_eq!((record.operation_type.as_str(), record.outcome), ("Scale", OperationOutcome::Completed));
+    assert_eq!(record.principal.as_deref(), Some("alice"));
+    assert_eq!(record.request_id.as_ref(), Some(&asked[0].request_id));
+    assert_eq!(record.sent.map(|sent| sent.id).as_deref(), Some("agent"));
+    assert_eq!(record.answered.map(|answer| answer.status), Some(200));
+    assert_eq!(record.account_uid.as_deref(), Some("uid-a"));
+    assert!(replica.rows.open.lock().is_empty());
+    assert_eq!(replica.rows.writes.load(Ordering::Relaxed), 1, "one that ends at once is written once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_of_the_cluster_is_the_result_in_its_own_words() {
+    let replica = Replica::new(ScriptedCluster::new(|_, _| {
+        Ok((403, json!({"kind": "Status", "message": "you may not scale"})))
+    }));
+    let ended = replica.run(&scale()).await;
+    let failure = ended.failure.as_ref().expect("it failed");
+    assert_eq!((ended.status, failure.class), (403, OutcomeClass::Forbidden));
+    assert_eq!(failure.message, "you may not scale");
+    assert!(!ended.before_send);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unknown_runs_again_as_often_as_the_settings_say() {
+    let unknown = || Err(RequestError::Unknown("the agent is gone".into()));
+    let replica =
+        Replica::new(ScriptedCluster::new(move |number, _| if number < 3 { unknown() } else { done() }));
+    assert_eq!(replica.run(&scale()).await.status, 200);
+    assert_eq!(replica.cluster.lines().len(), 3);
+    let ids: std::collections::BTreeSet<_> =
+        replica.cluster.asked().into_iter().map(|asked| asked.request_id).collect();
+    assert_eq!(ids.len(), 3, "each request has an id of its own");
+
+    let replica = Replica::new(ScriptedCluster::new(move |_, _| unknown()));
+    let submitted = replica.submit(call(&scale())).await.expect("it is begun");
+    assert_eq!(submitted.ended.expect("it ended").status, 504);
+    assert_eq!(replica.cluster.lines().len(), 4, "three more");
+    assert_eq!(replica.history(&submitted.id).await.outcome, OperationOutcome::Unknown);
+
+    let replica = Replica::new(ScriptedCluster::new(move |_, _| unknown()));
+    let patch = format!("patch {{ {WEB} type: JSON body {{ data: \"[]\" }} }}");
+    assert_eq!(replica.run(&patch).await.status, 504);
+    assert_eq!(replica.cluster.lines().len(), 1, "what may not be done twice is not");
+    assert!(!replica.cluster.asked()[0].repeatable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_delete_that_finds_nothing_the_second_time_has_deleted() {
+    let replica = Replica::new(ScriptedCluster::new(|number, asked: &Asked| {
+        match (number, asked.line.split(' ').next()) {
+            (1, _) => Ok((200, json!({"metadata": {"uid": "u", "name": "web"}}))),
+            (2, Some("DELETE")) => Err(RequestError::Unknown("the agent is gone".into())),
+            _ => Ok((404, json!({"message": "there is none"}))),
+        }
+    }));
+    let ended = replica.run(&format!("delete {{ {WEB} }}")).await;
+    assert_eq!((ended.status, &ended.failure), (200, &None), "{:?}", replica.cluster.lines());
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_an_agent_nothing_is_done_and_that_is_said() {
+    let replica = Replica::new(ScriptedCluster::new(|_, _| {
+        Err(RequestError::NoAgent { account: "a".into(), zone: "z".into(), is_expected: false })
+    }));
+    let submitted = replica.submit(call(&scale())).await.expect("it is begun");
+    let ended = submitted.ended.expect("it ended");
+    assert_eq!((ended.status, ended.before_send), (503, true));
+    assert_eq!(replica.history(&submitted.id).await.outcome, OperationOutcome::Failed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_waits_shorter_gets_the_id_and_the_operation_goes_on() {
+    let gate = Arc::new(Semaphore::new(0));
+    let opened = Arc::clone(&gate);
+    let replica = Replica::new(ScriptedCluster::waiting(move |_, _| {
+        let gate = Arc::clone(&opened);
+        async move {
+            gate.acquire().await.expect("it is never closed").forget();
+            done()
+        }
+        .boxed()
+    }));
+    let short = OperationCall { wait: Some(Duration::from_secs(2)), ..call(&scale()) };
+    let submitted = replica.submit(short).await.expect("it is begun");
+    assert!(submitted.ended.is_none());
+    let record = replica.operations.record(&submitted.id, &caller()).await.expect("a pending one too");
+    assert_eq!(record.outcome, OperationOutcome::Pending);
+    gate.add_permits(1);
+    assert_eq!(replica.history(&submitted.id).await.outcome, OperationOutcome::Completed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn operations_on_one_object_take_turns_and_the_time_of_one_that_waits_passes() {
+    let replica = Replica::new(ScriptedCluster::waiting(|_, _| std::future::pending::<Answered>().boxed()));
+    let first = OperationCall { wait: Some(Duration::ZERO), ..call(&scale()) };
+    replica.submit(first).await.expect("it is begun");
+    let second = format!("deadline_ms: 3000 scale {{ {WEB} replicas: 4 }}");
+    let submitted = replica.submit(call(&second)).await.expect("it is begun");
+    let ended = submitted.ended.expect("it ended");
+    assert_eq!((ended.status, ended.before_send), (504, true));
+    assert_eq!(replica.history(&submitted.id).await.outcome, OperationOutcome::Timeout);
+    assert_eq!(replica.cluster.lines().len(), 1);
+    assert_eq!(replica.run("discovery {}").await.status, 504);
+    assert_eq!(replica.cluster.lines().len(), 2, "what only reads waits for nobody");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dry_run_says_so_in_every_write_and_in_its_record() {
+    let replica = Replica::new(ScriptedCluster::new(|_, _| done()));
+    let submitted = replica.submit(OperationCall { dry_run: true, ..call(&scale()) }).await.expect("begun");
+    assert!(replica.cluster.lines()[0].contains("dryRun=All"), "{:?}", replica.cluster.lines());
+    assert!(replica.history(&submitted.id).await.dry_run);
+}

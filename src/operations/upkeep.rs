@@ -1,0 +1,208 @@
+//! What the leader does for all replicas: settling operations that nobody does any more, and purging the history.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{StreamExt as _, stream};
+use jiff::Timestamp;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::Operations;
+use super::records::{Recalled, settled_for_another};
+use super::runner::now_ms;
+use kubesvc_core::lifecycle::Fact;
+use kubesvc_core::{AgentId, BootId, ReplicaId};
+use kubesvc_runtime::background_tasks::{Outcome, TaskRegistry, TaskSpec};
+use kubesvc_runtime::crash_points;
+use kubesvc_store::account_projection::Projection;
+use kubesvc_store::{OpenOperation, OperationState, Overdue, StoreError};
+
+/// Time after its deadline at which an operation is settled for its replica.
+const OVERDUE_AFTER: Duration = Duration::from_secs(5);
+/// Interval between two looks for such operations.
+const SETTLE_INTERVAL: Duration = Duration::from_secs(2);
+/// Maximum number of operations that are settled at once.
+const MAX_SETTLED: u32 = 256;
+/// Maximum number of concurrent recalls.
+const MAX_CONCURRENT_RECALLS: usize = 16;
+/// Time limit for one recall; one that was not answered is tried again until [`MAX_RECALL_AGE`].
+const RECALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time after its deadline at which an operation whose agent is away becomes unknown.
+const MAX_RECALL_AGE: Duration = Duration::from_secs(60);
+/// Interval between looks whether the history has too many rows.
+const TRIM_INTERVAL: Duration = Duration::from_secs(600);
+/// Maximum number of rows purged in one transaction.
+const PURGE_CHUNK: u32 = 1_000;
+/// Pause between two of these.
+const PURGE_PAUSE: Duration = Duration::from_millis(100);
+
+/// What the leader does for the operations of all replicas.
+pub struct OperationUpkeep {
+    /// The operations of this replica.
+    pub operations: Arc<Operations>,
+    /// Has the term.
+    pub projection: Arc<Projection>,
+    /// The tasks that run.
+    pub tasks: TaskRegistry,
+}
+
+impl OperationUpkeep {
+    /// Works until `stop`. A caller that loses the lead drops the call.
+    pub async fn run(&self, stop: &CancellationToken) {
+        let settle = TaskSpec::new("open operations", "Settles operations of replicas that are gone");
+        let settle = settle.every(SETTLE_INTERVAL).at_start();
+        let settle = settle.log_failure(|error| warn!(error, "cannot settle open operations; retrying"));
+        let settling = self.tasks.drive(settle, stop, |_: Vec<()>| async {
+            outcome(self.operations.settle_overdue(Some(&self.projection)).await)
+        });
+        let trim = TaskSpec::new("history of operations", "Deletes the oldest rows beyond the maximum");
+        let trim = trim.every(TRIM_INTERVAL).at_start().without_deadline();
+        let trim = trim.log_failure(|error| warn!(error, "cannot trim the history of operations; retrying"));
+        let trimming = self.tasks.drive(trim, stop, |_: Vec<()>| async {
+            outcome(self.purge(Purge::Beyond(self.operations.settings.max_rows)).await)
+        });
+        tokio::join!(settling, trimming, stop.run_until_cancelled(self.purge_in_time()));
+    }
+
+    /// Purges the history whenever it is time.
+    async fn purge_in_time(&self) {
+        loop {
+            let now = Timestamp::now();
+            let Some(next) = self.operations.settings.purge.next_after(now) else { return };
+            sleep(Duration::try_from(next.duration_since(now)).unwrap_or_default()).await;
+            let kept = i64::try_from(self.operations.settings.kept_for.as_millis()).unwrap_or(i64::MAX);
+            let older_than = next.as_millisecond().saturating_sub(kept);
+            match self.purge(Purge::OlderThan(older_than)).await {
+                Ok(0) => {}
+                Ok(rows) => info!(rows, "purged the history of operations"),
+                Err(error) => warn!(error = error.in_full(), "cannot purge the history of operations"),
+            }
+        }
+    }
+
+    /// Deletes rows in chunks. Returns how many.
+    async fn purge(&self, what: Purge) -> Result<u64, StoreError> {
+        let (store, mut all) = (&self.operations.store, 0);
+        loop {
+            let chunk = self.projection.under_term(|term| async move {
+                let purging = async {
+                    match what {
+                        Purge::OlderThan(time_ms) => store.purge_operations(term, time_ms, PURGE_CHUNK).await,
+                        Purge::Beyond(rows) => store.trim_operations(term, rows, PURGE_CHUNK).await,
+                    }
+                };
+                crash_points::around(Some("operation-purge"), purging).await
+            });
+            let rows = chunk.await?;
+            self.operations.metrics.purged.inc_by(rows);
+            all += rows;
+            if rows < u64::from(PURGE_CHUNK) {
+                return Ok(all);
+            }
+            sleep(PURGE_PAUSE).await;
+        }
+    }
+}
+
+/// Which rows of the history go.
+#[derive(Clone, Copy, Debug)]
+enum Purge {
+    /// Those that began before this time, in epoch milliseconds.
+    OlderThan(i64),
+    /// The oldest beyond this number.
+    Beyond(u64),
+}
+
+fn outcome<T>(done: Result<T, StoreError>) -> Outcome {
+    match done {
+        Ok(_) => Outcome::Done,
+        Err(error) => Outcome::failed(error.in_full()),
+    }
+}
+
+impl Operations {
+    /// Settles operations that are overdue, or whose replica is dead. The first one who ends an operation decides, so
+    /// that another replica may do this too. Returns how many were settled.
+    pub(super) async fn settle_overdue(&self, leader: Option<&Projection>) -> Result<usize, StoreError> {
+        let _alone = self.settling.lock().await;
+        let now_ms = now_ms();
+        let overdue = Overdue {
+            deadline_before_ms: before(now_ms, OVERDUE_AFTER),
+            live_replicas: self.live_replicas(),
+        };
+        let open = self.store.overdue_operations(&overdue, MAX_SETTLED).await?;
+        let open = open.into_iter().filter(|open| {
+            // It is being ended here, later than it should be.
+            self.known.get(&open.record.operation_id).is_none()
+        });
+        let settled = open.map(|open| async move {
+            let recalled = self.recalled(&open, now_ms).await?;
+            Some(settled_for_another(open, &recalled, &self.settings.replica_id, now_ms))
+        });
+        let settled: Vec<_> = stream::iter(settled.collect::<Vec<_>>())
+            .buffer_unordered(MAX_CONCURRENT_RECALLS)
+            .filter_map(std::future::ready)
+            .collect()
+            .await;
+        if settled.is_empty() {
+            return Ok(0);
+        }
+        let end = |term| async move {
+            let ending = self.store.end_open_operations(term, &settled);
+            crash_points::around(Some("operation-settle"), ending).await
+        };
+        let ended = match leader {
+            Some(projection) => projection.under_term(end).await?,
+            None => end(None).await?,
+        };
+        self.metrics.settled.inc_by(u64::try_from(ended.len()).unwrap_or(u64::MAX));
+        for id in &ended {
+            info!(operationId = id, "settled an operation that its replica left open");
+        }
+        Ok(ended.len())
+    }
+
+    /// The replicas that settle their own operations; empty: that is not known.
+    fn live_replicas(&self) -> Vec<ReplicaId> {
+        let own = &self.settings.replica_id;
+        // Before the Leases were listed nobody is called dead.
+        if self.replicas.is_alive(&ReplicaId::from("")) == Fact::Unknown {
+            return Vec::new();
+        }
+        let mut live = self.replicas.others();
+        live.push(own.clone());
+        live
+    }
+
+    /// What the cluster answered the last write of an operation. `None`: its agent may still come back.
+    async fn recalled(&self, open: &OpenOperation, now_ms: i64) -> Option<Recalled> {
+        let (Some(request_id), Some(agent), Some(boot_id), Some(uid)) =
+            (&open.last_write, &open.record.sent, &open.agent_boot_id, &open.record.account_uid)
+        else {
+            return Some(Recalled::Lost);
+        };
+        if open.state == OperationState::Received {
+            return Some(Recalled::Lost);
+        }
+        let (agent_id, boot_id) = (AgentId::from(agent.id.as_str()), BootId::from(boot_id.as_str()));
+        let recalling = self.requests.recall(uid, request_id, &agent_id, &boot_id);
+        match timeout(RECALL_TIMEOUT, recalling).await {
+            Ok(Ok(response)) => Some(Recalled::Answered(response.status.as_u16())),
+            Ok(Err(error)) if is_final(&error) => Some(Recalled::Lost),
+            _ if open.deadline_ms < before(now_ms, MAX_RECALL_AGE) => Some(Recalled::Lost),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a recall that failed is not to be repeated.
+fn is_final(error: &crate::connected_agents::RequestError) -> bool {
+    use crate::connected_agents::RequestError as Error;
+    !matches!(error, Error::NoAnswer { .. } | Error::NoAgent { .. } | Error::TooMany(_))
+}
+
+fn before(now_ms: i64, time: Duration) -> i64 {
+    now_ms.saturating_sub(i64::try_from(time.as_millis()).unwrap_or(i64::MAX))
+}

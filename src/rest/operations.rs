@@ -1,0 +1,371 @@
+//! `/armory/agent/operations`, `/armory/agent/operationresults`: operations on accounts, and their records.
+//!
+//! Checks, in this order: who calls, the parameters, the body, and then what only [`Operations`] knows. What was done is
+//! in its records, which are the same at every replica.
+//!
+//! [`Operations`]: crate::operations::Operations
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Map, Value};
+
+use super::RestState;
+use super::body::{self, MediaTypes, PendingBody};
+use super::error::{ErrorBody, RestError};
+use super::extract::{PathName, RecordPaging, single_value};
+use super::operation_views::{OperationRecordView, OperationResultView};
+use crate::access::{AccessError, Caller};
+use crate::operations::{OperationCall, OperationCaller, OperationRefusal, Submitted};
+use kubesvc_core::operations::{
+    MAX_DEADLINE, Operation, ParseError, operation_from_json, operation_from_text, result_from_text,
+};
+use kubesvc_core::spinnaker::is_account_name;
+
+/// Header of answers with the id of the operation.
+const OPERATION_ID: HeaderName = HeaderName::from_static("x-operation-id");
+/// Header with the accounts that a caller says it may use.
+const ACCOUNTS: HeaderName = HeaderName::from_static("x-spinnaker-accounts");
+/// Header with the user for whom a caller says that it acts.
+const USER: HeaderName = HeaderName::from_static("x-spinnaker-user");
+/// Maximum length of a caller's own id, and of the name of the user for whom it acts, in characters.
+const MAX_ID_CHARS: usize = 255;
+
+/// Parameters of a call for an operation.
+#[derive(Debug)]
+struct OperationQuery {
+    wait: Option<Duration>,
+    dry_run: bool,
+    client_request_id: Option<String>,
+}
+
+impl OperationQuery {
+    fn read(query: Option<&str>) -> Result<Self, RestError> {
+        let wait = single_value(query, "wait")?.map(|text| {
+            duration(&text).filter(|wait| *wait <= MAX_DEADLINE).ok_or_else(|| {
+                RestError::bad_request("wait must be a time of at most 10 minutes, such as 30s, 500ms or 2m")
+            })
+        });
+        let dry_run = match single_value(query, "dryRun")?.as_deref() {
+            None | Some("") => false,
+            Some("All") => true,
+            Some(_) => return Err(RestError::bad_request("dryRun must be All, or be left out")),
+        };
+        let client_request_id = single_value(query, "clientRequestId")?;
+        let is_id = |id: &String| {
+            !id.is_empty() && id.chars().count() <= MAX_ID_CHARS && !id.chars().any(char::is_control)
+        };
+        if client_request_id.as_ref().is_some_and(|id| !is_id(id)) {
+            return Err(RestError::bad_request(
+                "clientRequestId must have 1 to 255 characters, none of them a control character",
+            ));
+        }
+        Ok(Self { wait: wait.transpose()?, dry_run, client_request_id })
+    }
+}
+
+/// Reads `500ms`, `30s` or `2m`.
+fn duration(text: &str) -> Option<Duration> {
+    let digits = text.find(|c: char| !c.is_ascii_digit())?;
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().ok()?;
+    match unit {
+        "ms" => Some(Duration::from_millis(number)),
+        "s" => Some(Duration::from_secs(number)),
+        "m" => Some(Duration::from_secs(number.checked_mul(60)?)),
+        _ => None,
+    }
+}
+
+impl RestState {
+    /// Who calls.
+    async fn operation_caller(&self, headers: &HeaderMap) -> Result<OperationCaller, RestError> {
+        let principal = self.access.authenticate(Caller { headers, certificates: &[] }).await?;
+        let mut accounts = None;
+        for value in headers.get_all(ACCOUNTS) {
+            let text = value.to_str().map_err(|_| {
+                RestError::bad_request(
+                    "the header X-SPINNAKER-ACCOUNTS must be names of accounts, with commas",
+                )
+            })?;
+            let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+            accounts.get_or_insert_with(Vec::new).extend(names.map(str::to_owned));
+        }
+        let claimed = headers.get(USER).map(|user| String::from_utf8_lossy(user.as_bytes()));
+        let claimed = claimed.map(|user| user.chars().take(MAX_ID_CHARS).collect());
+        Ok(OperationCaller { principal, claimed, accounts })
+    }
+}
+
+impl From<AccessError> for RestError {
+    fn from(error: AccessError) -> Self {
+        Self::new(error.status(), error.to_string())
+    }
+}
+
+impl From<OperationRefusal> for RestError {
+    fn from(refusal: OperationRefusal) -> Self {
+        if let OperationRefusal::Database(error) = &refusal {
+            tracing::warn!(error = error.in_full(), "cannot use the rows of operations");
+        }
+        Self::new(refusal.status(), refusal.to_string())
+    }
+}
+
+/// Run an operation on an account.
+///
+/// `operation` is written in protobuf's text format, or as JSON. Without `wait` the answer comes once the operation is
+/// recorded. With `wait` it comes with the result, or with 202 if there is none in that time.
+///
+/// The caller needs rights on `accounts/proxy` of group `proxy.kubesvc.io`, by a bearer token for the audience `kubesvc`.
+#[utoipa::path(post, path = "/armory/agent/operations", operation_id = "runOperation", tag = "operations",
+    params(
+        ("wait" = Option<String>, Query, description = "How long to wait for the result, at most 10m", example = "30s"),
+        ("dryRun" = Option<String>, Query, description = "`All`: nothing is changed; the result has the object as it would be"),
+        ("clientRequestId" = Option<String>, Query, description = "An id of the caller's own: a call with the same one is the same operation, and has its result", min_length = 1, max_length = 255),
+        ("X-SPINNAKER-ACCOUNTS" = Option<String>, Header, description = "Accounts that the caller may use, separated by commas: an operation on another one is refused"),
+        ("X-SPINNAKER-USER" = Option<String>, Header, description = "The user for whom the caller says that it acts: recorded, never believed"),
+    ),
+    request_body(content = super::dto::OperationRequest, description = "The operation", example = json!({"operation": "account { name: \"prod\" } scale { target { group: \"apps\" kind: \"Deployment\" namespace: \"shop\" name: \"web\" } replicas: 3 }"})),
+    responses(
+        (status = 200, description = "With `wait`: the result. Without: nothing; the operation is recorded, and the header `X-Operation-Id` has its id", body = OperationResultView),
+        (status = 202, description = "The operation runs still; the id is in the body and in the header `X-Operation-Id`", body = OperationResultView),
+        (status = 400, description = "The body or a parameter is malformed", body = ErrorBody),
+        (status = 401, description = "The caller is not known", body = ErrorBody),
+        (status = 403, description = "The caller may not do that", body = ErrorBody),
+        (status = 404, description = "No such account", body = ErrorBody),
+        (status = 409, description = "The account takes no requests, its agent is too old for them, or the id is another operation's", body = ErrorBody),
+        (status = 413, description = "The body is too large", body = ErrorBody),
+        (status = 415, description = "The body is not JSON in UTF-8", body = ErrorBody),
+        (status = 429, description = "Too many operations run", body = ErrorBody),
+        (status = 503, description = "The operation cannot be recorded, or the caller's rights cannot be looked up", body = ErrorBody),
+    ))]
+pub(super) async fn run(
+    State(state): State<RestState>,
+    headers: HeaderMap,
+    uri: Uri,
+    received: PendingBody,
+) -> Result<Response, RestError> {
+    let caller = state.operation_caller(&headers).await?;
+    let OperationQuery { wait, dry_run, client_request_id } = OperationQuery::read(uri.query())?;
+    let (body, held) = body::read(&state, received, MediaTypes::Json).await?;
+    let operation = operation(body)?;
+    if client_request_id.is_some() && !operation.id().is_empty() {
+        return Err(RestError::bad_request(
+            "the operation has an op_id, and clientRequestId is given: give one",
+        ));
+    }
+    let held = Box::new(held);
+    let call = OperationCall { operation, caller, dry_run, client_request_id, wait, held };
+    let Submitted { id, ended } = state.operations.submit(call).await?;
+    let mut response = match (&ended, wait) {
+        (Some(ended), _) => Json(OperationResultView::ended(&id, ended)).into_response(),
+        (None, Some(_)) => (StatusCode::ACCEPTED, Json(OperationResultView::open(&id))).into_response(),
+        (None, None) => StatusCode::OK.into_response(),
+    };
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(OPERATION_ID, id);
+    }
+    Ok(response)
+}
+
+/// Give an operation a result that a person found out.
+///
+/// For an operation that is open, or whose outcome is unknown. Callers that wait for it get the result; what the cluster
+/// says later is ignored.
+#[utoipa::path(post, path = "/armory/agent/operationresults", operation_id = "settleOperation", tag = "operations",
+    request_body(content = super::dto::OperationResultRequest, description = "The result, in protobuf's text format", example = json!({"result": "op_id: \"01G4V5TH5QSWSR2SZE2VH1SDME\" status: 200"})),
+    responses(
+        (status = 200, description = "The operation has this result"),
+        (status = 400, description = "The body is malformed", body = ErrorBody),
+        (status = 401, description = "The caller is not known", body = ErrorBody),
+        (status = 403, description = "The caller may not do that", body = ErrorBody),
+        (status = 404, description = "No such operation", body = ErrorBody),
+        (status = 409, description = "The operation has a result", body = ErrorBody),
+        (status = 413, description = "The body is too large", body = ErrorBody),
+        (status = 415, description = "The body is not JSON in UTF-8", body = ErrorBody),
+        (status = 503, description = "The database is unavailable, or the caller's rights cannot be looked up", body = ErrorBody),
+    ))]
+pub(super) async fn settle(
+    State(state): State<RestState>,
+    headers: HeaderMap,
+    received: PendingBody,
+) -> Result<StatusCode, RestError> {
+    let caller = state.operation_caller(&headers).await?;
+    let (body, _held) = body::read(&state, received, MediaTypes::Json).await?;
+    let text = match only_field(body, "result")? {
+        Value::String(text) => text,
+        _ => return Err(RestError::bad_request("result must be a text in protobuf's text format")),
+    };
+    let result = result_from_text(&text).map_err(|error| malformed("result", &error))?;
+    state.operations.settle_by_hand(&result, &caller).await?;
+    Ok(StatusCode::OK)
+}
+
+/// Look now at the operations that are open, instead of in a moment.
+#[utoipa::path(post, path = "/armory/agent/operations/database", operation_id = "lookAtOpenOperations", tag = "operations",
+    params(("dynamicAccountOps" = Option<bool>, Query, description = "`true`: look at the accounts too")),
+    responses(
+        (status = 200, description = "They were looked at"),
+        (status = 400, description = "The parameter is neither true nor false", body = ErrorBody),
+        (status = 401, description = "The caller is not known", body = ErrorBody),
+        (status = 503, description = "The database is unavailable, or the caller cannot be looked up", body = ErrorBody),
+    ))]
+pub(super) async fn look_at_open(
+    State(state): State<RestState>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<StatusCode, RestError> {
+    state.operation_caller(&headers).await?;
+    let with_accounts = match single_value(uri.query(), "dynamicAccountOps")?.as_deref() {
+        None | Some("" | "false") => false,
+        Some("true") => true,
+        Some(_) => return Err(RestError::bad_request("dynamicAccountOps must be true or false")),
+    };
+    state.operations.look_at_open_rows().await?;
+    if with_accounts {
+        (state.look_at_accounts)();
+    }
+    Ok(StatusCode::OK)
+}
+
+/// List operations, open and ended, the newest first.
+///
+/// Those on accounts that the caller may not read are left out.
+#[utoipa::path(get, path = "/armory/agent/operations", operation_id = "listOperations", tag = "operations",
+    params(RecordPaging, ("account" = Option<String>, Query, description = "Only operations on this account", min_length = 1, max_length = 255)),
+    responses(
+        (status = 200, description = "A page of operations", body = [OperationRecordView]),
+        (status = 400, description = "A parameter is malformed", body = ErrorBody),
+        (status = 401, description = "The caller is not known", body = ErrorBody),
+        (status = 403, description = "The caller may not read the account", body = ErrorBody),
+        (status = 503, description = "The database is unavailable, or the caller's rights cannot be looked up", body = ErrorBody),
+    ))]
+pub(super) async fn list(
+    State(state): State<RestState>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Json<Vec<OperationRecordView>>, RestError> {
+    let caller = state.operation_caller(&headers).await?;
+    let paging = RecordPaging::read(uri.query())?;
+    let account = single_value(uri.query(), "account")?;
+    if account.as_ref().is_some_and(|name| !is_account_name(name)) {
+        return Err(RestError::bad_request(
+            "account must have 1 to 255 characters, none of them a control character",
+        ));
+    }
+    let records = state.operations.records(account.as_deref(), paging.range(), &caller).await?;
+    Ok(Json(records.into_iter().map(Into::into).collect()))
+}
+
+/// Get one operation, an open one too.
+#[utoipa::path(get, path = "/armory/agent/operations/{operationId}", operation_id = "getOperation", tag = "operations",
+    params(("operationId" = String, Path, description = "Id of the operation")),
+    responses(
+        (status = 200, description = "The operation", body = OperationRecordView),
+        (status = 400, description = "The id is not percent-encoded UTF-8", body = ErrorBody),
+        (status = 401, description = "The caller is not known", body = ErrorBody),
+        (status = 403, description = "The caller may not read the account", body = ErrorBody),
+        (status = 404, description = "No such operation", body = ErrorBody),
+        (status = 503, description = "The database is unavailable, or the caller's rights cannot be looked up", body = ErrorBody),
+    ))]
+pub(super) async fn get(
+    State(state): State<RestState>,
+    headers: HeaderMap,
+    id: PathName,
+) -> Result<Json<OperationRecordView>, RestError> {
+    let caller = state.operation_caller(&headers).await?;
+    let id: String = id.id()?.chars().take(MAX_ID_CHARS).collect();
+    let record = state.operations.record(&id, &caller).await?;
+    Ok(Json(record.into()))
+}
+
+/// The operation of a body.
+fn operation(body: Value) -> Result<Operation, RestError> {
+    let read = match only_field(body, "operation")? {
+        Value::String(text) => operation_from_text(&text),
+        json @ Value::Object(_) => operation_from_json(&json),
+        _ => {
+            return Err(RestError::bad_request(
+                "operation must be a text in protobuf's text format, or an object",
+            ));
+        }
+    };
+    read.map_err(|error| malformed("operation", &error))
+}
+
+fn malformed(field: &str, error: &ParseError) -> RestError {
+    let message: String = error.to_string().chars().take(1024).collect();
+    RestError::bad_request(format!("{field}: {message}"))
+}
+
+/// The value of a body's only field.
+fn only_field(body: Value, name: &str) -> Result<Value, RestError> {
+    let Value::Object(mut fields) = body else {
+        return Err(RestError::bad_request(format!("the body must be an object with the field {name}")));
+    };
+    let value = Map::remove(&mut fields, name);
+    match (value, fields.keys().next()) {
+        (_, Some(other)) => {
+            let other: String = other.chars().take(64).collect();
+            Err(RestError::bad_request(format!("the body has the field {other:?}; its only field is {name}")))
+        }
+        (Some(value), None) => Ok(value),
+        (None, None) => Err(RestError::bad_request(format!("the body lacks the field {name}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn parameters_are_read_or_named() {
+        let read = |query: &str| OperationQuery::read(Some(query));
+        let good = read("wait=30s&dryRun=All&clientRequestId=x").expect("good");
+        assert_eq!((good.wait, good.dry_run), (Some(Duration::from_secs(30)), true));
+        assert_eq!(good.client_request_id.as_deref(), Some("x"));
+        assert_eq!(read("wait=500ms").expect("good").wait, Some(Duration::from_millis(500)));
+        assert_eq!(read("wait=10m").expect("good").wait, Some(Duration::from_secs(600)));
+        for bad in [
+            "wait=11m",
+            "wait=",
+            "wait=s",
+            "wait=1",
+            "wait=1h",
+            "wait=-1s",
+            "wait=1.5s",
+            "wait=1s&wait=1s",
+            "wait=99999999999999999999s",
+            "dryRun=all",
+            "clientRequestId=",
+            "clientRequestId=%00",
+        ] {
+            assert_eq!(read(bad).expect_err(bad).status, StatusCode::BAD_REQUEST, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_body_is_an_operation_in_one_of_two_forms_or_400() {
+        let text = json!({"operation": "account { name: \"a\" } discovery {}"});
+        let object = json!({"operation": {"account": {"name": "a"}, "discovery": {}}});
+        for good in [text, object] {
+            assert_eq!(operation(good).expect("good").kind().name, "Discovery");
+        }
+        for bad in [
+            json!([]),
+            json!({}),
+            json!({"operation": 1}),
+            json!({"operation": ""}),
+            json!({"operation": "account { name: \"a\" } discovery {}", "wait": 1}),
+            json!({"operation": {"account": {"name": "a"}, "discovery": {}, "list": {}}}),
+        ] {
+            assert_eq!(operation(bad.clone()).expect_err("bad").status, StatusCode::BAD_REQUEST, "{bad}");
+        }
+    }
+}
