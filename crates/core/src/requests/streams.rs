@@ -291,7 +291,8 @@ impl<E: End> RequestStreams<E> {
     pub fn stop(&mut self, id: RequestNumber, why: E::Stops) {
         let Some(request) = self.requests.get_mut(&id).filter(|request| !request.is_over()) else { return };
         request.finish();
-        self.control.retain(|(of, control)| *of != id || matches!(control, Control::Head(_)));
+        // What is complete stays so: only the rest is ended early.
+        self.control.retain(|(of, control)| *of != id || matches!(control, Control::Head(_) | Control::End));
         self.control.push_back((id, Control::Stop(why)));
     }
 
