@@ -329,6 +329,7 @@ impl Hub {
         if let Some(caching) = caching {
             caching::start(background, caching);
         }
+        requests::start(background, &self.requests);
     }
 }
 

@@ -17,7 +17,7 @@ use super::account_requests::{
 };
 use kubesvc_core::requests::MAX_REQUEST_BODY_BYTES;
 use kubesvc_core::wire::ops::ApplySettings;
-use kubesvc_core::{AgentId, GrantEpoch};
+use kubesvc_core::{AgentId, GrantEpoch, ZoneId};
 
 /// Number of agents that a request is opened at, whichever replicas they are at.
 pub const MAX_ASKED_AGENTS: usize = 2;
@@ -154,7 +154,7 @@ pub struct AccountGrant {
     /// Name of the account.
     pub name: String,
     /// Zone that has the grant.
-    pub zone: String,
+    pub zone: ZoneId,
     /// Epoch of the grant.
     pub epoch: GrantEpoch,
     /// Agents that hold the account, as far as its status names them.
