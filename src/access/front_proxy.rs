@@ -40,12 +40,14 @@ const MAX_CHAIN: usize = 8;
 /// Recognises callers that the API server passes on.
 pub(super) struct FrontProxy {
     kube: KubeAccess,
-    known: AsyncMutex<Option<(Arc<FrontProxyRules>, Instant)>>,
+    known: Mutex<Option<(Arc<FrontProxyRules>, Instant)>>,
+    /// Held while the ConfigMap is read.
+    reading: AsyncMutex<()>,
 }
 
 impl FrontProxy {
     pub(super) fn new(kube: KubeAccess) -> Self {
-        Self { kube, known: AsyncMutex::default() }
+        Self { kube, known: Mutex::default(), reading: AsyncMutex::default() }
     }
 
     /// Who calls, if the API server passes the call on; `None` for a direct call.
@@ -61,32 +63,38 @@ impl FrontProxy {
         if rules.accepts(caller.certificates) { rules.principal(caller.headers).map(Some) } else { Ok(None) }
     }
 
-    /// The rules, at most this old unless they cannot be read.
+    /// The rules, at most this old unless they cannot be read, or another caller reads them now.
     async fn rules(&self, max_age: Duration) -> Result<Arc<FrontProxyRules>, AccessError> {
-        let mut known = self.known.lock().await;
-        if let Some((rules, at)) = &*known
-            && at.elapsed() < max_age
-        {
-            return Ok(Arc::clone(rules));
+        let fresh = || {
+            let known = self.known.lock();
+            known.as_ref().filter(|(_, at)| at.elapsed() < max_age).map(|(rules, _)| Arc::clone(rules))
+        };
+        let former = || self.known.lock().as_ref().map(|(rules, _)| Arc::clone(rules));
+        if let Some(rules) = fresh() {
+            return Ok(rules);
+        }
+        let _reading = match (self.reading.try_lock(), former()) {
+            (Ok(reading), _) => reading,
+            (Err(_), Some(former)) => return Ok(former),
+            (Err(_), None) => self.reading.lock().await,
+        };
+        if let Some(rules) = fresh() {
+            return Ok(rules);
         }
         let (namespace, name) = CONFIG_MAP;
-        let read = self.kube.namespaced::<ConfigMap>(namespace).get(name).await;
-        let rules = match (read, known.take()) {
-            (Ok(map), _) => {
-                Arc::new(map.map_or_else(FrontProxyRules::default, |map| FrontProxyRules::read(&map)))
-            }
-            (Err(error), former) => {
+        let rules = match self.kube.namespaced::<ConfigMap>(namespace).get(name).await {
+            Ok(map) => Arc::new(map.map_or_else(FrontProxyRules::default, |map| FrontProxyRules::read(&map))),
+            Err(error) => {
                 warn_unless_away!("callers that the API server passes on cannot be checked: {error}");
-                let Some((former, _)) = former else {
-                    return Err(AccessError::Unavailable(format!(
+                former().ok_or_else(|| {
+                    AccessError::Unavailable(format!(
                         "the operator cannot read ConfigMap {namespace}/{name}; bind it to the Role \
                          extension-apiserver-authentication-reader, as config/gateway does"
-                    )));
-                };
-                former
+                    ))
+                })?
             }
         };
-        *known = Some((Arc::clone(&rules), Instant::now()));
+        *self.known.lock() = Some((Arc::clone(&rules), Instant::now()));
         Ok(rules)
     }
 }

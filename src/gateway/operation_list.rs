@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::checks;
 use super::paths::AccountPath;
+use super::proxying::narrows;
 use super::status::Refusal;
 use super::{Body, Call, Gateway};
 use crate::access::Principal;
@@ -36,6 +37,7 @@ impl Gateway {
         let key = AccountKey { namespace: path.namespace.clone(), name: path.object.clone() };
         let account = self.ports.accounts.get(&key);
         let account = account.ok_or_else(|| Refusal::unavailable("there is no such account"))?;
+        narrows(call, account.account_name())?;
         let offset = u64::from(page - 1) * u64::from(items);
         let read = self.ports.store.operations(Some(account.account_name()), offset, items).await;
         let records = read.map_err(|error| {

@@ -48,6 +48,8 @@ struct Admitted {
     recheck: Recheck,
     /// `None` for a stream.
     short: Option<ShortRequest>,
+    /// Name of the caller.
+    principal: String,
 }
 
 /// What the head of a request says.
@@ -127,7 +129,7 @@ impl Gateway {
         }
         let is_short = !intent.is_stream();
         let short = is_short.then(|| self.in_flight.short(&principal.name)).transpose()?;
-        Ok(Admitted { account, recheck, short })
+        Ok(Admitted { account, recheck, short, principal: principal.name.clone() })
     }
 
     async fn send(
@@ -138,7 +140,7 @@ impl Gateway {
         admitted: Admitted,
         recorder: SharedRecorder,
     ) -> Result<Response<Body>, Refusal> {
-        let Admitted { account, recheck, short } = admitted;
+        let Admitted { account, recheck, short, principal } = admitted;
         let upgrade = intent.is_upgrade.then(|| (hyper::upgrade::on(&mut request), upgrades::from_caller()));
         let (upgrade, body) = match upgrade {
             Some((upgrade, (to_cluster, from_caller))) => {
@@ -156,55 +158,58 @@ impl Gateway {
             class: intent.class,
             repeatable: false,
             head_within: DEFAULT_HEAD_TIMEOUT,
+            principal,
+            on_asked: None,
         };
-        let (requests, uid) = (Arc::clone(&self.ports.requests), account.uid().to_owned());
-        let sending = async move { requests.send(&uid, outgoing).await };
-        let answered = if intent.goes_on(&call.method) {
-            let recorder = Arc::clone(&recorder);
-            let writing = spawn_named("write to an account", async move {
-                let answered = sending.await;
-                record_write(&recorder, &answered);
-                answered
-            });
-            // Its panic is logged.
-            writing.detach().await.unwrap_or_else(|_| {
-                Err(RequestError::Unknown(
-                    "the operator failed to finish the request; see its log".to_owned(),
-                ))
-            })
-        } else {
-            let answered = sending.await;
-            if let Err(error) = &answered {
-                recorder.failed(error, &Refusal::from(error.clone()));
-            }
-            answered
-        };
+        let answered =
+            self.ask(account.uid().to_owned(), outgoing, intent.goes_on(&call.method), &recorder).await;
         let answer = answered.map_err(Refusal::from)?;
-        let (code, mut headers) = (answer.status, incoming_headers(&answer.headers, &intent.prefix));
-        if let (StatusCode::SWITCHING_PROTOCOLS, Some((upgrade, to_cluster))) = (code, upgrade) {
-            let stream =
-                OpenStream::begin(recorder, self.metrics.clone(), recheck, code, answer.agent.clone());
-            let passing = upgrades::pass_on(upgrade, to_cluster, answer.body, stream);
+        let agent = answer.agent.clone();
+        let open =
+            |code| OpenStream::begin(Arc::clone(&recorder), self.metrics.clone(), recheck, code, agent);
+        if let (StatusCode::SWITCHING_PROTOCOLS, Some((upgrade, to_cluster))) = (answer.status, upgrade) {
+            let headers = upgraded_headers(&answer.headers, &intent.prefix);
+            let passing = upgrades::pass_on(upgrade, to_cluster, answer.body, open(answer.status));
             drop(spawn_named("upgraded connection", passing).detach());
-            keep_upgrade(&answer.headers, &mut headers);
-            return Ok(respond(code, headers, full(Bytes::new())));
+            return Ok(respond(StatusCode::SWITCHING_PROTOCOLS, headers, full(Bytes::new())));
         }
-        let body = if intent.path.is_watch && code.is_success() {
-            let stream =
-                OpenStream::begin(recorder, self.metrics.clone(), recheck, code, answer.agent.clone());
+        if intent.path.is_watch && answer.status.is_success() {
+            let (code, headers) = (answer.status, incoming_headers(&answer.headers, &intent.prefix));
             let has_lines = has_lines(&headers) && intent.path.subresource.is_none();
-            AnswerBody::stream(answer.body, stream, has_lines.then(|| self.stopping.clone())).boxed_unsync()
-        } else if code == StatusCode::OK && rewriting::has_paths(&intent.target) && call.method == Method::GET
-        {
-            headers.remove(header::CONTENT_LENGTH);
-            rewritten(answer, &intent.prefix).await?
-        } else {
-            if intent.is_upgrade {
-                recorder.ended(AuditEvent::Write, &ending(code, &answer));
-            }
-            AnswerBody::short(answer.body, short).boxed_unsync()
-        };
-        Ok(respond(code, headers, body))
+            let stopping = has_lines.then(|| self.stopping.clone());
+            let body = AnswerBody::stream(answer.body, open(code), stopping).boxed_unsync();
+            return Ok(respond(code, headers, body));
+        }
+        if intent.is_upgrade {
+            recorder.ended(AuditEvent::Write, &ending(answer.status, &answer));
+        }
+        given(answer, call, &intent, short).await
+    }
+
+    /// Asks the account. A write goes on when its caller leaves, and is recorded.
+    async fn ask(
+        &self,
+        uid: String,
+        outgoing: AccountRequest,
+        goes_on: bool,
+        recorder: &SharedRecorder,
+    ) -> Result<AccountResponse, RequestError> {
+        let requests = Arc::clone(&self.ports.requests);
+        let sending = async move { requests.send(&uid, outgoing).await };
+        if !goes_on {
+            let answered = sending.await;
+            return answered.inspect_err(|error| recorder.failed(error, &Refusal::from(error.clone())));
+        }
+        let recorder = Arc::clone(recorder);
+        let writing = spawn_named("write to an account", async move {
+            let answered = sending.await;
+            record_write(&recorder, &answered);
+            answered
+        });
+        // Its panic is logged.
+        writing.detach().await.unwrap_or_else(|_| {
+            Err(RequestError::Unknown("the operator failed to finish the request; see its log".to_owned()))
+        })
     }
 
     /// The body of a request, as it comes.
@@ -222,6 +227,21 @@ impl Gateway {
         });
         Ok(RequestBytes::Stream(parts.boxed()))
     }
+}
+
+/// The answer that is no stream, as the caller gets it.
+async fn given(
+    answer: AccountResponse,
+    call: &Call,
+    intent: &Intent,
+    short: Option<ShortRequest>,
+) -> Result<Response<Body>, Refusal> {
+    let (code, mut headers) = (answer.status, incoming_headers(&answer.headers, &intent.prefix));
+    if code == StatusCode::OK && rewriting::has_paths(&intent.target) && call.method == Method::GET {
+        headers.remove(header::CONTENT_LENGTH);
+        return Ok(respond(code, headers, rewritten(answer, &intent.prefix).await?));
+    }
+    Ok(respond(code, headers, AnswerBody::short(answer.body, short).boxed_unsync()))
 }
 
 /// Writes what became of a write, also if its caller has left.
@@ -244,7 +264,7 @@ fn ending(code: StatusCode, answer: &AccountResponse) -> Ending<'_> {
 }
 
 /// The header `X-SPINNAKER-ACCOUNTS` names the only accounts that the caller's user may use.
-fn narrows(call: &Call, account: &str) -> Result<(), Refusal> {
+pub(super) fn narrows(call: &Call, account: &str) -> Result<(), Refusal> {
     let mut named = call.headers.get_all("x-spinnaker-accounts").iter().peekable();
     if named.peek().is_none() {
         return Ok(());
@@ -307,12 +327,14 @@ fn incoming_headers(headers: &HeaderMap, prefix: &str) -> HeaderMap {
     given
 }
 
-/// The headers by which the caller knows to what its connection was upgraded.
-fn keep_upgrade(from: &HeaderMap, to: &mut HeaderMap) {
+/// The same, with those by which the caller knows to what its connection was upgraded.
+fn upgraded_headers(from: &HeaderMap, prefix: &str) -> HeaderMap {
+    let mut headers = incoming_headers(from, prefix);
     if let Some(protocol) = from.get(header::UPGRADE) {
-        to.insert(header::UPGRADE, protocol.clone());
-        to.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(header::UPGRADE, protocol.clone());
+        headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
     }
+    headers
 }
 
 /// Whether each object of a watch is a line.

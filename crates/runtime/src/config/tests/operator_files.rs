@@ -345,3 +345,20 @@ fn a_schedule_that_is_none_is_refused_with_an_example() {
         assert!(message.contains("must be six fields") && message.contains("0 0 0 * * 0"), "{message}");
     }
 }
+
+#[test]
+fn a_certificate_of_the_gateway_needs_its_key() {
+    let settings = |yaml: &str| operator(yaml).expect(yaml).settings.gateway;
+    assert_eq!(settings("kubesvc.gateway.server.port: 7443"), None, "it is off");
+    let gateway = settings("kubesvc.gateway: {enabled: true, server: {port: 7443}}").expect("it is on");
+    assert_eq!((gateway.address.as_str(), gateway.port, gateway.tls_files), ("*", 7443, None));
+    let with_files = "kubesvc.gateway: {enabled: true, tls: {certificateFile: /c, keyFile: /k}}";
+    let files = settings(with_files).expect("it is on").tls_files;
+    assert_eq!(files, Some(("/c".into(), "/k".into())));
+    for (given, missing) in [("certificateFile", "keyFile"), ("keyFile", "certificateFile")] {
+        let error = error(operator(&format!("kubesvc.gateway.tls.{given}: /f")));
+        assert!(error.contains(&format!("kubesvc.gateway.tls.{missing}")), "{error}");
+    }
+    let unknown = error(operator("kubesvc.gateway.auth: none"));
+    assert!(unknown.contains("kubesvc.gateway.auth"), "{unknown}");
+}
