@@ -334,6 +334,7 @@ impl Hub {
         if let Some(caching) = caching {
             caching::start(background, caching);
         }
+        requests::start(background, &self.requests);
     }
 }
 

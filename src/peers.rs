@@ -240,6 +240,36 @@ impl Peers {
         }
     }
 
+    /// For tests: a replica beside these others, each with the name of its pod, all with the same key.
+    #[cfg(test)]
+    pub(crate) fn of_test(
+        identity: PeerIdentity,
+        agents: Arc<AgentIndex>,
+        others: &[(&str, SocketAddr)],
+    ) -> Self {
+        let membership = Arc::new(Membership::new(None));
+        let sightings = others.iter().map(|(pod, address)| membership::Sighting {
+            pod: Some((*pod).to_owned()),
+            host: address.ip().to_string(),
+            port: address.port(),
+            ready: true,
+        });
+        membership.record(membership::EndpointSource::EndpointSlices, "s".into(), sightings.collect());
+        let key = Arc::new(PeerKey::of_test(key::SigningKey::new(vec![1; 32]).expect("long enough")));
+        let verified = Arc::<VerifiedPeers>::default();
+        let transport = PeerTransport {
+            client: PeerClient::new(&identity.replica_id, Arc::clone(&key), Arc::clone(&verified)),
+            relays: RelayClient::default(),
+            key,
+            agents,
+            verified,
+            replays: Mutex::default(),
+            began: Instant::now(),
+            silent: Mutex::default(),
+        };
+        Self::new(identity, membership, Some(Arc::new(transport)))
+    }
+
     /// Digest of the parts under the key that the replicas share; `None` for a replica that runs alone. It
     /// reveals nothing without the key. With `fresh`, the key is read again unless that happened recently.
     pub async fn digest(&self, parts: &[&[u8]], fresh: bool) -> Option<[u8; 32]> {

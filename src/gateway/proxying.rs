@@ -48,6 +48,8 @@ struct Admitted {
     recheck: Recheck,
     /// `None` for a stream.
     short: Option<ShortRequest>,
+    /// Name of the caller.
+    principal: String,
 }
 
 /// What the head of a request says.
@@ -58,8 +60,6 @@ struct Intent {
     is_upgrade: bool,
     /// Prefix of the account's paths.
     prefix: String,
-    /// Name of the caller.
-    caller: String,
 }
 
 impl Intent {
@@ -94,8 +94,7 @@ impl Gateway {
         let query = query.strip_prefix('?').unwrap_or_default();
         let mut recorder =
             Recorder::new(&self.ports, &self.replica_id, call, principal.clone(), about, query);
-        let (prefix, caller) = (account.prefix(), principal.name.clone());
-        let intent = Intent { target, path, class, is_upgrade, prefix, caller };
+        let intent = Intent { target, path, class, is_upgrade, prefix: account.prefix() };
         let admitted = self.admit(call, &principal, account, &intent, &mut recorder).await;
         let recorder = Arc::new(recorder);
         let admitted = admitted.inspect_err(|refusal| recorder.refused(refusal))?;
@@ -130,7 +129,7 @@ impl Gateway {
         }
         let is_short = !intent.is_stream();
         let short = is_short.then(|| self.in_flight.short(&principal.name)).transpose()?;
-        Ok(Admitted { account, recheck, short })
+        Ok(Admitted { account, recheck, short, principal: principal.name.clone() })
     }
 
     async fn send(
@@ -141,7 +140,7 @@ impl Gateway {
         admitted: Admitted,
         recorder: SharedRecorder,
     ) -> Result<Response<Body>, Refusal> {
-        let Admitted { account, recheck, short } = admitted;
+        let Admitted { account, recheck, short, principal } = admitted;
         let upgrade = intent.is_upgrade.then(|| (hyper::upgrade::on(&mut request), upgrades::from_caller()));
         let (upgrade, body) = match upgrade {
             Some((upgrade, (to_cluster, from_caller))) => {
@@ -159,7 +158,7 @@ impl Gateway {
             class: intent.class,
             repeatable: false,
             head_within: DEFAULT_HEAD_TIMEOUT,
-            principal: intent.caller.clone(),
+            principal,
             on_asked: None,
         };
         let answered =

@@ -8,7 +8,7 @@
 //! | [`recalling`] | the answer of a write, asked for again after a lost stream |
 //! | [`answers`] | what an agent answers, and what the caller gets |
 //! | [`outcome`] | what a failure means, for reads and for writes; pure |
-//! | [`counts`] | how many requests run: of an account, an agent, the replica |
+//! | [`counts`] | how many requests run: of an account, an agent, the replica; which end because their account is taken |
 //! | [`metrics`] | `kubesvc_account_requests_*` |
 //!
 //! A write is opened at a second agent only if the first one says that certainly nothing was executed, or if its `Open`
@@ -19,6 +19,8 @@ mod answers;
 mod choice;
 mod counts;
 mod metrics;
+#[cfg(test)]
+mod model;
 mod outcome;
 mod recalling;
 mod sending;
@@ -26,6 +28,7 @@ mod stream;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
@@ -42,6 +45,7 @@ use kubesvc_core::SessionId;
 use kubesvc_core::requests::credit::{CreditBudget, MAX_CREDIT_OF_REPLICA};
 use kubesvc_core::requests::wire::HubEnd;
 use kubesvc_core::wire::ops::{ApplySettings, RequestDown, RequestUp};
+use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
 use kubesvc_runtime::request_channel::RequestChannel;
 use metrics::RequestMetrics;
 
@@ -50,6 +54,9 @@ type Sink = mpsc::Sender<Result<RequestDown, Status>>;
 
 /// Maximum number of answered writes of an agent whose `Forget` waits to be sent; the oldest go.
 const MAX_WAITING_FORGETS: usize = 4096;
+
+/// Interval between looks for accounts that were taken from their zone.
+const TAKEN_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The streams of requests of this replica.
 pub(crate) struct Requests {
@@ -123,8 +130,27 @@ impl Requests {
         self.metrics.register(registry);
     }
 
+    /// Ends requests of accounts that their zone no longer has.
+    fn end_taken(&self) {
+        self.counts.end_taken(|uid| {
+            let account = self.context.accounts.by_uid(uid)?;
+            choice::usable(&account).ok().map(|usable| usable.zone)
+        });
+    }
+
     /// The stream of a session.
     fn stream_of(&self, session: &Session) -> Option<Arc<AgentStream>> {
         self.streams.lock().get(&session.id).cloned()
     }
+}
+
+/// Starts the task that ends requests of accounts that are taken from their zone.
+pub(super) fn start(background: &BackgroundTasks, requests: &Arc<Requests>) {
+    let task: TaskSpec<()> =
+        TaskSpec::new("taken accounts", "Ends requests of accounts that were taken from their zone");
+    let requests = Arc::clone(requests);
+    background.start(task.every(TAKEN_CHECK_INTERVAL), move |_| {
+        requests.end_taken();
+        std::future::ready(Outcome::Done)
+    });
 }

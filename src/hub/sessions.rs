@@ -109,6 +109,13 @@ impl Sessions {
         self.publish(session, SessionEvent::Ended { accounts: uids, affected: &affected });
     }
 
+    /// Handles that a session's stream of requests was opened or has ended.
+    pub(super) fn reachable(&self, session: &Session, is_reachable: bool) {
+        if session.set_reachable(is_reachable) {
+            self.publish(session, SessionEvent::ReachableChanged(&session.uids()));
+        }
+    }
+
     /// Handles a different list of the agent's own accounts: wakes the static accounts of its zone.
     pub(super) fn listed(&self, session: &Session) {
         let uids = self.zone_index.lock().of_zone(&session.agent.zone);

@@ -420,6 +420,10 @@ pub(super) fn of_record(record: &OperationRecord) -> EndedOperation {
         duration_ms: end.saturating_sub(record.start_time_ms),
         body: OutcomeBody::Empty,
         failure,
-        before_send: record.outcome == OperationOutcome::Timeout,
+        before_send: match record.outcome {
+            OperationOutcome::Timeout => true,
+            OperationOutcome::Failed => record.sent.is_none(),
+            _ => false,
+        },
     }
 }

@@ -27,7 +27,7 @@ use super::frames::{ByteStream, FrameSigner, PeerFrames};
 use super::key::SigningKey;
 use super::signature::{self, CallStamp, FrameSide, RELAYED_FOR, SignedCall};
 use super::{PeerTransport, Peers, Replica};
-use kubesvc_core::{AgentId, BootId, ReplicaId};
+use kubesvc_core::{AgentId, BootId, ReplicaId, ZoneId};
 use kubesvc_runtime::telemetry::errors::chain;
 
 /// Maximum number of relayed requests at once.
@@ -103,10 +103,10 @@ pub struct AgentProcess {
 impl Peers {
     /// The other replicas that may have an agent of a zone: first those of the agents that hold the account, then those
     /// of the zone's other agents. A replica that no object names is asked last.
-    pub fn replicas_of_zone(&self, zone: &str, holders: &[AgentId]) -> Vec<Replica> {
+    pub fn replicas_of_zone(&self, zone: &ZoneId, holders: &[AgentId]) -> Vec<Replica> {
         let Some(link) = &self.transport else { return Vec::new() };
         let of_zone: Vec<_> = link.agents.all().iter().filter_map(|agent| connected(agent)).collect();
-        let of_zone = || of_zone.iter().filter(|agent| agent.zone_id == zone);
+        let of_zone = || of_zone.iter().filter(|agent| agent.zone_id == *zone);
         let first: HashSet<_> = of_zone()
             .filter(|agent| holders.contains(&agent.agent_id))
             .map(|agent| &agent.replica_id)
@@ -135,9 +135,9 @@ impl Peers {
     }
 
     /// The processes of a zone's agents that are connected, according to their objects.
-    pub fn processes_of_zone(&self, zone: &str) -> Vec<AgentProcess> {
+    pub fn processes_of_zone(&self, zone: &ZoneId) -> Vec<AgentProcess> {
         let Some(link) = &self.transport else { return Vec::new() };
-        let of_zone = link.agents.all().into_iter().filter(|agent| agent.spec.zone_id == zone);
+        let of_zone = link.agents.all().into_iter().filter(|agent| agent.spec.zone_id == *zone);
         let processes = of_zone.filter_map(|agent| {
             let status = agent.status.as_ref().filter(|status| status.connected)?;
             let session = status.session.as_ref()?;

@@ -12,7 +12,7 @@ use super::relaying::whole;
 use crate::connected_agents::{AccountResponse, AnsweringAgent, RecallFailure, RequestError};
 use crate::peers::{PeerFrames, RelayedCall, Replica};
 use kubesvc_core::wire::ops::Head;
-use kubesvc_core::{AgentId, ReplicaId};
+use kubesvc_core::{AgentId, ReplicaId, ZoneId};
 use kubesvc_runtime::request_channel::header_map;
 
 /// Interval between two rounds of questions to the other replicas.
@@ -51,7 +51,7 @@ pub(super) enum RecallEnd {
 
 impl RequestRouter {
     /// The processes that a replica may give a request of a zone to.
-    pub(super) fn suspects(&self, zone: &str, replica_id: &ReplicaId) -> Suspects {
+    pub(super) fn suspects(&self, zone: &ZoneId, replica_id: &ReplicaId) -> Suspects {
         let of_zone = self.peers.processes_of_zone(zone);
         // If Endpoints name no pods, the objects match no replica: each is suspected.
         let is_named = of_zone.iter().any(|process| process.replica_id == *replica_id);

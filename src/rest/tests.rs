@@ -38,6 +38,7 @@ mod credentials;
 mod fake_api;
 mod malformed;
 mod operations;
+mod relayed;
 mod routes;
 mod serving;
 

@@ -6,9 +6,11 @@
 //! | `callers.rs` | callers with tokens and rights, and their calls |
 //! | `verbs.rs` | every verb once, and what is recorded of it |
 //! | `refusals.rs` | who may not, and what cannot be |
+//! | `lost_connections.rs` | connections that are cut and processes that die while a write runs |
 //! | `replicas.rs` | two replicas: any of them answers, and settles what a dead one left open |
 
 mod callers;
+mod lost_connections;
 mod refusals;
 mod replicas;
 mod verbs;

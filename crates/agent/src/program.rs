@@ -150,6 +150,7 @@ fn request_settings(settings: &AgentSettings) -> RequestSettings {
         allow: settings.requests.allow,
         timeout: settings.requests.timeout,
         apply: settings.requests.apply.clone(),
+        forgets_answers: !settings.requests.keeps_answers,
     }
 }
 

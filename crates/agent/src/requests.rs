@@ -62,6 +62,8 @@ pub struct RequestSettings {
     pub timeout: Duration,
     /// `kubernetes.serverSideApply` and `kubernetes.retries`, for the hub.
     pub apply: ApplySettings,
+    /// `clouddriver.responseRetries.enabled: false`: an answer of a write that the hub did not get is not kept.
+    pub forgets_answers: bool,
 }
 
 /// A connection to a hub that makes requests.

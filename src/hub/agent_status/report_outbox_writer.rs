@@ -52,6 +52,7 @@ impl SessionSubscriber for DirtyOutboxes {
             SessionEvent::Ended { .. }
             | SessionEvent::Listed(_)
             | SessionEvent::ProblemsChanged
+            | SessionEvent::ReachableChanged(_)
             | SessionEvent::NamespacesWritten(_) => {}
         }
     }

@@ -35,6 +35,7 @@ impl SessionSubscriber for DirtySummaries {
         match event {
             SessionEvent::OfferChanged(..)
             | SessionEvent::CachingReportChanged(_)
+            | SessionEvent::ReachableChanged(_)
             | SessionEvent::NamespacesWritten(_) => {}
             SessionEvent::Stood { .. }
             | SessionEvent::Ended { .. }

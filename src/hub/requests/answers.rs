@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures::{StreamExt as _, stream};
 use http::StatusCode;
 use prost::bytes::{Bytes, BytesMut};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::AgentStream;
@@ -27,12 +28,23 @@ pub(super) enum Answer {
     Whole(Head, Result<Bytes, String>),
 }
 
+/// What the reading of a body has to do with.
+#[derive(Default)]
+pub(super) struct BodyReading {
+    /// What the caller of an upgraded request sends.
+    pub(super) upgraded: Option<UpgradedBytes>,
+    /// Counted as long as the body is read.
+    pub(super) counted: Option<CountedRequest>,
+    /// Of a watch: when this is cancelled, it ends at the end of a line.
+    pub(super) ends_with: Option<CancellationToken>,
+}
+
 /// The answer as the caller gets it.
 pub(super) fn response(
     stream: &AgentStream,
     answer: Answer,
     repetition: Repetition,
-    (upgraded, counted): (Option<UpgradedBytes>, Option<CountedRequest>),
+    BodyReading { upgraded, counted, ends_with }: BodyReading,
 ) -> Result<AccountResponse, RequestError> {
     let agent = stream.agent();
     let (head, body): (_, ByteStream<RequestError>) = match answer {
@@ -50,7 +62,15 @@ pub(super) fn response(
             if pump.is_none() {
                 exchange.end();
             }
-            let answer = StreamedAnswer { exchange, _pump: pump, _counted: counted };
+            let taken = counted.as_ref().map(|counted| counted.taken.clone()).unwrap_or_default();
+            let answer = StreamedAnswer {
+                exchange,
+                taken,
+                ends_with,
+                is_at_line_end: true,
+                _pump: pump,
+                _counted: counted,
+            };
             (head, stream::unfold(Some(answer), next_part).boxed())
         }
     };
@@ -68,17 +88,56 @@ pub(super) fn response(
 /// A body that is being read. Dropping it cancels the request.
 struct StreamedAnswer {
     exchange: Arc<Exchange<HubEnd>>,
+    /// Cancelled when the account is taken from its zone.
+    taken: CancellationToken,
+    ends_with: Option<CancellationToken>,
+    is_at_line_end: bool,
     _pump: Option<AbortOnDropHandle<()>>,
     _counted: Option<CountedRequest>,
+}
+
+impl StreamedAnswer {
+    /// Waits until a watch is to end; never, if it is none.
+    async fn ending(&self) {
+        match &self.ends_with {
+            Some(ending) => ending.cancelled().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The bytes to pass on: of a watch that is to end, those up to the end of a line.
+    fn pass_on(&mut self, mut bytes: Bytes) -> Bytes {
+        let is_ending = self.ends_with.as_ref().is_some_and(CancellationToken::is_cancelled);
+        if let Some(end) = last_of(&bytes, b'\n').filter(|_| is_ending) {
+            bytes.truncate(end + 1);
+        }
+        self.is_at_line_end = bytes.ends_with(b"\n");
+        bytes
+    }
+}
+
+fn last_of(bytes: &[u8], wanted: u8) -> Option<usize> {
+    bytes.iter().rposition(|byte| *byte == wanted)
 }
 
 /// The next part of a body. An answer that ends early ends with an error.
 async fn next_part(
     answer: Option<StreamedAnswer>,
 ) -> Option<(Result<Bytes, RequestError>, Option<StreamedAnswer>)> {
-    let answer = answer?;
-    match answer.exchange.event().await {
-        Event::Data(bytes) => Some((Ok(bytes), Some(answer))),
+    let mut answer = answer?;
+    let event = tokio::select! {
+        biased;
+        () = answer.taken.cancelled() => {
+            return Some((Err(RequestError::Cut("the account was taken from the agent".to_owned())), None));
+        }
+        () = answer.ending(), if answer.is_at_line_end => return None,
+        event = answer.exchange.event() => event,
+    };
+    match event {
+        Event::Data(bytes) => {
+            let bytes = answer.pass_on(bytes);
+            Some((Ok(bytes), Some(answer)))
+        }
         Event::End => None,
         Event::Stopped(failure) => Some((Err(RequestError::Cut(failure.message)), None)),
         Event::Broken(why) => Some((Err(RequestError::Cut(why.to_owned())), None)),

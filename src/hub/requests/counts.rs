@@ -1,11 +1,14 @@
-//! How many requests run: of an account, of an agent, and of the replica.
+//! The requests that run: how many of an account, of an agent, and of the replica; and those of accounts that are taken
+//! from their zone, which end.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
+use tokio_util::sync::CancellationToken;
 
+use kubesvc_core::ZoneId;
 use kubesvc_core::requests::MAX_REQUESTS_OF_AGENT;
 
 /// Maximum number of short requests of an account at once.
@@ -27,10 +30,22 @@ pub(super) struct RequestCounts {
 
 #[derive(Debug, Default)]
 struct Counted {
-    /// Short and long requests of each account, by uid.
-    accounts: HashMap<String, [usize; 2]>,
+    /// By uid, and by the number that its entry was given.
+    accounts: HashMap<String, AccountCount>,
+    entries: u64,
     total: usize,
     bodies: usize,
+}
+
+/// The requests of an account under one grant of its zone.
+#[derive(Debug)]
+struct AccountCount {
+    entry: u64,
+    zone: ZoneId,
+    /// Cancelled when the zone no longer has the account.
+    taken: CancellationToken,
+    /// Short and long ones.
+    running: [usize; 2],
 }
 
 /// A request that is counted until this is dropped.
@@ -38,15 +53,18 @@ struct Counted {
 pub(super) struct CountedRequest {
     counts: Arc<RequestCounts>,
     uid: String,
+    entry: u64,
     kind: usize,
     body: usize,
+    /// Cancelled when the account is taken from its zone.
+    pub(super) taken: CancellationToken,
 }
 
 impl RequestCounts {
     /// Counts a request; the error says which bound is reached.
     pub(super) fn add(
         self: &Arc<Self>,
-        uid: &str,
+        (uid, zone): (&str, &ZoneId),
         is_long: bool,
         body: usize,
     ) -> Result<CountedRequest, String> {
@@ -59,16 +77,48 @@ impl RequestCounts {
         if counted.bodies + body > MAX_BODIES_BYTES {
             return Err("the bodies of requests have no room at this replica; try again".to_owned());
         }
-        let of_account = counted.accounts.get(uid).copied().unwrap_or_default();
-        if of_account[kind] >= max {
+        let of_account =
+            counted.accounts.get(uid).filter(|one| one.zone == *zone && !one.taken.is_cancelled());
+        if of_account.is_some_and(|one| one.running[kind] >= max) {
             let what = if is_long { "watches and other long requests" } else { "requests" };
             return Err(format!("{max} {what} of the account run; try again"));
         }
-        counted.accounts.entry(uid.to_owned()).or_default()[kind] += 1;
+        if of_account.is_none() {
+            counted.entries += 1;
+            let count = AccountCount {
+                entry: counted.entries,
+                zone: zone.clone(),
+                taken: CancellationToken::new(),
+                running: [0, 0],
+            };
+            if let Some(former) = counted.accounts.insert(uid.to_owned(), count) {
+                former.taken.cancel();
+            }
+        }
+        let of_account = counted.accounts.get_mut(uid).expect("it was inserted above");
+        of_account.running[kind] += 1;
+        let (entry, taken) = (of_account.entry, of_account.taken.clone());
         counted.total += 1;
         self.running.inc();
         counted.bodies += body;
-        Ok(CountedRequest { counts: Arc::clone(self), uid: uid.to_owned(), kind, body })
+        Ok(CountedRequest { counts: Arc::clone(self), uid: uid.to_owned(), entry, kind, body, taken })
+    }
+
+    /// Ends the requests of accounts that their zone no longer has. `zone_of` returns the zone that may be asked.
+    pub(super) fn end_taken(&self, zone_of: impl Fn(&str) -> Option<ZoneId>) {
+        let running: Vec<_> = {
+            let counted = self.counted.lock();
+            counted.accounts.iter().map(|(uid, count)| (uid.clone(), count.zone.clone())).collect()
+        };
+        for (uid, zone) in running {
+            if zone_of(&uid).as_ref() == Some(&zone) {
+                continue;
+            }
+            let counted = self.counted.lock();
+            if let Some(count) = counted.accounts.get(&uid).filter(|count| count.zone == zone) {
+                count.taken.cancel();
+            }
+        }
     }
 
     /// Whether an agent with so many requests takes another one.
@@ -83,9 +133,10 @@ impl Drop for CountedRequest {
         counted.total -= 1;
         self.counts.running.dec();
         counted.bodies -= self.body;
-        if let Some(of_account) = counted.accounts.get_mut(&self.uid) {
-            of_account[self.kind] -= 1;
-            if *of_account == [0, 0] {
+        let of_account = counted.accounts.get_mut(&self.uid).filter(|count| count.entry == self.entry);
+        if let Some(of_account) = of_account {
+            of_account.running[self.kind] -= 1;
+            if of_account.running == [0, 0] {
                 counted.accounts.remove(&self.uid);
             }
         }
@@ -99,15 +150,31 @@ mod tests {
     #[test]
     fn one_account_does_not_use_up_what_others_may_have() {
         let counts = Arc::<RequestCounts>::default();
-        let short: Vec<_> = std::iter::from_fn(|| counts.add("a", false, 0).ok()).collect();
+        let short: Vec<_> = std::iter::from_fn(|| counts.add(("a", &"z".into()), false, 0).ok()).collect();
         assert_eq!(short.len(), MAX_SHORT_OF_ACCOUNT);
-        let long: Vec<_> = std::iter::from_fn(|| counts.add("a", true, 0).ok()).collect();
+        let long: Vec<_> = std::iter::from_fn(|| counts.add(("a", &"z".into()), true, 0).ok()).collect();
         assert_eq!(long.len(), MAX_LONG_OF_ACCOUNT);
-        let other = counts.add("b", false, 0).expect("room for another account");
+        let other = counts.add(("b", &"z".into()), false, 0).expect("room for another account");
         drop((short, long));
         assert_eq!((counts.running.get(), counts.counted.lock().total), (1, 1));
         drop(other);
         assert!(counts.counted.lock().accounts.is_empty());
-        assert!(counts.add("a", false, MAX_BODIES_BYTES + 1).is_err());
+        assert!(counts.add(("a", &"z".into()), false, MAX_BODIES_BYTES + 1).is_err());
+    }
+
+    #[test]
+    fn requests_of_an_account_that_its_zone_lost_end_and_new_ones_are_counted_anew() {
+        let counts = Arc::<RequestCounts>::default();
+        let [one, two] = ["a", "b"].map(|uid| counts.add((uid, &"z".into()), false, 0).expect("room"));
+        counts.end_taken(|uid| (uid == "b").then(|| "z".into()));
+        assert!(one.taken.is_cancelled() && !two.taken.is_cancelled());
+        let anew = counts.add(("a", &"z".into()), false, 0).expect("room");
+        assert!(!anew.taken.is_cancelled());
+        let moved = counts.add(("a", &"y".into()), false, 0).expect("room");
+        assert!(anew.taken.is_cancelled() && !moved.taken.is_cancelled());
+        drop((one, two, anew));
+        assert_eq!(counts.running.get(), 1);
+        drop(moved);
+        assert!(counts.counted.lock().accounts.is_empty());
     }
 }

@@ -15,6 +15,8 @@ pub(super) enum AttemptFailure {
     Broken(&'static str),
     /// The time limit passed.
     TimedOut,
+    /// The account was taken from its zone.
+    Taken,
 }
 
 /// What follows.
@@ -51,6 +53,14 @@ pub(super) fn after(failure: AttemptFailure, is_write: bool) -> NextStep {
         AttemptFailure::Broken(_) if is_write => NextStep::Recall,
         AttemptFailure::Broken(why) => {
             NextStep::AskAnother(RequestError::NoAnswer { message: why.to_owned(), is_timeout: false })
+        }
+        AttemptFailure::Taken => {
+            let message = "the account was taken from its zone while the request ran".to_owned();
+            NextStep::GiveUp(if is_write {
+                RequestError::Unknown(message)
+            } else {
+                RequestError::NoAnswer { message, is_timeout: false }
+            })
         }
         AttemptFailure::TimedOut if is_write => {
             NextStep::GiveUp(RequestError::Unknown("the cluster did not answer in time".to_owned()))

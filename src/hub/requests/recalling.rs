@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::answers::{Answer, head, response, whole};
+use super::answers::{Answer, BodyReading, head, response, whole};
 use super::outcome::{self, AttemptFailure, NextStep};
 use super::sending::is_settled;
 use super::{AgentStream, Requests};
@@ -43,7 +43,8 @@ impl Requests {
         match answered {
             Ok(Ok((head, body))) => {
                 let answer = Answer::Whole(head, body);
-                response(&stream, answer, Repetition::Recalled, (None, None)).map_err(RecallFailure::Settled)
+                response(&stream, answer, Repetition::Recalled, BodyReading::default())
+                    .map_err(RecallFailure::Settled)
             }
             Ok(Err(_)) => unknown("the agent's answer has no end"),
             // The recall is lost, not the write.

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::sync::CancellationToken;
 
-use super::answers::{Answer, head, response, whole};
+use super::answers::{Answer, BodyReading, head, response, whole};
 use super::choice::{self, Candidate, UsableAccount};
 use super::counts::RequestCounts;
 use super::outcome::{self, AttemptFailure, NextStep};
@@ -28,6 +29,8 @@ use kubesvc_runtime::request_channel::wire_headers;
 
 /// Maximum age of this replica's Lease for requests to be opened: no request is sent into two zones.
 const MAX_LEASE_AGE: Duration = Duration::from_secs(10);
+/// Time for which a write is awaited after its account was taken from the zone.
+const TAKEN_WRITE_TIME: Duration = Duration::from_secs(5);
 
 #[async_trait]
 impl ReplicaRequests for Requests {
@@ -98,6 +101,8 @@ struct CheckedRequest<'r> {
     request: &'r PreparedRequest,
     headers: Vec<Header>,
     repetition: Repetition,
+    /// Cancelled when the account is taken from its zone.
+    taken: CancellationToken,
 }
 
 impl Requests {
@@ -117,17 +122,25 @@ impl Requests {
         let path = RequestPath::read(request.target.as_bytes()).map_err(|error| given_up(invalid(&error)))?;
         let headers = passed_on(wire_headers(&request.headers)).map_err(|error| given_up(invalid(&error)))?;
         let is_long = path.is_watch || request.upgrade;
-        let counted = self.counts.add(uid, is_long, request.body.len());
+        let counted = self.counts.add((uid, &account.zone), is_long, request.body.len());
         let counted = counted.map_err(|why| given_up(RequestError::TooMany(why)))?;
-        let checked = CheckedRequest { request, headers, repetition: request.repetition() };
+        let repetition = request.repetition();
+        let checked = CheckedRequest { request, headers, repetition, taken: counted.taken.clone() };
         let mut tried = asked.to_vec();
         let answered = self.ask_agents(&account, &checked, &mut tried).await;
         let of_here = tried.split_off(asked.len());
         match answered {
             Ok((stream, answer)) => {
-                let sent = upgraded.take();
-                response(&stream, answer, checked.repetition, (sent, Some(counted)))
-                    .map_err(|error| SendFailure { error, next: AfterFailure::GiveUp, asked: of_here })
+                let reading = BodyReading {
+                    upgraded: upgraded.take(),
+                    counted: Some(counted),
+                    ends_with: path.is_watch.then(|| self.context.stopping.clone()),
+                };
+                response(&stream, answer, checked.repetition, reading).map_err(|error| SendFailure {
+                    error,
+                    next: AfterFailure::GiveUp,
+                    asked: of_here,
+                })
             }
             Err((error, next)) => Err(SendFailure { error, next, asked: of_here }),
         }
@@ -240,8 +253,12 @@ impl Requests {
                 Ok(Err(head))
             }
         };
-        let answered =
-            timeout_at(request.request.deadline, exchanging).await.unwrap_or(Err(AttemptFailure::TimedOut));
+        let answered = tokio::select! {
+            answered = timeout_at(request.request.deadline, exchanging) => {
+                answered.unwrap_or(Err(AttemptFailure::TimedOut))
+            }
+            () = request.cut() => Err(AttemptFailure::Taken),
+        };
         let has_answer = request.repetition == Repetition::Recalled && is_settled(&answered);
         if has_answer && !request.request.keep_answer {
             stream.forget(&request.request.request_id);
@@ -254,6 +271,14 @@ impl Requests {
 }
 
 impl CheckedRequest<'_> {
+    /// Waits until the request is cut because its account is taken from the zone. A write is awaited for a while.
+    async fn cut(&self) {
+        self.taken.cancelled().await;
+        if self.repetition == Repetition::Recalled {
+            sleep(TAKEN_WRITE_TIME).await;
+        }
+    }
+
     fn open(&self, account: &UsableAccount, credit: u32) -> Open {
         let request = self.request;
         let left = request.deadline.saturating_duration_since(Instant::now()).as_millis();

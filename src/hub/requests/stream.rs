@@ -136,6 +136,7 @@ impl RegisteredStream {
             former.superseded.notify_one();
             former.channel.lost();
         }
+        requests.sessions.reachable(&of_agent.session, true);
         requests.changed.send_modify(|count| *count += 1);
         Self { requests, of_agent }
     }
@@ -144,12 +145,18 @@ impl RegisteredStream {
 impl Drop for RegisteredStream {
     fn drop(&mut self) {
         let Self { requests, of_agent } = self;
-        {
+        let is_last = {
             let mut streams = requests.streams.lock();
-            if streams.get(&of_agent.session.id).is_some_and(|open| Arc::ptr_eq(open, of_agent)) {
+            let open = streams.get(&of_agent.session.id);
+            let is_last = open.is_some_and(|open| Arc::ptr_eq(open, of_agent));
+            if is_last {
                 streams.remove(&of_agent.session.id);
             }
             requests.metrics.streams.set(i64::try_from(streams.len()).unwrap_or(i64::MAX));
+            is_last
+        };
+        if is_last {
+            requests.sessions.reachable(&of_agent.session, false);
         }
         of_agent.channel.lost();
         requests.metrics.dropped_frames.inc_by(of_agent.channel.dropped());

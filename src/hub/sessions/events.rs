@@ -34,6 +34,8 @@ pub(crate) enum SessionEvent<'e> {
     CachingReportChanged(&'e str),
     /// Namespaces of the account that the session streams were written, or how they are written changed.
     NamespacesWritten(&'e str),
+    /// The agent's stream of requests was opened or has ended. Carries the accounts in its ledger.
+    ReachableChanged(&'e [String]),
     /// The agent sent a different list of its own accounts. Carries the static accounts of its zone.
     Listed(&'e [String]),
     /// The problems reported in the agent's conditions may have changed.
@@ -95,6 +97,7 @@ impl SessionSubscriber for LeaderWakes {
             SessionEvent::Released(_)
             | SessionEvent::ProblemsChanged
             | SessionEvent::OfferChanged(..)
+            | SessionEvent::ReachableChanged(_)
             | SessionEvent::NamespacesWritten(_) => {}
         }
     }

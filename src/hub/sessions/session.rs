@@ -10,7 +10,7 @@ pub(crate) mod session_loop;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -85,6 +85,8 @@ pub(crate) struct Session {
     /// Zone probes of this session.
     pub(crate) zone_probes: Mutex<SessionProbes>,
     pub(crate) own: OwnAccounts,
+    /// Whether its stream of requests is open.
+    reachable: AtomicBool,
 }
 
 impl Session {
@@ -119,6 +121,7 @@ impl Session {
             caching_reports: Mutex::default(),
             zone_probes: Mutex::default(),
             own: OwnAccounts::default(),
+            reachable: AtomicBool::new(false),
         }
     }
 
@@ -191,6 +194,16 @@ impl Session {
             cluster_uid: self.agent.cluster_uid.clone(),
             caching: None,
         }
+    }
+
+    /// Whether its stream of requests is open.
+    pub(crate) fn is_reachable(&self) -> bool {
+        self.reachable.load(Ordering::Relaxed)
+    }
+
+    /// Records whether its stream of requests is open. Returns whether that is new.
+    pub(crate) fn set_reachable(&self, reachable: bool) -> bool {
+        self.reachable.swap(reachable, Ordering::Relaxed) != reachable
     }
 
     /// Whether the agent reported that it holds the account.

@@ -20,7 +20,7 @@ use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
 use kubesvc_runtime::crash_points;
 use kubesvc_runtime::work_queue::WorkQueue;
 use kubesvc_store::{Assignment, AssignmentChanges, Store, StoreError};
-use row_diff::{AssignmentKey, HoldChange, RowDiff};
+use row_diff::{AssignmentKey, HeldAs, HoldChange, RowDiff};
 
 /// Interval between writes of changed rows.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
@@ -96,7 +96,7 @@ impl SessionSubscriber for DirtyAssignments {
             SessionEvent::Stood { accounts, .. } => {
                 self.0.wake_all(accounts.iter().map(|uid| (serial, uid.clone())));
             }
-            SessionEvent::Ended { accounts, .. } => {
+            SessionEvent::Ended { accounts, .. } | SessionEvent::ReachableChanged(accounts) => {
                 self.0.wake_all(accounts.iter().map(|uid| (serial, uid.clone())));
             }
             SessionEvent::AnswerChanged(uid) | SessionEvent::Released(uid) => {
@@ -222,7 +222,8 @@ impl AssignmentWriter {
                     status.caching_agent() == Some(&session.agent.id)
                         && process == Some(&session.agent.boot_id)
                 });
-                HoldChange::As(AssignmentKey { account, agent: session.agent.id.clone() }, caching)
+                let held = HeldAs { caching, reachable: session.is_reachable() };
+                HoldChange::As(AssignmentKey { account, agent: session.agent.id.clone() }, held)
             });
             self.diff.record(serial, uid, held.unwrap_or(HoldChange::Nothing));
         }

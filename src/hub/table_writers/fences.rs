@@ -81,6 +81,7 @@ impl SessionSubscriber for DirtyFences {
             | SessionEvent::ProblemsChanged
             | SessionEvent::OfferChanged(..)
             | SessionEvent::CachingReportChanged(_)
+            | SessionEvent::ReachableChanged(_)
             | SessionEvent::NamespacesWritten(_) => {}
         }
     }

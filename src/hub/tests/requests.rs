@@ -385,3 +385,57 @@ async fn a_stream_of_another_session_or_replica_is_refused() {
         assert_eq!(refused.reason(), Reason::WrongReplica);
     }
 }
+
+#[tokio::test]
+async fn an_agent_is_reachable_in_the_tables_while_its_stream_is_open() {
+    let hub = hub().await;
+    let agent = RequestAgent::connect(&hub, "a").await;
+    let is = |wanted: bool| {
+        let rows = hub.rows.rows.lock();
+        let row = rows.get(&("one".into(), "a".into()));
+        row.is_some_and(|row| row.reachable == wanted).then_some(())
+    };
+    eventually("it is reachable", || is(true)).await;
+    let RequestAgent { _session, frames, answers, .. } = agent;
+    drop((frames, answers));
+    eventually("it is not reachable", || is(false)).await;
+}
+
+#[tokio::test]
+async fn requests_of_an_account_that_is_taken_from_its_zone_end() {
+    let hub = hub().await;
+    let mut agent = RequestAgent::connect(&hub, "a").await;
+    let watching =
+        send(&hub, AccountRequest::new(Method::GET, format!("{TARGET}?watch=1"), RequestClass::Read));
+    let (id, ..) = agent.opened().await;
+    agent.say(id, request_up::Frame::Head(Head { status: 200, headers: Vec::new() })).await;
+    let mut watch = watching.await.expect("no panic").expect("a head");
+    let reading = send(&hub, read());
+    agent.opened().await;
+    let writing = send(&hub, write());
+    agent.opened().await;
+    let began = std::time::Instant::now();
+    hub.accounts.show(with(account("one"), |status| {
+        (status.state, status.epoch) = (Some(State::Inactive), GrantEpoch(2));
+    }));
+    assert!(matches!(watch.body.next().await, Some(Err(RequestError::Cut(_)))));
+    assert!(matches!(failed(reading).await, RequestError::NoAnswer { is_timeout: false, .. }));
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(matches!(failed(writing).await, RequestError::Unknown(_)));
+    assert!(began.elapsed() >= Duration::from_secs(5), "a write is awaited");
+}
+
+#[tokio::test]
+async fn a_watch_ends_at_the_end_of_a_line_when_the_replica_stops() {
+    let hub = hub().await;
+    let mut agent = RequestAgent::connect(&hub, "a").await;
+    let watching =
+        send(&hub, AccountRequest::new(Method::GET, format!("{TARGET}?watch=1"), RequestClass::Read));
+    let (id, ..) = agent.opened().await;
+    agent.say(id, request_up::Frame::Head(Head { status: 200, headers: Vec::new() })).await;
+    agent.say(id, request_up::Frame::Data(Data { bytes: Bytes::from_static(b"one\n") })).await;
+    let mut watch = watching.await.expect("no panic").expect("a head");
+    assert_eq!(watch.body.next().await.expect("a line").expect("a good one"), b"one\n"[..]);
+    hub.hub.context.stopping.cancel();
+    assert!(watch.body.next().await.is_none(), "it ends as a whole");
+}

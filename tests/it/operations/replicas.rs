@@ -51,26 +51,40 @@ async fn what_a_killed_replica_left_open_is_settled_by_another() {
     let scene = Scene::prepared(prepare(Database::MariaDb)).await;
     let (world, alice) = (&scene.world, &scene.alice);
     let second = world.unstarted_replica("operator-1");
-    second.launch_with(&[("KUBESVC_CRASH_AT", "operation-rows:after")]);
-    second.ready().await;
-    let map = scene.config_map("left", "1");
-    // It dies once the row is committed, before the call is answered.
-    let lost = alice.try_run(&second, "", &deploy(&map, "")).await;
-    assert!(lost.is_err(), "{lost:?}");
-    eventually("the end of the replica", MAX_WAIT, async || {
-        if second.is_running() { Err("it runs".to_owned()) } else { Ok(()) }
-    })
-    .await;
-    let id = eventually("the settled operation", MAX_WAIT, async || {
-        let listed = alice.try_get(world.operator(), "/armory/agent/operations").await?;
-        let first = &listed.json[0];
-        let is_settled = first["finalOutcome"] == "failed";
-        let id = first["operationId"].as_str().filter(|_| is_settled);
-        id.map(str::to_owned).ok_or_else(|| listed.to_string())
-    })
-    .await;
-    let record = scene.until_outcome(&id, "failed").await;
-    assert_eq!(record["opReceivedByClouddriver"]["clouddriverId"], "operator-1", "{record}");
-    assert!(record["opSentToAgent"].is_null(), "nothing was done: {record}");
-    assert_eq!(world.config_map_value("left").await, None);
+    // It dies once the row is committed, before the call is answered; or before that.
+    let deaths = [
+        ("operation-rows:before", "", 0),
+        ("operation-rows:after", "", 1),
+        ("operation-claim:after", "?clientRequestId=claimed", 2),
+    ];
+    for (point, query, settled) in deaths {
+        second.launch_with(&[("KUBESVC_CRASH_AT", point)]);
+        second.ready().await;
+        let lost = alice.try_run(&second, query, &deploy(&scene.config_map("left", "1"), "")).await;
+        assert!(lost.is_err(), "{point}: {lost:?}");
+        eventually("the end of the replica", MAX_WAIT, async || {
+            if second.is_running() { Err("it runs".to_owned()) } else { Ok(()) }
+        })
+        .await;
+        eventually(&format!("{settled} settled operations after {point}"), MAX_WAIT, async || {
+            let listed = alice.try_get(world.operator(), "/armory/agent/operations").await?;
+            let records = listed.json.as_array().ok_or("no list")?;
+            let is_settled = |record: &serde_json::Value| {
+                record["finalOutcome"] == "failed"
+                    && record["opReceivedByClouddriver"]["clouddriverId"] == "operator-1"
+                    && record["opSentToAgent"].is_null()
+            };
+            if records.len() == settled && records.iter().all(is_settled) {
+                Ok(())
+            } else {
+                Err(listed.to_string())
+            }
+        })
+        .await;
+    }
+    assert_eq!(world.config_map_value("left").await, None, "nothing was done");
+    // The caller that comes again with its id learns what became of it.
+    let again = "?wait=10s&clientRequestId=claimed";
+    let answer = alice.run(world.operator(), again, &deploy(&scene.config_map("left", "1"), "")).await;
+    assert_eq!((answer.status, &answer.json["failure"]["beforeSend"]), (200, &json!(true)), "{answer}");
 }

@@ -90,6 +90,9 @@ impl AccountRequests {
                 after_send(Class::OutcomeUnknown, "the agent's process that had the request is gone");
             return self.refuse(&exchange, failure);
         }
+        if self.settings.forgets_answers {
+            return self.refuse(&exchange, after_send(Class::OutcomeUnknown, "the agent keeps no answers"));
+        }
         self.recall_known(exchange, recall.request_id);
     }
 
@@ -251,6 +254,9 @@ impl AccountRequests {
         let writing = async move { service.write_to_end(request, body, running, recorded).await };
         drop(spawn_named("sent write", writing.in_current_span()).detach());
         self.answer_write(&exchange, &request_id).await;
+        if self.settings.forgets_answers {
+            self.writes.forget(&[request_id]);
+        }
     }
 
     /// Sends a write and records its answer.

@@ -11,6 +11,9 @@ use std::sync::Arc;
 use prost::bytes::Bytes;
 
 use super::credit::{CreditBudget, INITIAL_CREDIT, Window};
+use request::{Direction, Request};
+
+mod request;
 
 /// Maximum size of the bytes of one frame.
 pub const MAX_DATA_BYTES: usize = 32 * 1024;
@@ -98,33 +101,6 @@ enum Control<E: End> {
     Stop(E::Stops),
     /// What the window grants by then.
     Credit,
-}
-
-struct Request<E: End> {
-    /// Until the other direction has ended and is consumed.
-    window: Option<Window>,
-    grant: u32,
-    events: VecDeque<Event<E::Hears, E::IsStopped>>,
-    hears: Direction,
-    says: Direction,
-    /// Bytes to send, in order.
-    queue: VecDeque<Bytes>,
-    queued: usize,
-    /// Bytes that the other side takes.
-    credit: u64,
-}
-
-/// Where one direction is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
-    /// Its head has not come.
-    New,
-    /// Data may come.
-    Begun,
-    /// Its end follows what is queued.
-    Ending,
-    /// It is complete, or the request was stopped.
-    Ended,
 }
 
 impl<E: End> RequestStreams<E> {
@@ -315,7 +291,8 @@ impl<E: End> RequestStreams<E> {
     pub fn stop(&mut self, id: RequestNumber, why: E::Stops) {
         let Some(request) = self.requests.get_mut(&id).filter(|request| !request.is_over()) else { return };
         request.finish();
-        self.control.retain(|(of, control)| *of != id || matches!(control, Control::Head(_)));
+        // What is complete stays so: only the rest is ended early.
+        self.control.retain(|(of, control)| *of != id || matches!(control, Control::Head(_) | Control::End));
         self.control.push_back((id, Control::Stop(why)));
     }
 
@@ -367,89 +344,6 @@ pub const LOST: &str = "the stream was lost";
 pub const UNSENT: &str = "the stream was lost before the request was sent";
 /// Why a request finds no room.
 pub const NO_MEMORY: &str = "there is no memory for it";
-
-impl<E: End> Request<E> {
-    fn new(window: Window, hears: Direction, says: Direction, credit: u64) -> Self {
-        Self {
-            window: Some(window),
-            grant: 0,
-            events: VecDeque::new(),
-            hears,
-            says,
-            queue: VecDeque::new(),
-            queued: 0,
-            credit,
-        }
-    }
-
-    /// Gives the memory back once nothing more comes.
-    fn release_window(&mut self) {
-        if self.hears == Direction::Ended {
-            self.window.take_if(|window| window.is_drained());
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        self.hears == Direction::Ended && self.says == Direction::Ended
-    }
-
-    fn finish(&mut self) {
-        (self.hears, self.says) = (Direction::Ended, Direction::Ended);
-        self.queue.clear();
-        self.queued = 0;
-        self.release_window();
-    }
-
-    fn end_with(&mut self, event: Event<E::Hears, E::IsStopped>) {
-        self.finish();
-        self.events.push_back(event);
-    }
-
-    fn receive(&mut self, frame: Frame<E::Hears, E::IsStopped>) -> Result<(), &'static str> {
-        match (frame, self.hears) {
-            (Frame::Head(head), Direction::New) => {
-                self.hears = Direction::Begun;
-                self.events.push_back(Event::Head(head));
-            }
-            (Frame::Data(bytes), Direction::Begun) => {
-                if bytes.len() > MAX_DATA_BYTES {
-                    return Err("a frame has more than 32 KiB");
-                }
-                if !self.window.as_mut().is_some_and(|window| window.received(bytes.len())) {
-                    return Err("more was sent than the credit allows");
-                }
-                if !bytes.is_empty() {
-                    self.events.push_back(Event::Data(bytes));
-                }
-            }
-            (Frame::End, Direction::Begun) => {
-                self.hears = Direction::Ended;
-                self.events.push_back(Event::End);
-                self.release_window();
-            }
-            (Frame::Stop(why), _) => self.end_with(Event::Stopped(why)),
-            (Frame::Credit(bytes), _) => {
-                self.credit = self.credit.saturating_add(bytes.into());
-                if self.credit > u64::from(u32::MAX) {
-                    return Err("more credit was granted than any request has");
-                }
-            }
-            (Frame::Head(_), _) => return Err("it has two heads"),
-            (Frame::Data(_) | Frame::End, Direction::New) => return Err("its head did not come first"),
-            (Frame::Data(_) | Frame::End, _) => return Err("something came after its end"),
-        }
-        Ok(())
-    }
-
-    fn next_bytes(&mut self) -> Option<Bytes> {
-        let front = self.queue.front_mut()?;
-        let most = MAX_DATA_BYTES.min(usize::try_from(self.credit).unwrap_or(usize::MAX));
-        let bytes = if front.len() > most { front.split_to(most) } else { self.queue.pop_front()? };
-        self.queued -= bytes.len();
-        self.credit -= bytes.len() as u64;
-        Some(bytes)
-    }
-}
 
 #[cfg(test)]
 mod tests;

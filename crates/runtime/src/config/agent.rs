@@ -20,13 +20,15 @@ use kubesvc_core::secret_reference::{self, Reference};
 use kubesvc_core::wire::common::AccountRef;
 use kubesvc_core::wire::ops::AccountSpec;
 use kubesvc_core::wire::ops::account_spec::Credential;
-use kubesvc_core::wire::ops::{ApplySettings, RetrySettings};
+use kubesvc_core::wire::ops::{ApplySettings, RetrySettings, ServerSideApply};
 
 /// The only engine of secret references that the agent has.
 const FILE_ENGINE: &str = "file";
 const ACCOUNTS_KEY: &str = "kubernetes.accounts";
 /// Maximum number of accounts in a file.
 const MAX_ACCOUNTS: usize = 1000;
+/// Maximum number of kinds with settings of their own.
+const MAX_KINDS: usize = 1000;
 /// Maximum length of a kubeconfig path, in bytes; the same as in the account's object.
 const MAX_PATH_BYTES: usize = 1024;
 
@@ -71,6 +73,8 @@ pub struct RequestLimits {
     pub timeout: Duration,
     /// For the hub: how objects are applied, and when requests are tried again.
     pub apply: ApplySettings,
+    /// Whether answers of writes are kept until the hub has them.
+    pub keeps_answers: bool,
 }
 
 /// The hub to dial.
@@ -217,8 +221,34 @@ fn requests(v: &Values) -> Result<RequestLimits, ConfigProblem> {
             connect: allows(Class::Connect),
         },
         timeout: v.seconds("timeoutSeconds")?,
-        apply: ApplySettings { retries: Some(retries), ..ApplySettings::default() },
+        apply: ApplySettings { server_side: Some(server_side(v)?), kinds: kinds(v), retries: Some(retries) },
+        keeps_answers: v.boolean("clouddriver.responseRetries.enabled")?,
     })
+}
+
+/// Returns `kubernetes.serverSideApply` of all kinds.
+fn server_side(v: &Values) -> Result<ServerSideApply, ConfigProblem> {
+    Ok(ServerSideApply {
+        kind: String::new(),
+        enabled: v.string("kubernetes.serverSideApply.enabled")?,
+        clear_managed_fields: v.string("kubernetes.serverSideApply.clearManagedFields")?,
+    })
+}
+
+/// Returns `kubernetes.serverSideApply.kinds`. An entry without a kind is of no effect.
+fn kinds(v: &Values) -> Vec<ServerSideApply> {
+    const KINDS: &str = "kubernetes.serverSideApply.kinds";
+    let count = v.listed(KINDS).map_or(0, |listed| listed.len).min(MAX_KINDS);
+    let text = |index, key| match v.of_listed(KINDS, index, key).map(|slot| &slot.value) {
+        Some(SettingValue::Text(text)) => text.clone(),
+        _ => String::new(),
+    };
+    let kinds = (0..count).map(|index| ServerSideApply {
+        kind: text(index, "kind"),
+        enabled: text(index, "enabled"),
+        clear_managed_fields: text(index, "clearManagedFields"),
+    });
+    kinds.filter(|one| !one.kind.is_empty()).collect()
 }
 
 /// Resolves the two spellings of the setting. Both may be given if they agree.

@@ -48,7 +48,6 @@ pub(crate) struct RefusalRule {
 /// [`Use::Refused`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Capability {
-    Operations,
     Migration,
 }
 
@@ -56,7 +55,6 @@ impl Capability {
     /// Its name in the reference table.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Operations => "operations",
             Self::Migration => "migration",
         }
     }

@@ -12,11 +12,20 @@ pub(super) struct AssignmentKey {
     pub(super) agent: AgentId,
 }
 
+/// How a session holds an account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HeldAs {
+    /// Whether it streams the objects.
+    pub(super) caching: bool,
+    /// Whether it takes requests now.
+    pub(super) reachable: bool,
+}
+
 /// What a session holds of an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct AccountHold {
     uid: String,
-    caching: bool,
+    held: HeldAs,
 }
 
 /// State of a stored row.
@@ -34,7 +43,7 @@ enum StoredRow {
 #[derive(Debug, Default)]
 pub(super) struct RowDiff {
     /// Pair of each session and account it holds.
-    holds: HashMap<(u64, String), (AssignmentKey, bool)>,
+    holds: HashMap<(u64, String), (AssignmentKey, HeldAs)>,
     /// Sessions that hold each pair; briefly two when an agent reconnects.
     pairs: HashMap<AssignmentKey, BTreeMap<u64, AccountHold>>,
     /// Stored rows; absent while they must be read.
@@ -48,8 +57,8 @@ pub(super) struct RowDiff {
 
 /// What a session has of an account.
 pub(super) enum HoldChange {
-    /// It holds the account as this pair; the flag says whether it streams the objects.
-    As(AssignmentKey, bool),
+    /// It holds the account as this pair.
+    As(AssignmentKey, HeldAs),
     /// It dropped the account.
     Nothing,
     /// The session has ended.
@@ -61,7 +70,7 @@ impl RowDiff {
     pub(super) fn record(&mut self, serial: u64, uid: String, held: HoldChange) {
         let key = (serial, uid);
         let (held, has_ended) = match held {
-            HoldChange::As(pair, caching) => (Some((pair, caching)), false),
+            HoldChange::As(pair, held) => (Some((pair, held)), false),
             HoldChange::Nothing => (None, false),
             HoldChange::Ended => (None, true),
         };
@@ -80,11 +89,11 @@ impl RowDiff {
             }
             self.dirty.insert(before);
         }
-        if let Some((pair, caching)) = held {
-            let hold = AccountHold { uid: key.1.clone(), caching };
+        if let Some((pair, held)) = held {
+            let hold = AccountHold { uid: key.1.clone(), held };
             self.pairs.entry(pair.clone()).or_default().insert(serial, hold);
             self.dirty.insert(pair.clone());
-            self.holds.insert(key, (pair, caching));
+            self.holds.insert(key, (pair, held));
         }
     }
 
@@ -104,7 +113,7 @@ impl RowDiff {
         for row in rows {
             let pair = AssignmentKey { account: row.account_name.clone(), agent: row.agent_id.clone() };
             // A row that is as desired belongs to the account that is held.
-            let hold = self.hold(&pair).filter(|hold| row == right(&pair, hold.caching));
+            let hold = self.hold(&pair).filter(|hold| row == right(&pair, hold.held));
             known.insert(pair, hold.map_or(StoredRow::Unsure, StoredRow::Right));
         }
         self.dirty = known.keys().chain(self.pairs.keys()).cloned().collect();
@@ -131,10 +140,10 @@ impl RowDiff {
                     lost.remove(pair);
                     return false;
                 }
-                (Some(hold), _) => changes.puts.push(right(pair, hold.caching)),
+                (Some(hold), _) => changes.puts.push(right(pair, hold.held)),
                 (None, Some(StoredRow::Unreachable)) if marked.contains(pair) => return false,
                 (None, Some(StoredRow::Right(known))) if lost.contains(pair) => {
-                    changes.puts.push(Assignment { reachable: false, ..right(pair, known.caching) });
+                    changes.puts.push(right(pair, HeldAs { reachable: false, ..known.held }));
                 }
                 (None, Some(_)) => changes.deletes.push((pair.account.clone(), pair.agent.clone())),
                 (None, None) => {
@@ -161,9 +170,10 @@ impl RowDiff {
         }
         for put in &changes.puts {
             let pair = AssignmentKey { account: put.account_name.clone(), agent: put.agent_id.clone() };
-            let hold = self.hold(&pair).filter(|hold| put.reachable && hold.caching == put.caching);
-            let row = match hold {
-                Some(hold) => StoredRow::Right(hold),
+            let written = HeldAs { caching: put.caching, reachable: put.reachable };
+            let row = match self.hold(&pair) {
+                Some(hold) if hold.held == written => StoredRow::Right(hold),
+                Some(_) => StoredRow::Unsure,
                 None if put.reachable => StoredRow::Unsure,
                 None => {
                     self.marked.insert(pair.clone());
@@ -187,13 +197,13 @@ fn key(row: &Assignment) -> (&str, &str) {
 }
 
 /// Returns the row of a pair.
-fn right(pair: &AssignmentKey, caching: bool) -> Assignment {
+fn right(pair: &AssignmentKey, HeldAs { caching, reachable }: HeldAs) -> Assignment {
     Assignment {
         account_name: pair.account.clone(),
         agent_id: pair.agent.clone(),
         connections: 1,
         caching,
-        reachable: true,
+        reachable,
     }
 }
 
@@ -201,12 +211,16 @@ fn right(pair: &AssignmentKey, caching: bool) -> Assignment {
 mod tests {
     use super::*;
 
+    fn held(caching: bool) -> HeldAs {
+        HeldAs { caching, reachable: true }
+    }
+
     fn pair(account: &str) -> AssignmentKey {
         AssignmentKey { account: account.into(), agent: "a".into() }
     }
 
     fn holds(account: &str) -> HoldChange {
-        HoldChange::As(pair(account), false)
+        HoldChange::As(pair(account), held(false))
     }
 
     fn empty() -> RowDiff {
@@ -230,7 +244,7 @@ mod tests {
         let mut diff = empty();
         diff.record(1, "u".into(), holds("one"));
         let changes = diff.changes(100).expect("a row is to come");
-        assert_eq!(changes.puts, [right(&pair("one"), false)]);
+        assert_eq!(changes.puts, [right(&pair("one"), held(false))]);
         diff.written(&changes);
         diff.record(1, "u".into(), holds("one"));
         assert_eq!(flush(&mut diff), (0, 0), "nothing has changed");
@@ -244,15 +258,15 @@ mod tests {
         let mut diff = empty();
         diff.record(1, "u".into(), holds("one"));
         flush(&mut diff);
-        diff.record(1, "u".into(), HoldChange::As(pair("one"), true));
+        diff.record(1, "u".into(), HoldChange::As(pair("one"), held(true)));
         let changes = diff.changes(100).expect("it does now");
-        assert_eq!(changes.puts, [right(&pair("one"), true)]);
+        assert_eq!(changes.puts, [right(&pair("one"), held(true))]);
         diff.record(1, "u".into(), holds("one"));
         diff.written(&changes);
-        assert_eq!(diff.changes(100).expect("it does no longer").puts, [right(&pair("one"), false)]);
+        assert_eq!(diff.changes(100).expect("it does no longer").puts, [right(&pair("one"), held(false))]);
         flush(&mut diff);
         diff.mark_stale();
-        diff.read([right(&pair("one"), true)].into_iter());
+        diff.read([right(&pair("one"), held(true))].into_iter());
         assert_eq!(flush(&mut diff), (1, 0), "somebody has changed it");
     }
 
@@ -290,15 +304,15 @@ mod tests {
         diff.record(1, "u".into(), holds("one"));
         diff.record(1, "v".into(), holds("two"));
         assert_eq!(diff.changes(100), None, "nothing is written before the rows were read");
-        let wrong = Assignment { connections: 7, ..right(&pair("two"), false) };
-        diff.read([right(&pair("one"), false), wrong, right(&pair("old"), false)].into_iter());
+        let wrong = Assignment { connections: 7, ..right(&pair("two"), held(false)) };
+        diff.read([right(&pair("one"), held(false)), wrong, right(&pair("old"), held(false))].into_iter());
         let changes = diff.changes(100).expect("two differ");
-        assert_eq!(changes.puts, [right(&pair("two"), false)]);
+        assert_eq!(changes.puts, [right(&pair("two"), held(false))]);
         assert_eq!(changes.deletes, [("old".to_owned(), "a".into())]);
         diff.written(&changes);
         assert_eq!(flush(&mut diff), (0, 0));
         diff.mark_stale();
-        diff.read([right(&pair("two"), false)].into_iter());
+        diff.read([right(&pair("two"), held(false))].into_iter());
         assert_eq!(flush(&mut diff), (1, 0), "somebody has removed the other one");
     }
 
@@ -330,7 +344,7 @@ mod tests {
         flush(&mut diff);
         diff.record(1, "u".into(), HoldChange::Ended);
         let changes = diff.changes(100).expect("it is told first");
-        let unreachable = Assignment { reachable: false, ..right(&pair("one"), false) };
+        let unreachable = Assignment { reachable: false, ..right(&pair("one"), held(false)) };
         assert_eq!((changes.puts.as_slice(), changes.deletes.len()), ([unreachable].as_slice(), 0));
         diff.written(&changes);
         assert_eq!(flush(&mut diff), (0, 0), "it stands for a round");
@@ -348,7 +362,7 @@ mod tests {
         assert_eq!(flush(&mut diff), (1, 0));
         diff.record(2, "u".into(), holds("one"));
         let changes = diff.changes(100).expect("it can be reached again");
-        assert_eq!(changes.puts, [right(&pair("one"), false)]);
+        assert_eq!(changes.puts, [right(&pair("one"), held(false))]);
         diff.written(&changes);
         diff.begin_round();
         assert_eq!(flush(&mut diff), (0, 0));

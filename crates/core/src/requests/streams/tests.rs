@@ -68,6 +68,25 @@ fn bytes(many: usize) -> Bytes {
 }
 
 #[test]
+fn a_complete_answer_arrives_although_its_request_is_closed_before_the_other_direction_ended() {
+    let (mut hub, mut agent) = (hub(), agent());
+    let id = hub.open(|credit| ("recall", credit));
+    let (_, head) = hub.next_frame().expect("the head");
+    deliver_down(&mut agent, id, head);
+    assert!(agent.send_head(id, 200));
+    agent.send(id, Bytes::from_static(b"kept"));
+    agent.end(id);
+    let (_, frame) = agent.next_frame().expect("the head");
+    hub.receive(id, frame);
+    let (_, frame) = agent.next_frame().expect("the data");
+    hub.receive(id, frame);
+    agent.close(id, "given up");
+    settle(&mut hub, &mut agent);
+    let events: Vec<_> = std::iter::from_fn(|| hub.next_event(id)).take(3).collect();
+    assert_eq!(events, [Event::Head(200), Event::Data(Bytes::from_static(b"kept")), Event::End]);
+}
+
+#[test]
 fn a_request_goes_there_and_its_answer_comes_back() {
     let (mut hub, mut agent) = (hub(), agent());
     let id = hub.open(|credit| ("GET", credit));

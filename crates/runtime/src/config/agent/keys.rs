@@ -3,7 +3,7 @@
 use crate::config::logging;
 use crate::config::setting_type::ListItem;
 use crate::config::setting_type::SettingType::{self, List};
-use crate::config::table::Capability::{Migration, Operations};
+use crate::config::table::Capability::Migration;
 use crate::config::table::{PORT, SettingRow, Spec, count, inert, later, millis, read, refused, seconds};
 
 /// The agent's settings as a whole.
@@ -35,6 +35,8 @@ const PPROF: &str = "it profiles Go programs";
 const NO_PROXY: &str = "the agent dials directly, whatever proxy the environment names";
 const NO_METRICS: &str = "metrics of pods are not sent";
 const AT_ONCE: &str = "a list begins as soon as the budgets allow it";
+const RECALLED: &str = "the operator asks for a lost answer again until the request's own deadline";
+const NO_DEFAULTS: &str = "a manifest is applied as it is, as kubectl applies it";
 const CLOUDDRIVERS: &str = "Clouddriver knows it, and the agent has no use for it";
 const HUB_TOKEN: &str = "no token is sent to the hub yet; leave this out (docs/security.md)";
 const HUB_TLS: &str = "TLS to the hub is without a certificate of the agent's own, and trusts the authorities that the \
@@ -111,9 +113,14 @@ const ROWS: &[SettingRow] = &[
         "20",
         "longest wait for a ping's answer; 0: 20",
     ),
-    later(Operations, "clouddriver.responseRetries.enabled", SettingType::Flag, "send a lost result again"),
-    later(Operations, "clouddriver.responseRetries.maxRetries", count(0, 1000), "how often"),
-    later(Operations, "clouddriver.responseRetries.backOffMs", millis(0, DAY_MS), "wait between two tries"),
+    read(
+        "clouddriver.responseRetries.enabled",
+        SettingType::Flag,
+        "true",
+        "keep the answers of writes until the operator has them; false: a lost answer stays unknown",
+    ),
+    inert("clouddriver.responseRetries.maxRetries", RECALLED, "how often a lost answer is sent again"),
+    inert("clouddriver.responseRetries.backOffMs", RECALLED, "wait between two tries"),
     // The agent itself
     read("zoneId", SettingType::Text { max: 255 }, "", "zone of this agent; none: deployment and namespace"),
     read("server.host", SettingType::Address, "localhost", "address of the health server"),
@@ -294,28 +301,15 @@ const ROWS: &[SettingRow] = &[
         "the agent does not read it; write the groups as roles under READ and WRITE of permissions",
         "groups that may read and write",
     ),
-    later(Operations, "kubernetes.serverSideApply.enabled", APPLY, "deploy by server-side apply"),
-    later(
-        Operations,
-        "kubernetes.serverSideApply.clearManagedFields",
-        APPLY,
-        "be the only manager of a field",
-    ),
-    later(Operations, "kubernetes.serverSideApply.manifestDefaults", APPLY, "fill defaults into manifests"),
-    later(Operations, "kubernetes.serverSideApply.kinds[].kind", TEXT, "a kind with rules of its own"),
-    later(Operations, "kubernetes.serverSideApply.kinds[].enabled", APPLY, "as above, for that kind"),
-    later(
-        Operations,
-        "kubernetes.serverSideApply.kinds[].clearManagedFields",
-        APPLY,
-        "as above, for that kind",
-    ),
-    later(
-        Operations,
-        "kubernetes.serverSideApply.kinds[].manifestDefaults",
-        APPLY,
-        "as above, for that kind",
-    ),
+    read("kubernetes.serverSideApply.enabled", APPLY, "allowed", "deploy by server-side apply"),
+    read("kubernetes.serverSideApply.clearManagedFields", APPLY, "allowed", "be the only manager of a field"),
+    read("kubernetes.serverSideApply.manifestDefaults", APPLY, "allowed", "fill defaults into manifests")
+        .idle(NO_DEFAULTS),
+    read("kubernetes.serverSideApply.kinds[].kind", TEXT, "", "a kind with rules of its own"),
+    read("kubernetes.serverSideApply.kinds[].enabled", APPLY, "", "as above, for that kind"),
+    read("kubernetes.serverSideApply.kinds[].clearManagedFields", APPLY, "", "as above, for that kind"),
+    read("kubernetes.serverSideApply.kinds[].manifestDefaults", APPLY, "", "as above, for that kind")
+        .idle(NO_DEFAULTS),
     read(
         "kubernetes.requests.allow",
         List(ListItem::RequestClass),

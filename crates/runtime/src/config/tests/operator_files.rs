@@ -339,6 +339,14 @@ kubesvc:
 }
 
 #[test]
+fn a_schedule_that_is_none_is_refused_with_an_example() {
+    for cron in ["@weekly", "0 0 * * 0", "0 0 0 30 2 *", "0 0 25 * * *"] {
+        let message = error(operator(&format!("kubesvc.jobs.operation-history.purge.cron: '{cron}'")));
+        assert!(message.contains("must be six fields") && message.contains("0 0 0 * * 0"), "{message}");
+    }
+}
+
+#[test]
 fn a_certificate_of_the_gateway_needs_its_key() {
     let settings = |yaml: &str| operator(yaml).expect(yaml).settings.gateway;
     assert_eq!(settings("kubesvc.gateway.server.port: 7443"), None, "it is off");
@@ -353,12 +361,4 @@ fn a_certificate_of_the_gateway_needs_its_key() {
     }
     let unknown = error(operator("kubesvc.gateway.auth: none"));
     assert!(unknown.contains("kubesvc.gateway.auth"), "{unknown}");
-}
-
-#[test]
-fn a_schedule_that_is_none_is_refused_with_an_example() {
-    for cron in ["@weekly", "0 0 * * 0", "0 0 0 30 2 *", "0 0 25 * * *"] {
-        let message = error(operator(&format!("kubesvc.jobs.operation-history.purge.cron: '{cron}'")));
-        assert!(message.contains("must be six fields") && message.contains("0 0 0 * * 0"), "{message}");
-    }
 }

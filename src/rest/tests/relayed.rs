@@ -1,0 +1,455 @@
+//! Requests to accounts that one replica relays to another: the router at one end, REST's internal calls at the other,
+//! over real connections, with scripted agents.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use parking_lot::Mutex;
+use prost::bytes::Bytes;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::connected_agents::{AccountRequest, AccountRequests, RequestBytes, RequestClass};
+use crate::informers::AgentIndex;
+use crate::request_routing::RequestRouter;
+use kubesvc_core::wire::ops;
+use kubesvc_core::{BootId, GrantEpoch, KubesvcAgent};
+use kubesvc_runtime::listen::http::{HttpMetrics, HttpServer};
+
+/// What a scripted agent does with its next request.
+enum Act {
+    /// Answers with these parts; an error cuts the answer.
+    Answer(u16, Vec<Result<Bytes, RequestError>>),
+    /// Answers with what the test sends.
+    Follow(mpsc::Receiver<Bytes>),
+    /// Says so.
+    Fail(RequestError, AfterFailure),
+    /// Was asked, and says nothing more.
+    Hang,
+    /// Sends back what the caller of the upgraded request sends.
+    Echo,
+}
+
+/// A request as an agent had it.
+#[derive(Clone, Debug)]
+struct Had {
+    method: Method,
+    target: String,
+    headers: HeaderMap,
+    body: Bytes,
+    principal: String,
+    keep_answer: bool,
+}
+
+/// The scripted agents of a replica.
+struct Agents {
+    name: &'static str,
+    has_agent: AtomicBool,
+    acts: Mutex<VecDeque<Act>>,
+    had: Mutex<Vec<Had>>,
+    recalls: Mutex<VecDeque<Result<(u16, Bytes), RecallFailure>>>,
+    forgotten: Mutex<Vec<String>>,
+    streams: watch::Sender<u64>,
+}
+
+impl Agents {
+    fn new(name: &'static str, has_agent: bool) -> Arc<Self> {
+        Arc::new(Self {
+            name,
+            has_agent: AtomicBool::new(has_agent),
+            acts: Mutex::default(),
+            had: Mutex::default(),
+            recalls: Mutex::default(),
+            forgotten: Mutex::default(),
+            streams: watch::Sender::new(0),
+        })
+    }
+
+    fn act(&self, act: Act) {
+        self.acts.lock().push_back(act);
+    }
+
+    fn agent(&self) -> AnsweringAgent {
+        AnsweringAgent { agent_id: format!("agent-{}", self.name).as_str().into(), boot_id: "boot".into() }
+    }
+
+    fn no_agent() -> RequestError {
+        RequestError::NoAgent { account: "one".into(), zone: "z".into(), is_expected: false }
+    }
+
+    fn failure(&self, error: RequestError, next: AfterFailure) -> SendFailure {
+        SendFailure { error, next, asked: vec![self.agent().agent_id] }
+    }
+}
+
+#[async_trait]
+impl ReplicaRequests for Agents {
+    fn grant(&self, _: &str) -> Result<AccountGrant, RequestError> {
+        let (name, zone) = ("one".to_owned(), "z".into());
+        Ok(AccountGrant { name, zone, epoch: GrantEpoch(5), holders: Vec::new() })
+    }
+
+    fn can_ask(&self, _: &str, _: &[AgentId]) -> Result<(), RequestError> {
+        if self.has_agent.load(Ordering::Relaxed) { Ok(()) } else { Err(Self::no_agent()) }
+    }
+
+    fn has_process(&self, agent: &AnsweringAgent) -> bool {
+        !self.recalls.lock().is_empty() && agent.boot_id == "boot"
+    }
+
+    async fn send_here(
+        &self,
+        _: &str,
+        request: &PreparedRequest,
+        upgraded: &mut Option<UpgradedBytes>,
+        _: &[AgentId],
+    ) -> Result<AccountResponse, SendFailure> {
+        if !self.has_agent.load(Ordering::Relaxed) {
+            let (error, next) = (Self::no_agent(), AfterFailure::AskAnother);
+            return Err(SendFailure { error, next, asked: Vec::new() });
+        }
+        let act = self.acts.lock().pop_front().expect("the test says what to do");
+        request.asked(&self.agent());
+        self.had.lock().push(Had {
+            method: request.method.clone(),
+            target: request.target.clone(),
+            headers: request.headers.clone(),
+            body: request.body.clone(),
+            principal: request.principal.clone(),
+            keep_answer: request.keep_answer,
+        });
+        let mut headers = HeaderMap::new();
+        headers.insert("x-of", HeaderValue::from_static("the cluster"));
+        let (status, body) = match act {
+            Act::Answer(status, parts) => (status, stream::iter(parts).boxed()),
+            Act::Follow(parts) => (200, tokio_stream::wrappers::ReceiverStream::new(parts).map(Ok).boxed()),
+            Act::Fail(error, next) => return Err(self.failure(error, next)),
+            Act::Hang => std::future::pending().await,
+            Act::Echo => {
+                let sent = upgraded.take().expect("the caller's bytes come");
+                (101, sent.map_err(|error| RequestError::Cut(error.to_string())).boxed())
+            }
+        };
+        let status = StatusCode::from_u16(status).expect("a status");
+        Ok(AccountResponse { status, headers, body, agent: self.agent() })
+    }
+
+    async fn recall_here(
+        &self,
+        _: &str,
+        _: &AnsweringAgent,
+        _: Instant,
+        _: bool,
+    ) -> Result<AccountResponse, RecallFailure> {
+        let next = self.recalls.lock().pop_front();
+        let (status, body) = next.unwrap_or(Err(RecallFailure::NotHere))?;
+        Ok(AccountResponse {
+            status: StatusCode::from_u16(status).expect("a status"),
+            headers: HeaderMap::new(),
+            body: stream::iter([Ok(body)]).boxed(),
+            agent: self.agent(),
+        })
+    }
+
+    fn forget_here(&self, _: &AnsweringAgent, request_id: &str) -> bool {
+        self.forgotten.lock().push(request_id.to_owned());
+        true
+    }
+
+    fn apply_settings_here(&self, _: &str) -> Option<ops::ApplySettings> {
+        let enabled = "always".to_owned();
+        let of_all = ops::ServerSideApply { enabled, ..ops::ServerSideApply::default() };
+        let has_agent = self.has_agent.load(Ordering::Relaxed);
+        has_agent.then(|| ops::ApplySettings { server_side: Some(of_all), ..ops::ApplySettings::default() })
+    }
+
+    fn streams(&self) -> watch::Receiver<u64> {
+        self.streams.subscribe()
+    }
+}
+
+/// A replica that others reach through a way that can be cut.
+struct Other {
+    agents: Arc<Agents>,
+    way: SocketAddr,
+    cut: watch::Sender<u64>,
+    _stop: tokio_util::sync::DropGuard,
+}
+
+/// Starts a replica with REST, and a way to it.
+async fn other(name: &'static str, has_agent: bool) -> Other {
+    let agents = Agents::new(name, has_agent);
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let nothing = tower::service_fn(|_: Request<kube::client::Body>| async {
+        Err::<Response<Body>, _>(io::Error::other("unreachable"))
+    });
+    let mut state = state_of(settings(), &[], kube::Client::new(nothing, "ns"));
+    let identity = PeerIdentity { replica_id: name.into(), address, host: String::new() };
+    state.ports.peers = Arc::new(Peers::of_test(identity, Arc::default(), &[]));
+    state.ports.requests_here = Arc::<Agents>::clone(&agents);
+    let stop = CancellationToken::new();
+    let limits = http_limits(64, AddressLimits::default());
+    let server = HttpServer::new("rest", limits, HttpMetrics::default());
+    tokio::spawn(server.serve(listener, router(state), stop.clone()));
+    let (way, cut) = way_to(address, &stop).await;
+    Other { agents, way, cut, _stop: stop.drop_guard() }
+}
+
+/// A proxy whose connections are all cut when the watch changes.
+async fn way_to(address: SocketAddr, stop: &CancellationToken) -> (SocketAddr, watch::Sender<u64>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let way = listener.local_addr().expect("an address");
+    let (cut, cuts) = watch::channel(0);
+    let stop = stop.clone();
+    tokio::spawn(stop.run_until_cancelled_owned(async move {
+        while let Ok((mut near, _)) = listener.accept().await {
+            let mut cuts = cuts.clone();
+            cuts.borrow_and_update();
+            tokio::spawn(async move {
+                let Ok(mut far) = TcpStream::connect(address).await else { return };
+                tokio::select! {
+                    _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+                    _ = cuts.changed() => {}
+                }
+            });
+        }
+    }));
+    (way, cut)
+}
+
+/// The router of a replica without an agent, beside these.
+fn router_of(others: &[(&'static str, &Other)]) -> (RequestRouter, Arc<Agents>) {
+    let index = Arc::new(AgentIndex::default());
+    for (replica, _) in others {
+        let object: KubesvcAgent = serde_json::from_value(json!({
+            "apiVersion": "kubesvc.io/v1alpha1", "kind": "KubesvcAgent",
+            "metadata": {"name": format!("o-{replica}"), "resourceVersion": "1"},
+            "spec": {"agentId": format!("agent-{replica}"), "zoneId": "z", "approved": true},
+            "status": {"connected": true, "connectedSince": "2026-01-01T00:00:00Z",
+                "session": {"id": "s", "bootId": "boot", "connectSeq": 1, "replica": replica}},
+        }))
+        .expect("well-formed");
+        index.seen(object);
+    }
+    let ways: Vec<_> = others.iter().map(|(name, other)| (*name, other.way)).collect();
+    let identity = PeerIdentity {
+        replica_id: "here".into(),
+        address: "127.0.0.1:1".parse().expect("an address"),
+        host: String::new(),
+    };
+    let here = Agents::new("here", false);
+    let peers = Arc::new(Peers::of_test(identity, index, &ways));
+    (RequestRouter::new(Arc::<Agents>::clone(&here) as Arc<dyn ReplicaRequests>, peers), here)
+}
+
+fn get(target: &str) -> AccountRequest {
+    AccountRequest::new(Method::GET, target, RequestClass::Read)
+}
+
+fn post() -> AccountRequest {
+    let body = RequestBytes::Whole(Bytes::from_static(b"{}"));
+    AccountRequest { body, ..AccountRequest::new(Method::POST, "/api/v1/namespaces", RequestClass::Write) }
+}
+
+async fn body_of(response: AccountResponse) -> Result<Vec<u8>, RequestError> {
+    response.body.try_fold(Vec::new(), async |all, part| Ok([all, part.to_vec()].concat())).await
+}
+
+async fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let waiting = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap_or_else(|_| panic!("{what}"));
+}
+
+#[tokio::test]
+async fn a_request_is_answered_by_the_replica_that_has_the_agent() {
+    let (none, has) = (other("none", false).await, other("has", true).await);
+    let (router, _) = router_of(&[("none", &none), ("has", &has)]);
+    let parts = vec![Ok(Bytes::from(vec![b'a'; 700_000])), Ok(Bytes::from_static(b"end"))];
+    has.agents.act(Act::Answer(200, parts));
+    let mut request = get("/api/v1/pods?labelSelector=a%3Db");
+    request.principal = "Jürgen %".to_owned();
+    // More than the head of a call between replicas may have.
+    request.headers.insert("x-long", HeaderValue::from_str(&"x".repeat(40_000)).expect("a value"));
+    let response = router.send("uid", request).await.expect("an answer");
+    assert_eq!((response.status.as_u16(), response.headers["x-of"].as_bytes()), (200, &b"the cluster"[..]));
+    assert_eq!(response.agent, has.agents.agent());
+    assert_eq!(body_of(response).await.expect("whole").len(), 700_003);
+    let had = has.agents.had.lock()[0].clone();
+    assert_eq!((had.method, had.target.as_str()), (Method::GET, "/api/v1/pods?labelSelector=a%3Db"));
+    assert_eq!((had.principal.as_str(), had.headers["x-long"].len()), ("Jürgen %", 40_000));
+    assert!(none.agents.had.lock().is_empty());
+    let settings = router.apply_settings("uid").await.expect("an agent's");
+    assert_eq!(settings.server_side, kubesvc_core::operations::Preference::Always);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_cut_on_the_way_never_ends_as_if_it_were_whole() {
+    let has = other("has", true).await;
+    let (router, _) = router_of(&[("has", &has)]);
+    for is_way_cut in [true, false] {
+        let (lines, followed) = mpsc::channel(4);
+        if is_way_cut {
+            has.agents.act(Act::Follow(followed));
+        } else {
+            let parts = vec![Ok(Bytes::from_static(b"1\n")), Err(RequestError::Cut("so".into()))];
+            has.agents.act(Act::Answer(200, parts));
+        }
+        let _ = lines.send(Bytes::from_static(b"1\n")).await;
+        let mut response = router.send("uid", get("/api/v1/pods?watch=1")).await.expect("a head");
+        assert_eq!(response.body.next().await.expect("a part").expect("a good one"), b"1\n"[..]);
+        if is_way_cut {
+            has.cut.send_modify(|count| *count += 1);
+        }
+        assert!(matches!(response.body.next().await, Some(Err(RequestError::Cut(_)))));
+        assert!(response.body.next().await.is_none());
+        if is_way_cut {
+            eventually("the watch is cancelled at the other replica", || lines.is_closed()).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_ends_the_request_at_the_other_replica() {
+    let has = other("has", true).await;
+    let (router, _) = router_of(&[("has", &has)]);
+    let (lines, followed) = mpsc::channel(4);
+    has.agents.act(Act::Follow(followed));
+    let response = router.send("uid", get("/api/v1/pods?watch=1")).await.expect("a head");
+    drop(response);
+    eventually("it ends there", || lines.is_closed()).await;
+}
+
+#[tokio::test]
+async fn the_agent_forgets_the_answer_of_a_relayed_write_once_its_caller_has_it() {
+    let has = other("has", true).await;
+    let (router, _) = router_of(&[("has", &has)]);
+    let stop = CancellationToken::new();
+    let tasks = tokio_util::task::TaskTracker::new();
+    let background = kubesvc_runtime::background_tasks::BackgroundTasks::new(
+        tasks.clone(),
+        stop.clone(),
+        TaskRegistry::default(),
+    );
+    router.start(&background);
+    has.agents.act(Act::Answer(201, vec![Ok(Bytes::from_static(b"made"))]));
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&asked);
+    let mut request = post();
+    request.on_asked = Some(Arc::new(move |agent: &AnsweringAgent| seen.lock().push(agent.clone())));
+    let id = request.request_id.clone();
+    let response = router.send("uid", request).await.expect("an answer");
+    assert_eq!(body_of(response).await.expect("whole"), b"made");
+    assert!(has.agents.had.lock()[0].keep_answer && has.agents.had.lock()[0].body == b"{}"[..]);
+    assert!(asked.lock().contains(&has.agents.agent()));
+    eventually("it is forgotten", || has.agents.forgotten.lock().contains(&id)).await;
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn a_write_whose_way_was_cut_is_recalled_wherever_its_agent_is_by_then() {
+    for is_elsewhere in [false, true] {
+        let (has, next) = (other("has", true).await, other("next", false).await);
+        let (router, _) = router_of(&[("has", &has), ("next", &next)]);
+        has.agents.act(Act::Hang);
+        let (had, cut) = (Arc::clone(&has.agents), has.cut.clone());
+        let sending = tokio::spawn(async move { router.send("uid", post()).await });
+        eventually("the agent has it", || !had.had.lock().is_empty()).await;
+        let recalled = if is_elsewhere { &next.agents } else { &has.agents };
+        recalled.recalls.lock().push_back(Ok((200, Bytes::from_static(b"done"))));
+        has.agents.has_agent.store(false, Ordering::Relaxed);
+        cut.send_modify(|count| *count += 1);
+        let response = sending.await.expect("no panic").expect("an answer");
+        assert_eq!(body_of(response).await.expect("whole"), b"done");
+    }
+}
+
+#[tokio::test]
+async fn a_write_without_an_answer_is_unknown_and_one_that_was_never_sent_goes_to_another_agent() {
+    let (has, next) = (other("has", true).await, other("next", true).await);
+    let (router, _) = router_of(&[("has", &has), ("next", &next)]);
+    // The replicas are asked in no order that a test may rely on.
+    for agents in [&has.agents, &next.agents] {
+        agents.act(Act::Fail(RequestError::Unknown("so".into()), AfterFailure::GiveUp));
+    }
+    assert!(matches!(router.send("uid", post()).await, Err(RequestError::Unknown(_))));
+    assert_eq!(has.agents.had.lock().len() + next.agents.had.lock().len(), 1, "sent once");
+    for agents in [&has.agents, &next.agents] {
+        agents.acts.lock().clear();
+        let not_sent = RequestError::NotSent(kubesvc_core::wire::common::Failure {
+            message: "full".into(),
+            before_send: true,
+            ..Default::default()
+        });
+        agents.act(Act::Fail(not_sent, AfterFailure::AskAnother));
+    }
+    let error = router.send("uid", post()).await.expect_err("none sends it");
+    assert!(error.is_before_send() && error.to_string() == "full", "{error}");
+    assert_eq!(has.agents.had.lock().len() + next.agents.had.lock().len(), 3, "each was asked once");
+}
+
+#[tokio::test]
+async fn what_both_sides_of_an_upgraded_request_send_is_relayed() {
+    let has = other("has", true).await;
+    let (router, _) = router_of(&[("has", &has)]);
+    has.agents.act(Act::Echo);
+    let (sent, bytes) = mpsc::channel(4);
+    let bytes = tokio_stream::wrappers::ReceiverStream::new(bytes).map(Ok).boxed();
+    let target = "/api/v1/namespaces/a/pods/b/exec";
+    let request = AccountRequest {
+        upgrade: true,
+        body: RequestBytes::Stream(bytes),
+        ..AccountRequest::new(Method::POST, target, RequestClass::Connect)
+    };
+    let mut response = router.send("uid", request).await.expect("an answer");
+    assert_eq!(response.status, StatusCode::SWITCHING_PROTOCOLS);
+    for part in [&b"one"[..], b"two"] {
+        sent.send(Bytes::from_static(part)).await.expect("it is read");
+        assert_eq!(response.body.next().await.expect("a part").expect("a good one"), part);
+    }
+    drop(sent);
+    assert!(response.body.next().await.is_none(), "it ends when the caller ends");
+}
+
+#[tokio::test]
+async fn a_recall_finds_the_process_or_says_that_it_may_be_asked_again() {
+    let has = other("has", true).await;
+    let (router, here) = router_of(&[("has", &has)]);
+    let agent = has.agents.agent();
+    let boot: BootId = "boot".into();
+    has.agents.recalls.lock().push_back(Ok((200, Bytes::from_static(b"kept"))));
+    let response = router.recall("uid", "id", &agent.agent_id, &boot).await.expect("an answer");
+    assert_eq!(body_of(response).await.expect("whole"), b"kept");
+    // The process comes back, here, while it is looked for.
+    let router = Arc::new(router);
+    let asking = Arc::clone(&router);
+    let recalling =
+        tokio::spawn(async move { asking.recall("uid", "id", &"agent-x".into(), &"boot".into()).await });
+    here.recalls.lock().push_back(Err(RecallFailure::Settled(RequestError::Unknown("gone".into()))));
+    here.streams.send_modify(|count| *count += 1);
+    assert!(matches!(recalling.await.expect("no panic"), Err(RequestError::Unknown(_))));
+}
+
+#[tokio::test]
+async fn a_call_that_was_changed_or_is_for_a_later_grant_is_refused() {
+    let has = other("has", true).await;
+    // Unsigned.
+    let mut stream = TcpStream::connect(has.way).await.expect("a connection");
+    let text = "POST /internal/v1/accounts/uid/proxy/ HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    tokio::io::AsyncWriteExt::write_all(&mut stream, text.as_bytes()).await.expect("sent");
+    let mut answer = String::new();
+    tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut answer).await.expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+    assert!(has.agents.had.lock().is_empty());
+}
