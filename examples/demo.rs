@@ -76,7 +76,7 @@ struct Demo {
     rest: u16,
     kubectl: PathBuf,
     // The operator's home and a cluster that Spinnaker deploys to: they run as long as this lives.
-    control_planes: [ControlPlane; 2],
+    _control_planes: [ControlPlane; 2],
 }
 
 /// The files of the demo, in one folder.
@@ -105,8 +105,9 @@ impl Demo {
         let (operator_program, agent_program) = (program("kubesvc-operator")?, program("kubesvc-agent")?);
         let files = Files { folder: Folder::new("demo")? };
         let kubectl = kubectl_path()?;
-        let mut home_options = StartOptions { aggregates: true, ..StartOptions::default() };
+        let mut home_options = StartOptions::default();
         let person = home_options.add_user(account_api::PERSON, &[]);
+        home_options.aggregates = true;
         let mut target_options = StartOptions::default();
         let token = target_options.add_user("spinnaker", &[]);
         let (home, target) = screen
@@ -175,7 +176,7 @@ impl Demo {
             .await
             .map_err(|reason| with_log(&reason, &operator))?;
         let good = target.kubeconfig_for_token(&token);
-        let demo = Self { agent, operator, files, token, rest, kubectl, control_planes: [home, target] };
+        let demo = Self { agent, operator, files, token, rest, kubectl, _control_planes: [home, target] };
         screen
             .step("three accounts, by kubectl apply", async {
                 demo.kubectl_with_input(&["apply", "-f", "-"], &accounts(&good)).await?.ok()
