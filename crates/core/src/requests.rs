@@ -12,6 +12,7 @@
 //! | [`headers`] | which headers are passed on |
 
 pub mod access;
+#[cfg(feature = "operations")]
 pub mod apply_settings;
 pub mod credit;
 pub mod headers;
