@@ -1,7 +1,10 @@
-//! The demo: two real control planes, the real programs, three accounts, and what a person sees of them: `make demo`.
+//! The demo: two real control planes, the real programs, three accounts, what a person sees of them, and a deployment by
+//! kubectl through the agent: `make demo`.
 //!
 //! It stays up until Ctrl-C. With `DEMO_ONCE=1` it ends after its checks instead: exit code 0 if all of them held.
 
+#[path = "demo/account_api.rs"]
+mod account_api;
 #[path = "demo/checks.rs"]
 mod checks;
 #[path = "demo/http.rs"]
@@ -51,8 +54,9 @@ async fn demo(screen: Screen) -> Result<(), String> {
     let demo = Demo::start(screen).await?;
     let shown = async {
         demo.settle(screen).await?;
-        demo.follow(screen).await?;
+        demo.deploy(screen).await?;
         demo.show(screen).await?;
+        demo.show_deployed(screen).await?;
         demo.check(screen).await
     };
     shown.await.map_err(|reason| demo.with_logs(&reason))?;
@@ -101,11 +105,16 @@ impl Demo {
         let (operator_program, agent_program) = (program("kubesvc-operator")?, program("kubesvc-agent")?);
         let files = Files { folder: Folder::new("demo")? };
         let kubectl = kubectl_path()?;
+        let mut home_options = StartOptions { aggregates: true, ..StartOptions::default() };
+        let person = home_options.add_user(account_api::PERSON, &[]);
         let mut target_options = StartOptions::default();
         let token = target_options.add_user("spinnaker", &[]);
         let (home, target) = screen
             .step("two control planes: the operator's home and a target cluster", async {
-                tokio::try_join!(ControlPlane::start(), ControlPlane::start_with(target_options))
+                tokio::try_join!(
+                    ControlPlane::start_with(home_options),
+                    ControlPlane::start_with(target_options)
+                )
             })
             .await?;
 
@@ -125,10 +134,19 @@ impl Demo {
             .await?;
 
         let (rest, grpc, health) = (ports::free(), ports::free(), ports::free());
+        let gateway = (account_api::address()?, ports::free());
+        screen
+            .step("config/gateway and config/people, and a person: jane", async {
+                let kubeconfig = namespaced(&home.kubeconfig_for_token(&person));
+                files.folder.write("jane.kubeconfig", &kubeconfig)?;
+                account_api::install(&home, gateway.0, gateway.1).await
+            })
+            .await?;
         let operator = screen
-            .step("kubesvc-operator: REST, hub and controller ready", async {
-                let settings =
-                    files.folder.write("kubesvc.yml", &operator_settings(rest, grpc, &files.database()))?;
+            .step("kubesvc-operator: REST, hub, gateway and controller ready", async {
+                let settings = files
+                    .folder
+                    .write("kubesvc.yml", &operator_settings(rest, grpc, gateway, &files.database()))?;
                 let mut command = Command::new(&operator_program);
                 command.arg("--config").arg(settings).arg("--kubeconfig").arg(&operator_kubeconfig);
                 command.args(["--namespace", NAMESPACE]).env("POD_NAME", "demo-operator");
@@ -187,23 +205,6 @@ impl Demo {
             .step("the agent's object says how many accounts it holds", async {
                 let wanted = "--for=jsonpath={.status.held}=1";
                 self.kubectl(&["wait", "ksg", "--all", wanted, "--timeout=30s"]).await?.ok().map(drop)
-            })
-            .await
-    }
-
-    /// Changes a Deployment in the target cluster; its row follows.
-    async fn follow(&self, screen: &Screen) -> Result<(), String> {
-        let [_, target] = &self.control_planes;
-        screen
-            .step("a Deployment in the target cluster: it stands in kubesvc_cache", async {
-                target.kubectl(["create", "deployment", "web", "--image=web", "-n", "shop"]).await.ok()?;
-                self.cached("web", Some(1)).await
-            })
-            .await?;
-        screen
-            .step("… scaled to 3: so does its row", async {
-                target.kubectl(["scale", "deployment", "web", "--replicas=3", "-n", "shop"]).await.ok()?;
-                self.cached("web", Some(3)).await
             })
             .await
     }

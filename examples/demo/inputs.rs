@@ -1,5 +1,6 @@
 //! What the demo's programs are started with, and the accounts that it makes.
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use super::{OTHER_ZONE, ZONE};
@@ -21,11 +22,17 @@ current-context: admin
 ";
 
 /// The settings of the operator.
-pub(crate) fn operator_settings(rest: u16, grpc: u16, database: &Path) -> String {
+pub(crate) fn operator_settings(
+    rest: u16,
+    grpc: u16,
+    (address, gateway): (IpAddr, u16),
+    database: &Path,
+) -> String {
     format!(
         "server: {{address: 127.0.0.1, port: {rest}}}
 kubesvc:
   grpc: {{server: {{address: 127.0.0.1, port: {grpc}}}}}
+  gateway: {{enabled: true, server: {{address: '{address}', port: {gateway}}}}}
   database: {{url: 'sqlite://{}'}}
   # Small enough to see something: an account whose zone has no agent says so after 3 s.
   dynamicAccounts: {{orphanGraceSeconds: 3, retryFrequencySeconds: 1}}

@@ -36,12 +36,25 @@ impl Demo {
         screen.suggestion(
             "the kubectl and the cluster of this demo",
             &format!(
-                "export PATH={}:$PATH KUBECONFIG={}",
+                "export PATH={}:{}:$PATH KUBECONFIG={} KUBESVC_OPERATOR_URL={}",
                 folder.display(),
-                self.files.kubeconfig().display()
+                program("kubectl-kubesvc")?.parent().unwrap_or(Path::new(".")).display(),
+                self.files.kubeconfig().display(),
+                self.url()
             ),
         );
         screen.suggestion("watch the accounts", "kubectl get ksa --watch");
+        screen.suggestion(
+            "kubectl in the target cluster, through the agent; who did what there",
+            "kubectl kubesvc on good -- get deployments -A\n    kubectl kubesvc operations good",
+        );
+        screen.suggestion(
+            "the same as jane, who may not read the Secrets of this cluster",
+            &format!(
+                "KUBECONFIG={} kubectl --context good get namespaces",
+                self.person_kubeconfig().display()
+            ),
+        );
         screen.suggestion(
             "start an agent in the zone that has none: no-agent becomes ACTIVE",
             &format!(

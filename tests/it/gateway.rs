@@ -2,5 +2,6 @@
 
 mod doors;
 mod place;
+mod plugin;
 mod refusals;
 mod upgrades;

@@ -1,5 +1,6 @@
 //! `kubectl kubesvc` against a real API server, operator and agents.
 
+mod account_api;
 mod change;
 mod control_characters;
 mod credential;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kube::config::{Cluster, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::core::Status;
 use kube::{Api, Client, Config, Resource};
 
@@ -33,10 +33,20 @@ pub(super) struct ApiSession {
 impl ApiSession {
     /// Reads the kubeconfig and creates a client. Sends no request.
     pub(super) async fn open(scope: &ScopeArguments) -> Result<Self, CommandError> {
+        Self::open_with(scope, true).await
+    }
+
+    /// As [`ApiSession::open`], for the API of accounts: an error is shown at once, since a 503 of it says what is wrong.
+    pub(super) async fn open_without_retries(scope: &ScopeArguments) -> Result<Self, CommandError> {
+        Self::open_with(scope, false).await
+    }
+
+    async fn open_with(scope: &ScopeArguments, retries: bool) -> Result<Self, CommandError> {
         // Fails only if a provider is already installed, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut config = config(scope).await?;
         config.connect_timeout = Some(CONNECT_TIMEOUT);
+        config.default_retry = retries;
         let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
         let namespace = scope.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config).map_err(|error| format!("{server}: {}", chain(&error)))?;
@@ -89,27 +99,11 @@ impl ApiSession {
 }
 
 /// Reads the kubeconfig, and returns how to call it in a message.
-fn kubeconfig(scope: &ScopeArguments) -> (Result<Kubeconfig, KubeconfigError>, String) {
+pub(super) fn kubeconfig(scope: &ScopeArguments) -> (Result<Kubeconfig, KubeconfigError>, String) {
     match &scope.kubeconfig {
         Some(path) => (Kubeconfig::read_from(path), format!("--kubeconfig {}", path.display())),
         None => (Kubeconfig::read(), "the kubeconfig".to_owned()),
     }
-}
-
-/// Returns the cluster entry of the context, as it stands in the kubeconfig.
-///
-/// # Errors
-///
-/// There is no kubeconfig, or it has no such context or cluster.
-pub(super) fn cluster_entry(scope: &ScopeArguments) -> Result<Cluster, CommandError> {
-    let (kubeconfig, whence) = kubeconfig(scope);
-    let kubeconfig = kubeconfig.map_err(|error| format!("{whence}: {}", chain(&error)))?;
-    let name = scope.context.as_ref().or(kubeconfig.current_context.as_ref());
-    let context = kubeconfig.contexts.iter().find(|one| Some(&one.name) == name);
-    let cluster = context.and_then(|one| one.context.as_ref()).map(|context| &context.cluster);
-    let entry = kubeconfig.clusters.iter().find(|one| Some(&one.name) == cluster);
-    let entry = entry.and_then(|one| one.cluster.clone());
-    Ok(entry.ok_or_else(|| format!("{whence} has no cluster for the context"))?)
 }
 
 async fn config(scope: &ScopeArguments) -> Result<Config, CommandError> {
@@ -135,7 +129,8 @@ async fn config(scope: &ScopeArguments) -> Result<Config, CommandError> {
     })
 }
 
-fn is_absent(error: &KubeconfigError) -> bool {
+/// Whether an error means that there is no kubeconfig at all.
+pub(super) fn is_absent(error: &KubeconfigError) -> bool {
     match error {
         KubeconfigError::ReadConfig(error, _) => error.kind() == std::io::ErrorKind::NotFound,
         KubeconfigError::FindPath => true,

@@ -11,7 +11,10 @@ use crate::commands::completion;
 use crate::commands::credential;
 use crate::commands::describe;
 use crate::commands::desired_state;
+use crate::commands::kubeconfig;
 use crate::commands::list;
+use crate::commands::on;
+use crate::commands::operations;
 use crate::commands::retry;
 use crate::commands::uninstall;
 use crate::commands::wait;
@@ -26,7 +29,9 @@ Examples:
   kubectl kubesvc why production
   kubectl kubesvc wait --all --timeout 5m
   kubectl kubesvc agents
-  kubectl kubesvc cache production deployment/web -n shop";
+  kubectl kubesvc cache production deployment/web -n shop
+  kubectl kubesvc on production -- get pods -n shop
+  kubectl kubesvc operations production";
 
 const VERSION_EXAMPLES: &str = "\
 Examples:
@@ -72,6 +77,15 @@ enum Command {
     /// Make or renew the credential of an account in its cluster.
     #[command(after_help = credential::EXAMPLES)]
     Credential(credential::CredentialArguments),
+    /// Print a kubeconfig for the APIs of accounts, through your API server; also for Argo CD, Flux and Clouddriver.
+    #[command(after_help = kubeconfig::EXAMPLES)]
+    Kubeconfig(kubeconfig::KubeconfigArguments),
+    /// Run kubectl on accounts, several at once.
+    #[command(after_help = on::EXAMPLES)]
+    On(on::OnArguments),
+    /// Show what was done with accounts, by whom, and how it ended.
+    #[command(visible_alias = "ops", after_help = operations::EXAMPLES)]
+    Operations(operations::OperationsArguments),
     /// Report what hangs, and in which order to remove kubesvc.
     #[command(after_help = uninstall::EXAMPLES)]
     Uninstall(uninstall::UninstallArguments),
@@ -109,6 +123,7 @@ fn exit(ended: Result<(), CommandError>) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(CommandError::AlreadyPrinted) => ExitCode::from(FAILURE),
+        Err(CommandError::Ended(code)) => ExitCode::from(code),
         Err(CommandError::Failed(reason)) => end(&reason, FAILURE),
         Err(CommandError::Usage(reason)) => end(&reason, USAGE),
     }
@@ -136,6 +151,9 @@ async fn run(scope: &ScopeArguments, command: &Command) -> Result<(), CommandErr
         Command::Wait(arguments) => wait::run(scope, arguments).await,
         Command::Agents(arguments) => agents::run(scope, arguments).await,
         Command::Credential(arguments) => credential::run(scope, arguments).await,
+        Command::Kubeconfig(arguments) => kubeconfig::run(scope, arguments).await,
+        Command::On(arguments) => on::run(scope, arguments).await,
+        Command::Operations(arguments) => operations::run(scope, arguments).await,
         Command::Uninstall(arguments) => uninstall::run(scope, arguments).await,
         Command::Cache(arguments) => cache::run(scope, arguments).await,
         Command::Tail(arguments) => cache::tail(scope, arguments).await,
@@ -185,13 +203,37 @@ mod tests {
             "x cache a",
             "x cache a deployment/web -n shop -o yaml --operator-url http://localhost:7002",
             "x tail a -o json --operator-namespace kubesvc",
+            "x kubeconfig a b --merge --prefix k-",
+            "x kubeconfig --all -o clouddriver --gateway https://g:6443 --token-file /t --certificate-authority c",
+            "x kubeconfig -l team=a -o argocd --service-account argocd/k --server https://kubernetes.default.svc",
+            "x on a -- get pods -n shop",
+            "x on -l team=a --parallel 4 -- get --help",
+            "x on --all -n spin -- exec p -- ls -l",
+            "x operations",
+            "x ops a --limit 5 -o wide",
+            "x operations a 01G4V5TH5QSWSR2SZE2VH1SDME -o json",
         ] {
             let parsed = Cli::try_parse_from(line.split(' '));
             assert!(parsed.is_ok(), "{line}: {}", parsed.expect_err("it is an error"));
         }
-        for line in
-            ["x", "x list -o table", "x wait", "x wait a --all", "x retry", "x why", "x list --state X"]
-        {
+        for line in [
+            "x",
+            "x list -o table",
+            "x wait",
+            "x wait a --all",
+            "x retry",
+            "x why",
+            "x list --state X",
+            "x on a",
+            "x on -- get ns",
+            "x on a --all -- get ns",
+            "x on a --parallel 0 -- get ns",
+            "x kubeconfig",
+            "x kubeconfig a --merge -o flux",
+            "x kubeconfig a --server http://c",
+            "x kubeconfig a --gateway https://g --server https://c",
+            "x operations --limit 0",
+        ] {
             let error = Cli::try_parse_from(line.split(' ')).expect_err(line);
             assert_eq!(error.exit_code(), 2, "{line}");
         }

@@ -1,11 +1,13 @@
 //! Reads accounts and agents: page by page, by name, by selector.
 
+use std::collections::HashSet;
+
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
 use serde_json::Value;
 
 use crate::api_session::{ACCOUNTS, AGENTS, ApiRequest, ApiSession, did_you_mean, is_about_an_object};
-use crate::arguments::{CommandError, Targets};
+use crate::arguments::{CommandError, Targets, complain};
 use kubesvc_core::{KubesvcAccount, KubesvcAgent, PLUGIN_FIELD_MANAGER};
 
 /// Maximum number of attempts at a list whose continue token expires.
@@ -111,9 +113,9 @@ impl ApiSession {
         }
     }
 
-    /// Finds accounts by object name or account name, in the order given.
+    /// Finds accounts by object name or account name, in the order given, each once.
     ///
-    /// Also returns one line, with similar names, for each name that was not found.
+    /// Also returns one line for each name that was not found, with similar names, or that several accounts have.
     pub(super) async fn find_accounts(
         &self,
         names: &[String],
@@ -132,12 +134,17 @@ impl ApiSession {
                 Some(all) => all,
                 none => none.insert(self.list_accounts(None).await?),
             };
-            match all.iter().find(|item| item.account.account_name() == name) {
-                Some(item) => found.push(item.clone()),
-                None => missing.push(self.no_such_account(name, all)),
+            let named: Vec<_> = all.iter().filter(|item| item.account.account_name() == name).collect();
+            match *named.as_slice() {
+                [item] => found.push(item.clone()),
+                [] => missing.push(self.no_such_account(name, all)),
+                _ => missing.push(ambiguous(name, &named)),
             }
         }
-        found.dedup_by(|a, b| a.account.uid() == b.account.uid());
+        let mut seen = HashSet::new();
+        found.retain(|item: &AccountObject| {
+            seen.insert((item.namespace().to_owned(), item.name().to_owned()))
+        });
         Ok((found, missing))
     }
 
@@ -184,6 +191,21 @@ impl ApiSession {
         }
         Ok((found, Vec::new()))
     }
+
+    /// Returns the accounts selected on the command line, or nothing if one of the names was not found.
+    pub(super) async fn resolve_all(&self, targets: &Targets) -> Result<Vec<AccountObject>, CommandError> {
+        let (found, missing) = self.resolve(targets).await?;
+        missing.iter().for_each(|line| complain(line));
+        if missing.is_empty() { Ok(found) } else { Err(CommandError::AlreadyPrinted) }
+    }
+}
+
+fn ambiguous(name: &str, named: &[&AccountObject]) -> String {
+    let objects: Vec<_> = named.iter().map(|item| format!("ksa/{}", item.name())).collect();
+    format!(
+        "several accounts are called {name} in Spinnaker; name the object of one: {}",
+        objects.join(" or ")
+    )
 }
 
 /// Strips the resource prefix that `-o name` prints.

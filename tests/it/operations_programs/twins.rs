@@ -144,6 +144,9 @@ impl Twins {
     /// Deploys, and returns what failed of it: the path, and what was said.
     async fn deploy(&self, round: &Round) -> (BTreeMap<String, String>, String) {
         let mut refused = BTreeMap::new();
+        if round.manifests.is_empty() {
+            return (refused, String::new());
+        }
         for (deployable, (manifest, _)) in &round.manifests {
             let outcome = self.server.run(&deploy(manifest, round.mode.of_operation())).await;
             if let Some(failure) = outcome.failure {
@@ -154,7 +157,9 @@ impl Twins {
         let theirs: Vec<_> = round.manifests.iter().map(|(_, (_, manifest))| manifest).collect();
         let list = json!({"apiVersion": "v1", "kind": "List", "items": theirs}).to_string();
         let output = self.plane.kubectl_with_input(round.mode.of_kubectl(), &list).await;
-        assert_eq!(output.code == Some(0), refused.is_empty(), "{refused:#?}\n{output:?}");
+        let is_said = |(kind, ours): (&String, &String)| said(round.mode, kind, ours, &output.stderr);
+        let refused_by_kubectl = refused.iter().filter(|refusal| is_said(*refusal)).count();
+        assert_eq!(output.code == Some(0), refused_by_kubectl == 0, "{refused:#?}\n{output:?}");
         (refused, output.stderr)
     }
 
@@ -292,10 +297,17 @@ fn from_environment(name: &str) -> Option<u64> {
 }
 
 /// Whether kubectl said the same. It words a refusal in its own way, but each cause stands in both.
-fn assert_said(kind: &str, ours: &str, kubectl: &str) {
+///
+/// It may have said nothing of a conflict: the API server lets kubectl, by its name, take over a field that somebody else
+/// manages with the very value that was applied last.
+fn said(mode: Mode, kind: &str, ours: &str, kubectl: &str) -> bool {
+    if mode == Mode::ServerSide && ours.starts_with("Apply failed with ") {
+        return kubectl.contains(ours);
+    }
     let causes = ours.split_once(" is invalid: ").map_or(ours, |(_, causes)| causes);
     let cause = causes.trim_start_matches('[').split([':', ',']).next().unwrap_or(causes);
     assert!(kubectl.contains(cause), "{kind}: {cause} of {ours}\nkubectl: {kubectl}");
+    true
 }
 
 async fn deploys_are_as_kubectls(seed: u64, rounds: u64) {
@@ -312,11 +324,12 @@ async fn deploys_are_as_kubectls(seed: u64, rounds: u64) {
         let mut round = twins.round(mode, &known, &mut random);
         loop {
             let (refused, kubectl) = twins.deploy(&round).await;
-            for (kind, ours) in &refused {
-                assert_said(kind, ours, &kubectl);
-            }
             known.learn(&round, &refused);
-            let differences = twins.differences(|kind| !known.moved.contains(kind)).await;
+            let mut differences = twins.differences(|kind| !known.moved.contains(kind)).await;
+            // A forced round follows.
+            for (kind, _) in refused.iter().filter(|(kind, ours)| !said(round.mode, kind, ours, &kubectl)) {
+                differences.retain(|difference| !difference.starts_with(&format!("{kind}.")));
+            }
             assert!(
                 differences.is_empty(),
                 "KUBESVC_SEED={seed}, round {number}, {:?}:\n{}\nrefused: {refused:#?}\nkubectl: {kubectl}",

@@ -166,3 +166,27 @@ async fn operators_change_accounts_and_agents_and_read_no_secret() {
         assert!(!operator.is_allowed(verb, resource).await, "{verb} {resource}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn users_of_accounts_have_the_verbs_of_their_role_and_see_no_secret_of_the_operators_cluster() {
+    let world = World::prepare().without_operator().start().await;
+    let folder = format!("{}/config/people", env!("CARGO_MANIFEST_DIR"));
+    must(world.kubectl(&["apply", "-k", &folder]).await.ok());
+    let viewer = Person::with(&world, "kubesvc-api-view").await;
+    let editor = Person::with(&world, "kubesvc-api-edit").await;
+    let (proxy, operations) = ("accounts.proxy.kubesvc.io/proxy", "accounts.proxy.kubesvc.io/operations");
+    for (verb, resource, for_viewers, for_editors) in [
+        ("get", proxy, true, true),
+        ("get", operations, true, true),
+        ("create", proxy, false, true),
+        ("update", proxy, false, true),
+        ("patch", proxy, false, true),
+        ("delete", proxy, false, true),
+        ("create", "accounts.proxy.kubesvc.io/connect", false, false),
+        ("get", "secrets", false, false),
+        ("patch", "kubesvcaccounts", false, false),
+    ] {
+        assert_eq!(viewer.is_allowed(verb, resource).await, for_viewers, "{verb} {resource}");
+        assert_eq!(editor.is_allowed(verb, resource).await, for_editors, "{verb} {resource}");
+    }
+}

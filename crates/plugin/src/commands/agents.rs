@@ -167,7 +167,7 @@ async fn approve(
                 failed = true;
                 crate::arguments::complain(&reason);
             }
-            Err(CommandError::AlreadyPrinted) => failed = true,
+            Err(CommandError::AlreadyPrinted | CommandError::Ended(_)) => failed = true,
         }
     }
     if failed { Err(CommandError::AlreadyPrinted) } else { Ok(()) }

@@ -114,6 +114,10 @@ fn scope_of(words: &[String]) -> ScopeArguments {
 
 /// Returns what may follow these words.
 fn next(root: &Command, written: &[String], begun: &str) -> CompletionTarget {
+    // What follows is for kubectl, which has candidates of its own.
+    if written.iter().any(|word| word == "--") {
+        return CompletionTarget::Words(Vec::new());
+    }
     let mut path = vec![root];
     let (mut awaited, mut positionals) = (None, 0);
     for word in written {
@@ -156,7 +160,7 @@ fn next(root: &Command, written: &[String], begun: &str) -> CompletionTarget {
         ("cache", _) if positionals > 0 => {
             CompletionTarget::Words(DOCUMENTED_KINDS.map(str::to_lowercase).to_vec())
         }
-        ("tail", _) if positionals > 0 => CompletionTarget::Words(Vec::new()),
+        ("tail" | "operations", _) if positionals > 0 => CompletionTarget::Words(Vec::new()),
         (_, None) => CompletionTarget::Words(Vec::new()),
         (_, Some(argument)) => match values(argument) {
             CompletionTarget::File => CompletionTarget::Accounts,
@@ -209,6 +213,11 @@ mod tests {
         let kinds = words_after(&["-n", "spin", "cache", "prod", ""]);
         assert!(kinds.iter().any(|kind| kind == "deployment"), "{kinds:?}");
         assert_eq!(after(&["tail", ""]), CompletionTarget::Accounts);
+        for command in ["kubeconfig", "on", "operations"] {
+            assert_eq!(after(&[command, ""]), CompletionTarget::Accounts, "{command}");
+        }
+        assert_eq!(words_after(&["kubeconfig", "a", "-o", ""]), ["argocd", "flux", "clouddriver"]);
+        assert_eq!(after(&["on", "a", "--", ""]), CompletionTarget::Words(Vec::new()));
         assert_eq!(words_after(&["list", "-o", ""]), ["json", "yaml", "wide", "name"]);
         let flags = words_after(&["wait", "--"]);
         assert!(flags.iter().any(|flag| flag == "--keep-going"), "{flags:?}");

@@ -11,13 +11,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use k8s_openapi::ByteString;
-use kube::config::Cluster;
 
 use self::creation::Creation;
 use self::manifests::Preset;
-use crate::api_session::{self, ApiSession};
+use crate::api_session::ApiSession;
 use crate::arguments::{CommandError, ScopeArguments, duration};
+use crate::own_kubeconfig;
 use crate::resources::bare;
 use kubesvc_core::object_names;
 
@@ -104,8 +103,8 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &CredentialArguments)
         ..ScopeArguments::default()
     };
     let target = ApiSession::open(&target_scope).await?;
-    let mut entry = api_session::cluster_entry(&target_scope)?;
-    inline_authority(&mut entry)?;
+    let mut entry = own_kubeconfig::read(&target_scope)?.cluster;
+    own_kubeconfig::inline_authority(&mut entry)?;
     if let Some(server) = &arguments.server {
         entry.server = Some(server.clone());
     }
@@ -137,18 +136,6 @@ fn check(scope: &ScopeArguments, arguments: &CreateArguments) -> Result<(), Comm
     }
     if arguments.duration < MIN_DURATION || i64::try_from(arguments.duration.as_secs()).is_err() {
         return usage("--duration is at least 10m".to_owned());
-    }
-    Ok(())
-}
-
-/// Replaces the path of the certificate authority by its content, since only that can travel.
-fn inline_authority(entry: &mut Cluster) -> Result<(), CommandError> {
-    let Some(path) = entry.certificate_authority.take() else { return Ok(()) };
-    if entry.certificate_authority_data.is_none() {
-        let bytes = std::fs::read(&path)
-            .map_err(|error| format!("certificate-authority {path} of the target's kubeconfig: {error}"))?;
-        let encoded = serde_json::to_value(ByteString(bytes)).map_err(|error| format!("{path}: {error}"))?;
-        entry.certificate_authority_data = encoded.as_str().map(str::to_owned);
     }
     Ok(())
 }

@@ -48,7 +48,7 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &RetryArguments) -> R
                 failed = true;
                 crate::arguments::complain(&reason);
             }
-            Err(CommandError::AlreadyPrinted) => failed = true,
+            Err(CommandError::AlreadyPrinted | CommandError::Ended(_)) => failed = true,
         }
     }
     if failed { Err(CommandError::AlreadyPrinted) } else { Ok(()) }

@@ -1,9 +1,9 @@
 //! One run of `credential create`: looks at both clusters, has them try everything, then makes and stores the credential.
 
-use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec, TokenRequestStatus};
-use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use k8s_openapi::api::authentication::v1::TokenRequestStatus;
+use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
-use kube::api::{DynamicObject, ListParams, PostParams};
+use kube::api::{DynamicObject, ListParams};
 use kube::config::Cluster;
 use serde_json::Value;
 
@@ -14,6 +14,7 @@ use super::write::{Change, change, read, write};
 use super::{CreateArguments, ObjectFormat};
 use crate::api_session::{ApiRequest, ApiSession};
 use crate::arguments::CommandError;
+use crate::service_account_token::TokenOrder;
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::spec::DEFAULT_SECRET_KEY;
 use kubesvc_runtime::terminal::{self, format};
@@ -167,18 +168,13 @@ impl Creation<'_> {
 
     async fn token(&self) -> Result<TokenRequestStatus, CommandError> {
         let grant = self.grant();
-        let seconds = i64::try_from(self.arguments.duration.as_secs()).unwrap_or(i64::MAX);
-        let request = TokenRequest {
-            spec: TokenRequestSpec { expiration_seconds: Some(seconds), ..TokenRequestSpec::default() },
-            ..TokenRequest::default()
+        let request = TokenOrder {
+            namespace: grant.home,
+            service_account: &grant.name(),
+            lifetime: self.arguments.duration,
+            audiences: Vec::new(),
         };
-        let asked =
-            ApiRequest { verb: "create", resource: "serviceaccounts/token", namespace: Some(grant.home) };
-        let api: Api<ServiceAccount> = self.target.api(grant.home);
-        let (name, parameters) = (grant.name(), PostParams::default());
-        let answer = api.create_token_request(&name, &parameters, &request);
-        let answer = self.target.ask(asked, answer).await.map_err(in_target)?;
-        answer.status.ok_or_else(|| CommandError::Failed(format!("{} gave no token", self.target.server)))
+        request.make(&self.target).await.map_err(in_target)
     }
 
     fn show(&self, steps: Vec<Step>, secret: Step) -> Result<(), CommandError> {
