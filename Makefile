@@ -35,6 +35,8 @@ random-faults: controlplane databases ## An hour of random faults on three repli
 
 fuzz: ## Random changes of the corpus of hostile responses, a minute a target (KUBESVC_FUZZ_SECONDS, KUBESVC_SEED)
 	$(CARGO) test -p kubesvc-agent --quiet --lib scrub::tests::mutations -- --ignored --nocapture
+	PROPTEST_CASES=50000 $(CARGO) test -p kubesvc-core --quiet --lib requests::
+	PROPTEST_CASES=20000 $(CARGO) test --features $(FEATURES) --quiet --lib hub::requests::model
 
 model: ## Every order of steps of the protocol, in larger worlds than `make test` has; a table of what was seen
 	$(CARGO) test --profile bench --features $(FEATURES) --quiet --lib hub::model_checker -- --ignored --nocapture
