@@ -105,7 +105,8 @@ impl Demo {
         let (operator_program, agent_program) = (program("kubesvc-operator")?, program("kubesvc-agent")?);
         let files = Files { folder: Folder::new("demo")? };
         let kubectl = kubectl_path()?;
-        let mut home_options = StartOptions { aggregates: true, ..StartOptions::default() };
+        let mut home_options = StartOptions::default();
+        home_options.aggregates = true;
         let person = home_options.add_user(account_api::PERSON, &[]);
         let mut target_options = StartOptions::default();
         let token = target_options.add_user("spinnaker", &[]);
