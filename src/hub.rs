@@ -296,6 +296,11 @@ impl Hub {
         &self.context.metrics
     }
 
+    /// Why objects cannot be written to the database at present; `None` if they can.
+    pub fn cached_objects_problem(&self) -> Option<String> {
+        self.caching.as_ref().and_then(|caching| caching.problem())
+    }
+
     /// Returns the counter of rows that the leader swept from the tables of cached objects.
     pub fn swept_rows(&self) -> Counter {
         self.caching.as_ref().map(|caching| caching.swept_rows()).unwrap_or_default()

@@ -215,6 +215,11 @@ impl Caching {
         self.metrics.swept_rows.clone()
     }
 
+    /// Why objects cannot be written at present; `None` if they can.
+    pub(super) fn problem(&self) -> Option<String> {
+        self.shards.iter().find_map(Shard::problem)
+    }
+
     /// The shard of an account.
     fn shard(&self, uid: &str) -> &Shard {
         &self.shards[shard_of(uid, self.shards.len())]

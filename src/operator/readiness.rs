@@ -26,6 +26,7 @@ const MIN_LATE_CHECKS: u32 = 3;
 pub(super) struct OperatorReadiness {
     pub(super) accounts: Arc<AccountIndex>,
     pub(super) projection: Arc<Projection>,
+    pub(super) hub: Arc<Hub>,
     pub(super) leadership: Arc<Leadership>,
     pub(super) replicas: Arc<Replicas>,
     /// Whether only this replica cannot reach the API server.
@@ -49,7 +50,7 @@ impl Readiness for OperatorReadiness {
                 "the first list of KubesvcAccounts is not complete".to_owned(),
             ));
         }
-        if let Some(why) = self.projection.problem() {
+        if let Some(why) = self.projection.problem().or_else(|| self.hub.cached_objects_problem()) {
             missing.push(("database".to_owned(), why));
         }
         missing

@@ -208,7 +208,7 @@ impl Assembly<'_> {
         let metrics = ControllerMetrics::default();
         let of_accounts = (&*router, &*operations);
         let exposition = self.exposition(&metrics, &hub, of_accounts, &leases.leadership, http);
-        let readiness = self.readiness(&leases);
+        let readiness = self.readiness(&leases, &hub);
         if leases.leases.is_some() {
             self.watch_isolation(&leases, &hub, &readiness);
         }
@@ -364,10 +364,11 @@ impl Assembly<'_> {
         Arc::new(move || metrics.encode())
     }
 
-    fn readiness(&self, leases: &ReplicaLeases) -> Arc<OperatorReadiness> {
+    fn readiness(&self, leases: &ReplicaLeases, hub: &Arc<Hub>) -> Arc<OperatorReadiness> {
         Arc::new(OperatorReadiness {
             accounts: Arc::clone(&self.accounts),
             projection: Arc::clone(&self.projection),
+            hub: Arc::clone(hub),
             leadership: Arc::clone(&leases.leadership),
             replicas: Arc::clone(&leases.replicas),
             isolated: AtomicBool::new(false),

@@ -29,12 +29,16 @@ use kubesvc_store::{AccountBatch, BatchOutcome, FenceCheck, RowLimit, StoreError
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum number of refused rows of one transaction that are named in the log.
 const MAX_LOGGED_ROWS: usize = 5;
+/// Number of tries in a row that fail before the operator says that the database is away.
+const FAILURES_UNTIL_KNOWN: u32 = 2;
 
 /// The queue of one shard.
 #[derive(Default)]
 pub(super) struct Shard {
     queue: Mutex<ShardQueue<QueuedObjects>>,
     arrived: Notify,
+    /// Why its transaction does not come to an end.
+    problem: Mutex<Option<String>>,
 }
 
 /// A batch, with what its commit is reported with.
@@ -69,6 +73,11 @@ impl Shard {
         let payload = QueuedObjects { batch, agent_id: agent_id.clone(), receipt };
         self.queue.lock().push(QueuedBatch { lane, size, payload });
         self.arrived.notify_one();
+    }
+
+    /// Why objects cannot be written at present.
+    pub(super) fn problem(&self) -> Option<String> {
+        self.problem.lock().clone()
     }
 
     /// Takes the next batch if it fits.
@@ -181,6 +190,7 @@ impl Commit {
             match written {
                 Ok(outcomes) => {
                     failures = 0;
+                    *self.caching.shards[self.shard].problem.lock() = None;
                     let rows = batches.iter().map(|batch| batch.upserts.len() + batch.deletes.len()).sum();
                     self.limit.record(took, rows);
                     self.caching.metrics.transactions.inc();
@@ -194,6 +204,9 @@ impl Commit {
                         self.limit.halve();
                     }
                     self.log(&error);
+                    if failures >= FAILURES_UNTIL_KNOWN {
+                        *self.caching.shards[self.shard].problem.lock() = Some(error.in_full());
+                    }
                     let mut parts: Vec<_> = batches.into_iter().zip(receipts).collect();
                     let is_refused = matches!(error, StoreError::Refused { .. });
                     if (is_refused || is_late) && parts.len() > 1 {

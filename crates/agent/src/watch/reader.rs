@@ -244,6 +244,9 @@ impl<S: ReaderSink> ScopeReader<S> {
     }
 
     /// Reads the scope, for ever.
+    ///
+    /// The steps that end soon are boxed: an account has a reader a kind, and each is at rest in a watch for most of its
+    /// life. Without, it would keep the room for all of them, some 20 KiB.
     pub async fn run(mut self) {
         let mut waits_for = None;
         loop {
@@ -269,8 +272,8 @@ impl<S: ReaderSink> ScopeReader<S> {
                 Action::Wait(_) | Action::AwaitBasis => {
                     let _: Option<()> = self.until_changed(&action, pending()).await;
                 }
-                Action::BeginSync => self.begin_sync(&action).await,
-                Action::ListPage(page) => self.list_page(&action, page).await,
+                Action::BeginSync => Box::pin(self.begin_sync(&action)).await,
+                Action::ListPage(page) => Box::pin(self.list_page(&action, page)).await,
                 Action::Watch(watch) => self.watch(&action, watch).await,
             }
         }
@@ -503,7 +506,7 @@ impl<S: ReaderSink> ScopeReader<S> {
 
     async fn watch(&mut self, action: &Action, watch: &WatchRequest) {
         let accept = if self.is_metadata_alone { METADATA } else { JSON };
-        let Some(mut body) = self.response(action, &watch.query(), accept).await else { return };
+        let Some(mut body) = Box::pin(self.response(action, &watch.query(), accept)).await else { return };
         self.machine.watch_opened(now());
         self.sink.state(WatchState::Watching);
         let mut lines = LineSplitter::default();

@@ -99,6 +99,19 @@ async fn a_failed_or_lost_commit_is_repeated_and_then_acknowledged() {
 }
 
 #[tokio::test]
+async fn a_database_that_takes_no_objects_is_a_problem_until_it_does() {
+    let world = World::start().await;
+    let (mut stream, _) = world.flowing().await;
+    *world.cache.failing.lock() = 2;
+    assert_eq!(world.hub.hub.cached_objects_problem(), None);
+    stream.say(say(batch(0, 1, vec![upsert("a", 1, "{}")]))).await;
+    let problem = eventually("it is known", || world.hub.hub.cached_objects_problem()).await;
+    assert!(problem.contains("down"), "{problem}");
+    stream.acknowledged(1).await;
+    eventually("it is over", || world.hub.hub.cached_objects_problem().is_none().then_some(())).await;
+}
+
+#[tokio::test]
 async fn a_batch_out_of_order_is_rewound_and_begin_goes_on_from_what_is_committed() {
     let world = World::start().await;
     let (mut stream, _) = world.flowing().await;
