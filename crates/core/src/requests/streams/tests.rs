@@ -361,7 +361,7 @@ proptest! {
             granted.insert(id, u64::from(window));
         }
         let mut kept: BTreeMap<u64, u64> = BTreeMap::new();
-        let mut over = std::collections::BTreeSet::new();
+        let mut over = BTreeSet::new();
         for ((id, frame), is_read) in frames {
             let size = match &frame { Frame::Data(bytes) => bytes.len() as u64, _ => 0 };
             match hub.receive(id, frame) {
