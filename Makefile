@@ -33,9 +33,11 @@ faults: controlplane databases ## The long faults: every crash point on every da
 random-faults: controlplane databases ## An hour of random faults on three replicas, half on each server (KUBESVC_SEED, KUBESVC_FAULT_SECONDS)
 	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 1 random_faults::
 
-fuzz: ## Random changes of hostile responses, operations and manifests, a minute a target (KUBESVC_FUZZ_SECONDS, KUBESVC_SEED)
+fuzz: ## Random changes of hostile responses, operations, manifests, frames and paths, a minute a target (KUBESVC_FUZZ_SECONDS, KUBESVC_SEED)
 	$(CARGO) test -p kubesvc-agent --quiet --lib scrub::tests::mutations -- --ignored --nocapture
 	$(CARGO) test -p kubesvc-core --quiet --lib operations::tests::mutations -- --ignored --nocapture
+	PROPTEST_CASES=50000 $(CARGO) test -p kubesvc-core --quiet --lib requests::
+	PROPTEST_CASES=20000 $(CARGO) test --features $(FEATURES) --quiet --lib hub::requests::model
 
 model: ## Every order of steps of the protocol, in larger worlds than `make test` has; a table of what was seen
 	$(CARGO) test --profile bench --features $(FEATURES) --quiet --lib hub::model_checker -- --ignored --nocapture

@@ -60,7 +60,7 @@ pub struct RequestRouter {
 /// Why an attempt at a replica gave no answer.
 enum Attempted {
     /// The agents, or the replica, said so.
-    Failed(SendFailure),
+    Failed(Box<SendFailure>),
     /// The connection to the replica was lost while it had the write.
     Lost(Suspects),
 }
@@ -99,7 +99,8 @@ impl RequestRouter {
     ) -> Result<AccountResponse, RequestError> {
         let grant = self.here.grant(uid)?;
         let mut asked: Vec<AgentId> = Vec::new();
-        let sent = self.here.send_here(uid, request, &mut upgraded, &asked).await.map_err(Attempted::Failed);
+        let sent = self.here.send_here(uid, request, &mut upgraded, &asked).await;
+        let sent = sent.map_err(|failure| Attempted::Failed(Box::new(failure)));
         let mut error = match self.settle(request, &mut asked, sent).await? {
             Ok(response) => return Ok(response),
             Err(error) => error,
@@ -128,10 +129,11 @@ impl RequestRouter {
         let suspects = match sent {
             Ok(response) => return Ok(Ok(response)),
             Err(Attempted::Failed(failure)) => {
-                asked.extend(failure.asked);
-                match failure.next {
-                    AfterFailure::AskAnother => return Ok(Err(failure.error)),
-                    AfterFailure::GiveUp => return Err(failure.error),
+                let SendFailure { error, next, asked: more } = *failure;
+                asked.extend(more);
+                match next {
+                    AfterFailure::AskAnother => return Ok(Err(error)),
+                    AfterFailure::GiveUp => return Err(error),
                     AfterFailure::Recall(agent) => Suspects::certain(agent),
                 }
             }

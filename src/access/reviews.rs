@@ -46,7 +46,7 @@ pub struct KubeAccessReviews {
 
 impl KubeAccessReviews {
     /// Creates the port over this access to the API server.
-    pub fn new(kube: &KubeAccess, mode: AccessMode) -> Arc<dyn Access> {
+    pub fn new(kube: &KubeAccess, mode: AccessMode) -> Arc<Self> {
         let kube = kube.clone().within(REVIEW_TIMEOUT).at_most(MAX_CONCURRENT_REVIEWS);
         Arc::new(Self {
             front_proxy: FrontProxy::new(kube.clone()),

@@ -133,7 +133,7 @@ mod tests {
     }
 
     fn no_agent(is_expected: bool) -> RequestError {
-        RequestError::NoAgent { account: "prod".to_owned(), zone: "east".to_owned(), is_expected }
+        RequestError::NoAgent { account: "prod".to_owned(), zone: "east".into(), is_expected }
     }
 
     #[tokio::test]

@@ -81,7 +81,7 @@ impl RequestRouter {
             Ok(begun) => begun,
             Err(NoHead::Failed(failure)) => {
                 self.metrics.failed.inc();
-                return Err(Attempted::Failed(failure));
+                return Err(Attempted::Failed(Box::new(failure)));
             }
             Err(NoHead::Broken(why, agent)) => {
                 self.metrics.failed.inc();
@@ -116,7 +116,8 @@ impl RequestRouter {
         suspects: Suspects,
     ) -> Attempted {
         let another = |error| {
-            Attempted::Failed(SendFailure { error, next: AfterFailure::AskAnother, asked: Vec::new() })
+            let next = AfterFailure::AskAnother;
+            Attempted::Failed(Box::new(SendFailure { error, next, asked: Vec::new() }))
         };
         match failure {
             RelayFailure::NotHere => {
@@ -150,7 +151,7 @@ fn lost(request: &PreparedRequest, why: &str, suspects: Suspects) -> Attempted {
         Repetition::Any => (RequestError::NoAnswer { message, is_timeout: false }, AfterFailure::AskAnother),
         Repetition::Once => (RequestError::Unknown(message), AfterFailure::GiveUp),
     };
-    Attempted::Failed(SendFailure { error, next, asked: suspects.named() })
+    Attempted::Failed(Box::new(SendFailure { error, next, asked: suspects.named() }))
 }
 
 /// Reads frames up to the head.

@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(object.account_name(), "Old Prod");
         let spec = &object.spec;
         assert_eq!(
-            spec.zone_id.as_ref().map(|zone| zone.as_str()),
+            spec.zone_id.as_ref().map(crate::ids::ZoneId::as_str),
             Some("east"),
             "the row knows the zone that it is in"
         );

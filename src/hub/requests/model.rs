@@ -501,8 +501,6 @@ fn requests() -> impl Strategy<Value = Vec<(bool, usize)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
-
     #[test]
     fn writes_are_executed_once_and_everything_ends_whatever_is_lost(
         requests in requests(),

@@ -28,6 +28,7 @@ async fn a_hub_lists_all_of_its_tasks_until_it_has_stopped() {
         "namespace lists",
         "outbox writes",
         "routing changes",
+        "taken accounts",
     ];
     eventually("all are listed", || (hub.tasks.report().len() == expected.len()).then_some(())).await;
     let listed: Vec<_> = hub.tasks.report().iter().map(|task| task.name).collect();

@@ -269,7 +269,7 @@ async fn eventually(what: &str, is_so: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap_or_else(|_| panic!("{what}"));
+    assert!(tokio::time::timeout(Duration::from_secs(20), waiting).await.is_ok(), "{what}");
 }
 
 #[tokio::test]

@@ -184,8 +184,7 @@ async fn requests_of_an_account_that_is_taken_from_its_zone_are_settled_in_time(
     let lines = Lines::prepare().await;
     lines.api.set(ProxyMode::Slow(SLOW));
     let create = deploy(&lines.config_map("taken"), "mode: CREATE");
-    // It moves to a zone without an agent.
-    let taken = async || drop(lines.world.patch("prod", json!({"spec": {"zoneId": "west"}})).await);
+    let taken = async || drop(lines.world.patch("prod", json!({"spec": {"state": "INACTIVE"}})).await);
     let running = lines.run(lines.world.operator(), &create, taken);
     let answer = tokio::time::timeout(Duration::from_secs(20), running).await.expect("in time");
     let status = answer.json["status"].as_u64();
@@ -193,6 +192,7 @@ async fn requests_of_an_account_that_is_taken_from_its_zone_are_settled_in_time(
     let sent = lines.received("create", "taken");
     assert_eq!(sent, 1, "{answer}");
     lines.api.set(ProxyMode::Open);
+    lines.world.until("prod", State::Inactive).await;
     let refused =
         lines.alice.run(lines.world.operator(), "?wait=10s", &deploy(&lines.config_map("later"), "")).await;
     assert!(matches!(refused.status, 409 | 503) || refused.json["status"] == 503, "{refused}");

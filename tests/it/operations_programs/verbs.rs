@@ -224,6 +224,31 @@ async fn scale_sets_the_replicas_of_what_can_be_scaled() {
 }
 
 #[tokio::test]
+async fn empty_maps_of_custom_kinds_stay_when_managers_move() {
+    let (server, namespace) = place().await;
+    let n = namespace.name();
+    let (plural, kind) = define(&server).await;
+    let path = format!("/apis/{CUSTOM_GROUP}/v1/namespaces/{n}/{plural}/g");
+    let custom = |spec: &Value| {
+        json!({
+            "apiVersion": format!("{CUSTOM_GROUP}/v1"), "kind": kind, "metadata": {"name": "g", "namespace": n},
+            "spec": spec,
+        })
+    };
+    let before = json!({"map": {"a": "1", "selector": {"x": "1"}, "empty": {}}, "empty": {}});
+    let after = json!({"map": {"a": "1", "selector": {}, "empty": {}}, "empty": {}});
+    for (first, second) in [(&before, &after), (&after, &after)] {
+        for object in [first, second] {
+            server.run(&deploy(&custom(object), "mode: APPLY")).await;
+        }
+        let held = server.get(&path).await;
+        assert_eq!(&held["spec"], second);
+        let applied = server.run(&deploy(&custom(second), "mode: SERVER_SIDE force: true")).await;
+        assert_eq!(&body(&applied)["spec"], second, "{held:#}");
+    }
+}
+
+#[tokio::test]
 async fn kind_is_found_once_it_is_defined() {
     let (server, namespace) = place().await;
     let n = namespace.name();

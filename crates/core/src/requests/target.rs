@@ -284,6 +284,73 @@ mod tests {
         assert!(RequestPath::read(b"/api/v1/namespaces/a/configmaps/x..y?labelSelector=a%2F..%2Fb").is_ok());
     }
 
+    /// Targets on which the code decides, in pieces.
+    const PIECES: [&str; 24] = [
+        "/api",
+        "/apis",
+        "/v1",
+        "/apps",
+        "/namespaces",
+        "/a",
+        "/pods",
+        "/exec",
+        "/proxy",
+        "/token",
+        "/serviceaccounts",
+        "/watch",
+        "/",
+        "%2F",
+        "%2e",
+        "%252e",
+        "..",
+        "%5c",
+        "?watch=1",
+        "&follow=true",
+        "%00",
+        "#",
+        "\\",
+        "%",
+    ];
+
+    proptest! {
+        #[test]
+        fn any_pieces_are_read_as_the_server_reads_them_or_refused(
+            pieces in proptest::collection::vec(0..PIECES.len(), 0..14),
+        ) {
+            let target: String = pieces.iter().map(|at| PIECES[*at]).collect();
+            if let Ok(read) = RequestPath::read(target.as_bytes()) {
+                let path = target.split('?').next().unwrap_or_default();
+                let once: Vec<u8> = percent_decode(path.as_bytes()).collect();
+                let segments: Vec<_> = once.split(|byte| *byte == b'/').collect();
+                prop_assert!(!segments.iter().any(|one| *one == b"." || *one == b".."), "{target}");
+                prop_assert!(!segments[1..].iter().rev().skip(1).any(|one| one.is_empty()), "{target}");
+                let connects = ["exec", "proxy", "token"].iter().any(|word| read.subresource.as_deref() == Some(word));
+                if read.resource.as_deref() == Some("pods") && connects && read.subresource.as_deref() != Some("token") {
+                    prop_assert_eq!(read.class("GET"), Class::Connect, "{}", target);
+                }
+            }
+        }
+
+        #[test]
+        fn encoding_letters_changes_neither_class_nor_names(mask in any::<u64>(), method in 0_usize..3) {
+            for target in [
+                "/api/v1/namespaces/a/pods/p/exec",
+                "/api/v1/namespaces/a/configmaps/c",
+                "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+                "/api/v1/proxy/namespaces/a/pods/p",
+            ] {
+                let encoded: String = target.bytes().enumerate().map(|(at, byte)| {
+                    let is_encoded = byte != b'/' && mask >> (at % 64) & 1 == 1;
+                    if is_encoded { format!("%{byte:02x}") } else { char::from(byte).to_string() }
+                }).collect();
+                let (plain, read) = (RequestPath::read(target.as_bytes()), RequestPath::read(encoded.as_bytes()));
+                prop_assert_eq!(&plain, &read);
+                let method = ["GET", "POST", "DELETE"][method];
+                prop_assert_eq!(plain.map(|path| path.class(method)), read.map(|path| path.class(method)));
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(target in proptest::collection::vec(any::<u8>(), 0..200)) {

@@ -90,7 +90,7 @@ fn any_number_of_fields_without_an_effect_is_read_at_once_and_few_are_remembered
     assert!(given.ignored.named.iter().all(|name| name.chars().count() <= 64));
     let mut spec = KubesvcAccountSpec::default();
     given.apply_to(&mut spec).expect("it was read before");
-    assert_eq!(spec.zone_id.as_ref().map(|zone| zone.as_str()), Some("z"));
+    assert_eq!(spec.zone_id.as_ref().map(crate::ids::ZoneId::as_str), Some("z"));
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn a_secret_is_in_no_definition() {
 fn a_null_sets_a_field_back_and_an_absent_one_leaves_it() {
     let mut spec = spec_of(&json!({"name": "a", "zoneId": "z", "context": "c", "state": "INACTIVE"}));
     given(&json!({"name": "a", "context": null})).apply_to(&mut spec).expect("good");
-    assert_eq!((spec.zone_id.as_ref().map(|zone| zone.as_str()), spec.context), (Some("z"), None));
+    assert_eq!((spec.zone_id.as_ref().map(crate::ids::ZoneId::as_str), spec.context), (Some("z"), None));
     assert_eq!(given(&json!({"name": "a", "state": "INACTIVE"})).state, Some(DesiredState::Inactive));
 }
 

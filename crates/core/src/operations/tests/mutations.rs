@@ -83,6 +83,9 @@ const TOKENS: [&str; 24] = [
     "'",
 ];
 
+/// Does something with random input.
+type Target = fn(&mut Rng);
+
 #[derive(Clone, Copy)]
 enum Limit {
     Inputs(usize),
@@ -94,7 +97,7 @@ fn from_environment(name: &str) -> Option<u64> {
 }
 
 /// Gives a target random numbers, again and again.
-fn run(name: &str, limit: Limit, target: fn(&mut Rng)) {
+fn run(name: &str, limit: Limit, target: Target) {
     let seed = from_environment("KUBESVC_SEED").unwrap_or_else(|| fastrand::u64(..1_000_000));
     let mut random = Rng::with_seed(seed);
     let (begun, mut inputs) = (Instant::now(), 0_usize);
@@ -228,7 +231,7 @@ fn merges(random: &mut Rng) {
     }
 }
 
-const TARGETS: [(&str, fn(&mut Rng)); 4] =
+const TARGETS: [(&str, Target); 4] =
     [("texts", text), ("JSON", json), ("manifests", manifests), ("merges", merges)];
 
 #[test]

@@ -334,3 +334,88 @@ proptest! {
         prop_assert!(agent.running().is_empty(), "{:?}", agent.running());
     }
 }
+
+/// A frame of a peer that keeps to no rule.
+fn hostile() -> impl Strategy<Value = (u64, Frame<u16, &'static str>)> {
+    let bytes = prop_oneof![0_usize..64, Just(MAX_DATA_BYTES), Just(MAX_DATA_BYTES + 1)];
+    let frame = prop_oneof![
+        2 => any::<u16>().prop_map(Frame::Head),
+        8 => bytes.prop_map(|count| Frame::Data(vec![0; count].into())),
+        2 => Just(Frame::End),
+        1 => Just(Frame::Stop("so")),
+        2 => any::<u32>().prop_map(Frame::Credit),
+    ];
+    (0_u64..6, frame)
+}
+
+proptest! {
+    #[test]
+    fn whatever_the_other_side_sends_no_more_than_the_credit_is_kept(
+        frames in proptest::collection::vec((hostile(), any::<bool>()), 0..400),
+    ) {
+        let mut hub = hub();
+        let mut granted = BTreeMap::new();
+        for _ in 0..3 {
+            let mut window = 0;
+            let id = hub.open(|credit| { window = credit; ("open", credit) });
+            granted.insert(id, u64::from(window));
+        }
+        let mut kept: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut over = BTreeSet::new();
+        for ((id, frame), is_read) in frames {
+            let size = match &frame { Frame::Data(bytes) => bytes.len() as u64, _ => 0 };
+            match hub.receive(id, frame) {
+                Received::Changed => {
+                    prop_assert!(!over.contains(&id), "nothing of a request that is broken is taken");
+                    *kept.entry(id).or_default() += size;
+                }
+                Received::Broken(_) => { over.insert(id); }
+                Received::Unknown => {}
+                Received::Opened(_) => prop_assert!(false, "only the hub opens"),
+            }
+            prop_assert!(kept.get(&id).copied().unwrap_or_default() <= granted.get(&id).copied().unwrap_or_default());
+            if is_read {
+                while hub.next_event(id).is_some() {}
+            }
+            while let Some((id, frame)) = hub.next_frame() {
+                if let Frame::Credit(more) = frame {
+                    *granted.entry(id).or_default() += u64::from(more);
+                }
+            }
+        }
+        prop_assert_eq!(hub.len(), 3, "no request was made by the other side");
+    }
+
+    #[test]
+    fn an_agent_takes_requests_from_any_sequence_of_frames_and_forgets_those_that_are_closed(
+        frames in proptest::collection::vec((hostile(), 0_u8..4), 0..300),
+    ) {
+        let mut agent = agent();
+        let mut last = 0;
+        for ((id, frame), kind) in frames {
+            let id = id * u64::from(kind + 1);
+            if let Frame::Head(credit) = frame {
+                let received = agent.receive_opening(id, ("open", 0), credit.into());
+                prop_assert_eq!(matches!(received, Received::Opened(_)), id > last, "ids only grow");
+                last = last.max(id);
+            } else {
+                let frame = match frame {
+                    Frame::Data(bytes) => Frame::Data(bytes),
+                    Frame::End => Frame::End,
+                    Frame::Stop(why) => Frame::Stop(why),
+                    Frame::Credit(bytes) => Frame::Credit(bytes),
+                    Frame::Head(_) => unreachable!("handled above"),
+                };
+                agent.receive(id, frame);
+            }
+            if kind == 3 {
+                agent.close(id, "done");
+            }
+            while agent.next_frame().is_some() {}
+        }
+        for id in 0..=last {
+            agent.close(id, "done");
+        }
+        prop_assert!(agent.is_empty());
+    }
+}

@@ -19,7 +19,7 @@ fn a_variable_lies_over_the_files() {
         ("KUBESVC_WATCHNAMESPACES", "a,b"),
         ("KUBESVC_DYNAMICACCOUNTS_ENABLED", "false"),
         ("KUBESVC_GRPC_SERVER_ADDRESS", ""),
-        ("KUBESVC_CACHE_ONDEMANDQUICKWAITMS", "not read, so not looked at"),
+        ("KUBESVC_DYNAMICACCOUNTS_SCANBATCHSIZE", "not read, so not looked at"),
     ];
     let loaded = with("server.port: 2\nkubesvc.grpc.server.address: h\n", &env).expect("valid");
     let s = &loaded.settings;
