@@ -76,7 +76,7 @@ struct Demo {
     rest: u16,
     kubectl: PathBuf,
     // The operator's home and a cluster that Spinnaker deploys to: they run as long as this lives.
-    control_planes: [ControlPlane; 2],
+    _control_planes: [ControlPlane; 2],
 }
 
 /// The files of the demo, in one folder.
@@ -108,6 +108,7 @@ impl Demo {
         let mut home_options = StartOptions::default();
         home_options.aggregates = true;
         let person = home_options.add_user(account_api::PERSON, &[]);
+        home_options.aggregates = true;
         let mut target_options = StartOptions::default();
         let token = target_options.add_user("spinnaker", &[]);
         let (home, target) = screen
@@ -176,7 +177,7 @@ impl Demo {
             .await
             .map_err(|reason| with_log(&reason, &operator))?;
         let good = target.kubeconfig_for_token(&token);
-        let demo = Self { agent, operator, files, token, rest, kubectl, control_planes: [home, target] };
+        let demo = Self { agent, operator, files, token, rest, kubectl, _control_planes: [home, target] };
         screen
             .step("three accounts, by kubectl apply", async {
                 demo.kubectl_with_input(&["apply", "-f", "-"], &accounts(&good)).await?.ok()
