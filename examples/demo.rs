@@ -106,7 +106,6 @@ impl Demo {
         let files = Files { folder: Folder::new("demo")? };
         let kubectl = kubectl_path()?;
         let mut home_options = StartOptions::default();
-        home_options.aggregates = true;
         let person = home_options.add_user(account_api::PERSON, &[]);
         home_options.aggregates = true;
         let mut target_options = StartOptions::default();
