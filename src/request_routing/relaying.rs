@@ -44,7 +44,7 @@ struct Begun {
 
 /// How the frames before the head ended.
 enum NoHead {
-    Failed(SendFailure),
+    Failed(Box<SendFailure>),
     /// The frames broke; this agent was asked by then.
     Broken(String, Option<AnsweringAgent>),
 }
@@ -81,7 +81,7 @@ impl RequestRouter {
             Ok(begun) => begun,
             Err(NoHead::Failed(failure)) => {
                 self.metrics.failed.inc();
-                return Err(Attempted::Failed(Box::new(failure)));
+                return Err(Attempted::Failed(failure));
             }
             Err(NoHead::Broken(why, agent)) => {
                 self.metrics.failed.inc();
@@ -167,7 +167,7 @@ async fn read_head(mut frames: PeerFrames, request: &PreparedRequest) -> Result<
                 request.asked(&agent);
                 asked = Some(agent);
             }
-            Some(RelayFrame::Failed(failure)) => return Err(NoHead::Failed(failure)),
+            Some(RelayFrame::Failed(failure)) => return Err(NoHead::Failed(Box::new(failure))),
             Some(RelayFrame::Head(head)) => {
                 let agent = asked.ok_or_else(|| NoHead::Broken("no agent was named".to_owned(), None))?;
                 return Ok(Begun { agent, head, frames });
