@@ -75,10 +75,10 @@ impl KnownOperations {
         &self,
         identity: OperationIdentity,
         record: OperationRecord,
-    ) -> Result<EndReceiver, KnownOperation> {
+    ) -> Result<EndReceiver, Box<KnownOperation>> {
         let mut known = self.known.lock();
         if let Some(one) = known.operations.get(&record.operation_id) {
-            return Err(one.clone());
+            return Err(Box::new(one.clone()));
         }
         let (end, ends) = watch::channel(None);
         known.operations.insert(record.operation_id.clone(), KnownOperation { identity, record, end });
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
     use crate::operations::records::{Beginning, received};
 
-    fn begin(known: &KnownOperations, id: &str) -> Result<EndReceiver, KnownOperation> {
+    fn begin(known: &KnownOperations, id: &str) -> Result<EndReceiver, Box<KnownOperation>> {
         let operation = operation_from_text("account { name: \"a\" } discovery {}").expect("an operation");
         let record = received(&Beginning {
             id,

@@ -76,7 +76,7 @@ enum Found {
     /// It runs here, or did.
     Here(EndReceiver),
     /// Another replica runs it, or it ended long ago.
-    Stored(OperationRecord),
+    Stored(Box<OperationRecord>),
 }
 
 impl Operations {
@@ -195,7 +195,9 @@ impl Operations {
             return same(id, identity, &known).map(Some);
         }
         let stored = self.store.operation(id).await.map_err(OperationRefusal::Database)?;
-        stored.map(|record| same_record(id, identity, &record).map(|()| Found::Stored(record))).transpose()
+        stored
+            .map(|record| same_record(id, identity, &record).map(|()| Found::Stored(Box::new(record))))
+            .transpose()
     }
 
     /// Starts an operation.
@@ -239,7 +241,7 @@ impl Operations {
             if let Some(other) = other {
                 self.known.forget(&id);
                 same_record(&id, &identity, &other)?;
-                return Ok(Found::Stored(other));
+                return Ok(Found::Stored(Box::new(other)));
             }
         }
         let claims_id = is_callers_id && !may_run_again && call.wait.is_some();
@@ -307,7 +309,7 @@ impl Operations {
     async fn wait(&self, id: &str, found: Found, until: Instant) -> Option<Arc<EndedOperation>> {
         let mut ends = match found {
             Found::Here(ends) => ends,
-            Found::Stored(record) => return self.wait_for_row(id, record, until).await,
+            Found::Stored(record) => return self.wait_for_row(id, *record, until).await,
         };
         loop {
             let look_at = until.min(Instant::now() + SETTLED_INTERVAL);

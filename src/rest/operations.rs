@@ -190,9 +190,8 @@ pub(super) async fn settle(
 ) -> Result<StatusCode, RestError> {
     let caller = state.operation_caller(&headers).await?;
     let (body, _held) = body::read(&state, received, MediaTypes::Json).await?;
-    let text = match only_field(body, "result")? {
-        Value::String(text) => text,
-        _ => return Err(RestError::bad_request("result must be a text in protobuf's text format")),
+    let Value::String(text) = only_field(body, "result")? else {
+        return Err(RestError::bad_request("result must be a text in protobuf's text format"));
     };
     let result = result_from_text(&text).map_err(|error| malformed("result", &error))?;
     state.operations.settle_by_hand(&result, &caller).await?;
