@@ -117,6 +117,14 @@ kubesvc:
       metric:
         result:
           maxLength: 255  # default
+  gateway:
+    enabled: false  # default
+    server:
+      address: "*"  # default
+      port: 6443  # default
+    tls:
+      certificateFile: null  # default
+      keyFile: null  # default
 logging:
   level: "info"  # default
   format: "auto"  # default
