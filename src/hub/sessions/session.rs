@@ -196,9 +196,10 @@ impl Session {
         }
     }
 
-    /// Whether its stream of requests is open.
+    /// Whether its stream of requests is open. An agent that is too old for one counts as reachable: it holds its accounts
+    /// as before.
     pub(crate) fn is_reachable(&self) -> bool {
-        self.reachable.load(Ordering::Relaxed)
+        !self.agent.takes_requests || self.reachable.load(Ordering::Relaxed)
     }
 
     /// Records whether its stream of requests is open. Returns whether that is new.
