@@ -208,7 +208,7 @@ async fn the_fence_is_raised_before_the_agent_is_started_and_after_it_holds_the_
         (3, Some("a"), Some(BOOT_A))
     );
     let row = eventually("the row says so", || row(&hub, "one", "a").filter(|row| row.caching)).await;
-    assert!(!row.reachable, "it has no stream of requests");
+    assert!(row.reachable, "an agent without requests counts as before");
 
     // Another one is elected: it is told, and whoever has that one raises the fence.
     hub.accounts.show(elected(Some("another process"), 4));
@@ -260,7 +260,7 @@ async fn assignments_follow_what_agents_hold() {
     assert!(row(&hub, "one", "a").is_none(), "it holds nothing yet");
     agent.answer(held(&reference)).await;
     let there = eventually("the row is there", || row(&hub, "one", "a")).await;
-    assert_eq!((there.connections, there.caching, there.reachable), (1, false, false));
+    assert_eq!((there.connections, there.caching, there.reachable), (1, false, true));
     eventually("the row of an earlier time is gone", || row(&hub, "old", "gone").is_none().then_some(()))
         .await;
     agent.frames = None;
