@@ -154,6 +154,7 @@ impl Gateway {
             Route::Operations(account) => {
                 self.list_operations(call, &principal, &account, request.uri().query()).await
             }
+            Route::Operation(account, id) => self.get_operation(call, &principal, &account, &id).await,
             Route::Proxy(account, path) => self.proxy(request, call, principal, &account, path).await,
         }
         .inspect_err(|refusal| debug!(code = %refusal.code, why = refusal.message, "a call to the gateway was refused"))

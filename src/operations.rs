@@ -16,7 +16,7 @@
 //! | [`in_flight`], [`object_turns`], [`kinds`] | bounds, one operation at a time for each object, kinds of clusters |
 //! | [`records`] | what is recorded of an operation; pure |
 //! | [`row_queue`], [`pending_rows`] | the rows to be written, in batches; which ones wait is pure |
-//! | [`reading`] | records for callers, and results that people give |
+//! | [`reading`], [`record_view`] | records for callers, and results that people give |
 //! | [`upkeep`] | of the leader: what dead replicas left open, and purging the history |
 //! | [`refusal`], [`metrics`] | why a call is refused; `kubesvc_operations_*` |
 
@@ -30,6 +30,7 @@ mod metrics;
 mod object_turns;
 mod pending_rows;
 mod reading;
+mod record_view;
 mod records;
 mod refusal;
 mod row_queue;
@@ -50,6 +51,7 @@ use tokio_util::task::TaskTracker;
 use tracing::info;
 
 pub use known::EndedOperation;
+pub use record_view::OperationRecordView;
 pub use refusal::OperationRefusal;
 pub use submission::{OperationCall, OperationCaller, Submitted};
 pub use upkeep::OperationUpkeep;

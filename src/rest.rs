@@ -18,7 +18,7 @@
 //! | `account_writes` | the writes, and recovery from a crash between two of them |
 //! | `view` | accounts as REST shows them |
 //! | `dto`, `openapi` | the OpenAPI description |
-//! | `operations`, `operation_views` | operations on accounts, and their records |
+//! | `operations`, `operation_views` | operations on accounts, and their results |
 //! | `error` | errors in the shape of Spring services, and how errors of the API server map to them |
 
 mod account_cache;

@@ -1,11 +1,9 @@
-//! The operations of an account: `GET …/accounts/OBJECT/operations?page&items`.
+//! The operations of an account: `GET …/accounts/OBJECT/operations?page&items`, and one of them: `…/operations/ID`.
 
 use http::{Method, Response, StatusCode};
-use jiff::Timestamp;
-use kubesvc_store::{AnswerRecord, OperationRecord, StageRecord};
-use serde_json::{Map, Value, json};
 
 use super::checks;
+use super::in_flight::ShortRequest;
 use super::paths::AccountPath;
 use super::proxying::narrows;
 use super::status::Refusal;
@@ -13,6 +11,8 @@ use super::{Body, Call, Gateway};
 use crate::access::Principal;
 use crate::connected_agents::RequestClass;
 use crate::informers::AccountKey;
+use crate::operations::OperationRecordView;
+use kubesvc_store::StoreError;
 
 /// Number of records in a page, unless the caller says another.
 const DEFAULT_ITEMS: u32 = 100;
@@ -32,21 +32,53 @@ impl Gateway {
             return Err(Refusal::method_not_allowed());
         }
         let (page, items) = page(query.unwrap_or_default())?;
+        let (account, _short) = self.readable(call, principal, path).await?;
+        let offset = u64::from(page - 1) * u64::from(items);
+        let records = self.ports.store.operations(Some(&account), offset, items).await;
+        let records = records.map_err(|error| unread(&error))?;
+        let records: Vec<OperationRecordView> = records.into_iter().map(Into::into).collect();
+        Ok(super::json(StatusCode::OK, &records))
+    }
+
+    /// One operation or write of an account.
+    pub(super) async fn get_operation(
+        &self,
+        call: &Call,
+        principal: &Principal,
+        path: &AccountPath,
+        id: &str,
+    ) -> Result<Response<Body>, Refusal> {
+        if call.method != Method::GET {
+            return Err(Refusal::method_not_allowed());
+        }
+        let (account, _short) = self.readable(call, principal, path).await?;
+        let record = self.ports.store.operation(id).await.map_err(|error| unread(&error))?;
+        let record = record.filter(|record| record.account == account).map(OperationRecordView::from);
+        let record =
+            record.ok_or_else(|| Refusal::not_found(format!("account {account} has no operation {id}")))?;
+        Ok(super::json(StatusCode::OK, &record))
+    }
+
+    /// The name of an account whose operations the caller may read, and the call's place among the running ones.
+    async fn readable(
+        &self,
+        call: &Call,
+        principal: &Principal,
+        path: &AccountPath,
+    ) -> Result<(String, ShortRequest), Refusal> {
         self.authorize(call, principal, checks::wanted(&Method::GET, RequestClass::Read, path)?).await?;
-        let _short = self.in_flight.short(&principal.name)?;
+        let short = self.in_flight.short(&principal.name)?;
         let key = AccountKey { namespace: path.namespace.clone(), name: path.object.clone() };
         let account = self.ports.accounts.get(&key);
         let account = account.ok_or_else(|| Refusal::unavailable("there is no such account"))?;
         narrows(call, account.account_name())?;
-        let offset = u64::from(page - 1) * u64::from(items);
-        let read = self.ports.store.operations(Some(account.account_name()), offset, items).await;
-        let records = read.map_err(|error| {
-            tracing::warn!(error = error.in_full(), "the operations of an account cannot be read");
-            Refusal::unavailable("the database with the operations does not answer; try again")
-        })?;
-        let records: Vec<_> = records.iter().map(shown).collect();
-        Ok(super::json(StatusCode::OK, &records))
+        Ok((account.account_name().to_owned(), short))
     }
+}
+
+fn unread(error: &StoreError) -> Refusal {
+    tracing::warn!(error = error.in_full(), "the operations of an account cannot be read");
+    Refusal::unavailable("the database with the operations does not answer; try again")
 }
 
 fn page(query: &str) -> Result<(u32, u32), Refusal> {
@@ -65,45 +97,6 @@ fn page(query: &str) -> Result<(u32, u32), Refusal> {
         }
     }
     Ok((page, items))
-}
-
-/// A record as REST shows it.
-fn shown(record: &OperationRecord) -> Value {
-    let mut shown = Map::new();
-    let mut put = |name: &str, value: Option<Value>| {
-        if let Some(value) = value {
-            shown.insert(name.to_owned(), value);
-        }
-    };
-    let replica = |stage: &StageRecord| json!({"clouddriverId": stage.id, "time": time(stage.time_ms)});
-    let answer = |answer: &AnswerRecord| {
-        json!({
-            "agentId": answer.agent_id, "clouddriverId": answer.replica_id, "time": time(answer.time_ms),
-            "result": {"status": answer.status, "durationMs": answer.duration_ms},
-        })
-    };
-    put("operationId", Some(record.operation_id.as_str().into()));
-    put("operationType", Some(record.operation_type.as_str().into()));
-    put("account", Some(record.account.as_str().into()));
-    put("startTime", Some(time(record.start_time_ms)));
-    put("endTime", record.end_time_ms.map(time));
-    put("totalDurationMs", record.end_time_ms.map(|end| (end - record.start_time_ms).into()));
-    put("finalOutcome", Some(record.outcome.as_str().into()));
-    put("principal", record.principal.as_deref().map(Into::into));
-    put("requestId", record.request_id.as_deref().map(Into::into));
-    put("dryRun", record.dry_run.then(|| true.into()));
-    put("opReceivedByClouddriver", record.received.as_ref().map(replica));
-    put("opProcessedByClouddriver", record.processed.as_ref().map(replica));
-    let sent = record.sent.as_ref();
-    put("opSentToAgent", sent.map(|stage| json!({"agentId": stage.id, "time": time(stage.time_ms)})));
-    put("resultReceivedFromAgent", record.answered.as_ref().map(answer));
-    put("resultReceivedByClouddriver", record.delivered.as_ref().map(replica));
-    Value::Object(shown)
-}
-
-fn time(ms: i64) -> Value {
-    let time = Timestamp::from_millisecond(ms).ok();
-    time.map(|time| time.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()).into()
 }
 
 #[cfg(test)]

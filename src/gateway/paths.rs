@@ -44,6 +44,8 @@ pub(super) enum Route {
     Discovery(Document),
     /// The operations of an account.
     Operations(AccountPath),
+    /// One operation of an account.
+    Operation(AccountPath, String),
     /// A path of an account's API, as written.
     Proxy(AccountPath, String),
 }
@@ -81,8 +83,16 @@ pub(super) fn route(path: &str) -> Result<Route, Refusal> {
         "proxy" => return Ok(Route::Proxy(account, "/".to_owned())),
         _ => {}
     }
+    if let Some(id) = rest.strip_prefix("operations/").filter(|id| is_operation_id(id)) {
+        return Ok(Route::Operation(account, id.to_owned()));
+    }
     let target = rest.strip_prefix("proxy").filter(|target| target.starts_with('/')).ok_or_else(unknown)?;
     Ok(Route::Proxy(account, target.to_owned()))
+}
+
+/// Whether an operation can have this id: a ULID is never percent-encoded.
+fn is_operation_id(id: &str) -> bool {
+    (1..=64).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
 /// Whether this is the name of an object or a namespace. Such a name is never percent-encoded.
@@ -127,6 +137,9 @@ mod tests {
         }
         let operations = route(&format!("{PREFIX}/operations"));
         assert!(matches!(operations, Ok(Route::Operations(account)) if account.object == "prod"));
+        let operation = route(&format!("{PREFIX}/operations/01M85"));
+        assert!(matches!(operation, Ok(Route::Operation(_, id)) if id == "01M85"));
+        assert!(route(&format!("{PREFIX}/operations/a%2Fb")).is_err());
     }
 
     #[test]

@@ -17,9 +17,9 @@ use super::RestState;
 use super::body::{self, MediaTypes, PendingBody};
 use super::error::{ErrorBody, RestError};
 use super::extract::{PathName, RecordPaging, single_value};
-use super::operation_views::{OperationRecordView, OperationResultView};
+use super::operation_views::OperationResultView;
 use crate::access::Caller;
-use crate::operations::{OperationCall, OperationCaller, OperationRefusal, Submitted};
+use crate::operations::{OperationCall, OperationCaller, OperationRecordView, OperationRefusal, Submitted};
 use kubesvc_core::operations::{
     MAX_DEADLINE, Operation, ParseError, operation_from_json, operation_from_text, result_from_text,
 };
