@@ -57,11 +57,22 @@ pub(super) async fn pass_on(
     let ended = refused.run_until_cancelled(both).await;
     stream.bytes = bytes;
     if let Some(Err(why)) = ended {
-        *stream.reason.lock() = why;
+        *stream.reason.lock() = why.to_string();
     }
 }
 
-async fn send(mut reader: ReadHalf<TokioIo<Upgraded>>, to_cluster: FromCaller) -> Result<(), String> {
+/// Why an upgraded connection ended early.
+#[derive(Debug, thiserror::Error)]
+enum BrokenUpgrade {
+    /// The caller's side.
+    #[error("the caller's connection broke: {0}")]
+    Caller(io::Error),
+    /// The cluster's side.
+    #[error(transparent)]
+    Cluster(#[from] RequestError),
+}
+
+async fn send(mut reader: ReadHalf<TokioIo<Upgraded>>, to_cluster: FromCaller) -> Result<(), BrokenUpgrade> {
     loop {
         let mut part = Vec::with_capacity(READ_BYTES);
         match reader.read_buf(&mut part).await {
@@ -73,9 +84,8 @@ async fn send(mut reader: ReadHalf<TokioIo<Upgraded>>, to_cluster: FromCaller) -
                 }
             }
             Err(error) => {
-                let why = format!("the caller's connection broke: {error}");
-                let _ = to_cluster.send(Err(error)).await;
-                return Err(why);
+                let _ = to_cluster.send(Err(error.kind().into())).await;
+                return Err(BrokenUpgrade::Caller(error));
             }
         }
     }
@@ -85,11 +95,11 @@ async fn receive(
     mut from_cluster: ByteStream<RequestError>,
     mut writer: WriteHalf<TokioIo<Upgraded>>,
     bytes: &mut u64,
-) -> Result<(), String> {
+) -> Result<(), BrokenUpgrade> {
     while let Some(part) = from_cluster.next().await {
-        let part = part.map_err(|error| error.to_string())?;
+        let part = part?;
         *bytes += part.len() as u64;
-        writer.write_all(&part).await.map_err(|error| format!("the caller's connection broke: {error}"))?;
+        writer.write_all(&part).await.map_err(BrokenUpgrade::Caller)?;
     }
     let _ = writer.shutdown().await;
     Ok(())

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
 
+use super::refusal::OperationRefusal;
+
 /// Maximum number of operations of an account at once.
 const MAX_OF_ACCOUNT: usize = 256;
 /// Maximum number of operations of a caller at once.
@@ -45,16 +47,22 @@ impl InFlight {
         self: &Arc<Self>,
         account_uid: &str,
         principal: &str,
-    ) -> Result<CountedOperation, String> {
+    ) -> Result<CountedOperation, OperationRefusal> {
         let mut counted = self.counted.lock();
         if counted.total >= MAX_OF_REPLICA {
-            return Err(format!("{MAX_OF_REPLICA} operations run at this replica; try again"));
+            return Err(OperationRefusal::TooMany(format!(
+                "{MAX_OF_REPLICA} operations run at this replica; try again"
+            )));
         }
         if of(&counted.accounts, account_uid) >= MAX_OF_ACCOUNT {
-            return Err(format!("{MAX_OF_ACCOUNT} operations of the account run; try again"));
+            return Err(OperationRefusal::TooMany(format!(
+                "{MAX_OF_ACCOUNT} operations of the account run; try again"
+            )));
         }
         if of(&counted.principals, principal) >= MAX_OF_PRINCIPAL {
-            return Err(format!("{MAX_OF_PRINCIPAL} operations of this caller run; try again"));
+            return Err(OperationRefusal::TooMany(format!(
+                "{MAX_OF_PRINCIPAL} operations of this caller run; try again"
+            )));
         }
         *counted.accounts.entry(account_uid.to_owned()).or_default() += 1;
         *counted.principals.entry(principal.to_owned()).or_default() += 1;

@@ -211,8 +211,7 @@ impl Operations {
     ) -> Result<Found, OperationRefusal> {
         self.check_usable(account).await?;
         let principal = &call.caller.principal;
-        let counted =
-            self.in_flight.add(account.uid(), &principal.name).map_err(OperationRefusal::TooMany)?;
+        let counted = self.in_flight.add(account.uid(), &principal.name)?;
         let started = Instant::now();
         let record = records::received(&Beginning {
             id: &id,

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio_util::sync::CancellationToken;
 
+use crate::connected_agents::RequestError;
 use kubesvc_core::ZoneId;
 use kubesvc_core::requests::MAX_REQUESTS_OF_AGENT;
 
@@ -67,21 +68,25 @@ impl RequestCounts {
         (uid, zone): (&str, &ZoneId),
         is_long: bool,
         body: usize,
-    ) -> Result<CountedRequest, String> {
+    ) -> Result<CountedRequest, RequestError> {
         let mut counted = self.counted.lock();
         let kind = usize::from(is_long);
         let max = [MAX_SHORT_OF_ACCOUNT, MAX_LONG_OF_ACCOUNT][kind];
         if counted.total >= MAX_OF_REPLICA {
-            return Err(format!("{MAX_OF_REPLICA} requests run at this replica; try again"));
+            return Err(RequestError::TooMany(format!(
+                "{MAX_OF_REPLICA} requests run at this replica; try again"
+            )));
         }
         if counted.bodies + body > MAX_BODIES_BYTES {
-            return Err("the bodies of requests have no room at this replica; try again".to_owned());
+            return Err(RequestError::TooMany(
+                "the bodies of requests have no room at this replica; try again".to_owned(),
+            ));
         }
         let of_account =
             counted.accounts.get(uid).filter(|one| one.zone == *zone && !one.taken.is_cancelled());
         if of_account.is_some_and(|one| one.running[kind] >= max) {
             let what = if is_long { "watches and other long requests" } else { "requests" };
-            return Err(format!("{max} {what} of the account run; try again"));
+            return Err(RequestError::TooMany(format!("{max} {what} of the account run; try again")));
         }
         if of_account.is_none() {
             counted.entries += 1;

@@ -123,7 +123,7 @@ impl Requests {
         let headers = passed_on(wire_headers(&request.headers)).map_err(|error| given_up(invalid(&error)))?;
         let is_long = path.is_watch || request.upgrade;
         let counted = self.counts.add((uid, &account.zone), is_long, request.body.len());
-        let counted = counted.map_err(|why| given_up(RequestError::TooMany(why)))?;
+        let counted = counted.map_err(given_up)?;
         let repetition = request.repetition();
         let checked = CheckedRequest { request, headers, repetition, taken: counted.taken.clone() };
         let mut tried = asked.to_vec();
