@@ -36,6 +36,7 @@ RUN set -eu; \
 ENV JEMALLOC_SYS_WITH_LG_PAGE=16
 
 # Dependencies: a layer of its own, which changes with the manifests alone. The packages are empty in it.
+COPY .cargo/config.toml .cargo/
 COPY Cargo.toml Cargo.lock ./
 COPY crates/agent/Cargo.toml crates/agent/
 COPY crates/core/Cargo.toml crates/core/
@@ -48,7 +49,7 @@ RUN --mount=type=cache,id=kubesvc-registry,target=/usr/local/cargo/registry \
     mkdir -p src/bin tests/it benches; \
     for package in . crates/*; do mkdir -p "${package}/src"; : > "${package}/src/lib.rs"; done; \
     for program in src/bin/kubesvc-operator src/bin/kubesvc-agent src/bin/kubectl-kubesvc tests/it/main benches/accounts \
-      benches/cache crates/core/build crates/runtime/build crates/store/build; do \
+      benches/cache benches/requests crates/core/build crates/runtime/build crates/store/build; do \
       echo 'fn main() {}' > "${program}.rs"; \
     done; \
     cargo build --release --locked --bins --target "$(cat /triple)"
@@ -78,5 +79,6 @@ COPY --from=build --chown=65532:65532 /out/var/lib/kubesvc/ /var/lib/kubesvc/
 USER 65532:65532
 # Where a relative database path leads.
 WORKDIR /var/lib/kubesvc
-EXPOSE 7002 8082 9091
+# Operator: REST, health alone, agents, API of accounts. Agent: health, metrics.
+EXPOSE 7002 7003 9091 6443 8082 8008
 CMD ["kubesvc-operator"]

@@ -4,12 +4,14 @@ export RUST_BACKTRACE ?= 1
 CARGO ?= cargo
 # One build for tests and demo: the crash points are in it and do nothing unless asked.
 FEATURES := failpoints
+# Runs a program of Cargo in a network, with mounts and processes of its own, which needs root.
+INSIDE := --config 'target."cfg(unix)".runner=["sh","tests/node/inside.sh"]'
 DENY_VERSION := 0.20.2
 DENY_FOLDER := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kubesvc/cargo-deny-$(DENY_VERSION)
 DENY := $(DENY_FOLDER)/bin/cargo-deny
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-replicas test faults random-faults fuzz model bench lint fmt crds openapi docs controlplane databases judge controllers helm promtool checkers openapi-check build clean
+.PHONY: help demo demo-replicas test faults random-faults skew fuzz model bench lint fmt crds openapi docs controlplane databases judge controllers helm informer promtool checkers node-programs node node-test openapi-check build clean
 
 help: ## Say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,16 +24,22 @@ demo-replicas: controlplane databases ## Three replicas, two agents; the leader 
 	$(CARGO) build --quiet --features $(FEATURES) --bins --example demo_replicas
 	@$(CARGO) run --quiet --features $(FEATURES) --example demo_replicas
 
-test: controlplane databases judge controllers helm promtool checkers ## All tests: pure, database, real control planes, faults
+test: controlplane databases judge controllers helm informer promtool checkers ## All tests: pure, database, real control planes, faults; real pods where make node-programs has run
 	$(CARGO) test --workspace --features $(FEATURES) --quiet --no-run
+	@if sh tests/node/inside.sh can; then $(MAKE) --no-print-directory node-test; \
+	else echo "The stories on a node with real pods are left out: make node-test sees to what they need and runs them." >&2; fi
 	$(CARGO) test --workspace --features $(FEATURES) --quiet
 
-faults: controlplane databases ## The long faults: every crash point on every database, ten minutes without a database, floods
-	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 4 --skip random_faults:: faults::
+faults: controlplane databases informer helm ## The long faults: every crash point on every database, ten minutes without a database, informers of a killed agent, floods
+	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 4 --skip random_faults:: faults:: transparency::
 	$(CARGO) test --profile bench --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 1 floods::
 
-random-faults: controlplane databases ## An hour of random faults on three replicas, half on each server (KUBESVC_SEED, KUBESVC_FAULT_SECONDS)
+random-faults: controlplane databases informer helm ## An hour of random faults on three replicas, half on each server (KUBESVC_SEED, KUBESVC_FAULT_SECONDS)
 	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 1 random_faults::
+
+skew: controlplane databases helm ## Operator and agent beside those of the last tag, or of EARLIER=<revision>, which it builds first; each is upgraded
+	KUBESVC_EARLIER_PROGRAMS=$$(EARLIER=$(EARLIER) CARGO=$(CARGO) sh tests/earlier.sh) && export KUBESVC_EARLIER_PROGRAMS && \
+	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture skew::
 
 fuzz: ## Random changes of hostile responses, operations, manifests, frames and paths, a minute a target (KUBESVC_FUZZ_SECONDS, KUBESVC_SEED)
 	$(CARGO) test -p kubesvc-agent --quiet --lib scrub::tests::mutations -- --ignored --nocapture
@@ -40,11 +48,12 @@ fuzz: ## Random changes of hostile responses, operations, manifests, frames and 
 	PROPTEST_CASES=20000 $(CARGO) test --features $(FEATURES) --quiet --lib hub::requests::model
 
 model: ## Every order of steps of the protocol, in larger worlds than `make test` has; a table of what was seen
-	$(CARGO) test --profile bench --features $(FEATURES) --quiet --lib hub::model_checker -- --ignored --nocapture
+	$(CARGO) test --profile bench --features $(FEATURES) --quiet --lib -- --ignored --nocapture hub::model_checker hub::caching::delivery_model
 
 bench: controlplane databases ## Ratios against raw API writes and a bare client; results go to docs/benchmarks.md
 	$(CARGO) bench --bench accounts
 	$(CARGO) bench --bench cache
+	$(CARGO) bench --bench requests
 
 lint: $(DENY) ## Format, clippy, licences and versions of dependencies
 	$(CARGO) fmt --all --check
@@ -70,7 +79,7 @@ openapi: ## Write docs/openapi.json from the routes
 docs: ## Write the tables of docs/settings.md and the charts' schemas of settings from the code
 	UPDATE_DOCS=1 $(CARGO) test --features $(FEATURES) --quiet --test it -- docs::the_tables drift::the_charts
 
-openapi-check: controlplane ## Drive every REST call with schemathesis (installed once in the cache folder, pinned; needs Python and PyPI)
+openapi-check: controlplane helm ## Drive every REST call with schemathesis (installed once in the cache folder, pinned; needs Python and PyPI)
 	KUBESVC_SCHEMATHESIS=$$(sh tests/openapi/schemathesis.sh) && export KUBESVC_SCHEMATHESIS && \
 	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture openapi_check::
 
@@ -89,11 +98,26 @@ controllers: ## Build kube-controller-manager, which rolls out in the tests (som
 helm: ## Build Helm, which installs the charts in the tests (four minutes; kept in the same place)
 	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane helm
 
+informer: ## Build what uses clusters by client-go in the tests: informers, and credentials of GitOps tools (two minutes; kept in the same place)
+	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane informer
+
 promtool: ## Build promtool, which checks alerts and runs their unit tests (two minutes; kept in the same place)
 	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane promtool
 
-checkers: ## Build kubeconform and actionlint, which check renders and the release workflow (a minute; kept in the same place)
+checkers: ## Build kubeconform, actionlint and krew's validator, which check renders, the release workflow and the plugin's manifest (a minute; kept in the same place)
 	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane checkers
+
+node-programs: controlplane controllers ## Build kubelet, kube-scheduler, kube-proxy and a DNS (eight minutes; kept in the same place), and install containerd (Debian, root)
+	@sh tests/node/inside.sh check
+	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane node
+
+node: node-programs ## A node with real pods and the image of kubesvc, until Ctrl-C; needs root, leaves nothing behind
+	$(CARGO) build --quiet --features $(FEATURES) --bins --example node
+	@$(CARGO) run --quiet --features $(FEATURES) $(INSIDE) --example node
+
+node-test: node-programs databases helm ## Install, upgrade, restart, drain, restore and remove on a node with real pods (six minutes); needs root
+	$(CARGO) test --features $(FEATURES) --quiet --test node --no-run
+	$(CARGO) test --features $(FEATURES) --quiet $(INSIDE) --test node -- --ignored --nocapture --test-threads 1
 
 build: ## Build the three programs for release
 	$(CARGO) build --release --bins

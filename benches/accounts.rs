@@ -8,7 +8,7 @@
 //! | `raw.rs`, `bare.rs` | the minimal clients |
 //! | `follow.rs`, `requests.rs` | the clock, the API server's request counters |
 //! | `options.rs` | what to measure, and how much |
-//! | `../shared` | what the benchmarks of the cache use too: accounts, programs, their resource usage, output |
+//! | `shared` | what other benchmarks use too: accounts, programs, their resource usage, output |
 //!
 //! `BENCH_ACCOUNTS=1000`, `BENCH_ROUNDS=3` and `BENCH_ONLY=p1,p2,p9,start,idle,crowd,replicas` select the size and
 //! the benchmarks.

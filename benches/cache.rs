@@ -5,8 +5,8 @@
 //! |---|---|
 //! | `throughput.rs`, `freshness.rs`, `memory.rs`, `resume.rs`, `beside.rs`, `outage.rs` | one benchmark each |
 //! | `feeder.rs`, `recorded.rs` | an agent without clusters that sends recorded batches |
-//! | `tables.rs`, `latencies.rs` | what a reader sees, and the bare loop |
-//! | `cluster.rs`, `proxy.rs` | objects of the cluster; a counting proxy between agent and hub |
+//! | `tables.rs`, `rows.rs` | what a reader sees, and the bare loop |
+//! | `cluster.rs`, `proxy.rs`, `slow_link.rs` | objects of the cluster; a counting proxy, and a slow link, between agent and hub |
 //! | `world.rs`, `options.rs` | the servers; what to measure, and how much |
 //! | `shared` | what the benchmarks of accounts use too |
 //!
@@ -37,7 +37,7 @@ mod environment;
 mod feeder;
 #[path = "cache/freshness.rs"]
 mod freshness;
-#[path = "cache/latencies.rs"]
+#[path = "shared/latencies.rs"]
 mod latencies;
 #[path = "cache/memory.rs"]
 mod memory;
@@ -65,6 +65,10 @@ mod recorded;
 mod report;
 #[path = "cache/resume.rs"]
 mod resume;
+#[path = "cache/rows.rs"]
+mod rows;
+#[path = "cache/slow_link.rs"]
+mod slow_link;
 #[expect(dead_code, reason = "the benchmarks of accounts use the rest")]
 #[path = "shared/statistics.rs"]
 mod statistics;

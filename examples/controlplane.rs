@@ -1,8 +1,9 @@
 //! Finds or builds etcd, kube-apiserver and kubectl, and says where they are: `make controlplane`. With the argument
 //! `judge` it is the program that judges objects as Argo CD and Flux do: `make judge`; with `helm` it is Helm: `make helm`;
+//! with `informer`, what uses a cluster by client-go: `make informer`;
 //! with `controllers`, kube-controller-manager: `make controllers`;
 //! with `promtool`, what reads rules and expressions as Prometheus does: `make promtool`; with `checkers`, what checks
-//! renders and workflows: `make checkers`.
+//! renders and workflows: `make checkers`; with `node`, what a node with real pods runs: `make node-programs`.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -14,12 +15,17 @@ fn main() -> ExitCode {
             Some(("kube-controller-manager", kubesvc_testkit::assets::controller_manager()))
         }
         Some("helm") => Some(("Helm", kubesvc_testkit::assets::helm())),
+        Some("informer") => Some(("the client of client-go", kubesvc_testkit::assets::informer())),
         Some("promtool") => {
             Some(("promtool", kubesvc_testkit::assets::prometheus_tools().map(|tools| tools.promtool)))
         }
         Some("checkers") => Some((
-            "kubeconform, with actionlint beside it,",
+            "kubeconform, with actionlint and krew's validator beside it,",
             kubesvc_testkit::assets::checkers().map(|checkers| checkers.kubeconform),
+        )),
+        Some("node") => Some((
+            "kubelet, with kube-scheduler and kube-proxy beside it,",
+            kubesvc_testkit::assets::node_programs().map(|programs| programs.kubelet),
         )),
         _ => None,
     };

@@ -5,10 +5,12 @@
 //! | [`reviews`] | [`KubeAccessReviews`]: TokenReview and SubjectAccessReview at the operator's API server |
 //! | [`front_proxy`] | callers that this API server passes on: its client certificate, and the headers with the user |
 //! | [`answers`] | answers that are kept for some seconds |
+//! | [`callers`] | how many short requests of one caller run, whichever way they came |
 //! | [`audit`] | one line for each write, stream and refusal |
 
 mod answers;
 pub mod audit;
+mod callers;
 mod front_proxy;
 mod reviews;
 #[cfg(test)]
@@ -19,6 +21,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use http::{HeaderMap, StatusCode};
 
+pub use callers::{CallerCounts, MAX_SHORT_OF_CALLER, ShortRequest, TooManyOfCaller};
 pub use reviews::{AccessMode, KubeAccessReviews};
 
 /// API group of the resources that rights are given on.

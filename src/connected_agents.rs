@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use account_requests::{
-    AccountRequest, AccountRequests, AccountResponse, AnsweringAgent, AskedObserver, ByteStream,
+    AccountRequest, AccountRequests, AccountResponse, AnsweringAgent, AskedAgent, AskedObserver, ByteStream,
     DEFAULT_HEAD_TIMEOUT, RequestBytes, RequestClass, RequestError,
 };
 pub use all_replicas::ClusterSessions;

@@ -14,6 +14,7 @@
 //! | `proxying` | one request to an account: what is sent, and what the caller gets |
 //! | `answers`, `upgrades` | bodies of answers, and upgraded connections, until they end |
 //! | `rewriting` | what an account's API server says of its own paths; pure |
+//! | `delete_options` | what the body of a delete says, for its record; pure |
 //! | `records` | audit lines and history of what was done |
 //! | `operation_list` | the operations of an account |
 //! | `status` | errors as a Status |
@@ -21,6 +22,7 @@
 
 mod answers;
 mod checks;
+mod delete_options;
 mod discovery;
 mod in_flight;
 mod listener;
@@ -32,6 +34,8 @@ mod proxying;
 mod records;
 mod rewriting;
 mod status;
+#[cfg(test)]
+mod tests;
 mod tls;
 mod upgrades;
 
@@ -45,14 +49,14 @@ use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use crate::access::Access;
 use crate::access::audit::AuditLog;
+use crate::access::{Access, CallerCounts};
 use crate::connected_agents::AccountRequests;
 use crate::informers::AccountIndex;
 use crate::operations::OperationHistory;
 use in_flight::InFlight;
 use kubesvc_core::ReplicaId;
-use kubesvc_store::Store;
+use kubesvc_store::OperationStore;
 use listener::ConnectionInfo;
 use metrics::GatewayMetrics;
 use paths::Route;
@@ -83,10 +87,12 @@ pub struct GatewayPorts {
     pub accounts: Arc<AccountIndex>,
     /// Where writes and upgraded connections are recorded.
     pub history: Arc<dyn OperationHistory>,
-    /// The database with the operations.
-    pub store: Arc<dyn Store>,
+    /// The rows of operations.
+    pub store: Arc<dyn OperationStore>,
     /// Audit lines.
     pub audit: AuditLog,
+    /// How many requests of one caller run at this replica.
+    pub callers: Arc<CallerCounts>,
 }
 
 /// The API of accounts.

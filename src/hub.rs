@@ -91,8 +91,8 @@ use table_writers::{
 };
 use zone_probes::ZoneProbes;
 
-/// Time limit for sessions to end when the hub stops.
-const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit for sessions to end when the hub stops. The answers of their writes are awaited before they are sent away.
+const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time limit for connections to end after the last session.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 

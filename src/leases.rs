@@ -18,6 +18,7 @@
 //! busy operator must not lose leadership because of its own writes.
 
 mod election_rules;
+mod isolation;
 mod leader_lease;
 mod leadership;
 mod liveness;
@@ -39,9 +40,10 @@ use kubesvc_runtime::kube_access::{KubeAccess, KubeError, KubeObjects, WriteOpti
 use kubesvc_runtime::telemetry::errors::chain;
 
 pub use election_rules::Times;
+pub use isolation::Isolation;
 pub use leader_lease::Elector;
 pub use leadership::{Leadership, Mandate};
-pub use replica_lease::{Isolation, OwnLease};
+pub use replica_lease::OwnLease;
 pub use replicas::Replicas;
 
 /// Name of the leader's Lease.

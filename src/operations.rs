@@ -44,6 +44,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use prometheus_client::registry::Registry;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -56,8 +57,8 @@ pub use refusal::OperationRefusal;
 pub use submission::{OperationCall, OperationCaller, Submitted};
 pub use upkeep::OperationUpkeep;
 
-use crate::access::Access;
 use crate::access::audit::{AuditEvent, AuditLine, AuditLog};
+use crate::access::{Access, CallerCounts};
 use crate::connected_agents::AccountRequests;
 use crate::informers::AccountIndex;
 use crate::leases::Replicas;
@@ -68,7 +69,7 @@ use known::KnownOperations;
 use kubesvc_core::ReplicaId;
 use kubesvc_core::cron::CronSchedule;
 use kubesvc_core::operations::Outcome;
-use kubesvc_store::{OperationRecord, OperationStore};
+use kubesvc_store::{OpenOperation, OperationRecord, OperationStore};
 use metrics::OperationMetrics;
 use object_turns::ObjectTurns;
 use row_queue::RowQueue;
@@ -77,11 +78,18 @@ use runner::now_ms;
 /// Time that running operations have when the replica stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Takes records of what ended. Writing them is off the critical path of a call.
+/// Takes records of what begins and ends elsewhere. Writing them is off the critical path of a call.
+#[async_trait]
 pub trait OperationHistory: Send + Sync {
+    /// Records what was given to an agent, so that another replica settles it if this one dies. Never waits.
+    fn begun(&self, open: OpenOperation);
+
     /// Records what ended. Never waits: with the database away 10,000 records wait, then the oldest are dropped and
     /// counted.
     fn ended(&self, record: OperationRecord);
+
+    /// Writes the rows that wait, so that who reads next finds them. Waits for at most a second.
+    async fn flush(&self);
 }
 
 /// Settings of operations.
@@ -120,6 +128,8 @@ pub struct OperationPorts {
     pub replicas: Arc<Replicas>,
     /// Lines of who did what.
     pub audit: AuditLog,
+    /// How many requests of one caller run at this replica.
+    pub callers: Arc<CallerCounts>,
 }
 
 /// The operations of this replica.
@@ -148,7 +158,7 @@ pub struct Operations {
 impl Operations {
     /// Creates the operations of this replica.
     pub fn new(settings: OperationSettings, ports: OperationPorts) -> Arc<Self> {
-        let in_flight = Arc::<InFlight>::default();
+        let in_flight = Arc::new(InFlight::new(ports.callers));
         let running = in_flight.running.clone();
         let metrics = Arc::new(OperationMetrics::new(running, settings.max_result_label));
         Arc::new_cyclic(|this| Self {
@@ -204,7 +214,7 @@ impl Operations {
         let (record, agent) = {
             let progress = job.progress.lock();
             let answered = progress.answered.as_ref().map(|(agent, time)| (agent, *time));
-            let agent = answered.map(|(agent, _)| agent.agent_id.to_string()).unwrap_or_default();
+            let agent = answered.map(|(agent, _)| agent.process.agent_id.to_string()).unwrap_or_default();
             let replica_id = &self.settings.replica_id;
             let record = progress.record.clone();
             (records::ended(record, &outcome, before_send, answered, replica_id, now_ms()), agent)
@@ -245,8 +255,17 @@ impl Operations {
     }
 }
 
+#[async_trait]
 impl OperationHistory for Operations {
+    fn begun(&self, open: OpenOperation) {
+        self.rows.put(open);
+    }
+
     fn ended(&self, record: OperationRecord) {
         self.rows.end(record);
+    }
+
+    async fn flush(&self) {
+        self.rows.flush(reading::FLUSH_TIMEOUT).await;
     }
 }

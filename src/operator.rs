@@ -9,6 +9,7 @@ mod object_rows;
 mod readiness;
 mod replicas;
 mod run;
+mod run_arguments;
 mod security_warnings;
 mod settings;
 mod startup;

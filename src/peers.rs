@@ -44,6 +44,7 @@ use key::PeerKey;
 use kubesvc_core::ReplicaId;
 use kubesvc_runtime::background_tasks::BackgroundTasks;
 use kubesvc_runtime::kube_access::{KubeAccess, KubeError};
+use kubesvc_runtime::listen::connection_limits::KnownCallers;
 use membership::{Membership, PodNames};
 use received_calls::Replays;
 use relays::RelayClient;
@@ -104,6 +105,8 @@ pub struct JoinPoints {
     pub own: KubeAccess,
     /// The KubesvcAgents as last seen.
     pub agents: Arc<AgentIndex>,
+    /// Where this replica counts the connections of the others apart.
+    pub callers: Arc<KnownCallers>,
     /// The operator's namespace.
     pub namespace: String,
     /// Access to the API server that has the Endpoints.
@@ -225,7 +228,7 @@ impl Peers {
         let cluster = Self::new(identity, membership, Some(Arc::clone(&link)));
         let (membership, identity) = (Arc::clone(&cluster.membership), cluster.identity.clone());
         let is_self = move |replica: &Replica| identity.is(replica);
-        verification::start(background, link, membership, is_self);
+        verification::start(background, (link, ways.callers), membership, is_self);
         Ok(cluster)
     }
 
@@ -312,6 +315,7 @@ impl Peers {
         let host =
             if address.ip().is_unspecified() { self.identity.host.clone() } else { address.ip().to_string() };
         Replica {
+            address: host.parse().ok(),
             id: self.replica_id.clone(),
             base_url: membership::base_url(&host, address.port(), None),
             ready,

@@ -35,9 +35,9 @@ use crate::connected_agents::{
 };
 use crate::peers::{Peers, Replica};
 use forgetting::Forgets;
+use kubesvc_core::AgentId;
 use kubesvc_core::operations::ApplySettings;
 use kubesvc_core::requests::apply_settings::apply_settings;
-use kubesvc_core::{AgentId, BootId};
 use kubesvc_runtime::background_tasks::BackgroundTasks;
 use messages::{ApplySettingsAnswer, apply_settings_path};
 use metrics::RelayMetrics;
@@ -161,7 +161,7 @@ impl RequestRouter {
         let response = self.relay_to(replica, account, request, upgraded, asked).await?;
         self.metrics.answered.inc();
         if request.repetition() == Repetition::Recalled {
-            self.forgets.add(&replica.id, &response.agent, &request.request_id);
+            self.forgets.add(&replica.id, &response.agent.process, &request.request_id);
         }
         Ok(response)
     }
@@ -190,14 +190,16 @@ impl AccountRequests for RequestRouter {
 
     async fn recall(
         &self,
-        _account_uid: &str,
+        account_uid: &str,
         request_id: &str,
-        agent_id: &AgentId,
-        boot_id: &BootId,
+        agent: Option<AnsweringAgent>,
     ) -> Result<AccountResponse, RequestError> {
-        let agent = AnsweringAgent { agent_id: agent_id.clone(), boot_id: boot_id.clone() };
+        let suspects = match agent {
+            Some(agent) => Suspects::certain(agent),
+            None => self.suspects_of_zone(&self.here.grant(account_uid)?)?,
+        };
         let deadline = Instant::now() + DEFAULT_HEAD_TIMEOUT;
-        self.recall_until(request_id, Suspects::certain(agent), deadline).await.map_err(|end| match end {
+        self.recall_until(request_id, suspects, deadline).await.map_err(|end| match end {
             RecallEnd::NotSent(error) | RecallEnd::Settled(error) => error,
             RecallEnd::TimedOut => RequestError::NoAnswer {
                 message: "the agent's process was not found, or has no answer yet; ask again".to_owned(),

@@ -94,6 +94,7 @@ pub fn http_limits(connections: usize, addresses: AddressLimits) -> HttpLimits {
     HttpLimits {
         connections,
         addresses,
+        known_callers: None,
         head_timeout: Duration::from_secs(10),
         head_bytes: 16 * 1024,
         idle_timeout: Duration::from_secs(15),
@@ -280,7 +281,7 @@ pub fn router(state: RestState) -> Router {
         // Health, metrics and the OpenAPI description.
         .merge(health_routes())
         .route("/metrics", get(health::metrics))
-        .route("/openapi.json", get(health::description))
+        .route("/openapi.json", get(openapi::description))
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::wrong_method)
         .with_state(state)

@@ -5,12 +5,12 @@ use std::{process::Command, time::Duration};
 
 use crate::{
     agent,
-    latencies::until_number,
     operator::Database,
     options::Options,
     processes::{peak_resident, settled, sockets},
     progress::say,
     report::{Report, Row, Wanted},
+    rows::until_number,
     statistics::{Series, shown},
     tables::Tables,
     world::World,

@@ -1,4 +1,5 @@
 //! Outage: a database that is away for a minute while objects change: memory of hub and agent, and how fast they catch up.
+//! And how fast the hub commits what waits once the database is back, compared with a bare loop.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +8,16 @@ use tokio::time::MissedTickBehavior;
 use crate::{
     agent,
     cluster::{self, Workloads},
-    latencies::until_number,
+    feeder::Feeder,
     operator::Database,
     options::Options,
     processes::peak_resident,
     progress::say,
+    recorded::Recorded,
     report::{Report, Row, Wanted},
+    rows::until_number,
     statistics::{Series, shown},
-    tables::Tables,
+    tables::{self, BATCH, Tables},
     world::World,
 };
 use kubesvc_testkit::{databases::Kind, folder::Folder};
@@ -26,6 +29,14 @@ const INTERVAL: Duration = Duration::from_millis(5);
 /// How long the database is away.
 const AWAY: Duration = Duration::from_secs(60);
 const MAX_WAIT: Duration = Duration::from_secs(180);
+/// How long the database is away while batches wait, less than a feeder waits for an answer.
+const BACKLOG_AWAY: Duration = Duration::from_secs(20);
+/// Accounts of the batches that wait.
+const ACCOUNTS: usize = 4;
+/// Most rounds of batches that wait, each with an outage.
+const MAX_ROUNDS: usize = 3;
+/// Share of the bare loop's rows that is wanted of the hub after an outage.
+const DRAINED: f64 = 0.8;
 /// Memory that hub and agent may take more, in MB: what an account and a stream may have uncommitted at both sides, twice
 /// for its copies.
 const ALLOWED: f64 = 16.0;
@@ -35,7 +46,8 @@ const ALLOWED: f64 = 16.0;
 /// # Errors
 ///
 /// The benchmark could not run, or a change was lost.
-pub(crate) async fn run(_: &Options, world: &World, report: &mut Report) -> Result<(), String> {
+pub(crate) async fn run(options: &Options, world: &World, report: &mut Report) -> Result<(), String> {
+    drained(options, world, report).await?;
     let client = world.plane.client().await;
     let home = world.plane.namespace().await;
     let workloads = Workloads::deployments(&client, home.name());
@@ -96,5 +108,64 @@ pub(crate) async fn run(_: &Options, world: &World, report: &mut Report) -> Resu
     add("memory of the operator, growth of its peak, MB", after[0] - before[0], Wanted::AtMost(ALLOWED));
     add("memory of the agent, growth of its peak, MB", after[1] - before[1], Wanted::AtMost(ALLOWED));
     add("seconds from its return until every row is the newest", caught_up, Wanted::Nothing);
+    Ok(())
+}
+
+/// Rows that the hub commits in a second after an outage, from the first commit on.
+async fn drained(options: &Options, world: &World, report: &mut Report) -> Result<(), String> {
+    let kind = Kind::PostgreSql;
+    let (namespace, site) = world.site(Database::Server(kind), "{}").await?;
+    world.accounts(&namespace, ACCOUNTS).await?;
+    let operator = site.start()?;
+    operator.ready().await?;
+    let mut feeder = Feeder::connect(&operator, &site.hub(), ACCOUNTS).await?;
+    let bare = world.fresh(Database::Server(kind)).await;
+    tables::create(&bare).await?;
+    let (mut rates, mut bare_rates, mut shares) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..options.rounds.min(MAX_ROUNDS) {
+        let objects: Vec<_> =
+            (0..options.objects).map(|number| Recorded::new(&format!("drain{round}"), number, 1)).collect();
+        let spread = objects.iter().enumerate().map(|(at, object)| (at % ACCOUNTS, object));
+        let recorded = feeder.record(spread);
+        let written = || operator.counter("kubesvc_cache_rows_written_total");
+        let before = written().await?;
+        world.server(kind).stop().await?;
+        let outage = async {
+            tokio::time::sleep(BACKLOG_AWAY).await;
+            world.server(kind).start().await?;
+            let mut first = written().await?;
+            while first <= before {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                first = written().await?;
+            }
+            Ok::<_, String>((first, Instant::now()))
+        };
+        let ((), (first, begun)) =
+            tokio::try_join!(feeder.feed(recorded), outage).map_err(|reason| operator.explain(&reason))?;
+        // The last acknowledgement came before this, and nothing else runs.
+        let ended = Instant::now();
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+        let left = objects.len() as f64 - (first - before);
+        let rate = left / (ended - begun).as_secs_f64();
+        let mut tables = Tables::connect(&bare).await?;
+        let begun = Instant::now();
+        for batch in objects.chunks(BATCH) {
+            tables.write(feeder.account(0), batch).await?;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+        let bare_rate = objects.len() as f64 / begun.elapsed().as_secs_f64();
+        say(&format!("outage, drained: {} of {} rows/s", shown(rate), shown(bare_rate)));
+        rates.push(rate);
+        bare_rates.push(bare_rate);
+        shares.push(rate / bare_rate);
+    }
+    operator.stop().await?;
+    let mut add = |what: &str, values: Vec<f64>, wanted: Wanted| {
+        let what = format!("PostgreSQL back after {} s: {what}", BACKLOG_AWAY.as_secs());
+        report.add(Row::series("outage", &what, &Series::from_iter(values), wanted));
+    };
+    add("bare loop, rows a second", bare_rates, Wanted::Nothing);
+    add("hub from its first commit on, rows a second", rates, Wanted::Nothing);
+    add("of the bare loop", shares, Wanted::AtLeast(DRAINED));
     Ok(())
 }

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use crate::{
     agent, cluster,
-    latencies::until_number,
     operator::{Database, Operator},
     options::Options,
     processes::Programs,
     progress::say,
     proxy::Proxy,
     report::{Report, Row, Wanted},
+    rows::until_number,
     statistics::{Series, shown},
     tables::Tables,
     world::World,

@@ -11,8 +11,8 @@ use sqlx::{
 
 use crate::recorded::{KIND, NAMESPACE, Recorded};
 
-/// Number of rows in a transaction of the bare loop.
-pub(crate) const BATCH: usize = 500;
+/// Number of rows in a transaction of the bare loop: the maximum of the hub's.
+pub(crate) const BATCH: usize = 512;
 /// Numbers of rows in one statement on MySQL and SQLite: those of the store.
 const PIECES: [usize; 4] = [256, 64, 8, 1];
 /// Columns in the order in which they are bound.

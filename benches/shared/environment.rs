@@ -18,11 +18,30 @@ pub(crate) fn number(name: &str, default: usize, allowed: RangeInclusive<usize>)
     })
 }
 
-/// Names of all benchmarks, of this program and of the other one: `make bench` runs both with the same selection.
-const NAMES: [&str; 13] =
-    ["p1", "p2", "p9", "start", "idle", "crowd", "replicas", "p3", "p8", "p4", "resume", "beside", "outage"];
+/// Names of all benchmarks, of this program and of the others: `make bench` runs all with the same selection.
+const NAMES: [&str; 19] = [
+    "p1",
+    "p2",
+    "p9",
+    "start",
+    "idle",
+    "crowd",
+    "replicas",
+    "p3",
+    "p8",
+    "p4",
+    "resume",
+    "beside",
+    "outage",
+    "calls",
+    "deploy",
+    "distance",
+    "lists",
+    "operations",
+    "neighbours",
+];
 
-/// Reads a list of names, separated by commas; unset: all of them. Names of the other program's benchmarks are left out.
+/// Reads a list of names, separated by commas; unset: all of them. Names of the other programs' benchmarks are left out.
 ///
 /// # Errors
 ///

@@ -46,6 +46,8 @@ pub(crate) struct Site {
     hub: u16,
     /// `kubesvc.cache`, as YAML.
     cache: String,
+    /// Port of the API of accounts, if it is served.
+    gateway: Option<u16>,
 }
 
 /// Settings of `kubesvc.cache` under which nothing is cached.
@@ -122,6 +124,7 @@ impl Site {
             rest: ports::free(),
             hub: ports::free(),
             cache: NO_CACHE.into(),
+            gateway: None,
         };
         site.folder.write("kubesvc.yml", &site.settings(orphan_grace))?;
         Ok(site)
@@ -139,14 +142,19 @@ impl Site {
             rest: ports::free(),
             hub: ports::free(),
             cache: NO_CACHE.into(),
+            gateway: None,
         };
         site.folder.write("kubesvc.yml", &site.settings(orphan_grace))?;
         Ok(site)
     }
 
     fn settings(&self, orphan_grace: Duration) -> String {
+        // Other replicas, and the API server, know addresses that are no loopback ones.
+        let address = if self.gateway.is_some() { "'*'" } else { "127.0.0.1" };
+        let gateway =
+            self.gateway.map(|port| format!("  gateway: {{enabled: true, server: {{port: {port}}}}}\n"));
         format!(
-            "server: {{address: 127.0.0.1, port: {rest}}}
+            "server: {{address: {address}, port: {rest}}}
 kubesvc:
   grpc: {{server: {{address: 127.0.0.1, port: {hub}}}}}
   database: {{url: '{database}'}}
@@ -154,14 +162,37 @@ kubesvc:
   # No limit of its own: what is measured is how fast it can be.
   kubernetes: {{qps: 0, registrationQps: 0}}
   cache: {cache}
-logging: {{level: info, format: json}}
+{gateway}logging: {{level: info, format: json}}
 ",
             rest = self.rest,
             hub = self.hub,
             database = self.database,
             grace = orphan_grace.as_secs(),
             cache = self.cache,
+            gateway = gateway.unwrap_or_default(),
         )
+    }
+
+    /// Serves the API of accounts, from the next start on, on all addresses.
+    pub(crate) fn with_gateway(mut self, orphan_grace: Duration) -> Result<Self, String> {
+        self.gateway = Some(ports::free());
+        self.folder.write("kubesvc.yml", &self.settings(orphan_grace))?;
+        Ok(self)
+    }
+
+    /// Port of the API of accounts; 0 if it is not served.
+    pub(crate) fn gateway(&self) -> u16 {
+        self.gateway.unwrap_or_default()
+    }
+
+    /// Port of REST.
+    pub(crate) fn rest(&self) -> u16 {
+        self.rest
+    }
+
+    /// Id of the replica.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
     }
 
     /// Sets `kubesvc.cache`, as YAML, from the next start on.

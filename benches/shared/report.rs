@@ -12,6 +12,8 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/benchmarks.md");
 pub(crate) const ACCOUNTS: &str = "results";
 /// Section of the results about the cache.
 pub(crate) const CACHE: &str = "cache results";
+/// Section of the results about requests to accounts.
+pub(crate) const REQUESTS: &str = "request results";
 
 /// Target of a value.
 #[derive(Debug, Clone, Copy)]

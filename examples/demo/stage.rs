@@ -76,6 +76,9 @@ pub(crate) async fn install(home: &ControlPlane) -> Result<(), String> {
     home.kubectl(["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"]).await.ok()?;
     home.kubectl(["create", "namespace", NAMESPACE]).await.ok()?;
     let rights = home.kubectl(["kustomize", &folder("config/rbac")]).await.ok()?;
+    // The overlays of config/ say the namespace; a binding for all namespaces needs that of its subject.
+    let subject = "- kind: ServiceAccount\n  name: kubesvc-operator\n";
+    let rights = rights.replace(subject, &format!("{subject}  namespace: {NAMESPACE}\n"));
     home.kubectl_with_input(["apply", "-n", NAMESPACE, "-f", "-"], &rights).await.ok()?;
     // The API server takes an object of a new kind a moment after it calls the kind established.
     try_eventually("the new kinds", Duration::from_secs(10), async || {

@@ -194,7 +194,7 @@ fn unavailable(error: &KubeError, reviews: &str) -> AccessError {
     warn_unless_away!("callers cannot be checked: {error}");
     AccessError::Unavailable(if error.class() == ErrorClass::Refused {
         format!(
-            "the operator may not create {reviews}; bind it to system:auth-delegator, as config/gateway does"
+            "the operator may not create {reviews}; bind it to system:auth-delegator, as config/rbac does"
         )
     } else {
         "the API server of the operator's cluster cannot be asked who calls and what they may; try again"

@@ -18,7 +18,7 @@ pub use kubesvc_core::requests::target::Class as RequestClass;
 
 use kubesvc_core::operations::ApplySettings;
 use kubesvc_core::wire::common::Failure;
-use kubesvc_core::{AgentId, BootId, ZoneId};
+use kubesvc_core::{AgentId, BootId, ReplicaId, ZoneId};
 
 /// Time until the head of an answer, unless the caller says another.
 pub const DEFAULT_HEAD_TIMEOUT: Duration = Duration::from_secs(60);
@@ -36,7 +36,7 @@ pub enum RequestBytes {
 
 /// Called with an agent just before a request is opened there. It may be called again, with another agent, if the first
 /// one has certainly not sent it. It must not wait.
-pub type AskedObserver = Arc<dyn Fn(&AnsweringAgent) + Send + Sync>;
+pub type AskedObserver = Arc<dyn Fn(&AskedAgent) + Send + Sync>;
 
 /// A request to the API server of an account.
 pub struct AccountRequest {
@@ -95,7 +95,7 @@ impl AccountRequest {
     }
 }
 
-/// The agent process that answered.
+/// An agent process that a request is made to, wherever it is connected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AnsweringAgent {
@@ -103,6 +103,17 @@ pub struct AnsweringAgent {
     pub agent_id: AgentId,
     /// The process: with the id of a request, its answer can be asked for again.
     pub boot_id: BootId,
+}
+
+/// An agent process that is asked or answers, and the replica that it is connected to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AskedAgent {
+    /// The process.
+    #[serde(flatten)]
+    pub process: AnsweringAgent,
+    /// The replica whose agent it is.
+    pub replica_id: ReplicaId,
 }
 
 /// An answer of an account's API server.
@@ -114,7 +125,7 @@ pub struct AccountResponse {
     /// The body as it arrives; of a write whole. Dropping it cancels the request. After 101: what the cluster sends.
     pub body: ByteStream<RequestError>,
     /// Who answered.
-    pub agent: AnsweringAgent,
+    pub agent: AskedAgent,
 }
 
 impl fmt::Debug for AccountResponse {
@@ -246,7 +257,8 @@ pub trait AccountRequests: Send + Sync {
     -> Result<AccountResponse, RequestError>;
 
     /// Asks the process of an agent that was given a write for its answer, at whichever replica the agent is. Waits for
-    /// an agent that is away, and for a write that still runs: at most [`DEFAULT_HEAD_TIMEOUT`].
+    /// an agent that is away, and for a write that still runs: at most [`DEFAULT_HEAD_TIMEOUT`]. Where it is not known
+    /// which agent was given it, all that are connected and of the account's zone are asked.
     ///
     /// # Errors
     /// [`RequestError::NotSent`]: the process never sent it. [`RequestError::Unknown`]: the process is gone or has
@@ -255,8 +267,7 @@ pub trait AccountRequests: Send + Sync {
         &self,
         account_uid: &str,
         request_id: &str,
-        agent_id: &AgentId,
-        boot_id: &BootId,
+        agent: Option<AnsweringAgent>,
     ) -> Result<AccountResponse, RequestError>;
 
     /// What the owner of the agent that would be asked says of applying (`kubernetes.serverSideApply`). `None`: no agent

@@ -12,8 +12,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use super::account_requests::{
-    AccountRequest, AccountResponse, AnsweringAgent, AskedObserver, ByteStream, RequestBytes, RequestClass,
-    RequestError,
+    AccountRequest, AccountResponse, AnsweringAgent, AskedAgent, AskedObserver, ByteStream, RequestBytes,
+    RequestClass, RequestError,
 };
 use kubesvc_core::requests::MAX_REQUEST_BODY_BYTES;
 use kubesvc_core::wire::ops::ApplySettings;
@@ -121,7 +121,7 @@ impl PreparedRequest {
     }
 
     /// Tells the observer that an agent is about to be asked.
-    pub fn asked(&self, agent: &AnsweringAgent) {
+    pub fn asked(&self, agent: &AskedAgent) {
         if let Some(observer) = &self.on_asked {
             observer(agent);
         }
@@ -214,7 +214,11 @@ pub trait ReplicaRequests: Send + Sync {
     /// Why none can.
     fn can_ask(&self, account_uid: &str, asked: &[AgentId]) -> Result<(), RequestError>;
 
-    /// Whether a process of an agent takes requests here.
+    /// The processes of a zone's agents that take requests here.
+    fn processes_of_zone(&self, zone: &ZoneId) -> Vec<AnsweringAgent>;
+
+    /// Whether this replica can say what became of a write that a process of an agent was given: the process takes
+    /// requests here, or a later one of the same agent is connected here, so that the process is gone.
     fn has_process(&self, agent: &AnsweringAgent) -> bool;
 
     /// Makes a request to an agent of this replica, and to another one if certainly nothing was executed. What the

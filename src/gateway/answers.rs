@@ -15,11 +15,12 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::BodyError;
 use super::checks::Recheck;
-use super::in_flight::ShortRequest;
 use super::metrics::GatewayMetrics;
 use super::records::{Ending, SharedRecorder};
+use crate::access::ShortRequest;
 use crate::access::audit::AuditEvent;
-use crate::connected_agents::{AnsweringAgent, ByteStream, RequestError};
+use crate::connected_agents::{AskedAgent, ByteStream, RequestError};
+use kubesvc_core::requests::watch_lines::WatchLines;
 use kubesvc_runtime::shutdown::spawn_named;
 use kubesvc_store::OperationOutcome;
 
@@ -28,7 +29,7 @@ pub(super) struct OpenStream {
     recorder: SharedRecorder,
     metrics: GatewayMetrics,
     code: StatusCode,
-    agent: AnsweringAgent,
+    agent: AskedAgent,
     pub(super) bytes: u64,
     /// Why it ended, if it did not by itself.
     pub(super) reason: Arc<Mutex<String>>,
@@ -43,7 +44,7 @@ impl OpenStream {
         metrics: GatewayMetrics,
         recheck: Recheck,
         code: StatusCode,
-        agent: AnsweringAgent,
+        agent: AskedAgent,
     ) -> Self {
         recorder.stream_began(code, &agent);
         metrics.streams.inc();
@@ -75,8 +76,7 @@ pub(super) struct AnswerBody {
     stream: Option<(OpenStream, BoxFuture<'static, ()>)>,
     /// Of a watch in JSON: it ends at the end of a line once the operator stops.
     stopping: Option<(CancellationToken, BoxFuture<'static, ()>)>,
-    /// Whether the last byte ended a line.
-    is_at_line_end: bool,
+    lines: WatchLines,
     has_ended: bool,
     _short: Option<ShortRequest>,
 }
@@ -87,7 +87,7 @@ impl AnswerBody {
             from_cluster,
             stream: None,
             stopping: None,
-            is_at_line_end: true,
+            lines: WatchLines::default(),
             has_ended: false,
             _short: short,
         }
@@ -116,17 +116,9 @@ impl AnswerBody {
     }
 
     /// Passes bytes on; of a watch that is to end, up to the end of the last line.
-    fn passed_on(&mut self, mut bytes: Bytes) -> Bytes {
-        if let Some((token, _)) = &self.stopping
-            && token.is_cancelled()
-            && let Some(at) = bytes.iter().rposition(|byte| *byte == b'\n')
-        {
-            bytes.truncate(at + 1);
-            self.has_ended = true;
-        }
-        if let Some(last) = bytes.last() {
-            self.is_at_line_end = *last == b'\n';
-        }
+    fn passed_on(&mut self, bytes: Bytes) -> Bytes {
+        let is_ending = self.stopping.as_ref().is_some_and(|(token, _)| token.is_cancelled());
+        let bytes = self.lines.pass_on(bytes, is_ending);
         if let Some((stream, _)) = &mut self.stream {
             stream.bytes += bytes.len() as u64;
         }
@@ -152,7 +144,7 @@ impl hyper::body::Body for AnswerBody {
             return this.cut("the caller may go on no longer");
         }
         if let Some((_, stopping)) = &mut this.stopping
-            && this.is_at_line_end
+            && this.lines.is_at_line_end()
             && stopping.poll_unpin(context).is_ready()
         {
             this.has_ended = true;

@@ -3,12 +3,11 @@
 use http::{Method, Response, StatusCode};
 
 use super::checks;
-use super::in_flight::ShortRequest;
 use super::paths::AccountPath;
 use super::proxying::narrows;
 use super::status::Refusal;
 use super::{Body, Call, Gateway};
-use crate::access::Principal;
+use crate::access::{Principal, ShortRequest};
 use crate::connected_agents::RequestClass;
 use crate::informers::AccountKey;
 use crate::operations::OperationRecordView;
@@ -34,6 +33,7 @@ impl Gateway {
         let (page, items) = page(query.unwrap_or_default())?;
         let (account, _short) = self.readable(call, principal, path).await?;
         let offset = u64::from(page - 1) * u64::from(items);
+        self.ports.history.flush().await;
         let records = self.ports.store.operations(Some(&account), offset, items).await;
         let records = records.map_err(|error| unread(&error))?;
         let records: Vec<OperationRecordView> = records.into_iter().map(Into::into).collect();
@@ -52,6 +52,7 @@ impl Gateway {
             return Err(Refusal::method_not_allowed());
         }
         let (account, _short) = self.readable(call, principal, path).await?;
+        self.ports.history.flush().await;
         let record = self.ports.store.operation(id).await.map_err(|error| unread(&error))?;
         let record = record.filter(|record| record.account == account).map(OperationRecordView::from);
         let record =
@@ -67,7 +68,7 @@ impl Gateway {
         path: &AccountPath,
     ) -> Result<(String, ShortRequest), Refusal> {
         self.authorize(call, principal, checks::wanted(&Method::GET, RequestClass::Read, path)?).await?;
-        let short = self.in_flight.short(&principal.name)?;
+        let short = self.ports.callers.short(&principal.name)?;
         let key = AccountKey { namespace: path.namespace.clone(), name: path.object.clone() };
         let account = self.ports.accounts.get(&key);
         let account = account.ok_or_else(|| Refusal::unavailable("there is no such account"))?;

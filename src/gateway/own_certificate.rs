@@ -37,6 +37,8 @@ const CERTIFICATE_DAYS: i64 = 365;
 const DAY: i64 = 86_400;
 /// Maximum number of attempts if other replicas write the Secret at the same time.
 const MAX_ATTEMPTS: usize = 5;
+/// How the Secret is written.
+const SECRET_WRITE: WriteOptions = WriteOptions { urgency: None, crash_point: Some("gateway-secret") };
 /// Fields of the Secret.
 const AUTHORITIES: &str = "ca.crt";
 const AUTHORITY_KEY: &str = "ca.key";
@@ -99,7 +101,8 @@ impl OwnCertificate {
         let is_told = spec.ca_bundle.is_some_and(|told| told.0 == authorities);
         if is_ours && !is_told && spec.insecure_skip_tls_verify != Some(true) {
             let patch = json!({"spec": {"caBundle": ByteString(authorities)}});
-            self.kube.all::<APIService>().patch(&name, &patch, WriteOptions::default()).await?;
+            let options = WriteOptions { urgency: None, crash_point: Some("gateway-api-service") };
+            self.kube.all::<APIService>().patch(&name, &patch, options).await?;
             info!("told APIService {name} the authority of the gateway's certificate");
         }
         Ok(())
@@ -116,9 +119,9 @@ impl OwnCertificate {
                 let written = match found {
                     Some(found) => {
                         let secret = Secret { data: Some(files.data()), ..found };
-                        secrets.replace(&secret, WriteOptions::default()).await
+                        secrets.replace(&secret, SECRET_WRITE).await
                     }
-                    None => secrets.create(&new_secret(&files), WriteOptions::default()).await,
+                    None => secrets.create(&new_secret(&files), SECRET_WRITE).await,
                 };
                 // If it is stale, another replica was faster.
                 if unless_stale(written)?.is_none() {

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use futures::{StreamExt as _, TryStreamExt as _};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body_util::{BodyDataStream, BodyExt as _};
@@ -11,20 +11,21 @@ use hyper::body::{Body as _, Bytes, Incoming};
 
 use super::answers::{AnswerBody, OpenStream};
 use super::checks::{self, Recheck};
-use super::in_flight::ShortRequest;
 use super::paths::AccountPath;
 use super::records::{Ending, Recorder, SharedRecorder};
 use super::status::Refusal;
-use super::{Body, Call, Gateway, full, rewriting, upgrades};
-use crate::access::Principal;
+use super::{Body, Call, Gateway, delete_options, full, rewriting, upgrades};
 use crate::access::audit::AuditEvent;
+use crate::access::{Principal, ShortRequest};
 use crate::connected_agents::{
-    AccountRequest, AccountResponse, DEFAULT_HEAD_TIMEOUT, RequestBytes, RequestClass, RequestError,
+    AccountRequest, AccountResponse, AskedAgent, AskedObserver, DEFAULT_HEAD_TIMEOUT, RequestBytes,
+    RequestClass, RequestError,
 };
 use crate::informers::AccountKey;
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::requests::MAX_REQUEST_BODY_BYTES;
 use kubesvc_core::requests::target::RequestPath;
+use kubesvc_core::requests::watch_lines::has_event_lines;
 use kubesvc_runtime::shutdown::spawn_named;
 use kubesvc_store::OperationOutcome;
 
@@ -128,7 +129,7 @@ impl Gateway {
             return Err(Refusal::too_large(format!("the body has more than {MAX_REQUEST_BODY_BYTES} bytes")));
         }
         let is_short = !intent.is_stream();
-        let short = is_short.then(|| self.in_flight.short(&principal.name)).transpose()?;
+        let short = is_short.then(|| self.ports.callers.short(&principal.name)).transpose()?;
         Ok(Admitted { account, recheck, short, principal: principal.name.clone() })
     }
 
@@ -140,13 +141,19 @@ impl Gateway {
         admitted: Admitted,
         recorder: SharedRecorder,
     ) -> Result<Response<Body>, Refusal> {
-        let Admitted { account, recheck, short, principal } = admitted;
+        let Admitted { account, recheck, mut short, principal } = admitted;
         let upgrade = intent.is_upgrade.then(|| (hyper::upgrade::on(&mut request), upgrades::from_caller()));
         let (upgrade, body) = match upgrade {
             Some((upgrade, (to_cluster, from_caller))) => {
                 (Some((upgrade, to_cluster)), RequestBytes::Stream(from_caller))
             }
-            None => (None, self.body(request.into_body()).inspect_err(|refusal| recorder.refused(refusal))?),
+            None => {
+                let body = self.body(request.into_body()).inspect_err(|refusal| recorder.refused(refusal))?;
+                let is_delete = call.method == Method::DELETE;
+                let recorder = Arc::clone(&recorder);
+                let read = move |options: &[u8]| recorder.of_delete_options(options);
+                (None, if is_delete { with_options_read(body, read) } else { body })
+            }
         };
         let outgoing = AccountRequest {
             request_id: call.request_id.clone(),
@@ -159,10 +166,17 @@ impl Gateway {
             repeatable: false,
             head_within: DEFAULT_HEAD_TIMEOUT,
             principal,
-            on_asked: None,
+            on_asked: on_asked(&recorder),
         };
-        let answered =
-            self.ask(account.uid().to_owned(), outgoing, intent.goes_on(&call.method), &recorder).await;
+        let uid = account.uid().to_owned();
+        let answered = if intent.goes_on(&call.method) {
+            let (answered, counted) = self.write(uid, outgoing, short.take(), &recorder).await;
+            short = counted;
+            answered
+        } else {
+            let answered = self.ports.requests.send(&uid, outgoing).await;
+            answered.inspect_err(|error| recorder.failed(error, &Refusal::from(error.clone())))
+        };
         let answer = answered.map_err(Refusal::from)?;
         let agent = answer.agent.clone();
         let open =
@@ -175,40 +189,46 @@ impl Gateway {
         }
         if intent.path.is_watch && answer.status.is_success() {
             let (code, headers) = (answer.status, incoming_headers(&answer.headers, &intent.prefix));
-            let has_lines = has_lines(&headers) && intent.path.subresource.is_none();
+            let has_lines = {
+                let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+                has_event_lines(code.as_u16().into(), headers)
+            };
+            let has_lines = has_lines && intent.path.watches_objects(call.method.as_str());
             let stopping = has_lines.then(|| self.stopping.clone());
             let body = AnswerBody::stream(answer.body, open(code), stopping).boxed_unsync();
             return Ok(respond(code, headers, body));
         }
         if intent.is_upgrade {
-            recorder.ended(AuditEvent::Write, &ending(answer.status, &answer));
+            // What a refused upgrade answers is given on as it comes.
+            recorder.ended(AuditEvent::Write, &ending(answer.status, &answer.agent, 0));
         }
         given(answer, call, &intent, short).await
     }
 
-    /// Asks the account. A write goes on when its caller leaves, and is recorded.
-    async fn ask(
+    /// Makes a write. It goes on when its caller leaves, is counted until it ends, and is recorded.
+    pub(super) async fn write(
         &self,
         uid: String,
         outgoing: AccountRequest,
-        goes_on: bool,
+        short: Option<ShortRequest>,
         recorder: &SharedRecorder,
-    ) -> Result<AccountResponse, RequestError> {
-        let requests = Arc::clone(&self.ports.requests);
-        let sending = async move { requests.send(&uid, outgoing).await };
-        if !goes_on {
-            let answered = sending.await;
-            return answered.inspect_err(|error| recorder.failed(error, &Refusal::from(error.clone())));
-        }
-        let recorder = Arc::clone(recorder);
+    ) -> (Result<AccountResponse, RequestError>, Option<ShortRequest>) {
+        let (requests, recorder) = (Arc::clone(&self.ports.requests), Arc::clone(recorder));
         let writing = spawn_named("write to an account", async move {
-            let answered = sending.await;
-            record_write(&recorder, &answered);
-            answered
+            let (answered, bytes) = match requests.send(&uid, outgoing).await {
+                Ok(answer) => {
+                    let (answer, bytes) = read_whole(answer).await;
+                    (Ok(answer), bytes)
+                }
+                Err(error) => (Err(error), 0),
+            };
+            record_write(&recorder, &answered, bytes);
+            (answered, short)
         });
         // Its panic is logged.
         writing.detach().await.unwrap_or_else(|_| {
-            Err(RequestError::Unknown("the operator failed to finish the request; see its log".to_owned()))
+            let why = "the operator failed to finish the request; see its log";
+            (Err(RequestError::Unknown(why.to_owned())), None)
         })
     }
 
@@ -229,6 +249,31 @@ impl Gateway {
     }
 }
 
+/// Records which agent is given a write or an upgrade.
+pub(super) fn on_asked(recorder: &SharedRecorder) -> Option<AskedObserver> {
+    let told = recorder.is_change().then(|| Arc::clone(recorder))?;
+    Some(Arc::new(move |agent| told.asked(agent)))
+}
+
+/// The body of a delete. Its options, or a beginning that is too large for some, are read once all of it has passed.
+fn with_options_read(body: RequestBytes, read_options: impl FnOnce(&[u8]) + Send + 'static) -> RequestBytes {
+    let RequestBytes::Stream(parts) = body else { return body };
+    let passing =
+        stream::unfold((parts, Vec::new(), read_options), |(mut parts, mut read, read_options)| async move {
+            let Some(part) = parts.next().await else {
+                read_options(&read);
+                return None;
+            };
+            // One byte more than is read says that there is more.
+            let room = (delete_options::MAX_BYTES + 1).saturating_sub(read.len());
+            if let Ok(bytes) = &part {
+                read.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            }
+            Some((part, (parts, read, read_options)))
+        });
+    RequestBytes::Stream(passing.boxed())
+}
+
 /// The answer that is no stream, as the caller gets it.
 async fn given(
     answer: AccountResponse,
@@ -244,23 +289,29 @@ async fn given(
     Ok(respond(code, headers, AnswerBody::short(answer.body, short).boxed_unsync()))
 }
 
+/// Reads the answer of a write, which is at most 2 MiB, to its end or to where it was cut. Returns it as it was, and its
+/// number of bytes.
+async fn read_whole(answer: AccountResponse) -> (AccountResponse, u64) {
+    let parts: Vec<_> = answer.body.collect().await;
+    let bytes = parts.iter().flatten().map(|part| part.len() as u64).sum();
+    (AccountResponse { body: stream::iter(parts).boxed(), ..answer }, bytes)
+}
+
 /// Writes what became of a write, also if its caller has left.
-fn record_write(recorder: &Recorder, answered: &Result<AccountResponse, RequestError>) {
+fn record_write(recorder: &Recorder, answered: &Result<AccountResponse, RequestError>, bytes: u64) {
     match answered {
         Ok(answer) if recorder.is_change() => {
-            recorder.ended(AuditEvent::Write, &ending(answer.status, answer));
+            recorder.ended(AuditEvent::Write, &ending(answer.status, &answer.agent, bytes));
         }
         Ok(_) => {}
         Err(error) => recorder.failed(error, &Refusal::from(error.clone())),
     }
 }
 
-fn ending(code: StatusCode, answer: &AccountResponse) -> Ending<'_> {
+fn ending(code: StatusCode, agent: &AskedAgent, bytes: u64) -> Ending<'_> {
     let is_failed = code.is_client_error() || code.is_server_error();
     let outcome = if is_failed { OperationOutcome::Failed } else { OperationOutcome::Completed };
-    let length = answer.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-    let bytes = length.and_then(|length| length.parse().ok()).unwrap_or_default();
-    Ending { code, agent: Some(&answer.agent), outcome, bytes, reason: "" }
+    Ending { code, agent: Some(agent), outcome, bytes, reason: "" }
 }
 
 /// The header `X-SPINNAKER-ACCOUNTS` names the only accounts that the caller's user may use.
@@ -294,11 +345,13 @@ fn is_upgrade(request: &Request<Incoming>) -> Result<bool, Refusal> {
     Ok(true)
 }
 
-/// Headers that are sent. What says who the caller is stays here.
+/// Headers that are sent. What says who the caller is stays here, and so does the id that the caller, or the aggregating
+/// API server, gave to its request: the agent sends the request's own.
 fn outgoing_headers(call: &Call, intent: &Intent) -> HeaderMap {
     let stays = |name: &HeaderName| {
         let name = name.as_str();
-        let is_here = ["authorization", "cookie", "host", "expect", "content-length"].contains(&name)
+        let is_here = ["authorization", "cookie", "host", "expect", "content-length", "audit-id"]
+            .contains(&name)
             || ["x-remote-", "x-forwarded-", "x-spinnaker-"].iter().any(|prefix| name.starts_with(prefix));
         let is_upgrade = name == "upgrade" && !intent.is_upgrade;
         !is_here && !is_upgrade
@@ -337,12 +390,6 @@ fn upgraded_headers(from: &HeaderMap, prefix: &str) -> HeaderMap {
     headers
 }
 
-/// Whether each object of a watch is a line.
-fn has_lines(headers: &HeaderMap) -> bool {
-    let media = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    media.starts_with("application/json") && !headers.contains_key(header::CONTENT_ENCODING)
-}
-
 async fn rewritten(answer: AccountResponse, prefix: &str) -> Result<Body, Refusal> {
     let mut index = Vec::new();
     let mut parts = answer.body;
@@ -361,4 +408,43 @@ fn respond(code: StatusCode, headers: HeaderMap, body: Body) -> Response<Body> {
     *response.status_mut() = code;
     *response.headers_mut() = headers;
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connected_agents::AnsweringAgent;
+
+    #[tokio::test]
+    async fn the_options_of_a_delete_are_read_as_they_pass_and_never_more_than_they_may_have() {
+        for (size, is_read) in [(5, 5), (delete_options::MAX_BYTES * 2, delete_options::MAX_BYTES + 1)] {
+            let parts: Vec<_> = vec![b'x'; size].chunks(4000).map(Bytes::copy_from_slice).collect();
+            let body = stream::iter(parts.clone()).map(Ok).boxed();
+            let (said, heard) = std::sync::mpsc::channel();
+            let read = move |options: &[u8]| said.send(options.len()).expect("it is heard");
+            let RequestBytes::Stream(body) = with_options_read(RequestBytes::Stream(body), read) else {
+                unreachable!("it stays a stream")
+            };
+            assert_eq!(body.try_collect::<Vec<_>>().await.expect("it is whole"), parts);
+            assert_eq!(heard.recv(), Ok(is_read));
+        }
+    }
+
+    #[tokio::test]
+    async fn the_bytes_of_a_writes_answer_are_counted_and_given_on_with_their_end() {
+        let process = AnsweringAgent { agent_id: "agent-1".into(), boot_id: "boot-1".into() };
+        let agent = AskedAgent { process, replica_id: "replica-1".into() };
+        let answer = |parts: Vec<Result<Bytes, RequestError>>| AccountResponse {
+            status: StatusCode::CREATED,
+            headers: HeaderMap::new(),
+            body: stream::iter(parts).boxed(),
+            agent: agent.clone(),
+        };
+        let parts = vec![Ok(Bytes::from_static(b"one")), Ok(Bytes::from_static(b"four"))];
+        let (whole, bytes) = read_whole(answer(parts.clone())).await;
+        assert_eq!((bytes, whole.body.collect::<Vec<_>>().await), (7, parts));
+        let cut = vec![Ok(Bytes::from_static(b"one")), Err(RequestError::Cut("lost".to_owned()))];
+        let (given, bytes) = read_whole(answer(cut.clone())).await;
+        assert_eq!((bytes, given.body.collect::<Vec<_>>().await), (3, cut));
+    }
 }

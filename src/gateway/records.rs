@@ -9,13 +9,15 @@ use http::{Method, StatusCode};
 use jiff::Timestamp;
 
 use super::status::Refusal;
-use super::{Call, GatewayPorts};
+use super::{Call, GatewayPorts, delete_options};
 use crate::access::Principal;
 use crate::access::audit::{AuditEvent, AuditLine};
-use crate::connected_agents::{AnsweringAgent, RequestClass, RequestError};
+use crate::connected_agents::{AskedAgent, DEFAULT_HEAD_TIMEOUT, RequestClass, RequestError};
 use kubesvc_core::requests::target::RequestPath;
 use kubesvc_core::{KubesvcAccount, ReplicaId};
-use kubesvc_store::{AnswerRecord, OperationOutcome, OperationRecord, StageRecord};
+use kubesvc_store::{
+    AnswerRecord, OpenOperation, OperationOutcome, OperationRecord, OperationState, StageRecord,
+};
 
 /// Writes what becomes of one request.
 pub(super) struct Recorder {
@@ -32,16 +34,19 @@ pub(super) struct Recorder {
     name: String,
     /// Kind of the record in the history; `None`: it changes nothing.
     operation_type: Option<&'static str>,
-    is_dry_run: bool,
+    is_upgrade: bool,
+    is_dry_run: AtomicBool,
     started: Instant,
     start_time: Timestamp,
+    /// Whether it has a row among the open operations.
+    is_open: AtomicBool,
     has_ended: AtomicBool,
 }
 
 /// How a request ended.
 pub(super) struct Ending<'e> {
     pub(super) code: StatusCode,
-    pub(super) agent: Option<&'e AnsweringAgent>,
+    pub(super) agent: Option<&'e AskedAgent>,
     pub(super) outcome: OperationOutcome,
     pub(super) bytes: u64,
     pub(super) reason: &'e str,
@@ -72,9 +77,11 @@ impl Recorder {
             namespace: owned(&path.namespace),
             name: owned(&path.name),
             operation_type: operation_type(&call.method, path, class, media, is_upgrade),
-            is_dry_run: query.split('&').any(|pair| pair == "dryRun=All"),
+            is_upgrade,
+            is_dry_run: AtomicBool::new(query.split('&').any(|pair| pair == "dryRun=All")),
             started: Instant::now(),
             start_time: Timestamp::now(),
+            is_open: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
         }
     }
@@ -83,6 +90,13 @@ impl Recorder {
     pub(super) fn of_account(&mut self, account: &KubesvcAccount) {
         account.account_name().clone_into(&mut self.account);
         account.uid().clone_into(&mut self.uid);
+    }
+
+    /// Reads the body of a delete. Where it has options, the cluster's API server ignores those of the query.
+    pub(super) fn of_delete_options(&self, body: &[u8]) {
+        if let Some(is_dry_run) = delete_options::is_dry_run(body) {
+            self.is_dry_run.store(is_dry_run, Ordering::Relaxed);
+        }
     }
 
     /// Whether it is recorded in the history: a write, or an upgraded connection.
@@ -119,9 +133,26 @@ impl Recorder {
     }
 
     /// Writes that a stream has begun.
-    pub(super) fn stream_began(&self, code: StatusCode, agent: &AnsweringAgent) {
-        let (code, agent) = (Some(code.as_u16()), agent.agent_id.as_str());
+    pub(super) fn stream_began(&self, code: StatusCode, agent: &AskedAgent) {
+        let (code, agent) = (Some(code.as_u16()), agent.process.agent_id.as_str());
         self.ports.audit.write(&AuditLine { code, agent, ..self.line(AuditEvent::StreamBegin) });
+    }
+
+    /// Writes that an agent is given a write or an upgrade: should this replica die, another one settles it.
+    pub(super) fn asked(&self, agent: &AskedAgent) {
+        let Some(operation_type) = self.operation_type else { return };
+        self.is_open.store(true, Ordering::Relaxed);
+        let record = self.begun(operation_type, Some(agent));
+        let within = i64::try_from(DEFAULT_HEAD_TIMEOUT.as_millis()).unwrap_or(i64::MAX);
+        self.ports.history.begun(OpenOperation {
+            state: OperationState::Sent,
+            // An upgraded connection lasts as long as its replica.
+            deadline_ms: if self.is_upgrade { i64::MAX } else { record.start_time_ms.saturating_add(within) },
+            is_idempotent: false,
+            last_write: (!self.is_upgrade).then(|| self.request_id.clone()),
+            agent_boot_id: Some(agent.process.boot_id.to_string()),
+            record,
+        });
     }
 
     /// Writes the end of a write or a stream, once.
@@ -134,7 +165,7 @@ impl Recorder {
             bytes: Some(ending.bytes),
             duration: Some(self.started.elapsed()),
             reason: ending.reason,
-            agent: ending.agent.map(|agent| agent.agent_id.as_str()).unwrap_or_default(),
+            agent: ending.agent.map(|agent| agent.process.agent_id.as_str()).unwrap_or_default(),
             ..self.line(event)
         });
         if let Some(operation_type) = self.operation_type {
@@ -148,10 +179,17 @@ impl Recorder {
             error,
             RequestError::Forbidden(_) | RequestError::TooMany(_) | RequestError::Invalid { .. }
         );
-        if self.operation_type.is_none() || is_refusal {
-            if is_refusal {
-                self.refused(refusal);
+        if is_refusal {
+            self.refused(refusal);
+            // Nothing is left open that an agent refused.
+            if let Some(operation_type) = self.operation_type.filter(|_| self.is_left_open()) {
+                let (code, outcome) = (refusal.code, OperationOutcome::Failed);
+                let ending = Ending { code, agent: None, outcome, bytes: 0, reason: "" };
+                self.ports.history.ended(self.record(operation_type, &ending));
             }
+            return;
+        }
+        if self.operation_type.is_none() {
             return;
         }
         let outcome = match error {
@@ -164,31 +202,58 @@ impl Recorder {
         self.ended(AuditEvent::Write, &Ending { code, agent: None, outcome, bytes: 0, reason });
     }
 
-    fn record(&self, operation_type: &str, ending: &Ending<'_>) -> OperationRecord {
-        let (start, end) = (self.start_time.as_millisecond(), Timestamp::now().as_millisecond());
-        let here = || Some(StageRecord { id: self.replica_id.to_string(), time_ms: start });
+    /// Whether it has a row among the open operations, which is to be ended by the one who asks this.
+    fn is_left_open(&self) -> bool {
+        self.is_open.load(Ordering::Relaxed) && !self.has_ended.swap(true, Ordering::Relaxed)
+    }
+
+    fn begun(&self, operation_type: &str, agent: Option<&AskedAgent>) -> OperationRecord {
+        let start = self.start_time.as_millisecond();
+        let at = |id: &str| StageRecord { id: id.to_owned(), time_ms: start };
         OperationRecord {
             operation_id: self.request_id.clone(),
             operation_type: operation_type.to_owned(),
             account: self.account.clone(),
             account_uid: Some(self.uid.clone()).filter(|uid| !uid.is_empty()),
             start_time_ms: start,
+            end_time_ms: None,
+            outcome: OperationOutcome::Pending,
+            received: Some(at(self.replica_id.as_str())),
+            processed: agent.map(|agent| at(agent.replica_id.as_str())),
+            sent: agent.map(|agent| at(agent.process.agent_id.as_str())),
+            answered: None,
+            delivered: None,
+            principal: Some(self.principal.name.clone()),
+            request_id: Some(self.request_id.clone()),
+            dry_run: self.is_dry_run.load(Ordering::Relaxed),
+        }
+    }
+
+    fn record(&self, operation_type: &str, ending: &Ending<'_>) -> OperationRecord {
+        let begun = self.begun(operation_type, ending.agent);
+        let (start, end) = (begun.start_time_ms, Timestamp::now().as_millisecond());
+        OperationRecord {
             end_time_ms: Some(end),
             outcome: ending.outcome,
-            received: here(),
-            processed: ending.agent.and_then(|_| here()),
-            sent: ending.agent.map(|agent| StageRecord { id: agent.agent_id.to_string(), time_ms: start }),
             answered: ending.agent.map(|agent| AnswerRecord {
-                agent_id: agent.agent_id.to_string(),
-                replica_id: self.replica_id.to_string(),
+                agent_id: agent.process.agent_id.to_string(),
+                replica_id: agent.replica_id.to_string(),
                 time_ms: end,
                 status: i32::from(ending.code.as_u16()),
                 duration_ms: end - start,
             }),
             delivered: Some(StageRecord { id: self.replica_id.to_string(), time_ms: end }),
-            principal: Some(self.principal.name.clone()),
-            request_id: Some(self.request_id.clone()),
-            dry_run: self.is_dry_run,
+            ..begun
+        }
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        if self.is_open.load(Ordering::Relaxed) {
+            let (code, outcome) = (StatusCode::GATEWAY_TIMEOUT, OperationOutcome::Unknown);
+            let reason = "the caller left before it was answered";
+            self.ended(AuditEvent::Write, &Ending { code, agent: None, outcome, bytes: 0, reason });
         }
     }
 }

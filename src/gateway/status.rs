@@ -7,7 +7,7 @@ use http::{HeaderValue, Response, StatusCode};
 use serde_json::json;
 
 use super::Body;
-use crate::access::AccessError;
+use crate::access::{AccessError, TooManyOfCaller};
 use crate::connected_agents::RequestError;
 
 /// A call that is refused, or that has no answer.
@@ -95,6 +95,12 @@ impl Refusal {
 impl From<AccessError> for Refusal {
     fn from(error: AccessError) -> Self {
         Self::new(error.status(), error.to_string())
+    }
+}
+
+impl From<TooManyOfCaller> for Refusal {
+    fn from(error: TooManyOfCaller) -> Self {
+        Self::too_many(error.to_string())
     }
 }
 

@@ -24,6 +24,8 @@ mod account_delivery;
 mod basis;
 mod batch_check;
 mod credit_pool;
+#[cfg(test)]
+mod delivery_model;
 mod metrics;
 mod opening;
 mod outbox;

@@ -28,6 +28,7 @@ mod stream;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -35,16 +36,16 @@ use prometheus_client::registry::Registry;
 use tokio::sync::{Notify, mpsc, watch};
 use tonic::{Status, Streaming};
 
-use crate::connected_agents::AnsweringAgent;
+use crate::connected_agents::{AnsweringAgent, AskedAgent};
 use crate::hub::agent_admission::draining::Draining;
 use crate::hub::context::HubContext;
 use crate::hub::sessions::Sessions;
 use crate::hub::sessions::session::Session;
 use counts::RequestCounts;
-use kubesvc_core::SessionId;
 use kubesvc_core::requests::credit::{CreditBudget, MAX_CREDIT_OF_REPLICA};
 use kubesvc_core::requests::wire::HubEnd;
 use kubesvc_core::wire::ops::{ApplySettings, RequestDown, RequestUp};
+use kubesvc_core::{ReplicaId, SessionId};
 use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
 use kubesvc_runtime::request_channel::RequestChannel;
 use metrics::RequestMetrics;
@@ -57,6 +58,8 @@ const MAX_WAITING_FORGETS: usize = 4096;
 
 /// Interval between looks for accounts that were taken from their zone.
 const TAKEN_CHECK_INTERVAL: Duration = Duration::from_millis(250);
+/// Interval between looks whether this replica's Lease has lapsed.
+const LAPSE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The streams of requests of this replica.
 pub(crate) struct Requests {
@@ -68,12 +71,16 @@ pub(crate) struct Requests {
     changed: watch::Sender<u64>,
     credit: Arc<CreditBudget>,
     counts: Arc<RequestCounts>,
+    /// Number of lapses of this replica's Lease after which the accounts were listed anew.
+    listed_after: AtomicU64,
     metrics: RequestMetrics,
 }
 
 /// The open stream of one session.
 pub(super) struct AgentStream {
     session: Arc<Session>,
+    /// This replica.
+    replica_id: ReplicaId,
     channel: Arc<RequestChannel<HubEnd>>,
     /// What the agent's owner says of applying.
     apply: ApplySettings,
@@ -91,6 +98,11 @@ impl AgentStream {
             agent_id: self.session.agent.id.clone(),
             boot_id: self.session.agent.boot_id.clone(),
         }
+    }
+
+    /// The same process, as one of this replica.
+    fn asked_agent(&self) -> AskedAgent {
+        AskedAgent { process: self.agent(), replica_id: self.replica_id.clone() }
     }
 
     /// Tells the agent, soon, that the answer of a write was received.
@@ -116,6 +128,7 @@ impl Requests {
             changed: watch::Sender::new(0),
             credit: CreditBudget::new(MAX_CREDIT_OF_REPLICA, None),
             counts,
+            listed_after: AtomicU64::new(0),
             metrics,
         }
     }
@@ -138,19 +151,47 @@ impl Requests {
         });
     }
 
+    /// Whether what this replica knows of accounts is current, so that no request is sent into two zones. While its
+    /// Lease is not renewed others may give its accounts away; a watch shows that only after the next renewal.
+    fn is_current(&self) -> bool {
+        self.context.replicas.lapses() == Some(self.listed_after.load(Ordering::Acquire))
+    }
+
+    /// Lists the accounts anew if the Lease has lapsed since they were listed.
+    async fn list_after_lapse(&self) {
+        let Some(lapses) = self.context.replicas.lapses() else { return };
+        if lapses != self.listed_after.load(Ordering::Acquire) {
+            self.context.accounts.list_anew().await;
+            self.listed_after.store(lapses, Ordering::Release);
+        }
+    }
+
     /// The stream of a session.
     fn stream_of(&self, session: &Session) -> Option<Arc<AgentStream>> {
         self.streams.lock().get(&session.id).cloned()
     }
 }
 
-/// Starts the task that ends requests of accounts that are taken from their zone.
+/// Starts the tasks that end requests of accounts that are taken from their zone, and that list accounts anew after a
+/// lapse of this replica's Lease.
 pub(super) fn start(background: &BackgroundTasks, requests: &Arc<Requests>) {
     let task: TaskSpec<()> =
         TaskSpec::new("taken accounts", "Ends requests of accounts that were taken from their zone");
-    let requests = Arc::clone(requests);
+    let of_taken = Arc::clone(requests);
     background.start(task.every(TAKEN_CHECK_INTERVAL), move |_| {
-        requests.end_taken();
+        of_taken.end_taken();
         std::future::ready(Outcome::Done)
+    });
+    let task: TaskSpec<()> = TaskSpec::new(
+        "accounts after a lapse",
+        "Lists the accounts anew before requests are sent again after this replica's Lease had run out",
+    );
+    let requests = Arc::clone(requests);
+    background.start(task.every(LAPSE_CHECK_INTERVAL).without_deadline(), move |_| {
+        let requests = Arc::clone(&requests);
+        async move {
+            requests.list_after_lapse().await;
+            Outcome::Done
+        }
     });
 }

@@ -3,7 +3,7 @@
 
 mod accounts;
 mod background;
-mod caching;
+pub(in crate::hub) mod caching;
 mod connect;
 mod fakes;
 mod floods;

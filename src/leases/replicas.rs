@@ -16,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::election_rules::Times;
+use super::isolation::Renewals;
 use super::liveness::{BacklogAge, LeaseLiveness, ShownLease};
-use super::replica_lease::Renewals;
 use super::{BACKLOG, INCARNATION, LEADER_LEASE, LeaseObjects, is_replica_lease, replica_lease, replica_of};
 use kubesvc_core::ReplicaId;
 use kubesvc_core::lifecycle::{Fact, Tick};
@@ -143,6 +143,13 @@ impl Replicas {
     pub fn lease_age(&self) -> Duration {
         let renewals = self.renewals.as_ref().map(|renewals| *renewals.lock());
         renewals.map_or(Duration::ZERO, |renewals| renewals.age(self.begun.elapsed()))
+    }
+
+    /// Number of times that the Lease of this replica was not renewed for so long that others may have called it dead
+    /// and given its accounts away; `None` while that is so. What was known before a lapse must be read again.
+    pub fn lapses(&self) -> Option<u64> {
+        let renewals = self.renewals.as_ref().map(|renewals| *renewals.lock());
+        renewals.map_or(Some(0), |renewals| renewals.lapses(self.begun.elapsed()))
     }
 
     /// How long the API server has answered this replica without a gap, judged by its Lease; zero if it does

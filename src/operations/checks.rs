@@ -6,15 +6,15 @@ use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 use ulid::Ulid;
 
-use kubesvc_core::operations::{MAX_DEADLINE, ObjectKey, Operation};
+use kubesvc_core::operations::{MAX_DEADLINE, ObjectKey, Operation, delete_wait};
 use kubesvc_core::wire::operations as wire;
 use kubesvc_core::wire::operations::operation::Verb;
 use kubesvc_core::{GrantPhase, KubesvcAccount, State};
 
-/// Time that a delete waits for the end of objects, unless the caller gives a grace.
-const DELETE_WAIT: Duration = Duration::from_secs(30);
 /// Namespace of objects whose manifest names none.
 const DEFAULT_NAMESPACE: &str = "default";
+/// Size of the digest of a target, in bytes.
+const TARGET_DIGEST_BYTES: usize = 5;
 
 /// The verbs of RBAC that a caller needs on `accounts/proxy`.
 pub(super) fn required_verbs(operation: &Operation) -> &'static [&'static str] {
@@ -40,10 +40,7 @@ pub(super) fn usable(account: &KubesvcAccount) -> Result<(), State> {
 pub(super) fn time_limit(operation: &Operation, write: Duration, read: Duration) -> Duration {
     let usual = match operation.verb() {
         _ if operation.kind().reads => read,
-        Verb::Delete(delete) => {
-            let grace = delete.grace_s.and_then(|seconds| u64::try_from(seconds).ok());
-            write.saturating_add(grace.map_or(DELETE_WAIT, Duration::from_secs))
-        }
+        Verb::Delete(delete) => write.saturating_add(delete_wait(delete)),
         _ => write,
     };
     operation.deadline().unwrap_or(usual).min(MAX_DEADLINE)
@@ -79,6 +76,33 @@ impl OperationIdentity {
             target: target(operation),
             dry_run,
         }
+    }
+
+    /// A digest of the target.
+    pub(super) fn target(&self) -> TargetDigest {
+        let digest = Sha256::new().chain_update(b"kubesvc target\0").chain_update(&self.target).finalize();
+        let mut bytes = [0; TARGET_DIGEST_BYTES];
+        bytes.copy_from_slice(&digest[..TARGET_DIGEST_BYTES]);
+        TargetDigest(bytes)
+    }
+}
+
+/// A digest of an operation's target. The ids of its writes end with it, so that its row says which target it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TargetDigest([u8; TARGET_DIGEST_BYTES]);
+
+impl TargetDigest {
+    /// A new id of a request: a ULID, whose last 40 bits are not random but these.
+    pub(super) fn request_id(self) -> String {
+        let mut bytes = Ulid::generate().to_bytes();
+        let random = bytes.len() - TARGET_DIGEST_BYTES;
+        bytes[random..].copy_from_slice(&self.0);
+        Ulid::from_bytes(bytes).to_string()
+    }
+
+    /// Whether the id of a request was made of this target.
+    pub(super) fn is_of(self, request_id: &str) -> bool {
+        Ulid::from_string(request_id).is_ok_and(|id| id.to_bytes().ends_with(&self.0))
     }
 }
 
@@ -155,6 +179,7 @@ mod tests {
         };
         assert_eq!(seconds(&format!("delete {{ {TARGET} }}")), 60);
         assert_eq!(seconds(&format!("delete {{ {TARGET} grace_s: 5 }}")), 35);
+        assert_eq!(seconds(&format!("delete {{ {TARGET} grace_s: 0 }}")), 60);
         assert_eq!(seconds(&format!("delete {{ {TARGET} grace_s: 100000 }}")), 600);
         assert_eq!(seconds(&format!("scale {{ {TARGET} }}")), 30);
         assert_eq!(seconds("discovery {}"), 10);
@@ -181,6 +206,17 @@ mod tests {
         assert_eq!(web, of(&format!("scale {{ {TARGET} replicas: 2 }}")));
         assert_ne!(web, of(&format!("restart_rollout {{ {TARGET} }}")));
         assert_ne!(web, OperationIdentity::of(&operation(&format!("scale {{ {TARGET} }}")), true));
+    }
+
+    #[test]
+    fn the_id_of_a_request_says_which_target_it_has() {
+        let digest = |text: &str| OperationIdentity::of(&operation(text), false).target();
+        let web = digest(&format!("scale {{ {TARGET} replicas: 1 }}"));
+        let (one, other) = (web.request_id(), web.request_id());
+        assert_ne!(one, other);
+        assert!(web.is_of(&one) && web.is_of(&other));
+        let api = digest(&format!("scale {{ {} }}", TARGET.replace("web", "api")));
+        assert!(!api.is_of(&one) && !web.is_of("") && !web.is_of(&api.request_id()));
     }
 
     #[test]

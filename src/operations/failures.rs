@@ -20,29 +20,21 @@ pub(super) struct RunFailure {
     is_passing: bool,
 }
 
-/// What is known of an operation's writes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct SentWrites {
-    /// Whether one was sent, in this run or one before.
-    pub(super) any: bool,
-    /// Whether one of this run was answered.
-    pub(super) answered: bool,
-}
-
 impl RunFailure {
-    /// The failure of a request. `is_write` says whether it may have changed something.
-    pub(super) fn of_request(error: &RequestError, is_write: bool, writes: SentWrites) -> Self {
+    /// The failure of a request. `is_write` says whether it may have changed something, `is_begun` whether a write was
+    /// sent, in this run or one before, that may have been executed.
+    pub(super) fn of_request(error: &RequestError, is_write: bool, is_begun: bool) -> Self {
         let is_unknown = is_write && !error.is_before_send();
         let class = class(error, is_unknown);
         Self {
             outcome: Outcome::failed(status(error, is_unknown), class, error.to_string()),
-            before_send: !is_unknown && !writes.any,
+            before_send: !is_unknown && !is_begun,
             is_passing: is_passing(error),
         }
     }
 
     /// The end of the operation's time.
-    pub(super) fn out_of_time(write_in_flight: bool, writes: SentWrites) -> Self {
+    pub(super) fn out_of_time(write_in_flight: bool, is_begun: bool) -> Self {
         let (class, message) = if write_in_flight {
             (OutcomeClass::OutcomeUnknown, "the outcome is unknown: the cluster did not answer in time")
         } else {
@@ -50,17 +42,17 @@ impl RunFailure {
         };
         Self {
             outcome: Outcome::failed(504, class, message),
-            before_send: !write_in_flight && !writes.any,
+            before_send: !write_in_flight && !is_begun,
             is_passing: false,
         }
     }
 
     /// The database does not take the row without which the operation must not go on.
-    pub(super) fn not_recorded(writes: SentWrites) -> Self {
+    pub(super) fn not_recorded(is_begun: bool) -> Self {
         let message = "the database cannot be used now, and the operation must be recorded before it is done; try again";
         Self {
             outcome: Outcome::failed(503, OutcomeClass::Internal, message),
-            before_send: !writes.any,
+            before_send: !is_begun,
             is_passing: false,
         }
     }
@@ -70,9 +62,8 @@ impl RunFailure {
     }
 
     /// The end of the operation. What was half done when it failed for good is unknown.
-    pub(super) fn into_outcome(self, writes: SentWrites) -> (Outcome, bool) {
-        let is_half_done = writes.answered && self.is_passing && !self.is_unknown();
-        if !is_half_done {
+    pub(super) fn into_outcome(self, is_begun: bool) -> (Outcome, bool) {
+        if !is_begun || self.is_unknown() {
             return (self.outcome, self.before_send);
         }
         let message = self.outcome.failure.map(|failure| failure.message).unwrap_or_default();
@@ -85,15 +76,32 @@ impl RunFailure {
 /// far, `left` the rest of the operation's time.
 pub(super) fn run_again(
     failure: &RunFailure,
-    writes: SentWrites,
+    is_begun: bool,
     may_run_again: bool,
     (runs, max_retries): (u32, u32),
     left: Duration,
 ) -> Option<Duration> {
-    let is_safe = may_run_again || !writes.any;
+    let is_safe = may_run_again || !is_begun;
     let is_useful = failure.is_unknown() || failure.is_passing;
-    let delay = RETRY_DELAY.saturating_mul(1 << (runs.saturating_sub(1)).min(16)).min(MAX_RETRY_DELAY);
+    let delay = delay_after(runs);
     (is_safe && is_useful && runs <= max_retries && delay < left).then_some(delay)
+}
+
+/// Decides whether a request without an answer is made again within its run, and after which delay: the operation was
+/// begun, and the request itself changed nothing. `tries` is the number of tries so far.
+pub(super) fn ask_again(
+    error: &RequestError,
+    is_write: bool,
+    is_begun: bool,
+    (tries, left): (u32, Duration),
+) -> Option<Duration> {
+    let is_safe = !is_write || error.is_before_send();
+    let delay = delay_after(tries);
+    (is_begun && is_safe && is_passing(error) && delay < left).then_some(delay)
+}
+
+fn delay_after(tries: u32) -> Duration {
+    RETRY_DELAY.saturating_mul(1 << tries.saturating_sub(1).min(16)).min(MAX_RETRY_DELAY)
 }
 
 fn class(error: &RequestError, is_unknown: bool) -> OutcomeClass {
@@ -139,62 +147,78 @@ mod tests {
     use super::*;
 
     const LEFT: Duration = Duration::from_secs(10);
-    const NONE: SentWrites = SentWrites { any: false, answered: false };
-    const SENT: SentWrites = SentWrites { any: true, answered: false };
-    const HALF: SentWrites = SentWrites { any: true, answered: true };
 
     fn unknown() -> RunFailure {
-        RunFailure::of_request(&RequestError::Unknown("gone".into()), true, SENT)
+        RunFailure::of_request(&RequestError::Unknown("gone".into()), true, true)
     }
 
-    fn no_agent(writes: SentWrites) -> RunFailure {
+    fn no_agent(is_begun: bool) -> RunFailure {
         let error = RequestError::NoAgent { account: "a".into(), zone: "z".into(), is_expected: true };
-        RunFailure::of_request(&error, true, writes)
+        RunFailure::of_request(&error, true, is_begun)
     }
 
     #[test]
     fn unknown_runs_again_only_if_it_may_be_done_twice() {
         assert!(unknown().is_unknown() && !unknown().before_send);
-        assert!(run_again(&unknown(), SENT, true, (1, 3), LEFT).is_some());
-        assert!(run_again(&unknown(), SENT, false, (1, 3), LEFT).is_none());
-        assert!(run_again(&unknown(), SENT, true, (4, 3), LEFT).is_none(), "as often as the settings say");
-        assert!(run_again(&unknown(), SENT, true, (1, 0), LEFT).is_none());
-        assert!(run_again(&unknown(), SENT, true, (3, 3), Duration::from_millis(100)).is_none(), "no time");
+        assert!(run_again(&unknown(), true, true, (1, 3), LEFT).is_some());
+        assert!(run_again(&unknown(), true, false, (1, 3), LEFT).is_none());
+        assert!(run_again(&unknown(), true, true, (4, 3), LEFT).is_none(), "as often as the settings say");
+        assert!(run_again(&unknown(), true, true, (1, 0), LEFT).is_none());
+        assert!(run_again(&unknown(), true, true, (3, 3), Duration::from_millis(100)).is_none(), "no time");
     }
 
     #[test]
     fn what_was_not_sent_runs_again_whatever_it_is() {
-        let failure = no_agent(NONE);
+        let failure = no_agent(false);
         assert!(failure.before_send);
-        assert!(run_again(&failure, NONE, false, (1, 3), LEFT).is_some());
-        assert!(run_again(&no_agent(HALF), HALF, false, (1, 3), LEFT).is_none(), "one write was done before");
-        let forbidden = RunFailure::of_request(&RequestError::Forbidden("no".into()), true, NONE);
-        assert!(run_again(&forbidden, NONE, true, (1, 3), LEFT).is_none());
+        assert!(run_again(&failure, false, false, (1, 3), LEFT).is_some());
+        assert!(run_again(&no_agent(true), true, false, (1, 3), LEFT).is_none(), "one write was done before");
+        let forbidden = RunFailure::of_request(&RequestError::Forbidden("no".into()), true, false);
+        assert!(run_again(&forbidden, false, true, (1, 3), LEFT).is_none());
         assert_eq!(forbidden.outcome.status, 403);
     }
 
     #[test]
     fn an_operation_that_stops_half_way_has_an_unknown_outcome() {
-        let (outcome, before_send) = no_agent(HALF).into_outcome(HALF);
-        assert_eq!((outcome.status, before_send), (504, false));
-        assert_eq!(outcome.failure.map(|failure| failure.class), Some(OutcomeClass::OutcomeUnknown));
-        let (outcome, before_send) = no_agent(NONE).into_outcome(NONE);
+        let forbidden = RunFailure::of_request(&RequestError::Forbidden("no".into()), false, true);
+        for failure in [no_agent(true), RunFailure::out_of_time(false, true), forbidden] {
+            let (outcome, before_send) = failure.into_outcome(true);
+            assert_eq!((outcome.status, before_send), (504, false));
+            assert_eq!(outcome.failure.map(|failure| failure.class), Some(OutcomeClass::OutcomeUnknown));
+        }
+        let (outcome, before_send) = no_agent(false).into_outcome(false);
         assert_eq!((outcome.status, before_send), (503, true));
     }
 
     #[test]
     fn a_read_without_an_answer_leaves_nothing_unknown() {
         let cut = RequestError::Cut("half of it".into());
-        let failure = RunFailure::of_request(&cut, false, NONE);
+        let failure = RunFailure::of_request(&cut, false, false);
         assert!(!failure.is_unknown() && failure.before_send);
         let late = RequestError::NoAnswer { message: "late".into(), is_timeout: true };
-        let failure = RunFailure::of_request(&late, false, NONE);
+        let failure = RunFailure::of_request(&late, false, false);
         assert_eq!(failure.outcome.failure.map(|failure| failure.class), Some(OutcomeClass::Timeout));
     }
 
     #[test]
+    fn an_operation_that_was_begun_waits_for_an_agent() {
+        let away = RequestError::NoAgent { account: "a".into(), zone: "z".into(), is_expected: true };
+        let again = |error: &RequestError, is_write, is_begun| {
+            ask_again(error, is_write, is_begun, (1, LEFT)).is_some()
+        };
+        assert!(again(&away, false, true) && again(&away, true, true));
+        assert!(!again(&away, false, false), "nothing was begun");
+        let lost = RequestError::NoAnswer { message: "the replica is gone".into(), is_timeout: false };
+        assert!(again(&lost, false, true));
+        let unknown = RequestError::Unknown("gone".into());
+        assert!(!again(&unknown, true, true), "the write may have been executed");
+        assert!(!again(&RequestError::Forbidden("no".into()), false, true));
+        assert!(ask_again(&away, false, true, (5, Duration::from_secs(1))).is_none(), "no time");
+    }
+
+    #[test]
     fn the_delay_grows_and_has_a_bound() {
-        let delay = |runs| run_again(&unknown(), SENT, true, (runs, 1000), Duration::MAX).unwrap_or_default();
+        let delay = |runs| run_again(&unknown(), true, true, (runs, 1000), Duration::MAX).unwrap_or_default();
         assert_eq!(delay(1), RETRY_DELAY);
         assert_eq!(delay(2), RETRY_DELAY * 2);
         assert_eq!(delay(900), MAX_RETRY_DELAY);

@@ -8,18 +8,18 @@ use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
 
 use super::refusal::OperationRefusal;
+use crate::access::{CallerCounts, ShortRequest};
 
 /// Maximum number of operations of an account at once.
 const MAX_OF_ACCOUNT: usize = 256;
-/// Maximum number of operations of a caller at once.
-const MAX_OF_PRINCIPAL: usize = 200;
 /// Maximum number of operations of a replica at once.
 const MAX_OF_REPLICA: usize = 20_000;
 
 /// What runs.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct InFlight {
     counted: Mutex<Counted>,
+    callers: Arc<CallerCounts>,
     /// The number of all.
     pub(super) running: Gauge,
 }
@@ -28,8 +28,6 @@ pub(super) struct InFlight {
 struct Counted {
     /// By uid.
     accounts: HashMap<String, usize>,
-    /// By name.
-    principals: HashMap<String, usize>,
     total: usize,
 }
 
@@ -38,10 +36,15 @@ struct Counted {
 pub(super) struct CountedOperation {
     in_flight: Arc<InFlight>,
     account_uid: String,
-    principal: String,
+    _of_caller: ShortRequest,
 }
 
 impl InFlight {
+    /// Nothing that runs. The requests of a caller are counted together with those that came another way.
+    pub(super) fn new(callers: Arc<CallerCounts>) -> Self {
+        Self { counted: Mutex::default(), callers, running: Gauge::default() }
+    }
+
     /// Counts an operation; the error says which bound is reached.
     pub(super) fn add(
         self: &Arc<Self>,
@@ -59,19 +62,15 @@ impl InFlight {
                 "{MAX_OF_ACCOUNT} operations of the account run; try again"
             )));
         }
-        if of(&counted.principals, principal) >= MAX_OF_PRINCIPAL {
-            return Err(OperationRefusal::TooMany(format!(
-                "{MAX_OF_PRINCIPAL} operations of this caller run; try again"
-            )));
-        }
+        let of_caller = self.callers.short(principal);
+        let of_caller = of_caller.map_err(|error| OperationRefusal::TooMany(error.to_string()))?;
         *counted.accounts.entry(account_uid.to_owned()).or_default() += 1;
-        *counted.principals.entry(principal.to_owned()).or_default() += 1;
         counted.total += 1;
         self.running.inc();
         Ok(CountedOperation {
             in_flight: Arc::clone(self),
             account_uid: account_uid.to_owned(),
-            principal: principal.to_owned(),
+            _of_caller: of_caller,
         })
     }
 }
@@ -82,7 +81,6 @@ impl Drop for CountedOperation {
         counted.total -= 1;
         self.in_flight.running.dec();
         subtract(&mut counted.accounts, &self.account_uid);
-        subtract(&mut counted.principals, &self.principal);
     }
 }
 
@@ -102,19 +100,23 @@ fn subtract<K: Eq + Hash>(counts: &mut HashMap<K, usize>, key: &K) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::MAX_SHORT_OF_CALLER;
 
     #[test]
     fn neither_a_caller_nor_an_account_uses_up_what_others_may_have() {
-        let in_flight = Arc::<InFlight>::default();
+        let callers = Arc::<CallerCounts>::default();
+        let in_flight = Arc::new(InFlight::new(Arc::clone(&callers)));
+        let elsewhere: Vec<_> = (0..50).map(|_| callers.short("one").expect("room")).collect();
         let of_one: Vec<_> = std::iter::from_fn(|| in_flight.add("a", "one").ok()).collect();
-        assert_eq!(of_one.len(), MAX_OF_PRINCIPAL);
+        assert_eq!(of_one.len(), MAX_SHORT_OF_CALLER - 50, "with those that came by the gateway");
+        drop(elsewhere);
         let of_two: Vec<_> = std::iter::from_fn(|| in_flight.add("a", "two").ok()).collect();
         assert_eq!(of_one.len() + of_two.len(), MAX_OF_ACCOUNT);
         let elsewhere = in_flight.add("b", "two").expect("room for another account");
         drop((of_one, of_two, elsewhere));
-        assert!(
-            in_flight.counted.lock().accounts.is_empty() && in_flight.counted.lock().principals.is_empty()
-        );
+        assert!(in_flight.counted.lock().accounts.is_empty());
+        let again: Vec<_> = std::iter::from_fn(|| callers.short("one").ok()).collect();
+        assert_eq!(again.len(), MAX_SHORT_OF_CALLER, "nothing of it is left");
         assert_eq!(in_flight.running.get(), 0);
     }
 }

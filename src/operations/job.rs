@@ -7,11 +7,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::failures::SentWrites;
+use super::checks::TargetDigest;
 use super::in_flight::CountedOperation;
 use super::records;
 use crate::access::Principal;
-use crate::connected_agents::AnsweringAgent;
+use crate::connected_agents::AskedAgent;
 use kubesvc_core::operations::Operation;
 use kubesvc_store::{OpenOperation, OperationRecord, OperationState};
 
@@ -24,6 +24,8 @@ pub(super) struct Job {
     /// Who a caller says that it acts for.
     pub(super) claimed: Option<String>,
     pub(super) dry_run: bool,
+    /// What the ids of its requests end with.
+    pub(super) target: TargetDigest,
     /// Whether it may be done twice.
     pub(super) may_run_again: bool,
     /// When it must have ended.
@@ -41,8 +43,9 @@ pub(super) struct Job {
 #[derive(Clone, Debug)]
 pub(super) struct Progress {
     pub(super) record: OperationRecord,
-    pub(super) writes: SentWrites,
-    /// Whether a write was sent before the one that is being sent.
+    /// Whether a write was sent, in this run or one before, that may have been executed.
+    pub(super) is_begun: bool,
+    /// Whether such a write was sent before the one that is being sent.
     sent_before: bool,
     /// Whether a write was sent and is not answered.
     pub(super) write_in_flight: bool,
@@ -54,14 +57,14 @@ pub(super) struct Progress {
     last_write: Option<String>,
     agent_boot_id: Option<String>,
     /// The last answer, and when it came.
-    pub(super) answered: Option<(AnsweringAgent, i64)>,
+    pub(super) answered: Option<(AskedAgent, i64)>,
 }
 
 impl Progress {
     pub(super) fn new(record: OperationRecord, claims_id: bool) -> Self {
         Self {
             record,
-            writes: SentWrites::default(),
+            is_begun: false,
             sent_before: false,
             write_in_flight: false,
             claims_id,
@@ -87,7 +90,7 @@ impl Job {
 
     fn row_of(&self, progress: &Progress) -> OpenOperation {
         let open = records::open(progress.record.clone(), self.deadline_ms, self.may_run_again);
-        let state = if progress.writes.any { OperationState::Sent } else { OperationState::Received };
+        let state = if progress.is_begun { OperationState::Sent } else { OperationState::Received };
         OpenOperation {
             state,
             last_write: progress.last_write.clone(),
@@ -102,54 +105,44 @@ impl Job {
         progress.record.request_id = Some(request_id.to_owned());
         progress.last_write = is_decisive.then(|| request_id.to_owned());
         progress.agent_boot_id = None;
-        progress.sent_before = progress.writes.any;
+        progress.sent_before = progress.is_begun;
         let mut row = self.row_of(&progress);
         row.state = OperationState::Sent;
         row
     }
 
     /// Notes that an agent is asked. Returns the row that says so, if a write is sent.
-    pub(super) fn asked(
-        &self,
-        agent: &AnsweringAgent,
-        replica_id: &str,
-        is_write: bool,
-        now_ms: i64,
-    ) -> Option<OpenOperation> {
+    pub(super) fn asked(&self, agent: &AskedAgent, is_write: bool, now_ms: i64) -> Option<OpenOperation> {
         let mut progress = self.progress.lock();
-        records::asked(&mut progress.record, agent, replica_id, now_ms);
+        records::asked(&mut progress.record, agent, now_ms);
         if !is_write {
             return None;
         }
-        progress.agent_boot_id = Some(agent.boot_id.to_string());
+        progress.agent_boot_id = Some(agent.process.boot_id.to_string());
         progress.write_in_flight = true;
-        progress.writes.any = true;
+        progress.is_begun = true;
         Some(self.row_of(&progress))
     }
 
     /// Notes the answer to a request.
-    pub(super) fn answered(&self, agent: &AnsweringAgent, is_write: bool, now_ms: i64) {
+    pub(super) fn answered(&self, agent: &AskedAgent, is_write: bool, now_ms: i64) {
         let mut progress = self.progress.lock();
         progress.answered = Some((agent.clone(), now_ms));
         if is_write {
             progress.write_in_flight = false;
-            progress.writes = SentWrites { any: true, answered: true };
+            progress.is_begun = true;
         }
     }
 
-    /// Notes that a request has no answer. A write that certainly was not executed counts as not sent.
-    pub(super) fn failed(&self, is_write: bool, before_send: bool) -> SentWrites {
+    /// Notes that a request has no answer. A write that certainly was not executed counts as not sent. Returns whether
+    /// the operation is begun.
+    pub(super) fn failed(&self, is_write: bool, before_send: bool) -> bool {
         let mut progress = self.progress.lock();
         progress.write_in_flight = false;
         if is_write {
-            progress.writes.any = progress.sent_before || !before_send;
+            progress.is_begun = progress.sent_before || !before_send;
         }
-        progress.writes
-    }
-
-    /// Begins a run.
-    pub(super) fn begin_run(&self) {
-        self.progress.lock().writes.answered = false;
+        progress.is_begun
     }
 }
 

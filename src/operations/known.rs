@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::checks::OperationIdentity;
 use kubesvc_core::operations::{OutcomeBody, OutcomeFailure};
-use kubesvc_store::OperationRecord;
+use kubesvc_store::{OperationOutcome, OperationRecord};
 
 /// Time for which the answer of an operation is kept.
 const KEPT_FOR: Duration = Duration::from_secs(600);
@@ -104,12 +104,15 @@ impl KnownOperations {
         }
     }
 
-    /// Ends an operation at this time, unless it has ended. Returns whether this is its end.
+    /// Ends an operation at this time. What has ended stays as it is, but of an unknown outcome a person may know more.
+    /// Returns whether this is its first end.
     pub(super) fn end(&self, record: &OperationRecord, ended: EndedOperation, now: Duration) -> bool {
         let mut known = self.known.lock();
         let Some(one) = known.operations.get_mut(&record.operation_id) else { return false };
-        // Of an unknown outcome a person may know more.
-        let is_first = one.end.borrow().is_none();
+        let is_first = one.is_running();
+        if !is_first && one.record.outcome != OperationOutcome::Unknown {
+            return false;
+        }
         let size = body_size(&ended.body);
         one.record = record.clone();
         one.end.send_replace(Some(Arc::new(ended)));
@@ -157,20 +160,11 @@ mod tests {
     use kubesvc_core::operations::operation_from_text;
 
     use super::*;
-    use crate::operations::records::{Beginning, received};
+    use crate::operations::tests::fakes::received;
 
     fn begin(known: &KnownOperations, id: &str) -> Result<EndReceiver, Box<KnownOperation>> {
         let operation = operation_from_text("account { name: \"a\" } discovery {}").expect("an operation");
-        let record = received(&Beginning {
-            id,
-            verb: "Discovery",
-            account: "a",
-            account_uid: "u",
-            principal: "alice",
-            replica_id: &"r-0".into(),
-            dry_run: false,
-            now_ms: 0,
-        });
+        let record = received(id, "Discovery", "a", 0);
         known.begin(OperationIdentity::of(&operation, false), record)
     }
 
@@ -193,6 +187,23 @@ mod tests {
         begin(&known, "b").expect("it is new");
         end(&known, "b", 1, 600);
         assert!(known.get("a").is_none() && known.get("b").is_some());
+    }
+
+    #[test]
+    fn a_later_end_counts_only_after_an_unknown_one() {
+        let known = KnownOperations::default();
+        let ends = begin(&known, "a").expect("it is new");
+        let end = |outcome, status| {
+            let record = OperationRecord { outcome, ..known.get("a").expect("it is known").record };
+            let body = OutcomeBody::Empty;
+            let ended = EndedOperation { status, duration_ms: 1, body, failure: None, before_send: false };
+            known.end(&record, ended, Duration::ZERO);
+            ends.borrow().as_ref().map(|ended| ended.status)
+        };
+        assert_eq!(end(OperationOutcome::Unknown, 504), Some(504));
+        assert_eq!(end(OperationOutcome::Completed, 200), Some(200), "a person knows more");
+        assert_eq!(end(OperationOutcome::Failed, 409), Some(200), "a later word is ignored");
+        assert_eq!(known.get("a").map(|one| one.record.outcome), Some(OperationOutcome::Completed));
     }
 
     #[test]

@@ -49,11 +49,14 @@ impl<W> Default for PendingRows<W> {
 }
 
 impl<W> PendingRows<W> {
-    /// Adds a row, which replaces one of the same operation. Returns the row that has to go for it.
+    /// Adds a row, which replaces one of the same operation; the first end of an operation stays. Returns the row that
+    /// has to go for it.
     pub(super) fn add(&mut self, change: RowChange, waiter: Option<W>) -> Option<PendingRow<W>> {
         let id = change.id().to_owned();
         if let Some(row) = self.rows.get_mut(&id) {
-            row.change = change;
+            if matches!(row.change, RowChange::Open(_)) {
+                row.change = change;
+            }
             row.waiters.extend(waiter);
             return None;
         }
@@ -142,20 +145,14 @@ pub(super) fn changes<W>(rows: &[PendingRow<W>]) -> OperationChanges {
 
 #[cfg(test)]
 mod tests {
+    use kubesvc_store::OperationOutcome;
+
     use super::*;
-    use crate::operations::records::{Beginning, open, received};
+    use crate::operations::records::open;
+    use crate::operations::tests::fakes::received;
 
     fn record(id: &str) -> OperationRecord {
-        received(&Beginning {
-            id,
-            verb: "Scale",
-            account: "a",
-            account_uid: "u",
-            principal: "alice",
-            replica_id: &"r-0".into(),
-            dry_run: false,
-            now_ms: 0,
-        })
+        received(id, "Scale", "a", 0)
     }
 
     fn begin(id: &str) -> RowChange {
@@ -188,6 +185,18 @@ mod tests {
         assert!(pending.is_stored("b"), "until its end is written");
         pending.written(&[&ended[0].change]);
         assert!(!pending.is_stored("b"));
+    }
+
+    #[test]
+    fn the_first_end_of_an_operation_stays() {
+        let mut rows = PendingRows::<u8>::default();
+        let RowChange::End(mut by_hand) = end("a") else { unreachable!("it is an end") };
+        by_hand.outcome = OperationOutcome::Failed;
+        let by_hand = RowChange::End(by_hand);
+        for change in [begin("a"), by_hand.clone(), begin("a"), end("a")] {
+            assert!(rows.add(change, None).is_none());
+        }
+        assert_eq!(rows.take(10).remove(0).change, by_hand);
     }
 
     #[test]

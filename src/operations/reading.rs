@@ -15,7 +15,7 @@ use kubesvc_runtime::crash_points;
 use kubesvc_store::{HandSettlement, OperationRecord};
 
 /// Time limit for rows that wait to be written before rows are read.
-const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
+pub(super) const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 /// Maximum number of concurrent questions about rights for one list.
 const MAX_CONCURRENT_CHECKS: usize = 16;
 

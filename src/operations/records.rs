@@ -6,7 +6,7 @@ use kubesvc_store::{
     AnswerRecord, OpenOperation, OperationOutcome, OperationRecord, OperationState, StageRecord,
 };
 
-use crate::connected_agents::AnsweringAgent;
+use crate::connected_agents::AskedAgent;
 
 /// The beginning of an operation.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ pub(super) struct Beginning<'b> {
     pub(super) replica_id: &'b ReplicaId,
     pub(super) dry_run: bool,
     pub(super) now_ms: i64,
+    /// Id that stands for its requests until one writes.
+    pub(super) request_id: Option<String>,
 }
 
 /// A record of an operation that was received.
@@ -37,7 +39,7 @@ pub(super) fn received(begin: &Beginning<'_>) -> OperationRecord {
         answered: None,
         delivered: None,
         principal: Some(begin.principal.to_owned()),
-        request_id: None,
+        request_id: begin.request_id.clone(),
         dry_run: begin.dry_run,
     }
 }
@@ -55,11 +57,12 @@ pub(super) fn open(record: OperationRecord, deadline_ms: i64, may_run_again: boo
 }
 
 /// Records that an agent is asked. The first time counts.
-pub(super) fn asked(record: &mut OperationRecord, agent: &AnsweringAgent, replica_id: &str, now_ms: i64) {
-    let is_same = record.sent.as_ref().is_some_and(|sent| sent.id == agent.agent_id.as_str());
+pub(super) fn asked(record: &mut OperationRecord, agent: &AskedAgent, now_ms: i64) {
+    let agent_id = &agent.process.agent_id;
+    let is_same = record.sent.as_ref().is_some_and(|sent| sent.id == agent_id.as_str());
     if !is_same {
-        record.sent = Some(StageRecord { id: agent.agent_id.to_string(), time_ms: now_ms });
-        record.processed = Some(StageRecord { id: replica_id.to_owned(), time_ms: now_ms });
+        record.sent = Some(StageRecord { id: agent_id.to_string(), time_ms: now_ms });
+        record.processed = Some(StageRecord { id: agent.replica_id.to_string(), time_ms: now_ms });
     }
 }
 
@@ -68,7 +71,7 @@ pub(super) fn ended(
     mut record: OperationRecord,
     outcome: &Outcome,
     before_send: bool,
-    answered: Option<(&AnsweringAgent, i64)>,
+    answered: Option<(&AskedAgent, i64)>,
     replica_id: &ReplicaId,
     now_ms: i64,
 ) -> OperationRecord {
@@ -77,8 +80,8 @@ pub(super) fn ended(
     if let Some((agent, time_ms)) = answered {
         let begun = record.sent.as_ref().map_or(record.start_time_ms, |sent| sent.time_ms);
         record.answered = Some(AnswerRecord {
-            agent_id: agent.agent_id.to_string(),
-            replica_id: replica_id.to_string(),
+            agent_id: agent.process.agent_id.to_string(),
+            replica_id: agent.replica_id.to_string(),
             time_ms,
             status: i32::from(outcome.status),
             duration_ms: time_ms.saturating_sub(begun).max(0),
@@ -161,35 +164,33 @@ pub(super) fn settled_for_another(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connected_agents::AnsweringAgent;
+    use crate::operations::tests::fakes;
 
     fn record() -> OperationRecord {
-        received(&Beginning {
-            id: "01J00000000000000000000000",
-            verb: "Scale",
-            account: "a",
-            account_uid: "u",
-            principal: "alice",
-            replica_id: &"r-0".into(),
-            dry_run: false,
-            now_ms: 1_000,
-        })
+        fakes::received("01J00000000000000000000000", "Scale", "a", 1_000)
     }
 
-    fn agent() -> AnsweringAgent {
-        AnsweringAgent { agent_id: "agent".into(), boot_id: "boot".into() }
+    fn agent() -> AskedAgent {
+        let process = AnsweringAgent { agent_id: "agent".into(), boot_id: "boot".into() };
+        AskedAgent { process, replica_id: "r-1".into() }
     }
 
     #[test]
     fn an_end_says_who_did_it_and_how_long_that_took() {
         let mut record = record();
-        asked(&mut record, &agent(), "r-0", 1_010);
-        asked(&mut record, &agent(), "r-0", 1_050);
+        asked(&mut record, &agent(), 1_010);
+        asked(&mut record, &agent(), 1_050);
         let done = Outcome::done(200, kubesvc_core::operations::OutcomeBody::Empty);
         let ended = ended(record, &done, false, Some((&agent(), 1_024)), &"r-0".into(), 1_030);
         assert_eq!(ended.outcome, OperationOutcome::Completed);
         let answered = ended.answered.expect("an answer");
         assert_eq!((answered.status, answered.duration_ms, answered.agent_id.as_str()), (200, 14, "agent"));
         assert_eq!(ended.end_time_ms, Some(1_030));
+        let at = |stage: Option<StageRecord>| stage.expect("a stage").id;
+        let (received, processed, delivered) = (at(ended.received), at(ended.processed), at(ended.delivered));
+        assert_eq!([received, processed, delivered], ["r-0", "r-1", "r-0"], "r-1 has the agent");
+        assert_eq!(answered.replica_id, "r-1");
     }
 
     #[test]

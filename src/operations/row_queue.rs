@@ -75,6 +75,11 @@ impl RowQueue {
         self.pending.lock().note_stored(id);
     }
 
+    /// Whether an operation has a row among the open ones that is to be ended here.
+    pub(super) fn is_stored(&self, id: &str) -> bool {
+        self.pending.lock().is_stored(id)
+    }
+
     /// Queues the row of an open operation, unless it has one among the open ones: then returns it, since what the
     /// operation does next must be committed before.
     pub(super) fn put_unless_stored(&self, open: OpenOperation) -> Option<OpenOperation> {

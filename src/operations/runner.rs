@@ -13,11 +13,11 @@ use tracing::debug;
 
 use super::Operations;
 use super::checks::{is_decisive, turn};
-use super::failures::{RunFailure, run_again};
+use super::failures::{RunFailure, ask_again, run_again};
 use super::job::SharedJob;
 use super::submission::of_record;
 use crate::connected_agents::{
-    AccountRequest, AccountResponse, AnsweringAgent, RequestBytes, RequestClass, RequestError,
+    AccountRequest, AccountResponse, AskedAgent, RequestBytes, RequestClass, RequestError,
 };
 use kubesvc_core::operations::{
     ApiAnswer, ApiRequest, ApplySettings, Kinds, MAX_RESULT_BYTES, Outcome, OutcomeBody, OutcomeClass,
@@ -47,7 +47,7 @@ impl Operations {
     pub(super) async fn run(self: Arc<Self>, job: SharedJob) {
         let shown = async {
             sleep(UNSEEN_FOR).await;
-            if !job.progress.lock().writes.any {
+            if !job.progress.lock().is_begun {
                 // Nothing is sent before its row says so.
                 self.rows.put(job.open_row());
             }
@@ -92,20 +92,19 @@ impl Operations {
         let mut runs = 0;
         loop {
             runs += 1;
-            job.begin_run();
             let failure = match self.one_run(job).await {
                 RunEnd::Outcome(outcome) => return (after_reruns(job, outcome, runs), false),
                 RunEnd::Failure(failure) => failure,
             };
-            let writes = job.progress.lock().writes;
+            let is_begun = job.progress.lock().is_begun;
             let tries = (runs, self.settings.max_retries);
-            match run_again(&failure, writes, job.may_run_again, tries, job.left()) {
+            match run_again(&failure, is_begun, job.may_run_again, tries, job.left()) {
                 Some(delay) => {
                     debug!(operationId = job.id, ?delay, "an operation runs again");
                     self.metrics.reruns.inc();
                     sleep(delay).await;
                 }
-                None => return failure.into_outcome(writes),
+                None => return failure.into_outcome(is_begun),
             }
         }
     }
@@ -126,7 +125,9 @@ impl Operations {
                     sleep(time).await;
                     answer = None;
                 }
-                Step::Wait(_) => return out_of_time(job),
+                Step::Wait(_) => {
+                    return program.out_of_time().map_or_else(|| out_of_time(job), RunEnd::Outcome);
+                }
                 Step::Request(request) => match self.ask(job, request).await {
                     Ok(answered) => answer = Some(answered),
                     Err(failure) => return RunEnd::Failure(failure),
@@ -181,27 +182,45 @@ impl Operations {
         program_for(&job.operation, &context)
     }
 
-    /// Sends a request, and waits for the whole answer.
+    /// Makes a request until it has an answer, or until that is of no use.
     async fn ask(&self, job: &SharedJob, request: ApiRequest) -> Result<ApiAnswer, RunFailure> {
         let is_write = !request.method.reads();
+        let mut tries = 0;
+        loop {
+            let error = match self.ask_once(job, request.clone()).await? {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            tries += 1;
+            let is_begun = job.failed(is_write, error.is_before_send());
+            match ask_again(&error, is_write, is_begun, (tries, job.left())) {
+                Some(delay) => sleep(delay).await,
+                None => return Err(RunFailure::of_request(&error, is_write, is_begun)),
+            }
+        }
+    }
+
+    /// Sends a request, and waits for the whole answer.
+    async fn ask_once(
+        &self,
+        job: &SharedJob,
+        request: ApiRequest,
+    ) -> Result<Result<ApiAnswer, RequestError>, RunFailure> {
+        let is_write = !request.method.reads();
         if job.left().is_zero() {
-            return Err(RunFailure::out_of_time(false, job.progress.lock().writes));
+            return Err(RunFailure::out_of_time(false, job.progress.lock().is_begun));
         }
         let decides =
             is_decisive(&job.operation, !job.may_run_again, request.method.as_str(), request.content_type);
         let request = self.account_request(job, request, is_write);
         if is_write && !self.recorded(job, &request.request_id, decides).await {
-            return Err(RunFailure::not_recorded(job.progress.lock().writes));
+            return Err(RunFailure::not_recorded(job.progress.lock().is_begun));
         }
         let sending = self.requests.send(&job.account_uid, request);
-        let read = match timeout_at(job.deadline + SEND_MARGIN, sending).await {
+        Ok(match timeout_at(job.deadline + SEND_MARGIN, sending).await {
             Ok(Ok(response)) => self.whole(job, response, is_write).await,
             Ok(Err(error)) => Err(error),
             Err(_) => Err(no_end(is_write)),
-        };
-        read.map_err(|error| {
-            let writes = job.failed(is_write, error.is_before_send());
-            RunFailure::of_request(&error, is_write, writes)
         })
     }
 
@@ -219,16 +238,16 @@ impl Operations {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(media));
         }
         let (operations, told) = (self.this.clone(), Arc::clone(job));
-        let on_asked = move |agent: &AnsweringAgent| {
+        let on_asked = move |agent: &AskedAgent| {
             let Some(operations) = operations.upgrade() else { return };
-            let replica_id = operations.settings.replica_id.as_str();
-            let row = told.asked(agent, replica_id, is_write, now_ms());
+            let row = told.asked(agent, is_write, now_ms());
             operations.known.update(&told.progress.lock().record);
             if let Some(row) = row {
                 operations.rows.put(row);
             }
         };
         AccountRequest {
+            request_id: job.target.request_id(),
             headers,
             body: RequestBytes::Whole(Bytes::from(request.body)),
             repeatable: !is_write || job.may_run_again,
@@ -319,7 +338,7 @@ fn after_reruns(job: &SharedJob, outcome: Outcome, runs: u32) -> Outcome {
 
 fn out_of_time(job: &SharedJob) -> RunEnd {
     let progress = job.progress.lock();
-    RunEnd::Failure(RunFailure::out_of_time(progress.write_in_flight, progress.writes))
+    RunEnd::Failure(RunFailure::out_of_time(progress.write_in_flight, progress.is_begun))
 }
 
 /// The time of day in epoch milliseconds.

@@ -213,6 +213,7 @@ impl Operations {
         let principal = &call.caller.principal;
         let counted = self.in_flight.add(account.uid(), &principal.name)?;
         let started = Instant::now();
+        let target = identity.target();
         let record = records::received(&Beginning {
             id: &id,
             verb: call.operation.kind().name,
@@ -222,6 +223,8 @@ impl Operations {
             replica_id: &self.settings.replica_id,
             dry_run: call.dry_run,
             now_ms: now_ms(),
+            // Of another call with the id the target is compared, also if nothing was written.
+            request_id: is_callers_id.then(|| target.request_id()),
         });
         let ends = match self.known.begin(identity.clone(), record.clone()) {
             Ok(ends) => ends,
@@ -250,6 +253,7 @@ impl Operations {
             principal: call.caller.principal,
             claimed: call.caller.claimed,
             dry_run: call.dry_run,
+            target,
             operation: call.operation,
             may_run_again,
             deadline: started + limit,
@@ -391,10 +395,12 @@ fn same_record(
     let is_same = record.account == identity.account
         && record.operation_type == identity.verb
         && record.dry_run == identity.dry_run;
-    if is_same {
-        return Ok(());
-    }
-    let what = format!("it is {} on account {:?}", record.operation_type, record.account);
+    let has_target = record.request_id.as_deref().is_none_or(|id| identity.target().is_of(id));
+    let what = match (is_same, has_target) {
+        (true, true) => return Ok(()),
+        (true, false) => "it has another target".to_owned(),
+        (false, _) => format!("it is {} on account {:?}", record.operation_type, record.account),
+    };
     Err(OperationRefusal::AnotherOperation { id: id.to_owned(), what })
 }
 

@@ -54,6 +54,7 @@ impl Replica {
                 store: Arc::<MemoryRows>::clone(&rows),
                 replicas: Replicas::alone(&id.into()),
                 audit: AuditLog::to(std::io::sink()),
+                callers: Arc::default(),
             },
         );
         let stop = CancellationToken::new();

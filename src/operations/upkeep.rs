@@ -1,5 +1,6 @@
 //! What the leader does for all replicas: settling operations that nobody does any more, and purging the history.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use tracing::{info, warn};
 use super::Operations;
 use super::records::{Recalled, settled_for_another};
 use super::runner::now_ms;
+use crate::connected_agents::AnsweringAgent;
 use kubesvc_core::lifecycle::Fact;
 use kubesvc_core::{AgentId, BootId, ReplicaId};
 use kubesvc_runtime::background_tasks::{Outcome, TaskRegistry, TaskSpec};
@@ -24,7 +26,9 @@ const OVERDUE_AFTER: Duration = Duration::from_secs(5);
 /// Interval between two looks for such operations.
 const SETTLE_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum number of operations that are settled at once.
-const MAX_SETTLED: u32 = 128;
+const MAX_SETTLED: usize = 128;
+/// Maximum number of overdue operations that are read to choose those from.
+const MAX_READ: u32 = 2_048;
 /// Maximum number of concurrent recalls.
 const MAX_CONCURRENT_RECALLS: usize = 16;
 /// Time limit for one recall; one that was not answered is tried again until [`MAX_RECALL_AGE`].
@@ -132,10 +136,11 @@ impl Operations {
             deadline_before_ms: before(now_ms, OVERDUE_AFTER),
             live_replicas: self.live_replicas(),
         };
-        let open = self.store.overdue_operations(&overdue, MAX_SETTLED).await?;
-        let open = open.into_iter().filter(|open| {
+        let open = self.store.overdue_operations(&overdue, MAX_READ).await?;
+        let open = in_turn(open).into_iter().filter(|open| {
             // It is being ended here, later than it should be.
-            self.known.get(&open.record.operation_id).is_none()
+            let id = &open.record.operation_id;
+            self.known.get(id).is_none() && !self.rows.is_stored(id)
         });
         let settled = open.map(|open| async move {
             let recalled = self.recalled(&open, now_ms).await?;
@@ -178,16 +183,19 @@ impl Operations {
 
     /// What the cluster answered the last write of an operation. `None`: its agent may still come back.
     async fn recalled(&self, open: &OpenOperation, now_ms: i64) -> Option<Recalled> {
-        let (Some(request_id), Some(agent), Some(boot_id), Some(uid)) =
-            (&open.last_write, &open.record.sent, &open.agent_boot_id, &open.record.account_uid)
-        else {
+        let (Some(request_id), Some(uid)) = (&open.last_write, &open.record.account_uid) else {
             return Some(Recalled::Lost);
         };
         if open.state == OperationState::Received {
             return Some(Recalled::Lost);
         }
-        let (agent_id, boot_id) = (AgentId::from(agent.id.as_str()), BootId::from(boot_id.as_str()));
-        let recalling = self.requests.recall(uid, request_id, &agent_id, &boot_id);
+        // Its replica may have died before it wrote which agent it asked.
+        let process = open.record.sent.as_ref().zip(open.agent_boot_id.as_ref());
+        let process = process.map(|(agent, boot_id)| AnsweringAgent {
+            agent_id: AgentId::from(agent.id.as_str()),
+            boot_id: BootId::from(boot_id.as_str()),
+        });
+        let recalling = self.requests.recall(uid, request_id, process);
         match timeout(RECALL_TIMEOUT, recalling).await {
             Ok(Ok(response)) => Some(Recalled::Answered(response.status.as_u16())),
             Ok(Err(error)) if is_final(&error) => Some(Recalled::Lost),
@@ -195,6 +203,20 @@ impl Operations {
             _ => None,
         }
     }
+}
+
+/// The operations that are settled next: of each account in turn, its oldest first. Those of an account whose agent is
+/// away keep no other account's waiting.
+fn in_turn(open: Vec<OpenOperation>) -> Vec<OpenOperation> {
+    let mut turns = HashMap::<String, usize>::new();
+    let turn = |one: OpenOperation| {
+        let turn = turns.entry(one.record.account.clone()).or_default();
+        *turn += 1;
+        (*turn, one)
+    };
+    let mut open: Vec<_> = open.into_iter().map(turn).collect();
+    open.sort_by_key(|(turn, _)| *turn);
+    open.into_iter().take(MAX_SETTLED).map(|(_, one)| one).collect()
 }
 
 /// Whether a recall that failed is not to be repeated.
@@ -205,4 +227,23 @@ fn is_final(error: &crate::connected_agents::RequestError) -> bool {
 
 fn before(now_ms: i64, time: Duration) -> i64 {
     now_ms.saturating_sub(i64::try_from(time.as_millis()).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operations::records::open;
+    use crate::operations::tests::fakes::received;
+
+    #[test]
+    fn operations_of_a_flooded_account_are_settled_in_turn_with_those_of_others() {
+        let of = |account: &str, number: usize| {
+            open(received(&format!("{account}-{number}"), "Scale", account, 0), 1, true)
+        };
+        let flood = (0..500).map(|number| of("flood", number));
+        let settled = in_turn(flood.chain([of("a", 0), of("b", 0), of("b", 1)]).collect());
+        let ids: Vec<_> = settled.iter().map(|one| one.record.operation_id.as_str()).collect();
+        assert_eq!(ids[..6], ["flood-0", "a-0", "b-0", "flood-1", "b-1", "flood-2"]);
+        assert_eq!(ids.len(), MAX_SETTLED);
+    }
 }

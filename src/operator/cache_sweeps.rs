@@ -18,6 +18,7 @@ use tracing::{debug, warn};
 use crate::informers::AccountIndex;
 use kubesvc_core::{KubesvcAccount, State};
 use kubesvc_runtime::background_tasks::{Outcome, TaskRegistry, TaskSpec};
+use kubesvc_runtime::crash_points;
 use kubesvc_store::account_projection::Projection;
 use kubesvc_store::{CacheStore, StoreError, Swept};
 use plan::{SweepPlan, SweepStep};
@@ -25,7 +26,9 @@ use plan::{SweepPlan, SweepStep};
 /// Interval between two passes.
 const INTERVAL: Duration = Duration::from_secs(10);
 /// Delay before the pass after one that left something.
-const CUT_OFF_DELAY: Duration = Duration::from_secs(1);
+const CUT_OFF_DELAY: Duration = Duration::from_millis(100);
+/// Maximum number of inactive accounts asked about in one query.
+const MAX_ACCOUNTS_ASKED: usize = 256;
 /// Maximum number of scopes read in one pass.
 const MAX_SCOPES: u32 = 256;
 /// Maximum pause after a transaction. Usually it lasts as long as the transaction took, which leaves the database half
@@ -71,15 +74,7 @@ impl CacheSweeps {
     }
 
     async fn try_pass(&self, plan: &mut SweepPlan) -> Result<(), StoreError> {
-        let accounts = self.accounts.all();
-        let inactive = accounts.iter().filter(|account| is_nobodys(account));
-        for uid in plan.begin(inactive.map(|account| account.uid().to_owned()).collect()) {
-            let scopes = self.projection.under_term(|term| self.store.remove_scopes(term, &uid)).await;
-            let scopes = self.unless_refused(scopes, || format!("account {uid}"))?.unwrap_or_default();
-            if scopes > 0 {
-                debug!(uid, scopes, "an inactive account watches nothing any more");
-            }
-        }
+        self.mark_inactive(plan).await?;
         if plan.is_time_for_events() {
             plan.add(self.store.accounts_with_events().await?.into_iter().map(SweepStep::Events));
         }
@@ -96,7 +91,30 @@ impl CacheSweeps {
                     plan.again(step);
                 }
             }
-            tokio::time::sleep(took.min(MAX_PAUSE)).await;
+            pause_after(took).await;
+        }
+        Ok(())
+    }
+
+    /// Marks the scopes of inactive accounts as removed. Most of these accounts have had theirs marked long ago: which
+    /// have not is one query for many, so that only they count against the bound of a pass.
+    async fn mark_inactive(&self, plan: &mut SweepPlan) -> Result<(), StoreError> {
+        let accounts = self.accounts.all();
+        let inactive = accounts.iter().filter(|account| is_nobodys(account));
+        let inactive = plan.begin(inactive.map(|account| account.uid().to_owned()).collect());
+        for uids in inactive.chunks(MAX_ACCOUNTS_ASKED) {
+            let to_remove = self.store.accounts_to_remove(uids).await?;
+            for uid in uids.iter().filter(|uid| to_remove.contains(uid)) {
+                if !plan.marks(uid) {
+                    return Ok(());
+                }
+                let begun = Instant::now();
+                let marking = self.projection.under_term(|term| self.store.remove_scopes(term, uid));
+                let scopes = crash_points::around(Some("cache-sweep"), marking).await;
+                let scopes = self.unless_refused(scopes, || format!("account {uid}"))?.unwrap_or_default();
+                debug!(uid, scopes, "an inactive account watches nothing any more");
+                pause_after(begun.elapsed()).await;
+            }
         }
         Ok(())
     }
@@ -107,12 +125,13 @@ impl CacheSweeps {
         let swept = match step {
             SweepStep::Scope(scope) => {
                 let sweep = |term| self.store.sweep_scope(term, scope, limit);
-                self.projection.under_term(sweep).await?
+                crash_points::around(Some("cache-sweep"), self.projection.under_term(sweep)).await?
             }
             SweepStep::Events(account) => {
                 let before = oldest_ms(Timestamp::now(), self.event_lifetime);
                 let sweep = |term| self.store.sweep_events(term, account, before, limit);
-                let rows = self.projection.under_term(sweep).await?;
+                let sweeping = self.projection.under_term(sweep);
+                let rows = crash_points::around(Some("cache-sweep"), sweeping).await?;
                 Swept { rows, finished: rows < u64::from(limit) }
             }
         };
@@ -134,6 +153,11 @@ impl CacheSweeps {
             answer => answer.map(Some),
         }
     }
+}
+
+/// Leaves the database to others after a transaction that took so long.
+async fn pause_after(took: Duration) {
+    tokio::time::sleep(took.min(MAX_PAUSE)).await;
 }
 
 /// Whether an account is inactive, and no agent is elected to stream it although one was.

@@ -9,8 +9,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::kube_client::install_crypto;
 use super::run;
+use super::run_arguments::RunArguments;
 use kubesvc_core::crds;
-use kubesvc_runtime::config::UnknownKeys;
 use kubesvc_runtime::config::{self, Loaded, Program, operator::OperatorSettings};
 use kubesvc_runtime::process::{self, FAILURE, USAGE};
 use kubesvc_runtime::process::{no_core_dumps, raise_open_files};
@@ -66,29 +66,6 @@ enum Command {
     },
     /// Copy all accounts from one database to another, for example from SQLite to PostgreSQL.
     CopyDatabase(CopyArguments),
-}
-
-/// Flags of a running operator.
-#[derive(Debug, clap::Args)]
-pub(super) struct RunArguments {
-    /// Settings file in YAML. May be repeated; later files override earlier ones.
-    #[arg(long, value_name = "FILE")]
-    config: Vec<PathBuf>,
-    /// Kubeconfig of the operator's own API server. Default: KUBECONFIG, then the pod's service account.
-    #[arg(long, value_name = "FILE")]
-    pub(super) kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig. Default: its current-context.
-    #[arg(long, value_name = "NAME")]
-    pub(super) context: Option<String>,
-    /// The operator's own namespace. Default: the namespace of the kubeconfig's context or of the service account.
-    #[arg(long, value_name = "NS", env = "POD_NAMESPACE")]
-    pub(super) namespace: Option<String>,
-    /// Print the effective settings with their origins, secrets redacted, and exit.
-    #[arg(long)]
-    print_config: bool,
-    /// How to treat an unknown key in a settings file.
-    #[arg(long, value_enum, default_value_t = UnknownKeys::Error, value_name = "error|warn")]
-    config_unknown: UnknownKeys,
 }
 
 /// Arguments of `copy-database`.

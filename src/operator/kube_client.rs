@@ -17,7 +17,7 @@ use kube::{Client, Config};
 use tower::{BoxError, ServiceBuilder};
 
 use super::StartError;
-use super::cli::RunArguments;
+use super::run_arguments::RunArguments;
 use kubesvc_core::{FIELD_MANAGER, KubesvcAccount, KubesvcAgent, ReplicaId};
 use kubesvc_runtime::config::operator::OperatorSettings;
 use kubesvc_runtime::kube_access::{KubeAccess, KubeError};

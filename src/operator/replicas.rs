@@ -22,6 +22,7 @@ use kubesvc_core::{FIELD_MANAGER, ReplicaId};
 use kubesvc_runtime::background_tasks::BackgroundTasks;
 use kubesvc_runtime::config::operator::{ClusterMode, ClusterSettings, OperatorSettings};
 use kubesvc_runtime::kube_access::KubeAccess;
+use kubesvc_runtime::listen::connection_limits::KnownCallers;
 
 /// The Leases, and what is derived from them.
 pub(super) struct ReplicaLeases {
@@ -83,7 +84,7 @@ impl ReplicaLeases {
 pub(super) async fn join(
     settings: &OperatorSettings,
     location: &RunLocation,
-    address: SocketAddr,
+    (address, callers): (SocketAddr, Arc<KnownCallers>),
     agents: Arc<AgentIndex>,
     background: &BackgroundTasks,
     stop: &CancellationToken,
@@ -107,6 +108,7 @@ pub(super) async fn join(
     let ways = JoinPoints {
         own: location.kube.clone(),
         agents,
+        callers,
         namespace: location.namespace.clone(),
         discovery: discovery(settings, location).await?,
     };

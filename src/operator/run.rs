@@ -10,13 +10,13 @@ use tracing::info;
 
 use super::StartError;
 use super::cache_sweeps::CacheSweeps;
-use super::cli::RunArguments;
 use super::gateway::GatewayPort;
 use super::kube_client::RunLocation;
 use super::lead::Leader;
 use super::object_rows::ObjectRows;
 use super::readiness::{IsolationWatcher, OperatorReadiness};
 use super::replicas::{self, ReplicaLeases};
+use super::run_arguments::RunArguments;
 use super::security_warnings;
 use super::settings::{
     Connections, access_mode, adopted_rows, approves, caching_settings, hub_settings, operation_settings,
@@ -24,6 +24,7 @@ use super::settings::{
 };
 use super::startup::{self, StartupPorts};
 use super::state_metrics::StateMetrics;
+use crate::access::CallerCounts;
 use crate::access::audit::AuditLog;
 use crate::access::{AccessMode, KubeAccessReviews};
 use crate::cache_changes::ChangeFeed;
@@ -36,7 +37,7 @@ use crate::hub::{
 use crate::informers::{AccountIndex, AgentIndex, SecretsSeen, watch_accounts, watch_agents, watch_secrets};
 use crate::leases::{Leadership, Mandate};
 use crate::operations::{OperationPorts, OperationUpkeep, Operations};
-use crate::peers::Peers;
+use crate::peers::{MAX_RELAYED, Peers};
 use crate::request_routing::RequestRouter;
 use crate::rest::{RestPorts, RestState, StartupState};
 use crate::secrets::{CredentialSource, Credentials};
@@ -44,6 +45,7 @@ use kubesvc_core::source_rules::SourceRules;
 use kubesvc_runtime::background_tasks::{BackgroundTasks, TaskRegistry};
 use kubesvc_runtime::config::{self, operator::OperatorSettings};
 use kubesvc_runtime::kube_access::{self, KubeAccess};
+use kubesvc_runtime::listen::connection_limits::KnownCallers;
 use kubesvc_runtime::listen::http::HttpMetrics;
 use kubesvc_runtime::rate_limit::RateLimit;
 use kubesvc_runtime::shutdown;
@@ -67,6 +69,7 @@ struct Assembly<'a> {
     ticks: Arc<Ticks>,
     wakes: Arc<WorkQueue<String>>,
     changes: Arc<ChangeFeed>,
+    callers: Arc<CallerCounts>,
 }
 
 /// The credentials of accounts, and the Secrets that changed.
@@ -99,7 +102,9 @@ pub(super) async fn run(
     let background = BackgroundTasks::new(tasks.clone(), stop.clone(), TaskRegistry::default());
     let starting = StartupState::new(&location.replica_id, "database", "it is being opened");
     let server = &settings.server;
-    let ports = StartupPorts::open(server, connections.rest, &starting, &http, &background, &stop).await?;
+    let replicas = Arc::new(KnownCallers::new(MAX_RELAYED));
+    let ports =
+        StartupPorts::open(server, connections.rest, &replicas, &starting, &http, &background, &stop).await?;
     let vendor = if settings.take_database_over { VendorTables::Rename } else { VendorTables::Refuse };
     let (url, cache_writers) = (&settings.database_url, settings.cache.writers);
     let opened = startup::open_database(url, vendor, cache_writers, &starting, &stop).await?;
@@ -108,7 +113,7 @@ pub(super) async fn run(
 
     let agents = Arc::new(AgentIndex::default());
     let (address, seen) = (ports.rest_address, Arc::clone(&agents));
-    let peers = replicas::join(settings, &location, address, seen, &background, &stop).await?;
+    let peers = replicas::join(settings, &location, (address, replicas), seen, &background, &stop).await?;
     let assembly = Assembly {
         settings,
         background,
@@ -122,6 +127,7 @@ pub(super) async fn run(
         ticks: Arc::new(Ticks::default()),
         wakes: Arc::new(WorkQueue::default()),
         changes: Arc::default(),
+        callers: Arc::default(),
         location,
     };
     let credentials = assembly.watch_accounts_and_secrets();
@@ -259,8 +265,9 @@ impl Assembly<'_> {
             requests: Arc::<RequestRouter>::clone(router),
             accounts: Arc::clone(&self.accounts),
             history: Arc::<Operations>::clone(operations),
-            store: Arc::clone(&self.store),
+            store: Arc::<dyn Store>::clone(&self.store),
             audit: AuditLog::to_stdout(),
+            callers: Arc::clone(&self.callers),
         };
         let location = &self.location;
         GatewayPort::open(settings, location, connections.gateway(), ports, &self.stop).await.map(Some)
@@ -343,6 +350,7 @@ impl Assembly<'_> {
             store,
             replicas: Arc::clone(&leases.replicas),
             audit: AuditLog::to_stdout(),
+            callers: Arc::clone(&self.callers),
         };
         let operations = Operations::new(operation_settings(self.settings, &self.location), ports);
         let (writer, stop) = (Arc::clone(&operations), self.stop.clone());

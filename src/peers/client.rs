@@ -294,6 +294,7 @@ mod tests {
         let proofs = Arc::new(VerifiedPeers::default());
         let client = PeerClient::new(&"a".into(), Arc::new(PeerKey::of_test(key(1))), Arc::clone(&proofs));
         let replica = Replica {
+            address: None,
             id: "b".into(),
             base_url: format!("http://{at}"),
             ready: true,

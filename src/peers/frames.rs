@@ -3,6 +3,7 @@
 //!
 //! A frame is its length (4 bytes, big endian), its bytes, and its signature (32 bytes).
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::key::SigningKey;
 use super::signature::{FRAME_SIGNATURE_BYTES, FrameSide, frame_fits, sign_frame};
+use kubesvc_runtime::telemetry::errors::chain;
 
 /// Maximum size of a frame, in bytes.
 pub const MAX_FRAME_BYTES: usize = 160 * 1024;
@@ -24,7 +26,7 @@ const IDLE_LIMIT: Duration = Duration::from_secs(30);
 const LENGTH_BYTES: usize = 4;
 
 /// Bytes as they arrive.
-pub type ByteStream = BoxStream<'static, Result<Bytes, String>>;
+pub type ByteStream = BoxStream<'static, io::Result<Bytes>>;
 
 /// Why frames cannot be read on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,7 +72,9 @@ pub struct PeerFrames {
     next: u64,
     /// What was read and is not a whole frame yet.
     rest: BytesMut,
-    idle_at: Instant,
+    /// When the other side counts as gone; `None` while nobody reads. Time in which nobody reads does not count: the
+    /// other side cannot send then.
+    idle_at: Option<Instant>,
 }
 
 impl PeerFrames {
@@ -89,7 +93,7 @@ impl PeerFrames {
             side,
             next: 0,
             rest: BytesMut::new(),
-            idle_at: Instant::now() + IDLE_LIMIT,
+            idle_at: None,
         }
     }
 
@@ -100,15 +104,17 @@ impl PeerFrames {
     pub async fn next(&mut self) -> Result<Option<Bytes>, FrameError> {
         loop {
             if let Some(frame) = self.whole_frame()? {
+                self.idle_at = None;
                 return Ok(Some(frame));
             }
-            match timeout_at(self.idle_at, self.source.next()).await {
+            let idle_at = *self.idle_at.get_or_insert_with(|| Instant::now() + IDLE_LIMIT);
+            match timeout_at(idle_at, self.source.next()).await {
                 Err(_) => return Err(self.error(&format!("nothing came within {} s", IDLE_LIMIT.as_secs()))),
                 Ok(None) if self.rest.is_empty() => return Ok(None),
                 Ok(None) => return Err(self.error("the last one is cut")),
-                Ok(Some(Err(why))) => return Err(self.error(&why)),
+                Ok(Some(Err(error))) => return Err(self.error(&chain(&error))),
                 Ok(Some(Ok(bytes))) => {
-                    self.idle_at = Instant::now() + IDLE_LIMIT;
+                    self.idle_at = Some(Instant::now() + IDLE_LIMIT);
                     self.rest.extend_from_slice(&bytes);
                 }
             }
@@ -187,6 +193,18 @@ mod tests {
         let mut silent = PeerFrames::new("", stream::pending().boxed(), &key(1), "n", FrameSide::Answerer);
         assert!(silent.next().await.is_err());
         assert_eq!(began.elapsed(), IDLE_LIMIT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_in_which_nobody_reads_is_not_silence() {
+        let sent = signed(&[b"one", b"two"]);
+        let late = tokio::time::sleep(IDLE_LIMIT * 3);
+        let source =
+            stream::iter([Ok(sent[0].clone())]).chain(stream::once(late).map(move |()| Ok(sent[1].clone())));
+        let mut frames = PeerFrames::new("", source.boxed(), &key(1), "n", FrameSide::Answerer);
+        assert_eq!(frames.next().await.expect("a frame").as_deref(), Some(&b"one"[..]));
+        tokio::time::sleep(IDLE_LIMIT * 5 / 2).await;
+        assert_eq!(frames.next().await.expect("the next frame").as_deref(), Some(&b"two"[..]));
     }
 
     proptest! {

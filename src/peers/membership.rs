@@ -25,6 +25,8 @@ pub struct Replica {
     pub last_updated: Timestamp,
     /// Whether the id is the name of its pod.
     pub(super) named: bool,
+    /// Its address, from which it calls others; `None` for a host name.
+    pub(super) address: Option<IpAddr>,
 }
 
 /// The kind of object that an address comes from.
@@ -91,8 +93,9 @@ impl Membership {
 
     fn replica(&self, member: PeerMember, before: &[Replica]) -> Replica {
         let base_url = base_url(&member.host, member.port, self.names.as_ref());
-        let PeerMember { id, named, ready, .. } = member;
-        let new = Replica { id: id.into(), base_url, ready, named, last_updated: Timestamp::now() };
+        let PeerMember { id, named, ready, host, .. } = member;
+        let address = host.parse().ok();
+        let new = Replica { id: id.into(), base_url, ready, named, address, last_updated: Timestamp::now() };
         let same = |one: &&Replica| Replica { last_updated: new.last_updated, ..(*one).clone() } == new;
         before.iter().find(same).cloned().unwrap_or(new)
     }

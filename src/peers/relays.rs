@@ -2,6 +2,7 @@
 //! connections and a bound of their own, so that long answers hold up no other call.
 
 use std::collections::HashSet;
+use std::io;
 use std::sync::Arc;
 
 use futures::StreamExt as _;
@@ -305,11 +306,10 @@ fn signed_request(
 }
 
 fn body_stream(answer: Response<Incoming>) -> ByteStream {
-    BodyDataStream::new(answer.into_body()).map(|part| part.map_err(|problem| chain(&problem))).boxed()
+    BodyDataStream::new(answer.into_body()).map(|part| part.map_err(io::Error::other)).boxed()
 }
 
 /// The bytes of one half of an upgraded call.
 pub fn read_stream(reader: ReadHalf<TokioIo<Upgraded>>) -> ByteStream {
-    let parts = ReaderStream::with_capacity(reader, READ_BYTES);
-    parts.map(|part| part.map_err(|problem| problem.to_string())).boxed()
+    ReaderStream::with_capacity(reader, READ_BYTES).boxed()
 }

@@ -14,6 +14,7 @@ use super::calls::{ReachAnswer, get};
 use super::membership::{Membership, Replica};
 use kubesvc_core::ReplicaId;
 use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::listen::connection_limits::KnownCallers;
 
 /// Interval between scans for replicas that are due for verification.
 const SCAN_INTERVAL: Duration = Duration::from_millis(500);
@@ -67,21 +68,22 @@ fn of(replica: &Replica) -> (ReplicaId, String) {
     (replica.id.clone(), replica.base_url.clone())
 }
 
-/// Asks each unverified replica until the process stops. `is_self` identifies this replica, which is not asked.
+/// Asks each unverified replica until the process stops, and counts the connections of verified ones apart. `is_self`
+/// identifies this replica, which is not asked.
 pub(super) fn start(
     background: &BackgroundTasks,
-    link: Arc<PeerTransport>,
+    (link, callers): (Arc<PeerTransport>, Arc<KnownCallers>),
     membership: Arc<Membership>,
     is_self: impl Fn(&Replica) -> bool + Send + Sync + 'static,
 ) {
     let task = TaskSpec::new("proofs of the other replicas", "Asks who does not count as a replica yet");
     background.start(task.every(SCAN_INTERVAL).at_start(), move |_| {
         let others: Vec<_> = membership.replicas().iter().filter(|one| !is_self(one)).cloned().collect();
-        ask_due(Arc::clone(&link), others)
+        ask_due(Arc::clone(&link), Arc::clone(&callers), others)
     });
 }
 
-async fn ask_due(link: Arc<PeerTransport>, others: Vec<Replica>) -> Outcome {
+async fn ask_due(link: Arc<PeerTransport>, callers: Arc<KnownCallers>, others: Vec<Replica>) -> Outcome {
     let due = link.verified.due(&others, Instant::now());
     let ask = get("/internal/v1/reach");
     join_all(due.iter().map(|replica| async {
@@ -99,6 +101,7 @@ async fn ask_due(link: Arc<PeerTransport>, others: Vec<Replica>) -> Outcome {
         }
     }))
     .await;
+    callers.replace(others.iter().filter(|one| link.verified.has(one)).filter_map(|one| one.address));
     Outcome::Done
 }
 
@@ -110,6 +113,7 @@ mod tests {
 
     fn replica(id: &str, url: &str) -> Replica {
         Replica {
+            address: None,
             id: id.into(),
             base_url: url.to_owned(),
             ready: true,

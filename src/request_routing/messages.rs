@@ -10,7 +10,7 @@ use prost::bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
 use crate::connected_agents::{
-    AccountGrant, AnsweringAgent, PreparedRequest, RecallFailure, RequestClass, SendFailure,
+    AccountGrant, AnsweringAgent, AskedAgent, PreparedRequest, RecallFailure, RequestClass, SendFailure,
 };
 use kubesvc_core::wire::ops::{self, Head};
 use kubesvc_core::{AgentId, GrantEpoch};
@@ -146,7 +146,7 @@ pub(super) enum RelayFrame {
     /// Nothing but a sign of life.
     KeepAlive,
     /// An agent is about to be asked, or answers.
-    Asked(AnsweringAgent),
+    Asked(AskedAgent),
     /// The head of the answer.
     Head(Head),
     /// Bytes of the body.

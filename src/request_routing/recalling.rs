@@ -9,7 +9,9 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::RequestRouter;
 use super::messages::{RelayFrame, recall_path};
 use super::relaying::whole;
-use crate::connected_agents::{AccountResponse, AnsweringAgent, RecallFailure, RequestError};
+use crate::connected_agents::{
+    AccountGrant, AccountResponse, AnsweringAgent, AskedAgent, RecallFailure, RequestError,
+};
 use crate::peers::{PeerFrames, RelayedCall, Replica};
 use kubesvc_core::wire::ops::Head;
 use kubesvc_core::{AgentId, ReplicaId, ZoneId};
@@ -58,6 +60,22 @@ impl RequestRouter {
         let there = of_zone.into_iter().filter(|process| !is_named || process.replica_id == *replica_id);
         let processes = there.map(|one| AnsweringAgent { agent_id: one.agent_id, boot_id: one.boot_id });
         Suspects { processes: processes.collect(), is_certain: false }
+    }
+
+    /// The processes that may have been given a write for an account, at any replica. An error: none is connected now.
+    pub(super) fn suspects_of_zone(&self, grant: &AccountGrant) -> Result<Suspects, RequestError> {
+        let mut processes = self.here.processes_of_zone(&grant.zone);
+        for one in self.peers.processes_of_zone(&grant.zone) {
+            let process = AnsweringAgent { agent_id: one.agent_id, boot_id: one.boot_id };
+            if !processes.contains(&process) {
+                processes.push(process);
+            }
+        }
+        if processes.is_empty() {
+            let (account, zone) = (grant.name.clone(), grant.zone.clone());
+            return Err(RequestError::NoAgent { account, zone, is_expected: false });
+        }
+        Ok(Suspects { processes, is_certain: false })
     }
 
     /// Asks for the answer of a write, at each replica in turn, until the deadline.
@@ -155,10 +173,12 @@ async fn read_recalled(
     frames: &mut PeerFrames,
     process: &AnsweringAgent,
 ) -> Result<AccountResponse, RecallFailure> {
+    let mut answers = None;
     let head = loop {
         let frame = frames.next().await.ok().flatten().ok_or(RecallFailure::NotHere)?;
         match RelayFrame::decode(frame) {
-            Some(RelayFrame::KeepAlive | RelayFrame::Asked(_)) => {}
+            Some(RelayFrame::KeepAlive) => {}
+            Some(RelayFrame::Asked(agent)) => answers = Some(agent),
             Some(RelayFrame::Head(head)) => break head,
             Some(RelayFrame::NotRecalled(failure)) => return Err(failure),
             _ => return Err(RecallFailure::NotHere),
@@ -167,7 +187,9 @@ async fn read_recalled(
     let body = whole(frames).await.map_err(|_| RecallFailure::NotHere)?;
     let (status, headers) = read_status(head).ok_or(RecallFailure::NotHere)?;
     let body = stream::once(std::future::ready(body)).boxed();
-    Ok(AccountResponse { status, headers, body, agent: process.clone() })
+    let replica_id = answers.ok_or(RecallFailure::NotHere)?.replica_id;
+    let agent = AskedAgent { process: process.clone(), replica_id };
+    Ok(AccountResponse { status, headers, body, agent })
 }
 
 fn read_status(head: Head) -> Option<(StatusCode, http::HeaderMap)> {

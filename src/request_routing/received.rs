@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::BoxStream;
-use futures::{StreamExt as _, stream};
+use futures::{FutureExt as _, StreamExt as _, stream};
 use prost::bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
@@ -12,11 +12,11 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument as _;
 
 pub use super::messages::{ApplySettingsAnswer, ForgetCall, RelayedCallError, RelayedFor};
-use super::messages::{RelayFrame, read_relayed_body};
+use super::messages::{MAX_DATA_BYTES, RelayFrame, read_relayed_body};
 use super::relaying::data_frames;
 use crate::connected_agents::{
-    AccountResponse, AfterFailure, AnsweringAgent, MAX_ASKED_AGENTS, PreparedRequest, ReplicaRequests,
-    RequestError, SendFailure, UpgradedBytes,
+    AccountResponse, AfterFailure, AnsweringAgent, AskedAgent, MAX_ASKED_AGENTS, PreparedRequest,
+    ReplicaRequests, RequestError, SendFailure, UpgradedBytes,
 };
 use crate::peers::{KEEP_ALIVE_INTERVAL, PeerFrames};
 use kubesvc_core::AgentId;
@@ -24,8 +24,8 @@ use kubesvc_core::wire::ops::Head;
 use kubesvc_runtime::request_channel::wire_headers;
 use kubesvc_runtime::shutdown::spawn_named;
 
-/// Number of frames that wait to be written.
-const MAX_WAITING_FRAMES: usize = 4;
+/// Number of groups of frames that wait to be written.
+const MAX_WAITING_GROUPS: usize = 4;
 /// Maximum time that another replica may wait for an answer.
 const MAX_WAIT: Duration = Duration::from_secs(660);
 
@@ -91,7 +91,7 @@ impl ReceivedRequest {
         caller: Option<PeerFrames>,
     ) -> BoxStream<'static, Bytes> {
         let span = tracing::info_span!("relayed request", requestId = self.request.request_id);
-        let (frames, waiting) = mpsc::channel(MAX_WAITING_FRAMES);
+        let (frames, waiting) = mpsc::channel(MAX_WAITING_GROUPS);
         let answering = async move {
             // An error: the other replica reads no more.
             let _ = answer(here, self, caller, &frames).await;
@@ -111,7 +111,7 @@ pub fn recall(
     if !here.has_process(&agent) {
         return None;
     }
-    let (frames, waiting) = mpsc::channel(MAX_WAITING_FRAMES);
+    let (frames, waiting) = mpsc::channel(MAX_WAITING_GROUPS);
     let recalling = async move {
         let deadline = Instant::now() + within.min(MAX_WAIT);
         let recalled = here.recall_here(&request_id, &agent, deadline, true);
@@ -136,12 +136,20 @@ pub fn forget(here: &dyn ReplicaRequests, call: &ForgetCall) {
 /// The other replica reads no more.
 struct Gone;
 
-async fn say(frames: &mpsc::Sender<Bytes>, frame: RelayFrame) -> Result<(), Gone> {
-    frames.send(frame.encode()).await.map_err(|_| Gone)
+async fn say(frames: &mpsc::Sender<Vec<Bytes>>, frame: RelayFrame) -> Result<(), Gone> {
+    frames.send(vec![frame.encode()]).await.map_err(|_| Gone)
+}
+
+/// Sends frames that leave together.
+async fn say_all(frames: &mpsc::Sender<Vec<Bytes>>, group: &[RelayFrame]) -> Result<(), Gone> {
+    frames.send(group.iter().map(RelayFrame::encode).collect()).await.map_err(|_| Gone)
 }
 
 /// Waits for something, and shows meanwhile that this side is alive.
-async fn while_alive<T>(frames: &mpsc::Sender<Bytes>, waited: impl Future<Output = T>) -> Result<T, Gone> {
+async fn while_alive<T>(
+    frames: &mpsc::Sender<Vec<Bytes>>,
+    waited: impl Future<Output = T>,
+) -> Result<T, Gone> {
     tokio::pin!(waited);
     loop {
         tokio::select! {
@@ -157,11 +165,11 @@ async fn answer(
     here: Arc<dyn ReplicaRequests>,
     received: ReceivedRequest,
     caller: Option<PeerFrames>,
-    frames: &mpsc::Sender<Bytes>,
+    frames: &mpsc::Sender<Vec<Bytes>>,
 ) -> Result<(), Gone> {
     let ReceivedRequest { account_uid, mut request, asked } = received;
     let (tell, mut told) = mpsc::channel(MAX_ASKED_AGENTS);
-    request.on_asked = Some(Arc::new(move |agent: &AnsweringAgent| {
+    request.on_asked = Some(Arc::new(move |agent: &AskedAgent| {
         // There is room for as many as are asked.
         let _ = tell.try_send(agent.clone());
     }));
@@ -185,24 +193,42 @@ async fn answer(
     }
 }
 
-async fn say_answer(frames: &mpsc::Sender<Bytes>, response: AccountResponse) -> Result<(), Gone> {
-    say(frames, RelayFrame::Asked(response.agent)).await?;
+async fn say_answer(frames: &mpsc::Sender<Vec<Bytes>>, response: AccountResponse) -> Result<(), Gone> {
     let headers = wire_headers(&response.headers);
-    say(frames, RelayFrame::Head(Head { status: response.status.as_u16().into(), headers })).await?;
-    let mut body = response.body;
-    loop {
-        match while_alive(frames, body.next()).await? {
-            Some(Ok(bytes)) => {
-                for frame in data_frames(bytes) {
-                    say(frames, frame).await?;
-                }
-            }
-            Some(Err(error)) => {
-                let failure = SendFailure { error, next: AfterFailure::GiveUp, asked: Vec::new() };
-                return say(frames, RelayFrame::Failed(failure)).await;
-            }
-            None => return say(frames, RelayFrame::End).await,
+    let head = Head { status: response.status.as_u16().into(), headers };
+    let mut start = vec![RelayFrame::Asked(response.agent), RelayFrame::Head(head)];
+    let (mut body, mut bytes) = (response.body, 0);
+    // A short answer leaves at once.
+    while bytes < MAX_DATA_BYTES {
+        let Some(part) = body.next().now_or_never() else { break };
+        bytes += part.as_ref().and_then(|part| part.as_ref().ok()).map_or(0, Bytes::len);
+        let is_last = !matches!(part, Some(Ok(_)));
+        start.extend(frames_of(part));
+        if is_last {
+            return say_all(frames, &start).await;
         }
+    }
+    say_all(frames, &start).await?;
+    loop {
+        let part = while_alive(frames, body.next()).await?;
+        let is_last = !matches!(part, Some(Ok(_)));
+        for frame in frames_of(part) {
+            say(frames, frame).await?;
+        }
+        if is_last {
+            return Ok(());
+        }
+    }
+}
+
+/// The frames of a part of a body, or of its end.
+fn frames_of(part: Option<Result<Bytes, RequestError>>) -> Vec<RelayFrame> {
+    match part {
+        Some(Ok(bytes)) => data_frames(bytes).collect(),
+        Some(Err(error)) => {
+            vec![RelayFrame::Failed(SendFailure { error, next: AfterFailure::GiveUp, asked: Vec::new() })]
+        }
+        None => vec![RelayFrame::End],
     }
 }
 
@@ -229,10 +255,10 @@ fn bytes_of_caller(frames: PeerFrames) -> UpgradedBytes {
 }
 
 /// Frames as they come from a task, which ends with them.
-fn boxed(frames: mpsc::Receiver<Bytes>, task: AbortOnDropHandle<()>) -> BoxStream<'static, Bytes> {
-    let frames = stream::unfold((frames, task), |(mut frames, task)| async move {
-        let frame = frames.recv().await?;
-        Some((frame, (frames, task)))
+fn boxed(groups: mpsc::Receiver<Vec<Bytes>>, task: AbortOnDropHandle<()>) -> BoxStream<'static, Bytes> {
+    let groups = stream::unfold((groups, task), |(mut groups, task)| async move {
+        let group = groups.recv().await?;
+        Some((stream::iter(group), (groups, task)))
     });
-    frames.boxed()
+    groups.flatten().boxed()
 }

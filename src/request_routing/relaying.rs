@@ -15,7 +15,7 @@ use super::messages::{MAX_DATA_BYTES, RelayFrame, RelayedFor, proxy_path, relaye
 use super::recalling::Suspects;
 use super::{Attempted, RequestRouter};
 use crate::connected_agents::{
-    AccountGrant, AccountResponse, AfterFailure, AnsweringAgent, PreparedRequest, Repetition, RequestError,
+    AccountGrant, AccountResponse, AfterFailure, AskedAgent, PreparedRequest, Repetition, RequestError,
     SendFailure, UpgradedBytes,
 };
 use crate::peers::{
@@ -37,7 +37,7 @@ pub(super) type RelayedAccount<'r> = (&'r str, &'r AccountGrant);
 
 /// The head of an answer, and what follows it.
 struct Begun {
-    agent: AnsweringAgent,
+    agent: AskedAgent,
     head: Head,
     frames: PeerFrames,
 }
@@ -46,7 +46,7 @@ struct Begun {
 enum NoHead {
     Failed(Box<SendFailure>),
     /// The frames broke; this agent was asked by then.
-    Broken(String, Option<AnsweringAgent>),
+    Broken(String, Option<AskedAgent>),
 }
 
 impl RequestRouter {
@@ -85,15 +85,21 @@ impl RequestRouter {
             }
             Err(NoHead::Broken(why, agent)) => {
                 self.metrics.failed.inc();
-                return Err(lost(request, &why, agent.map_or(suspects, Suspects::certain)));
+                return Err(lost(
+                    request,
+                    &why,
+                    agent.map_or(suspects, |agent| Suspects::certain(agent.process)),
+                ));
             }
         };
-        let (status, headers) = head_of(&begun)
-            .ok_or_else(|| lost(request, "the head is malformed", Suspects::certain(begun.agent.clone())))?;
+        let (status, headers) = head_of(&begun).ok_or_else(|| {
+            lost(request, "the head is malformed", Suspects::certain(begun.agent.process.clone()))
+        })?;
         if request.repetition() == Repetition::Recalled {
             let reading = timeout_at(request.deadline + DEADLINE_SLACK, whole(&mut begun.frames)).await;
             let body = reading.unwrap_or_else(|_| Err("the time is over".to_owned()));
-            let body = body.map_err(|why| lost(request, &why, Suspects::certain(begun.agent.clone())))?;
+            let body =
+                body.map_err(|why| lost(request, &why, Suspects::certain(begun.agent.process.clone())))?;
             let body = stream::once(std::future::ready(body)).boxed();
             return Ok(AccountResponse { status, headers, body, agent: begun.agent });
         }

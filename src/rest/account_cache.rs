@@ -32,7 +32,7 @@ pub(super) struct AccountCache {
     agent_id: Option<String>,
     /// Number of the agent's election; 0 if there was none.
     epoch: i64,
-    /// Whether all kinds were listed whole, are watched since, and can be read now.
+    /// Whether all kinds were listed whole, are watched since, and can be read now by a connected agent.
     synced: bool,
     /// Number of objects in the table, of the kinds below.
     objects: i64,
@@ -143,7 +143,10 @@ pub(super) async fn get(
         }
         _ => None,
     };
-    Ok(Json(stored.shown(name, kind.as_deref(), object, now_ms)))
+    let mut shown = stored.shown(name, kind.as_deref(), object, now_ms);
+    // The tables do not say so of an agent that is gone.
+    shown.synced = shown.synced && state.has_streaming_agent(&account, &stored).await;
+    Ok(Json(shown))
 }
 
 /// `kubesvc_cache.kind` of the kind that is asked for.
@@ -207,6 +210,19 @@ impl RestState {
         }
         let (removed, scopes) = scopes.into_iter().partition(|scope| scope.state == ScopeState::Removed);
         Ok(StoredCache { holder, scopes, removed, counts })
+    }
+
+    /// Whether the agent that may write the account's objects holds it, connected to any replica. One that is connected
+    /// here is found without asking the others.
+    async fn has_streaming_agent(&self, account: &KubesvcAccount, stored: &StoredCache) -> bool {
+        let Some(agent_id) = stored.holder.as_ref().and_then(|holder| holder.agent_id.as_ref()) else {
+            return false;
+        };
+        let here = self.connected_agents.holders(account.uid());
+        if here.iter().any(|agent| agent.agent_id == *agent_id) {
+            return true;
+        }
+        self.holders(&[account]).await.into_iter().flatten().any(|holder| holder == *agent_id)
     }
 
     /// The row of an object. A namespace that is given for an object without one is not used.

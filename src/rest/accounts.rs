@@ -255,7 +255,7 @@ impl RestState {
 
     /// Returns the ids of the agents that hold each of these accounts, sorted. Agents whose replica does not answer
     /// are included if the account's status names them.
-    async fn holders(&self, accounts: &[&KubesvcAccount]) -> Vec<Vec<AgentId>> {
+    pub(super) async fn holders(&self, accounts: &[&KubesvcAccount]) -> Vec<Vec<AgentId>> {
         let uids: Vec<_> = accounts.iter().map(|account| account.uid().to_owned()).collect();
         let mut remote = self.peers.holders(&uids).await;
         let each = accounts.iter().zip(&uids).map(|(account, uid)| {

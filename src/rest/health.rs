@@ -15,9 +15,9 @@ use serde::Serialize;
 use tokio::net::TcpListener;
 use utoipa::ToSchema;
 
+use super::RestState;
 use super::error::{self, ErrorBody, RestError};
 use super::extract::ExcludedChecks;
-use super::{RestState, openapi};
 use kubesvc_core::ReplicaId;
 use kubesvc_runtime::background_tasks::TaskReport;
 
@@ -132,16 +132,6 @@ pub(super) async fn tasks(State(state): State<RestState>) -> Json<Vec<TaskReport
 pub(super) async fn metrics(State(state): State<RestState>) -> impl IntoResponse {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], (state.metrics)())
-}
-
-/// Get this OpenAPI document.
-#[utoipa::path(get, path = "/openapi.json", operation_id = "openapi", tag = "health",
-    responses(
-        (status = 200, description = "The OpenAPI document", body = std::collections::BTreeMap<String, serde_json::Value>),
-        (status = 405, description = "Only GET is allowed", body = ErrorBody),
-    ))]
-pub(super) async fn description() -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "application/json")], openapi::text())
 }
 
 /// What a starting process waits for, as `/health` reports it.

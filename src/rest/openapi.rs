@@ -2,10 +2,13 @@
 
 use std::sync::LazyLock;
 
+use axum::http::header;
+use axum::response::IntoResponse;
 use utoipa::openapi::path::PathItem;
-use utoipa::openapi::{self, ContentBuilder, Ref, RefOr, Required, Response, ResponseBuilder};
+use utoipa::openapi::{ContentBuilder, Ref, RefOr, Required, Response, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
+use super::error::ErrorBody;
 use super::{
     account_cache, accounts, agents, clouddrivers, dynamic_accounts, followed_changes, health, operations,
 };
@@ -36,7 +39,7 @@ use super::{
         agents::list, agents::get, agents::disconnect, agents::elect,
         operations::run, operations::list, operations::get, operations::look_at_open, operations::settle,
         clouddrivers::list, clouddrivers::get, clouddrivers::pools,
-        health::health, health::liveness, health::readiness, health::tasks, health::metrics, health::description,
+        health::health, health::liveness, health::readiness, health::tasks, health::metrics, description,
     )
 )]
 struct Description;
@@ -45,7 +48,7 @@ struct Description;
 struct CommonParts;
 
 impl Modify for CommonParts {
-    fn modify(&self, openapi: &mut openapi::OpenApi) {
+    fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
         for item in openapi.paths.paths.values_mut() {
             let PathItem { get, put, post, delete, patch, .. } = item;
             for operation in [get, put, post, delete, patch].into_iter().flatten() {
@@ -86,6 +89,16 @@ static TEXT: LazyLock<String> = LazyLock::new(|| {
 /// Returns the description. It is generated once.
 pub(super) fn text() -> &'static str {
     &TEXT
+}
+
+/// Get this OpenAPI document.
+#[utoipa::path(get, path = "/openapi.json", operation_id = "openapi", tag = "health",
+    responses(
+        (status = 200, description = "The OpenAPI document", body = std::collections::BTreeMap<String, serde_json::Value>),
+        (status = 405, description = "Only GET is allowed", body = ErrorBody),
+    ))]
+pub(super) async fn description() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], text())
 }
 
 /// Returns the OpenAPI description as pretty-printed JSON; the text is the same each time.

@@ -27,6 +27,7 @@ use crate::connected_agents::AnsweringAgent;
 use crate::peers::{AnswerSigner, FRAMES_PROTOCOL, FrameSigner, read_stream};
 use crate::request_routing::received::{self, ApplySettingsAnswer, ForgetCall, ReceivedRequest};
 use kubesvc_core::{AgentId, BootId};
+use kubesvc_runtime::listen::http::UnreadAnswers;
 use kubesvc_runtime::shutdown::spawn_named;
 
 /// Header that says for whom a request is relayed. It is signed.
@@ -91,6 +92,10 @@ async fn proxy(
     let received = received::read(&*here, &uid, relayed_for, body)
         .map_err(|error| RestError::bad_request(error.to_string()))?
         .ok_or_else(not_here)?;
+    if let Some(unread) = parts.extensions.get::<UnreadAnswers>() {
+        // The replica reads as its own caller does; the agent judges what the cluster sends.
+        unread.wait();
+    }
     if !received.is_upgrade() {
         return Ok(in_frames(received.frames(here, None)));
     }

@@ -13,8 +13,8 @@ use tower::ServiceExt;
 use super::*;
 use crate::access::audit::AuditLog;
 use crate::connected_agents::{
-    AccountGrant, AccountResponse, AfterFailure, AgentView, AnsweringAgent, PreparedRequest, RecallFailure,
-    RequestError, SendFailure, UpgradedBytes,
+    AccountGrant, AccountResponse, AfterFailure, AgentView, AnsweringAgent, AskedAgent, PreparedRequest,
+    RecallFailure, RequestError, SendFailure, UpgradedBytes,
 };
 use crate::leases::Replicas;
 use crate::operations::OperationPorts;
@@ -83,6 +83,10 @@ impl ReplicaRequests for NoAgents {
 
     fn can_ask(&self, _: &str, _: &[AgentId]) -> Result<(), RequestError> {
         Err(RequestError::NoAccount)
+    }
+
+    fn processes_of_zone(&self, _: &ZoneId) -> Vec<AnsweringAgent> {
+        Vec::new()
     }
 
     fn has_process(&self, _: &AnsweringAgent) -> bool {
@@ -303,6 +307,9 @@ impl CacheStore for NoStore {
         };
         let another =
             StoredScope { account_uid: "former".into(), ..scope("ReplicaSet", "", ScopeState::Synced) };
+        if account == "listed" {
+            return Ok(vec![scope("Deployment", "", ScopeState::Synced)]);
+        }
         Ok(vec![
             scope("StatefulSet", "shop", ScopeState::Listing),
             scope("Deployment", "", ScopeState::Synced),
@@ -361,6 +368,10 @@ impl CacheStore for NoStore {
     }
 
     async fn accounts_with_events(&self) -> Result<Vec<String>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn accounts_to_remove(&self, _: &[String]) -> Result<Vec<String>, StoreError> {
         Ok(Vec::new())
     }
 
@@ -433,6 +444,7 @@ fn state_of(settings: RestSettings, missing: &[(&str, &str)], client: kube::Clie
             store: Arc::new(NoStore),
             replicas: Replicas::alone(&"replica".into()),
             audit: AuditLog::to(io::sink()),
+            callers: Arc::default(),
         },
     );
     RestState::new(

@@ -1,6 +1,10 @@
-// Keeps the objects of resources of a cluster in memory, as a cache in Go would: with client-go's dynamic informers.
+// Uses a cluster with client-go as caches, controllers and GitOps tools in Go do.
 //
-// The benchmarks compare the agent's memory with it. The arguments are a kubeconfig and resources, each as
+//	informer KUBECONFIG RESOURCE...                   keeps resources in memory (below)
+//	informer follow KUBECONFIG STORE NAMESPACE RESOURCE   keeps what an informer knows in a file (follow.go)
+//	informer use kubeconfig|argocd|flux FILE          uses a credential as the tool does (use.go)
+//
+// The benchmarks compare the agent's memory with the first. Its arguments are a kubeconfig and resources, each as
 // group/version/resource ("/v1/pods" for core). It prints one line when all of them are listed, and then watches until it
 // is killed. What the lists left behind is returned to the system before the line, which is more than a program in
 // production would do.
@@ -27,6 +31,12 @@ func main() {
 }
 
 func run(arguments []string) error {
+	if len(arguments) > 0 && arguments[0] == "follow" {
+		return follow(arguments[1:])
+	}
+	if len(arguments) > 0 && arguments[0] == "use" {
+		return use(arguments[1:])
+	}
 	if len(arguments) < 2 {
 		return fmt.Errorf("the arguments are a kubeconfig and at least one group/version/resource")
 	}
@@ -42,11 +52,11 @@ func run(arguments []string) error {
 	}
 	factory := dynamicinformer.NewDynamicSharedInformerFactory(client, 0)
 	for _, argument := range arguments[1:] {
-		parts := strings.Split(argument, "/")
-		if len(parts) != 3 {
-			return fmt.Errorf("%q is not group/version/resource", argument)
+		resource, err := resourceOf(argument)
+		if err != nil {
+			return err
 		}
-		factory.ForResource(schema.GroupVersionResource{Group: parts[0], Version: parts[1], Resource: parts[2]}).Informer()
+		factory.ForResource(resource).Informer()
 	}
 	ctx := context.Background()
 	factory.Start(ctx.Done())
@@ -58,4 +68,12 @@ func run(arguments []string) error {
 	debug.FreeOSMemory()
 	fmt.Println("listed")
 	select {}
+}
+
+func resourceOf(argument string) (schema.GroupVersionResource, error) {
+	parts := strings.Split(argument, "/")
+	if len(parts) != 3 {
+		return schema.GroupVersionResource{}, fmt.Errorf("%q is not group/version/resource", argument)
+	}
+	return schema.GroupVersionResource{Group: parts[0], Version: parts[1], Resource: parts[2]}, nil
 }

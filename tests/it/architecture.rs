@@ -20,6 +20,7 @@ const LAYERS: &[&[&str]] = &[
 const PURE: &[&str] = &[
     "crates/agent/src/account_table",
     "crates/core/src",
+    "src/gateway/delete_options",
     "src/gateway/paths",
     "src/gateway/rewriting",
     "src/hub/agent_admission/hello",
@@ -34,6 +35,7 @@ const PURE: &[&str] = &[
     "src/hub/table_writers/caching_commands",
     "src/hub/zone_probes/probe",
     "src/leases/election_rules",
+    "src/leases/isolation",
     "src/leases/liveness",
 ];
 const IO: &[&str] = &[

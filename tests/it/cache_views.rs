@@ -233,7 +233,11 @@ async fn plugin_shows_what_is_cached_and_says_the_next_step() {
     assert_eq!(missing["object"]["setting"], "kubesvc.cache.cacheKinds", "{missing}");
     let nobody = plugin(&world, &["cache", "nobody", "-n", namespace, "--operator-url", &url]).await;
     assert!(nobody.code == Some(1) && nobody.stderr.contains("does not exist"), "{nobody:?}");
-    // Nothing publishes the operator as a Service here: the API server says so.
+    let why = shown(&["why", "prod"]).await;
+    assert!(why.contains("up to date: ") && !why.contains("kubectl kubesvc cache"), "{why}");
+    // Nothing publishes the operator as a Service here: the API server says so, and `why` needs no operator.
+    let why = must(plugin(&world, &["why", "prod", "-n", namespace]).await.ok());
+    assert!(why.contains("cannot be asked") && why.contains("kubectl kubesvc cache prod -n "), "{why}");
     let unpublished = plugin(&world, &["cache", "prod", "-n", namespace]).await;
     assert!(
         unpublished.code == Some(1) && unpublished.stderr.contains("--operator-namespace"),
@@ -256,4 +260,46 @@ async fn plugin_shows_what_is_cached_and_says_the_next_step() {
     let (tail, ()) = tokio::join!(tail, changing);
     assert_eq!(tail.code, Some(0), "it ends with the account: {tail:?}");
     assert!(tail.stdout.contains("GONE"), "{tail:?}");
+}
+
+/// What `why` says of an account's cached objects, once it is up to date or not, and has the part.
+async fn until_why(world: &World, up_to_date: bool, part: &str) -> Value {
+    let url = format!("http://127.0.0.1:{}", world.operator().rest_port());
+    let arguments = ["why", "prod", "-o", "json", "-n", world.namespace(), "--operator-url", &url];
+    eventually(part, MAX_WAIT, async || {
+        let said = plugin(world, &arguments).await.ok()?;
+        let said: Value = serde_json::from_str(&said).map_err(|error| error.to_string())?;
+        let summary = said["cachedObjects"]["summary"].as_str().unwrap_or_default();
+        if said["cachedObjects"]["upToDate"] == up_to_date && summary.contains(part) { Ok(said) } else { Err(said.to_string()) }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn why_says_which_kinds_lag_or_cannot_be_read_and_that_the_agent_is_gone() {
+    let prepare = World::prepare().setting("kubesvc.cache.cacheKinds", json!(["deployment", "secret"]));
+    let world = prepare.start().await;
+    let agent = world.agent("agent-1").start().await;
+    account(&world).await;
+    until_why(&world, true, "up to date: ").await;
+
+    // As if nothing had been heard of a kind: it is again when the next bookmark comes, within a minute.
+    let age =
+        "UPDATE kubesvc_resourceversion SET last_updated = last_updated - 600000 WHERE kind = 'deployment'";
+    assert_eq!(world.execute(age).await, 1);
+    let late = until_why(&world, false, "deployment: lags, nothing was heard of it for 10m").await;
+    let command = format!("kubectl kubesvc cache prod -n {}", world.namespace());
+    assert!(
+        late["advice"].as_array().is_some_and(|all| all.iter().any(|one| one["command"] == command)),
+        "{late}"
+    );
+
+    // As a kind that may not be read.
+    let problem = "UPDATE kubesvc_resourceversion SET problem = 'no right' WHERE kind = 'secret'";
+    assert_eq!(world.execute(problem).await, 1);
+    until_why(&world, false, "secret: no right").await;
+    let quiet = "UPDATE kubesvc_resourceversion SET problem = NULL, last_updated = last_updated + 600000";
+    world.execute(quiet).await;
+    agent.kill();
+    until_why(&world, false, "nobody reads them now").await;
 }

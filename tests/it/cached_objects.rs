@@ -193,6 +193,8 @@ async fn kinds_that_cannot_be_read_are_told_until_the_right_is_granted_and_names
     let kinds = json!(["deployment", "secret", "namespace", "Widget.example.com"]);
     let world = World::prepare().setting("kubesvc.cache.cacheKinds", kinds).start().await;
     let agent = world.agent("agent-1").start().await;
+    let made = world.api::<Deployment>().create(&PostParams::default(), &deployment("web", 1)).await;
+    must(made.map_err(|e| e.to_string()));
     let cluster = world.cluster_with_rights("reader", &["deployments", "namespaces"]).await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     world.until("prod", State::Active).await;
@@ -217,13 +219,29 @@ async fn kinds_that_cannot_be_read_are_told_until_the_right_is_granted_and_names
     assert_eq!(other(&after), other(&before), "streaming writes nothing else");
 
     // A watch outlives its right: the next process finds out, and the rows stay.
-    let rows = world.try_cached_objects().await.expect("the database answers");
+    let has_web = |rows: &[CachedObject]| !body(rows, "deployment", "web").is_null();
+    until_cached(&world, "the deployment", has_web).await;
     world.may_read("reader", &["namespaces", "secrets"]).await;
     agent.kill();
     agent.launch();
     let no_right = format!("Deployment.apps: the credential may not list and watch it; {unserved}");
     until_left_out(&world, Some(&no_right)).await;
-    let of_deployments = |rows: &[CachedObject]| rows.iter().filter(|row| row.0 == "deployment").count();
     let left = world.try_cached_objects().await.expect("the database answers");
-    assert_eq!(of_deployments(&left), of_deployments(&rows));
+    let left: Vec<_> = left.into_iter().filter(|row| row.1 == world.namespace()).collect();
+    assert!(has_web(&left), "{left:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_left_out_reaches_the_leader_from_an_agent_at_a_follower() {
+    let prepare = World::prepare().database(Database::Postgres);
+    let world = prepare.setting("kubesvc.cache.cacheKinds", json!(["deployment", "secret"])).start().await;
+    let follower = world.replica("operator-1").await;
+    assert_eq!(world.until_one_leads(&[world.operator(), &follower]).await, 0, "the first one was first");
+    let _agent = world.agent("agent-1").hub_port(follower.hub_port()).start().await;
+    let cluster = world.cluster_with_rights("reader", &["deployments", "namespaces"]).await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("prod", State::Active).await;
+    until_left_out(&world, Some("Secret: the credential may not list and watch it")).await;
+    world.may_read("reader", &["deployments", "namespaces", "secrets"]).await;
+    until_left_out(&world, None).await;
 }

@@ -1,5 +1,16 @@
-//! What is secret in a cluster reaches no row, log, metric or object of kubesvc, though kubesvc reads the objects that
-//! have it: data of Secrets, what `kubectl apply` repeats of it, and defaults in the schemas of CRDs.
+//! What is secret in a cluster reaches no row, frame, log, metric or object of kubesvc, nor the operator's memory, though
+//! kubesvc reads the objects that have it: data of Secrets, what `kubectl apply` repeats of it, and defaults in the schemas
+//! of CRDs. Data of Secrets do not even reach the agent's memory.
+//!
+//! | file | searches |
+//! |---|---|
+//! | `frames.rs` | what passed between agent and hub |
+//! | `memory.rs` | the memory of a process |
+
+mod frames;
+mod memory;
+
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -8,12 +19,25 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kubesvc_core::State;
 use serde_json::{Value, json};
 
+use self::frames::{Passed, is_in};
+use crate::faults::proxy::Proxy;
 use crate::world::{Agent, CachedRow, MAX_WAIT, World};
 use kubesvc_testkit::{must, wait::eventually};
 
-/// A text in everything that is secret, plain and in Base64.
+/// A text in everything that is secret but data of Secrets, plain and in Base64.
 const CANARIES: [&str; 2] = ["canary-that-nobody-may-see", "Y2FuYXJ5LXRoYXQtbm9ib2R5LW1heS1zZWU"];
+/// The same in data of Secrets.
+const DATA_CANARIES: [&str; 2] = ["canary-in-data-of-a-secret", "Y2FuYXJ5LWluLWRhdGEtb2YtYS1zZWNyZX"];
+/// Texts in the data of a config map, which is cached: a search that does not find them finds nothing. The second one is in
+/// a body that is compressed.
+const CONTROLS: [&str; 2] = ["short-text-that-is-cached", "long-text-that-is-cached"];
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// Length of a text that makes a body large enough to be compressed.
+const PADDING: usize = 4096;
+
+fn canaries() -> impl Iterator<Item = &'static str> {
+    CANARIES.into_iter().chain(DATA_CANARIES)
+}
 
 /// A CRD with a field named as the data of a Secret, and a secret as its default.
 fn definition(group: &str) -> CustomResourceDefinition {
@@ -33,12 +57,18 @@ fn definition(group: &str) -> CustomResourceDefinition {
     serde_json::from_value(definition).expect("a fixed object")
 }
 
+/// Bodies are compressed from the second round on.
+fn padding(round: u32) -> String {
+    if round == 0 { String::new() } else { "padding ".repeat(PADDING / 8) }
+}
+
 fn secret(round: u32) -> Value {
     json!({
         "metadata": {"name": "secret", "annotations": {
             LAST_APPLIED: format!("{{\"data\":{{\"p\":\"{}\"}}}}", CANARIES[1]), "round": round.to_string(),
+            "padding": padding(round),
         }},
-        "stringData": {"password": CANARIES[0], "round": round.to_string()},
+        "stringData": {"password": DATA_CANARIES[0], "round": round.to_string()},
     })
 }
 
@@ -46,8 +76,9 @@ fn config_map(round: u32) -> Value {
     json!({
         "metadata": {"name": "settings", "annotations": {
             LAST_APPLIED: format!("{{\"data\":{{\"p\":\"{}\"}}}}", CANARIES[0]), "round": round.to_string(),
+            "padding": padding(round),
         }},
-        "data": {"round": round.to_string()},
+        "data": {"control": format!("{}-{round}", CONTROLS[round.min(1) as usize]), "round": round.to_string()},
     })
 }
 
@@ -64,8 +95,8 @@ async fn until_cached(world: &World, holds: impl Fn(&[CachedRow]) -> bool) -> Ve
     .await
 }
 
-/// Fails if a secret is in what anyone can see.
-async fn nothing_leaks(world: &World, agent: &Agent, rows: &[CachedRow]) {
+/// Fails if a secret is in what anyone can see, in what passed between agent and hub, or in memory.
+async fn nothing_leaks(world: &World, agent: &Agent, hub: &Proxy, rows: &[CachedRow]) {
     let mut seen = vec![("a row".to_owned(), format!("{rows:?}"))];
     seen.extend(world.all_logs());
     seen.push(("the operator's metrics".to_owned(), world.get("/metrics").await.text));
@@ -75,20 +106,49 @@ async fn nothing_leaks(world: &World, agent: &Agent, rows: &[CachedRow]) {
     let objects = must(world.kubectl(&["get", "ksa,ksg,events", "-o", "yaml"]).await.ok());
     seen.push(("an object of kubesvc".to_owned(), objects));
     for (place, text) in seen {
-        let place_in_text = CANARIES.iter().find_map(|canary| text.find(canary));
+        let place_in_text = canaries().find_map(|canary| text.find(canary));
         assert!(
             place_in_text.is_none(),
             "{place}: {:?}",
             place_in_text.map(|at| text[at.saturating_sub(200)..].chars().take(400).collect::<String>())
         );
     }
+    let passed = Passed::read(hub.recorded());
+    let in_frames: Vec<_> = canaries().filter(|canary| is_in(canary, passed.all())).collect();
+    assert!(in_frames.is_empty(), "between agent and hub: {in_frames:?}");
+    let all: Vec<_> = canaries().collect();
+    let found = must(memory::found_in(world.operator().id(), &all));
+    assert!(found.is_empty(), "the operator's memory: {found:?}");
+    let found = must(memory::found_in(agent.process_id(), &DATA_CANARIES));
+    assert!(found.is_empty(), "the agent's memory: {found:?}");
+}
+
+/// Fails if the searches do not find what is cached.
+async fn controls_are_found(world: &World, agent: &Agent, hub: &Proxy, maps: &Api<ConfigMap>) {
+    let passed = Passed::read(hub.recorded());
+    let as_bytes = |all: &'_ [Vec<u8>], text| is_in(text, all.iter().map(Vec::as_slice));
+    assert!(as_bytes(&passed.raw, CONTROLS[0]), "no body is found between agent and hub");
+    assert!(as_bytes(&passed.decompressed, CONTROLS[1]), "no compressed body is found between agent and hub");
+    // Memory that is free is used again: a text may be found only soon after it passed.
+    let round = AtomicU32::new(2);
+    for (program, process) in [("operator", world.operator().id()), ("agent", agent.process_id())] {
+        eventually(&format!("a text that is cached, in the memory of the {program}"), MAX_WAIT, async || {
+            let patch = Patch::Merge(config_map(round.fetch_add(1, Ordering::Relaxed)));
+            let patched = maps.patch("settings", &PatchParams::default(), &patch).await;
+            patched.map_err(|error| error.to_string())?;
+            let found = memory::found_in(process, &[CONTROLS[1]])?;
+            if found.is_empty() { Err("it is not found".to_owned()) } else { Ok(()) }
+        })
+        .await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn secrets_of_a_cluster_reach_no_row_log_metric_or_object() {
+async fn secrets_of_a_cluster_reach_no_row_frame_log_metric_object_or_memory() {
     let kinds = json!(["secret", "configMap", "customResourceDefinition"]);
     let world = World::prepare().setting("kubesvc.cache.cacheKinds", kinds).start().await;
-    let agent = world.agent("agent-1").start().await;
+    let hub = Proxy::recording(world.operator().hub_port()).await;
+    let agent = world.agent("agent-1").hub_port(hub.port()).start().await;
     let error = |error: kube::Error| error.to_string();
     let (secrets, maps) = (world.api::<Secret>(), world.api::<ConfigMap>());
     let definitions: Api<CustomResourceDefinition> = Api::all(world.control_plane().client().await);
@@ -105,7 +165,7 @@ async fn secrets_of_a_cluster_reach_no_row_log_metric_or_object() {
 
     // From the list.
     let rows = until_cached(&world, |rows| rows.len() == 3).await;
-    nothing_leaks(&world, &agent, &rows).await;
+    nothing_leaks(&world, &agent, &hub, &rows).await;
 
     // From the watch.
     let params = PatchParams::default();
@@ -117,7 +177,9 @@ async fn secrets_of_a_cluster_reach_no_row_log_metric_or_object() {
         body["metadata"]["annotations"]["round"] == "1"
     };
     let rows = until_cached(&world, |rows| rows.iter().filter(|row| has_changed(row)).count() == 2).await;
-    nothing_leaks(&world, &agent, &rows).await;
+    nothing_leaks(&world, &agent, &hub, &rows).await;
+
+    controls_are_found(&world, &agent, &hub, &maps).await;
 
     // And at their end.
     must(secrets.delete("secret", &DeleteParams::default()).await.map(drop).map_err(error));
@@ -129,5 +191,5 @@ async fn secrets_of_a_cluster_reach_no_row_log_metric_or_object() {
             .map_err(error),
     );
     let rows = until_cached(&world, |rows| rows.len() == 1).await;
-    nothing_leaks(&world, &agent, &rows).await;
+    nothing_leaks(&world, &agent, &hub, &rows).await;
 }

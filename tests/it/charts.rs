@@ -24,6 +24,15 @@ const MODES: [&[&str]; 3] = [
     &["mode=spinnaker-service"],
 ];
 
+/// The hub behind a Gateway of the chart.
+const BY_GATEWAY: &[&str] = &[
+    "expose.type=Gateway",
+    "expose.gateway.hostnames={hub.example.com}",
+    "expose.gateway.className=public",
+    "expose.gateway.tls.existingSecret=hub-tls",
+    "networkPolicy.grpc.from[0].namespaceSelector.matchLabels.name=gateways",
+];
+
 /// Runs `helm template` with a chart of this repository, and its name as the release's.
 fn template(chart: &str, values: &[&str]) -> Output {
     let folder = format!("charts/{chart}");
@@ -40,7 +49,7 @@ fn text(chart: &str, values: &[&str]) -> String {
 }
 
 /// The objects that a chart renders.
-fn objects(chart: &str, values: &[&str]) -> Vec<Value> {
+pub(crate) fn objects(chart: &str, values: &[&str]) -> Vec<Value> {
     read(&text(chart, values))
 }
 

@@ -34,15 +34,23 @@ mod settled;
 use std::time::Duration;
 
 use crate::world::{MAX_WAIT, World};
-use kubesvc_testkit::wait::eventually;
+use kubesvc_testkit::{must, wait::eventually};
 
 /// Holds a fault for a while. The sleep is the fault itself, not a wait for a condition.
 async fn hold(fault: Duration) {
     tokio::time::sleep(fault).await;
 }
 
+/// Resident memory of a process, in KiB.
+fn resident_kib(process: u32) -> u64 {
+    let status = format!("/proc/{process}/status");
+    let status = must(std::fs::read_to_string(&status).map_err(|error| format!("{status}: {error}")));
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+    line.split_whitespace().next().and_then(|number| number.parse().ok()).expect("the kernel says it in kB")
+}
+
 /// Waits until readiness does, or does not, report the database as missing, and returns the reason.
-async fn until_database(world: &World, troubled: bool) -> String {
+pub(crate) async fn until_database(world: &World, troubled: bool) -> String {
     eventually(&format!("readiness with a troubled database: {troubled}"), MAX_WAIT, async || {
         let answer = world.try_get("/health/readiness").await?;
         let missing = answer.json["missing"].as_array().cloned().unwrap_or_default();

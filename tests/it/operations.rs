@@ -7,10 +7,12 @@
 //! | `verbs.rs` | every verb once, and what is recorded of it |
 //! | `refusals.rs` | who may not, and what cannot be |
 //! | `lost_connections.rs` | connections that are cut and processes that die while a write runs |
+//! | `pages.rs` | the commands of docs/operations.md |
 //! | `replicas.rs` | two replicas: any of them answers, and settles what a dead one left open |
 
-mod callers;
+pub(crate) mod callers;
 mod lost_connections;
+mod pages;
 mod refusals;
 mod replicas;
 mod verbs;
@@ -22,7 +24,7 @@ use crate::world::{Agent, Database, MAX_WAIT, Prepare, World};
 use callers::Caller;
 use kubesvc_testkit::{must, wait::eventually};
 
-const EVERYTHING: &[&str] = &["get", "create", "update", "patch", "delete"];
+pub(crate) const EVERYTHING: &[&str] = &["get", "create", "update", "patch", "delete"];
 
 /// A world with account `prod`, whose agent may write into the world's namespace, and a caller who may do everything.
 struct Scene {
@@ -38,7 +40,6 @@ impl Scene {
 
     async fn prepared(prepare: Prepare) -> Self {
         let world = prepare.setting("kubesvc.cache.operationWaitMs", 20_000).start().await;
-        world.let_review().await;
         let agent = world.agent("agent-1").start().await;
         let cluster = world.cluster("spinnaker").await;
         world.let_write("spinnaker").await;

@@ -1,7 +1,7 @@
-//! No credential leaves its place. The test plants every kind of credential, runs a full life cycle at the
-//! most verbose log level, and then searches everything that anyone can read.
+//! No credential leaves its place. The test plants every kind of credential, runs a full life cycle at the most verbose log
+//! level, and then searches everything that anyone can read. `gateway/canaries.rs` does so for requests and operations.
 
-mod needles;
+pub(crate) mod needles;
 
 use k8s_openapi::api::core::v1::Secret;
 use kubesvc_core::State;
@@ -12,7 +12,7 @@ use crate::world::{Agent, Call, Cluster, World};
 use kubesvc_testkit::{kubeconfig::Authority, kubeconfig::Proof, must};
 
 /// Part of every credential that the test makes up.
-const CANARY: &str = "CANARY-8c1fe0b7a2";
+pub(crate) const CANARY: &str = "CANARY-8c1fe0b7a2";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn credentials_appear_nowhere_but_in_their_secrets() {
@@ -244,7 +244,7 @@ async fn everything(world: &World, answers: Vec<String>) -> Vec<(String, String)
 
 /// Checks the folder of the world, including the database and its WAL, except for the kubeconfigs that the
 /// test itself put there.
-fn files_are_clean(world: &World, needles: &Needles) {
+pub(crate) fn files_are_clean(world: &World, needles: &Needles) {
     let mut searched = Vec::new();
     let mut folders = vec![world.folder().path().to_path_buf()];
     while let Some(folder) = folders.pop() {

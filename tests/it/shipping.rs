@@ -1,7 +1,9 @@
 //! The release: its build profile, its image, and the checks before it.
 
+use std::path::Path;
+
 use crate::world::in_repository;
-use kubesvc_testkit::must;
+use kubesvc_testkit::{helm, must};
 
 fn read(path: &str) -> String {
     must(std::fs::read_to_string(in_repository(path)).map_err(|error| format!("{path}: {error}")))
@@ -72,7 +74,7 @@ fn image_is_built_for_two_platforms_from_all_manifests() {
 fn context_of_the_image_has_what_the_programs_include() {
     let ignored = read(".dockerignore");
     let kept: Vec<_> = ignored.lines().filter_map(|line| line.strip_prefix('!')).collect();
-    for path in ["Cargo.toml", "Cargo.lock", "LICENSE", "crates", "migrations", "proto", "src"] {
+    for path in [".cargo", "Cargo.toml", "Cargo.lock", "LICENSE", "crates", "migrations", "proto", "src"] {
         assert!(kept.contains(&path), "{path}");
     }
     assert!(kept.contains(&"config/modes/agent/role.yaml"), "the plugin includes it");
@@ -105,9 +107,16 @@ fn manifest_for_krew_names_an_archive_with_its_digest_for_each_platform() {
     let manifest: serde_json::Value =
         must(serde_saphyr::from_str(&String::from_utf8_lossy(&run.stdout)).map_err(|e| e.to_string()));
     assert_eq!(manifest["spec"]["version"], format!("v{version}"));
-    // Limits of krew's own validator.
-    assert_eq!(manifest["kind"], "Plugin");
-    assert_eq!(manifest["metadata"]["name"], "kubesvc");
+    must(folder.write("kubesvc.yaml", &String::from_utf8_lossy(&run.stdout)));
+    let validator = must(kubesvc_testkit::assets::checkers()).validate_krew_manifest;
+    // The archives are not published, so that they cannot be installed.
+    let valid = std::process::Command::new(validator)
+        .args(["-skip-install", "-manifest"])
+        .arg(folder.file("kubesvc.yaml"))
+        .output();
+    let valid = must(valid.map_err(|e| e.to_string()));
+    assert!(valid.status.success(), "{}", String::from_utf8_lossy(&valid.stderr));
+    // The index asks for it; its validator does not.
     let short = manifest["spec"]["shortDescription"].as_str().unwrap_or_default();
     assert!((1..=50).contains(&short.len()) && !short.contains('\n'), "{short}");
     let each = manifest["spec"]["platforms"].as_array().expect("platforms");
@@ -121,5 +130,44 @@ fn manifest_for_krew_names_an_archive_with_its_digest_for_each_platform() {
         assert_eq!(one["sha256"], digest);
         assert!(one["uri"].as_str().is_some_and(|uri| uri.ends_with(&format!("{platform}.tar.gz"))), "{one}");
         assert_eq!(one["bin"], "kubectl-kubesvc");
+    }
+}
+
+#[test]
+fn charts_of_a_release_pull_its_image() {
+    let image = "registry.example.com/owner/name";
+    let folder = must(kubesvc_testkit::folder::Folder::new("packages"));
+    let packages = folder.file("").display().to_string();
+    let packed = helm::shell(Path::new("/dev/null"), &format!("sh packaging/charts.sh {image} {packages}"));
+    must(packed.ok());
+    let version = env!("CARGO_PKG_VERSION");
+    for (chart, values) in [("kubesvc", "replicas=1"), ("kubesvc-agent", "mode=spinnaker-service")] {
+        let package = folder.file(&format!("{chart}-{version}.tgz")).display().to_string();
+        let rendered = must(helm::run(None, ["template", chart, &package, "--set", values]).ok());
+        let images: Vec<_> =
+            rendered.lines().filter_map(|line| line.trim().strip_prefix("image: ")).collect();
+        assert!(
+            !images.is_empty()
+                && images.iter().all(|one| one.trim_matches('"') == format!("{image}:{version}")),
+            "{chart}: {images:?}"
+        );
+    }
+}
+
+#[test]
+fn release_workflow_names_image_and_charts_in_lower_case() {
+    let workflow = read(".github/workflows/release.yml");
+    assert!(workflow.contains("name=ghcr.io/${GITHUB_REPOSITORY,,}\""), "an owner's name may have capitals");
+    for part in [
+        "tags: ${{ steps.image.outputs.name }}:${{ steps.image.outputs.version }}\n",
+        "name: ${{ steps.image.outputs.name }}\n",
+        "IMAGE: ${{ needs.image.outputs.name }}\n",
+        "sh packaging/charts.sh \"$IMAGE\" out\n",
+        "charts=${IMAGE%/*}/charts\n",
+    ] {
+        assert!(workflow.contains(part), "{part:?} is missing");
+    }
+    for name in ["ghcr.io/${{", "ghcr.io/$OWNER", "github.repository_owner", "helm package"] {
+        assert!(!workflow.contains(name), "{name} passes the name in lower case by");
     }
 }

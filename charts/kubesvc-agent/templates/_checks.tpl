@@ -105,6 +105,10 @@
 {{- end -}}
 {{- $parts := splitList "." ($host | trimSuffix ".cluster.local" | trimSuffix ".svc") -}}
 {{- $local := or (hasSuffix ".svc" $host) (hasSuffix ".svc.cluster.local" $host) (eq (len $parts) 1) -}}
+{{- /* NAME.NAMESPACE is local too; example.com is not, unless there is a namespace com. */}}
+{{- if and (not $local) .Values.hub.verify (eq (len $parts) 2) (not (regexMatch "^[0-9.]+$" $host)) -}}
+{{- $local = not (empty (lookup "v1" "Namespace" "" (index $parts 1))) -}}
+{{- end -}}
 {{- if and $local .Values.hub.verify (not (regexMatch "^[0-9.]+$|^\\[" $host)) (lookup "v1" "Namespace" "" .Release.Namespace) -}}
 {{- $namespace := ternary (index $parts (sub (len $parts) 1 | int)) .Release.Namespace (gt (len $parts) 1) -}}
 {{- $service := lookup "v1" "Service" $namespace (index $parts 0) -}}

@@ -28,13 +28,16 @@
 {{- if and (has "*" .Values.watchNamespaces) (gt (len .Values.watchNamespaces) 1) -}}
 {{- fail "watchNamespaces has \"*\" beside others: \"*\" alone is all namespaces." -}}
 {{- end -}}
-{{- range $key, $port := dict "server.port" 7002 "kubesvc.grpc.server.port" 9091 "server.health.port" 7003 -}}
+{{- range $key, $port := dict "server.port" 7002 "kubesvc.grpc.server.port" 9091 "kubesvc.gateway.server.port" 6443 "server.health.port" 7003 -}}
 {{- if and (hasKey $flat $key) (ne (toString (get $flat $key)) (toString $port)) -}}
 {{- fail (printf "settings.%s is %v, and the pod's ports, its probes and the network policy have %d: leave it out. The Service's ports are services.rest.port and services.grpc.port." $key (get $flat $key) $port) -}}
 {{- end -}}
 {{- end -}}
 {{- if not (hasKey $flat "server.health.port") -}}
 {{- fail "settings.server.health.port is removed, and the probes ask port 7003: leave it as it is." -}}
+{{- end -}}
+{{- if and (hasKey $flat "kubesvc.gateway.enabled") (ne (toString (get $flat "kubesvc.gateway.enabled")) (toString .Values.gateway.enabled)) -}}
+{{- fail (printf "settings.kubesvc.gateway.enabled is %v, and gateway.enabled, which brings the port, the rights and the APIService, is %v: leave it out, and set gateway.enabled." (get $flat "kubesvc.gateway.enabled") .Values.gateway.enabled) -}}
 {{- end -}}
 {{- range $key := list "kubesvc.cluster" "kubesvc.clusterkubernetes.clouddriverservicenameprefix" -}}
 {{- if hasKey $flat $key -}}
@@ -51,7 +54,7 @@
 {{- end -}}
 {{- end -}}
 {{- range .Values.extraEnv -}}
-{{- if has .name (list "POD_NAME" "POD_NAMESPACE" "KUBESVC_DATABASE_URL" "KUBESVC_CLUSTERKUBERNETES_CLOUDDRIVERSERVICENAMEPREFIX") -}}
+{{- if has .name (list "POD_NAME" "POD_NAMESPACE" "KUBESVC_DATABASE_URL" "KUBESVC_GATEWAY_ENABLED" "KUBESVC_CLUSTERKUBERNETES_CLOUDDRIVERSERVICENAMEPREFIX") -}}
 {{- fail (printf "extraEnv has %s, which the chart sets: leave it out." .name) -}}
 {{- end -}}
 {{- if or (regexMatch "(?i)password" .name) (regexMatch "(?i)token" .name) -}}

@@ -199,8 +199,8 @@ impl Activator {
     ) -> Result<ClusterClient, Failure> {
         let check = Arc::clone(known);
         let client = ClusterClient::checked(source.cluster, &self.clusters, check)?;
-        // Whether the credential is accepted.
-        identity::kube_system_uid(&mut ClusterReader::new(client.clone())).await?;
+        // Whether the credential is accepted. Over the connection that the watches will use, so that no other is kept.
+        identity::kube_system_uid(&mut ClusterReader::over_watches(client.clone())).await?;
         Ok(client)
     }
 

@@ -103,6 +103,7 @@ fn limits() -> HttpLimits {
     HttpLimits {
         connections: 64,
         addresses: AddressLimits::default(),
+        known_callers: None,
         head_timeout: Duration::from_secs(5),
         head_bytes: 8 * 1024,
         idle_timeout: Duration::from_secs(60),

@@ -13,7 +13,7 @@
 //! read, so a [`Recall`](kubesvc_core::wire::ops::Recall) never finds a write missing that is still going to be sent.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use axum::routing::get;
@@ -25,6 +25,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
 use crate::account_table::AccountTable;
@@ -50,7 +51,7 @@ use writes::Writes;
 
 /// Maximum size of the bodies of requests that are held at once, in bytes.
 const MAX_BODIES_BYTES: usize = 64 * 1024 * 1024;
-/// Time for which an agent that stops waits for its writes.
+/// Time for which an agent that stops waits for its writes and watches.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the agent's owner sets for requests.
@@ -130,7 +131,8 @@ pub struct AccountRequests {
     metrics: RequestMetrics,
     /// Bytes of bodies that are held.
     bodies: AtomicUsize,
-    is_draining: AtomicBool,
+    /// Cancelled when the agent stops.
+    draining: CancellationToken,
 }
 
 impl AccountRequests {
@@ -149,7 +151,7 @@ impl AccountRequests {
             running: Arc::new(RunningRequests::new(metrics.running.clone())),
             metrics,
             bodies: AtomicUsize::new(0),
-            is_draining: AtomicBool::new(false),
+            draining: CancellationToken::new(),
         })
     }
 
@@ -160,10 +162,11 @@ impl AccountRequests {
         self.running.stop(uid)
     }
 
-    /// Takes no further requests, and waits until the writes are answered, or 10 s.
+    /// Takes no further requests, and waits until the writes are answered and the watches have ended at the end of a
+    /// line, or 10 s.
     pub async fn drain(&self) {
-        self.is_draining.store(true, Ordering::Relaxed);
-        let _ = timeout(DRAIN_TIMEOUT, self.running.writes_ended()).await;
+        self.draining.cancel();
+        let _ = timeout(DRAIN_TIMEOUT, self.running.drained()).await;
     }
 
     /// The route `/operations`: the requests that run.

@@ -1,8 +1,8 @@
 //! Failures in their wire form.
 
+use kubesvc_core::failure::MAX_ERROR_MESSAGE_BYTES;
 use kubesvc_core::failure::truncate;
 use kubesvc_core::kubeconfig::KubeconfigError;
-use kubesvc_core::status::MAX_ERROR_MESSAGE_BYTES;
 use kubesvc_core::wire::common::Failure;
 use kubesvc_core::wire::common::failure::Class;
 

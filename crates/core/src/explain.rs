@@ -28,6 +28,8 @@ use crate::ids::ZoneId;
 
 /// Time within which a running operator processes an object, in seconds.
 const EXPECTED_LATENCY_SECONDS: i64 = 10;
+/// Text of the advice whose command is `kubectl kubesvc cache`.
+const CACHE_ADVICE: &str = "What is cached, and how far:";
 
 /// Everything a person needs to know to proceed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -72,6 +74,16 @@ pub struct Explanation {
     pub agents: Option<Vec<ExplainedAgent>>,
     /// What to do, the most likely first; empty: nothing.
     pub advice: Vec<Advice>,
+}
+
+impl Explanation {
+    /// Adds the command that shows what is cached of the account, unless it is there.
+    pub fn advise_cache(&mut self) {
+        let command = Some(plugin_command("cache", &self.name, &self.namespace));
+        if self.advice.iter().all(|advice| advice.command != command) {
+            self.advice.push(Advice { text: CACHE_ADVICE.to_owned(), command });
+        }
+    }
 }
 
 /// An agent, as far as it concerns the account.
@@ -144,7 +156,7 @@ pub fn explain(
     }
     if let Some(left_out) = left_out(&facts.status.conditions) {
         let cache = facts.plugin("cache");
-        verdict = verdict.advise(left_out_advice(left_out)).command("What is cached, and how far:", cache);
+        verdict = verdict.advise(left_out_advice(left_out)).command(CACHE_ADVICE, cache);
     }
     let status = &facts.status;
     let desired = match account.desired() {
@@ -276,7 +288,7 @@ impl<'a> Facts<'a> {
 
     /// `kubectl kubesvc VERB NAME -n NAMESPACE`.
     fn plugin(&self, verb: &str) -> String {
-        format!("kubectl kubesvc {verb} {} -n {}", shell(self.name), shell(self.namespace))
+        plugin_command(verb, self.name, self.namespace)
     }
 
     /// `kubectl VERB ksa/NAME -n NAMESPACE REST`.
@@ -290,6 +302,10 @@ impl<'a> Facts<'a> {
         let patch = serde_json::json!({"spec": {"zoneId": zone}}).to_string();
         self.kubectl("patch", &format!("--type=merge -p {}", shell(&patch)))
     }
+}
+
+fn plugin_command(verb: &str, name: &str, namespace: &str) -> String {
+    format!("kubectl kubesvc {verb} {} -n {}", shell(name), shell(namespace))
 }
 
 /// Whether an agent can be given accounts now.

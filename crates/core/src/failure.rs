@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// Maximum length of a failure's message, and so of `errorMessage`, in bytes.
+pub const MAX_ERROR_MESSAGE_BYTES: usize = 1024;
+
 /// Makes [`FailureClass`] of a table, so that a class is one line of it.
 macro_rules! failure_classes {
     ($($(#[$doc:meta])* $class:ident = $reason:literal, $outlook:ident;)+) => {
@@ -115,7 +118,7 @@ impl Failure {
     /// Creates a failure. The message is truncated to 1 KiB.
     pub fn new(class: FailureClass, message: impl Into<String>) -> Self {
         let mut message = message.into();
-        truncate(&mut message, super::status::MAX_ERROR_MESSAGE_BYTES);
+        truncate(&mut message, MAX_ERROR_MESSAGE_BYTES);
         Self { class, message }
     }
 }

@@ -8,11 +8,11 @@
 //! | module | owns |
 //! |---|---|
 //! | `parsing`, `operation` | the text form and JSON, and what a well-formed operation is |
-//! | `program` | requests, answers, steps and outcomes |
+//! | `program`, `outcome` | what a program is: requests and steps; answers and how it ends |
 //! | `kinds` | the resource of a kind, by the cluster's own lists |
 //! | `manifest` | one object from JSON or YAML, and last-applied |
 //! | `merge`, `list_keys` | the three-way patch of `kubectl apply`, and how the lists of native kinds are merged |
-//! | `deploy`, `apply`, `server_side`, `replace` | deploying, by mode |
+//! | `deploy`, `deployed`, `apply`, `server_side`, `replace` | deploying, by mode |
 //! | `delete`, `changes`, `rollouts`, `revisions`, `reads` | the other verbs |
 //!
 //! To add a verb: a message in `proto/operations.proto`, its checks in `operation`, a program, and its arm in
@@ -22,11 +22,13 @@ mod apply;
 mod changes;
 mod delete;
 mod deploy;
+mod deployed;
 mod kinds;
 mod list_keys;
 mod manifest;
 mod merge;
 mod operation;
+mod outcome;
 mod parsing;
 mod program;
 mod reads;
@@ -37,6 +39,7 @@ mod server_side;
 #[cfg(test)]
 mod tests;
 
+pub use delete::delete_wait;
 pub use deploy::{ApplyMode, ApplySettings, KindApplySettings, Preference};
 pub use kinds::{KindLookup, Kinds, Resource};
 pub use list_keys::merge_rule;
@@ -44,11 +47,9 @@ pub use manifest::{MAX_MANIFEST_BYTES, ManifestError};
 pub use operation::{
     InvalidOperation, MAX_DEADLINE, MAX_RESULT_BYTES, ObjectKey, Operation, OperationVerb, SettledByHand,
 };
+pub use outcome::{ApiAnswer, Outcome, OutcomeBody, OutcomeClass, OutcomeFailure};
 pub use parsing::{ParseError, operation_from_json, operation_from_text, result_from_text};
-pub use program::{
-    ApiAnswer, ApiRequest, Method, Outcome, OutcomeBody, OutcomeClass, OutcomeFailure, Program,
-    ProgramContext, StartError, Step,
-};
+pub use program::{ApiRequest, Method, Program, ProgramContext, StartError, Step};
 
 use crate::wire::operations::operation::Verb;
 

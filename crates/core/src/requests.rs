@@ -8,6 +8,7 @@
 //! | [`target`] | path and query as the API server reads them: validity, class, namespace, kind |
 //! | [`access`] | what the agent's owner and the account's namespaces allow |
 //! | [`apply_settings`] | what an agent's owner says of applying |
+//! | [`watch_lines`] | where a watch may end |
 //! | [`wire`] | the two ends in the messages of `proto/ops.proto` |
 //! | [`headers`] | which headers are passed on |
 
@@ -19,6 +20,7 @@ pub mod headers;
 pub mod journal;
 pub mod streams;
 pub mod target;
+pub mod watch_lines;
 pub mod wire;
 
 /// Capability of both sides that have this stream.

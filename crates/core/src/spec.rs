@@ -124,7 +124,7 @@ pub struct KubesvcAccountSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub only_spinnaker_managed: Option<bool>,
 
-    /// Send pod metrics every 20 s. Default: false.
+    /// No effect: metrics of pods are not sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<bool>,
 

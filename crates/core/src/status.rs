@@ -7,17 +7,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::failure::FailureClass;
-use super::ids::{AgentId, BootId, CachingEpoch, GrantEpoch, ZoneId};
+use super::ids::{AgentId, BootId, CachingEpoch, GrantEpoch, MAX_EPOCH, ZoneId};
 
-/// Maximum length of `errorMessage`, in bytes.
-pub const MAX_ERROR_MESSAGE_BYTES: usize = 1024;
 /// Maximum number of agents named in `agents`; `agentCount` counts all.
 pub const MAX_AGENTS_SHOWN: usize = 16;
 /// Maximum number of zones tried in one round of looking for a zone.
 pub const MAX_TRIED_ZONES: usize = 64;
-/// Maximum epoch: the largest integer that every JSON reader represents exactly. Only a status edited by hand comes
-/// near it; there the epoch stops growing.
-pub const MAX_EPOCH: i64 = (1 << 53) - 1;
 
 /// Observed state of the account, the reason for it, and what happens next.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]

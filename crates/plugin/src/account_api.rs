@@ -12,7 +12,7 @@ use crate::resources::AccountObject;
 /// API group and version.
 const GROUP_VERSION: &str = "proxy.kubesvc.io/v1alpha1";
 /// Name of the APIService.
-const API_SERVICE: &str = "v1alpha1.proxy.kubesvc.io";
+pub(crate) const API_SERVICE: &str = "v1alpha1.proxy.kubesvc.io";
 /// What adds the API to an API server.
 const APPLY: &str = "apply config/gateway with your installation (components: [../gateway] of its kustomization; \
                      gateway.enabled=true of the chart), see docs/api.md";

@@ -88,11 +88,32 @@ impl<E: End> RequestChannel<E> {
 
     /// Opens a request; `head` is given the credit for its answer. `None` if the stream has ended.
     pub fn open(self: &Arc<Self>, head: impl FnOnce(u32) -> E::Says) -> Option<Exchange<E>> {
+        self.open_with(head, |_, _| {})
+    }
+
+    /// Opens a request that has all of its body. Head, body and end leave together, as far as the credit allows.
+    pub fn open_whole(
+        self: &Arc<Self>,
+        head: impl FnOnce(u32) -> E::Says,
+        body: Bytes,
+    ) -> Option<Exchange<E>> {
+        self.open_with(head, |streams, id| {
+            streams.send(id, body);
+            streams.end(id);
+        })
+    }
+
+    fn open_with(
+        self: &Arc<Self>,
+        head: impl FnOnce(u32) -> E::Says,
+        send: impl FnOnce(&mut RequestStreams<E>, RequestNumber),
+    ) -> Option<Exchange<E>> {
         let mut state = self.state.lock();
         if state.is_lost {
             return None;
         }
         let id = state.streams.open(head);
+        send(&mut state.streams, id);
         let exchange = self.exchange(&mut state, id);
         drop(state);
         self.outgoing.notify_one();
@@ -218,6 +239,19 @@ impl<E: End> Exchange<E> {
         is_sent
     }
 
+    /// Begins this end's direction with its first bytes, and completes it if they are all. They leave together, as far as
+    /// the credit allows.
+    pub fn send_start(&self, head: E::Says, bytes: Bytes, is_all: bool) -> bool {
+        let mut state = self.channel.state.lock();
+        let is_sent = state.streams.send_head(self.id, head) && state.streams.send(self.id, bytes);
+        if is_all {
+            state.streams.end(self.id);
+        }
+        drop(state);
+        self.channel.outgoing.notify_one();
+        is_sent
+    }
+
     /// Sends bytes once there is room for them. Returns false if the request is over.
     pub async fn send(&self, bytes: Bytes) -> bool {
         loop {
@@ -270,5 +304,51 @@ impl<E: End> Drop for Exchange<E> {
         state.wakes.remove(&self.id);
         drop(state);
         self.channel.outgoing.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kubesvc_core::requests::credit::{INITIAL_CREDIT, MAX_CREDIT_OF_AGENT};
+    use kubesvc_core::requests::wire::{AgentEnd, HubEnd, Opening as First};
+    use kubesvc_core::wire::ops::{Head, Open};
+
+    use super::*;
+
+    fn channel<E: End>() -> Arc<RequestChannel<E>> {
+        RequestChannel::new(CreditBudget::new(MAX_CREDIT_OF_AGENT, None))
+    }
+
+    fn frames<E: End>(channel: &RequestChannel<E>) -> Vec<Frame<E::Says, E::Stops>> {
+        std::iter::from_fn(|| channel.next_frame()).map(|(_, frame)| frame).collect()
+    }
+
+    #[test]
+    fn a_request_with_its_body_leaves_at_once() {
+        let hub = channel::<HubEnd>();
+        let open = |_| First::Open(Box::default());
+        let _empty = hub.open_whole(open, Bytes::new()).expect("the stream is open");
+        assert!(matches!(frames(&hub)[..], [Frame::Head(_), Frame::End]));
+        let _full = hub.open_whole(open, Bytes::from_static(b"body")).expect("the stream is open");
+        assert!(matches!(frames(&hub)[..], [Frame::Head(_), Frame::Data(_), Frame::End]));
+        hub.lost();
+        assert!(hub.open_whole(open, Bytes::new()).is_none());
+    }
+
+    #[test]
+    fn a_short_answer_leaves_with_its_head() {
+        let agent = channel::<AgentEnd>();
+        let head = || Head { status: 200, headers: Vec::new() };
+        let opened = |id| match agent.receive_opening(id, First::Open(Box::<Open>::default()), INITIAL_CREDIT)
+        {
+            Opening::Opened(exchange, _) => exchange,
+            Opening::Nothing => unreachable!("the id is new"),
+        };
+        let (whole, begun) = (opened(1), opened(2));
+        assert!(whole.send_start(head(), Bytes::from_static(b"all"), true));
+        assert!(matches!(frames(&agent)[..], [Frame::Head(_), Frame::Data(_), Frame::End]));
+        assert!(begun.send_start(head(), Bytes::new(), false));
+        assert!(matches!(frames(&agent)[..], [Frame::Head(_)]));
+        assert!(!begun.send_start(head(), Bytes::new(), false), "it has begun");
     }
 }

@@ -24,6 +24,7 @@ mod sweeping;
 mod writing;
 
 pub(super) use objects::OBJECTS;
+pub use scopes::{Scope, ScopeWriter};
 
 /// Value of `kubesvc_cache.kind` of Kubernetes events, which are removed by age.
 pub const EVENT_KIND: &str = "event";
@@ -358,6 +359,9 @@ pub trait CacheStore: Send + Sync {
 
     /// Names of the accounts of which Kubernetes events are watched.
     async fn accounts_with_events(&self) -> Result<Vec<String>, StoreError>;
+
+    /// Of the accounts with these uids, those that [`remove_scopes`](Self::remove_scopes) would change.
+    async fn accounts_to_remove(&self, account_uids: &[String]) -> Result<Vec<String>, StoreError>;
 
     /// Marks all scopes of an account as removed, unless its fence names an agent. Returns how many were not marked
     /// before. Deleting an account's row does this too; see [`Changes::kept_objects`](crate::Changes::kept_objects).

@@ -90,7 +90,12 @@ pub enum FenceCheck {
 }
 
 impl BatchClaim {
-    /// The verdict for a claim that did not pass, from the epoch and last batch of the row.
+    /// The verdict from the epoch and last batch of the row.
+    pub fn check(&self, row: Option<(CachingEpoch, i64)>) -> FenceCheck {
+        if row == Some((self.epoch, self.committed)) { FenceCheck::Passed } else { self.judge(row) }
+    }
+
+    /// The verdict for a claim that did not pass.
     fn judge(&self, row: Option<(CachingEpoch, i64)>) -> FenceCheck {
         match row {
             None => FenceCheck::Gone,
@@ -341,6 +346,8 @@ mod tests {
 
     #[test]
     fn refused_claim_names_the_reason() {
+        assert_eq!(claim(3, 5).check(Some((CachingEpoch(5), 3))), FenceCheck::Passed);
+        assert_eq!(claim(3, 5).check(Some((CachingEpoch(5), 4))), FenceCheck::Rewind(4));
         assert_eq!(claim(3, 5).judge(None), FenceCheck::Gone);
         assert_eq!(claim(3, 5).judge(Some((CachingEpoch(6), 0))), FenceCheck::Higher(CachingEpoch(6)));
         assert_eq!(claim(3, 5).judge(Some((CachingEpoch(4), 3))), FenceCheck::Lower(CachingEpoch(4)));

@@ -22,8 +22,8 @@ pub use accounts::{AccountStore, Changes, StoredAccounts, VENDOR_TABLE};
 pub use assignments::{Assignment, AssignmentChanges, AssignmentStore};
 pub use cache::{
     AccountBatch, BasisRow, BatchOutcome, CacheStore, EVENT_KIND, FenceHolder, KindCount, NamespaceCount,
-    ObjectBody, ObjectRow, ObjectVersion, Relation, RemovedScope, ScopeChange, ScopeKey, ScopeRow,
-    ScopeState, StoredProgress, StoredScope, Swept,
+    ObjectBody, ObjectRow, ObjectVersion, Relation, RemovedScope, Scope, ScopeChange, ScopeKey, ScopeRow,
+    ScopeState, ScopeWriter, StoredProgress, StoredScope, Swept,
 };
 pub use error::{Malformed, StoreError};
 pub use fences::{BatchClaim, Fence, FenceCheck, FenceStore, RaiseOutcome, StoredFence};

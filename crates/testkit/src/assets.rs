@@ -1,6 +1,7 @@
 //! The programs of a control plane, found or built once from the pinned Go module in `controlplane/`; the judge of GitOps
-//! health, kube-controller-manager, Helm, promtool with a reader of PromQL, and the checkers of renders and workflows, built once from the modules in
-//! `tests/gitops/`, `tests/controllers/`, `tests/helm/`, `tests/promtool/` and `tests/lint/`; for the benchmarks alone, a cache of client-go, from
+//! health, kube-controller-manager, Helm, promtool with a reader of PromQL, the checkers of renders and workflows, and the
+//! programs of a node, built once from the modules in `tests/gitops/`, `tests/controllers/`, `tests/helm/`,
+//! `tests/promtool/`, `tests/lint/` and `tests/node-programs/`; and clients that use client-go, from
 //! `tests/informer/`.
 
 use std::{
@@ -34,6 +35,22 @@ static CONTROLLERS_FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
 static HELM_FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
 static PROMETHEUS: OnceLock<Result<PrometheusTools, String>> = OnceLock::new();
 static CHECKERS_FOUND: OnceLock<Result<Checkers, String>> = OnceLock::new();
+static NODE: OnceLock<Result<NodePrograms, String>> = OnceLock::new();
+
+/// Paths of what a node with real pods runs besides the control plane and the programs of its distribution.
+#[derive(Debug, Clone)]
+pub struct NodePrograms {
+    /// Assigns pods to the node.
+    pub scheduler: PathBuf,
+    /// Runs pods.
+    pub kubelet: PathBuf,
+    /// Makes Services reachable.
+    pub proxy: PathBuf,
+    /// Answers for the names of Services.
+    pub dns: PathBuf,
+    /// Holds a pod's namespaces; the only program of its image.
+    pub pause: PathBuf,
+}
 
 /// Paths of programs that check text.
 #[derive(Debug, Clone)]
@@ -42,6 +59,8 @@ pub struct Checkers {
     pub kubeconform: PathBuf,
     /// Checks workflows of the forge.
     pub actionlint: PathBuf,
+    /// Checks a plugin's manifest for krew.
+    pub validate_krew_manifest: PathBuf,
 }
 
 /// Paths of programs that read rules and expressions as Prometheus does.
@@ -68,7 +87,7 @@ pub fn gitops_judge() -> Result<PathBuf, String> {
     JUDGE.get_or_init(build_it).clone()
 }
 
-/// Builds the cache of client-go that benchmarks compare the agent with, unless the cache folder contains it.
+/// Builds the clients that use client-go: caches, informers and GitOps tools, unless the cache folder contains them.
 ///
 /// Blocks. Call it from async code only where blocking is allowed.
 ///
@@ -76,7 +95,10 @@ pub fn gitops_judge() -> Result<PathBuf, String> {
 ///
 /// The message says what is missing and which command installs it.
 pub fn informer() -> Result<PathBuf, String> {
-    let build_it = || cached(&Module::read("tests/informer", &["go.sum", "main.go"])?, &INFORMER);
+    let build_it = || {
+        let sources = ["go.sum", "follow.go", "main.go", "use.go"];
+        cached(&Module::read("tests/informer", &sources)?, &INFORMER)
+    };
     INFORMER_FOUND.get_or_init(build_it).clone()
 }
 
@@ -90,6 +112,28 @@ pub fn informer() -> Result<PathBuf, String> {
 pub fn controller_manager() -> Result<PathBuf, String> {
     let build_it = || cached(&Module::read("tests/controllers", &["go.sum"])?, &CONTROLLER_MANAGER);
     CONTROLLERS_FOUND.get_or_init(build_it).clone()
+}
+
+/// Builds kube-scheduler, kubelet, kube-proxy, and the programs of `tests/node-programs`, unless the cache folder contains
+/// them.
+///
+/// Blocks. Call it from async code only where blocking is allowed.
+///
+/// # Errors
+///
+/// The message says what is missing and which command installs it.
+pub fn node_programs() -> Result<NodePrograms, String> {
+    let build_them = || {
+        let module = Module::read("tests/node-programs", &["go.sum", "dns/main.go", "pause/main.go"])?;
+        Ok(NodePrograms {
+            kubelet: cached(&module, &KUBELET)?,
+            scheduler: cached(&module, &KUBE_SCHEDULER)?,
+            proxy: cached(&module, &KUBE_PROXY)?,
+            dns: cached(&module, &NODE_DNS)?,
+            pause: cached(&module, &NODE_PAUSE)?,
+        })
+    };
+    NODE.get_or_init(build_them).clone()
 }
 
 /// Builds Helm, unless the cache folder contains it.
@@ -121,7 +165,7 @@ pub fn prometheus_tools() -> Result<PrometheusTools, String> {
     PROMETHEUS.get_or_init(build_them).clone()
 }
 
-/// Builds kubeconform and actionlint, unless the cache folder contains them.
+/// Builds kubeconform, actionlint and krew's validator, unless the cache folder contains them.
 ///
 /// Blocks. Call it from async code only where blocking is allowed.
 ///
@@ -134,6 +178,7 @@ pub fn checkers() -> Result<Checkers, String> {
         Ok(Checkers {
             kubeconform: cached(&module, &KUBECONFORM)?,
             actionlint: cached(&module, &ACTIONLINT)?,
+            validate_krew_manifest: cached(&module, &VALIDATE_KREW_MANIFEST)?,
         })
     };
     CHECKERS_FOUND.get_or_init(build_them).clone()
@@ -251,6 +296,32 @@ const CONTROLLER_MANAGER: Program = Program {
     skew: 0,
 };
 
+const KUBELET: Program = Program {
+    name: "kubelet",
+    package: "k8s.io/kubernetes/cmd/kubelet",
+    module: KUBERNETES,
+    version_args: &["--version"],
+    skew: 0,
+};
+const KUBE_SCHEDULER: Program = Program {
+    name: "kube-scheduler",
+    package: "k8s.io/kubernetes/cmd/kube-scheduler",
+    module: KUBERNETES,
+    version_args: &["--version"],
+    skew: 0,
+};
+const KUBE_PROXY: Program = Program {
+    name: "kube-proxy",
+    package: "k8s.io/kubernetes/cmd/kube-proxy",
+    module: KUBERNETES,
+    version_args: &["--version"],
+    skew: 0,
+};
+const NODE_DNS: Program =
+    Program { name: "dns", package: "./dns", module: "k8s.io/client-go", version_args: &[], skew: 0 };
+const NODE_PAUSE: Program =
+    Program { name: "pause", package: "./pause", module: KUBERNETES, version_args: &[], skew: 0 };
+
 const HELM: Program = Program {
     name: "helm",
     package: "helm.sh/helm/v4/cmd/helm",
@@ -282,6 +353,13 @@ const KUBECONFORM: Program = Program {
     package: "github.com/yannh/kubeconform/cmd/kubeconform",
     module: "github.com/yannh/kubeconform",
     version_args: &["-v"],
+    skew: 0,
+};
+const VALIDATE_KREW_MANIFEST: Program = Program {
+    name: "validate-krew-manifest",
+    package: "sigs.k8s.io/krew/cmd/validate-krew-manifest",
+    module: "sigs.k8s.io/krew",
+    version_args: &[],
     skew: 0,
 };
 const ACTIONLINT: Program = Program {
@@ -468,7 +546,7 @@ fn go() -> Result<PathBuf, String> {
     const GET: &str = "`apt-get install golang-go` gets it (on Debian 12 `apt-get install -t bookworm-backports golang-go`), \
                        `dnf install golang`, or `brew install go`. \
                        For the control plane, KUBEBUILDER_ASSETS set to a folder with etcd, kube-apiserver and kubectl does as well";
-    const NEED: &str = "what the tests need is built from controlplane/, and tests/{controllers,gitops,helm,lint,promtool}/ with Go 1.26, \
+    const NEED: &str = "what the tests need is built from controlplane/, and tests/{controllers,gitops,helm,informer,lint,node-programs,promtool}/ with Go 1.26, \
                         or with Go 1.21 and newer, which fetches that by itself";
     let path = look_up("go").ok_or_else(|| format!("{NEED}, and there is no `go` on PATH: {GET}"))?;
     let output = Command::new(&path)

@@ -27,6 +27,10 @@ pub struct AuditedWrite {
     pub user_agent: String,
     /// Path and query, including field manager and dry run.
     pub uri: String,
+    /// Time at which the API server received it, in RFC 3339 with microseconds.
+    pub received: String,
+    /// Id of the request, as its sender gave it in `Audit-ID`.
+    pub audit_id: String,
 }
 
 /// Records only writes, except those of the API server itself and reviews (`SelfSubjectAccessReview` and so on),
@@ -75,5 +79,7 @@ fn parse(event: &Value) -> AuditedWrite {
         user: text("/user/username"),
         user_agent: text("/userAgent"),
         uri: text("/requestURI"),
+        received: text("/requestReceivedTimestamp"),
+        audit_id: text("/auditID"),
     }
 }

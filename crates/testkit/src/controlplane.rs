@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 mod compaction;
+mod restore;
 pub mod second;
 mod start;
 
@@ -95,7 +96,16 @@ impl ControlPlane {
     async fn attempt(options: &StartOptions, assets: &Assets) -> Result<Self, String> {
         let folder = Folder::new("controlplane")?;
         let authority = Authority::new("kubesvc control plane")?;
-        let server = authority.server(&["127.0.0.1", "localhost", "kubernetes.default.svc"])?;
+        let mut names = vec!["127.0.0.1", "localhost", "kubernetes.default.svc"];
+        let pods = options.pods.map(|address| address.to_string());
+        if let Some(address) = &pods {
+            // The second is the address of the Service `kubernetes`.
+            names.extend([address.as_str(), "10.96.0.1"]);
+            let caller = authority.client("kube-apiserver-kubelet-client", Some("system:masters"))?;
+            folder.write("kubelet-client.crt", &caller.certificate)?;
+            folder.write("kubelet-client.key", &caller.key)?;
+        }
+        let server = authority.server(&names)?;
         let admin = random(32);
         folder.write("ca.crt", &authority.pem())?;
         folder.write("server.crt", &server.certificate)?;
@@ -150,6 +160,11 @@ impl ControlPlane {
     /// Returns a kubeconfig with all rights, as YAML.
     pub fn admin_kubeconfig(&self) -> String {
         self.kubeconfig_for_token(&self.admin)
+    }
+
+    /// Path of the file with the authority of the server's certificate.
+    pub fn ca_path(&self) -> PathBuf {
+        self.folder.file("ca.crt")
     }
 
     /// Path of the file with [`ControlPlane::admin_kubeconfig`].

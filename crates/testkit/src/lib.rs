@@ -2,9 +2,10 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `assets.rs` | the programs etcd, kube-apiserver and kubectl: found, or built once from `controlplane/`; kube-controller-manager from `tests/controllers`, Helm from `tests/helm` |
+//! | `assets.rs` | the programs etcd, kube-apiserver and kubectl: found, or built once from `controlplane/`; kube-controller-manager from `tests/controllers`, Helm from `tests/helm`, kubelet and more from `tests/node-programs` |
 //! | `controlplane.rs`, `controlplane/start.rs` | a Kubernetes API server with its own etcd, ready in a few seconds; several can run side by side |
 //! | `controlplane/second.rs` | a second API server on the same etcd, with watches that can be held back |
+//! | `node.rs`, `node/` | a node with real pods on a control plane, and images put together without an engine |
 //! | `kubectl.rs`, `helm.rs` | the real kubectl and Helm, run against a control plane |
 //! | `audit.rs` | the writes that the API server received |
 //! | `kubeconfig.rs` | kubeconfigs for any user, and the certificates behind them |
@@ -25,6 +26,7 @@ pub mod helm;
 pub mod kubeconfig;
 pub mod kubectl;
 pub mod namespace;
+pub mod node;
 pub mod ports;
 pub mod process;
 pub mod simulated_agent;

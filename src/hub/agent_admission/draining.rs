@@ -55,7 +55,7 @@ impl Draining {
     }
 
     /// Whether this replica alone does not reach the API server.
-    pub(super) fn is_isolated(&self) -> bool {
+    pub(crate) fn is_isolated(&self) -> bool {
         *self.isolated.borrow()
     }
 

@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use kubesvc_core::CachingEpoch;
-use kubesvc_core::wire::common::Fence;
+use kubesvc_core::wire::common::{Failure, Fence};
 use kubesvc_core::wire::events::cache_down::Frame;
 use kubesvc_core::wire::events::revoked::Reason;
 use kubesvc_core::wire::events::{Ack, Batch, Begin, Revoked, Rewind};
@@ -28,7 +28,7 @@ use super::transaction_batching::LaneId;
 
 pub(crate) use accepted_batch::{AcceptedBatch, AcceptedEvent, AcceptedScopeChange};
 pub(crate) use effects::{Assignment, DeliveryError, DeliveryState, Effect};
-use problems::Problems;
+use problems::{Problems, report_of_unread};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -49,10 +49,11 @@ enum Phase {
 }
 
 /// A batch that is not committed yet.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Outstanding {
     seq: i64,
     bytes: u64,
+    events: usize,
     added: Vec<u32>,
     sync_starts: Vec<(u32, String)>,
     synced: Vec<u32>,
@@ -61,7 +62,7 @@ struct Outstanding {
 }
 
 /// One account on one stream, under one epoch.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct AccountDelivery {
     uid: Arc<str>,
     epoch: CachingEpoch,
@@ -74,8 +75,12 @@ pub(crate) struct AccountDelivery {
     /// Scopes without a checkpoint.
     unsynced: HashSet<u32>,
     outstanding: VecDeque<Outstanding>,
+    /// Events of the outstanding batches.
+    uncommitted_events: usize,
     /// Why kinds are not read.
     problems: Problems,
+    /// Why the agent could not reach the cluster, until the account is known to be assigned to it or is begun.
+    unread: Option<Failure>,
 }
 
 impl AccountDelivery {
@@ -90,7 +95,9 @@ impl AccountDelivery {
             listing: HashMap::new(),
             unsynced: HashSet::new(),
             outstanding: VecDeque::new(),
+            uncommitted_events: 0,
             problems: Problems::default(),
+            unread: None,
         }
     }
 
@@ -114,9 +121,14 @@ impl AccountDelivery {
         self.scopes.len()
     }
 
+    /// Number of events that are not committed yet.
+    pub(crate) fn uncommitted_events(&self) -> usize {
+        self.uncommitted_events
+    }
+
     /// Whether it waits for its fence.
     pub(crate) fn awaits_fence(&self) -> bool {
-        self.phase == Phase::Waiting
+        self.phase == Phase::Waiting || self.unread.is_some()
     }
 
     /// Whether the agent sends nothing more and everything is committed.
@@ -152,6 +164,7 @@ impl AccountDelivery {
             effects = self.abandon();
             *self = Self::new(Arc::clone(&self.uid), self.epoch, lane);
         }
+        self.unread = None;
         for declaration in begin.scopes {
             let declared = self.scopes.declare(declaration);
             declared.map_err(|why| DeliveryError::Scope { uid: Arc::clone(&self.uid), why })?;
@@ -162,12 +175,23 @@ impl AccountDelivery {
         Ok(effects)
     }
 
+    /// Handles that the agent could not reach the cluster so far. Only the last reason counts, and none once the agent
+    /// has begun to declare scopes: its batches say more.
+    pub(crate) fn unread(&mut self, failure: Failure) {
+        if self.phase == Phase::Declaring && self.scope_count() == 0 {
+            self.unread = Some(failure);
+        }
+    }
+
     /// Handles what is known of the assignment while the account waits for it.
     pub(crate) fn assigned(&mut self, assignment: Assignment) -> Vec<Effect> {
         match assignment {
-            _ if self.phase != Phase::Waiting => Vec::new(),
+            _ if !self.awaits_fence() => Vec::new(),
             Assignment::Pending => Vec::new(),
             Assignment::Revoked(reason) => self.revoke(reason),
+            Assignment::Stands(_) if let Some(failure) = self.unread.take() => {
+                vec![Effect::Report(report_of_unread(self.epoch, &failure))]
+            }
             Assignment::Stands(account) => {
                 self.account = account;
                 self.phase = Phase::Resuming;
@@ -270,9 +294,12 @@ impl AccountDelivery {
             return Ok(effects);
         }
         let accepted = self.accept(batch, size)?;
+        let events = accepted.batch.events.len();
+        self.uncommitted_events += events;
         self.outstanding.push_back(Outstanding {
             seq: accepted.batch.seq,
             bytes,
+            events,
             added: accepted.added,
             sync_starts: accepted.sync_starts,
             synced: accepted.synced,
@@ -286,6 +313,15 @@ impl AccountDelivery {
         Ok(effects)
     }
 
+    /// Handles a batch for which there is no room: the agent sends Begin anew, and the answer waits for the database.
+    pub(crate) fn refuse_batch(&mut self, bytes: u64) -> Vec<Effect> {
+        let release = Effect::Release(bytes);
+        match self.phase {
+            Phase::Flowing { committed, .. } => [release].into_iter().chain(self.rewind(committed)).collect(),
+            _ => vec![release],
+        }
+    }
+
     /// What the account is to say of what is left out, as far as it is known.
     fn report(&self) -> Option<Effect> {
         self.problems.report(self.epoch, &self.scopes).map(Effect::Report)
@@ -293,6 +329,7 @@ impl AccountDelivery {
 
     /// Handles that the agent sends nothing more.
     pub(crate) fn end(&mut self) -> Vec<Effect> {
+        self.unread = None;
         match self.phase {
             Phase::Flowing { committed, .. } => self.phase = Phase::Ended { committed },
             Phase::Ended { .. } | Phase::Revoked => {}
@@ -326,6 +363,7 @@ impl AccountDelivery {
         let (mut bytes, mut added, mut has_namespaces) = (0, Vec::new(), false);
         while let Some(batch) = self.outstanding.pop_front_if(|batch| batch.seq <= seq) {
             bytes += batch.bytes;
+            self.uncommitted_events -= batch.events;
             has_namespaces |= batch.has_namespaces;
             added.extend(batch.added);
             for (scope_id, sync_key) in batch.sync_starts {
@@ -376,7 +414,7 @@ impl AccountDelivery {
     pub(crate) fn revoke(&mut self, reason: Reason) -> Vec<Effect> {
         let mut effects = self.abandon();
         self.phase = Phase::Revoked;
-        (self.scopes, self.listing, self.unsynced) = Default::default();
+        (self.scopes, self.listing, self.unsynced, self.unread) = Default::default();
         let revoked = Revoked { fence: Some(self.fence()), reason: reason.into() };
         effects.push(Effect::Send(Frame::Revoked(revoked)));
         effects
@@ -385,6 +423,7 @@ impl AccountDelivery {
     /// Drops what is not committed yet; the agent sends it again.
     pub(crate) fn abandon(&mut self) -> Vec<Effect> {
         let bytes = self.outstanding.drain(..).map(|batch| batch.bytes).sum();
+        self.uncommitted_events = 0;
         let release = (bytes > 0).then_some(Effect::Release(bytes));
         release.into_iter().chain([Effect::CloseLane(self.lane)]).collect()
     }

@@ -188,6 +188,12 @@ impl CachingStream {
                 let (uid, effects) = self.delivery.end(end).map_err(|error| malformed(&error))?;
                 self.apply(&uid, effects)
             }
+            Some(cache_up::Frame::Unread(unread)) => {
+                let lane = self.caching.next_lane();
+                let (uid, effects) = self.delivery.unread(unread, lane).map_err(|error| malformed(&error))?;
+                self.apply(&uid, effects)?;
+                if self.delivery.awaits_fence(&uid) { self.check_assignments() } else { Ok(()) }
+            }
             Some(cache_up::Frame::Ping(ping)) => self.send(Frame::Pong(Pong { nonce: ping.nonce })),
             None => {
                 self.caching.context.metrics.ignore("caching_frame");

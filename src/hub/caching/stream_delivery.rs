@@ -7,7 +7,7 @@ use kubesvc_core::CachingEpoch;
 use kubesvc_core::wire::common::Fence;
 use kubesvc_core::wire::events::cache_down::Frame;
 use kubesvc_core::wire::events::revoked::Reason;
-use kubesvc_core::wire::events::{Batch, Begin, End, Revoked};
+use kubesvc_core::wire::events::{Batch, Begin, End, Revoked, Unread};
 use kubesvc_store::{FenceCheck, StoredProgress};
 
 use super::account_delivery::{AccountDelivery, Assignment, DeliveryError, DeliveryState, Effect};
@@ -17,6 +17,9 @@ use super::transaction_batching::LaneId;
 pub(crate) const MAX_ACCOUNTS: usize = 10_000;
 /// Maximum number of scopes on one stream.
 const MAX_SCOPES: usize = 200_000;
+/// Maximum number of events on one stream that are not committed yet. Credit counts bytes on the wire, and an event
+/// takes some 400 bytes besides: without this, a stream of deletes would take ten times its credit.
+const MAX_UNCOMMITTED_EVENTS: usize = 16 * 1024;
 /// Maximum length of an account's uid, in bytes.
 const MAX_UID_BYTES: usize = 64;
 
@@ -24,11 +27,13 @@ const MAX_UID_BYTES: usize = 64;
 pub(crate) type AccountEffects = (Arc<str>, Vec<Effect>);
 
 /// The accounts of one stream, by uid.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct StreamDelivery {
     accounts: HashMap<Arc<str>, AccountDelivery>,
     /// Upper bound on the number of declared scopes, corrected when it reaches the maximum.
     scopes: usize,
+    /// Events of all accounts that are not committed yet.
+    uncommitted_events: usize,
 }
 
 impl StreamDelivery {
@@ -46,6 +51,7 @@ impl StreamDelivery {
                 return Ok((uid, effects));
             }
             Some(known) if known.epoch() < epoch => {
+                self.uncommitted_events -= known.uncommitted_events();
                 effects = known.abandon();
                 true
             }
@@ -60,17 +66,52 @@ impl StreamDelivery {
         }
         let declared = begin.scopes.len();
         let account = self.accounts.get_mut(&uid).expect("it was just found or added");
+        self.uncommitted_events -= account.uncommitted_events();
         effects.extend(account.begin(begin, lane)?);
         self.bound_scopes(declared)?;
+        Ok((uid, effects))
+    }
+
+    /// Handles Unread. `lane` is the account's lane from now on, if nothing was said of it before. The reason waits for
+    /// the account's assignment, as Begin does: after a reconnect, the agent is faster than the fence.
+    pub(crate) fn unread(&mut self, unread: Unread, lane: LaneId) -> Result<AccountEffects, DeliveryError> {
+        let (uid, epoch) = account_of(unread.fence, "Unread")?;
+        let mut effects = Vec::new();
+        let is_new = match self.accounts.get_mut(&uid) {
+            Some(known) if known.epoch() > epoch => return Ok((uid, effects)),
+            Some(known) if known.epoch() < epoch => {
+                self.uncommitted_events -= known.uncommitted_events();
+                effects = known.abandon();
+                true
+            }
+            Some(_) => false,
+            None => {
+                self.make_room()?;
+                true
+            }
+        };
+        if is_new {
+            self.accounts.insert(Arc::clone(&uid), AccountDelivery::new(Arc::clone(&uid), epoch, lane));
+        }
+        let account = self.accounts.get_mut(&uid).expect("it was just found or added");
+        account.unread(unread.failure.unwrap_or_default());
         Ok((uid, effects))
     }
 
     /// Handles a batch of `bytes` bytes.
     pub(crate) fn batch(&mut self, mut batch: Batch, bytes: u64) -> Result<AccountEffects, DeliveryError> {
         let (uid, epoch) = account_of(batch.fence.take(), "Batch")?;
-        let declared = batch.added.len();
+        let (declared, events) = (batch.added.len(), batch.events.len());
         let effects = match self.accounts.get_mut(&uid) {
-            Some(account) if account.epoch() == epoch => account.batch(batch, bytes)?,
+            Some(account) if account.epoch() == epoch => {
+                let before = account.uncommitted_events();
+                let has_room = self.uncommitted_events + events <= MAX_UNCOMMITTED_EVENTS;
+                let effects =
+                    if has_room { account.batch(batch, bytes)? } else { account.refuse_batch(bytes) };
+                self.uncommitted_events += account.uncommitted_events();
+                self.uncommitted_events -= before;
+                effects
+            }
             // The agent has begun under a later epoch since.
             Some(account) if account.epoch() > epoch => vec![Effect::Release(bytes)],
             _ => return Err(not_begun("Batch", &uid, epoch)),
@@ -97,9 +138,13 @@ impl StreamDelivery {
         check: FenceCheck,
         superseded: Reason,
     ) -> Vec<Effect> {
-        let effects = self.on_lane(uid, lane).map(|account| account.outcome(seq, check, superseded));
+        let Some(account) = self.on_lane(uid, lane) else { return Vec::new() };
+        let before = account.uncommitted_events();
+        let effects = account.outcome(seq, check, superseded);
+        let after = account.uncommitted_events();
+        self.uncommitted_events -= before - after;
         self.forget_finished(uid);
-        effects.unwrap_or_default()
+        effects
     }
 
     /// Handles the progress that was read for a lane.
@@ -185,8 +230,10 @@ fn not_begun(what: &'static str, uid: &str, epoch: CachingEpoch) -> DeliveryErro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kubesvc_core::wire::common::Scope;
-    use kubesvc_core::wire::events::ScopeDeclaration;
+    use kubesvc_core::wire::common::failure::Class;
+    use kubesvc_core::wire::common::{Failure, Scope};
+    use kubesvc_core::wire::events::event::Operation;
+    use kubesvc_core::wire::events::{Event, Rewind, ScopeDeclaration};
 
     fn fence(uid: &str, caching_epoch: u64) -> Option<Fence> {
         Some(Fence { account_uid: uid.into(), caching_epoch })
@@ -244,6 +291,43 @@ mod tests {
     }
 
     #[test]
+    fn events_that_are_not_committed_are_bounded() {
+        let mut stream = flowing("u", 2);
+        let gone = |nth: usize| Event {
+            scope_id: 1,
+            op: Operation::Delete.into(),
+            name: format!("pod-{nth}"),
+            ..Event::default()
+        };
+        let full = |number: u64| Batch {
+            prev: number - 1,
+            seq: number,
+            events: (0..256).map(gone).collect(),
+            ..batch("u", 2)
+        };
+        let batches = u64::try_from(MAX_UNCOMMITTED_EVENTS / 256).expect("a small number");
+        for number in 1..=batches {
+            let (_, effects) = stream.batch(full(number), 100).expect("it is well-formed");
+            assert!(matches!(effects[..], [Effect::Queue(_)]), "{number}");
+        }
+        let (_, effects) = stream.batch(full(batches + 1), 100).expect("it is well-formed");
+        assert_eq!(effects[..2], [Effect::Release(100), Effect::Release(100 * batches)]);
+        let rewind = Rewind { fence: fence("u", 2), committed_seq: 0 };
+        assert_eq!(effects.last(), Some(&Effect::Send(Frame::Rewind(rewind))));
+        assert_eq!(stream.uncommitted_events, 0);
+        assert_eq!(stream.batch(full(batches + 2), 7), Ok(("u".into(), vec![Effect::Release(7)])));
+
+        let mut stream = flowing("u", 2);
+        for number in 1..=3 {
+            stream.batch(full(number), 100).expect("it is taken");
+        }
+        stream.outcome("u", 1, 2, FenceCheck::Passed, Reason::Superseded);
+        assert_eq!(stream.uncommitted_events, 256);
+        stream.begin(begin("u", 2), 2).expect("it is well-formed");
+        assert_eq!(stream.uncommitted_events, 0);
+    }
+
+    #[test]
     fn begin_under_a_later_epoch_takes_the_place_of_the_earlier_one() {
         let mut stream = flowing("u", 2);
         stream.batch(batch("u", 2), 100).expect("it is taken");
@@ -255,6 +339,64 @@ mod tests {
         let (_, effects) = stream.begin(begin("u", 2), 10).expect("it is well-formed");
         let revoked = Revoked { fence: fence("u", 2), reason: Reason::Reelected.into() };
         assert_eq!(effects, [Effect::Send(Frame::Revoked(revoked))]);
+    }
+
+    fn unread(epoch: u64, message: &str) -> Unread {
+        let class = Class::Unreachable.into();
+        let failure = Failure { class, message: message.into(), ..Failure::default() };
+        Unread { fence: fence("u", epoch), failure: Some(failure) }
+    }
+
+    #[test]
+    fn agent_that_never_reached_the_cluster_reads_nothing_until_it_begins() {
+        let mut stream = StreamDelivery::default();
+        assert_eq!(stream.unread(unread(2, ""), 2), Ok(("u".into(), Vec::new())));
+        let told = stream.check_assignments(|_, _| Assignment::Stands("one".into()));
+        let [Effect::Report(report)] = &told[0].1[..] else { unreachable!("{told:?}") };
+        assert!(report.is_unreadable && report.epoch == CachingEpoch(2));
+        assert_eq!(report.left_out.as_deref(), Some("all kinds: the cluster cannot be reached"));
+        assert_eq!(stream.end(End { fence: fence("u", 2) }), Ok(("u".into(), vec![Effect::CloseLane(2)])));
+        assert!(stream.accounts.is_empty());
+
+        let mut stream = flowing("u", 2);
+        assert_eq!(stream.unread(unread(2, ""), 3), Ok(("u".into(), Vec::new())));
+        assert!(!stream.awaits_fence("u"), "batches say more");
+        assert_eq!(stream.unread(unread(3, ""), 4), Ok(("u".into(), vec![Effect::CloseLane(1)])));
+        stream.begin(begin("u", 3), 5).expect("it is well-formed");
+        let begun = stream.check_assignments(|_, _| Assignment::Stands("one".into()));
+        assert_eq!(begun[0].1, [Effect::ReadProgress { lane: 4, added: None }], "Begin says more");
+        let error = stream.unread(Unread { fence: None, ..unread(3, "") }, 6);
+        assert_eq!(error, Err(DeliveryError::NoFence("Unread")));
+    }
+
+    #[test]
+    fn unread_waits_for_the_assignment_and_the_last_reason_is_told_once() {
+        let mut stream = StreamDelivery::default();
+        stream.unread(unread(2, "first"), 1).expect("it is well-formed");
+        assert_eq!(stream.check_assignments(|_, _| Assignment::Pending), []);
+        let denied = Failure { class: Class::Forbidden.into(), ..Failure::default() };
+        let last = Unread { failure: Some(denied), ..unread(2, "") };
+        stream.unread(last, 2).expect("it is well-formed");
+        let told = stream.check_assignments(|_, _| Assignment::Stands("one".into()));
+        let [(_, effects)] = &told[..] else { unreachable!("{told:?}") };
+        assert!(matches!(&effects[..], [Effect::Report(report)] if !report.is_unreadable), "{effects:?}");
+        assert_eq!(stream.check_assignments(|_, _| Assignment::Stands("one".into())), []);
+    }
+
+    #[test]
+    fn unread_of_an_account_that_is_not_assigned_is_revoked_and_ends_with_the_account() {
+        let mut stream = StreamDelivery::default();
+        stream.unread(unread(2, ""), 1).expect("it is well-formed");
+        let effects = stream.check_assignments(|_, _| Assignment::Revoked(Reason::Superseded));
+        let revoked = Revoked { fence: fence("u", 2), reason: Reason::Superseded.into() };
+        assert_eq!(effects[0].1, [Effect::CloseLane(1), Effect::Send(Frame::Revoked(revoked))]);
+        stream.unread(unread(2, ""), 2).expect("it is well-formed");
+        assert!(!stream.awaits_fence("u"), "it is revoked");
+
+        let mut stream = StreamDelivery::default();
+        stream.unread(unread(2, ""), 1).expect("it is well-formed");
+        stream.end(End { fence: fence("u", 2) }).expect("it is well-formed");
+        assert_eq!(stream.check_assignments(|_, _| Assignment::Stands("one".into())), []);
     }
 
     #[test]

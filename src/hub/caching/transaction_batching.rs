@@ -32,7 +32,7 @@ pub(crate) fn shard_of(uid: &str, shards: usize) -> usize {
 }
 
 /// A batch that waits for its transaction.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct QueuedBatch<B> {
     pub(crate) lane: LaneId,
     pub(crate) size: BatchSize,
@@ -48,7 +48,7 @@ pub(crate) struct BatchSize {
 }
 
 /// The batches that wait at one shard. Bounded by the credit of the streams.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ShardQueue<B> {
     open: HashSet<LaneId>,
     waiting: HashMap<LaneId, VecDeque<QueuedBatch<B>>>,

@@ -14,6 +14,7 @@ use super::outcome::AttemptFailure;
 use crate::connected_agents::{AccountResponse, ByteStream, Repetition, RequestError, UpgradedBytes};
 use kubesvc_core::requests::MAX_WRITE_ANSWER_BYTES;
 use kubesvc_core::requests::streams::Event;
+use kubesvc_core::requests::watch_lines::{WatchLines, has_event_lines};
 use kubesvc_core::requests::wire::HubEnd;
 use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::ops::Head;
@@ -24,8 +25,19 @@ use kubesvc_runtime::shutdown::spawn_named;
 pub(super) enum Answer {
     /// Its body follows.
     Streamed(Head, Exchange<HubEnd>),
-    /// Of a write; the reason is why its body is missing.
-    Whole(Head, Result<Bytes, String>),
+    /// Of a write.
+    Whole(Head, Result<Bytes, MissingBody>),
+}
+
+/// Why the answer of a write has no body. Its status is the cluster's, whatever became of its body.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum MissingBody {
+    /// The hub keeps no larger one.
+    #[error("it has more than {MAX_WRITE_ANSWER_BYTES} bytes")]
+    TooLarge,
+    /// The agent has not kept it.
+    #[error("{0}")]
+    NotKept(String),
 }
 
 /// What the reading of a body has to do with.
@@ -35,7 +47,7 @@ pub(super) struct BodyReading {
     pub(super) upgraded: Option<UpgradedBytes>,
     /// Counted as long as the body is read.
     pub(super) counted: Option<CountedRequest>,
-    /// Of a watch: when this is cancelled, it ends at the end of a line.
+    /// Of a watch of objects: when this is cancelled, it ends at the end of a line, if its events are lines.
     pub(super) ends_with: Option<CancellationToken>,
 }
 
@@ -46,10 +58,10 @@ pub(super) fn response(
     repetition: Repetition,
     BodyReading { upgraded, counted, ends_with }: BodyReading,
 ) -> Result<AccountResponse, RequestError> {
-    let agent = stream.agent();
+    let agent = stream.asked_agent();
     let (head, body): (_, ByteStream<RequestError>) = match answer {
         Answer::Whole(head, body) => {
-            let body = body.map_err(RequestError::Cut);
+            let body = body.map_err(|missing| RequestError::Cut(missing.to_string()));
             (head, stream::once(std::future::ready(body)).boxed())
         }
         Answer::Streamed(head, exchange) => {
@@ -62,12 +74,14 @@ pub(super) fn response(
             if pump.is_none() {
                 exchange.end();
             }
+            let headers = head.headers.iter().map(|one| (one.name.as_str(), one.value.as_slice()));
+            let ends_with = ends_with.filter(|_| has_event_lines(head.status, headers));
             let taken = counted.as_ref().map(|counted| counted.taken.clone()).unwrap_or_default();
             let answer = StreamedAnswer {
                 exchange,
                 taken,
                 ends_with,
-                is_at_line_end: true,
+                lines: WatchLines::default(),
                 _pump: pump,
                 _counted: counted,
             };
@@ -90,8 +104,9 @@ struct StreamedAnswer {
     exchange: Arc<Exchange<HubEnd>>,
     /// Cancelled when the account is taken from its zone.
     taken: CancellationToken,
+    /// What ends it at the end of a line; an answer without this is cut with its stream.
     ends_with: Option<CancellationToken>,
-    is_at_line_end: bool,
+    lines: WatchLines,
     _pump: Option<AbortOnDropHandle<()>>,
     _counted: Option<CountedRequest>,
 }
@@ -105,19 +120,10 @@ impl StreamedAnswer {
         }
     }
 
-    /// The bytes to pass on: of a watch that is to end, those up to the end of a line.
-    fn pass_on(&mut self, mut bytes: Bytes) -> Bytes {
+    fn pass_on(&mut self, bytes: Bytes) -> Bytes {
         let is_ending = self.ends_with.as_ref().is_some_and(CancellationToken::is_cancelled);
-        if let Some(end) = last_of(&bytes, b'\n').filter(|_| is_ending) {
-            bytes.truncate(end + 1);
-        }
-        self.is_at_line_end = bytes.ends_with(b"\n");
-        bytes
+        self.lines.pass_on(bytes, is_ending)
     }
-}
-
-fn last_of(bytes: &[u8], wanted: u8) -> Option<usize> {
-    bytes.iter().rposition(|byte| *byte == wanted)
 }
 
 /// The next part of a body. An answer that ends early ends with an error.
@@ -130,7 +136,7 @@ async fn next_part(
         () = answer.taken.cancelled() => {
             return Some((Err(RequestError::Cut("the account was taken from the agent".to_owned())), None));
         }
-        () = answer.ending(), if answer.is_at_line_end => return None,
+        () = answer.ending(), if answer.lines.is_at_line_end() => return None,
         event = answer.exchange.event() => event,
     };
     match event {
@@ -171,7 +177,7 @@ pub(super) async fn head(exchange: &Exchange<HubEnd>) -> Result<Head, AttemptFai
 }
 
 /// A whole answer, or its head alone.
-pub(super) type Read = Result<(Head, Result<Bytes, String>), Head>;
+pub(super) type Read = Result<(Head, Result<Bytes, MissingBody>), Head>;
 
 /// Reads the answer of a write to its end.
 pub(super) async fn whole(exchange: &Exchange<HubEnd>, head: Head) -> Result<Read, AttemptFailure> {
@@ -182,12 +188,11 @@ pub(super) async fn whole(exchange: &Exchange<HubEnd>, head: Head) -> Result<Rea
                 body.extend_from_slice(&bytes);
             }
             Event::Data(_) => {
-                return Ok(Ok((head, Err(format!("it has more than {MAX_WRITE_ANSWER_BYTES} bytes")))));
+                return Ok(Ok((head, Err(MissingBody::TooLarge))));
             }
             Event::End => return Ok(Ok((head, Ok(body.freeze())))),
-            // The status is the cluster's, whatever became of its body.
             Event::Stopped(failure) if failure.class() == Class::TooLarge => {
-                return Ok(Ok((head, Err(failure.message))));
+                return Ok(Ok((head, Err(MissingBody::NotKept(failure.message)))));
             }
             Event::Stopped(failure) => return Err(AttemptFailure::Stopped(failure)),
             Event::Broken(why) => return Err(AttemptFailure::Broken(why)),

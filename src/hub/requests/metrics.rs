@@ -9,6 +9,20 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::connected_agents::RequestClass;
 
+/// How requests end.
+const OUTCOMES: [&str; 10] = [
+    "answered",
+    "recalled",
+    "unusable",
+    "no_agent",
+    "too_many",
+    "invalid",
+    "forbidden",
+    "not_sent",
+    "unknown",
+    "no_answer",
+];
+
 /// Labels with the class of requests and how they ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct OutcomeLabels {
@@ -33,8 +47,15 @@ pub(crate) struct RequestMetrics {
 impl RequestMetrics {
     /// Metrics with this count of requests that run.
     pub(crate) fn new(running: Gauge) -> Self {
+        let outcomes = Family::<OutcomeLabels, Counter>::default();
+        // From the start, so that the first event is an increase.
+        for class in [RequestClass::Read, RequestClass::Write, RequestClass::Connect] {
+            for outcome in OUTCOMES {
+                drop(outcomes.get_or_create(&OutcomeLabels { class: class.as_str(), outcome }));
+            }
+        }
         Self {
-            outcomes: Family::default(),
+            outcomes,
             // From 1 ms to about 65 s.
             head_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 17)),
             running,

@@ -22,9 +22,7 @@ impl Requests {
         keep_answer: bool,
     ) -> Result<AccountResponse, RecallFailure> {
         let unknown = |why: &str| Err(RecallFailure::Settled(RequestError::Unknown(why.to_owned())));
-        let registered = self.sessions.registry.of_agent(&agent.agent_id);
-        if registered.is_some_and(|session| session.agent.boot_id.as_str() > agent.boot_id.as_str()) {
-            // Ids of processes are ULIDs: this one is later.
+        if self.is_gone(agent) {
             return unknown("the agent's process that had the request is gone");
         }
         let recall = Recall { request_id: request_id.to_owned(), boot_id: agent.boot_id.as_str().to_owned() };
@@ -60,6 +58,12 @@ impl Requests {
                 NextStep::Recall => Err(RecallFailure::NotHere),
             },
         }
+    }
+
+    /// Whether a later process of the agent is connected here. Ids of processes are ULIDs.
+    pub(super) fn is_gone(&self, agent: &AnsweringAgent) -> bool {
+        let registered = self.sessions.registry.of_agent(&agent.agent_id);
+        registered.is_some_and(|session| session.agent.boot_id.as_str() > agent.boot_id.as_str())
     }
 
     /// The stream of a process of an agent.

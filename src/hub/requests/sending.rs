@@ -18,17 +18,15 @@ use crate::connected_agents::{
     RecallFailure, Repetition, ReplicaRequests, RequestError, SendFailure, UpgradedBytes,
 };
 use crate::hub::sessions::session::Session;
-use kubesvc_core::AgentId;
 use kubesvc_core::requests::headers::passed_on;
 use kubesvc_core::requests::target::RequestPath;
 use kubesvc_core::requests::wire::Opening;
 use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::common::{AccountRef, Failure};
 use kubesvc_core::wire::ops::{ApplySettings, Header, Open};
+use kubesvc_core::{AgentId, ZoneId};
 use kubesvc_runtime::request_channel::wire_headers;
 
-/// Maximum age of this replica's Lease for requests to be opened: no request is sent into two zones.
-const MAX_LEASE_AGE: Duration = Duration::from_secs(10);
 /// Time for which a write is awaited after its account was taken from the zone.
 const TAKEN_WRITE_TIME: Duration = Duration::from_secs(5);
 
@@ -46,8 +44,13 @@ impl ReplicaRequests for Requests {
         self.choose(&account, asked).map(|_| ()).ok_or_else(|| self.no_agent(&account))
     }
 
+    fn processes_of_zone(&self, zone: &ZoneId) -> Vec<AnsweringAgent> {
+        let streams = self.streams.lock();
+        streams.values().filter(|stream| stream.session.agent.zone == *zone).map(|one| one.agent()).collect()
+    }
+
     fn has_process(&self, agent: &AnsweringAgent) -> bool {
-        self.stream_of_process(agent).is_some()
+        self.stream_of_process(agent).is_some() || self.is_gone(agent)
     }
 
     async fn send_here(
@@ -134,7 +137,9 @@ impl Requests {
                 let reading = BodyReading {
                     upgraded: upgraded.take(),
                     counted: Some(counted),
-                    ends_with: path.is_watch.then(|| self.context.stopping.clone()),
+                    ends_with: path
+                        .watches_objects(request.method.as_str())
+                        .then(|| self.context.stopping.clone()),
                 };
                 response(&stream, answer, checked.repetition, reading).map_err(|error| SendFailure {
                     error,
@@ -155,16 +160,16 @@ impl Requests {
     ) -> Result<(Arc<AgentStream>, Answer), (RequestError, AfterFailure)> {
         let mut last_error = None;
         while asked.len() < MAX_ASKED_AGENTS {
-            // Looked at again for each agent: it may have run out while one was asked.
-            if self.context.replicas.lease_age() > MAX_LEASE_AGE {
-                let message = "this replica has not renewed its Lease; another one answers".to_owned();
+            // Looked at again for each agent: its Lease may have run out while one was asked.
+            if !self.is_current() {
+                let message =
+                    "this replica has not renewed its Lease in time; another one answers".to_owned();
                 let failure = Failure { message, before_send: true, ..Failure::default() };
                 return Err((RequestError::NotSent(failure), AfterFailure::AskAnother));
             }
             let Some(stream) = self.choose(account, asked) else { break };
             asked.push(stream.session.agent.id.clone());
-            let agent = stream.agent();
-            request.request.asked(&agent);
+            request.request.asked(&stream.asked_agent());
             let failure = match self.attempt(&stream, account, request).await {
                 Ok(answer) => return Ok((stream, answer)),
                 Err(failure) => failure,
@@ -176,7 +181,7 @@ impl Requests {
                 NextStep::Recall if request.repetition == Repetition::Once => {
                     return Err((lost(), AfterFailure::GiveUp));
                 }
-                NextStep::Recall => return Err((lost(), AfterFailure::Recall(agent))),
+                NextStep::Recall => return Err((lost(), AfterFailure::Recall(stream.agent()))),
             }
             if Instant::now() >= request.request.deadline {
                 break;
@@ -236,16 +241,16 @@ impl Requests {
         account: &UsableAccount,
         request: &CheckedRequest<'_>,
     ) -> Result<Answer, AttemptFailure> {
+        // A replica that stops keeps the stream until its writes are answered.
+        let _write = (request.repetition == Repetition::Recalled).then(|| stream.session.write_began());
         let open = |credit| Opening::Open(Box::new(request.open(account, credit)));
-        let exchange = stream.channel.open(open).ok_or_else(no_room)?;
+        let exchange = if request.request.upgrade {
+            stream.channel.open(open)
+        } else {
+            stream.channel.open_whole(open, request.request.body.clone())
+        };
+        let exchange = exchange.ok_or_else(no_room)?;
         let exchanging = async {
-            if !request.request.upgrade {
-                // If it is refused, the agent says why.
-                let body = &request.request.body;
-                if body.is_empty() || exchange.send(body.clone()).await {
-                    exchange.end();
-                }
-            }
             let head = head(&exchange).await?;
             if request.repetition == Repetition::Recalled {
                 whole(&exchange, head).await

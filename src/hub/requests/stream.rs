@@ -21,6 +21,7 @@ use kubesvc_core::wire::ops::{
     ApplySettings, Begin, Forget, Ping, Ready, Refused, RequestDown, RequestUp, Running, request_down,
     request_up,
 };
+use kubesvc_runtime::crash_points;
 use kubesvc_runtime::request_channel::RequestChannel;
 
 /// Time limit for the first frame.
@@ -124,6 +125,7 @@ impl RegisteredStream {
             forgets: Mutex::default(),
             has_forgets: Notify::new(),
             superseded: Notify::new(),
+            replica_id: requests.context.settings.replica_id.clone(),
             session,
         });
         let former = {
@@ -193,20 +195,22 @@ impl AgentStream {
     }
 
     async fn write(&self, sink: &Sink, last_frame: &Mutex<Instant>) -> &'static str {
-        const GONE: &str = "the agent takes no frames";
         let [mut pings, mut lists] = [PING_INTERVAL, RUNNING_INTERVAL].map(|period| {
             let mut ticks = interval(period);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             ticks
         });
-        if !send(sink, 0, request_down::Frame::Ready(Ready {})).await {
-            return GONE;
+        let ready = send(sink, 0, request_down::Frame::Ready(Ready {}));
+        if let Err(why) = crash_points::around(Some("request-stream"), ready).await {
+            return why;
         }
         loop {
             while let Some((id, frame)) = self.channel.next_frame() {
                 let Some(frame) = wire::down(id, frame).frame else { continue };
-                if !send(sink, id, frame).await {
-                    return GONE;
+                let is_write = matches!(&frame, request_down::Frame::Open(open) if open.write);
+                let point = is_write.then_some("request-open");
+                if let Err(why) = crash_points::around(point, send(sink, id, frame)).await {
+                    return why;
                 }
             }
             let of_stream = tokio::select! {
@@ -223,15 +227,16 @@ impl AgentStream {
                 }
                 _ = lists.tick() => request_down::Frame::Running(Running { ids: self.channel.running() }),
             };
-            if !send(sink, 0, of_stream).await {
-                return GONE;
+            if let Err(why) = send(sink, 0, of_stream).await {
+                return why;
             }
         }
     }
 }
 
-/// Sends a frame. Returns whether the agent takes any.
-async fn send(sink: &Sink, id: u64, frame: request_down::Frame) -> bool {
+/// Sends a frame. The error: the agent takes none.
+async fn send(sink: &Sink, id: u64, frame: request_down::Frame) -> Result<(), &'static str> {
     let frame = Ok(RequestDown { id, frame: Some(frame) });
-    matches!(timeout(FRAME_SEND_TIMEOUT, sink.send(frame)).await, Ok(Ok(())))
+    let sent = timeout(FRAME_SEND_TIMEOUT, sink.send(frame)).await;
+    if matches!(sent, Ok(Ok(()))) { Ok(()) } else { Err("the agent takes no frames") }
 }

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::hub::agent_admission::hello::AcceptedHello;
@@ -87,6 +88,17 @@ pub(crate) struct Session {
     pub(crate) own: OwnAccounts,
     /// Whether its stream of requests is open.
     reachable: AtomicBool,
+    /// Number of writes that its agent was given and has not answered.
+    writes: Arc<watch::Sender<usize>>,
+}
+
+/// A write that an agent makes, until this is dropped.
+pub(crate) struct SessionWrite(Arc<watch::Sender<usize>>);
+
+impl Drop for SessionWrite {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
 }
 
 impl Session {
@@ -122,7 +134,20 @@ impl Session {
             zone_probes: Mutex::default(),
             own: OwnAccounts::default(),
             reachable: AtomicBool::new(false),
+            writes: Arc::default(),
         }
+    }
+
+    /// Counts a write that the agent is given.
+    pub(crate) fn write_began(&self) -> SessionWrite {
+        self.writes.send_modify(|count| *count += 1);
+        SessionWrite(Arc::clone(&self.writes))
+    }
+
+    /// Waits until the agent has answered all writes.
+    pub(crate) async fn writes_ended(&self) {
+        // The sender lives as long as self.
+        let _ = self.writes.subscribe().wait_for(|count| *count == 0).await;
     }
 
     fn process(&self) -> AgentProcess {

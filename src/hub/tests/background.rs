@@ -14,6 +14,7 @@ fn activity(hub: &TestHub, name: &str) -> TaskActivity {
 async fn a_hub_lists_all_of_its_tasks_until_it_has_stopped() {
     let hub = TestHub::start().await;
     let expected = [
+        "accounts after a lapse",
         "admission queue",
         "agent collection",
         "agent summaries",

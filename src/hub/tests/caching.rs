@@ -1,7 +1,7 @@
 //! Streams of cached objects, from a real client to tables in memory.
 
 mod bad_frames;
-mod fake_cache;
+pub(in crate::hub) mod fake_cache;
 mod left_out;
 mod rows;
 

@@ -12,7 +12,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
 use crate::connected_agents::{
-    AccountRequest, AccountRequests, AccountResponse, RequestBytes, RequestClass, RequestError,
+    AccountRequest, AccountRequests, AccountResponse, AnsweringAgent, RequestBytes, RequestClass,
+    RequestError,
 };
 use crate::hub::tests::support::*;
 use crate::peers::{PeerIdentity, Peers};
@@ -35,7 +36,7 @@ fn active(name: &str) -> KubesvcAccount {
 
 /// A scripted agent: its session, and its stream of requests.
 struct RequestAgent {
-    _session: TestAgent,
+    session: TestAgent,
     begin: Begin,
     frames: mpsc::Sender<RequestUp>,
     answers: Streaming<RequestDown>,
@@ -80,13 +81,13 @@ impl RequestAgent {
 
     async fn begin(hub: &TestHub, session: TestAgent, begin: Begin) -> Self {
         let (frames, answers) = dial(hub, begin.clone()).await;
-        Self { _session: session, begin, frames, answers }
+        Self { session, begin, frames, answers }
     }
 
     /// Closes the stream and opens it again.
     async fn reopen(self, hub: &TestHub) -> Self {
         drop((self.frames, self.answers));
-        let mut agent = Self::begin(hub, self._session, self.begin).await;
+        let mut agent = Self::begin(hub, self.session, self.begin).await;
         assert_eq!(agent.next().await, (0, request_down::Frame::Ready(ops::Ready {})));
         agent
     }
@@ -193,7 +194,8 @@ async fn a_request_reaches_the_agent_and_its_answer_the_caller() {
     assert_eq!(body, b"{}");
     agent.answer(id, 201, b"made").await;
     let response = sent.await.expect("no panic").expect("an answer");
-    assert_eq!((response.status.as_u16(), response.agent.agent_id.as_str()), (201, "a"));
+    assert_eq!((response.status.as_u16(), response.agent.process.agent_id.as_str()), (201, "a"));
+    assert_eq!(response.agent.replica_id, "r-0");
     assert_eq!(body_of(response).await.expect("a body"), b"made");
     match agent.next().await {
         (0, request_down::Frame::Forget(forget)) => assert_eq!(forget.request_ids, [open.request_id]),
@@ -242,6 +244,33 @@ async fn the_answer_of_a_write_is_recalled_after_its_stream_was_lost() {
         }
     }
     let response = sent.await.expect("no panic").expect("an answer");
+    assert_eq!(body_of(response).await.expect("a body"), b"done");
+}
+
+#[tokio::test]
+async fn a_process_is_known_to_be_gone_where_a_later_one_of_its_agent_is_connected() {
+    let hub = hub().await;
+    let _agent = RequestAgent::connect(&hub, "a").await;
+    let process = |boot_id: &str| AnsweringAgent { agent_id: "a".into(), boot_id: boot_id.into() };
+    let (former, now, later) = (process("01ARZ3NDEKTSV4RRFFQ69G5FA0"), process(BOOT_A), process(BOOT_B));
+    let says = [&former, &now, &later].map(|process| hub.hub.requests().has_process(process));
+    assert_eq!(says, [true, true, false]);
+    let recalled = port(&hub).recall("uid-one", "id", Some(former)).now_or_never();
+    assert!(matches!(recalled, Some(Err(RequestError::Unknown(_)))), "{recalled:?}");
+}
+
+#[tokio::test]
+async fn an_answer_is_recalled_from_the_agents_of_the_zone_if_it_is_not_known_which_one_was_asked() {
+    let hub = hub().await;
+    let mut agent = RequestAgent::connect(&hub, "a").await;
+    let recalling = {
+        let port = port(&hub);
+        tokio::spawn(async move { port.recall("uid-one", "id", None).await })
+    };
+    let (id, frame) = agent.next().await;
+    assert!(matches!(frame, request_down::Frame::Recall(_)), "{frame:?}");
+    agent.answer(id, 200, b"done").await;
+    let response = recalling.await.expect("no panic").expect("an answer");
     assert_eq!(body_of(response).await.expect("a body"), b"done");
 }
 
@@ -396,7 +425,7 @@ async fn an_agent_is_reachable_in_the_tables_while_its_stream_is_open() {
         row.is_some_and(|row| row.reachable == wanted).then_some(())
     };
     eventually("it is reachable", || is(true)).await;
-    let RequestAgent { _session, frames, answers, .. } = agent;
+    let RequestAgent { session: _session, frames, answers, .. } = agent;
     drop((frames, answers));
     eventually("it is not reachable", || is(false)).await;
 }
@@ -432,10 +461,145 @@ async fn a_watch_ends_at_the_end_of_a_line_when_the_replica_stops() {
     let watching =
         send(&hub, AccountRequest::new(Method::GET, format!("{TARGET}?watch=1"), RequestClass::Read));
     let (id, ..) = agent.opened().await;
-    agent.say(id, request_up::Frame::Head(Head { status: 200, headers: Vec::new() })).await;
+    agent.say(id, request_up::Frame::Head(head_in("application/json"))).await;
     agent.say(id, request_up::Frame::Data(Data { bytes: Bytes::from_static(b"one\n") })).await;
     let mut watch = watching.await.expect("no panic").expect("a head");
     assert_eq!(watch.body.next().await.expect("a line").expect("a good one"), b"one\n"[..]);
     hub.hub.context.stopping.cancel();
     assert!(watch.body.next().await.is_none(), "it ends as a whole");
+}
+
+/// The head of a good answer with this type of content.
+fn head_in(media: &str) -> Head {
+    let headers = vec![ops::Header { name: "content-type".to_owned(), value: media.as_bytes().to_vec() }];
+    Head { status: 200, headers }
+}
+
+#[tokio::test]
+async fn a_followed_log_and_a_watch_that_is_no_lines_are_cut_when_the_replica_has_stopped() {
+    let hub = hub().await;
+    let mut agent = RequestAgent::connect(&hub, "a").await;
+    let mut streams = Vec::new();
+    for (target, media) in [
+        ("/api/v1/namespaces/a/pods/p/log?follow=true", "text/plain"),
+        ("/api/v1/pods?watch=1", "application/vnd.kubernetes.protobuf;stream=watch"),
+    ] {
+        let asking = send(&hub, AccountRequest::new(Method::GET, target, RequestClass::Read));
+        let (id, ..) = agent.opened().await;
+        agent.say(id, request_up::Frame::Head(head_in(media))).await;
+        agent.say(id, request_up::Frame::Data(Data { bytes: Bytes::from_static(b"one\n") })).await;
+        let mut answer = asking.await.expect("no panic").expect("a head");
+        assert_eq!(answer.body.next().await.expect("a part").expect("a good one"), b"one\n"[..]);
+        streams.push((id, answer));
+    }
+    hub.hub.context.stopping.cancel();
+    for (id, answer) in &mut streams {
+        agent.say(*id, request_up::Frame::Data(Data { bytes: Bytes::from_static(b"two\nth") })).await;
+        assert_eq!(answer.body.next().await.expect("a part").expect("a good one"), b"two\nth"[..]);
+    }
+    drop(agent);
+    for (_, mut answer) in streams {
+        assert!(matches!(answer.body.next().await, Some(Err(RequestError::Cut(_)))));
+    }
+}
+
+#[tokio::test]
+async fn a_replica_that_stops_sends_an_agent_away_once_its_writes_are_answered() {
+    let hub = hub().await;
+    let mut agent = RequestAgent::connect(&hub, "a").await;
+    let writing = send(&hub, write());
+    let (id, ..) = agent.opened().await;
+    hub.stop.cancel();
+    let early = tokio::time::timeout(Duration::from_millis(500), agent.session.next()).await;
+    assert!(early.is_err(), "{early:?}");
+    agent.answer(id, 201, b"made").await;
+    let response = writing.await.expect("no panic").expect("an answer");
+    assert_eq!(body_of(response).await.expect("a body"), b"made");
+    let next = agent.session.next().await;
+    assert!(matches!(next, Ok(Some(ops::hub_frame::Frame::Drain(_)))), "{next:?}");
+}
+
+/// A kind of bad frames: what it is, the frames, and whether the request has no whole answer then.
+type BadFrames = (&'static str, Vec<(u64, Option<request_up::Frame>)>, bool);
+
+/// What an agent says of a request that it was given.
+fn bad_frames(id: u64) -> Vec<BadFrames> {
+    use request_up::Frame as Up;
+    let head = |status, headers| Some(Up::Head(Head { status, headers }));
+    let header =
+        |name: &str, value: &[u8]| vec![ops::Header { name: name.to_owned(), value: value.to_vec() }];
+    let data = || Some(Up::Data(Data { bytes: Bytes::from_static(b"x") }));
+    let end = || Some(Up::End(End {}));
+    let failed = |class| {
+        Some(Up::Abort(Abort {
+            failure: Some(Failure { class, message: "odd".into(), ..Failure::default() }),
+        }))
+    };
+    let begin = Begin { session_id: "another".into(), ..Begin::default() };
+    let running = ops::Running { ids: vec![id, 1 << 40, u64::MAX] };
+    vec![
+        ("data before a head", vec![(id, data())], true),
+        ("an end before a head", vec![(id, end())], true),
+        ("a head twice", vec![(id, head(200, vec![])), (id, head(200, vec![]))], true),
+        ("a status of zero", vec![(id, head(0, vec![])), (id, end())], true),
+        ("a status that is none", vec![(id, head(99_999, vec![])), (id, end())], true),
+        (
+            "a header with a line feed",
+            vec![(id, head(200, header("x-a", b"b\r\nx-b: c"))), (id, end())],
+            true,
+        ),
+        ("a header that has no name", vec![(id, head(200, header("", b"b"))), (id, end())], true),
+        ("a header with a name that is none", vec![(id, head(200, header("x a", b"b"))), (id, end())], true),
+        ("a failure of an unknown class", vec![(id, failed(4711))], true),
+        ("an abort without a failure", vec![(id, Some(Up::Abort(Abort { failure: None })))], true),
+        ("no frame at all", vec![(id, None)], false),
+        ("a beginning in the middle", vec![(0, Some(Up::Begin(begin)))], false),
+        ("a head of the stream itself", vec![(0, head(200, vec![])), (0, data()), (0, end())], false),
+        ("an answer that nobody asked for", vec![(1 << 40, head(200, vec![])), (1 << 40, end())], false),
+        ("data that nobody asked for", vec![(u64::MAX, data())], false),
+        ("a failure of what nobody asked for", vec![(1 << 41, failed(1))], false),
+        ("credit beyond all bounds", vec![(id, Some(Up::Credit(Credit { bytes: u32::MAX }))); 3], true),
+        ("credit for what nobody asked for", vec![(1 << 42, Some(Up::Credit(Credit { bytes: 1 })))], false),
+        ("ids that nobody knows", vec![(0, Some(Up::Running(running)))], false),
+    ]
+}
+
+#[tokio::test]
+async fn each_kind_of_bad_frame_ends_its_own_request_at_most() {
+    let hub = hub().await;
+    let mut agent = RequestAgent::connect(&hub, "a").await;
+    for kind in 0..bad_frames(0).len() {
+        let sent = send(&hub, read());
+        let (id, ..) = agent.opened().await;
+        let (what, frames, ends) = bad_frames(id).swap_remove(kind);
+        for (id, frame) in frames {
+            agent.frames.send(RequestUp { id, frame }).await.expect("the stream is open");
+        }
+        if ends {
+            let response = sent.await.expect(what);
+            let is_whole = match response {
+                Ok(response) => body_of(response).await.is_ok(),
+                Err(_) => false,
+            };
+            assert!(!is_whole, "{what}");
+        } else {
+            agent.answer(id, 200, b"good").await;
+            let response = sent.await.expect("no panic").expect(what);
+            assert_eq!(body_of(response).await.expect(what), b"good");
+        }
+        let next = send(&hub, read());
+        let (id, ..) = loop {
+            match agent.next().await {
+                (_, request_down::Frame::Cancel(_) | request_down::Frame::Credit(_)) => {}
+                (id, request_down::Frame::Open(_)) => {
+                    assert_eq!(agent.next().await, (id, request_down::Frame::End(End {})), "{what}");
+                    break (id, ());
+                }
+                other => panic!("{what}: {other:?}"),
+            }
+        };
+        agent.answer(id, 200, b"good").await;
+        let response = next.await.expect("no panic").expect(what);
+        assert_eq!(body_of(response).await.expect(what), b"good", "{what}");
+    }
 }

@@ -15,11 +15,11 @@ use serde_json::{Value, json};
 
 use crate::access::{Access, AccessError, AccountAccess, Caller, Principal, Via};
 use crate::connected_agents::{
-    AccountRequest, AccountRequests, AccountResponse, AnsweringAgent, RequestBytes, RequestError,
+    AccountRequest, AccountRequests, AccountResponse, AnsweringAgent, AskedAgent, RequestBytes, RequestError,
 };
 use crate::operations::OperationSettings;
+use crate::operations::records::{self, Beginning};
 use kubesvc_core::operations::ApplySettings;
-use kubesvc_core::{AgentId, BootId};
 use kubesvc_store::{
     HandSettlement, OpenOperation, OperationChanges, OperationOutcome, OperationRecord, OperationStore,
     Overdue, StoreError, Term,
@@ -74,8 +74,9 @@ impl ScriptedCluster {
         self.asked().into_iter().map(|asked| asked.line).collect()
     }
 
-    pub(crate) fn agent() -> AnsweringAgent {
-        AnsweringAgent { agent_id: "agent".into(), boot_id: "boot".into() }
+    pub(crate) fn agent() -> AskedAgent {
+        let process = AnsweringAgent { agent_id: "agent".into(), boot_id: "boot".into() };
+        AskedAgent { process, replica_id: "r-0".into() }
     }
 }
 
@@ -123,8 +124,7 @@ impl AccountRequests for ScriptedCluster {
         &self,
         _: &str,
         _: &str,
-        _: &AgentId,
-        _: &BootId,
+        _: Option<AnsweringAgent>,
     ) -> Result<AccountResponse, RequestError> {
         let recalled = self.recalled.lock().clone();
         let lost = || Err(RequestError::Unknown("it is gone".to_owned()));
@@ -298,6 +298,21 @@ impl OperationStore for MemoryRows {
     async fn trim_operations(&self, _: Option<Term>, _: u64, _: u32) -> Result<u64, StoreError> {
         self.check().map(|()| 0)
     }
+}
+
+/// The record of an operation of alice, received by replica `r-0` at this time.
+pub(crate) fn received(id: &str, verb: &'static str, account: &str, now_ms: i64) -> OperationRecord {
+    records::received(&Beginning {
+        id,
+        verb,
+        account,
+        account_uid: "u",
+        principal: "alice",
+        replica_id: &"r-0".into(),
+        dry_run: false,
+        now_ms,
+        request_id: None,
+    })
 }
 
 /// Settings of a replica.

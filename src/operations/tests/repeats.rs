@@ -35,6 +35,22 @@ async fn another_replica_knows_an_operation_by_its_row() {
     assert!(there.cluster.lines().is_empty());
     let other = format!("restart_rollout {{ {WEB} }}");
     assert_eq!(there.submit(repeated(&other, "x")).await.expect_err("another verb").status(), 409);
+    let other = scale().replace("\"web\"", "\"api\"");
+    let refused = there.submit(repeated(&other, "x")).await.expect_err("another object");
+    assert_eq!(refused.status(), 409);
+    assert!(refused.to_string().contains("another target"), "{refused}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_id_belongs_to_its_target_also_if_nothing_was_written() {
+    let here = Replica::new(ScriptedCluster::new(|_, _| Ok((404, json!({"reason": "NotFound"})))));
+    let get = format!("get {{ {WEB} }}");
+    let first = here.submit(repeated(&get, "x")).await.expect("it is begun");
+    here.history(&first.id).await;
+    let there = Replica::over(ScriptedCluster::new(|_, _| done()), Arc::clone(&here.rows), "r-1");
+    assert!(there.submit(repeated(&get, "x")).await.is_ok(), "it is known");
+    let other = get.replace("\"web\"", "\"api\"");
+    assert_eq!(there.submit(repeated(&other, "x")).await.expect_err("another object").status(), 409);
 }
 
 #[tokio::test(start_paused = true)]

@@ -114,6 +114,45 @@ async fn what_a_dead_replica_left_open_is_settled_by_its_last_write() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_row_that_does_not_say_which_agent_was_asked_is_settled_by_what_the_agents_have() {
+    let dead = Replica::new(never());
+    let id = dead.submit(no_wait(&scale())).await.expect("it is begun").id;
+    let open = until_open(&dead, &id, |open| open.agent_boot_id.is_some()).await;
+    dead.rows.open.lock().insert(id.clone(), OpenOperation { agent_boot_id: None, ..open });
+    let leader = Replica::over(never(), Arc::clone(&dead.rows), "r-1");
+    *leader.cluster.recalled.lock() = Some(Ok(200));
+    leader.operations.look_at_open_rows().await.expect("the database is there");
+    assert_eq!(leader.history(&id).await.outcome, OperationOutcome::Completed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_begins_elsewhere_is_settled_unless_its_end_waits_here() {
+    let rows = Arc::<MemoryRows>::default();
+    let [one, leader] = ["r-0", "r-1"].map(|id| Replica::over(never(), Arc::clone(&rows), id));
+    let began = records::received(&records::Beginning {
+        id: "01J00000000000000000000000",
+        verb: "Patch",
+        account: "a",
+        account_uid: "uid-a",
+        principal: "alice",
+        replica_id: &"r-0".into(),
+        dry_run: false,
+        now_ms: 0,
+        request_id: None,
+    });
+    let (id, open) = (began.operation_id.clone(), records::open(began.clone(), 1, false));
+    let last_write = Some(id.clone());
+    one.operations.begun(OpenOperation { state: OperationState::Sent, last_write, ..open });
+    until_open(&one, &id, |_| true).await;
+    *one.cluster.recalled.lock() = Some(Ok(500));
+    one.operations.look_at_open_rows().await.expect("the database is there");
+    assert!(rows.open.lock().contains_key(&id), "it is to be ended here");
+    *leader.cluster.recalled.lock() = Some(Ok(201));
+    leader.operations.look_at_open_rows().await.expect("the database is there");
+    assert_eq!(leader.history(&id).await.outcome, OperationOutcome::Completed);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_operation_whose_agent_may_come_back_stays_open() {
     let dead = Replica::new(never());
     let id = dead.submit(no_wait(&scale())).await.expect("it is begun").id;

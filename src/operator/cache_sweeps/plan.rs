@@ -1,6 +1,6 @@
 //! What the leader sweeps next, within the bounds of a pass. Pure: a pass is the only time here.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use kubesvc_store::{RemovedScope, RowLimit};
 
@@ -10,8 +10,6 @@ const MAX_ROWS: usize = 1_000;
 pub(super) const MAX_STEPS: u32 = 100;
 /// Maximum number of accounts whose scopes are marked in a pass.
 const MAX_MARKED: usize = 32;
-/// Maximum number of passes between two marks of an account, about 10 minutes.
-const MAX_MARK_INTERVAL: u64 = 64;
 /// Number of passes between two sweeps of Kubernetes events, a minute.
 const EVENT_INTERVAL: u64 = 6;
 
@@ -32,8 +30,12 @@ pub(super) struct SweepPlan {
     /// Transactions left in this pass.
     left: u32,
     steps: VecDeque<SweepStep>,
-    /// By uid: number of marks so far, and the pass of the next one.
-    marked: HashMap<String, (u32, u64)>,
+    /// Accounts whose scopes may still be marked in this pass.
+    marks_left: usize,
+    /// uid of the last account whose scopes were marked.
+    last_marked: Option<String>,
+    /// Whether accounts are left whose scopes are to be marked.
+    leaves_marks: bool,
     /// Maximum number of rows of the next transaction.
     pub(super) limit: RowLimit,
 }
@@ -44,39 +46,39 @@ impl Default for SweepPlan {
             pass: 0,
             left: 0,
             steps: VecDeque::new(),
-            marked: HashMap::new(),
+            marks_left: 0,
+            last_marked: None,
+            leaves_marks: false,
             limit: RowLimit::at_most(MAX_ROWS),
         }
     }
 }
 
 impl SweepPlan {
-    /// Begins a pass. Returns the uids of the accounts whose scopes are to be marked as removed, of `inactive`: at
-    /// once, and again after ever more passes, since the fence may have named an agent until then.
-    pub(super) fn begin(&mut self, inactive: Vec<String>) -> Vec<String> {
+    /// Begins a pass. Returns the uids of the inactive accounts in the order in which their scopes are marked: those after
+    /// the last one come first, so that every account has its turn.
+    pub(super) fn begin(&mut self, mut inactive: Vec<String>) -> Vec<String> {
         self.pass += 1;
         self.left = MAX_STEPS;
+        self.marks_left = MAX_MARKED;
+        self.leaves_marks = false;
         // Removed scopes are read anew, because an account may watch them again.
         self.steps.retain(|step| matches!(step, SweepStep::Events(_)));
-        let mut before = std::mem::take(&mut self.marked);
-        let pass = self.pass;
-        let marks = inactive.into_iter().map(|uid| {
-            let mark = before.remove(&uid).unwrap_or((0, pass));
-            (uid, mark)
-        });
-        self.marked = marks.collect();
-        let mut due: Vec<_> = self.marked.iter_mut().filter(|(_, (_, next))| *next <= pass).collect();
-        // Who has waited for longest is first, so that every account has its turn.
-        due.sort_by(|(one, (_, one_next)), (other, (_, other_next))| {
-            (one_next, one).cmp(&(other_next, other))
-        });
-        due.truncate(MAX_MARKED);
-        let marked = due.into_iter().map(|(uid, (count, next))| {
-            *next = pass + 1_u64.checked_shl(*count).unwrap_or(u64::MAX).min(MAX_MARK_INTERVAL);
-            *count = count.saturating_add(1);
-            uid.clone()
-        });
-        marked.collect()
+        inactive.sort_unstable();
+        let next = inactive.partition_point(|uid| self.last_marked.as_ref().is_some_and(|last| uid <= last));
+        inactive.rotate_left(next);
+        inactive
+    }
+
+    /// Whether the scopes of this account are marked in this pass.
+    pub(super) fn marks(&mut self, uid: &str) -> bool {
+        let Some(left) = self.marks_left.checked_sub(1) else {
+            self.leaves_marks = true;
+            return false;
+        };
+        self.marks_left = left;
+        self.last_marked = Some(uid.to_owned());
+        true
     }
 
     /// Whether the accounts with events are to be read in this pass.
@@ -100,9 +102,9 @@ impl SweepPlan {
         self.steps.push_back(step);
     }
 
-    /// Whether the pass ended before its steps.
+    /// Whether the pass ended before its marks or its steps.
     pub(super) fn is_cut_off(&self) -> bool {
-        !self.steps.is_empty()
+        self.leaves_marks || !self.steps.is_empty()
     }
 }
 
@@ -121,24 +123,20 @@ mod tests {
     }
 
     #[test]
-    fn an_inactive_account_is_marked_at_once_and_then_less_and_less_often() {
-        let mut plan = SweepPlan::default();
-        let passes: Vec<_> = (1..=300).filter(|_| !plan.begin(uids(1)).is_empty()).collect();
-        assert_eq!(passes, [1, 2, 4, 8, 16, 32, 64, 128, 192, 256]);
-        plan.begin(Vec::new());
-        assert_eq!(plan.begin(uids(1)), uids(1), "it was active meanwhile");
-    }
-
-    #[test]
     fn marks_of_a_pass_are_bounded_and_every_account_has_its_turn() {
         let mut plan = SweepPlan::default();
         let mut seen = std::collections::BTreeSet::new();
-        for _ in 0..200 {
-            let due = plan.begin(uids(3_000));
-            assert!(due.len() <= MAX_MARKED);
-            seen.extend(due);
+        // All of them are refused: without turns, the first ones would hold up the rest.
+        for _ in 0..3_000_usize.div_ceil(MAX_MARKED) {
+            let inactive = plan.begin(uids(3_000));
+            let marked: Vec<_> = inactive.into_iter().take_while(|uid| plan.marks(uid)).collect();
+            assert_eq!(marked.len(), MAX_MARKED);
+            assert!(plan.is_cut_off());
+            seen.extend(marked);
         }
         assert_eq!(seen.len(), 3_000);
+        assert_eq!(plan.begin(uids(2)).len(), 2);
+        assert!(!plan.is_cut_off());
     }
 
     #[test]

@@ -72,6 +72,17 @@ async fn the_cache_of_an_account_shows_what_is_watched_of_it() {
 }
 
 #[tokio::test]
+async fn an_account_whose_elected_agent_is_gone_is_not_synced() {
+    const LISTED: &str = "/agents/kubernetes/accounts/listed/cache";
+    let mut state = state(&["listed"]);
+    for (connected, is_synced) in [("agent-1", true), ("agent-2", false)] {
+        state.ports.connected_agents = Arc::new(Holding(connected));
+        let cache = get(&state, LISTED).await.json();
+        assert_eq!((&cache["agentId"], &cache["synced"]), (&json!("agent-1"), &json!(is_synced)));
+    }
+}
+
+#[tokio::test]
 async fn an_object_has_its_version_or_a_reason() {
     let state = state(&["prod"]);
     let object = async |query: &str| get(&state, &format!("{CACHE}?{query}")).await.json()["object"].clone();
@@ -154,7 +165,7 @@ fn is(op: &str) -> impl Fn(&Value) -> bool {
 #[tokio::test]
 async fn changes_are_followed_from_the_agent_s_replica_until_the_account_goes() {
     let mut state = state(&["prod"]);
-    state.ports.connected_agents = Arc::new(Holding);
+    state.ports.connected_agents = Arc::new(Holding("a/1"));
     let (status, mut lines) = follow(&state).await;
     assert_eq!(status, 200);
     let waiting = line(&mut lines, |_| true).await;
@@ -206,8 +217,8 @@ async fn a_call_that_ends_leaves_nothing_and_a_replica_that_stops_ends_all() {
     assert!(lines.next().await.is_none());
 }
 
-/// A replica whose agent `a/1` holds every account.
-struct Holding;
+/// A replica of which this agent holds every account.
+struct Holding(&'static str);
 
 #[async_trait]
 impl ConnectedAgents for Holding {
@@ -232,7 +243,7 @@ impl ConnectedAgents for Holding {
     }
 
     fn holders(&self, _: &str) -> Vec<AgentView> {
-        vec![agent("a/1")]
+        vec![agent(self.0)]
     }
 
     fn disconnect(&self, _: &AgentId) -> bool {

@@ -20,7 +20,7 @@ use crate::connected_agents::{AccountRequest, AccountRequests, RequestBytes, Req
 use crate::informers::AgentIndex;
 use crate::request_routing::RequestRouter;
 use kubesvc_core::wire::ops;
-use kubesvc_core::{BootId, GrantEpoch, KubesvcAgent};
+use kubesvc_core::{GrantEpoch, KubesvcAgent, ZoneId};
 use kubesvc_runtime::listen::http::{HttpMetrics, HttpServer};
 
 /// What a scripted agent does with its next request.
@@ -76,8 +76,10 @@ impl Agents {
         self.acts.lock().push_back(act);
     }
 
-    fn agent(&self) -> AnsweringAgent {
-        AnsweringAgent { agent_id: format!("agent-{}", self.name).as_str().into(), boot_id: "boot".into() }
+    fn agent(&self) -> AskedAgent {
+        let agent_id = format!("agent-{}", self.name).as_str().into();
+        let process = AnsweringAgent { agent_id, boot_id: "boot".into() };
+        AskedAgent { process, replica_id: self.name.into() }
     }
 
     fn no_agent() -> RequestError {
@@ -85,7 +87,7 @@ impl Agents {
     }
 
     fn failure(&self, error: RequestError, next: AfterFailure) -> SendFailure {
-        SendFailure { error, next, asked: vec![self.agent().agent_id] }
+        SendFailure { error, next, asked: vec![self.agent().process.agent_id] }
     }
 }
 
@@ -98,6 +100,10 @@ impl ReplicaRequests for Agents {
 
     fn can_ask(&self, _: &str, _: &[AgentId]) -> Result<(), RequestError> {
         if self.has_agent.load(Ordering::Relaxed) { Ok(()) } else { Err(Self::no_agent()) }
+    }
+
+    fn processes_of_zone(&self, _: &ZoneId) -> Vec<AnsweringAgent> {
+        Vec::new()
     }
 
     fn has_process(&self, agent: &AnsweringAgent) -> bool {
@@ -347,7 +353,7 @@ async fn the_agent_forgets_the_answer_of_a_relayed_write_once_its_caller_has_it(
     let asked = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&asked);
     let mut request = post();
-    request.on_asked = Some(Arc::new(move |agent: &AnsweringAgent| seen.lock().push(agent.clone())));
+    request.on_asked = Some(Arc::new(move |agent: &AskedAgent| seen.lock().push(agent.clone())));
     let id = request.request_id.clone();
     let response = router.send("uid", request).await.expect("an answer");
     assert_eq!(body_of(response).await.expect("whole"), b"made");
@@ -426,16 +432,22 @@ async fn what_both_sides_of_an_upgraded_request_send_is_relayed() {
 async fn a_recall_finds_the_process_or_says_that_it_may_be_asked_again() {
     let has = other("has", true).await;
     let (router, here) = router_of(&[("has", &has)]);
-    let agent = has.agents.agent();
-    let boot: BootId = "boot".into();
-    has.agents.recalls.lock().push_back(Ok((200, Bytes::from_static(b"kept"))));
-    let response = router.recall("uid", "id", &agent.agent_id, &boot).await.expect("an answer");
-    assert_eq!(body_of(response).await.expect("whole"), b"kept");
+    // Also if it is not known which agent of the zone was asked.
+    for agent in [Some(has.agents.agent().process), None] {
+        has.agents.recalls.lock().push_back(Ok((200, Bytes::from_static(b"kept"))));
+        let response = router.recall("uid", "id", agent).await.expect("an answer");
+        assert_eq!(body_of(response).await.expect("whole"), b"kept");
+    }
+    let denied = RequestError::Unknown("it never had it".into());
+    has.agents.recalls.lock().push_back(Err(RecallFailure::NotSent(denied)));
+    assert!(matches!(router.recall("uid", "id", None).await, Err(RequestError::Unknown(_))));
+    let (alone, _) = router_of(&[]);
+    assert!(matches!(alone.recall("uid", "id", None).await, Err(RequestError::NoAgent { .. })));
     // The process comes back, here, while it is looked for.
     let router = Arc::new(router);
     let asking = Arc::clone(&router);
-    let recalling =
-        tokio::spawn(async move { asking.recall("uid", "id", &"agent-x".into(), &"boot".into()).await });
+    let process = AnsweringAgent { agent_id: "agent-x".into(), boot_id: "boot".into() };
+    let recalling = tokio::spawn(async move { asking.recall("uid", "id", Some(process)).await });
     here.recalls.lock().push_back(Err(RecallFailure::Settled(RequestError::Unknown("gone".into()))));
     here.streams.send_modify(|count| *count += 1);
     assert!(matches!(recalling.await.expect("no panic"), Err(RequestError::Unknown(_))));

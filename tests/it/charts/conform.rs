@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Map, Value, json};
 
-use super::{agents, operators, text};
+use super::{BY_GATEWAY, agents, operators, text};
 use kubesvc_testkit::controlplane::shared;
 use kubesvc_testkit::folder::Folder;
 use kubesvc_testkit::{assets, must};
@@ -94,7 +94,9 @@ async fn every_render_conforms_to_the_schemas_and_unknown_fields_do_not() {
 
     let exposed = vec!["expose.type=LoadBalancer", "expose.loadBalancer.sourceRanges={203.0.113.7/32}"];
     let watched = vec!["monitoring.enabled=true", "watchNamespaces={team-a,team-b}"];
-    let operators = operators().into_iter().chain([exposed, watched]).map(|values| ("kubesvc", values));
+    let operators =
+        operators().into_iter().chain([exposed, watched, vec!["gateway.enabled=true"], BY_GATEWAY.to_vec()]);
+    let operators = operators.map(|values| ("kubesvc", values));
     let every = operators.chain(agents().into_iter().map(|values| ("kubesvc-agent", values)));
     for (number, (chart, values)) in every.enumerate() {
         let yaml = tokio::task::block_in_place(|| text(chart, &values));

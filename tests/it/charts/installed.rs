@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{agents, operators, read};
+use super::{BY_GATEWAY, agents, operators, read};
 use crate::world::in_repository;
 use kubesvc_testkit::controlplane::{ControlPlane, shared};
 use kubesvc_testkit::folder::Folder;
@@ -40,6 +40,8 @@ async fn every_render_is_accepted_under_restricted_pod_security() {
     let more = ["services.aliases.enabled=true", "extraEnv[0].name=RUST_LOG", "extraEnv[0].value=debug"];
     let mut every: Vec<_> = operators().into_iter().map(|values| ("kubesvc", values)).collect();
     every.push(("kubesvc", [exposed.as_slice(), more.as_slice()].concat()));
+    every.push(("kubesvc", vec!["gateway.enabled=true"]));
+    every.push(("kubesvc", BY_GATEWAY.to_vec()));
     every.extend(agents().into_iter().map(|values| ("kubesvc-agent", values)));
     let (mut all, mut pods) = (Vec::new(), Vec::new());
     for (index, (chart, values)) in every.iter().enumerate() {
@@ -57,22 +59,18 @@ async fn every_render_is_accepted_under_restricted_pod_security() {
                 let mut pod = object["spec"]["template"].clone();
                 (pod["apiVersion"], pod["kind"]) = (json!("v1"), json!("Pod"));
                 pod["metadata"]["name"] = json!(format!("pod-{index}"));
+                pod["metadata"]["namespace"] = json!(namespace.name());
                 pods.push(pod);
             }
-            all.push(object);
+            // The Gateway API is not a part of the tests.
+            let group = object["apiVersion"].as_str().unwrap_or_default();
+            if !group.starts_with("gateway.networking.k8s.io/") {
+                all.push(object);
+            }
         }
     }
     assert_eq!(pods.len(), every.len());
-    let how = [
-        "apply",
-        "--server-side",
-        "--force-conflicts",
-        "--dry-run=server",
-        "-n",
-        namespace.name(),
-        "-f",
-        "-",
-    ];
+    let how = ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-"];
     for objects in [all, pods] {
         let list = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
         let taken = plane.kubectl_with_input(how, &list).await;
@@ -183,10 +181,14 @@ async fn unserved_hub_address_is_refused_at_install() {
         &["--set", "hub.address=spin-clouddriver-grpc:9091"],
         "there is no Service spin-clouddriver-grpc",
     );
+    let short = format!("hub.address=kubesvc-operator.{namespace}:9091");
+    refuses(&["--set", &short], &missing);
+    must(agent(&["--dry-run=server", "--set", "hub.address=example.com:443"]).ok());
     let service =
         ["create", "service", "clusterip", "kubesvc-operator", "--tcp=9091", "-n", namespace.name()];
     must(plane.kubectl(service).await.ok());
     let address = format!("hub.address=kubesvc-operator.{namespace}.svc.cluster.local:443");
     refuses(&["--set", &address], "serves 9091: correct the port");
+    must(agent(&["--dry-run=server", "--set", &short]).ok());
     must(agent(&[]).ok());
 }

@@ -5,17 +5,20 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::manifests::Overlays;
 use crate::world::in_repository;
 use kubesvc_testkit::controlplane::ControlPlane;
 use kubesvc_testkit::folder::Folder;
 use kubesvc_testkit::wait::eventually;
 use kubesvc_testkit::{helm, must};
 
-/// Maximum wait until the API server has deleted a definition.
-const TIMEOUT: Duration = Duration::from_secs(60);
-/// Parts of commands that need more than an API server: a builder of images, pods that run, or the controller that empties
-/// a namespace.
-const NEEDS_MORE: [&str; 4] = ["docker ", " kubesvc wait ", " rollout ", " delete namespace "];
+/// Maximum wait until the API server has deleted a definition. It waits a minute for the objects of one to go before it
+/// tries again.
+const TIMEOUT: Duration = Duration::from_secs(150);
+/// Parts of commands that need more than an API server: a builder of images, a published release, pods that run, an
+/// operator that answers, or the controller that empties a namespace.
+const NEEDS_MORE: [&str; 7] =
+    ["docker ", "oci://", " kubesvc wait ", " rollout ", " port-forward ", "curl ", " delete namespace "];
 
 fn page(path: &str) -> String {
     must(std::fs::read_to_string(in_repository(path)).map_err(|e| format!("{path}: {e}")))
@@ -60,11 +63,42 @@ fn two_contexts(operator: &ControlPlane, production: &ControlPlane) -> String {
 /// Runs each command of a block, and returns how many it were.
 fn run(plane: &ControlPlane, block: &str) -> usize {
     let mut commands = 0;
-    for line in block.lines().filter(|line| !NEEDS_MORE.iter().any(|part| line.contains(part))) {
+    let is_runnable = |line: &&str| {
+        !line.trim_start().starts_with('#') && !NEEDS_MORE.iter().any(|part| line.contains(part))
+    };
+    for line in block.replace("\\\n", "").lines().filter(is_runnable).filter(|line| !line.trim().is_empty()) {
         shell(&plane.kubeconfig_path(), line);
         commands += 1;
     }
     commands
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_of_the_page_of_several_replicas_work_in_order() {
+    let plane = must(ControlPlane::start().await);
+    let overlays = Overlays::new();
+    let one_with_volume = overlays.write(
+        "volume",
+        "namespace: kubesvc\nresources: [../config/default]\ncomponents: [../config/components/volume]\n",
+    );
+    let lease = "apiVersion: coordination.k8s.io/v1\nkind: Lease\n\
+                 metadata: {name: kubesvc-operator, namespace: kubesvc}\nspec: {holderIdentity: a}\n";
+    let page = page("docs/operating.md")
+        // One Secret for either database.
+        .replace("# or MariaDB, MySQL", "kubectl -n kubesvc delete secret kubesvc-database")
+        // No controller releases the claim.
+        .replace(" delete job/", " delete --wait=false job/");
+    let (first, rest) =
+        page.split_once("\n### From one replica on SQLite\n").expect("the page has this chapter");
+    let mut commands: usize = blocks(first).map(|block| run(&plane, block)).sum();
+    must(plane.kubectl(["create", "namespace", "monitoring"]).await.ok());
+    must(plane.kubectl_with_input(["apply", "-f", "-"], lease).await.ok());
+    run(&plane, &format!("kubectl apply -k {one_with_volume}"));
+    commands += blocks(rest).map(|block| run(&plane, block)).sum::<usize>();
+    assert_eq!(commands, 15);
+    let replicas = "jsonpath={.spec.replicas} {.spec.strategy.type}";
+    let deployment = ["get", "deployment", "kubesvc-operator", "-n", "kubesvc", "-o", replicas];
+    assert_eq!(must(plane.kubectl(deployment).await.ok()), "3 RollingUpdate");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -146,7 +180,9 @@ async fn commands_of_the_upgrade_page_restore_and_remove_everything() {
     let plane = must(ControlPlane::start().await);
     let folder = must(Folder::new("backup"));
     let mut page = page("docs/upgrade.md");
-    for file in ["kubesvc-objects.yaml", "kubesvc-secrets.yaml", "kubesvc-values.yaml"] {
+    for file in
+        ["kubesvc-objects.yaml", "kubesvc-secrets.yaml", "kubesvc-values.yaml", "kubesvc-agent-values.yaml"]
+    {
         page = page.replace(file, &folder.file(file).display().to_string());
     }
     let page_says =
@@ -192,17 +228,19 @@ async fn commands_of_the_upgrade_page_restore_and_remove_everything() {
         before.len() > 8 && before.iter().any(|line| line.contains("production-kubeconfig")),
         "{before:?}"
     );
-    assert_eq!(page_says("Back up"), 3);
-    run(&plane, "helm uninstall kubesvc kubesvc-agent --namespace kubesvc");
-    run(&plane, "kubectl delete crd kubesvcaccounts.kubesvc.io kubesvcagents.kubesvc.io");
-    run(&plane, "kubectl delete secret production-kubeconfig --namespace kubesvc");
-    assert_eq!(page_says("Restore"), 5);
-    assert_eq!(what_counts().await, before);
+    assert_eq!(page_says("Back up"), 4);
+    // Without the releases, and with them.
+    for releases in ["kubesvc kubesvc-agent", ""] {
+        if !releases.is_empty() {
+            run(&plane, &format!("helm uninstall {releases} --namespace kubesvc"));
+        }
+        run(&plane, "kubectl delete crd kubesvcaccounts.kubesvc.io kubesvcagents.kubesvc.io");
+        run(&plane, "kubectl delete secret production-kubeconfig --namespace kubesvc");
+        assert_eq!(page_says("Restore"), 6);
+        assert_eq!(what_counts().await, before, "after {releases:?} were uninstalled");
+        must(plane.kubectl(["get", "statefulset", "kubesvc-agent", "--namespace=kubesvc"]).await.ok());
+    }
 
-    run(
-        &plane,
-        "helm install kubesvc-agent charts/kubesvc-agent --namespace kubesvc --set mode=spinnaker-service",
-    );
     assert_eq!(page_says("Remove"), 7);
     let definitions = ["get", "crd", "--output", "name"];
     assert_eq!(must(plane.kubectl(definitions).await.ok()), "");
@@ -227,7 +265,7 @@ async fn commands_of_the_upgrade_page_restore_and_remove_everything() {
     ] {
         assert!(report.contains(part), "{part:?} is missing:\n{report}");
     }
-    assert_eq!(page_says("When the operator is gone already"), 2);
+    assert_eq!(page_says("When the operator is gone already"), 3);
     eventually("the definitions are gone", TIMEOUT, async || {
         let left = plane.kubectl(definitions).await.ok()?;
         if left.is_empty() { Ok(()) } else { Err(left) }

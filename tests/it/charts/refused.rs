@@ -108,6 +108,22 @@ const OPERATOR: &[Refusal] = &[
         "settings.server.health.port is removed, and the probes ask port 7003: leave it as it is.",
     ),
     (
+        &["gateway.enabled=true", "settings.kubesvc.gateway.server.port=8443"],
+        "settings.kubesvc.gateway.server.port is 8443, and the pod's ports, its probes and the network policy have 6443",
+    ),
+    (
+        &["settings.kubesvc.gateway.enabled=true"],
+        "settings.kubesvc.gateway.enabled is true, and gateway.enabled, which brings the port, the rights and the APIService, is false: leave it out, and set gateway.enabled.",
+    ),
+    (
+        &["gateway.enabled=true", "settings.kubesvc.gateway.enabled=false"],
+        "settings.kubesvc.gateway.enabled is false, and gateway.enabled, which brings",
+    ),
+    (
+        &["extraEnv[0].name=KUBESVC_GATEWAY_ENABLED", "extraEnv[0].value='true'"],
+        "extraEnv has KUBESVC_GATEWAY_ENABLED, which the chart sets: leave it out.",
+    ),
+    (
         &["settings.kubesvc.cluster=local"],
         "settings.kubesvc.cluster follows from the database and the Service here: leave it out.",
     ),

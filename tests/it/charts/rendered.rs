@@ -153,9 +153,17 @@ fn each_watched_namespace_gets_a_binding_and_all_of_them_a_cluster_role_binding(
         .map(|binding| binding["metadata"]["namespace"].as_str().unwrap_or_default())
         .collect();
     assert_eq!(bound, ["kubesvc", "team-a"], "its own namespace too, once");
-    assert_eq!(of_kind(&rendered, "ClusterRoleBinding").count(), 0);
+    let in_cluster = |objects: &[Value]| {
+        let bindings = of_kind(objects, "ClusterRoleBinding");
+        bindings.map(|binding| binding["roleRef"]["name"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        in_cluster(&rendered),
+        ["system:auth-delegator"],
+        "operations ask who calls, in any installation"
+    );
     let all = objects("kubesvc", &["watchNamespaces={*}"]);
-    assert_eq!(of_kind(&all, "ClusterRoleBinding").count(), 1);
+    assert_eq!(in_cluster(&all), ["kubesvc-operator", "system:auth-delegator"]);
     for binding in rendered.iter().chain(&all).filter(|one| one["subjects"].is_array()) {
         assert_eq!(binding["subjects"][0]["namespace"], "kubesvc", "{binding}");
         assert_eq!(binding["subjects"][0]["name"], "kubesvc-operator", "{binding}");
@@ -286,16 +294,7 @@ fn an_exposed_hub_is_open_to_listed_networks_only_and_asks_for_approval() {
         only(objects, "ConfigMap")["data"]["kubesvc.yml"].as_str().unwrap_or_default().to_owned()
     };
     assert!(settings(&exposed).contains("approval: manual"));
-    let gateway = objects(
-        "kubesvc",
-        &[
-            "expose.type=Gateway",
-            "expose.gateway.hostnames={hub.example.com}",
-            "expose.gateway.className=public",
-            "expose.gateway.tls.existingSecret=hub-tls",
-            "networkPolicy.grpc.from[0].namespaceSelector.matchLabels.name=gateways",
-        ],
-    );
+    let gateway = objects("kubesvc", super::BY_GATEWAY);
     let (listener, route) = (&only(&gateway, "Gateway")["spec"]["listeners"][0], only(&gateway, "GRPCRoute"));
     assert_eq!(
         (&listener["protocol"], &listener["tls"]["certificateRefs"][0]["name"]),

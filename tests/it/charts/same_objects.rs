@@ -47,6 +47,30 @@ async fn chart_and_manifests_make_the_same_operator() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn chart_and_manifests_expose_the_same_hub() {
+    let overlays = Overlays::new();
+    let text = format!(
+        "namespace: {NAMESPACE}\nresources: [../config/default]\ncomponents: [../config/components/expose]\n"
+    );
+    let folder = overlays.write("expose", &text);
+    let values = ["expose.type=LoadBalancer", "expose.loadBalancer.sourceRanges={192.0.2.0/24}"];
+    let mut chart = comparable(&objects("kubesvc", &values), &[]);
+    let mut kustomization = comparable(&built(&[&folder, &in_repository("config/crd")]).await, &[]);
+    // A kustomization cannot add to a file of settings, so that its component sets the same by a variable.
+    let object = |kind: &str| format!("\"{kind}\" \"{NAMESPACE}\" \"kubesvc-operator\"");
+    let settings = chart.get_mut(&object("ConfigMap")).expect("the settings of the chart");
+    let agents = settings["data"]["kubesvc.yml"]["kubesvc"]["agents"].as_object_mut();
+    assert_eq!(agents.and_then(|agents| agents.remove("approval")), Some(json!("manual")));
+    let deployment = kustomization.get_mut(&object("Deployment")).expect("the Deployment of config/");
+    let variables = deployment["spec"]["template"]["spec"]["containers"][0]["env"].as_array_mut();
+    let variables = variables.expect("variables");
+    let set = json!({"name": "KUBESVC_AGENTS_APPROVAL", "value": "manual"});
+    let position = variables.iter().position(|variable| *variable == set).expect("the variable");
+    variables.remove(position);
+    compare(&folder, &chart, &kustomization);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn chart_and_manifests_make_the_same_agent_in_each_mode() {
     let hub = ("${HUB_ADDRESS}", "hub.example.com:9091");
     for (mode, values, filled) in [

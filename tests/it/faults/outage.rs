@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::servers::RemoteDatabase;
 use super::settled::settled;
-use super::{hold, until_database};
+use super::{hold, resident_kib, until_database};
 use crate::world::{Agent, Cluster, Prepare, World, connect};
 use kubesvc_testkit::databases::Kind;
 use kubesvc_testkit::must;
@@ -54,7 +54,8 @@ impl<'w> Outage<'w> {
         for number in 0..KEPT {
             world.until_row(&kept(number), "ACTIVE").await;
         }
-        let mut outage = Self { world, cluster, agents, writes: 0, memory: memory(world) };
+        let mut outage =
+            Self { world, cluster, agents, writes: 0, memory: resident_kib(world.operator().id()) };
         outage.writes = outage.writes_to_kept();
         outage
     }
@@ -160,7 +161,7 @@ impl<'w> Outage<'w> {
     /// The database is back: the same process catches up with everything that waited.
     async fn is_caught_up_with(&self, database: &str, wanted: &[(String, State)]) {
         let back = Instant::now();
-        let grown = memory(self.world).saturating_sub(self.memory);
+        let grown = resident_kib(self.world.operator().id()).saturating_sub(self.memory);
         until_database(self.world, false).await;
         let ready = back.elapsed();
         let wanted: Vec<_> = wanted.iter().map(|(name, state)| (name.as_str(), *state)).collect();
@@ -181,14 +182,6 @@ impl<'w> Outage<'w> {
 
 fn kept(number: usize) -> String {
     format!("kept-{number:02}")
-}
-
-/// The operator's memory in KiB.
-fn memory(world: &World) -> u64 {
-    let status = format!("/proc/{}/status", world.operator().id());
-    let status = must(std::fs::read_to_string(&status).map_err(|error| format!("{status}: {error}")));
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
-    line.split_whitespace().next().and_then(|number| number.parse().ok()).expect("the kernel says it in kB")
 }
 
 async fn is_stopped(kind: Kind) {

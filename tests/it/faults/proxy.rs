@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -27,9 +28,16 @@ pub(crate) enum ProxyMode {
     Held,
     /// Keeps what the near side sends; the near side still receives what the far side sends.
     Mute,
+    /// Keeps what the far side sends; the far side still receives what the near side sends.
+    Deaf,
     /// Closes all connections, and each new one at once.
     Cut,
 }
+
+/// What was forwarded: the bytes of each direction of each connection. `None` unless they are recorded.
+type Recordings = Option<Arc<Mutex<Vec<Recording>>>>;
+/// The bytes of one direction of a connection.
+type Recording = Arc<Mutex<Vec<u8>>>;
 
 /// The proxy. Dropping it cuts all connections permanently.
 pub(crate) struct Proxy {
@@ -38,32 +46,67 @@ pub(crate) struct Proxy {
     line: watch::Sender<ProxyMode>,
     /// Number of times that the existing connections were stranded.
     strandings: watch::Sender<usize>,
+    /// Number of times that the existing connections were cut.
+    cuts: watch::Sender<usize>,
     /// Number of connections on which bytes are being kept.
     keeping: Arc<AtomicUsize>,
+    recordings: Recordings,
     accepting: JoinHandle<()>,
 }
 
 impl Proxy {
     /// Starts an open proxy to a port of this machine.
     pub(crate) async fn to(target: u16) -> Self {
+        Self::at("127.0.0.1", target).await
+    }
+
+    /// Like [`Proxy::to`], listening on an address of this machine.
+    pub(crate) async fn at(address: &str, target: u16) -> Self {
+        Self::start(address, target, None).await
+    }
+
+    /// Like [`Proxy::to`], and records what passes.
+    pub(crate) async fn recording(target: u16) -> Self {
+        Self::start("127.0.0.1", target, Some(Arc::default())).await
+    }
+
+    /// What passed in each direction of each connection so far.
+    pub(crate) fn recorded(&self) -> Vec<Vec<u8>> {
+        let recordings = self.recordings.as_ref().expect("the proxy records");
+        recordings.lock().iter().map(|recording| recording.lock().clone()).collect()
+    }
+
+    async fn start(address: &str, target: u16, recordings: Recordings) -> Self {
         let port = ports::free();
-        let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("the port is free");
+        let listener = TcpListener::bind((address, port)).await.expect("the port is free");
         let (line, now) = watch::channel(ProxyMode::Open);
         let (strandings, stranded) = watch::channel(0);
+        let (cuts, cut) = watch::channel(0);
         let target = Arc::new(AtomicU16::new(target));
         let current = Arc::clone(&target);
         let keeping = Arc::new(AtomicUsize::new(0));
         let keeps = Arc::clone(&keeping);
+        let records = recordings.clone();
         let accepting = tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 if *now.borrow() != ProxyMode::Cut {
                     let (target, keeps) = (current.load(Ordering::Relaxed), Arc::clone(&keeps));
-                    let (connected, born) = (connect(near, target, now.clone(), keeps), *stranded.borrow());
-                    tokio::spawn(strandable(connected, born, now.clone(), stranded.clone()));
+                    let connected = connect(near, target, now.clone(), keeps, records.clone());
+                    let born = *stranded.borrow();
+                    let connection = strandable(connected, born, now.clone(), stranded.clone());
+                    let (mut cut, born) = (cut.clone(), *cut.borrow());
+                    tokio::spawn(async move {
+                        // First, so that nothing is forwarded that was kept until the cut.
+                        tokio::select! {
+                            biased;
+                            _ = cut.wait_for(|count| *count > born) => {}
+                            () = connection => {}
+                        }
+                    });
                 }
             }
         });
-        Self { port, target, line, strandings, keeping, accepting }
+        Self { port, target, line, strandings, cuts, keeping, recordings, accepting }
     }
 
     /// Port of the proxy.
@@ -80,6 +123,13 @@ impl Proxy {
     /// nothing ever arrives on them. New connections behave as set.
     pub(crate) fn strand(&self) {
         self.strandings.send_modify(|count| *count += 1);
+    }
+
+    /// Closes all existing connections; new ones behave as set.
+    ///
+    /// [`ProxyMode::Cut`] closes those alone whose tasks run before the mode changes again.
+    pub(crate) fn cut(&self) {
+        self.cuts.send_modify(|count| *count += 1);
     }
 
     /// Number of connections, counted for each direction, on which bytes are being kept now.
@@ -132,16 +182,30 @@ async fn strandable(
     }
 }
 
-async fn connect(near: TcpStream, target: u16, line: watch::Receiver<ProxyMode>, keeping: Arc<AtomicUsize>) {
+async fn connect(
+    near: TcpStream,
+    target: u16,
+    line: watch::Receiver<ProxyMode>,
+    keeping: Arc<AtomicUsize>,
+    recordings: Recordings,
+) {
+    let record = || {
+        recordings.as_ref().map(|recordings| {
+            let recording = Recording::default();
+            recordings.lock().push(Arc::clone(&recording));
+            recording
+        })
+    };
     let Ok(far) = TcpStream::connect(("127.0.0.1", target)).await else { return };
     let _ = (near.set_nodelay(true), far.set_nodelay(true));
     let outwards = |line| matches!(line, ProxyMode::Held | ProxyMode::Mute);
+    let inwards = |line| matches!(line, ProxyMode::Held | ProxyMode::Deaf);
     let (near_read, near_write) = near.into_split();
     let (far_read, far_write) = far.into_split();
     // The end of one direction ends both.
     tokio::select! {
-        () = pass_on(near_read, far_write, line.clone(), &keeping, outwards) => {}
-        () = pass_on(far_read, near_write, line.clone(), &keeping, |line| line == ProxyMode::Held) => {}
+        () = pass_on(near_read, far_write, line.clone(), (&keeping, record()), outwards) => {}
+        () = pass_on(far_read, near_write, line.clone(), (&keeping, record()), inwards) => {}
         () = until(line, |line| line == ProxyMode::Cut) => {}
     }
 }
@@ -150,20 +214,27 @@ async fn pass_on(
     from: OwnedReadHalf,
     to: OwnedWriteHalf,
     line: watch::Receiver<ProxyMode>,
-    keeping: &Arc<AtomicUsize>,
+    (keeping, recording): (&Arc<AtomicUsize>, Option<Recording>),
     keeps: fn(ProxyMode) -> bool,
 ) {
     let (pieces, arrived) = mpsc::channel(MAX_PIECES);
     tokio::select! {
-        () = take_in(from, pieces) => {}
+        () = take_in(from, pieces, recording) => {}
         () = hand_over(arrived, to, line, keeping, keeps) => {}
     }
 }
 
 /// Reads pieces as they arrive. At the end of the input, waits until all of them are forwarded.
-async fn take_in(mut from: OwnedReadHalf, pieces: mpsc::Sender<(Instant, Vec<u8>)>) {
+async fn take_in(
+    mut from: OwnedReadHalf,
+    pieces: mpsc::Sender<(Instant, Vec<u8>)>,
+    recording: Option<Recording>,
+) {
     let mut piece = vec![0; 16 * 1024];
     while let Ok(read @ 1..) = from.read(&mut piece).await {
+        if let Some(recording) = &recording {
+            recording.lock().extend_from_slice(&piece[..read]);
+        }
         if pieces.send((Instant::now(), piece[..read].to_vec())).await.is_err() {
             return;
         }

@@ -121,6 +121,7 @@ async fn kubectl_uses_an_account_with_a_token_at_the_direct_door() {
     }
     let log = place.world.operator().log_text();
     let lines = audit_lines(&log);
+    assert_ids_at_the_cluster(&place, &lines);
     let writes: Vec<_> = lines.iter().filter(|line| line["message"] == "write").collect();
     let verbs: Vec<_> = writes.iter().map(|line| line["verb"].as_str().unwrap_or_default()).collect();
     assert_eq!(verbs, ["create", "patch", "delete"]);
@@ -128,6 +129,10 @@ async fn kubectl_uses_an_account_with_a_token_at_the_direct_door() {
         writes
             .iter()
             .all(|line| line["principal"] == ann && line["via"] == "token" && line["agent"] == "agent-1")
+    );
+    assert!(
+        writes.iter().all(|line| line["bytes"].as_u64() > Some(0)),
+        "the answers have objects: {writes:?}"
     );
     assert!(lines.iter().any(|line| line["message"] == "stream-begin" && line["verb"] == "watch"));
     assert!(lines.iter().any(|line| line["message"] == "stream-end" && line["bytes"].as_u64() > Some(0)));
@@ -159,6 +164,7 @@ async fn kubectl_uses_an_account_through_the_operators_api_server_with_its_usual
         must(plane.kubectl(["api-resources", "--api-group=proxy.kubesvc.io", "--no-headers"]).await.ok());
     assert_eq!(resources, "", "nothing of it can be listed");
     let lines = audit_lines(&place.world.operator().log_text());
+    assert_ids_at_the_cluster(&place, &lines);
     let write = lines.iter().find(|line| line["message"] == "write").expect("a write");
     assert_eq!(write["via"], "front-proxy");
     assert!(write["principal"].as_str().is_some_and(|name| name.ends_with(":ann")), "{write}");
@@ -184,6 +190,15 @@ async fn a_watch_ends_when_its_caller_may_no_longer() {
         if count == 0 { Ok(()) } else { Err(format!("{count} watches")) }
     })
     .await;
+}
+
+/// The cluster's own audit log has each write under the id of the operator's, whatever id its caller gave it.
+fn assert_ids_at_the_cluster(place: &Place, lines: &[Value]) {
+    let at_cluster: Vec<_> = place.target.writes().into_iter().map(|write| write.audit_id).collect();
+    for write in lines.iter().filter(|line| line["message"] == "write") {
+        let id = write["requestId"].as_str().unwrap_or_default();
+        assert!(at_cluster.iter().any(|one| one == id), "{write} is not in {at_cluster:?}");
+    }
 }
 
 /// The audit lines in a log.

@@ -16,32 +16,38 @@ use kubesvc_testkit::wait::eventually;
 use kubesvc_testkit::{must, ports};
 
 /// The account's object.
-pub(super) const ACCOUNT: &str = "prod";
+pub(crate) const ACCOUNT: &str = "prod";
 
 /// What a person may do with accounts, as rules of a Role.
-pub(super) const EVERYTHING: &str = r#"[{"apiGroups": ["proxy.kubesvc.io"], "resources": ["accounts/proxy", "accounts/connect"], "verbs": ["*"]}]"#;
+pub(crate) const EVERYTHING: &str = r#"[{"apiGroups": ["proxy.kubesvc.io"], "resources": ["accounts/proxy", "accounts/connect"], "verbs": ["*"]}]"#;
 /// Only reading.
-pub(super) const READING: &str =
+pub(crate) const READING: &str =
     r#"[{"apiGroups": ["proxy.kubesvc.io"], "resources": ["accounts/proxy"], "verbs": ["get"]}]"#;
 
 /// A world with an account whose API is served.
-pub(super) struct Place {
-    pub(super) world: World,
+pub(crate) struct Place {
+    pub(crate) world: World,
     /// The account's cluster.
-    pub(super) target: ControlPlane,
-    pub(super) agent: Agent,
+    pub(crate) target: ControlPlane,
+    pub(crate) agent: Agent,
     /// The gateway's port.
-    pub(super) port: u16,
+    pub(crate) port: u16,
     /// The authority of its certificate, PEM.
-    pub(super) authority: String,
+    pub(crate) authority: String,
 }
 
 impl Place {
     /// Starts everything, with an APIService if the operator's API server is to pass calls on.
-    pub(super) async fn start(is_aggregated: bool) -> Self {
+    pub(crate) async fn start(is_aggregated: bool) -> Self {
+        Self::logging(is_aggregated, "debug").await
+    }
+
+    /// Like [`Place::start`], with programs that log at this level.
+    pub(crate) async fn logging(is_aggregated: bool, level: &'static str) -> Self {
         let port = ports::free();
         let prepared = World::prepare()
             .with_long_timeouts()
+            .setting("logging.level", level)
             .setting("kubesvc.gateway.enabled", true)
             .setting("kubesvc.gateway.server.address", "*")
             .setting("kubesvc.gateway.server.port", port)
@@ -54,6 +60,7 @@ impl Place {
         world.operator().start().await;
         let agent = world
             .agent("agent-1")
+            .log_level(level)
             .setting("kubernetes.requests.allow", json!(["read", "write", "connect"]))
             .start()
             .await;
@@ -69,17 +76,17 @@ impl Place {
     }
 
     /// The path of the account's API.
-    pub(super) fn path(&self) -> String {
+    pub(crate) fn path(&self) -> String {
         path_of(self.world.namespace(), ACCOUNT)
     }
 
     /// The path of the account's operations.
-    pub(super) fn operations_path(&self) -> String {
+    pub(crate) fn operations_path(&self) -> String {
         format!("{}operations", self.path().trim_end_matches("proxy"))
     }
 
     /// Makes a person with these rights, and a token for this audience; without one, for the API server itself.
-    pub(super) async fn person(&self, name: &str, rules: &str, audience: Option<&str>) -> String {
+    pub(crate) async fn person(&self, name: &str, rules: &str, audience: Option<&str>) -> String {
         let namespace = self.world.namespace();
         let rules: Value = serde_json::from_str(rules).expect("fixed rules");
         let object = |kind: &str| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name}});
@@ -97,7 +104,7 @@ impl Place {
     }
 
     /// Makes a token for a person.
-    pub(super) async fn token(&self, name: &str, audience: Option<&str>) -> String {
+    pub(crate) async fn token(&self, name: &str, audience: Option<&str>) -> String {
         let audiences = audience.map(|audience| vec![audience.to_owned()]).unwrap_or_default();
         let spec =
             TokenRequestSpec { audiences, expiration_seconds: Some(3600), ..TokenRequestSpec::default() };
@@ -108,13 +115,13 @@ impl Place {
     }
 
     /// A kubeconfig for the direct door.
-    pub(super) fn direct(&self, token: &str) -> PathBuf {
+    pub(crate) fn direct(&self, token: &str) -> PathBuf {
         let server = format!("https://localhost:{}{}", self.port, self.path());
         self.kubeconfig("direct", &server, &self.authority, token)
     }
 
     /// A kubeconfig for the door behind the operator's API server.
-    pub(super) fn aggregated(&self, token: &str) -> PathBuf {
+    pub(crate) fn aggregated(&self, token: &str) -> PathBuf {
         let plane = self.world.control_plane();
         let server = format!("{}{}", plane.server_url(), self.path());
         self.kubeconfig("aggregated", &server, &plane.ca_pem(), token)
@@ -128,17 +135,17 @@ impl Place {
 }
 
 /// Path of the API of an account.
-pub(super) fn path_of(namespace: &str, object: &str) -> String {
+pub(crate) fn path_of(namespace: &str, object: &str) -> String {
     format!("/apis/proxy.kubesvc.io/v1alpha1/namespaces/{namespace}/accounts/{object}/proxy")
 }
 
 /// Runs kubectl.
-pub(super) async fn kubectl(kubeconfig: &std::path::Path, arguments: &[&str], input: &str) -> Output {
+pub(crate) async fn kubectl(kubeconfig: &std::path::Path, arguments: &[&str], input: &str) -> Output {
     must(controlplane::kubectl_with(kubeconfig, arguments, input).await)
 }
 
 /// Installs what `config/gateway` has, for the operator of this world.
-async fn install(world: &World, port: u16, is_aggregated: bool) {
+pub(crate) async fn install(world: &World, port: u16, is_aggregated: bool) {
     let namespace = world.namespace();
     let read = |file: &str| {
         let file = in_repository(&format!("config/gateway/{file}"));

@@ -12,21 +12,22 @@ use kubesvc_testkit::must;
 use kubesvc_testkit::wait::eventually;
 
 /// The plugin binary.
-const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-kubesvc");
+pub(crate) const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-kubesvc");
 /// What a person needs who uses accounts by the plugin, as rules of a Role.
-const RULES: &str = r#"[{"apiGroups": ["proxy.kubesvc.io"], "resources": ["accounts/proxy", "accounts/operations"], "verbs": ["*"]},
+pub(crate) const RULES: &str = r#"[{"apiGroups": ["proxy.kubesvc.io"], "resources": ["accounts/proxy", "accounts/operations"], "verbs": ["*"]},
     {"apiGroups": ["kubesvc.io"], "resources": ["kubesvcaccounts"], "verbs": ["get", "list"]},
     {"apiGroups": [""], "resources": ["serviceaccounts/token"], "verbs": ["create"]}]"#;
 
 /// Runs the plugin as a person, with the kubectl of the tests.
-async fn plugin(place: &Place, kubeconfig: &Path, arguments: &[&str]) -> Output {
+pub(crate) async fn plugin(place: &Place, kubeconfig: &Path, arguments: &[&str]) -> Output {
     let kubectl = format!("KUBECTL={}", must(kubectl_path()).display());
     let before = [kubectl.as_str(), PLUGIN, "-n", place.world.namespace()];
     let all = before.into_iter().chain(arguments.iter().copied());
     must(program::run(Path::new("/usr/bin/env"), kubeconfig, all, "").await)
 }
 
-async fn person(place: &Place, name: &str, rules: &str) -> PathBuf {
+/// Makes a person with these rights, and a kubeconfig of the operator's API server.
+pub(crate) async fn person(place: &Place, name: &str, rules: &str) -> PathBuf {
     let token = place.person(name, rules, None).await;
     let text = place.world.control_plane().kubeconfig_for_token(&token);
     must(place.world.folder().write(&format!("{name}.kubeconfig"), &text))

@@ -20,16 +20,25 @@ use kubesvc_testkit::must;
 
 /// An answer of the gateway.
 #[derive(Debug)]
-pub(super) struct Answered {
-    pub(super) code: u16,
-    pub(super) headers: HeaderMap,
-    pub(super) body: Value,
+pub(crate) struct Answered {
+    pub(crate) code: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Value,
 }
 
 /// Connects to the gateway over TLS.
-pub(super) async fn connect(place: &Place, identity: Option<&Identity>) -> TlsStream<TcpStream> {
+pub(crate) async fn connect(place: &Place, identity: Option<&Identity>) -> TlsStream<TcpStream> {
+    connect_to(place.port, &place.authority, identity).await
+}
+
+/// Connects to a port of this machine over TLS.
+pub(super) async fn connect_to(
+    port: u16,
+    authority: &str,
+    identity: Option<&Identity>,
+) -> TlsStream<TcpStream> {
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(place.authority.as_bytes()) {
+    for certificate in CertificateDer::pem_slice_iter(authority.as_bytes()) {
         roots.add(certificate.expect("PEM")).expect("an authority");
     }
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -44,13 +53,13 @@ pub(super) async fn connect(place: &Place, identity: Option<&Identity>) -> TlsSt
             config.with_client_auth_cert(chain, key).expect("a certificate")
         }
     };
-    let stream = TcpStream::connect(("127.0.0.1", place.port)).await.expect("the gateway listens");
+    let stream = TcpStream::connect(("127.0.0.1", port)).await.expect("it listens");
     let name = ServerName::try_from("localhost").expect("a name");
     TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("a good certificate")
 }
 
 /// Sends a request with these headers.
-pub(super) async fn send(
+pub(crate) async fn send(
     place: &Place,
     method: Method,
     path: &str,
@@ -79,7 +88,7 @@ pub(super) async fn send(
 }
 
 /// Gets a path with a token.
-pub(super) async fn get(place: &Place, path: &str, token: &str) -> Result<Answered, String> {
+pub(crate) async fn get(place: &Place, path: &str, token: &str) -> Result<Answered, String> {
     let bearer = format!("Bearer {token}");
     send(place, Method::GET, path, &[("authorization", &bearer)], "", None).await
 }

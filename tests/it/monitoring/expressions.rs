@@ -122,13 +122,14 @@ async fn all_references() -> [BTreeMap<String, References>; 3] {
 #[tokio::test(flavor = "multi_thread")]
 async fn programs_expose_every_metric_and_label_used_by_alerts_and_panels() {
     let [operator_alerts, agent_alerts, of_panels] = all_references().await;
-    let world = World::start().await;
+    let prepare = World::prepare().setting("kubesvc.cache.cacheKinds", json!(["namespace", "secret"]));
+    let world = prepare.start().await;
     let port = ports::free();
     let agent = world.agent("agent-1").setting("prometheus", json!({"enabled": true, "port": port}));
     let _agent = agent.start().await;
-    // Some counters have a label whose values come with the first event: an account that works, one that does not, and
-    // a connection that the hub refuses.
-    let cluster = world.cluster("prod").await;
+    // Some counters have a label whose values come with the first event: an account that works and has a kind that may not
+    // be read, one that does not work, and a connection that the hub refuses.
+    let cluster = world.cluster_with_rights("prod", &["namespaces"]).await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     let nobody = cluster.kubeconfig_at(&format!("https://127.0.0.1:{}", ports::free()));
     world.account("lost").zone("east").kubeconfig(&nobody).create().await;

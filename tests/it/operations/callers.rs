@@ -7,22 +7,13 @@ use crate::world::{Answer, Call, Operator, World};
 use kubesvc_testkit::must;
 
 /// A service account that calls.
-pub(super) struct Caller {
-    pub(super) token: String,
+pub(crate) struct Caller {
+    pub(crate) token: String,
 }
 
 impl World {
-    /// Lets the operator ask its API server who calls and what they may.
-    pub(super) async fn let_review(&self) {
-        let namespace = self.namespace();
-        let user = format!("--user=system:serviceaccount:{namespace}:kubesvc-operator");
-        let name = format!("{namespace}-reviews");
-        let create = ["create", "clusterrolebinding", &name, "--clusterrole=system:auth-delegator", &user];
-        must(self.control_plane().kubectl(create).await.ok());
-    }
-
     /// Lets a user of the target cluster do everything there.
-    pub(super) async fn let_write(&self, user: &str) {
+    pub(crate) async fn let_write(&self, user: &str) {
         let namespace = self.namespace();
         let name = format!("{namespace}-{user}-writes");
         let account = format!("--serviceaccount={namespace}:{user}");
@@ -31,7 +22,7 @@ impl World {
     }
 
     /// Creates a caller with these verbs on the accounts of the world's namespace.
-    pub(super) async fn caller(&self, name: &str, verbs: &[&str]) -> Caller {
+    pub(crate) async fn caller(&self, name: &str, verbs: &[&str]) -> Caller {
         let (namespace, plane) = (self.namespace(), self.control_plane());
         let verbs = verbs.join(",");
         let objects = format!(
@@ -47,14 +38,14 @@ impl World {
     }
 
     /// A token of a service account for an audience.
-    pub(super) async fn token_of(&self, name: &str, audience: &str) -> String {
+    pub(crate) async fn token_of(&self, name: &str, audience: &str) -> String {
         let audience = format!("--audience={audience}");
         let create = ["create", "token", name, "-n", self.namespace(), &audience];
         must(self.control_plane().kubectl(create).await.ok()).trim().to_owned()
     }
 
     /// The value of `key` in a ConfigMap.
-    pub(super) async fn config_map_value(&self, name: &str) -> Option<String> {
+    pub(crate) async fn config_map_value(&self, name: &str) -> Option<String> {
         let found = must(self.api::<ConfigMap>().get_opt(name).await.map_err(|e| e.to_string()))?;
         found.data?.get("key").cloned()
     }
@@ -66,27 +57,27 @@ impl Caller {
     }
 
     /// Calls a replica.
-    pub(super) async fn call(&self, replica: &Operator, call: Call) -> Answer {
+    pub(crate) async fn call(&self, replica: &Operator, call: Call) -> Answer {
         must(replica.call(self.signed(call)).await)
     }
 
     /// Reads from a replica.
-    pub(super) async fn get(&self, replica: &Operator, path: &str) -> Answer {
+    pub(crate) async fn get(&self, replica: &Operator, path: &str) -> Answer {
         self.call(replica, Call::get(path)).await
     }
 
     /// Like [`Caller::get`], but returns errors.
-    pub(super) async fn try_get(&self, replica: &Operator, path: &str) -> Result<Answer, String> {
+    pub(crate) async fn try_get(&self, replica: &Operator, path: &str) -> Result<Answer, String> {
         replica.call(self.signed(Call::get(path))).await
     }
 
     /// Runs an operation.
-    pub(super) async fn run(&self, replica: &Operator, query: &str, body: &Value) -> Answer {
+    pub(crate) async fn run(&self, replica: &Operator, query: &str, body: &Value) -> Answer {
         must(self.try_run(replica, query, body).await)
     }
 
     /// Like [`Caller::run`], but returns errors.
-    pub(super) async fn try_run(
+    pub(crate) async fn try_run(
         &self,
         replica: &Operator,
         query: &str,

@@ -39,7 +39,6 @@ impl Lines {
             .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 30)
             .start()
             .await;
-        world.let_review().await;
         let second = world.replica("operator-1").await;
         world.publish("operator-0", world.operator(), true).await;
         world.publish("operator-1", &second, true).await;
@@ -105,7 +104,7 @@ impl Lines {
     }
 
     fn cut_hub(&self) {
-        self.hub.set(ProxyMode::Cut);
+        self.hub.cut();
         self.hub.set(ProxyMode::Open);
     }
 }

@@ -37,6 +37,8 @@ async fn any_replica_runs_an_operation_and_every_one_has_its_record() {
     let id = answer.json["operationId"].as_str().expect("an id").to_owned();
     let record = scene.until_outcome(&id, "completed").await;
     assert_eq!(record["opReceivedByClouddriver"]["clouddriverId"], "operator-1", "{record}");
+    assert_eq!(record["opProcessedByClouddriver"]["clouddriverId"], "operator-0", "{record}");
+    assert_eq!(record["resultReceivedFromAgent"]["clouddriverId"], "operator-0", "{record}");
     assert_eq!(record["opSentToAgent"]["agentId"], "agent-1", "{record}");
     // The same id at the other replica is the same operation.
     let once = deploy(&scene.config_map("once", "1"), "mode: CREATE");

@@ -9,11 +9,11 @@ const ENOUGH: usize = 24;
 
 /// Secrets, each with a name that may be shown.
 #[derive(Default)]
-pub(super) struct Needles(Vec<(String, Vec<u8>)>);
+pub(crate) struct Needles(Vec<(String, Vec<u8>)>);
 
 impl Needles {
     /// Adds a secret.
-    pub(super) fn add(&mut self, what: &str, secret: &str) {
+    pub(crate) fn add(&mut self, what: &str, secret: &str) {
         self.0.push((what.to_owned(), secret.as_bytes().to_vec()));
         for shift in 0..3 {
             let shifted = [&b"\0\0"[..shift], secret.as_bytes()].concat();
@@ -28,7 +28,7 @@ impl Needles {
     }
 
     /// Adds a JSON Web Token: its payload, and the beginning and end of its signature.
-    pub(super) fn add_token(&mut self, what: &str, token: &str) {
+    pub(crate) fn add_token(&mut self, what: &str, token: &str) {
         self.add(what, token);
         let parts: Vec<_> = token.split('.').collect();
         assert_eq!(parts.len(), 3, "{what} is no JSON Web Token");
@@ -40,7 +40,7 @@ impl Needles {
     }
 
     /// Adds a PEM, line by line, and as a whole in base64.
-    pub(super) fn add_pem(&mut self, what: &str, pem: &str) {
+    pub(crate) fn add_pem(&mut self, what: &str, pem: &str) {
         self.add(what, pem.trim());
         let lines: Vec<_> =
             pem.lines().filter(|line| !line.starts_with("-----") && line.len() >= ENOUGH).collect();
@@ -52,12 +52,12 @@ impl Needles {
     }
 
     /// Names of the secrets that are found in a text.
-    pub(super) fn in_text(&self, text: &str) -> Vec<&str> {
+    pub(crate) fn in_text(&self, text: &str) -> Vec<&str> {
         self.in_bytes(text.as_bytes())
     }
 
     /// Names of the secrets that are found in bytes.
-    pub(super) fn in_bytes(&self, bytes: &[u8]) -> Vec<&str> {
+    pub(crate) fn in_bytes(&self, bytes: &[u8]) -> Vec<&str> {
         let holds = |needle: &[u8]| {
             let first = needle[0];
             let mut rest = bytes;

@@ -26,6 +26,7 @@ pub(crate) struct AgentBuilder<'w> {
     hub: u16,
     beside: bool,
     settings: Vec<(&'static str, serde_json::Value)>,
+    program: PathBuf,
 }
 
 /// An agent process. Killed on drop.
@@ -36,6 +37,7 @@ pub(crate) struct Agent {
     log: PathBuf,
     health: u16,
     kubeconfigs: PathBuf,
+    program: Mutex<PathBuf>,
     process: Mutex<Option<Process>>,
 }
 
@@ -50,6 +52,7 @@ impl World {
             hub: self.operator.hub_port(),
             beside: false,
             settings: Vec::new(),
+            program: env!("CARGO_BIN_EXE_kubesvc-agent").into(),
         }
     }
 
@@ -112,6 +115,12 @@ impl AgentBuilder<'_> {
         self
     }
 
+    /// Sets the program, by default that of this version.
+    pub(crate) fn program(mut self, program: PathBuf) -> Self {
+        self.program = program;
+        self
+    }
+
     /// Starts the agent and waits until the operator reports it as connected.
     pub(crate) async fn start(self) -> Agent {
         let world = self.world;
@@ -149,6 +158,7 @@ impl AgentBuilder<'_> {
             log,
             health,
             kubeconfigs,
+            program: Mutex::new(self.program),
             process: Mutex::new(None),
         };
         agent.launch();
@@ -221,11 +231,17 @@ impl Agent {
             .map_or_else(|_| String::new(), |text| String::from_utf8_lossy(&text).into_owned())
     }
 
+    /// Sets the program of the next start.
+    pub(crate) fn set_program(&self, program: PathBuf) {
+        *self.program.lock() = program;
+    }
+
     /// Starts the process without waiting. A running one is killed first.
     pub(crate) fn launch(&self) {
         let mut command = Command::new("/bin/sh");
         command
-            .args(["-c", operator::AS_USUAL, env!("CARGO_BIN_EXE_kubesvc-agent")])
+            .args(["-c", operator::AS_USUAL])
+            .arg(&*self.program.lock())
             .arg("--config-dir")
             .arg(&self.folder)
             .env("AGENT_ID", &self.id);

@@ -35,12 +35,19 @@ pub(super) struct Launch {
 /// An operator of a world. It keeps its ports, database and log across restarts.
 pub(crate) struct Operator {
     launch: Launch,
+    program: Mutex<PathBuf>,
     process: Mutex<Option<Process>>,
 }
 
 impl Operator {
     pub(super) fn new(launch: Launch) -> Self {
-        Self { launch, process: Mutex::new(None) }
+        let program = Mutex::new(env!("CARGO_BIN_EXE_kubesvc-operator").into());
+        Self { launch, program, process: Mutex::new(None) }
+    }
+
+    /// Sets the program of the next start, by default that of this version.
+    pub(crate) fn set_program(&self, program: PathBuf) {
+        *self.program.lock() = program;
     }
 
     /// Parameters of each start.
@@ -64,7 +71,8 @@ impl Operator {
         let script = if self.launch.bears_file_limits { BEARING_FILE_LIMITS } else { AS_USUAL };
         let mut command = Command::new("/bin/sh");
         command
-            .args(["-c", script, env!("CARGO_BIN_EXE_kubesvc-operator")])
+            .args(["-c", script])
+            .arg(&*self.program.lock())
             .arg("--config")
             .arg(&self.launch.config)
             .arg("--kubeconfig")

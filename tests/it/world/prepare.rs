@@ -121,7 +121,7 @@ impl Prepare {
             Plane::Shared(shared)
         };
         let namespace = plane.namespace().await;
-        rights::grant(&plane, &namespace).await;
+        rights::grant(&namespace).await;
 
         let folder = must(Folder::new("world"));
         let (rest, hub) = (ports::free(), ports::free());

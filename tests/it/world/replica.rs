@@ -63,6 +63,11 @@ impl World {
     /// Publishes a replica as Kubernetes would: in an EndpointSlice of the Service with the replica's pod. The
     /// address is one of this machine that is not loopback, because the API server rejects loopback addresses.
     pub(crate) async fn publish(&self, id: &str, replica: &Operator, ready: bool) {
+        self.publish_at(id, replica.rest_port(), ready).await;
+    }
+
+    /// Like [`World::publish`], with the port at which the others find the replica.
+    pub(crate) async fn publish_at(&self, id: &str, port: u16, ready: bool) {
         self.slice(
             id,
             json!({
@@ -73,7 +78,7 @@ impl World {
                     "conditions": {"ready": ready},
                     "targetRef": {"kind": "Pod", "name": id, "namespace": self.namespace()},
                 }],
-                "ports": [{"name": "http", "port": replica.rest_port(), "protocol": "TCP"}],
+                "ports": [{"name": "http", "port": port, "protocol": "TCP"}],
             }),
         )
         .await;

@@ -10,12 +10,21 @@ use std::path::Path;
 use tokio::sync::OnceCell;
 
 use super::World;
+use crate::charts;
 use kubesvc_testkit::{controlplane::ControlPlane, must, namespace::TestNamespace, wait::eventually};
 
 /// Set once the CRDs are installed in the shared control plane.
 static INSTALLED: OnceCell<()> = OnceCell::const_new();
-/// The operator's RBAC rules, read once.
-static RULES: OnceCell<Vec<PolicyRule>> = OnceCell::const_new();
+/// What the chart gives the operator, rendered once.
+static RIGHTS: OnceCell<Rights> = OnceCell::const_new();
+
+/// Permissions of the operator.
+struct Rights {
+    /// In each namespace that it watches.
+    rules: Vec<PolicyRule>,
+    /// ClusterRoles of Kubernetes that hold in the whole cluster.
+    cluster_roles: Vec<String>,
+}
 
 /// Returns the user name of a namespace's operator: its service account, authenticated by a certificate.
 pub(super) fn operator_user(namespace: &str) -> String {
@@ -45,11 +54,12 @@ pub(crate) fn in_repository(path: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path).display().to_string()
 }
 
-/// Grants the operator of this namespace the permissions of `config/rbac`, in this namespace only.
-pub(super) async fn grant(plane: &ControlPlane, namespace: &TestNamespace) {
-    let rules = RULES.get_or_init(|| rules(plane)).await;
+/// Grants the operator of this namespace the permissions of the chart: its roles in this namespace only, and what
+/// the chart binds to Kubernetes' own roles in the whole cluster.
+pub(super) async fn grant(namespace: &TestNamespace) {
+    let rights = RIGHTS.get_or_init(async || rights()).await;
     let role = role_name(namespace.name());
-    write_role(&namespace.client(), &role, rules.clone()).await;
+    write_role(&namespace.client(), &role, rights.rules.clone()).await;
     let mut binding = RoleBinding {
         role_ref: reference(&role),
         subjects: Some(vec![user(&operator_user(namespace.name()))]),
@@ -65,7 +75,19 @@ pub(super) async fn grant(plane: &ControlPlane, namespace: &TestNamespace) {
         verb: Some("list".to_owned()),
         ..ResourceAttributes::default()
     };
-    until_allowed(&namespace.client(), &operator_user(namespace.name()), list).await;
+    let operator = operator_user(namespace.name());
+    until_allowed(&namespace.client(), &operator, list).await;
+    for cluster_role in &rights.cluster_roles {
+        let name = format!("{role}-{cluster_role}");
+        bind_in_cluster(&namespace.client(), &name, cluster_role, &operator).await;
+    }
+    let review = ResourceAttributes {
+        group: Some("authorization.k8s.io".to_owned()),
+        resource: Some("subjectaccessreviews".to_owned()),
+        verb: Some("create".to_owned()),
+        ..ResourceAttributes::default()
+    };
+    until_allowed(&namespace.client(), &operator, review).await;
 }
 
 /// Waits until a user may do this: under load, the API server's authorizer follows roles and bindings late.
@@ -91,16 +113,10 @@ fn role_name(namespace: &str) -> String {
     format!("{namespace}-operator")
 }
 
-/// Returns the rules of the roles that `config/rbac` binds to a service account, or all permissions if the folder
-/// does not exist.
-async fn rules(plane: &ControlPlane) -> Vec<PolicyRule> {
-    let folder = in_repository("config/rbac");
-    if !Path::new(&folder).is_dir() {
-        return vec![everything()];
-    }
-    let rendered = must(plane.kubectl(["kustomize", &folder]).await.ok());
-    let read = ["create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-"];
-    let objects = documents(&must(plane.kubectl_with_input(read, &rendered).await.ok()));
+/// Reads the roles that the chart binds to the operator's service account. `config/rbac` has the same ones, which
+/// the tests of the chart compare.
+fn rights() -> Rights {
+    let objects = charts::objects("kubesvc", &[]);
     let of_kind = |kinds: &'static [&'static str]| {
         objects.iter().filter(|object| kinds.iter().any(|kind| object["kind"] == *kind))
     };
@@ -114,26 +130,13 @@ async fn rules(plane: &ControlPlane) -> Vec<PolicyRule> {
         .flatten()
         .map(|rule| serde_json::from_value(rule.clone()).expect("a rule as RBAC has them"))
         .collect();
-    assert!(!rules.is_empty(), "config/rbac binds no role with rules to a service account:\n{rendered}");
-    rules
-}
-
-/// Parses the objects that kubectl prints as JSON, one after the other or in a List.
-fn documents(printed: &str) -> Vec<Value> {
-    let mut all = Vec::new();
-    for document in serde_json::Deserializer::from_str(printed).into_iter::<Value>() {
-        let document = document.expect("kubectl prints JSON");
-        match document["items"].as_array() {
-            Some(items) => all.extend(items.iter().cloned()),
-            None => all.push(document),
-        }
-    }
-    all
-}
-
-fn everything() -> PolicyRule {
-    serde_json::from_value(json!({"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}))
-        .expect("a fixed rule")
+    assert!(!rules.is_empty(), "the chart binds no role with rules to a service account");
+    let cluster_roles = of_kind(&["ClusterRoleBinding"])
+        .filter_map(|binding| binding["roleRef"]["name"].as_str())
+        .filter(|role| role.starts_with("system:"))
+        .map(str::to_owned)
+        .collect();
+    Rights { rules, cluster_roles }
 }
 
 /// Creates or replaces a ClusterRole.
@@ -151,17 +154,22 @@ pub(super) async fn write_role(client: &Client, name: &str, rules: Vec<PolicyRul
     must(answer.map_err(|e| format!("ClusterRole {name}: {e}")));
 }
 
-/// Binds a user in all namespaces to the ClusterRole with the binding's name.
-pub(super) async fn bind_everywhere(client: &Client, role: &str, whom: &str) {
+/// Binds a user in the whole cluster to a ClusterRole.
+async fn bind_in_cluster(client: &Client, name: &str, role: &str, whom: &str) {
     let mut binding = ClusterRoleBinding {
         role_ref: reference(role),
         subjects: Some(vec![user(whom)]),
         ..ClusterRoleBinding::default()
     };
-    binding.metadata.name = Some(role.to_owned());
+    binding.metadata.name = Some(name.to_owned());
     let answer =
         Api::<ClusterRoleBinding>::all(client.clone()).create(&PostParams::default(), &binding).await;
-    must(answer.map_err(|e| format!("ClusterRoleBinding {role}: {e}")));
+    must(answer.map_err(|e| format!("ClusterRoleBinding {name}: {e}")));
+}
+
+/// Binds a user in all namespaces to the ClusterRole with the binding's name.
+pub(super) async fn bind_everywhere(client: &Client, role: &str, whom: &str) {
+    bind_in_cluster(client, role, role, whom).await;
     let list = ResourceAttributes {
         resource: Some("namespaces".to_owned()),
         verb: Some("list".to_owned()),
@@ -189,7 +197,7 @@ impl World {
     /// Revokes the operator's permission to write the status of accounts until [`World::allow_status_writes`]:
     /// changes of the spec stay unhandled, and callers can observe that.
     pub(crate) async fn forbid_status_writes(&self) {
-        let rules = RULES.get().expect("a world has started");
+        let rules = &RIGHTS.get().expect("a world has started").rules;
         let (status, rest) = split(rules);
         assert!(!status.is_empty(), "no rule speaks of the status of accounts: {rules:?}");
         write_role(&self.client, &role_name(self.namespace()), rest).await;
@@ -198,14 +206,14 @@ impl World {
 
     /// Grants that permission again.
     pub(crate) async fn allow_status_writes(&self) {
-        let rules = RULES.get().expect("a world has started").clone();
+        let rules = RIGHTS.get().expect("a world has started").rules.clone();
         write_role(&self.client, &role_name(self.namespace()), rules).await;
         self.until_rights(true).await;
     }
 
     /// Revokes all of the operator's permissions on these resources, given by their plurals.
     pub(crate) async fn forbid(&self, resources: &[&str]) {
-        let mut rules = RULES.get().expect("a world has started").clone();
+        let mut rules = RIGHTS.get().expect("a world has started").rules.clone();
         for rule in &mut rules {
             if let Some(of_rule) = &mut rule.resources {
                 of_rule.retain(|one| !resources.contains(&one.as_str()));

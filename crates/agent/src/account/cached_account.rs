@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures::FutureExt as _;
+use futures::channel::mpsc;
 use futures::future::OptionFuture;
-use tokio::sync::mpsc;
+use futures::{FutureExt as _, StreamExt as _};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::TaskTracker;
@@ -40,6 +40,8 @@ use kubesvc_runtime::telemetry::errors::chain;
 const DISCOVERY_INTERVAL: Duration = Duration::from_secs(30);
 /// Minimum interval between looks that readers ask for.
 const MIN_DISCOVERY_INTERVAL: Duration = Duration::from_secs(5);
+/// Time without any scope after which the hub is told why, so that another agent may read the account.
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum number of inputs that wait for a reader. It has one basis at a time, and is told little else.
 const MAX_READER_INPUTS: usize = 8;
 /// Maximum number of kinds that the hub is told are left out.
@@ -137,11 +139,12 @@ impl CachedAccount {
     /// Reads the account, for ever. Inputs are taken at any time, while the cluster is being asked too.
     pub(super) async fn run(mut self) {
         let mut next_look = Instant::now();
+        let begun = Instant::now();
         let look = Arc::clone(&self.state.look);
         let mut looking = OptionFuture::from(None);
         loop {
             tokio::select! {
-                input = self.inputs.recv() => match input {
+                input = self.inputs.next() => match input {
                     Some(AccountInput::Command(command)) => self.execute(command),
                     Some(AccountInput::Changed(account)) => {
                         self.account = account;
@@ -173,11 +176,23 @@ impl CachedAccount {
                             if self.is_lost_by(&failure) {
                                 return self.lose(failure).await;
                             }
+                            if begun.elapsed() >= UNREAD_TIMEOUT {
+                                self.tell_unread(failure);
+                            }
                         }
                     }
                 }
             }
         }
+    }
+
+    /// Tells the delivery why no scope is known yet.
+    fn tell_unread(&self, failure: Failure) {
+        self.shared.change(|stream, _| {
+            if let Some((delivery, _)) = stream.account(&self.account.account.uid) {
+                delivery.unread(failure);
+            }
+        });
     }
 
     /// Whether the account cannot be held any longer after a look that failed: the cluster is another one, or refuses the
@@ -201,7 +216,7 @@ impl CachedAccount {
                 // Fails if the agent is stopping.
                 _ = &mut telling, if !is_told => is_told = true,
                 // Whoever sends them must not wait.
-                input = self.inputs.recv() => if input.is_none() { return },
+                input = self.inputs.next() => if input.is_none() { return },
             }
         }
     }
@@ -226,7 +241,7 @@ impl CachedAccount {
         let SeenCluster { client, is_new, served } = seen;
         self.state.is_refused = false;
         if is_new {
-            for reader in self.state.readers.values() {
+            for reader in self.state.readers.values_mut() {
                 // One without room for it fails with the former client, and asks for another look.
                 let _ = reader.inputs.try_send(ReaderInput::Client(client.clone()));
             }
@@ -345,7 +360,7 @@ impl CachedAccount {
     }
 
     fn tell_basis(&mut self, reader: ReaderId, sync_key: String, rows: Result<ScopeBasis, BasisError>) {
-        let Some(running) = self.state.readers.get(&reader) else { return };
+        let Some(running) = self.state.readers.get_mut(&reader) else { return };
         let failure = |error: BasisError| after_send(Class::Internal, chain(&error));
         let (rows, error) = match rows {
             Ok(rows) => (Some(rows), None),

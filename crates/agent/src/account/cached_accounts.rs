@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use futures::SinkExt as _;
+use futures::channel::mpsc as account_inputs;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::sleep_until;
@@ -64,7 +66,7 @@ pub struct ReadingParts {
 struct RunningAccount {
     fence: Fence,
     account: account_table::CachedAccount,
-    inputs: mpsc::Sender<AccountInput>,
+    inputs: account_inputs::Sender<AccountInput>,
     /// Nothing of it is read any more, until its definition is another one.
     is_lost: Arc<AtomicBool>,
     _task: AbortOnDropHandle<()>,
@@ -130,7 +132,7 @@ impl CachedAccounts {
     async fn take(&mut self, notice: StreamNotice) {
         match notice {
             StreamNotice::Command(command) => {
-                if let Some(running) = self.running.get(&command.account_uid) {
+                if let Some(running) = self.running.get_mut(&command.account_uid) {
                     // Fails if it has ended, and is removed then.
                     let _ = running.inputs.send(AccountInput::Command(command.command)).await;
                 }
@@ -185,7 +187,7 @@ impl CachedAccounts {
         let name = &account.account.name;
         let origin = self.activators.origin(name, account.definition.spec().credential.as_ref());
         let activator = self.activators.activator(name, origin);
-        let (inputs, receiver) = mpsc::channel(MAX_WAITING_INPUTS);
+        let (inputs, receiver) = account_inputs::channel(MAX_WAITING_INPUTS);
         let (tracker, is_lost) = (self.parts.readers.tracker(&uid), Arc::new(AtomicBool::new(false)));
         let cached = CachedAccount {
             account: account.clone(),

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use futures::StreamExt as _;
+use futures::channel::mpsc;
 use tokio::time::sleep;
 use ulid::Ulid;
 
@@ -57,7 +58,7 @@ async fn basis(
     inputs: &mut mpsc::Receiver<ReaderInput>,
 ) -> Option<Result<HashSet<(String, String)>, ()>> {
     loop {
-        let ReaderInput::Basis { sync_key, frames } = inputs.recv().await? else { continue };
+        let ReaderInput::Basis { sync_key, frames } = inputs.next().await? else { continue };
         if sync_key == key {
             let rows: Result<Vec<_>, _> = frames.collect();
             let rows = rows.map_err(|failure| {

@@ -46,6 +46,11 @@ impl ClusterReader {
         Self { client, purpose: Use::Activation, server: None }
     }
 
+    /// A reader over the connections of watches. What is asked first opens the connection that watches then share.
+    pub(super) fn over_watches(client: ClusterClient) -> Self {
+        Self { client, purpose: Use::Watches, server: None }
+    }
+
     /// A reader that shares the connections of watches, where these take several requests at once.
     pub(super) fn beside_watches(client: ClusterClient) -> Self {
         let is_shared = client.has_shared_connection(Use::Watches);

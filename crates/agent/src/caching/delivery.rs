@@ -28,7 +28,7 @@ use kubesvc_core::wire::MAX_MESSAGE_BYTES;
 use kubesvc_core::wire::common::{Failure, Fence};
 use kubesvc_core::wire::events::{
     Begin, Event, Resume, ScopeCheckpoint, ScopeDeclaration, ScopeProblem, SyncBasis, SyncStart, Synced,
-    cache_up,
+    Unread, cache_up,
 };
 
 mod answers;
@@ -60,12 +60,6 @@ pub struct DeliveryNumbers {
 }
 
 impl DeliveryNumbers {
-    /// As if no batch had been sent, for a test of what follows.
-    #[cfg(test)]
-    pub(super) fn without_seq(self) -> Self {
-        Self { seq: 0, ..self }
-    }
-
     /// The highest number of a scope.
     pub fn scope(&self) -> u32 {
         self.scope
@@ -207,6 +201,14 @@ struct ScopeState {
     objects: u64,
 }
 
+/// Why the cluster could not be reached since the delivery began.
+#[derive(Clone, Debug)]
+struct UnreadCluster {
+    failure: Failure,
+    /// Said on the current stream.
+    is_sent: bool,
+}
+
 #[derive(Clone, Debug)]
 struct UnackedBatch {
     seq: u64,
@@ -224,6 +226,8 @@ pub struct AccountDelivery {
     queue: PendingQueue,
     /// `None` until the scopes are known.
     scopes: Option<BTreeMap<u32, ScopeState>>,
+    /// Why the scopes are not known, if that is to be said.
+    unread: Option<UnreadCluster>,
     /// Lowest number of a scope. An answer to the Begin of a former delivery names lower ones.
     first_scope_id: u32,
     readers: BTreeMap<ReaderId, u32>,
@@ -264,6 +268,7 @@ impl AccountDelivery {
             numbers,
             queue: PendingQueue::default(),
             scopes: None,
+            unread: None,
             first_scope_id: numbers.scope.saturating_add(1),
             readers: BTreeMap::new(),
             unacked: VecDeque::new(),
@@ -291,7 +296,8 @@ impl AccountDelivery {
 
     /// Whether the hub has had a frame of this delivery on the current stream.
     pub(super) fn is_begun(&self) -> bool {
-        !matches!(self.stage, Stage::Detached | Stage::Beginning(None))
+        let said_unread = self.unread.as_ref().is_some_and(|unread| unread.is_sent);
+        said_unread || !matches!(self.stage, Stage::Detached | Stage::Beginning(None))
     }
 
     /// Bytes that were sent on the current stream and are not known to be committed.
@@ -324,7 +330,16 @@ impl AccountDelivery {
     pub fn detach(&mut self) {
         self.stage = Stage::Detached;
         self.unacked.iter_mut().for_each(|unacked| unacked.is_sent = false);
+        self.unread.iter_mut().for_each(|unread| unread.is_sent = false);
         self.resume = ResumeAssembly::default();
+    }
+
+    /// The cluster could not be reached so far, so its scopes are not known. Ignored once they are.
+    pub fn unread(&mut self, failure: Failure) {
+        let is_known = self.unread.as_ref().is_some_and(|unread| unread.failure == failure);
+        if self.scopes.is_none() && !is_known {
+            self.unread = Some(UnreadCluster { failure, is_sent: false });
+        }
     }
 
     fn begin(&mut self) {
@@ -350,7 +365,7 @@ impl AccountDelivery {
     }
 
     fn next_begin(&mut self, after: Option<u32>) -> NextFrame {
-        let Some(scopes) = &mut self.scopes else { return NextFrame::Nothing(None) };
+        let Some(scopes) = &mut self.scopes else { return self.next_unread() };
         let mut begin = Begin { fence: Some(self.fence.clone()), scopes: Vec::new(), last: true };
         let mut bytes = begin.encoded_len();
         let mut up_to = after;
@@ -370,6 +385,15 @@ impl AccountDelivery {
         }
         self.stage = if begin.last { Stage::AwaitingResume } else { Stage::Beginning(up_to) };
         NextFrame::Free(EncodedFrame::encode(cache_up::Frame::Begin(begin)))
+    }
+
+    fn next_unread(&mut self) -> NextFrame {
+        let Some(unread) = self.unread.as_mut().filter(|unread| !unread.is_sent) else {
+            return NextFrame::Nothing(None);
+        };
+        unread.is_sent = true;
+        let unread = Unread { fence: Some(self.fence.clone()), failure: Some(unread.failure.clone()) };
+        NextFrame::Free(EncodedFrame::encode(cache_up::Frame::Unread(unread)))
     }
 
     fn next_batch(&mut self, credit: usize, now: Instant, memory: &mut QueueMemory) -> NextFrame {

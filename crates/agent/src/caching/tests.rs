@@ -15,7 +15,6 @@ use kubesvc_core::wire::events::{
 mod basis;
 mod delivery;
 mod lifetime;
-mod model;
 mod queue;
 mod stream;
 

@@ -109,6 +109,10 @@ impl CachedObjectMetrics {
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
+        // From 0, so that the first end of a watch is an increase.
+        for why in WatchEnd::ALL {
+            drop(self.watch_ends.get_or_create(&[("why", why.as_str())]));
+        }
         registry.register("events_sent", "Events of cached objects sent to the hub", self.events.clone());
         registry.register("events_bytes_sent", "Size of those events as they were sent", self.bytes.clone());
         registry.register(

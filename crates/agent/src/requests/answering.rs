@@ -2,21 +2,26 @@
 
 use std::time::Duration;
 
-use futures::StreamExt as _;
+use futures::{FutureExt as _, StreamExt as _};
 use http::StatusCode;
 use http_body_util::BodyExt as _;
+use hyper::body::Body as _;
+use parking_lot::Mutex;
+use prost::bytes::{Bytes, BytesMut};
 use tokio::io::AsyncWriteExt as _;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::io::ReaderStream;
 
 use super::AccountRequests;
+use super::running::Running;
 use super::serving::{CheckedRequest, not_sent};
-use crate::cluster::ClusterResponse;
+use crate::cluster::{ClusterResponse, ResponseBody};
 use crate::wire_failure::after_send;
 use kubesvc_core::requests::MAX_WRITE_ANSWER_BYTES;
 use kubesvc_core::requests::headers::passed_on;
 use kubesvc_core::requests::journal::WriteAnswer;
 use kubesvc_core::requests::streams::{Event, MAX_DATA_BYTES};
+use kubesvc_core::requests::watch_lines::{WatchLines, has_event_lines};
 use kubesvc_core::requests::wire::AgentEnd;
 use kubesvc_core::wire::common::Failure;
 use kubesvc_core::wire::common::failure::Class;
@@ -26,7 +31,7 @@ use kubesvc_runtime::request_channel::{Exchange, wire_headers};
 /// Maximum time between two parts of an answer, unless it is a watch.
 const MAX_SILENCE: Duration = Duration::from_secs(60);
 /// Maximum time in which neither side of an upgraded connection sends anything.
-const MAX_UPGRADE_TIME: Duration = Duration::from_secs(4 * 3600);
+const MAX_UPGRADE_SILENCE: Duration = Duration::from_secs(4 * 3600);
 
 impl AccountRequests {
     /// Sends the answer of a write once it is known.
@@ -37,13 +42,12 @@ impl AccountRequests {
         };
         match outcome.as_ref().map(|outcome| outcome.as_deref()) {
             Some(Some(Ok(WriteAnswer { head, body }))) => {
-                exchange.send_head(head.clone());
                 let Some(body) = body else {
+                    exchange.send_head(head.clone());
                     let why = format!("the answer has more than {MAX_WRITE_ANSWER_BYTES} bytes, or was cut");
                     return exchange.stop(after_send(Class::TooLarge, why));
                 };
-                if exchange.send(body.clone()).await {
-                    exchange.end();
+                if exchange.send_start(head.clone(), body.clone(), true) {
                     exchange.flushed().await;
                 }
             }
@@ -55,21 +59,43 @@ impl AccountRequests {
         }
     }
 
-    /// Sends the answer on as it arrives.
+    /// Sends the answer on as it arrives. When the agent drains, a watch whose events are lines ends at the end of one;
+    /// what else still runs is cut with the stream, so that it never looks whole.
     pub(super) async fn stream_answer(
         &self,
         exchange: &Exchange<AgentEnd>,
         request: &CheckedRequest,
+        running: &Running,
         response: ClusterResponse,
     ) -> Result<(), Failure> {
-        exchange.send_head(head_of(&response));
+        let head = head_of(&response);
+        let ends_in_line = {
+            let headers = head.headers.iter().map(|one| (one.name.as_str(), one.value.as_slice()));
+            request.path.watches_objects(request.method.as_str()) && has_event_lines(head.status, headers)
+        };
+        if !ends_in_line {
+            running.is_not_awaited();
+        }
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            exchange.send_head(head);
             return pass_on_upgraded(exchange, response).await;
         }
         let mut body = response.into_body();
+        let mut lines = WatchLines::default();
+        let (start, is_all) = arrived(&mut body)?;
+        let start = lines.pass_on(start, false);
+        exchange.send_start(head, start, is_all);
+        if is_all {
+            exchange.flushed().await;
+            return Ok(());
+        }
         loop {
             let frame = if request.path.is_watch {
-                body.frame().await
+                tokio::select! {
+                    biased;
+                    () = self.draining.cancelled(), if ends_in_line && lines.is_at_line_end() => None,
+                    frame = body.frame() => frame,
+                }
             } else {
                 let silent =
                     |_| after_send(Class::Timeout, "the cluster sent nothing of its answer for 60 s");
@@ -77,12 +103,10 @@ impl AccountRequests {
             };
             match frame {
                 Some(Ok(frame)) => {
-                    let Ok(mut bytes) = frame.into_data() else { continue };
-                    while !bytes.is_empty() {
-                        let part = bytes.split_to(bytes.len().min(MAX_DATA_BYTES));
-                        if !exchange.send(part).await {
-                            return Ok(());
-                        }
+                    let Ok(bytes) = frame.into_data() else { continue };
+                    let is_ending = ends_in_line && self.draining.is_cancelled();
+                    if !exchange.send(lines.pass_on(bytes, is_ending)).await {
+                        return Ok(());
                     }
                 }
                 Some(Err(error)) => return Err(error.into()),
@@ -96,13 +120,34 @@ impl AccountRequests {
     }
 }
 
+/// What of a body has arrived with its head, and whether it is all: a short answer leaves at once.
+fn arrived(body: &mut ResponseBody) -> Result<(Bytes, bool), Failure> {
+    let mut start = BytesMut::new();
+    while start.len() < MAX_DATA_BYTES {
+        match body.frame().now_or_never() {
+            None => break,
+            Some(None) => return Ok((start.freeze(), true)),
+            Some(Some(frame)) => {
+                if let Ok(bytes) = frame?.into_data() {
+                    start.extend_from_slice(&bytes);
+                }
+            }
+        }
+    }
+    Ok((start.freeze(), body.is_end_stream()))
+}
+
 /// Passes on what both sides of an upgraded connection send, until both have ended.
 async fn pass_on_upgraded(exchange: &Exchange<AgentEnd>, response: ClusterResponse) -> Result<(), Failure> {
     let (reader, mut writer) = tokio::io::split(response.upgrade().await?);
+    let last_part = LastPart::now();
     let to_cluster = async {
         loop {
             match exchange.event().await {
-                Event::Data(bytes) => writer.write_all(&bytes).await?,
+                Event::Data(bytes) => {
+                    last_part.happened();
+                    writer.write_all(&bytes).await?;
+                }
                 Event::End => {
                     writer.shutdown().await?;
                     return Ok(());
@@ -116,6 +161,7 @@ async fn pass_on_upgraded(exchange: &Exchange<AgentEnd>, response: ClusterRespon
     let from_cluster = async {
         let mut parts = ReaderStream::with_capacity(reader, MAX_DATA_BYTES);
         while let Some(part) = parts.next().await {
+            last_part.happened();
             if !exchange.send(part?).await {
                 return Err(std::io::Error::other("the request was ended"));
             }
@@ -124,13 +170,40 @@ async fn pass_on_upgraded(exchange: &Exchange<AgentEnd>, response: ClusterRespon
         exchange.flushed().await;
         Ok(())
     };
-    match timeout(MAX_UPGRADE_TIME, async { tokio::try_join!(to_cluster, from_cluster) }).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => {
-            let why = format!("the upgraded connection broke: {error}");
-            Err(after_send(Class::Unreachable, why))
+    let both = async { tokio::try_join!(to_cluster, from_cluster) };
+    let passed_on = tokio::select! {
+        passed_on = both => passed_on,
+        () = last_part.is_older_than(MAX_UPGRADE_SILENCE) => {
+            let why = "neither side of the upgraded connection sent anything for 4 h";
+            return Err(after_send(Class::Timeout, why));
         }
-        Err(_) => Err(after_send(Class::Timeout, "the upgraded connection was open for 4 h")),
+    };
+    passed_on
+        .map(|_| ())
+        .map_err(|error| after_send(Class::Unreachable, format!("the upgraded connection broke: {error}")))
+}
+
+/// The time at which either side of a connection sent something last.
+pub(super) struct LastPart(Mutex<Instant>);
+
+impl LastPart {
+    pub(super) fn now() -> Self {
+        Self(Mutex::new(Instant::now()))
+    }
+
+    pub(super) fn happened(&self) {
+        *self.0.lock() = Instant::now();
+    }
+
+    /// Waits until nothing has happened for this long.
+    pub(super) async fn is_older_than(&self, silence: Duration) {
+        loop {
+            let until = *self.0.lock() + silence;
+            if until <= Instant::now() {
+                return;
+            }
+            sleep_until(until).await;
+        }
     }
 }
 

@@ -29,7 +29,22 @@ impl AccountRequests {
         request: &CheckedRequest,
         body: Bytes,
         running: &Running,
+        sends: impl FnMut(),
+    ) -> Result<ClusterResponse, Failure> {
+        let mut was_sent = false;
+        let sent = self.try_to_send(request, body, running, sends, &mut was_sent).await;
+        // What an earlier try sent may have been executed, whatever became of the last one.
+        sent.map_err(|failure| Failure { before_send: failure.before_send && !was_sent, ..failure })
+    }
+
+    /// Sends it as often as it may be tried. `was_sent` is set when a try that sent something has failed.
+    async fn try_to_send(
+        &self,
+        request: &CheckedRequest,
+        body: Bytes,
+        running: &Running,
         mut sends: impl FnMut(),
+        was_sent: &mut bool,
     ) -> Result<ClusterResponse, Failure> {
         let uid = &request.held.account.uid;
         let mut retries = self.retries(request);
@@ -58,6 +73,7 @@ impl AccountRequests {
                 Ok(response) => return Ok(response),
                 Err(error) => {
                     let failure = Failure::from(error);
+                    *was_sent |= !failure.before_send;
                     match retries.next().filter(|_| self.may_pass(&failure)) {
                         Some(delay) => sleep(delay).await,
                         None => return Err(failure),
@@ -101,7 +117,8 @@ impl AccountRequests {
 fn cluster_request(request: &CheckedRequest, body: Bytes) -> ClusterRequest {
     let target = String::from_utf8_lossy(&request.open.target).into_owned();
     let mut built = ClusterRequest::new(request.method.clone(), target);
-    for (name, value) in &request.headers {
+    // The id in the cluster's audit log is the request's own: the server takes the first of several.
+    for (name, value) in request.headers.iter().filter(|(name, _)| **name != AUDIT_ID) {
         built = built.header(name.clone(), value.clone());
     }
     if let Ok(id) = HeaderValue::from_str(&request.open.request_id) {

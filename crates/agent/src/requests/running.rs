@@ -43,11 +43,22 @@ pub enum RequestState {
     Sent,
 }
 
+/// What becomes of a request when it is stopped, or the agent drains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RequestKind {
+    /// It ends at once, and is not waited for: also a log that is followed, which has no good end.
+    Read,
+    /// A watch of objects. It ends at once; an agent that drains waits for the end of a line.
+    Watch,
+    /// What was sent is waited for.
+    Write,
+}
+
 #[derive(Debug)]
 struct Entry {
     uid: String,
     shown: RunningRequest,
-    is_write: bool,
+    kind: RequestKind,
     end: CancellationToken,
 }
 
@@ -75,13 +86,18 @@ impl RunningRequests {
     }
 
     /// Adds a request; `None` if there are too many.
-    pub(super) fn add(self: &Arc<Self>, uid: &str, is_write: bool, shown: RunningRequest) -> Option<Running> {
+    pub(super) fn add(
+        self: &Arc<Self>,
+        uid: &str,
+        kind: RequestKind,
+        shown: RunningRequest,
+    ) -> Option<Running> {
         let mut entries = self.entries.lock();
         if entries.len() >= MAX_REQUESTS_OF_AGENT {
             return None;
         }
         let (serial, end) = (self.next.fetch_add(1, Ordering::Relaxed), CancellationToken::new());
-        let entry = Entry { uid: uid.to_owned(), shown, is_write, end: end.clone() };
+        let entry = Entry { uid: uid.to_owned(), shown, kind, end: end.clone() };
         entries.insert(serial, entry);
         self.count.set(i64::try_from(entries.len()).unwrap_or(i64::MAX));
         Some(Running { all: Arc::clone(self), serial, end })
@@ -97,7 +113,7 @@ impl RunningRequests {
             let entries = self.entries.lock();
             let of_account = entries.iter().filter(|(_, entry)| entry.uid == uid);
             let of_account = of_account.inspect(|(_, entry)| {
-                if !(entry.is_write && entry.shown.state == RequestState::Sent) {
+                if !(entry.kind == RequestKind::Write && entry.shown.state == RequestState::Sent) {
                     entry.end.cancel();
                 }
             });
@@ -112,9 +128,9 @@ impl RunningRequests {
         })
     }
 
-    /// Waits until no write runs.
-    pub(super) async fn writes_ended(&self) {
-        self.until(|entries| !entries.values().any(|entry| entry.is_write)).await;
+    /// Waits until neither a write nor a watch runs.
+    pub(super) async fn drained(&self) {
+        self.until(|entries| entries.values().all(|entry| entry.kind == RequestKind::Read)).await;
     }
 
     async fn until(&self, is_reached: impl Fn(&BTreeMap<u64, Entry>) -> bool) {
@@ -143,6 +159,16 @@ impl Running {
             entry.shown.state = RequestState::Sent;
         }
         true
+    }
+
+    /// Records that the request is a watch without an end that a draining agent could wait for.
+    pub(super) fn is_not_awaited(&self) {
+        if let Some(entry) = self.all.entries.lock().get_mut(&self.serial)
+            && entry.kind == RequestKind::Watch
+        {
+            entry.kind = RequestKind::Read;
+        }
+        self.all.changed.notify_waiters();
     }
 }
 

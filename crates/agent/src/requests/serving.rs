@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use tracing::Instrument as _;
 
 use super::answering::whole_answer;
-use super::running::{RequestState, Running, RunningRequest};
+use super::running::{RequestKind, RequestState, Running, RunningRequest};
 use super::writes::RecordedWrite;
 use super::{AccountRequests, MAX_BODIES_BYTES};
 use crate::account_table::HeldDefinition;
@@ -109,7 +109,7 @@ impl AccountRequests {
 
     /// Checks a request against the account, the owner's policy and the agent's bounds.
     fn check(&self, open: Open) -> Result<(CheckedRequest, Running), Failure> {
-        if self.is_draining.load(Ordering::Relaxed) {
+        if self.draining.is_cancelled() {
             return Err(before_send(Class::Overloaded, "the agent is stopping"));
         }
         let account = open.account.clone().unwrap_or_default();
@@ -139,12 +139,17 @@ impl AccountRequests {
             omit_namespaces: &spec.omit_namespaces,
             only_namespaced: spec.only_namespaced_resources,
         };
-        let is_if_cluster_wide = match access::judge(self.settings.allow, bounds, class, &path) {
+        let is_if_cluster_wide = match access::judge(self.settings.allow, bounds, method.as_str(), &path) {
             Access::Allowed => false,
             Access::IfClusterWide => true,
             Access::Refused(why) => return Err(before_send(Class::Forbidden, why)),
         };
-        let is_write = (open.write || class == RequestClass::Write) && !open.upgrade;
+        let kind = match (open.write || class == RequestClass::Write, path.watches_objects(method.as_str())) {
+            _ if open.upgrade => RequestKind::Read,
+            (true, _) => RequestKind::Write,
+            (false, true) => RequestKind::Watch,
+            (false, false) => RequestKind::Read,
+        };
         let shown = RunningRequest {
             account: held.account.name.clone(),
             request_id: open.request_id.clone(),
@@ -155,7 +160,7 @@ impl AccountRequests {
             state: RequestState::Waiting,
             since: Timestamp::now(),
         };
-        let running = self.running.add(&held.account.uid, is_write, shown);
+        let running = self.running.add(&held.account.uid, kind, shown);
         let running =
             running.ok_or_else(|| before_send(Class::Overloaded, "too many requests run at the agent"))?;
         let checked = CheckedRequest { held, open, method, headers, path, class, is_if_cluster_wide };
@@ -208,7 +213,7 @@ impl AccountRequests {
                     Ok(response) => response?,
                     Err(_) => return Err(after_send(Class::Timeout, "the cluster did not answer in time")),
                 };
-            self.stream_answer(&exchange, &request, response).await
+            self.stream_answer(&exchange, &request, &running, response).await
         };
         let outcome = tokio::select! {
             outcome = answering => outcome,

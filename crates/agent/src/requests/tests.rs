@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt as _;
+use futures::{FutureExt as _, StreamExt as _};
 use http::Response;
 use http_body_util::StreamBody;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::answering::LastPart;
 use super::{AccountRequests, RequestMetrics, RequestSettings};
 use crate::account_table::{AccountTable, Effect};
 use crate::accounts::Activators;
@@ -27,7 +28,9 @@ use kubesvc_core::requests::wire::{AgentEnd, HubEnd, Opening as First};
 use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::common::{AccountRef, Failure};
 use kubesvc_core::wire::ops::account_spec::Credential;
-use kubesvc_core::wire::ops::{AccountSpec, ClusterIdentity, Head, Header, Open, Recall};
+use kubesvc_core::wire::ops::{
+    AccountSpec, ApplySettings, ClusterIdentity, Head, Header, Open, Recall, RetrySettings,
+};
 use kubesvc_runtime::request_channel::{Exchange, Opening, RequestChannel};
 
 /// Longer than any step of a test takes.
@@ -113,9 +116,16 @@ impl World {
                 let body = match path.as_str() {
                     "/api/v1/namespaces/a/large" => whole(vec![b'x'; 3 << 20]),
                     "/api/v1/namespaces/a/endless" => endless(),
+                    path if path.contains("lines") => lines(release),
                     _ => whole(format!("{} {path}", request.method())),
                 };
+                let media = match path.rsplit('/').next() {
+                    Some("lines") => "application/json",
+                    Some("protobuf-lines") => "application/vnd.kubernetes.protobuf;stream=watch",
+                    _ => "text/plain",
+                };
                 Ok(Response::builder()
+                    .header("content-type", media)
                     .header("x-served", "1")
                     .header("connection", "close, x-hop")
                     .header("x-hop", "1")
@@ -192,6 +202,17 @@ fn endless() -> UnsyncBoxBody<Bytes, std::io::Error> {
         tokio::task::yield_now().await;
         part
     })))
+}
+
+/// A line and a half; the rest of it, and the beginning of another, when that is released.
+fn lines(release: Arc<Notify>) -> UnsyncBoxBody<Bytes, std::io::Error> {
+    let first = futures::stream::iter(["one\ntw"]);
+    let later = futures::stream::once(async move {
+        release.notified().await;
+        "o\nth"
+    });
+    let parts = first.chain(later).map(|part| Ok(BodyFrame::data(Bytes::from_static(part.as_bytes()))));
+    UnsyncBoxBody::new(StreamBody::new(parts.chain(futures::stream::pending())))
 }
 
 fn hold(table: &Mutex<AccountTable>, spec: AccountSpec) {
@@ -271,6 +292,21 @@ async fn a_read_is_answered_with_the_servers_own_answer() {
     assert_eq!(last.path, "/api/v1/namespaces/a/pods?limit=5");
     assert_eq!(last.authorization, "Bearer a-token-of-some-length");
     assert_eq!((last.accept.as_str(), last.encodings.as_str()), ("application/json", "gzip"));
+}
+
+#[tokio::test]
+async fn the_id_in_the_clusters_audit_log_is_the_requests_own_whatever_its_caller_sends() {
+    let world = World::start(&[]).await;
+    let exchange = world.open_with(|open| {
+        open.request_id = id(19);
+        open.method = "GET".into();
+        open.target = b"/api/v1/namespaces/a/pods".to_vec();
+        open.headers = vec![Header { name: "Audit-Id".into(), value: b"of-the-caller".to_vec() }];
+    });
+    exchange.end();
+    answer(&exchange).await.expect("an answer");
+    let asked = world.server.asked.lock();
+    assert_eq!(asked.last().expect("a request").audit_ids, [id(19)]);
 }
 
 #[tokio::test]
@@ -355,6 +391,31 @@ async fn a_write_whose_connection_breaks_after_it_was_sent_is_unknown() {
 }
 
 #[tokio::test]
+async fn a_write_that_was_sent_is_unknown_also_if_a_further_try_does_not_reach_the_cluster() {
+    let retries = RetrySettings {
+        enabled: true,
+        max_retries: 1,
+        backoff_ms: 300,
+        retry_any_error: true,
+        ..RetrySettings::default()
+    };
+    let apply = ApplySettings { retries: Some(retries), ..ApplySettings::default() };
+    let world = World::with(&[], RequestSettings { apply, ..RequestSettings::default() }).await;
+    let path = "/api/v1/namespaces/a/pods/cut";
+    let exchange = world.open_with(|open| {
+        open.request_id = id(20);
+        open.method = "DELETE".into();
+        open.target = path.as_bytes().to_vec();
+        open.repeatable = true;
+    });
+    exchange.end();
+    world.until_asked(path).await;
+    drop(world.server);
+    let (class, before_send, message) = refusal(&exchange).await;
+    assert_eq!((class, before_send), (Class::OutcomeUnknown, false), "{message}");
+}
+
+#[tokio::test]
 async fn the_large_answer_of_a_write_has_its_status_and_no_body() {
     let world = World::start(&[]).await;
     let exchange = world.open(&id(7), "POST", "/api/v1/namespaces/a/large");
@@ -434,4 +495,78 @@ async fn a_body_beyond_its_bound_is_refused_and_the_next_request_is_good() {
     let next = world.open(&id(15), "GET", "/version");
     next.end();
     assert!(answer(&next).await.is_ok());
+}
+
+#[tokio::test]
+async fn an_agent_that_drains_ends_watches_at_the_end_of_a_line_and_waits_for_writes() {
+    let world = World::start(&[]).await;
+    let watch = world.open(&id(16), "GET", "/api/v1/namespaces/a/lines?watch=1");
+    watch.end();
+    assert!(matches!(event(&watch).await, Event::Head(_)));
+    assert!(matches!(event(&watch).await, Event::Data(bytes) if bytes == b"one\ntw"[..]));
+    let path = "/api/v1/namespaces/a/pods/slow";
+    let write = world.open(&id(17), "DELETE", path);
+    write.end();
+    world.until_asked(path).await;
+    let service = Arc::clone(&world.service);
+    let drained = AbortOnDropHandle::new(tokio::spawn(async move { service.drain().await }));
+    world.service.draining.cancelled().await;
+    let late = world.open(&id(18), "GET", "/api/v1/namespaces/a/pods");
+    assert!(refusal(&late).await.1, "nothing new is begun");
+    world.released.notify_one();
+    world.released.notify_one();
+    assert!(matches!(event(&watch).await, Event::Data(bytes) if bytes == b"o\n"[..]));
+    assert!(matches!(event(&watch).await, Event::End), "it ends as a whole");
+    assert_eq!(answer(&write).await.expect("its answer").0.status, 200);
+    timeout(PATIENCE, drained).await.expect("in time").expect("no panic");
+}
+
+#[tokio::test]
+async fn a_followed_log_and_a_watch_that_is_no_lines_never_end_as_if_they_were_whole() {
+    let world = World::start(&[]).await;
+    let mut streams = Vec::new();
+    for (number, target) in [
+        (21, "/api/v1/namespaces/a/pods/lines/log?follow=true"),
+        (22, "/api/v1/namespaces/a/protobuf-lines?watch=1"),
+    ] {
+        let stream = world.open(&id(number), "GET", target);
+        stream.end();
+        assert!(matches!(event(&stream).await, Event::Head(_)));
+        assert!(matches!(event(&stream).await, Event::Data(bytes) if bytes == b"one\ntw"[..]));
+        streams.push(stream);
+    }
+    timeout(PATIENCE / 2, world.service.drain()).await.expect("they are not waited for");
+    let released = Arc::clone(&world.released);
+    let _releasing = AbortOnDropHandle::new(tokio::spawn(async move {
+        loop {
+            released.notify_one();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }));
+    for stream in &streams {
+        assert!(
+            matches!(event(stream).await, Event::Data(bytes) if bytes == b"o\nth"[..]),
+            "all is passed on"
+        );
+        assert!(stream.event().now_or_never().is_none(), "it goes on until its stream is cut");
+    }
+    world.hub.lost();
+    for stream in &streams {
+        assert!(matches!(event(stream).await, Event::Broken(_)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upgraded_connection_ends_when_neither_side_said_anything_for_its_time() {
+    let (silence, began) = (Duration::from_secs(4 * 3600), tokio::time::Instant::now());
+    let last = LastPart::now();
+    let used = async {
+        for _ in 0..5 {
+            tokio::time::sleep(silence - Duration::from_secs(1)).await;
+            last.happened();
+        }
+    };
+    let waited = last.is_older_than(silence);
+    tokio::join!(used, waited);
+    assert_eq!(began.elapsed(), silence * 6 - Duration::from_secs(5));
 }

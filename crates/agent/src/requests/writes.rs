@@ -8,11 +8,20 @@ use tokio::sync::Notify;
 
 use kubesvc_core::requests::journal::{Journal, RecalledWrite, WriteOutcome, WriteStart};
 
+/// Number of groups of writes that are waited for separately: the end of one wakes few that wait for others.
+const WAIT_GROUPS: usize = 64;
+
 /// The journal, and who waits for it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Writes {
     journal: Mutex<Journal>,
-    ended: Notify,
+    ended: [Notify; WAIT_GROUPS],
+}
+
+impl Default for Writes {
+    fn default() -> Self {
+        Self { journal: Mutex::default(), ended: std::array::from_fn(|_| Notify::new()) }
+    }
 }
 
 /// A write that is recorded as running. One that is dropped without an outcome was not sent.
@@ -41,6 +50,13 @@ impl Writes {
         }
     }
 
+    /// Notified when a write of this id's group has ended.
+    fn ended(&self, request_id: &str) -> &Notify {
+        let sum =
+            request_id.bytes().fold(0_usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+        &self.ended[sum % WAIT_GROUPS]
+    }
+
     pub(super) fn forget(&self, request_ids: &[String]) {
         self.journal.lock().forget(request_ids.iter().map(String::as_str), Instant::now());
     }
@@ -48,7 +64,7 @@ impl Writes {
     /// Waits for the end of a write. `None`: it is not known; `Some(None)`: its answer was forgotten.
     pub(super) async fn outcome(&self, request_id: &str) -> Option<Option<Arc<WriteOutcome>>> {
         loop {
-            let ended = self.ended.notified();
+            let ended = self.ended(request_id).notified();
             tokio::pin!(ended);
             // From here on, no end is missed.
             ended.as_mut().enable();
@@ -79,7 +95,7 @@ impl Drop for RecordedWrite {
     fn drop(&mut self) {
         if let Some(outcome) = self.otherwise.take() {
             self.writes.journal.lock().done(&self.request_id, outcome, Instant::now());
-            self.writes.ended.notify_waiters();
+            self.writes.ended(&self.request_id).notify_waiters();
         }
     }
 }

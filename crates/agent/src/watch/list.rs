@@ -1,5 +1,8 @@
 //! How far a list has come: which page is next, and what of it counts.
 
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use kubesvc_core::wire::events::Synced;
 
 use crate::scrub::{Identity, ListPage};
@@ -62,6 +65,43 @@ pub struct SyncEnd {
     pub synced: Synced,
 }
 
+/// Maximum number of objects of which a list for deletes alone knows that it has sent them: 16 MiB at most.
+const MAX_SENT_OBJECTS: usize = 1_000_000;
+
+/// What lists for deletes alone have sent, by a hash of uid and version. A list that takes the place of one that was given
+/// up need not send it again, where the hub has it: else a large list over a slow link would never come to its end.
+#[derive(Debug, Default)]
+pub(super) struct SentObjects {
+    queued: HashSet<u64>,
+    /// The last one, of which it is not known yet whether the queue took it.
+    last: Option<u64>,
+}
+
+impl SentObjects {
+    fn hash(object: &Identity) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (&object.uid, &object.resource_version).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn contains(&self, object: &Identity) -> bool {
+        self.queued.contains(&Self::hash(object))
+    }
+
+    fn add(&mut self, object: &Identity) {
+        let before = self.last.replace(Self::hash(object));
+        if self.queued.len() < MAX_SENT_OBJECTS {
+            self.queued.extend(before);
+        }
+    }
+
+    /// What is known to be queued, for the next list.
+    pub(super) fn take(&mut self) -> Self {
+        self.last = None;
+        std::mem::take(self)
+    }
+}
+
 /// Items of a page, or of the pages that are complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
@@ -76,6 +116,8 @@ pub(super) struct List {
     pub(super) sync_key: String,
     /// The basis says only what is gone: each object is sent.
     pub(super) deletes_only: bool,
+    /// What it has sent, and those whose place it takes. Only where the basis says what is gone.
+    pub(super) sent: SentObjects,
     pub(super) basis: Basis,
     /// Where the next page begins; `None` for the first one.
     pub(super) continue_token: Option<String>,
@@ -88,11 +130,12 @@ pub(super) struct List {
 }
 
 impl List {
-    /// A list under this key.
-    pub(super) fn new(sync_key: String, deletes_only: bool) -> Self {
+    /// A list under this key, after others have sent these objects.
+    pub(super) fn new(sync_key: String, deletes_only: bool, sent: SentObjects) -> Self {
         Self {
             sync_key,
             deletes_only,
+            sent,
             basis: Basis::default(),
             continue_token: None,
             complete: Counts::default(),
@@ -105,11 +148,15 @@ impl List {
     /// Counts an item. Returns whether it is sent.
     pub(super) fn item(&mut self, object: &Identity) -> bool {
         self.page.listed += 1;
-        let is_kept = self.basis.take(object) == BasisMatch::Equal && !self.deletes_only;
+        let is_equal = self.basis.take(object) == BasisMatch::Equal;
+        let is_kept = is_equal && (!self.deletes_only || self.sent.contains(object));
         if is_kept {
             self.page.kept += 1;
         } else {
             self.page.sent += 1;
+            if self.deletes_only {
+                self.sent.add(object);
+            }
         }
         !is_kept
     }

@@ -11,7 +11,7 @@ use kubesvc_core::wire::ops::CachingRules;
 
 use crate::watch::action::{Action, PageRequest, WaitReason, WatchRequest};
 use crate::watch::backoff::RetryDelay;
-use crate::watch::list::{List, ListReason};
+use crate::watch::list::{List, ListReason, SentObjects};
 use crate::watch::{
     DEFAULT_AUDIT_INTERVAL, MAX_AUDIT_INTERVAL, MIN_AUDIT_INTERVAL, PAGE_LIMITS, PAUSED_LIST_SPREAD,
     RESPONSE_IDLE_TIMEOUT, SHORT_WATCH, SILENCE_LIMIT, WATCH_IDLE_MARGIN, WATCH_SECONDS,
@@ -72,7 +72,7 @@ impl From<&ScopeCheckpoint> for ScopeStart {
 #[derive(Debug)]
 enum Phase {
     /// A list is to begin.
-    NeedsList { deletes_only: bool, reason: ListReason },
+    NeedsList { deletes_only: bool, reason: ListReason, sent: SentObjects },
     /// A list has begun, and the rows of the hub arrive.
     AwaitsBasis(List),
     /// Pages arrive.
@@ -161,7 +161,11 @@ impl ScopeWatch {
         let mut scope = Self {
             timing,
             random: Rng::with_seed(seed),
-            phase: Phase::NeedsList { deletes_only: resend, reason: ListReason::Start },
+            phase: Phase::NeedsList {
+                deletes_only: resend,
+                reason: ListReason::Start,
+                sent: SentObjects::default(),
+            },
             hold: None,
             is_paused: false,
             attempt: 1,
@@ -291,13 +295,20 @@ impl ScopeWatch {
     /// Makes a list the next step. Of one that runs, the sync is given up. It stays one for deletes alone if the former
     /// was, because that has sent only a part of the objects.
     fn start_list(&mut self, deletes_only: bool, reason: ListReason) {
+        let sent = match &mut self.phase {
+            // Versions may be used again.
+            _ if deletes_only => SentObjects::default(),
+            Phase::NeedsList { sent, .. } => sent.take(),
+            Phase::AwaitsBasis(list) | Phase::Listing(list) => list.sent.take(),
+            Phase::Watching(_) => SentObjects::default(),
+        };
         let deletes_only = deletes_only
             || match &self.phase {
                 Phase::NeedsList { deletes_only, .. } => *deletes_only,
                 Phase::AwaitsBasis(list) | Phase::Listing(list) => list.deletes_only,
                 Phase::Watching(_) => false,
             };
-        self.phase = Phase::NeedsList { deletes_only, reason };
+        self.phase = Phase::NeedsList { deletes_only, reason, sent };
         self.silence.since = None;
         self.attempt += 1;
     }
@@ -332,7 +343,8 @@ impl ScopeWatch {
 
     /// Takes the list out of the state, if there is one.
     fn take_list(&mut self) -> Option<List> {
-        let nothing = Phase::NeedsList { deletes_only: false, reason: ListReason::Retry };
+        let sent = SentObjects::default();
+        let nothing = Phase::NeedsList { deletes_only: false, reason: ListReason::Retry, sent };
         match std::mem::replace(&mut self.phase, nothing) {
             Phase::AwaitsBasis(list) | Phase::Listing(list) => Some(list),
             other => {

@@ -8,12 +8,13 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::StreamExt as _;
+use futures::channel::mpsc;
 use http::header::ACCEPT;
 use http::{HeaderValue, Method, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Bytes;
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
 use tokio::time::{sleep_until, timeout};
 use ulid::Ulid;
 
@@ -123,6 +124,10 @@ pub enum WatchEnd {
 }
 
 impl WatchEnd {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Ended, Self::Broken, Self::Expired, Self::Failed, Self::Paused, Self::GivenUp];
+
     /// The reason in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -196,6 +201,7 @@ pub struct ScopeReader<S> {
     problem: Option<Failure>,
     /// Whether the sink knows that the scope is read.
     is_read: bool,
+    /// A channel of tokio would keep room for 32 inputs, of which there are few.
     inputs: mpsc::Receiver<ReaderInput>,
     sink: S,
 }
@@ -269,6 +275,11 @@ impl<S: ReaderSink> ScopeReader<S> {
                 Action::Watch(_) => {}
             }
             match &action {
+                // A list was given up for want of room: it holds neither its response nor a turn meanwhile.
+                Action::Wait(WaitReason::Paused) => {
+                    self.sink.room().await;
+                    self.machine.unpause(now());
+                }
                 Action::Wait(_) | Action::AwaitBasis => {
                     let _: Option<()> = self.until_changed(&action, pending()).await;
                 }
@@ -315,7 +326,7 @@ impl<S: ReaderSink> ScopeReader<S> {
             };
             tokio::select! {
                 result = &mut step => return Some(result),
-                Some(input) = self.inputs.recv() => self.take(input),
+                Some(input) = self.inputs.next() => self.take(input),
                 () = due => {}
             }
         }
@@ -449,7 +460,7 @@ impl<S: ReaderSink> ScopeReader<S> {
             }
         } else {
             let waiting = self.context.large_pieces.clone().turn();
-            let taken = self.until_changed(action, waiting).await?;
+            let taken = Box::pin(self.until_changed(action, waiting)).await?;
             self.machine.progress(now());
             *turn = Some((taken, now()));
         }
@@ -475,7 +486,7 @@ impl<S: ReaderSink> ScopeReader<S> {
         }
     }
 
-    /// Queues an event of a list. Returns whether the page goes on.
+    /// Queues an event of a list. Returns whether the page goes on; without room for long, the scope pauses.
     async fn queue_listed(&mut self, action: &Action, event: Event) -> bool {
         let Err(event) = self.sink.event(event) else { return true };
         match timeout(LIST_ROOM_TIMEOUT, queue_again(&self.sink, event)).await {
@@ -487,9 +498,6 @@ impl<S: ReaderSink> ScopeReader<S> {
             }
             Err(_) => {
                 self.machine.pause(now());
-                self.permit = None;
-                self.sink.room().await;
-                self.machine.unpause(now());
                 false
             }
         }
@@ -531,10 +539,10 @@ impl<S: ReaderSink> ScopeReader<S> {
                 if let Some(Err(event)) = event.map(|event| self.sink.event(event)) {
                     // The event counts as read, so the watch goes on after it.
                     self.machine.pause(now());
-                    drop(body);
+                    drop((body, lines, turn));
                     self.sink.watch_ended(WatchEnd::Paused);
                     self.sink.state(WatchState::Waiting);
-                    queue_again(&self.sink, event).await;
+                    Box::pin(queue_again(&self.sink, event)).await;
                     return self.machine.unpause(now());
                 }
             }

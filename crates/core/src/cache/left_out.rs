@@ -4,9 +4,8 @@ use std::fmt;
 
 use super::findings::Setting;
 use super::kind_names::KindNames;
-use super::rules::{AccountRules, ChosenKinds, OperatorRules};
-use super::selection::MAX_SCOPES;
-use super::{native, synthetic};
+use super::native;
+use super::rules::{AccountRules, ChosenKinds, MAX_SCOPES, OperatorRules};
 
 /// A kind, or an object of it, that is not cached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -169,7 +168,7 @@ fn outside_namespaces(
     namespace: &str,
 ) -> Option<(Why, Setting)> {
     if namespace.is_empty() {
-        let is_left_out = account.only_namespaced_resources && !synthetic::stands_for(group, kind);
+        let is_left_out = account.only_namespaced_resources && !has_synthetic_rows(group, kind);
         return is_left_out.then_some((Why::ClusterWide, Setting::OnlyNamespacedResources));
     }
     if account.omit_namespaces.contains(namespace) {
@@ -177,4 +176,10 @@ fn outside_namespaces(
     }
     let is_watched = account.namespaces.includes(namespace);
     (!is_watched).then(|| (Why::OtherNamespace(namespace.to_owned()), Setting::Namespaces))
+}
+
+/// Whether a cluster-wide kind has synthetic rows where cluster-wide kinds are not read.
+fn has_synthetic_rows(group: &str, kind: &str) -> bool {
+    let is = |of: &str, name: &str| group == of && kind.eq_ignore_ascii_case(name);
+    is("", "Namespace") || is("apiextensions.k8s.io", "CustomResourceDefinition")
 }

@@ -10,11 +10,10 @@ use super::keys::{MAX_KIND_CHARS, ScopeKey};
 use super::kind_names::{KindName, KindNames, is_group, is_kind, quoted};
 use super::left_out::{LeftOut, Why};
 use super::native;
-use super::rules::{AccountRules, ChosenKinds, Namespaces, OperatorRules};
+use super::rules::{AccountRules, ChosenKinds, MAX_SCOPES, Namespaces, OperatorRules};
+use super::synthetic::synthetic_scopes;
 use crate::wire::common;
 
-/// Maximum number of scopes, and so of watches, of one account.
-pub const MAX_SCOPES: usize = 5000;
 /// Maximum length of a plural, in characters.
 const MAX_PLURAL_CHARS: usize = 253;
 
@@ -75,7 +74,8 @@ impl SelectedScope {
 /// What is watched for an account.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Selection {
-    /// At most 5,000, each with another key. Kinds come in the order of the list that names them.
+    /// At most 5,000 with the account's synthetic scopes, each with another key. Kinds come in the order of the list that
+    /// names them.
     pub scopes: Vec<SelectedScope>,
     /// Kinds that a setting asks for and that are not watched, in the same order.
     pub left_out: Vec<LeftOut>,
@@ -94,7 +94,7 @@ pub fn select(served: &[ServedKind], operator: &OperatorRules, account: &Account
     judged.extend(not_served(&served, operator, account));
     // Stable: kinds of one place stay in the order in which the cluster lists them.
     judged.sort_by_key(|judged| judged.place);
-    within_bound(&judged, account)
+    within_bound(&judged, account, MAX_SCOPES.saturating_sub(synthetic_scopes(operator, account)))
 }
 
 /// A kind that a setting asks for.
@@ -275,8 +275,8 @@ fn not_served<'a>(
     }
 }
 
-/// Makes scopes of what is to be watched, as long as there is room. Kinds that take one scope have theirs first.
-fn within_bound(judged: &[Judged<'_>], account: &AccountRules) -> Selection {
+/// Makes at most `max` scopes of what is to be watched. Kinds that take one scope have theirs first.
+fn within_bound(judged: &[Judged<'_>], account: &AccountRules, max: usize) -> Selection {
     let given = match &account.namespaces {
         Namespaces::All => None,
         Namespaces::Only(names) => Some(names.as_slice()),
@@ -285,8 +285,8 @@ fn within_bound(judged: &[Judged<'_>], account: &AccountRules) -> Selection {
     let singles = judged
         .iter()
         .filter(|judged| matches!(judged.verdict, Verdict::Watched(kind) if namespaces_of(kind).is_none()));
-    let mut single_room = MAX_SCOPES;
-    let mut other_room = MAX_SCOPES - singles.count().min(MAX_SCOPES);
+    let mut single_room = max;
+    let mut other_room = max - singles.count().min(max);
     let mut selection = Selection::default();
     for judged in judged {
         let kind = match &judged.verdict {

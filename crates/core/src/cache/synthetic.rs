@@ -35,12 +35,6 @@ pub struct SyntheticObject {
     pub hash: [u8; 32],
 }
 
-/// Whether a cluster-wide kind has synthetic rows where cluster-wide kinds are not read.
-pub(super) fn stands_for(group: &str, kind: &str) -> bool {
-    let is = |of: &str, name: &str| group == of && kind.eq_ignore_ascii_case(name);
-    is("", "Namespace") || is(DEFINITIONS_GROUP, "CustomResourceDefinition")
-}
-
 /// The synthetic scopes of an account; none unless it has `onlyNamespacedResources`, nor for a kind that the lists of
 /// operator and account do not both allow. Plurals of custom resources come from what the cluster serves.
 pub fn synthetic_objects(
@@ -48,21 +42,45 @@ pub fn synthetic_objects(
     operator: &OperatorRules,
     account: &AccountRules,
 ) -> Vec<SyntheticScope> {
-    if !account.only_namespaced_resources {
-        return Vec::new();
-    }
-    let is_allowed = |group: &str, kind: &str| operator.allows(group, kind) && account.allows(group, kind);
+    let has = kinds(operator, account);
     let mut scopes = Vec::new();
-    if let (Namespaces::Only(names), true) = (&account.namespaces, is_allowed("", "Namespace")) {
+    if let Some(names) = has.namespaces {
         let scope = scope(served, "", "Namespace", "namespaces");
         scopes.push(scope_with(scope, names.iter().map(|name| namespace(name)).collect()));
     }
-    let definitions = &account.custom_resource_definitions;
-    if !definitions.is_empty() && is_allowed(DEFINITIONS_GROUP, "CustomResourceDefinition") {
+    if let Some(definitions) = has.definitions {
         let scope = scope(served, DEFINITIONS_GROUP, "CustomResourceDefinition", "customresourcedefinitions");
         scopes.push(scope_with(scope, definitions.iter().map(|kind| definition(served, kind)).collect()));
     }
     scopes
+}
+
+/// Number of synthetic scopes of an account, whatever its cluster serves.
+pub(super) fn synthetic_scopes(operator: &OperatorRules, account: &AccountRules) -> usize {
+    let has = kinds(operator, account);
+    usize::from(has.namespaces.is_some()) + usize::from(has.definitions.is_some())
+}
+
+/// What an account has synthetic objects for.
+#[derive(Clone, Copy, Default)]
+struct SyntheticKinds<'a> {
+    namespaces: Option<&'a [String]>,
+    definitions: Option<&'a [ExposedKind]>,
+}
+
+fn kinds<'a>(operator: &OperatorRules, account: &'a AccountRules) -> SyntheticKinds<'a> {
+    if !account.only_namespaced_resources {
+        return SyntheticKinds::default();
+    }
+    let is_allowed = |group: &str, kind: &str| operator.allows(group, kind) && account.allows(group, kind);
+    let namespaces = match &account.namespaces {
+        Namespaces::Only(names) if is_allowed("", "Namespace") => Some(names.as_slice()),
+        _ => None,
+    };
+    let definitions = account.custom_resource_definitions.as_slice();
+    let has_definitions =
+        !definitions.is_empty() && is_allowed(DEFINITIONS_GROUP, "CustomResourceDefinition");
+    SyntheticKinds { namespaces, definitions: has_definitions.then_some(definitions) }
 }
 
 fn scope_with(scope: SelectedScope, objects: Vec<SyntheticObject>) -> SyntheticScope {

@@ -176,6 +176,27 @@ fn change(facts: &Facts<'_>, verdict: Finding, text: &str, zone: &ZoneId) -> Fin
     }
 }
 
+/// The agents were told to drop the account.
+pub(super) fn revoke(facts: &Facts<'_>, then: &str) -> Finding {
+    let zone = facts.status.granted_zone().unwrap_or_default();
+    let connected: Vec<_> = facts.agents_of(zone).filter(|agent| is_connected(agent)).collect();
+    let names: Vec<_> = connected.iter().map(|agent| agent.spec.agent_id.as_str()).collect();
+    let who = match (facts.known_agents.is_some(), names.as_slice()) {
+        (true, []) => {
+            " None of them is connected: each counts when it has been away for the grace (30 s).".to_owned()
+        }
+        (false, _) => String::new(),
+        (true, names) => format!(" Connected: {}.", listed(names)),
+    };
+    Finding::waits(format!(
+        "Each connected agent of zone {zone} has to say that it let go of the account; then it {then}.{who}"
+    ))
+    .command(
+        "If one does not answer, see its log.",
+        "kubectl logs -A -l app.kubernetes.io/name=kubesvc-agent --tail=20",
+    )
+}
+
 /// The first names, and how many more there are.
 pub(super) fn listed(names: &[impl AsRef<str>]) -> String {
     const MAX_NAMES_SHOWN: usize = 8;

@@ -1,6 +1,6 @@
 //! What each reason of FAILED waits for.
 
-use super::{Facts, Finding, agents, rules, shell};
+use super::{Facts, Finding, agents, shell};
 use crate::GrantPhase;
 use crate::failure::{FailureClass, Outlook};
 use crate::name_precedence::awaits_request;
@@ -10,7 +10,7 @@ use crate::spec::SecretKeyReference;
 pub(super) fn judge(facts: &Facts<'_>) -> Finding {
     let class = facts.class();
     if facts.status.phase() == GrantPhase::Revoking && class != Some(FailureClass::ClusterMismatch) {
-        let mut verdict = rules::revoke(facts, "goes on to what is desired");
+        let mut verdict = agents::revoke(facts, "goes on to what is desired");
         verdict.waits_for =
             format!("An agent could not let go of it. {} {}", verdict.waits_for, outlook(facts));
         return verdict.command("To ask the agents again at once:", facts.plugin("retry"));

@@ -1,7 +1,7 @@
 //! Which rule of the lifecycle waits for what.
 
 use super::agents::{self, listed};
-use super::{Facts, Finding, can_take, failed, is_connected};
+use super::{Facts, Finding, can_take, failed};
 use crate::conditions::AWAITING_AGENTS;
 use crate::ids::AgentId;
 use crate::{DesiredState, FINALIZER, FORCE_DELETE_ANNOTATION, GrantPhase, State, age};
@@ -27,8 +27,8 @@ pub(super) fn judge(facts: &Facts<'_>) -> Finding {
     }
     match (facts.account.desired(), state) {
         (_, State::Failed) => failed::judge(facts),
-        (_, State::Deactivating | State::ToDeactivate) => revoke(facts, "becomes INACTIVE"),
-        (_, State::Activating) if revoking => revoke(facts, "goes to its new zone"),
+        (_, State::Deactivating | State::ToDeactivate) => agents::revoke(facts, "becomes INACTIVE"),
+        (_, State::Activating) if revoking => agents::revoke(facts, "goes to its new zone"),
         (DesiredState::Inactive, State::Inactive) => by_wish(facts),
         (DesiredState::Inactive, _) => unhandled("It is to become INACTIVE, and that has not begun."),
         (DesiredState::Active, State::Active) => active(facts),
@@ -148,34 +148,13 @@ fn to_migrate(facts: &Facts<'_>) -> Finding {
         .command("If it stays so, look at its Events.", facts.plugin("describe"))
 }
 
-/// The agents were told to drop the account.
-pub(super) fn revoke(facts: &Facts<'_>, then: &str) -> Finding {
-    let zone = facts.status.granted_zone().unwrap_or_default();
-    let connected: Vec<_> = facts.agents_of(zone).filter(|agent| is_connected(agent)).collect();
-    let names: Vec<_> = connected.iter().map(|agent| agent.spec.agent_id.as_str()).collect();
-    let who = match (facts.known_agents.is_some(), names.as_slice()) {
-        (true, []) => {
-            " None of them is connected: each counts when it has been away for the grace (30 s).".to_owned()
-        }
-        (false, _) => String::new(),
-        (true, names) => format!(" Connected: {}.", listed(names)),
-    };
-    Finding::waits(format!(
-        "Each connected agent of zone {zone} has to say that it let go of the account; then it {then}.{who}"
-    ))
-    .command(
-        "If one does not answer, see its log.",
-        "kubectl logs -A -l app.kubernetes.io/name=kubesvc-agent --tail=20",
-    )
-}
-
 fn deletion(facts: &Facts<'_>) -> Finding {
     if !facts.account.has_finalizer() {
         return others_finalizers(facts);
     }
     let begun = matches!(facts.status.state(), State::Deleting | State::DeleteFailed);
     match (facts.status.phase(), begun) {
-        (GrantPhase::Revoking, true) => force(facts, revoke(facts, "is deleted")),
+        (GrantPhase::Revoking, true) => force(facts, agents::revoke(facts, "is deleted")),
         (GrantPhase::None, _) if begun || !Facts::is_late(facts.deleted_for()) => Finding::waits(
             "No agent holds it any more. Its rows have to go from the database; then the operator removes its finalizer.",
         )

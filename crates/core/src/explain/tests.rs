@@ -322,6 +322,17 @@ fn an_account_that_leaves_kinds_out_says_which_and_what_to_do() {
 }
 
 #[test]
+fn the_command_that_shows_what_is_cached_is_advised_once() {
+    let account = in_state(pinned("east"), State::Active, GrantPhase::Open);
+    let mut explanation = explain(&account, Some(&[]), now());
+    assert!(explanation.advice.is_empty(), "{explanation:?}");
+    explanation.advise_cache();
+    explanation.advise_cache();
+    assert_eq!(explanation.advice.len(), 1, "{explanation:?}");
+    assert_command(&explanation, "kubectl kubesvc cache prod -n spin");
+}
+
+#[test]
 fn a_duplicate_and_a_foreign_row_say_what_holds_the_name() {
     let mut account = failed(plain(), FailureClass::DuplicateName, true);
     let holder = |namespace: &str| Some(NameHolder { namespace: namespace.to_owned(), name: "a".to_owned() });

@@ -10,15 +10,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::CLIENT_SIDE_MANAGER;
-use super::deploy::Deployed;
+use super::deployed::{Deployed, MAX_CONFLICTS, STRICT, create};
 use super::manifest::{LAST_APPLIED, annotation, with_last_applied};
 use super::merge::{three_way_patch, without_nulls};
-use super::program::{ApiAnswer, ApiRequest, JSON, Method, Outcome, OutcomeBody, Program, Step, go_on};
-
-/// Number of times that an object is read and merged again after a conflict.
-pub(super) const MAX_CONFLICTS: u32 = 3;
-/// What every write of a deployed object asks for: an unknown field is an error, as with kubectl.
-pub(super) const STRICT: (&str, &str) = ("fieldValidation", "Strict");
+use super::outcome::{ApiAnswer, Outcome, OutcomeBody};
+use super::program::{ApiRequest, Method, Program, Step, go_on};
 
 /// The program.
 #[derive(Debug)]
@@ -89,12 +85,6 @@ impl Apply {
             &patch.body,
         ))
     }
-}
-
-/// The request that creates an object.
-pub(super) fn create(deployed: &Deployed, manager: &str, object: &Value) -> ApiRequest {
-    let parameters = [("fieldManager", manager), STRICT];
-    ApiRequest::write(Method::Post, &deployed.collection, &parameters, deployed.dry_run, JSON, object)
 }
 
 impl Program for Apply {

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::program::{
-    ApiAnswer, ApiRequest, Method, Outcome, Program, ProgramContext, StartError, Step, go_on,
-};
+use super::outcome::{ApiAnswer, Outcome};
+use super::program::{ApiRequest, Method, Program, ProgramContext, StartError, Step, go_on};
 use super::{InvalidOperation, MANAGER, Resource, manifest};
 use crate::wire::operations as wire;
 use crate::wire::operations::Target;

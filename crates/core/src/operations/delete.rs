@@ -6,10 +6,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::program::{
-    ApiAnswer, ApiRequest, Outcome, OutcomeBody, OutcomeClass, Program, ProgramContext, StartError, Step,
-    go_on, with_query,
-};
+use super::outcome::{ApiAnswer, Outcome, OutcomeBody, OutcomeClass};
+use super::program::{ApiRequest, Program, ProgramContext, StartError, Step, go_on, with_query};
 use super::replace::POLL_INTERVAL;
 use super::{InvalidOperation, Resource};
 use crate::wire::operations as wire;
@@ -17,6 +15,13 @@ use crate::wire::operations::delete::Propagation;
 
 /// Time to wait for the end of objects without a grace of the caller's.
 const WAIT: Duration = Duration::from_secs(30);
+
+/// Time for which a delete waits for the end of its objects: the caller's grace, or 30 s.
+pub fn delete_wait(verb: &wire::Delete) -> Duration {
+    let grace = verb.grace_s.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs);
+    grace.filter(|grace| !grace.is_zero()).unwrap_or(WAIT)
+}
+
 /// Maximum number of objects that one operation deletes.
 const MAX_OBJECTS: usize = 10_000;
 
@@ -32,6 +37,8 @@ pub(super) struct Delete {
     wait: Duration,
     ignore_not_found: bool,
     dry_run: bool,
+    /// The object that a dry run would delete.
+    would_delete: Option<Value>,
     state: State,
     /// Objects to delete, then those to wait for.
     objects: VecDeque<Found>,
@@ -80,15 +87,15 @@ impl Delete {
         if let Some(grace) = verb.grace_s {
             options["gracePeriodSeconds"] = grace.into();
         }
-        let grace = verb.grace_s.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs);
         Ok(Self {
             resource,
             read,
             lists,
             options,
-            wait: grace.filter(|grace| !grace.is_zero()).unwrap_or(WAIT),
+            wait: delete_wait(verb),
             ignore_not_found: verb.ignore_not_found,
             dry_run: context.dry_run,
+            would_delete: None,
             state: State::Begin,
             objects: VecDeque::new(),
             gone: VecDeque::new(),
@@ -120,6 +127,7 @@ impl Delete {
         } else {
             let found = self.found(body);
             self.objects.push_back(found);
+            self.would_delete = self.dry_run.then(|| body.clone());
         }
     }
 
@@ -152,7 +160,7 @@ impl Delete {
                 .collect();
             return Outcome::done(202, OutcomeBody::Json(json!({ "stillThere": left })));
         }
-        Outcome::done(200, OutcomeBody::Empty)
+        Outcome::done(200, self.would_delete.clone().map_or(OutcomeBody::Empty, OutcomeBody::Json))
     }
 }
 
@@ -206,6 +214,10 @@ impl Program for Delete {
                 Step::Wait(POLL_INTERVAL)
             }
         }
+    }
+
+    fn out_of_time(&self) -> Option<Outcome> {
+        (self.state == State::Waiting).then(|| self.outcome(202))
     }
 }
 

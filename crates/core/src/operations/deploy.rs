@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::apply::Apply;
-use super::kinds::Resource;
+use super::deployed::Deployed;
 use super::manifest::{self, annotation};
 use super::program::{Program, ProgramContext, StartError};
 use super::replace::{Create, Recreate, Replace};
@@ -63,18 +63,6 @@ pub struct KindApplySettings {
     pub server_side: Preference,
     /// As [`ApplySettings::clear_managed_fields`].
     pub clear_managed_fields: Preference,
-}
-
-/// What one object's deploy knows.
-#[derive(Clone, Debug)]
-pub(super) struct Deployed {
-    pub(super) object: Value,
-    pub(super) resource: Resource,
-    /// Path of the object; that of its kind if it has no name yet.
-    pub(super) path: String,
-    /// Path of the kind in the object's namespace.
-    pub(super) collection: String,
-    pub(super) dry_run: bool,
 }
 
 /// The program of a deploy.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::program::{ApiAnswer, Outcome, OutcomeClass};
+use super::outcome::{ApiAnswer, Outcome, OutcomeClass};
 
 /// Time for which a list is kept.
 const KEPT_FOR: Duration = Duration::from_secs(600);

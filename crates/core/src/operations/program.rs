@@ -1,4 +1,4 @@
-//! What a program is: requests, answers, steps and outcomes.
+//! What a program is: what it is made with, its requests and its steps.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::kinds::{KindLookup, Kinds, Resource};
+use super::outcome::{ApiAnswer, Outcome, OutcomeClass};
 use super::{ApplySettings, InvalidOperation};
 use crate::wire::operations::Target;
 
@@ -14,6 +15,11 @@ pub trait Program: Send {
     /// The next step. `elapsed` is the time since the first one; `answer` is that to the last request, and `None` at the
     /// beginning and after a wait.
     fn next(&mut self, elapsed: Duration, answer: Option<&ApiAnswer>) -> Step;
+
+    /// The outcome if the operation's time is over while the program waits. `None`: it is not done.
+    fn out_of_time(&self) -> Option<Outcome> {
+        None
+    }
 }
 
 /// What a program is made with.
@@ -190,185 +196,6 @@ pub(super) fn with_query(path: &str, parameters: &[(&str, &str)], dry_run: bool)
     }
     let query = query.finish();
     if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
-}
-
-/// An answer of the API server.
-#[derive(Clone, PartialEq, Eq)]
-pub struct ApiAnswer {
-    /// HTTP status.
-    pub status: u16,
-    /// Body. It may hold a Secret.
-    pub body: Vec<u8>,
-}
-
-impl fmt::Debug for ApiAnswer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({} bytes)", self.status, self.body.len())
-    }
-}
-
-impl ApiAnswer {
-    /// Whether it is a success.
-    pub(super) fn is_success(&self) -> bool {
-        (200..300).contains(&self.status)
-    }
-
-    /// The body as JSON, or the outcome of an answer that is none.
-    pub(super) fn json(&self) -> Result<Value, Outcome> {
-        serde_json::from_slice(&self.body).map_err(|_| {
-            let message = "the API server answered with something that is not JSON".to_owned();
-            Outcome::failed(502, OutcomeClass::Internal, message)
-        })
-    }
-
-    /// The body of a success as JSON, or the outcome that this answer is.
-    pub(super) fn object(&self) -> Result<Value, Outcome> {
-        if self.is_success() { self.json() } else { Err(Outcome::refused(self)) }
-    }
-}
-
-/// The end of an operation.
-#[derive(Clone, PartialEq)]
-pub struct Outcome {
-    /// HTTP status: the API server's, where there is one.
-    pub status: u16,
-    /// What the operation returns.
-    pub body: OutcomeBody,
-    /// Why it failed.
-    pub failure: Option<OutcomeFailure>,
-}
-
-/// What an operation returns.
-#[derive(Clone, PartialEq)]
-pub enum OutcomeBody {
-    /// Nothing.
-    Empty,
-    /// JSON.
-    Json(Value),
-    /// A text, and whether it was longer.
-    Text {
-        /// The text.
-        text: String,
-        /// Whether it was cut at the operation's limit.
-        cut: bool,
-    },
-}
-
-impl fmt::Debug for OutcomeBody {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty => f.write_str("nothing"),
-            Self::Json(_) => f.write_str("JSON (redacted)"),
-            Self::Text { text, cut } => write!(f, "text of {} bytes (redacted), cut: {cut}", text.len()),
-        }
-    }
-}
-
-impl fmt::Debug for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {:?} {:?}", self.status, self.failure, self.body)
-    }
-}
-
-/// Why an operation failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OutcomeFailure {
-    /// Its class.
-    pub class: OutcomeClass,
-    /// What went wrong and what to do, at most 1 KiB.
-    pub message: String,
-}
-
-/// The class of a failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OutcomeClass {
-    /// The cluster refused the credential.
-    Auth,
-    /// The credential lacks a right.
-    Forbidden,
-    /// There is no such object or kind.
-    NotFound,
-    /// Another writer was faster, or manages the fields.
-    Conflict,
-    /// The API server refused what was asked.
-    Invalid,
-    /// It took too long.
-    Timeout,
-    /// The answer or the object is too large.
-    TooLarge,
-    /// The API server, or the way to it, failed.
-    Internal,
-    /// It may or may not have been done.
-    OutcomeUnknown,
-}
-
-impl OutcomeClass {
-    /// Its name, as callers read it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Auth => "AUTH",
-            Self::Forbidden => "FORBIDDEN",
-            Self::NotFound => "NOT_FOUND",
-            Self::Conflict => "CONFLICT",
-            Self::Invalid => "INVALID",
-            Self::Timeout => "TIMEOUT",
-            Self::TooLarge => "TOO_LARGE",
-            Self::Internal => "INTERNAL",
-            Self::OutcomeUnknown => "OUTCOME_UNKNOWN",
-        }
-    }
-
-    /// The class that a status says.
-    pub fn of_status(status: u16) -> Self {
-        match status {
-            401 => Self::Auth,
-            403 => Self::Forbidden,
-            404 | 410 => Self::NotFound,
-            409 => Self::Conflict,
-            413 => Self::TooLarge,
-            408 | 504 => Self::Timeout,
-            400..=499 => Self::Invalid,
-            _ => Self::Internal,
-        }
-    }
-}
-
-/// Maximum length of a failure's message, in bytes.
-const MAX_MESSAGE: usize = 1024;
-
-impl Outcome {
-    /// A success with this body.
-    pub fn done(status: u16, body: OutcomeBody) -> Self {
-        Self { status, body, failure: None }
-    }
-
-    /// A failure.
-    pub fn failed(status: u16, class: OutcomeClass, message: impl Into<String>) -> Self {
-        let mut message: String = message.into();
-        message.truncate(message.floor_char_boundary(MAX_MESSAGE));
-        Self { status, body: OutcomeBody::Empty, failure: Some(OutcomeFailure { class, message }) }
-    }
-
-    /// What the API server refused, in its own words.
-    pub(super) fn refused(answer: &ApiAnswer) -> Self {
-        let said: Option<Value> = serde_json::from_slice(&answer.body).ok();
-        let said =
-            said.as_ref().and_then(|status| status["message"].as_str()).filter(|said| !said.is_empty());
-        let message = said.map_or_else(
-            || format!("the API server answered {} without saying why", answer.status),
-            str::to_owned,
-        );
-        let status = if answer.status < 400 { 502 } else { answer.status };
-        Self::failed(status, OutcomeClass::of_status(status), message)
-    }
-
-    /// The end with the object of an answer, or what the API server refused.
-    pub(super) fn of(answer: &ApiAnswer) -> Self {
-        match answer.object() {
-            Ok(object) => Self::done(answer.status, OutcomeBody::Json(object)),
-            Err(refused) => refused,
-        }
-    }
 }
 
 /// Ends a program with the failure, or goes on with the value.

@@ -8,10 +8,8 @@ use serde_json::{Value, json};
 use super::InvalidOperation;
 use super::kinds::split_api_version;
 use super::operation::{MAX_LIST, MAX_RESULT_BYTES};
-use super::program::{
-    ApiAnswer, ApiRequest, Outcome, OutcomeBody, OutcomeClass, Program, ProgramContext, StartError, Step,
-    go_on, with_query,
-};
+use super::outcome::{ApiAnswer, Outcome, OutcomeBody, OutcomeClass};
+use super::program::{ApiRequest, Program, ProgramContext, StartError, Step, go_on, with_query};
 use crate::wire::operations as wire;
 
 /// Limit of a log, in bytes, unless the operation says another.

@@ -4,12 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::apply::{MAX_CONFLICTS, STRICT, create};
-use super::deploy::Deployed;
+use super::deployed::{Deployed, MAX_CONFLICTS, STRICT, create};
 use super::manifest::with_last_applied;
-use super::program::{
-    ApiAnswer, ApiRequest, JSON, Method, Outcome, OutcomeBody, OutcomeClass, Program, Step, go_on,
-};
+use super::outcome::{ApiAnswer, Outcome, OutcomeBody, OutcomeClass};
+use super::program::{ApiRequest, JSON, Method, Program, Step, go_on};
 use super::{CLIENT_SIDE_MANAGER, MANAGER};
 
 /// Creates an object that must not be there.

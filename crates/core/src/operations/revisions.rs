@@ -4,7 +4,8 @@ use serde_json::{Map, Value, json};
 
 use super::changes::{CHANGE_CAUSE, JSON_PATCH, STRATEGIC_PATCH};
 use super::manifest::{LAST_APPLIED, annotation};
-use super::program::{Outcome, OutcomeClass, with_query};
+use super::outcome::{Outcome, OutcomeClass};
+use super::program::with_query;
 
 /// The annotation with the number of a Deployment's revision.
 const REVISION: &str = "deployment.kubernetes.io/revision";

@@ -5,12 +5,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::apply::MAX_CONFLICTS;
 use super::changes::has_revisions;
-use super::program::{
-    ApiAnswer, ApiRequest, Method, Outcome, OutcomeBody, OutcomeClass, Program, ProgramContext, StartError,
-    Step, go_on,
-};
+use super::deployed::MAX_CONFLICTS;
+use super::outcome::{ApiAnswer, Outcome, OutcomeBody, OutcomeClass};
+use super::program::{ApiRequest, Method, Program, ProgramContext, StartError, Step, go_on};
 use super::revisions::{Revision, Wanted, choose, history, list_path, revisions, rollback};
 use super::{InvalidOperation, MANAGER};
 use crate::wire::operations as wire;

@@ -8,10 +8,10 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::MANAGER;
-use super::apply::{MAX_CONFLICTS, STRICT};
-use super::deploy::Deployed;
+use super::deployed::{Deployed, MAX_CONFLICTS, STRICT};
 use super::manifest::{LAST_APPLIED, annotation, with_last_applied_as_is};
-use super::program::{ApiAnswer, ApiRequest, Method, Outcome, Program, Step, go_on};
+use super::outcome::{ApiAnswer, Outcome};
+use super::program::{ApiRequest, Method, Program, Step, go_on};
 
 /// The program.
 #[derive(Debug)]

@@ -51,8 +51,12 @@ pub enum Access {
     IfClusterWide,
 }
 
-/// Judges a request.
-pub fn judge(allowed: AllowedClasses, bounds: AccountBounds<'_>, class: Class, path: &RequestPath) -> Access {
+/// Judges a request with this method.
+///
+/// A path without a namespace is that of a cluster-wide kind, or of all namespaces: the path does not say which. An account
+/// without cluster-wide kinds has `namespaces` and so neither.
+pub fn judge(allowed: AllowedClasses, bounds: AccountBounds<'_>, method: &str, path: &RequestPath) -> Access {
+    let class = path.class(method);
     let refused = |why: String| Access::Refused(format!("policy: {why}"));
     if !allowed.allows(class) {
         let class = class.as_str();
@@ -72,15 +76,14 @@ pub fn judge(allowed: AllowedClasses, bounds: AccountBounds<'_>, class: Class, p
         }
         return Access::Allowed;
     }
-    if bounds.only_namespaced {
-        let is_bounded = !bounds.namespaces.is_empty() || !bounds.omit_namespaces.is_empty();
-        if path.name.is_some() || is_bounded || class != Class::Read {
-            return refused(
-                "the account has no cluster-wide kinds (onlyNamespacedResources); name a namespace"
-                    .to_owned(),
-            );
-        }
+    // A question about rights, such as that of `kubectl auth can-i`: of no kind that anybody has objects of.
+    if path.is_review(method) {
         return Access::Allowed;
+    }
+    if bounds.only_namespaced {
+        return refused(
+            "the account has no cluster-wide kinds (onlyNamespacedResources); name a namespace".to_owned(),
+        );
     }
     let is_bounded = !bounds.namespaces.is_empty() || !bounds.omit_namespaces.is_empty();
     if is_bounded && path.is_over_all() { Access::IfClusterWide } else { Access::Allowed }
@@ -100,16 +103,18 @@ mod tests {
 
     fn judged(bounds: AccountBounds<'_>, method: &str, target: &str) -> Access {
         let path = RequestPath::read(target.as_bytes()).expect(target);
-        judge(AllowedClasses::default(), bounds, path.class(method), &path)
+        judge(AllowedClasses::default(), bounds, method, &path)
     }
 
     #[test]
     fn the_owner_has_the_last_word() {
         let path = RequestPath::read(b"/api/v1/namespaces/a/pods/p/exec").expect("a path");
-        let judged = judge(AllowedClasses::default(), AccountBounds::default(), Class::Connect, &path);
+        let judged = judge(AllowedClasses::default(), AccountBounds::default(), "GET", &path);
         assert!(matches!(judged, Access::Refused(why) if why.starts_with("policy: ")));
         let reads = AllowedClasses { write: false, ..AllowedClasses::default() };
-        assert!(matches!(judge(reads, AccountBounds::default(), Class::Write, &path), Access::Refused(_)));
+        let path = RequestPath::read(b"/api/v1/namespaces/a/pods/p").expect("a path");
+        assert_eq!(judge(reads, AccountBounds::default(), "GET", &path), Access::Allowed);
+        assert!(matches!(judge(reads, AccountBounds::default(), "PUT", &path), Access::Refused(_)));
     }
 
     #[test]
@@ -132,10 +137,43 @@ mod tests {
 
     #[test]
     fn an_account_of_namespaced_kinds_reaches_no_cluster_wide_object() {
-        let bounds = AccountBounds { only_namespaced: true, ..AccountBounds::default() };
-        assert!(matches!(judged(bounds, "GET", "/api/v1/nodes/n"), Access::Refused(_)));
-        assert!(matches!(judged(bounds, "POST", "/api/v1/namespaces"), Access::Refused(_)));
-        assert!(matches!(judged(bounds, "DELETE", "/api/v1/namespaces/a"), Access::Refused(_)));
-        assert_eq!(judged(bounds, "GET", "/api/v1/namespaces/a"), Access::Allowed);
+        let only = ["a".to_owned()];
+        for namespaces in [&[][..], &only] {
+            let bounds = AccountBounds { namespaces, only_namespaced: true, ..AccountBounds::default() };
+            for (method, target) in [
+                ("GET", "/api/v1/nodes/n"),
+                ("GET", "/api/v1/nodes"),
+                ("GET", "/api/v1/nodes?watch=1"),
+                ("GET", "/api/v1/namespaces"),
+                ("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles"),
+                ("POST", "/api/v1/namespaces"),
+                ("DELETE", "/api/v1/namespaces/a"),
+            ] {
+                let access = judged(bounds, method, target);
+                assert!(matches!(access, Access::Refused(_)), "{method} {target} {namespaces:?}");
+            }
+            for target in ["/api/v1/namespaces/a", "/api/v1/namespaces/a/pods", "/version", "/apis/apps/v1"] {
+                assert_eq!(judged(bounds, "GET", target), Access::Allowed, "{target} {namespaces:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_question_about_rights_may_be_asked_whatever_part_of_the_cluster_the_account_is() {
+        let only = ["a".to_owned()];
+        let reviews = "/apis/authorization.k8s.io/v1";
+        for only_namespaced in [false, true] {
+            let bounds = AccountBounds { namespaces: &only, only_namespaced, ..AccountBounds::default() };
+            for review in ["selfsubjectaccessreviews", "selfsubjectrulesreviews", "subjectaccessreviews"] {
+                assert_eq!(
+                    judged(bounds, "POST", &format!("{reviews}/{review}")),
+                    Access::Allowed,
+                    "{review}"
+                );
+            }
+            let other = format!("{reviews}/namespaces/b/localsubjectaccessreviews");
+            assert!(matches!(judged(bounds, "POST", &other), Access::Refused(_)));
+            assert_ne!(judged(bounds, "POST", "/apis/example.org/v1/reviews"), Access::Allowed);
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! Credit: how many bytes of a request the other side may send, and the memory that all requests of a process share.
 //!
 //! Credit is a hard limit, since what was granted cannot be taken back. A window begins at [`INITIAL_CREDIT`] and doubles,
-//! up to [`MAX_CREDIT`], when the sender has used it up while the receiver keeps up. When many requests share the memory,
-//! each gets less.
+//! up to [`MAX_CREDIT`], each time that a quarter of it was used while the receiver keeps up. Later would be too late for a
+//! sender that is far away: it waits while the grant is on its way. When many requests share the memory, each gets less.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +20,9 @@ pub const MAX_CREDIT_OF_AGENT: u64 = 64 * 1024 * 1024;
 pub const MAX_CREDIT_OF_REPLICA: u64 = 512 * 1024 * 1024;
 /// Fraction of the free memory that one request may have at its beginning.
 const INITIAL_FRACTION: u64 = 64;
+
+/// Fraction of a window after whose use it doubles.
+const GROWTH_FRACTION: u32 = 4;
 
 /// Memory that windows share: of a stream, and of the process if there is a parent.
 #[derive(Debug)]
@@ -75,7 +78,8 @@ pub struct Window {
     granted: u32,
     /// Bytes that arrived and are not consumed.
     held: u32,
-    was_used_up: bool,
+    /// Bytes that were consumed since the window had this size.
+    consumed: u32,
 }
 
 impl Window {
@@ -92,7 +96,7 @@ impl Window {
     }
 
     fn with_size(budget: &Arc<CreditBudget>, size: u32) -> Self {
-        Self { budget: Arc::clone(budget), size, granted: size, held: 0, was_used_up: false }
+        Self { budget: Arc::clone(budget), size, granted: size, held: 0, consumed: 0 }
     }
 
     /// The credit at its beginning.
@@ -112,16 +116,16 @@ impl Window {
         };
         self.held += self.granted - left;
         self.granted = left;
-        // A sender that has less left than a frame waits, or soon will.
-        self.was_used_up |= left < MIN_CREDIT / 2;
         true
     }
 
     /// Records bytes that were consumed. Returns the credit to grant, 0 if it is too little to be worth a frame.
     pub fn consumed(&mut self, bytes: usize) -> u32 {
-        self.held = self.held.saturating_sub(u32::try_from(bytes).unwrap_or(u32::MAX));
-        if self.was_used_up && self.held == 0 {
-            self.was_used_up = false;
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.held = self.held.saturating_sub(bytes);
+        self.consumed = self.consumed.saturating_add(bytes);
+        if self.consumed >= self.size / GROWTH_FRACTION && self.held == 0 {
+            self.consumed = 0;
             let more = self.size.min(MAX_CREDIT.saturating_sub(self.size));
             // Leave room for others: one window takes at most a part of what is free.
             if u64::from(more) <= self.budget.free() / 4 && self.budget.take(more.into()) {
@@ -165,6 +169,25 @@ mod tests {
         assert_eq!(kib, [256, 512, 1024, 2048, 4096, 4096, 4096]);
         drop(window);
         assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn a_window_grows_for_a_receiver_that_reads_frame_by_frame() {
+        const FRAME: usize = 32 * 1024;
+        let budget = CreditBudget::new(MAX_CREDIT_OF_AGENT, None);
+        let mut window = Window::open(&budget, INITIAL_CREDIT);
+        // A sender far away: it knows of a grant when it has sent all that it knew of.
+        let (mut known, mut on_its_way, mut round_trips) = (window.size() as usize, 0_usize, 1);
+        for _ in 0..20_000_000 / FRAME {
+            if known < FRAME {
+                (known, on_its_way, round_trips) = (known + on_its_way, 0, round_trips + 1);
+            }
+            assert!(known >= FRAME && window.received(FRAME));
+            known -= FRAME;
+            on_its_way += window.consumed(FRAME) as usize;
+        }
+        assert!(round_trips <= 7, "{round_trips}");
+        assert_eq!(window.size(), MAX_CREDIT);
     }
 
     #[test]

@@ -78,6 +78,14 @@ pub trait End {
     type IsStopped;
     /// Why this end stops a request that is broken.
     fn stop(why: &'static str) -> Self::Stops;
+    /// The account of a request that this end opens.
+    fn account_said(_: &Self::Says) -> &str {
+        ""
+    }
+    /// The account of a request that the other end opens.
+    fn account_heard(_: &Self::Hears) -> &str {
+        ""
+    }
 }
 
 /// A frame that an end sends, with the number of its request.
@@ -88,8 +96,10 @@ pub struct RequestStreams<E: End> {
     requests: BTreeMap<RequestNumber, Request<E>>,
     /// Frames without data, of known and of former requests, in their order.
     control: VecDeque<(RequestNumber, Control<E>)>,
-    /// The request that sent data last.
-    served: RequestNumber,
+    /// The account that sent data last.
+    served: Arc<str>,
+    /// The last turn that was given.
+    last_turn: u64,
     last_opened: RequestNumber,
     budget: Arc<CreditBudget>,
     dropped: u64,
@@ -109,7 +119,8 @@ impl<E: End> RequestStreams<E> {
         Self {
             requests: BTreeMap::new(),
             control: VecDeque::new(),
-            served: 0,
+            served: Arc::from(""),
+            last_turn: 0,
             last_opened: 0,
             budget,
             dropped: 0,
@@ -141,8 +152,9 @@ impl<E: End> RequestStreams<E> {
         let window = Window::open(&self.budget, INITIAL_CREDIT);
         self.last_opened += 1;
         let (id, head) = (self.last_opened, head(window.size()));
+        let account = Arc::from(E::account_said(&head));
         let request = Request::new(window, Direction::New, Direction::Begun, INITIAL_CREDIT.into());
-        self.requests.insert(id, request);
+        self.insert(id, account, request);
         self.control.push_back((id, Control::Head(head)));
         id
     }
@@ -161,8 +173,15 @@ impl<E: End> RequestStreams<E> {
             self.control.push_back((id, Control::Stop(E::stop(NO_MEMORY))));
             return Received::Broken(NO_MEMORY);
         };
-        self.requests.insert(id, Request::new(window, Direction::Begun, Direction::New, credit.into()));
+        let account = Arc::from(E::account_heard(&head));
+        let request = Request::new(window, Direction::Begun, Direction::New, credit.into());
+        self.insert(id, account, request);
         Received::Opened(head)
+    }
+
+    fn insert(&mut self, id: RequestNumber, account: Arc<str>, request: Request<E>) {
+        self.last_turn += 1;
+        self.requests.insert(id, Request { account, turn: self.last_turn, ..request });
     }
 
     /// Handles a frame of the other side.
@@ -311,7 +330,8 @@ impl<E: End> RequestStreams<E> {
         }
     }
 
-    /// The next frame to send. Frames without data come first; then one frame of data of each request in turn.
+    /// The next frame to send. Frames without data come first; then one frame of data of each account in turn, and of
+    /// its requests in turn, so that many of one account take no more of the stream than one of another.
     pub fn next_frame(&mut self) -> Option<NumberedFrame<E>> {
         while let Some((id, control)) = self.control.pop_front() {
             let frame = match control {
@@ -325,12 +345,14 @@ impl<E: End> RequestStreams<E> {
             };
             return Some((id, frame));
         }
-        let is_ready =
-            |(_, request): &(&RequestNumber, &Request<E>)| request.credit > 0 && !request.queue.is_empty();
-        let after = self.requests.range(self.served + 1..).find(is_ready).map(|(id, _)| *id);
-        let id = after.or_else(|| self.requests.range(..=self.served).find(is_ready).map(|(id, _)| *id))?;
-        self.served = id;
-        let bytes = self.requests.get_mut(&id)?.next_bytes()?;
+        let ready = self.requests.iter_mut().filter(|(_, one)| one.credit > 0 && !one.queue.is_empty());
+        let served = &*self.served;
+        let (id, request) =
+            ready.min_by(|(_, one), (_, other)| one.turn_after(served).cmp(&other.turn_after(served)))?;
+        let (id, bytes) = (*id, request.next_bytes()?);
+        self.last_turn += 1;
+        request.turn = self.last_turn;
+        self.served = Arc::clone(&request.account);
         self.complete(id);
         Some((id, Frame::Data(bytes)))
     }

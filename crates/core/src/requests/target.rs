@@ -53,6 +53,8 @@ pub struct RequestPath {
     pub is_watch: bool,
     /// Whether the path begins with the former verb `proxy`.
     is_proxy: bool,
+    /// Whether the path begins with the former verb `watch`.
+    is_watch_verb: bool,
 }
 
 /// Why a target is refused.
@@ -104,7 +106,7 @@ impl RequestPath {
         let mut read = Self { group: group.0.into(), version: (*group.1).into(), ..Self::default() };
         let rest = match rest {
             ["watch", rest @ ..] if !rest.is_empty() => {
-                read.is_watch = true;
+                (read.is_watch, read.is_watch_verb) = (true, true);
                 rest
             }
             ["proxy", rest @ ..] if !rest.is_empty() => {
@@ -139,12 +141,24 @@ impl RequestPath {
         if self.is_proxy || makes_token || subresource.is_some_and(|name| CONNECTING.contains(&name)) {
             return Class::Connect;
         }
-        let is_review = method == "POST"
-            && subresource.is_none()
+        if is_get || self.is_review(method) { Class::Read } else { Class::Write }
+    }
+
+    /// Whether a request with this method creates a `…Review`: a question, of which nothing is kept.
+    pub fn is_review(&self, method: &str) -> bool {
+        method == "POST"
+            && self.subresource.is_none()
             && self.name.is_none()
             && REVIEW_GROUPS.contains(&self.group.as_str())
-            && self.resource.as_deref().is_some_and(|resource| resource.ends_with("reviews"));
-        if is_get || is_review { Class::Read } else { Class::Write }
+            && self.resource.as_deref().is_some_and(|resource| resource.ends_with("reviews"))
+    }
+
+    /// Whether a request with this method is answered with the events of objects: no followed log, no subresource, and
+    /// no single object, of which the server ignores `watch`.
+    pub fn watches_objects(&self, method: &str) -> bool {
+        let has_no_name = self.name.is_none() || self.is_watch_verb;
+        let is_of_objects = self.resource.is_some() && self.subresource.is_none() && has_no_name;
+        self.is_watch && is_of_objects && method == "GET"
     }
 
     /// Whether the path names all objects of a kind without a namespace: of all namespaces, or of a cluster-wide kind.
@@ -252,6 +266,27 @@ mod tests {
         assert!(watch.is_watch && watch.resource.as_deref() == Some("deployments") && watch.group == "apps");
         assert!(read("/api/v1/pods?watch=1").is_over_all());
         assert!(read("/apis/apps/v1").resource.is_none());
+    }
+
+    #[test]
+    fn a_watch_of_objects_is_neither_a_log_nor_a_subresource_nor_one_object() {
+        for (method, target, expected) in [
+            ("GET", "/api/v1/pods?watch=1", true),
+            ("GET", "/api/v1/namespaces?watch=true", true),
+            ("GET", "/apis/apps/v1/namespaces/a/deployments?watch=true&fieldSelector=x", true),
+            ("GET", "/api/v1/watch/namespaces/a/pods", true),
+            ("GET", "/api/v1/watch/namespaces/a/pods/p", true),
+            ("GET", "/api/v1/pods", false),
+            ("GET", "/api/v1/namespaces/a/pods/p/log?follow=true", false),
+            ("GET", "/api/v1/namespaces/a/pods/p/log?watch=true", false),
+            ("GET", "/api/v1/namespaces/a/services/s/proxy/x?watch=1", false),
+            ("GET", "/api/v1/namespaces/a/pods/p?watch=1", false),
+            ("GET", "/version?watch=1", false),
+            ("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews?watch=1", false),
+        ] {
+            let path = RequestPath::read(target.as_bytes()).expect(target);
+            assert_eq!(path.watches_objects(method), expected, "{method} {target}");
+        }
     }
 
     #[test]

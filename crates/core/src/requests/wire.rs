@@ -25,6 +25,16 @@ pub struct HubEnd;
 #[derive(Clone, Copy, Debug)]
 pub struct AgentEnd;
 
+impl Opening {
+    /// Uid of the account; a recall names none.
+    fn account(&self) -> &str {
+        match self {
+            Self::Open(open) => open.account.as_ref().map_or("", |account| &account.uid),
+            Self::Recall(_) => "",
+        }
+    }
+}
+
 impl End for HubEnd {
     type Says = Opening;
     type Stops = ();
@@ -32,6 +42,10 @@ impl End for HubEnd {
     type IsStopped = Failure;
 
     fn stop(_: &'static str) {}
+
+    fn account_said(opening: &Opening) -> &str {
+        opening.account()
+    }
 }
 
 impl End for AgentEnd {
@@ -45,6 +59,10 @@ impl End for AgentEnd {
         let class = if before_send { Class::Overloaded } else { Class::OutcomeUnknown };
         let message = format!("the agent ended the request: {why}");
         Failure { class: class.into(), retryable: before_send, message, http_status: 0, before_send }
+    }
+
+    fn account_heard(opening: &Opening) -> &str {
+        opening.account()
     }
 }
 

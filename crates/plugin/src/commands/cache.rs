@@ -151,6 +151,11 @@ pub(crate) async fn tail(scope: &ScopeArguments, arguments: &TailArguments) -> R
     Err(CommandError::Failed("the operator ended the lines, as when it restarts; start it again".to_owned()))
 }
 
+/// The call that shows what is cached of an account.
+pub(super) fn account_cache_path(account: &str) -> String {
+    path(account, "cache", "")
+}
+
 fn path(account: &str, call: &str, query: &str) -> String {
     format!("/agents/kubernetes/accounts/{}/{call}{query}", encoded(account))
 }

@@ -13,7 +13,8 @@ use kube::api::{ListParams, ObjectMeta};
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
-use self::report::{Account, Agent, Definition, Found, Workload, report};
+use self::report::{Account, Agent, Definition, Found, Gateway, Workload, report};
+use crate::account_api::API_SERVICE;
 use crate::api_session::{ACCOUNTS, AGENTS, ApiRequest, ApiSession};
 use crate::arguments::{CommandError, ScopeArguments};
 use kubesvc_core::{FINALIZER, GROUP, KubesvcAccount, KubesvcAgent};
@@ -94,6 +95,7 @@ impl Search<'_> {
                 })
                 .collect(),
             webhooks,
+            gateway: services.iter().find(|one| one.name_any() == API_SERVICE).map(gateway),
             api_services: services.iter().filter(|one| is_foreign(one)).map(ResourceExt::name_any).collect(),
             ending_namespaces: namespaces
                 .iter()
@@ -152,6 +154,13 @@ impl Search<'_> {
             }
         }
     }
+}
+
+fn gateway(one: &APIService) -> Gateway {
+    let mut conditions = one.status.iter().flat_map(|status| &status.conditions).flatten();
+    let is_available =
+        conditions.any(|condition| condition.type_ == "Available" && condition.status == "True");
+    Gateway { api_service: one.name_any(), is_available }
 }
 
 fn definition(one: &CustomResourceDefinition) -> Definition {

@@ -1,13 +1,18 @@
 //! `kubectl kubesvc why`: explains on one screen what an account waits for and what to do.
 
+mod cached_objects;
+
 use jiff::Timestamp;
+use serde::Serialize;
 
 use crate::api_session::ApiSession;
 use crate::arguments::{CommandError, ScopeArguments, names_have_a_namespace};
 use crate::commands::describe::when;
-use kubesvc_core::ZoneId;
+use crate::operator_client::OperatorArguments;
+use cached_objects::CachedObjects;
 use kubesvc_core::age;
 use kubesvc_core::explain::{ExplainedAgent, Explanation, explain};
+use kubesvc_core::{State, ZoneId};
 use kubesvc_runtime::terminal::{self, Fields, Format, Table, format, text};
 
 pub(crate) const EXAMPLES: &str = "\
@@ -27,6 +32,19 @@ pub(crate) struct WhyArguments {
     /// Output format: json or yaml. Default: text.
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     output: Option<Format>,
+    #[command(flatten)]
+    operator: OperatorArguments,
+}
+
+/// What is printed.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    #[serde(flatten)]
+    explanation: Explanation,
+    /// How far its cached objects are; left out unless it is ACTIVE.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cached_objects: Option<CachedObjects>,
 }
 
 /// Runs the command.
@@ -39,19 +57,34 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &WhyArguments) -> Res
     let item = session.one_account(&arguments.name).await?;
     let agents = session.agents_for(item.namespace()).await?;
     let now = Timestamp::now();
-    let explanation = explain(&item.account, agents.as_deref(), now);
+    let mut explanation = explain(&item.account, agents.as_deref(), now);
+    let cached_objects = match explanation.state {
+        State::Active => {
+            Some(CachedObjects::ask(scope, &arguments.operator, &explanation.account_name).await)
+        }
+        _ => None,
+    };
+    if cached_objects.as_ref().is_some_and(|cached| cached.up_to_date != Some(true)) {
+        explanation.advise_cache();
+    }
+    let report = Report { explanation, cached_objects };
     let printed = match arguments.output {
-        Some(Format::Json) => format::json(&explanation)?,
-        Some(Format::Yaml) => format::yaml(&explanation)?,
-        _ => render(&explanation, now),
+        Some(Format::Json) => format::json(&report)?,
+        Some(Format::Yaml) => format::yaml(&report)?,
+        _ => render(&report, now),
     };
     Ok(terminal::print(&printed)?)
 }
 
-fn render(explanation: &Explanation, now: Timestamp) -> String {
+fn render(report: &Report, now: Timestamp) -> String {
+    let explanation = &report.explanation;
     let mut printed = headline(explanation, now);
     printed.push_str("\n\n");
-    printed.push_str(&explanation_text(explanation, now).render());
+    let mut fields = explanation_text(explanation, now);
+    if let Some(cached) = &report.cached_objects {
+        fields.top("Cached objects", &cached.summary);
+    }
+    printed.push_str(&fields.render());
     if !explanation.advice.is_empty() {
         printed.push_str("\nWhat to do:\n");
         for advice in &explanation.advice {

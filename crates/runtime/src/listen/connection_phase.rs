@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::future::pending;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -133,6 +134,8 @@ pub(super) struct ConnectionPhase {
     close: CancellationToken,
     waiting: Arc<WaitingConnections>,
     deadlines: ConnectionDeadlines,
+    /// Whether the caller may read nothing of an answer for as long as it wants.
+    waits_for_reader: AtomicBool,
 }
 
 impl ConnectionPhase {
@@ -146,7 +149,18 @@ impl ConnectionPhase {
         let number = waiting.enter(caller, &close);
         let activity =
             Mutex::new(ConnectionActivity::Head { until: Instant::now() + deadlines.head, number });
-        Self { caller, activity, changed: Notify::new(), close, waiting, deadlines }
+        let waits_for_reader = AtomicBool::new(false);
+        Self { caller, activity, changed: Notify::new(), close, waiting, deadlines, waits_for_reader }
+    }
+
+    /// Lifts the limit on the time for which the caller may read nothing.
+    pub(super) fn wait_for_reader(&self) {
+        self.waits_for_reader.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether that limit is lifted.
+    pub(super) fn waits_for_reader(&self) -> bool {
+        self.waits_for_reader.load(Ordering::Relaxed)
     }
 
     /// Reports that bytes were read. After a pause they begin a new head.

@@ -27,7 +27,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 use tracing::{debug, warn};
 
-use super::connection_limits::{AddressLimits, AddressSlot, Addresses, Caller, LogRateLimit};
+use super::connection_limits::{AddressLimits, AddressSlot, Addresses, Caller, KnownCallers, LogRateLimit};
 use super::connection_phase::{ConnectionDeadlines, ConnectionPhase, Overdue, WaitingConnections};
 use crate::shutdown::spawn_named;
 
@@ -35,6 +35,18 @@ use crate::shutdown::spawn_named;
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause after a failed accept, which is usually caused by a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The connection of a request, in its extensions: lets an answer wait for a caller that reads nothing.
+#[derive(Clone, Debug)]
+pub struct UnreadAnswers(Arc<ConnectionPhase>);
+
+impl UnreadAnswers {
+    /// Lifts the limit on the time for which the caller may read nothing, as long as the connection is open. For callers
+    /// that are known, and whose own callers may stop reading.
+    pub fn wait(&self) {
+        self.0.wait_for_reader();
+    }
+}
 
 /// The local address that received a request.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +60,8 @@ pub struct HttpLimits {
     pub connections: usize,
     /// Limits on the connections of one caller.
     pub addresses: AddressLimits,
+    /// Callers for which that limit is raised.
+    pub known_callers: Option<Arc<KnownCallers>>,
     /// Maximum time to the end of a request's head.
     pub head_timeout: Duration,
     /// Maximum size of a request's head, in bytes, at least 8 KiB. A larger head is answered with 431.
@@ -112,7 +126,7 @@ struct ConnectionSlot {
 impl HttpServer {
     /// Creates a server with these limits. `name` identifies it in metrics and logs.
     pub fn new(name: &'static str, limits: HttpLimits, metrics: HttpMetrics) -> Self {
-        let addresses = Addresses::new(limits.addresses.clone());
+        let addresses = Addresses::with_known(limits.addresses.clone(), limits.known_callers.clone());
         let slots = Arc::new(Semaphore::new(limits.connections));
         Self {
             name,
@@ -189,12 +203,15 @@ impl HttpServer {
     ) {
         let deadlines =
             ConnectionDeadlines { head: self.limits.head_timeout, idle: self.limits.idle_timeout };
+        // An answer in parts, such as one relayed in frames, would wait for the acknowledgement of the part before.
+        let _ = stream.set_nodelay(true);
         let (called_at, caller) = (stream.local_addr().ok().map(CalledAt), Caller::of(peer.ip()));
         let phase = Arc::new(ConnectionPhase::new(Arc::clone(&self.waiting), caller, deadlines));
         let requests = Arc::clone(&phase);
         let service = service_fn(move |mut request: Request<Incoming>| {
             requests.began();
             request.extensions_mut().insert(caller);
+            request.extensions_mut().insert(UnreadAnswers(Arc::clone(&requests)));
             if let Some(called_at) = called_at {
                 request.extensions_mut().insert(called_at);
             }
@@ -239,7 +256,7 @@ impl HttpServer {
 }
 
 /// A stream that reports its reads and writes to the connection's phase, and whose writes fail once the peer has accepted
-/// nothing for [`WRITE_TIMEOUT`]. Otherwise, a caller that sends requests and never reads would hold its connection slot
+/// nothing for [`WRITE_TIMEOUT`], unless [`UnreadAnswers`] lifted the limit. Otherwise, a caller that sends requests and never reads would hold its connection slot
 /// forever.
 struct MonitoredStream<S> {
     stream: S,
@@ -253,7 +270,7 @@ struct MonitoredStream<S> {
 impl<S> MonitoredStream<S> {
     /// Passes the result of a write on, or fails it if it has been pending for too long.
     fn bounded<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
-        if written.is_ready() {
+        if written.is_ready() || self.phase.waits_for_reader() {
             self.write_deadline = None;
             return written;
         }

@@ -37,7 +37,7 @@ pub(crate) const OBJECTS: SqlTable = SqlTable {
 pub(super) struct Object<'b> {
     /// Index of its batch in the transaction.
     pub(super) batch: usize,
-    account: &'b str,
+    pub(super) account: &'b str,
     agent: &'b str,
     pub(super) row: &'b ObjectRow,
     with_body: bool,

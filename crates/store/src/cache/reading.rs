@@ -108,6 +108,18 @@ impl<D: Dialect> CacheStore for SqlStore<D> {
             .await
     }
 
+    async fn accounts_to_remove(&self, account_uids: &[String]) -> Result<Vec<String>, StoreError> {
+        let select = Statement::new(&format!(
+            "SELECT DISTINCT account_uid FROM {} scopes WHERE state <> 'REMOVED' AND NOT EXISTS (SELECT 1 FROM \
+             kubesvc_caching fences WHERE fences.account_uid = scopes.account_uid AND fences.agent_id IS NOT NULL) AND \
+             account_uid ",
+            SCOPES.name
+        ))
+        .one_of(account_uids);
+        self.read(async |session| rows(session, select, |row| String::required::<D::Database>(row, 0)).await)
+            .await
+    }
+
     async fn remove_scopes(&self, term: Option<Term>, account_uid: &str) -> Result<u64, StoreError> {
         self.transact_on(PoolUse::Sweep, &sweeping::RemoveScopes { term, account_uid }).await
     }

@@ -11,7 +11,7 @@ use super::statements::{OnRefusal, write_rows};
 use crate::StoreError;
 use crate::dialect::Dialect;
 use crate::sql::Session;
-use crate::sql::driver::{ColumnValue as _, Value};
+use crate::sql::driver::{ColumnValue as _, Driver as _, Value};
 use crate::sql::statement::ColumnType::Text;
 use crate::sql::statement::{SqlTable, Statement};
 use kubesvc_core::cache::keys::rel_hash;
@@ -29,6 +29,11 @@ pub(crate) const RELATIONS: SqlTable = SqlTable {
     ],
     ours: None,
 };
+
+/// Minimum number of objects of a run that is looked up by its first and last id.
+const MIN_RUN: usize = 16;
+/// Maximum number of runs in a statement.
+const MAX_RANGES: usize = 16;
 
 /// A relation to write.
 #[derive(Clone, Debug)]
@@ -68,7 +73,7 @@ pub(super) async fn write<D: Dialect>(
     reports: &mut [Vec<String>],
 ) -> Result<(), StoreError> {
     let mut wanted = wanted(objects, reports);
-    let ids: Vec<&str> = objects.iter().map(|object| object.row.id.as_str()).collect();
+    let ids = possibly_related(session, objects).await?;
     for piece in session.dialect.pieces(&ids, |_| 0) {
         let dropped = difference(session, piece, &mut wanted).await?;
         for hashes in session.dialect.pieces(&dropped, |_| 0) {
@@ -82,6 +87,44 @@ pub(super) async fn write<D: Dialect>(
     }
     let missing: Vec<Related<'_>> = wanted.into_values().collect();
     insert(session, &missing, now, on_refusal, reports).await
+}
+
+/// Ids of those objects, which are sorted by id, that may have relations or want some.
+///
+/// Of a long run of objects of one kind and account that want none, as lists of ConfigMaps are, the index is asked once
+/// whether it has an id between the first and the last one. That costs far less than to look each of them up.
+async fn possibly_related<'b, D: Dialect>(
+    session: &mut Session<'_, D>,
+    objects: &[Object<'b>],
+) -> Result<Vec<&'b str>, StoreError> {
+    // All objects of a run are alike in what the first one is asked for.
+    let (long, others): (Vec<_>, Vec<_>) =
+        objects.chunk_by(is_same_run).partition(|run| run.len() >= MIN_RUN && is_unrelated(&run[0]));
+    let mut asked = Vec::with_capacity(long.len());
+    for piece in long.chunks(MAX_RANGES) {
+        let range = |sql: Statement<D>, (at, run): (usize, &&[Object<'_>])| {
+            sql.text(if at == 0 { "" } else { " UNION ALL " })
+                .text("SELECT MIN(rel1_id) FROM kubesvc_cache_rel WHERE rel1_id >= ? AND rel1_id <= ?")
+                .bind(run[0].row.id.as_str())
+                .bind(run[run.len() - 1].row.id.as_str())
+        };
+        let statement = piece.iter().enumerate().fold(Statement::new(""), range);
+        asked.extend(session.all(statement, |row| D::Database::text(row, 0)).await?);
+    }
+    // The order of the answers is not promised: any id found makes all of these runs looked up.
+    let is_any_related = asked.iter().any(Option::is_some);
+    let runs = if is_any_related { vec![objects] } else { others };
+    Ok(runs.into_iter().flatten().map(|object| object.row.id.as_str()).collect())
+}
+
+fn is_same_run(one: &Object<'_>, next: &Object<'_>) -> bool {
+    one.account == next.account && one.row.kind == next.row.kind && is_unrelated(one) == is_unrelated(next)
+}
+
+/// Whether an object wants no relation. One whose id has a character below `!` counts as one that may: databases do not
+/// agree on where it is sorted.
+fn is_unrelated(object: &Object<'_>) -> bool {
+    object.row.relations.is_empty() && object.row.id.bytes().all(|byte| byte > b' ')
 }
 
 /// Takes the stored relations of these objects out of `wanted`. Returns the hashes of those that are stored and not

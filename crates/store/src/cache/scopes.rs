@@ -80,24 +80,27 @@ impl ScopeState {
 
 /// Who changes a scope, and when.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Writer<'b> {
-    pub(super) account_uid: &'b str,
-    pub(super) epoch: CachingEpoch,
+pub struct ScopeWriter<'b> {
+    /// uid of the account.
+    pub account_uid: &'b str,
+    /// The epoch under which its objects are written.
+    pub epoch: CachingEpoch,
     /// In epoch milliseconds.
-    pub(super) now: i64,
+    pub now: i64,
 }
 
 /// A row of `kubesvc_resourceversion`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Scope {
-    pub(super) stored: StoredScope,
+pub struct Scope {
+    /// What of it is read for an agent.
+    pub stored: StoredScope,
     epoch: CachingEpoch,
     sync_key: Option<String>,
 }
 
 impl Scope {
     /// A scope that begins to be watched, in place of the stored one.
-    fn added(before: Option<Self>, row: &ScopeRow, writer: Writer<'_>) -> Self {
+    fn added(before: Option<Self>, row: &ScopeRow, writer: ScopeWriter<'_>) -> Self {
         let before = before
             .filter(|one| one.is_watched_by(writer) && one.stored.shape.as_deref() == Some(&*row.shape));
         let same_filter = |one: &Self| one.stored.filter.as_deref() == Some(&*row.filter);
@@ -129,11 +132,11 @@ impl Scope {
         }
     }
 
-    fn is_watched_by(&self, writer: Writer<'_>) -> bool {
+    fn is_watched_by(&self, writer: ScopeWriter<'_>) -> bool {
         self.stored.state != ScopeState::Removed && self.stored.account_uid == writer.account_uid
     }
 
-    fn must_list(&mut self, state: ScopeState, sync_key: Option<&str>, writer: Writer<'_>) {
+    fn must_list(&mut self, state: ScopeState, sync_key: Option<&str>, writer: ScopeWriter<'_>) {
         self.stored.state = state;
         self.stored.resource_version = None;
         self.sync_key = sync_key.map(str::to_owned);
@@ -141,14 +144,14 @@ impl Scope {
         self.epoch = writer.epoch;
     }
 
-    fn reach(&mut self, resource_version: &str, writer: Writer<'_>) {
+    fn reach(&mut self, resource_version: &str, writer: ScopeWriter<'_>) {
         self.stored.resource_version = Some(resource_version.to_owned());
         self.stored.last_updated_ms = writer.now;
         self.epoch = writer.epoch;
     }
 
     /// Applies a change to the stored scope, if any.
-    pub(super) fn apply(before: Option<Self>, change: &ScopeChange, writer: Writer<'_>) -> Option<Self> {
+    pub fn apply(before: Option<Self>, change: &ScopeChange, writer: ScopeWriter<'_>) -> Option<Self> {
         let mut scope = match (before, change) {
             (before, ScopeChange::Added(row)) => return Some(Self::added(before, row, writer)),
             (None, _) => return None,
@@ -239,7 +242,7 @@ impl<'b> Changes<'b> {
             let mut batch = 0;
             for (at, change) in self.0.get(id).into_iter().flatten().filter(|(at, _)| passed[*at]) {
                 let claim = &batches[*at].claim;
-                let writer = Writer { account_uid: &claim.uid, epoch: claim.epoch, now };
+                let writer = ScopeWriter { account_uid: &claim.uid, epoch: claim.epoch, now };
                 scope = Scope::apply(scope, change, writer);
                 batch = *at;
             }

@@ -40,7 +40,7 @@ macro_rules! contract_tests {
         $crate::tests::cache_contract::contract_tests! { @each $fresh,
             objects_are_written_read_and_deleted, stored_body_of_same_hash_is_kept,
             body_is_stored_as_the_row_carries_it, unchanged_relations_are_not_touched,
-            relations_go_with_their_object, thousand_objects_are_one_transaction,
+            relations_go_with_their_object, object_among_many_without_relations_loses_its_own, thousand_objects_are_one_transaction,
             accounts_that_do_not_pass_are_left_out_with_their_outcome, batch_is_written_once,
             longest_names_of_any_characters_fit, row_that_no_database_takes_is_left_out_and_named,
             row_that_the_database_refuses_is_found_and_left_out, refused_scope_leaves_the_others,

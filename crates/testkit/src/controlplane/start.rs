@@ -1,7 +1,7 @@
 //! How a control plane is started: its options, and the command lines of etcd, kube-apiserver and
 //! kube-controller-manager.
 
-use std::{path::Path, process::Command};
+use std::{net::Ipv4Addr, path::Path, process::Command};
 
 use tokio::net::UnixStream;
 
@@ -23,6 +23,10 @@ pub struct StartOptions {
     /// Whether the API server serves aggregated APIs: it passes calls on to Services by their EndpointSlices, with a
     /// client certificate of its own, and says in headers who calls. Defaults to false.
     pub aggregates: bool,
+    /// Address of this machine that pods reach. With it, the API server listens on all addresses, publishes this one,
+    /// requires a service account of each pod, and calls kubelets with a certificate of its own. Defaults to none: there
+    /// are no pods.
+    pub pods: Option<Ipv4Addr>,
     /// Additional flags of the API server. They come last and therefore take precedence.
     pub apiserver_flags: Vec<String>,
 }
@@ -36,7 +40,7 @@ pub(super) struct User {
 
 impl Default for StartOptions {
     fn default() -> Self {
-        Self { users: Vec::new(), audit: true, aggregates: false, apiserver_flags: Vec::new() }
+        Self { users: Vec::new(), audit: true, aggregates: false, pods: None, apiserver_flags: Vec::new() }
     }
 }
 
@@ -87,7 +91,7 @@ impl ControlPlane {
         command
             .current_dir(self.folder.path())
             .arg(format!("--etcd-servers={etcd}"))
-            .args(["--bind-address=127.0.0.1", &format!("--secure-port={port}")])
+            .arg(format!("--secure-port={port}"))
             .arg(flag("cert-dir", certificates))
             .arg(flag("tls-cert-file", "server.crt"))
             .arg(flag("tls-private-key-file", "server.key"))
@@ -98,11 +102,21 @@ impl ControlPlane {
             .arg(flag("service-account-key-file", "service-account.pub"))
             .arg(flag("service-account-signing-key-file", "service-account.key"))
             .arg("--service-cluster-ip-range=10.96.0.0/16")
-            // No controller creates the default service account that this plugin would wait for.
-            .arg("--disable-admission-plugins=ServiceAccount")
-            // The reconciler would publish the server's own address, and 127.0.0.1 is not allowed there.
-            .arg("--endpoint-reconciler-type=none")
             .arg("--allow-privileged=true");
+        if let Some(address) = self.options.pods {
+            command
+                .args(["--bind-address=0.0.0.0", &format!("--advertise-address={address}")])
+                .arg(flag("kubelet-client-certificate", "kubelet-client.crt"))
+                .arg(flag("kubelet-client-key", "kubelet-client.key"))
+                .arg("--kubelet-preferred-address-types=InternalIP");
+        } else {
+            command
+                .arg("--bind-address=127.0.0.1")
+                // No controller creates the default service account that this plugin would wait for.
+                .arg("--disable-admission-plugins=ServiceAccount")
+                // The reconciler would publish the server's own address, and 127.0.0.1 is not allowed there.
+                .arg("--endpoint-reconciler-type=none");
+        }
         if self.options.audit {
             command
                 .arg(flag("audit-policy-file", "audit-policy.yaml"))
@@ -157,6 +171,12 @@ impl ControlPlane {
             .current_dir(self.folder.path())
             .arg(format!("--kubeconfig={}", kubeconfig.display()))
             .arg(format!("--controllers={}", names.join(",")))
+            // For the controllers that make tokens and publish the authority to pods, if they are among them.
+            .arg(format!(
+                "--service-account-private-key-file={}",
+                self.folder.file("service-account.key").display()
+            ))
+            .arg(format!("--root-ca-file={}", self.folder.file("ca.crt").display()))
             .args(["--leader-elect=false", "--secure-port=0", "--kube-api-qps=200", "--kube-api-burst=400"]);
         let log = self.folder.file("kube-controller-manager.log");
         Ok(Controllers { process: Process::spawn("kube-controller-manager", &command, &log)? })

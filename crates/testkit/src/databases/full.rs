@@ -1,6 +1,6 @@
 //! Database servers without space for another row, and with space again.
 //!
-//! MariaDB keeps all tables in one file of fixed size; part of what fills it is released by rolling back a
+//! MariaDB keeps all tables in two files of fixed size, the first of which is as it was installed; part of what fills it is released by rolling back a
 //! transaction. PostgreSQL has no such limit: the file of the table is replaced by a link to `/dev/full`, where every
 //! write fails as on a full disk.
 
@@ -16,13 +16,13 @@ use super::{Kind, Server};
 
 /// Flags of a MariaDB server that can be filled.
 pub(super) const SMALL_MARIADB: [&str; 2] =
-    ["--innodb-data-file-path=ibdata1:12M", "--innodb-file-per-table=OFF"];
+    ["--innodb-data-file-path=ibdata1:12M;ibdata2:20M", "--innodb-file-per-table=OFF"];
 /// Lengths of the values that fill it. The last is so short that no other row fits.
 const FILLERS: [u32; 3] = [60_000, 6_000, 600];
-/// Number of the longest values that are released: some 4 MB. MariaDB hands out extents of 1 MiB, of which only those
-/// that are free as a whole are of use to other tables.
-const ROOM: usize = 60;
-/// Maximum number of values of one length, far more than 12 MB hold.
+/// Number of the longest values that are released: some 16 MB. MariaDB hands out extents of 1 MiB, of which only those
+/// that are free as a whole are of use to other tables, and keeps some of them for itself.
+const ROOM: usize = 250;
+/// Maximum number of values of one length, far more than 32 MB hold.
 const MANY: usize = 2_000;
 /// Clients that are connected still have the original file open.
 const RECONNECT: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \

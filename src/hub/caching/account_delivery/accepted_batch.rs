@@ -17,7 +17,7 @@ const MAX_SYNC_KEY_BYTES: usize = 26;
 const MAX_PROBLEM_CHARS: usize = 1024;
 
 /// A batch that was taken.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AcceptedBatch {
     pub(crate) lane: LaneId,
     pub(crate) uid: Arc<str>,
@@ -32,7 +32,7 @@ pub(crate) struct AcceptedBatch {
 }
 
 /// An event with its scope.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AcceptedEvent {
     pub(crate) scope: Arc<DeclaredScope>,
     pub(crate) event: Event,
@@ -41,7 +41,7 @@ pub(crate) struct AcceptedEvent {
 }
 
 /// A change of a scope.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum AcceptedScopeChange {
     /// It is watched from now on.
     Added(Arc<DeclaredScope>),
@@ -152,7 +152,7 @@ impl AccountDelivery {
 
     fn event(&self, event: Event) -> Result<AcceptedEvent, ScopeError> {
         let scope = Arc::clone(self.scopes.get(event.scope_id)?);
-        let is_listed = self.listing.contains_key(&scope.id);
+        let is_listed = self.listing.contains_key(&scope.id) || self.unsynced.contains(&scope.id);
         Ok(AcceptedEvent { scope, event, is_listed })
     }
 
@@ -176,14 +176,15 @@ impl AccountDelivery {
         Ok((scope_id, sync_key))
     }
 
-    /// Handles a complete list. Returns its scope, unless another list of the scope began since.
+    /// Handles a complete list. Returns its scope, unless another list of the scope began since. A list may have begun on
+    /// a former stream, of which this hub knows nothing: the store has its key.
     fn synced(
         &mut self,
         complete: Synced,
         changes: &mut Vec<AcceptedScopeChange>,
     ) -> Result<Option<u32>, ScopeError> {
         let scope = self.scopes.get(complete.scope_id)?;
-        if self.listing.get(&scope.id) != Some(&complete.sync_key) {
+        if self.listing.get(&scope.id).is_some_and(|key| *key != complete.sync_key) {
             return Ok(None);
         }
         self.listing.remove(&scope.id);

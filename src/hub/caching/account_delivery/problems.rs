@@ -19,14 +19,24 @@ const MAX_UNWATCHED_KINDS: usize = 1_000;
 const SYNTHETIC_KINDS: [(&str, &str); 2] =
     [("", "Namespace"), ("apiextensions.k8s.io", "CustomResourceDefinition")];
 
-#[derive(Debug)]
+/// Stands for the kinds of an account whose cluster was never reached.
+const ALL_KINDS: &str = "all kinds";
+
+/// What the account says while its agent has not reached the cluster.
+pub(super) fn report_of_unread(epoch: CachingEpoch, failure: &Failure) -> CachingReport {
+    let issue = CacheIssue::new("", ALL_KINDS, &why_unread(failure.class(), &failure.message));
+    let (left_out, is_unreadable) = (summary(&BTreeSet::from([issue])), is_out_of_reach(failure.class()));
+    CachingReport { epoch, left_out, is_unreadable }
+}
+
+#[derive(Clone, Debug)]
 struct Problem {
     issue: CacheIssue,
     is_out_of_reach: bool,
 }
 
 /// The problems of one account.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Problems {
     of_scopes: BTreeMap<ScopeKey, Problem>,
     of_unwatched_kinds: BTreeMap<ScopeKey, CacheIssue>,

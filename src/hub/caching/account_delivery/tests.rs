@@ -313,6 +313,25 @@ fn a_list_that_was_begun_again_has_one_basis_and_its_first_end_does_not_count() 
 }
 
 #[test]
+fn the_end_of_a_list_that_began_on_a_former_stream_is_stored() {
+    let mut delivery = flowing(0);
+    let last = Event { scope_id: 2, ..deleted(2) };
+    let ended =
+        take(&mut delivery, Batch { events: vec![last], synced: vec![synced(2, KEY)], ..batch(0, 1) });
+    let stored = ScopeChange::Synced {
+        scope: key(":.Secret"),
+        sync_key: KEY.into(),
+        resource_version: "9".into(),
+        objects: 5,
+    };
+    assert_eq!(ended.scopes, [AcceptedScopeChange::Other(stored)]);
+    assert!(ended.events[0].is_listed, "it waited as long as its list took");
+    assert_eq!(delivery.state(), Some(DeliveryState::Listing));
+    passed(&mut delivery, 1);
+    assert_eq!(delivery.state(), Some(DeliveryState::Synced));
+}
+
+#[test]
 fn a_scope_that_is_being_listed_has_no_checkpoint() {
     let mut delivery = flowing(0);
     let checkpoints =

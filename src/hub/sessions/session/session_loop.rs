@@ -37,6 +37,8 @@ const MAX_ACCOUNTS_PER_STEP: usize = 200;
 const FRAME_SEND_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for the agent to disconnect after Drain.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time for which a replica that stops waits for the answers of an agent's writes.
+const MAX_WRITES_WAIT: Duration = Duration::from_secs(10);
 
 /// How a session ended, and the status its stream ends with.
 enum LoopEnd {
@@ -70,6 +72,8 @@ pub(crate) struct SessionLoop {
     ack: u64,
     next_heartbeat: Instant,
     nonce: u64,
+    /// When Drain is sent at the latest, once the agent is to be sent away.
+    drain_by: Option<Instant>,
     /// Set when Drain is sent; the agent may disconnect by itself until then.
     drain_deadline: Option<Instant>,
 }
@@ -96,6 +100,7 @@ impl SessionLoop {
             ack: 1,
             next_heartbeat,
             nonce: 0,
+            drain_by: None,
             drain_deadline: None,
         }
     }
@@ -128,7 +133,8 @@ impl SessionLoop {
                 let why = self.session.closed_because().unwrap_or_default();
                 return ControlFlow::Break(LoopEnd::Cut(why, Status::aborted(why)));
             }
-            () = self.parts.draining.sends_away(), if self.drain_deadline.is_none() => self.drain(),
+            () = self.parts.draining.sends_away(), if self.drain_by.is_none() => self.await_writes(),
+            () = self.session.writes_ended(), if self.has_to_drain() => self.drain(),
             frame = inbound.next() => return self.handle_frame(frame),
             permit = sink.reserve(), if !self.frames.is_empty() => match permit {
                 Ok(permit) => {
@@ -170,7 +176,8 @@ impl SessionLoop {
         let silence = watched.then(|| Instant::now() + silence);
         let stuck = (!self.frames.is_empty())
             .then(|| Instant::now() + FRAME_SEND_TIMEOUT.saturating_sub(self.frames.stuck_for()));
-        let times = [silence, stuck, self.drain_deadline, self.accounts.next_check()];
+        let drain_by = self.drain_by.filter(|_| self.has_to_drain());
+        let times = [silence, stuck, drain_by, self.drain_deadline, self.accounts.next_check()];
         times.into_iter().flatten().fold(self.next_heartbeat, Instant::min)
     }
 
@@ -182,6 +189,9 @@ impl SessionLoop {
                 why,
                 Status::unavailable(format!("{why}; connect anew")),
             ));
+        }
+        if self.has_to_drain() && self.drain_by.is_some_and(|until| until <= now) {
+            self.drain();
         }
         if self.parts.context.settings.sessions.cuts_off_silent
             && self.session.silent_for() >= self.parts.context.silence_limit()
@@ -202,6 +212,18 @@ impl SessionLoop {
         }
         self.accounts.wake_due();
         ControlFlow::Continue(())
+    }
+
+    /// Begins to send the agent away: a replica that stops waits for the answers of writes, since a connection that
+    /// is kept is the surest way to them.
+    fn await_writes(&mut self) {
+        let time = if self.parts.draining.is_isolated() { Duration::ZERO } else { MAX_WRITES_WAIT };
+        self.drain_by = Some(Instant::now() + time);
+    }
+
+    /// Whether the agent is to be sent away, and is not told yet.
+    fn has_to_drain(&self) -> bool {
+        self.drain_by.is_some() && self.drain_deadline.is_none()
     }
 
     fn drain(&mut self) {

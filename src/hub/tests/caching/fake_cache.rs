@@ -235,6 +235,10 @@ impl CacheStore for FakeCache {
         Ok(Vec::new())
     }
 
+    async fn accounts_to_remove(&self, _: &[String]) -> Result<Vec<String>, StoreError> {
+        Ok(Vec::new())
+    }
+
     async fn remove_scopes(&self, _: Option<Term>, _: &str) -> Result<u64, StoreError> {
         Ok(0)
     }
@@ -258,7 +262,7 @@ impl CachingRuleSource for FakeRules {
 }
 
 /// Rows that are named `ACCOUNT/NAMESPACE/NAME`.
-pub(super) struct FakeMapper;
+pub(in crate::hub) struct FakeMapper;
 
 struct FakeRows {
     account: String,

@@ -3,9 +3,10 @@
 use super::*;
 use crate::connected_agents::ConnectedAgents as _;
 use kubesvc_core::lifecycle::CachingReport;
+use kubesvc_core::report_outbox::OutboxEntry;
 use kubesvc_core::wire::common::Failure;
 use kubesvc_core::wire::common::failure::Class;
-use kubesvc_core::wire::events::{Checkpoint, ScopeProblem, SyncStart, Synced};
+use kubesvc_core::wire::events::{Checkpoint, ScopeProblem, SyncStart, Synced, Unread};
 
 /// What the leader is told of account `one`.
 fn report(world: &World) -> Option<CachingReport> {
@@ -88,6 +89,39 @@ async fn agent_whose_scopes_are_all_out_of_reach_says_that_it_reads_nothing() {
     assert!(report(&world).expect("it is told").is_unreadable);
     drop(stream);
     eventually("nothing is concluded without a stream", || report(&world).is_none().then_some(())).await;
+}
+
+#[tokio::test]
+async fn follower_writes_what_is_left_out_into_its_outbox_until_the_account_says_it() {
+    let world = World::start().await;
+    world.hub.leadership.lose();
+    let (mut stream, _) = world.flowing().await;
+    stream.say(problems(0, vec![problem("Pod", "", Some((Class::Forbidden, "no")))])).await;
+    stream.acknowledged(1).await;
+    let why = "Pod: the credential may not list and watch it";
+    let entry = eventually("the outbox says it", || {
+        let reports = world.hub.objects.reports.lock();
+        reports.last().and_then(|outbox| outbox.first()).filter(|entry| entry.uid == "uid-one").cloned()
+    })
+    .await;
+    let said = entry.caching_report().expect("it is about the objects");
+    assert_eq!((said.epoch.0, said.left_out.as_deref(), said.is_unreadable), (3, Some(why), false));
+    // Who has never reached the cluster says so, too, under the epoch of its assignment.
+    world.hub.accounts.show(elected("one", BOOT_A, 4));
+    let unread = Unread {
+        fence: fence(4),
+        failure: Some(Failure { class: Class::Unreachable.into(), ..Failure::default() }),
+    };
+    // The assignment may not stand yet, and the agent says it once.
+    stream.say(cache_up::Frame::Unread(unread)).await;
+    let said = eventually("the outbox says that nothing is read", || {
+        let reports = world.hub.objects.reports.lock();
+        let said = reports.last().and_then(|outbox| outbox.first()).and_then(OutboxEntry::caching_report);
+        said.filter(|said| said.epoch.0 == 4)
+    })
+    .await;
+    assert_eq!(said.left_out.as_deref(), Some("all kinds: the cluster cannot be reached"));
+    assert!(said.is_unreadable);
 }
 
 #[tokio::test]

@@ -11,6 +11,9 @@ use kubesvc_testkit::wait::eventually;
 /// The rows follow, within the usual time.
 const FOLLOW: (RowsMay, Duration) = (RowsMay::OnlyFollow, MAX_WAIT);
 
+/// Delay of each answer of the API server while a list must not end unseen. Lists of ConfigMaps take several pages.
+const PAGE_DELAY: Duration = Duration::from_millis(400);
+
 /// Port of the API server of the world's cluster.
 fn api_server_port(world: &World) -> u16 {
     let url = world.control_plane().server_url();
@@ -34,8 +37,10 @@ async fn is_killed_in_mid_list(database: Database, kills: u64) {
     let writer = filled(&world, 1, STILL).await;
     let line = Proxy::to(api_server_port(&world)).await;
     let agent = world.agent("agent-1").start().await;
-    create_account(&world, Some(&format!("https://127.0.0.1:{}", line.port()))).await;
     under_load(&world, writer, FOLLOW, async {
+        // Every page takes so long that the list is seen to run.
+        line.set(ProxyMode::Slow(PAGE_DELAY));
+        create_account(&world, Some(&format!("https://127.0.0.1:{}", line.port()))).await;
         for kill in 0..kills {
             if kill == 0 {
                 until_listing(&world).await;

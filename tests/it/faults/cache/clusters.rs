@@ -86,10 +86,8 @@ async fn objects_catch_up_after_many_compactions_on_any_database() {
 }
 
 /// A front sends each connection to another API server, of which one lags behind now and then.
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "a minute: make faults"]
-async fn front_that_balances_over_a_lagging_api_server_loses_nothing() {
-    let world = prepare().own_control_plane().start().await;
+async fn front_balances(database: Database) {
+    let world = prepare().database(database).own_control_plane().start().await;
     let plane = world.control_plane();
     let second = must(plane.second().await);
     let port =
@@ -113,6 +111,14 @@ async fn front_that_balances_over_a_lagging_api_server_loses_nothing() {
         }
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a minute each: make faults"]
+async fn front_that_balances_over_a_lagging_api_server_loses_nothing_on_any_database() {
+    for database in [Database::Sqlite, Database::MariaDb, Database::Postgres] {
+        front_balances(database).await;
+    }
 }
 
 /// The settings of the account change again and again, and with them what is watched of its cluster.
@@ -198,10 +204,9 @@ async fn let_read(world: &World, resources: &[&str]) {
     must(patched.map(drop).map_err(|error| error.to_string()));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "two minutes: make faults"]
-async fn right_that_is_withdrawn_in_mid_list_keeps_rows_until_it_is_granted() {
-    let world = prepare().start().await;
+/// The right to a kind is withdrawn in the first list, and while the kind is watched.
+async fn right_is_withdrawn(database: Database) {
+    let world = prepare().database(database).start().await;
     let writer = filled(&world, 13, STILL).await;
     let _agent = world.agent("agent-1").start().await;
     create_account(&world, None).await;
@@ -223,9 +228,16 @@ async fn right_that_is_withdrawn_in_mid_list_keeps_rows_until_it_is_granted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "three minutes: make faults"]
-async fn objects_of_a_crd_that_comes_and_goes_follow_it() {
-    let world = prepare().start().await;
+#[ignore = "two minutes each: make faults"]
+async fn right_that_is_withdrawn_in_mid_list_keeps_rows_until_it_is_granted_on_any_database() {
+    for database in [Database::Sqlite, Database::MariaDb, Database::Postgres] {
+        right_is_withdrawn(database).await;
+    }
+}
+
+/// A CRD is deleted with its objects and made anew, for a shorter and a longer time.
+async fn crd_comes_and_goes(database: Database) {
+    let world = prepare().database(database).start().await;
     define_gadgets(&world).await;
     let _agent = world.agent("agent-1").start().await;
     create_account(&world, None).await;
@@ -249,4 +261,12 @@ async fn objects_of_a_crd_that_comes_and_goes_follow_it() {
     }
     forget_gadgets(&world).await;
     must(rows_are_objects(&world, ACCOUNT, &kinds, limit).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "three minutes each: make faults"]
+async fn objects_of_a_crd_that_comes_and_goes_follow_it_on_any_database() {
+    for database in [Database::Sqlite, Database::MariaDb, Database::Postgres] {
+        crd_comes_and_goes(database).await;
+    }
 }

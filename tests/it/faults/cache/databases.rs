@@ -1,17 +1,24 @@
 //! The database dies, is paused, slow or cut off, and comes back without its last commits, while objects are written.
 
+use std::convert::Infallible;
+use std::io::Write as _;
 use std::time::Duration;
 
-use super::load::{RowsMay, create_account, filled, prepare, settled, under_load};
+use super::load::{ACCOUNT, RowsMay, STILL, create_account, filled, prepare, settled, under_load};
+use super::writer::ClusterWriter;
 use crate::faults::proxy::ProxyMode;
 use crate::faults::servers::RemoteDatabase;
-use crate::faults::{hold, until_database};
+use crate::faults::{hold, resident_kib, until_database};
 use crate::world::MAX_WAIT;
+use kubesvc_core::State;
 use kubesvc_testkit::databases::{self, Kind};
 use kubesvc_testkit::must;
 
 /// The rows follow, within the usual time.
 const FOLLOW: (RowsMay, Duration) = (RowsMay::OnlyFollow, MAX_WAIT);
+/// The rows follow once kinds that have to be listed again are, which is spread over half a minute.
+const FOLLOW_AFTER_LISTS: (RowsMay, Duration) =
+    (RowsMay::OnlyFollow, MAX_WAIT.saturating_add(Duration::from_secs(60)));
 
 /// The server is killed, then paused, for so long each.
 async fn is_away(kind: Kind, away: Duration) {
@@ -48,6 +55,87 @@ async fn objects_catch_up_after_the_database_was_away_for_20_s() {
     }
 }
 
+/// Duration of the long outage. After five minutes without a commit, busy kinds have to be listed again.
+const LONG_OUTAGE: Duration = Duration::from_secs(600);
+/// Number of writers during it, and the pauses of each in milliseconds: 200 changes a second together.
+const WRITERS: u64 = 8;
+const WRITER_PAUSES: std::ops::Range<u64> = 20..60;
+/// Changes a second below which the outage is no load.
+const MIN_CHANGES_PER_SECOND: u64 = 100;
+/// Maximum growth of each program's memory during it, in KiB, as the benchmark of outages has it.
+const MAX_GROWTH_KIB: u64 = 16 * 1024;
+/// Interval between two looks at the memory of the programs.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Writes with several writers, for ever.
+async fn write_at_once(writers: &mut [ClusterWriter]) -> Infallible {
+    futures::future::select_all(writers.iter_mut().map(|writer| Box::pin(writer.run()))).await.0
+}
+
+/// The largest growth of the memory of each process since the start, for ever.
+async fn watch_memory(processes: [u32; 2], growth: &mut [u64; 2]) -> Infallible {
+    let start = processes.map(resident_kib);
+    loop {
+        for ((process, start), growth) in processes.into_iter().zip(start).zip(&mut *growth) {
+            *growth = (*growth).max(resident_kib(process).saturating_sub(start));
+        }
+        tokio::time::sleep(SAMPLE_INTERVAL).await;
+    }
+}
+
+/// The server is stopped for ten minutes, while there is much to write.
+async fn is_away_under_load(kind: Kind) {
+    let far = RemoteDatabase::start_as(kind, prepare()).await;
+    let world = &far.world;
+    let writer = filled(world, 21, STILL).await;
+    let agent = world.agent("agent-1").start().await;
+    create_account(world, None).await;
+    settled(world).await;
+    let mut writers = Vec::new();
+    for seed in 0..WRITERS {
+        writers.push(ClusterWriter::new(world, 30 + seed).await.with_pauses(WRITER_PAUSES));
+    }
+    let processes = [world.operator().id(), agent.process_id()];
+    let mut growth = [0; 2];
+    under_load(world, writer, FOLLOW_AFTER_LISTS, async {
+        must(far.server.stop().await);
+        until_database(world, true).await;
+        tokio::select! {
+            () = hold(LONG_OUTAGE) => {}
+            never = write_at_once(&mut writers) => match never {},
+            never = watch_memory(processes, &mut growth) => match never {},
+        }
+        assert_eq!(world.state(ACCOUNT).await, Some(State::Active), "without a database");
+        must(far.server.start().await);
+        until_database(world, false).await;
+    })
+    .await;
+    let changes: usize = writers.iter().map(ClusterWriter::changes).sum();
+    let rate = u64::try_from(changes).expect("it fits") / LONG_OUTAGE.as_secs();
+    let _ = writeln!(
+        std::io::stderr(),
+        "{kind:?} away for {} s under {rate} changes a second: {} KiB more memory in the operator, {} KiB in the agent",
+        LONG_OUTAGE.as_secs(),
+        growth[0],
+        growth[1]
+    );
+    assert!(rate >= MIN_CHANGES_PER_SECOND, "{rate} changes a second");
+    assert!(growth.iter().all(|growth| *growth < MAX_GROWTH_KIB), "{growth:?} KiB");
+    assert!(world.operator().is_running() && agent.exited().is_none(), "a program ended");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "eleven minutes: make faults"]
+async fn objects_catch_up_after_ten_busy_minutes_without_mariadb() {
+    is_away_under_load(Kind::MariaDb).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "eleven minutes: make faults"]
+async fn objects_catch_up_after_ten_busy_minutes_without_postgresql() {
+    is_away_under_load(Kind::PostgreSql).await;
+}
+
 /// The connections to the server are cut and held in turn, and slow in between.
 async fn connection_fails(kind: Kind, rounds: usize) {
     let far = RemoteDatabase::start_as(kind, prepare()).await;
@@ -82,7 +170,7 @@ async fn objects_catch_up_over_a_failing_connection_to_any_server() {
     }
 }
 
-/// The server has no room for another object for a while. (A full MariaDB of the tests has no room for any.)
+/// The server has no room for another object for a while.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "half a minute: make faults"]
 async fn objects_catch_up_after_postgresql_was_full() {

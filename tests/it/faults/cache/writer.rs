@@ -30,6 +30,7 @@ pub(crate) struct ClusterWriter {
     kinds: Vec<WrittenKind>,
     random: Rng,
     pauses: std::ops::Range<u64>,
+    changes: usize,
 }
 
 impl ClusterWriter {
@@ -41,6 +42,7 @@ impl ClusterWriter {
             kinds: NATIVE_KINDS.to_vec(),
             random: Rng::with_seed(seed),
             pauses: PAUSES,
+            changes: 0,
         }
     }
 
@@ -52,6 +54,11 @@ impl ClusterWriter {
     /// Pauses for so many milliseconds between two changes.
     pub(crate) fn with_pauses(self, pauses: std::ops::Range<u64>) -> Self {
         Self { pauses, ..self }
+    }
+
+    /// Number of writes that the API server has answered.
+    pub(crate) fn changes(&self) -> usize {
+        self.changes
     }
 
     /// The kinds that it writes.
@@ -98,9 +105,9 @@ impl ClusterWriter {
         let name = name(kind, self.random.u8(0..NAMES));
         let api = self.api(kind);
         match self.random.u8(0..20) {
-            0..=2 => delete(&api, &name).await,
+            0..=2 => self.delete(&api, &name).await,
             3..=5 => {
-                delete(&api, &name).await?;
+                self.delete(&api, &name).await?;
                 self.create(&api, kind, &name).await
             }
             // Bursts of one object.
@@ -118,23 +125,30 @@ impl ClusterWriter {
         let patch = Patch::Merge(kind.change(name, &mut self.random));
         match api.patch(name, &PatchParams::default(), &patch).await {
             Err(kube::Error::Api(status)) if status.code == 404 => self.create(api, kind, name).await,
-            answer => answer.map(drop),
+            answer => self.count(answer),
         }
     }
 
     async fn create(&mut self, api: &Api<DynamicObject>, kind: WrittenKind, name: &str) -> kube::Result<()> {
         let object = kind.object(&self.namespace, name, &mut self.random);
         let object: DynamicObject = serde_json::from_value(object).expect("a fixed form");
-        api.create(&PostParams::default(), &object).await.map(drop)
+        let answer = api.create(&PostParams::default(), &object).await;
+        self.count(answer)
+    }
+
+    async fn delete(&mut self, api: &Api<DynamicObject>, name: &str) -> kube::Result<()> {
+        let answer = api.delete(name, &DeleteParams::default()).await;
+        self.count(answer)
+    }
+
+    fn count<T>(&mut self, answer: kube::Result<T>) -> kube::Result<()> {
+        self.changes += usize::from(answer.is_ok());
+        answer.map(drop)
     }
 }
 
 fn name(kind: WrittenKind, number: u8) -> String {
     format!("{kind:?}-{number:02}").to_lowercase()
-}
-
-async fn delete(api: &Api<DynamicObject>, name: &str) -> kube::Result<()> {
-    api.delete(name, &DeleteParams::default()).await.map(drop)
 }
 
 /// Creates the CRD of the world's namespace, and waits until its objects can be written.

@@ -84,6 +84,8 @@ pub(super) struct Life<'w> {
     batch: Vec<String>,
     /// Expected states at the end.
     wanted: Vec<(String, State)>,
+    /// Whether objects are cached.
+    caches: bool,
 }
 
 impl<'w> Life<'w> {
@@ -100,6 +102,7 @@ impl<'w> Life<'w> {
             left,
             batch: (0..batch).map(|number| format!("batch-{number:02}")).collect(),
             wanted: Vec::new(),
+            caches: false,
         }
     }
 
@@ -113,6 +116,9 @@ impl<'w> Life<'w> {
     /// timeout that includes restarts would measure the machine.
     pub(super) async fn run_changes(&mut self) {
         self.is_applied().await;
+        if self.caches {
+            self.until_scopes_of_former(true).await;
+        }
         self.add_static_accounts().await;
         self.is_changed().await;
         let wanted = [
@@ -144,6 +150,26 @@ impl<'w> Life<'w> {
         self.has_secret("was-a-row", &self.left).await;
         self.has_secret("was-one-too", &self.left).await;
         self.has_secret("earlier", &self.left).await;
+        if self.caches {
+            self.until_scopes_of_former(false).await;
+        }
+    }
+
+    /// Has accounts cached before they are stopped and deleted, and checks that nothing is left of them in the end.
+    pub(super) fn with_objects(self) -> Self {
+        Self { caches: true, ..self }
+    }
+
+    /// Waits until the accounts that are stopped and deleted have scopes, or have none any more.
+    async fn until_scopes_of_former(&self, exist: bool) {
+        eventually("scopes of former accounts", 2 * MAX_WAIT, async || {
+            let read = async { self.world.open_database().await?.scopes().await };
+            let scopes = read.await.map_err(|error| error.to_string())?;
+            let has_scopes = |account: &&str| scopes.iter().any(|(of, ..)| of == account);
+            let all = ["stopped", "deleted"].iter().all(|account| has_scopes(account) == exist);
+            if all { Ok(()) } else { Err(format!("there are {scopes:?}")) }
+        })
+        .await;
     }
 
     /// Waits until the agents' objects have the right number of accounts, and the object of the lost agent is

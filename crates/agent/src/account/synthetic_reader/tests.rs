@@ -1,5 +1,6 @@
 use std::collections::VecDeque;
 
+use futures::SinkExt as _;
 use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -59,7 +60,7 @@ fn row(name: &str) -> BasisRow {
 
 /// Runs a reader whose basis is as given, after frames that cannot be read.
 async fn said(sink: Sink, unreadable: usize, rows: Vec<BasisRow>) -> Vec<String> {
-    let (inputs, receiver) = mpsc::channel(1);
+    let (mut inputs, receiver) = mpsc::channel(1);
     let objects: Arc<[_]> = [object("a"), object("b")].into();
     let reading = AbortOnDropHandle::new(tokio::spawn(run(objects, receiver, sink.clone())));
     for attempt in 0..=unreadable {

@@ -183,7 +183,7 @@ impl AccountDelivery {
     }
 
     /// Ends the delivery: nothing more is accepted or sent.
-    pub(in crate::caching) fn end(&mut self, memory: &mut QueueMemory) -> Vec<ReaderCommand> {
+    pub fn end(&mut self, memory: &mut QueueMemory) -> Vec<ReaderCommand> {
         self.unacked.clear();
         self.queue.clear(memory);
         self.stage = Stage::Detached;

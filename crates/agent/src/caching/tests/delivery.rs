@@ -5,7 +5,7 @@ use super::*;
 use std::collections::BTreeMap;
 
 use kubesvc_core::wire::common::{Failure, Scope};
-use kubesvc_core::wire::events::{ScopeProblem, Synced};
+use kubesvc_core::wire::events::{ScopeProblem, Synced, Unread};
 
 const LIMIT: usize = 4 * 1024 * 1024;
 
@@ -529,4 +529,28 @@ fn sent_events_are_counted_once_by_kind() {
     let sent: Vec<_> = sent.iter().map(|(kind, _, count)| (kind, count.events, count.bytes > 0)).collect();
     assert_eq!(sent, [("Pod", 2, true)]);
     assert!(fixture.delivery.take_sent().is_empty());
+}
+
+#[test]
+fn cluster_that_was_never_reached_is_told_once_a_stream_until_scopes_are_known() {
+    let delivery = AccountDelivery::new(fence("u", 1), DAY, DeliveryNumbers::default());
+    let mut fixture = Fixture { delivery, memory: QueueMemory::default(), now: Instant::now() };
+    let failure = Failure { message: "connection refused".to_owned(), ..Failure::default() };
+    fixture.delivery.attach(LIMIT);
+    assert_eq!(fixture.next(), NextFrame::Nothing(None));
+    fixture.delivery.unread(failure.clone());
+    let unread = Unread { fence: Some(fence("u", 1)), failure: Some(failure.clone()) };
+    let told = NextFrame::Free(EncodedFrame::encode(cache_up::Frame::Unread(unread)));
+    assert!(!fixture.delivery.is_begun());
+    assert_eq!(fixture.next(), told);
+    assert!(fixture.delivery.is_begun(), "the hub is told when it ends");
+    fixture.delivery.unread(failure.clone());
+    assert_eq!(fixture.next(), NextFrame::Nothing(None), "the hub knows");
+    fixture.delivery.detach();
+    fixture.delivery.attach(LIMIT);
+    assert_eq!(fixture.next(), told);
+    fixture.delivery.declare(vec![declaration(1, "Pod")], &mut fixture.memory).expect("it is new");
+    assert_eq!(begin(&fixture.next()).scopes.len(), 1);
+    fixture.delivery.unread(failure);
+    assert_eq!(fixture.reconnect(), [1], "readers say more");
 }

@@ -28,6 +28,7 @@ pub(crate) struct RecordedRequest {
     pub(crate) authorization: String,
     pub(crate) encodings: String,
     pub(crate) accept: String,
+    pub(crate) audit_ids: Vec<String>,
 }
 
 /// A response of the server.
@@ -168,11 +169,13 @@ impl RecordedRequest {
             let value = request.headers().get(name).and_then(|value| value.to_str().ok());
             value.unwrap_or_default().to_owned()
         };
+        let audit_ids = request.headers().get_all("audit-id").iter();
         Self {
             path: request.uri().path_and_query().map(ToString::to_string).unwrap_or_default(),
             authorization: header("authorization"),
             encodings: header("accept-encoding"),
             accept: header("accept"),
+            audit_ids: audit_ids.filter_map(|id| id.to_str().ok()).map(ToOwned::to_owned).collect(),
         }
     }
 }

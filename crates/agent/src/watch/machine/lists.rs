@@ -21,8 +21,8 @@ impl ScopeWatch {
     /// Begins a list. The driver queues the start of the sync under this key, then reports the rows that the hub
     /// answers with. Returns whether a list was to begin.
     pub fn begin_sync(&mut self, sync_key: String, now: Instant) -> bool {
-        let Phase::NeedsList { deletes_only, .. } = self.phase else { return false };
-        self.phase = Phase::AwaitsBasis(List::new(sync_key, deletes_only));
+        let Phase::NeedsList { deletes_only, sent, .. } = &mut self.phase else { return false };
+        self.phase = Phase::AwaitsBasis(List::new(sync_key, *deletes_only, sent.take()));
         self.begin_attempt(now);
         true
     }

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
-use futures::{StreamExt as _, stream};
+use futures::{SinkExt as _, stream};
 use http::Response;
 use http_body_util::StreamBody;
 use hyper::body::Frame;
 use serde_json::json;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
@@ -111,6 +111,17 @@ impl Reading {
         is_metadata_alone: bool,
         script: Script,
     ) -> Self {
+        Self::start_beside(LargePieces::default(), options, start, is_metadata_alone, script).await
+    }
+
+    /// A reader whose large lines take turns with those of others.
+    async fn start_beside(
+        large_pieces: LargePieces,
+        options: ServerOptions,
+        start: ScopeStart,
+        is_metadata_alone: bool,
+        script: Script,
+    ) -> Self {
         let authority = Authority::new();
         let script = Arc::new(Mutex::new(VecDeque::from(script)));
         let server = TestServer::scripted(&authority, options, move |_| {
@@ -131,7 +142,7 @@ impl Reading {
         let context = ReaderContext {
             encoder: Arc::new(Mutex::new(BodyEncoder::new(limits).expect("memory"))),
             budget: ListBudget::new(1, 1),
-            large_pieces: LargePieces::default(),
+            large_pieces,
         };
         let timing = ScopeTiming {
             max_resumable_age: Duration::from_secs(60),
@@ -189,7 +200,7 @@ impl Reading {
         let frames = vec![Ok(rows.iter().map(row).collect())];
         let input =
             ReaderInput::Basis { sync_key: start.sync_key.clone(), frames: Box::new(frames.into_iter()) };
-        self.inputs.send(input).await.expect("the reader runs");
+        self.inputs.clone().send(input).await.expect("the reader runs");
     }
 
     async fn until_asked(&self, requests: usize) {
@@ -323,6 +334,74 @@ async fn list_without_room_goes_on_once_there_is_room() {
     assert_eq!(said[1..3], [upsert("one", "8"), upsert("two", "9")]);
 }
 
+/// A response that begins and does not end; tells when it is dropped.
+fn endless(beginning: Bytes) -> ((u16, TestBody), oneshot::Receiver<()>) {
+    let (open, dropped) = oneshot::channel();
+    let first = stream::iter([Ok(Frame::data(beginning))]);
+    let rest = stream::once(async move {
+        let _open: oneshot::Sender<()> = open;
+        pending().await
+    });
+    ((200, http_body_util::BodyExt::boxed_unsync(StreamBody::new(first.chain(rest)))), dropped)
+}
+
+async fn is_dropped(dropped: oneshot::Receiver<()>) {
+    let dropped = timeout(Duration::from_secs(30), dropped).await;
+    assert!(dropped.is_ok_and(|sent| sent.is_err()), "the response is closed");
+}
+
+impl Reading {
+    /// Waits until the sink has refused as many events as it was to refuse.
+    async fn until_refused(&self) {
+        let refused = async {
+            while *self.heard.refused.lock() > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(Duration::from_secs(30), refused).await.expect("events are refused");
+    }
+}
+
+#[tokio::test]
+async fn list_without_room_for_long_closes_its_response_and_begins_anew_once_there_is_room() {
+    let items = format!(r#"{{"items":[{},"#, object("one", 8));
+    let (first, dropped) = endless(items.into());
+    let script = vec![first, page(10, "", &[object("one", 8)]), open_watch(&[])];
+    let reading = Reading::start(ScopeStart::default(), false, script).await;
+    *reading.heard.refused.lock() = 1;
+    reading.answer_basis(1, &[]).await;
+    reading.until_refused().await;
+    tokio::time::pause();
+    tokio::time::advance(LIST_ROOM_TIMEOUT).await;
+    tokio::time::resume();
+    is_dropped(dropped).await;
+    assert_eq!(reading.server.paths().len(), 1, "it waits for room");
+    reading.heard.room.notify_one();
+    reading.answer_basis(2, &[]).await;
+    let said = reading.until(|said| matches!(said.last(), Some(Said::Synced(_)))).await;
+    assert!(said.contains(&upsert("one", "8")), "{said:?}");
+}
+
+#[tokio::test]
+async fn watch_without_room_leaves_its_response_and_its_turn_to_others() {
+    let mut large = object("one", 8);
+    large["spec"]["text"] = "x".repeat(600 * 1024).into();
+    let (first, dropped) = endless(line("ADDED", &large).into());
+    let pieces = LargePieces::default();
+    let mut turns = Vec::new();
+    for _ in 0..3 {
+        turns.push(pieces.clone().turn().await);
+    }
+    let options = ServerOptions { http2_streams: Some(100) };
+    let reading = Reading::start_beside(pieces.clone(), options, checkpoint("7"), false, vec![first]).await;
+    *reading.heard.refused.lock() = 1;
+    reading.until_refused().await;
+    is_dropped(dropped).await;
+    let turn = timeout(Duration::from_secs(30), pieces.turn()).await;
+    assert!(turn.is_ok(), "another reader has the turn");
+    assert!(reading.heard.said.borrow().is_empty());
+}
+
 #[tokio::test]
 async fn expired_version_is_listed_anew() {
     let gone = json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"});
@@ -341,7 +420,7 @@ async fn missing_right_is_a_problem_until_it_is_granted() {
     let reading = Reading::start(ScopeStart::default(), false, script).await;
     reading.answer_basis(1, &[]).await;
     reading.until(|said| said.last() == Some(&Said::Problem(Some(403)))).await;
-    reading.inputs.send(ReaderInput::Retry).await.expect("the reader runs");
+    reading.inputs.clone().send(ReaderInput::Retry).await.expect("the reader runs");
     let said = reading.until(|said| said.contains(&Said::Problem(None))).await;
     assert!(said.iter().any(|said| matches!(said, Said::Synced(_))), "{said:?}");
 }
@@ -353,7 +432,7 @@ async fn basis_that_cannot_be_read_begins_another_list() {
     let Said::SyncStart(first) = &said[0] else { unreachable!("{said:?}") };
     let frames = vec![Err(crate::wire_failure::after_send(Class::Internal, "a frame cannot be read"))];
     let input = ReaderInput::Basis { sync_key: first.sync_key.clone(), frames: Box::new(frames.into_iter()) };
-    reading.inputs.send(input).await.expect("the reader runs");
+    reading.inputs.clone().send(input).await.expect("the reader runs");
     reading.answer_basis(2, &[]).await;
     reading.until(|said| matches!(said.last(), Some(Said::Synced(_)))).await;
 }
@@ -413,13 +492,13 @@ async fn line_of_20_mb_is_passed_by_with_a_list() {
     ];
     let reading = Reading::start(checkpoint("7"), false, script).await;
     reading.until(|said| matches!(said.last(), Some(Said::Problem(Some(_))))).await;
-    reading.inputs.send(ReaderInput::Retry).await.expect("the reader runs");
+    reading.inputs.clone().send(ReaderInput::Retry).await.expect("the reader runs");
     reading.until_asked(2).await;
     // The second time at the same place, a list follows.
     let mut asked = tokio::time::interval(Duration::from_millis(20));
     while !reading.heard.said.borrow().iter().any(|said| matches!(said, Said::SyncStart(_))) {
         asked.tick().await;
-        reading.inputs.send(ReaderInput::Retry).await.expect("the reader runs");
+        reading.inputs.clone().send(ReaderInput::Retry).await.expect("the reader runs");
     }
     reading.answer_basis(1, &[("one", "8")]).await;
     reading.until(|said| said.iter().any(|said| matches!(said, Said::Synced(_)))).await;
@@ -450,4 +529,69 @@ async fn large_line_is_read_once_it_has_its_turn() {
     let reading = Reading::start(checkpoint("7"), false, script).await;
     let said = reading.until(|said| said.len() == 2).await;
     assert_eq!(said, [upsert("one", "8"), upsert("two", "9")]);
+}
+
+/// A watch with one line, of which the last chunk comes once it is asked for; counts the bytes that were sent.
+fn watch_of_slow_line(
+    line: &str,
+    mut end: watch::Receiver<bool>,
+    sent: &watch::Sender<usize>,
+) -> (u16, TestBody) {
+    let mut chunks: Vec<_> =
+        line.as_bytes().chunks(64 * 1024).map(|chunk| Frame::data(Bytes::copy_from_slice(chunk))).collect();
+    let last = chunks.pop();
+    let sent = sent.clone();
+    let first = stream::iter(chunks).inspect(move |chunk| {
+        let bytes = chunk.data_ref().map_or(0, Bytes::len);
+        sent.send_modify(|sent| *sent += bytes);
+    });
+    let rest = stream::once(async move {
+        let _ = end.wait_for(|is_asked_for| *is_asked_for).await;
+        stream::iter(last)
+    });
+    let body = first.chain(rest.flatten()).map(Ok).chain(stream::pending());
+    (200, http_body_util::BodyExt::boxed_unsync(StreamBody::new(body)))
+}
+
+#[tokio::test]
+async fn large_line_without_a_turn_waits_in_the_windows_of_its_connection() {
+    const LINE_BYTES: usize = 3 * 1024 * 1024;
+    let pieces = LargePieces::default();
+    let mut turns = Vec::new();
+    for _ in 0..4 {
+        turns.push(pieces.clone().turn().await);
+    }
+    let mut large = object("one", 8);
+    large["spec"]["text"] = "x".repeat(LINE_BYTES).into();
+    let (ends, end) = watch::channel(false);
+    let mut both = Vec::new();
+    for _ in 0..2 {
+        let (sent, counted) = watch::channel(0);
+        let script = vec![watch_of_slow_line(&line("ADDED", &large), end.clone(), &sent)];
+        let options = ServerOptions { http2_streams: Some(100) };
+        let reading = Reading::start_beside(pieces.clone(), options, checkpoint("7"), false, script).await;
+        both.push((reading, counted));
+    }
+    let until = async |counted: &watch::Receiver<usize>, bytes: usize| {
+        let mut counted = counted.clone();
+        let reached = timeout(Duration::from_secs(30), counted.wait_for(|sent| *sent >= bytes)).await;
+        assert!(reached.is_ok_and(|sent| sent.is_ok()), "it is sent in time");
+    };
+    for (_, counted) in &both {
+        until(counted, LARGE_PIECE_BYTES).await;
+    }
+    // One has its turn, and its line arrives but for the end.
+    turns.pop();
+    let (one, other) = (both[0].1.clone(), both[1].1.clone());
+    tokio::select! {
+        () = until(&one, LINE_BYTES - 64 * 1024) => {}
+        () = until(&other, LINE_BYTES - 64 * 1024) => {}
+    }
+    let sent = [*one.borrow(), *other.borrow()];
+    assert!(sent.iter().min().is_some_and(|sent| *sent < LINE_BYTES / 2), "{sent:?}");
+    assert!(both.iter().all(|(reading, _)| reading.heard.said.borrow().is_empty()));
+    ends.send_replace(true);
+    for (reading, _) in &both {
+        assert_eq!(reading.until(|said| !said.is_empty()).await, [upsert("one", "8")]);
+    }
 }

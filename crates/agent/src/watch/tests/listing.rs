@@ -240,3 +240,29 @@ fn hub_sets_times_within_bounds() {
     assert_eq!(timing(1000, u64::MAX).audit_interval, MAX_AUDIT_INTERVAL);
     assert_eq!(timing(1000, 1).max_resumable_age, SECOND);
 }
+
+#[test]
+fn list_for_deletes_alone_that_is_given_up_sends_nothing_twice_that_the_hub_has_of_it() {
+    let mut scope = Scope::new(ScopeStart { resend: true, ..ScopeStart::default() });
+    scope.begin_list(&[object("old", "1")]);
+    for name in ["a", "b", "refused"] {
+        assert_eq!(scope.item(&object(name, "2")), ItemStep::Upsert);
+    }
+    scope.machine.pause(scope.now);
+    scope.machine.unpause(scope.now);
+    // The rows of another shape are still there, and so is one that the queue did not take.
+    let rows = [object("old", "1"), object("a", "2"), object("b", "2"), object("refused", "2")];
+    scope.begin_list(&rows);
+    for (name, version, step) in [
+        ("a", "2", ItemStep::Skip),
+        ("b", "3", ItemStep::Upsert),
+        ("refused", "2", ItemStep::Upsert),
+        ("old", "1", ItemStep::Upsert),
+    ] {
+        assert_eq!(scope.item(&object(name, version)), step, "{name}");
+    }
+    // A cluster that went back may use versions again.
+    scope.machine.relist(true);
+    scope.begin_list(&rows);
+    assert_eq!(scope.item(&object("a", "2")), ItemStep::Upsert);
+}

@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use crate::cache::keys::{MAX_ID_CHARS, ScopeKey, object_id};
+use crate::cache::rules::MAX_SCOPES;
 use crate::cache::rules::{AccountRules, CacheSettings, OperatorRules, to_wire};
-use crate::cache::selection::{MAX_SCOPES, ServedKind, select};
+use crate::cache::selection::{ServedKind, select};
+use crate::cache::synthetic::synthetic_objects;
 use crate::spec::KubesvcAccountSpec;
 
 fn kind() -> impl Strategy<Value = String> {
@@ -89,7 +91,8 @@ proptest! {
         served in prop::collection::vec(served(), 0..20), operator in operator(), account in account()
     ) {
         let selection = select(&served, &operator, &account);
-        prop_assert!(selection.scopes.len() <= MAX_SCOPES);
+        let synthetic = synthetic_objects(&served, &operator, &account);
+        prop_assert!(selection.scopes.len() + synthetic.len() <= MAX_SCOPES);
         let mut rows = BTreeSet::new();
         for selected in &selection.scopes {
             let scope = &selected.scope;

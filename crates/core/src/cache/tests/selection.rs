@@ -6,8 +6,9 @@ use super::{
 };
 use crate::cache::left_out::{LeftOut, Why};
 use crate::cache::object_filter::ObjectFilter;
+use crate::cache::rules::MAX_SCOPES;
 use crate::cache::rules::{AccountRules, OperatorRules};
-use crate::cache::selection::{MAX_SCOPES, ServedKind, select};
+use crate::cache::selection::{ServedKind, select};
 use crate::cache::synthetic::synthetic_objects;
 use crate::spec::Scope;
 
@@ -175,6 +176,29 @@ fn a_kind_for_which_there_is_no_room_is_left_out_with_what_to_do() {
          namespaces, or give the account rights on the whole cluster and set omitNamespaces in place of namespaces"
     );
     assert!(selection.left_out.iter().all(|left_out| !left_out.is_expected()));
+}
+
+#[test]
+fn synthetic_scopes_have_room_beside_as_many_watches_as_fit() {
+    let kinds: Vec<ServedKind> =
+        (0..100).map(|i| served(&format!("Kind{i}.example.com"), true, "list watch")).collect();
+    let namespaces: Vec<_> = (0..50).map(|i| format!("ns-{i}")).collect();
+    let full = account(|spec| {
+        spec.namespaces.clone_from(&namespaces);
+        spec.only_namespaced_resources = Some(true);
+        spec.custom_resource_definitions = vec![exposed("Issuer.cert-manager.io", None)];
+    });
+    let selection = select(&kinds, &operator_all(), &full);
+    let synthetic = synthetic_objects(&kinds, &operator_all(), &full);
+    assert_eq!((selection.scopes.len(), synthetic.len()), (4950, 2));
+    assert_eq!(reasons_of(&selection).len(), 1, "the kind for which there is no room is named");
+    // Who does not cache either kind has all the room.
+    let omits_both = account(|spec| {
+        spec.namespaces.clone_from(&namespaces);
+        spec.only_namespaced_resources = Some(true);
+        spec.omit_kinds = texts(&["Namespace", "CustomResourceDefinition"]);
+    });
+    assert_eq!(select(&kinds, &operator_all(), &omits_both).scopes.len(), MAX_SCOPES);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::GrantEpoch;
-use crate::status::MAX_EPOCH;
+use crate::ids::MAX_EPOCH;
 
 #[test]
 fn a_good_account_costs_its_finalizer_activating_and_active() {

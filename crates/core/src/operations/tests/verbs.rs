@@ -89,6 +89,16 @@ fn dry_run_of_a_delete_stands_in_its_options() {
     assert_eq!(run.body()["dryRun"], json!(["All"]));
     run.answer(200, &object("web", "uid-1"));
     assert_eq!(run.end(), (200, None));
+    assert_eq!(run.result()["metadata"]["uid"], "uid-1", "the object that would be deleted");
+}
+
+#[test]
+fn delete_whose_time_is_over_while_it_waits_is_accepted() {
+    let mut run = Run::new(&of("delete { TARGET grace_s: 600 }"));
+    assert_eq!(run.program.out_of_time(), None, "nothing is deleted");
+    run.answer(200, &object("web", "uid-1")).answer(200, &object("web", "uid-1"));
+    run.answer(200, &object("web", "uid-1"));
+    assert_eq!(run.program.out_of_time().map(|outcome| outcome.status), Some(202));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! One request at one end: where its two directions are, what waits to be sent and to be read, and the order of frames.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use prost::bytes::Bytes;
 
@@ -20,6 +21,10 @@ pub(super) struct Request<E: End> {
     pub(super) queued: usize,
     /// Bytes that the other side takes.
     pub(super) credit: u64,
+    /// Uid of its account.
+    pub(super) account: Arc<str>,
+    /// When it sends data, among the requests of its account: the smallest comes first.
+    pub(super) turn: u64,
 }
 
 /// Where one direction is.
@@ -46,7 +51,15 @@ impl<E: End> Request<E> {
             queue: VecDeque::new(),
             queued: 0,
             credit,
+            account: Arc::from(""),
+            turn: 0,
         }
+    }
+
+    /// Its place among the requests that can send data: the next account after the one that was served comes first, from
+    /// the first one again after the last.
+    pub(super) fn turn_after(&self, served: &str) -> (bool, &str, u64) {
+        (*self.account <= *served, &self.account, self.turn)
     }
 
     /// Gives the memory back once nothing more comes.

@@ -18,6 +18,9 @@ impl End for Hub {
     fn stop(why: &'static str) -> &'static str {
         why
     }
+    fn account_said(head: &Self::Says) -> &str {
+        account_of(head.0)
+    }
 }
 
 impl End for Agent {
@@ -28,6 +31,14 @@ impl End for Agent {
     fn stop(why: &'static str) -> &'static str {
         why
     }
+    fn account_heard(head: &Self::Hears) -> &str {
+        account_of(head.0)
+    }
+}
+
+/// `account/what` names an account.
+fn account_of(head: &'static str) -> &'static str {
+    head.split_once('/').map_or("", |(account, _)| account)
 }
 
 fn hub() -> RequestStreams<Hub> {
@@ -113,6 +124,39 @@ fn a_request_goes_there_and_its_answer_comes_back() {
     hub.close(id, "done");
     agent.close(id, "done");
     assert!(hub.next_frame().is_none() && agent.next_frame().is_none(), "nothing is left to say");
+}
+
+/// The accounts whose data leaves one end, frame by frame, if each of these requests has so many frames.
+fn order_of<E: End>(
+    end: &mut RequestStreams<E>,
+    requests: &[(u64, &'static str)],
+    frames: usize,
+) -> Vec<&'static str> {
+    while end.next_frame().is_some() {}
+    for (id, _) in requests {
+        assert!(end.send(*id, bytes(frames * MAX_DATA_BYTES)));
+    }
+    let sent = std::iter::from_fn(|| end.next_frame());
+    let account = |id| requests.iter().find(|(one, _)| *one == id).map(|(_, account)| *account);
+    sent.filter_map(|(id, frame)| matches!(frame, Frame::Data(_)).then(|| account(id))?).collect()
+}
+
+#[test]
+fn data_of_a_flooded_account_leaves_every_other_account_its_turns_at_both_ends() {
+    let (mut hub, mut agent) = (hub(), agent());
+    let mut requests: Vec<_> = (0..50).map(|_| (hub.open(|credit| ("flood/GET", credit)), "flood")).collect();
+    requests.extend(["a/GET", "z/GET"].map(|head| (hub.open(|credit| (head, credit)), account_of(head))));
+    settle(&mut hub, &mut agent);
+    for (id, _) in &requests {
+        assert!(agent.send_head(*id, 200));
+    }
+    for order in [order_of(&mut hub, &requests, 2), order_of(&mut agent, &requests, 2)] {
+        assert_eq!(order.len(), 2 * requests.len());
+        for account in ["a", "z"] {
+            let at: Vec<_> = (0..order.len()).filter(|at| order[*at] == account).collect();
+            assert!(at[0] < 3 && at[1] < 6, "{account} has every third turn: {at:?}");
+        }
+    }
 }
 
 #[test]

@@ -65,10 +65,11 @@ fn an_object_is_made_changed_or_left_and_never_taken_from_others() {
     }
     let mut theirs = present(role);
     theirs.metadata.labels = Some([("app.kubernetes.io/managed-by".to_owned(), "Helm".to_owned())].into());
-    let refused = change(Some(&theirs), role).expect_err("it is somebody else's");
+    let refused = change(Some(&theirs), role).expect_err("it is somebody else's").to_string();
     assert!(refused.contains("kubesvc-prod is there") && refused.contains("\"Helm\""), "{refused}");
     let elsewhere = Grant { cluster: "other", ..grant(Preset::View, &[]) };
-    let refused = change(Some(&present(&elsewhere.manifests()[1])), role).expect_err("of another credential");
+    let refused = change(Some(&present(&elsewhere.manifests()[1])), role);
+    let refused = refused.expect_err("of another credential").to_string();
     assert!(refused.contains("\"other\""), "{refused}");
     let home = grant(Preset::View, &[]).home_manifest();
     let mut namespace = present(&home);

@@ -29,12 +29,30 @@ impl Change {
     }
 }
 
+/// The object is there, and is not this credential's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{object} is there{}, and it is not of this credential{}; it is left as it is: delete it, or choose another name",
+    .namespace.as_ref().map(|namespace| format!(" in namespace {namespace}")).unwrap_or_default(),
+    .owner.as_ref().map(|owner| format!(", but {owner:?}'s")).unwrap_or_default())]
+pub(crate) struct ForeignObject {
+    object: String,
+    namespace: Option<String>,
+    /// Who has it, as its labels say.
+    owner: Option<String>,
+}
+
+impl From<ForeignObject> for CommandError {
+    fn from(error: ForeignObject) -> Self {
+        Self::from(error.to_string())
+    }
+}
+
 /// Decides what is to be done about an object.
 ///
 /// # Errors
 ///
-/// The object is there and is not this credential's: a sentence about it.
-pub(crate) fn change(present: Option<&DynamicObject>, wanted: &Manifest) -> Result<Change, String> {
+/// [`ForeignObject`].
+pub(crate) fn change(present: Option<&DynamicObject>, wanted: &Manifest) -> Result<Change, ForeignObject> {
     let Some(present) = present else { return Ok(Change::Create) };
     if wanted.kind == Kind::Namespace {
         return Ok(Change::None);
@@ -43,20 +61,13 @@ pub(crate) fn change(present: Option<&DynamicObject>, wanted: &Manifest) -> Resu
     let is_ours = label(MANAGED_BY_LABEL) == Some(PLUGIN_FIELD_MANAGER)
         && label(CREDENTIAL_LABEL) == wanted.object["metadata"]["labels"][CREDENTIAL_LABEL].as_str();
     if !is_ours {
-        let of = label(CREDENTIAL_LABEL).or(label(MANAGED_BY_LABEL));
-        let whose = of.map_or_else(String::new, |of| format!(", but {of:?}'s"));
-        return Err(format!(
-            "{} is there{}, and it is not of this credential{whose}; it is left as it is: delete it, or choose another \
-             name",
-            wanted.shown(),
-            wanted
-                .namespace
-                .as_ref()
-                .map(|namespace| format!(" in namespace {namespace}"))
-                .unwrap_or_default(),
-        ));
+        return Err(ForeignObject {
+            object: wanted.shown(),
+            namespace: wanted.namespace.clone(),
+            owner: label(CREDENTIAL_LABEL).or(label(MANAGED_BY_LABEL)).map(str::to_owned),
+        });
     }
-    let as_json = serde_json::to_value(present).map_err(|error| format!("{}: {error}", wanted.shown()))?;
+    let as_json = serde_json::to_value(present).expect("what was read as JSON is JSON");
     if has(&as_json, &wanted.object) {
         return Ok(Change::None);
     }

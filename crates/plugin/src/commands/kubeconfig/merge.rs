@@ -4,9 +4,9 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use kube::config::Kubeconfig;
+use kube::config::{Kubeconfig, KubeconfigError};
 use kubesvc_runtime::telemetry::errors::chain;
-use kubesvc_runtime::terminal::{self, format};
+use kubesvc_runtime::terminal::{self, OutputError, format};
 use serde_json::{Value, json};
 
 use crate::account_kubeconfig::{Door, NamedAccount};
@@ -21,8 +21,14 @@ pub(super) enum Outcome {
 }
 
 /// Why entries cannot be added.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum MergeError {
+    #[error("it is no YAML")]
+    NoYaml(#[source] serde_saphyr::Error),
+    #[error("it cannot be read as a kubeconfig")]
+    Unreadable(#[source] KubeconfigError),
+    #[error("it cannot be written again")]
+    Unwritable(#[source] OutputError),
     #[error("it is no kubeconfig")]
     NoKubeconfig,
     #[error(
@@ -54,8 +60,8 @@ pub(super) fn into_file(
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         Err(error) => return Err(failed(error)),
     };
-    let unreadable = |why: String| CommandError::Failed(format!("{}: {why}", path.display()));
-    let merged = merged(&before, door, adds_user, accounts).map_err(unreadable)?;
+    let refused = |error: MergeError| CommandError::Failed(format!("{}: {}", path.display(), chain(&error)));
+    let merged = merged(&before, door, adds_user, accounts).map_err(refused)?;
     if merged.is_changed {
         write(&target, &merged.text).map_err(failed)?;
     }
@@ -88,19 +94,18 @@ pub(super) fn merged(
     door: &Door,
     adds_user: bool,
     accounts: &[NamedAccount],
-) -> Result<Merged, String> {
+) -> Result<Merged, MergeError> {
     let mut document: Value = match before.trim() {
         "" => Value::Null,
-        text => serde_saphyr::from_str(text).map_err(|error| format!("it is no YAML: {error}"))?,
+        text => serde_saphyr::from_str(text).map_err(MergeError::NoYaml)?,
     };
-    let (is_new_user, outcomes) =
-        merge(&mut document, door, adds_user, accounts).map_err(|error| error.to_string())?;
-    let after = format::yaml(&document).map_err(|error| chain(&error))?;
+    let (is_new_user, outcomes) = merge(&mut document, door, adds_user, accounts)?;
+    let after = format::yaml(&document).map_err(MergeError::Unwritable)?;
     let after = format!("{}\n", after.trim_end());
-    let read = |text: &str| Kubeconfig::from_yaml(text).map_err(|error| chain(&error));
+    let read = |text: &str| Kubeconfig::from_yaml(text).map_err(MergeError::Unreadable);
     let ours: Vec<_> = accounts.iter().map(|account| account.entry.as_str()).collect();
     let user = adds_user.then_some(door.user_name.as_str());
-    kept(&read(before)?, &read(&after)?, &ours, user).map_err(|error| error.to_string())?;
+    kept(&read(before)?, &read(&after)?, &ours, user)?;
     let is_changed = is_new_user || outcomes.iter().any(|outcome| *outcome != Outcome::Unchanged);
     Ok(Merged { text: after, is_changed, outcomes })
 }

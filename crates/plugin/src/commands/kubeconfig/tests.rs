@@ -204,7 +204,8 @@ fn merging_adds_entries_once_and_keeps_everything_else() {
 
 #[test]
 fn entries_of_others_are_never_replaced() {
-    let refused = merged(THEIRS, &door(), false, &[account("home")]).expect_err("it is another cluster");
+    let refused =
+        merged(THEIRS, &door(), false, &[account("home")]).expect_err("it is another cluster").to_string();
     assert!(refused.contains("\"home\"") && refused.contains("--prefix"), "{refused}");
     for text in ["[]", "a: b: c", "kind: Secret", "clusters: 5"] {
         assert!(merged(text, &door(), false, &[account("prod")]).is_err(), "{text}");
@@ -215,7 +216,8 @@ fn entries_of_others_are_never_replaced() {
 fn a_value_that_would_read_otherwise_is_refused() {
     let odd =
         THEIRS.replace("exec: {command: login, apiVersion: client.authentication.k8s.io/v1}", "token: 1e5");
-    let refused = merged(&odd, &door(), false, &[account("prod")]).expect_err("the token would change");
+    let refused =
+        merged(&odd, &door(), false, &[account("prod")]).expect_err("the token would change").to_string();
     assert!(refused.contains("\"jane\" of users"), "{refused}");
 }
 

@@ -56,6 +56,14 @@ impl Workload {
     }
 }
 
+/// The APIService of the API of accounts, which is cluster-wide and outlives its operator's namespace.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gateway {
+    pub(crate) api_service: String,
+    /// Whether the API server reaches an operator behind it.
+    pub(crate) is_available: bool,
+}
+
 /// What the cluster has of kubesvc.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Found {
@@ -66,6 +74,7 @@ pub(crate) struct Found {
     pub(crate) agent_workloads: Vec<Workload>,
     /// Webhook configurations with rules about kubesvc.io. kubesvc makes none.
     pub(crate) webhooks: Vec<String>,
+    pub(crate) gateway: Option<Gateway>,
     /// APIServices of kubesvc.io that a Service serves. kubesvc makes none.
     pub(crate) api_services: Vec<String>,
     /// Namespaces that are being deleted.
@@ -80,7 +89,8 @@ impl Found {
     }
 
     fn is_empty(&self) -> bool {
-        self.definitions.is_empty() && self.operators.is_empty() && self.agent_workloads.is_empty()
+        let has_workloads = !self.operators.is_empty() || !self.agent_workloads.is_empty();
+        self.definitions.is_empty() && self.gateway.is_none() && !has_workloads
     }
 
     /// Accounts that nothing but the operator, or a person, releases.
@@ -162,6 +172,13 @@ fn hanging(found: &Found) -> Vec<String> {
             lines.push(format!("namespace {namespace} is being deleted: it waits for {accounts}"));
         }
     }
+    if let Some(gateway) = found.gateway.as_ref().filter(|gateway| !gateway.is_available) {
+        let waiting = match found.ending_namespaces.len() {
+            0 => "no namespace can be deleted".to_owned(),
+            _ => format!("namespaces stay Terminating: {}", names(found.ending_namespaces.iter().cloned())),
+        };
+        lines.push(format!("APIService {} has no operator behind it: {waiting}", gateway.api_service));
+    }
     for agent in found.agents.iter().filter(|agent| !agent.finalizers.is_empty()) {
         lines.push(format!("agent {} has finalizers of others: {}", agent.id, agent.finalizers.join(", ")));
     }
@@ -194,6 +211,21 @@ fn steps(found: &Found) -> Vec<Step> {
     if !found.operators.is_empty() {
         let commands = found.operators.iter().map(Workload::command).collect();
         steps.push(Step { what: "The operator.".to_owned(), commands });
+    }
+    if let Some(gateway) = &found.gateway {
+        let command = format!("kubectl delete apiservice {} --ignore-not-found", gateway.api_service);
+        if !gateway.is_available {
+            steps.push(Step {
+                what: "The APIService that no operator serves.".to_owned(),
+                commands: vec![command],
+            });
+        } else if found.operators.iter().any(|operator| operator.release.is_none()) {
+            steps.push(Step {
+                what: "The APIService, which outlives the operator's Deployment: namespaces would stay Terminating."
+                    .to_owned(),
+                commands: vec![command],
+            });
+        }
     }
     let definitions: Vec<_> = found.definitions.iter().filter(|one| !one.is_being_deleted).collect();
     if !definitions.is_empty() {
@@ -364,6 +396,35 @@ mod tests {
             }
             assert!(!text.contains("kubectl delete crd") && !text.contains("namespace other"), "{text}");
         }
+    }
+
+    #[test]
+    fn an_api_without_an_operator_is_said_to_keep_namespaces() {
+        let gateway = |is_available| {
+            Some(Gateway { api_service: "v1alpha1.proxy.kubesvc.io".to_owned(), is_available })
+        };
+        let mut found =
+            Found { gateway: gateway(false), ending_namespaces: vec!["spin".to_owned()], ..Found::default() };
+        let lost = text(&found);
+        for part in [
+            "APIService v1alpha1.proxy.kubesvc.io has no operator behind it: namespaces stay Terminating: spin",
+            "1. The APIService that no operator serves.",
+            "kubectl delete apiservice v1alpha1.proxy.kubesvc.io --ignore-not-found",
+        ] {
+            assert!(lost.contains(part), "{part:?} is missing:\n{lost}");
+        }
+        // With its operator it goes like the rest of the release, if there is one.
+        (found.gateway, found.operators) = (gateway(true), vec![operator(1)]);
+        assert!(!text(&found).contains("APIService"), "{}", text(&found));
+        found.operators[0].release = None;
+        let applied = text(&found);
+        for part in [
+            "2. The APIService, which outlives the operator's Deployment",
+            "kubectl delete apiservice v1alpha1.proxy.kubesvc.io --ignore-not-found",
+        ] {
+            assert!(applied.contains(part), "{part:?} is missing:\n{applied}");
+        }
+        assert!(!applied.contains("has no operator behind it"), "{applied}");
     }
 
     #[test]

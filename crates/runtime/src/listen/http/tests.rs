@@ -15,6 +15,7 @@ fn limits() -> HttpLimits {
     HttpLimits {
         connections: 8,
         addresses: AddressLimits::default(),
+        known_callers: None,
         head_timeout: NEVER,
         head_bytes: 8 * 1024,
         idle_timeout: NEVER,
@@ -136,6 +137,26 @@ async fn one_address_gets_no_more_connections_than_it_may() {
 }
 
 #[tokio::test]
+async fn a_known_caller_may_open_connections_apart_from_those_of_an_address() {
+    let addresses = AddressLimits { per_address: 1, exempt: Vec::new() };
+    let known = Arc::new(KnownCallers::new(2));
+    let known_callers = Some(Arc::clone(&known));
+    let serving = Serving::start(HttpLimits { addresses, known_callers, ..limits() }).await;
+    known.replace(["127.0.0.1".parse().expect("an address")]);
+    let mut open = Vec::new();
+    for _ in 0..3 {
+        let mut stream = serving.connect().await;
+        ask(&mut stream).await;
+        open.push(stream);
+    }
+    assert_eq!(ends(&mut serving.connect().await).await, "");
+    known.replace([]);
+    open.truncate(1);
+    ask(&mut open[0]).await;
+    assert_eq!(ends(&mut serving.connect().await).await, "", "it is known no longer");
+}
+
+#[tokio::test]
 async fn heads_and_pauses_have_an_end() {
     let brief = Duration::from_millis(100);
     let serving = Serving::start(HttpLimits { head_timeout: brief, ..limits() }).await;
@@ -192,4 +213,19 @@ async fn a_slow_reader_is_served_and_one_that_stops_is_cut_off() {
     assert_eq!(problem.kind(), io::ErrorKind::TimedOut);
     let took = began.elapsed();
     assert!(took >= WRITE_TIMEOUT && took < WRITE_TIMEOUT * 2, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_may_wait_for_a_caller_that_is_known_and_reads_later() {
+    let deadlines = ConnectionDeadlines { head: NEVER, idle: NEVER };
+    let phase = Arc::new(ConnectionPhase::new(Arc::default(), Caller::of([192, 0, 2, 1].into()), deadlines));
+    UnreadAnswers(Arc::clone(&phase)).wait();
+    let (near, mut far) = duplex(16);
+    let mut near = MonitoredStream { stream: near, phase, write_deadline: None, _slot: None };
+    let reading = tokio::spawn(async move {
+        sleep(NEVER).await;
+        far.read_exact(&mut [0; 24]).await.map(|_| far)
+    });
+    near.write_all(&[0; 24]).await.expect("it is waited for");
+    reading.await.expect("no panic").expect("all of it");
 }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const OURS: Writer<'static> = Writer { account_uid: "uid-1", epoch: CachingEpoch(3), now: 1_000 };
+const OURS: ScopeWriter<'static> = ScopeWriter { account_uid: "uid-1", epoch: CachingEpoch(3), now: 1_000 };
 
 fn key() -> ScopeKey {
     ScopeKey { namespace: "default".into(), group: "apps".into(), kind: "Deployment".into() }
@@ -34,7 +34,7 @@ fn problem(text: Option<&str>) -> ScopeChange {
     ScopeChange::Problem { scope: key(), problem: text.map(str::to_owned) }
 }
 
-fn apply(before: Option<Scope>, writer: Writer<'_>, changes: &[ScopeChange]) -> Option<Scope> {
+fn apply(before: Option<Scope>, writer: ScopeWriter<'_>, changes: &[ScopeChange]) -> Option<Scope> {
     changes.iter().fold(before, |scope, change| Scope::apply(scope, change, writer))
 }
 
@@ -68,7 +68,7 @@ fn scope_has_a_checkpoint_once_its_list_ended() {
 
 #[test]
 fn same_scope_added_again_keeps_its_checkpoint() {
-    let again = apply(listed(), Writer { epoch: CachingEpoch(4), ..OURS }, &[added("s", "f")]);
+    let again = apply(listed(), ScopeWriter { epoch: CachingEpoch(4), ..OURS }, &[added("s", "f")]);
     assert_eq!(checkpoint_of(again.as_ref()), Some("7"));
     assert_eq!(again.map(|scope| scope.epoch), Some(CachingEpoch(4)));
 }
@@ -83,7 +83,7 @@ fn scope_of_another_filter_is_listed_and_its_rows_still_count() {
 fn scope_of_another_shape_has_no_rows_that_count_until_its_list_ended() {
     let mut scope = apply(listed(), OURS, &[added("t", "f"), sync_started("k2")]);
     // The process dies in the middle of the list, and its successor adds the same shape.
-    let successor = Writer { epoch: CachingEpoch(4), ..OURS };
+    let successor = ScopeWriter { epoch: CachingEpoch(4), ..OURS };
     scope = apply(scope, successor, &[added("t", "f")]);
     let stored = &scope.as_ref().expect("it is there").stored;
     assert_eq!((stored.resource_version.as_deref(), stored.objects), (None, None));
@@ -93,7 +93,7 @@ fn scope_of_another_shape_has_no_rows_that_count_until_its_list_ended() {
 
 #[test]
 fn scope_of_another_uid_is_only_removed_or_taken_over() {
-    let theirs = Writer { account_uid: "uid-2", ..OURS };
+    let theirs = ScopeWriter { account_uid: "uid-2", ..OURS };
     let same = apply(listed(), theirs, &[checkpoint("9"), sync_started("k"), problem(Some("why"))]);
     assert_eq!(same, listed());
     let removed = apply(listed(), theirs, &[ScopeChange::Removed(key())]).expect("it is there");
@@ -115,7 +115,7 @@ fn removed_scope_is_revived_only_by_an_addition() {
 
 #[test]
 fn problem_leaves_the_age_of_the_checkpoint() {
-    let later = Writer { now: 2_000, ..OURS };
+    let later = ScopeWriter { now: 2_000, ..OURS };
     let told = apply(listed(), later, &[problem(Some("a\0b"))]).expect("it is there").stored;
     assert_eq!((told.problem.as_deref(), told.last_updated_ms), (Some("ab"), 1_000));
     let confirmed = apply(listed(), later, &[checkpoint("7")]).expect("it is there").stored;
@@ -142,7 +142,7 @@ proptest! {
     fn only_a_synced_scope_has_a_checkpoint(changes in prop::collection::vec(any_change(), 0..30)) {
         let mut scope = None;
         for (ours, change) in changes {
-            let writer = Writer { account_uid: if ours { "uid-1" } else { "uid-2" }, ..OURS };
+            let writer = ScopeWriter { account_uid: if ours { "uid-1" } else { "uid-2" }, ..OURS };
             let before: Option<Scope> = scope.clone();
             scope = Scope::apply(scope, &change, writer);
             let Some(scope) = &scope else { continue };

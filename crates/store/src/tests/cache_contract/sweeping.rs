@@ -73,11 +73,17 @@ pub(crate) async fn scopes_of_a_deleted_account_are_removed_unless_its_objects_s
 
 pub(crate) async fn scopes_are_removed_only_while_no_agent_is_named(store: &CachedStore, _: &CachedStore) {
     fenced(store, &["prod"]).await;
-    listed(store, "prod", &[("", "Pod")], pods("prod", &["a"], 1)).await;
+    listed(store, "prod", &[("", "Pod"), ("a", "Pod")], pods("prod", &["a"], 1)).await;
+    let uids = ["prod", "test", "unknown"].map(|name| format!("uid-of-{name}"));
+    let to_remove = async || store.accounts_to_remove(&uids).await.expect("read");
+    assert_eq!(to_remove().await, Vec::<String>::new());
     assert_eq!(store.remove_scopes(None, "uid-of-prod").await.expect("checked"), 0);
-    assert_eq!(states(store, "prod").await, [(":.Pod".to_owned(), ScopeState::Synced)]);
+    let synced = [":.Pod", "a:.Pod"].map(|key| (key.to_owned(), ScopeState::Synced));
+    assert_eq!(states(store, "prod").await, synced);
     store.raise_fences(&[fence("uid-of-prod", 2, None)]).await.expect("raised");
-    assert_eq!(store.remove_scopes(None, "uid-of-prod").await.expect("removed"), 1);
+    assert_eq!(to_remove().await, ["uid-of-prod"], "though it has several scopes, and others have none");
+    assert_eq!(store.remove_scopes(None, "uid-of-prod").await.expect("removed"), 2);
+    assert_eq!(to_remove().await, Vec::<String>::new());
     assert_eq!(store.remove_scopes(None, "uid-of-prod").await.expect("removed"), 0, "they are");
     assert_eq!(sweep(store, &removed("prod", "", "Pod"), 10).await, 1);
 }

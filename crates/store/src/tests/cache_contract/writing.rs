@@ -171,6 +171,29 @@ pub(crate) async fn relations_go_with_their_object(store: &CachedStore, _: &Cach
     assert_eq!(relations(store).await, ["x"]);
 }
 
+pub(crate) async fn object_among_many_without_relations_loses_its_own(store: &CachedStore, _: &CachedStore) {
+    fenced(store, &["prod", "test"]).await;
+    let many = |account: &str, version: &str| -> Vec<ObjectRow> {
+        (0..40).map(|at| object(account, "configMap", "default", &format!("c-{at:02}"), version)).collect()
+    };
+    let mut first = many("prod", "1");
+    first[17].relations = vec![relation("prod:deployment:default:owner", "deployment")];
+    commit(store, &first_batch("prod", first)).await;
+    // In another account, an object that is not written again keeps its own.
+    let mut others = many("test", "1");
+    others.push(ObjectRow {
+        relations: vec![relation("test:deployment:default:owner", "deployment")],
+        ..object("test", "configMap", "default", "c-17-kept", "1")
+    });
+    commit(store, &first_batch("test", others)).await;
+    assert_eq!(relations(store).await, ["prod:deployment:default:owner", "test:deployment:default:owner"]);
+    let upserts = many("prod", "2");
+    commit(store, &AccountBatch { upserts, ..batch("prod", 1, 2) }).await;
+    let upserts = many("test", "2");
+    commit(store, &AccountBatch { upserts, ..batch("test", 1, 2) }).await;
+    assert_eq!(relations(store).await, ["test:deployment:default:owner"]);
+}
+
 pub(crate) async fn thousand_objects_are_one_transaction(store: &CachedStore, other: &CachedStore) {
     fenced(store, &["prod", "test"]).await;
     let rows = |account: &str| -> Vec<ObjectRow> {

@@ -1,0 +1,356 @@
+//! Neighbours: what the callers of some accounts cost those of others. Beside readers that stop reading, a log of 1 GB and
+//! 200 watches, calls to another account, calls to the hub and new accounts take about as long as before, and the programs
+//! hardly grow. A flood for one account leaves others their share. Watches of clients that were killed end.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use http_body_util::BodyExt as _;
+use hyper::body::Bytes;
+use parking_lot::Mutex;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::transport::Endpoint;
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+
+use crate::{
+    callers::{Call, Caller, Door},
+    echo::{Echo, Hops},
+    latencies::Latencies,
+    lists,
+    options::Options,
+    processes::proportional,
+    progress::say,
+    report::{Report, Row, Wanted},
+    scripted_cluster::{LOG_BYTES, SLOW, ScriptedCluster, log_path, slow_path},
+    statistics::{Series, shown},
+    watchers::Watchers,
+    world::{ACCOUNTS, Running},
+};
+
+const WATCHES: usize = 200;
+const STOPPED_READERS: usize = 8;
+/// New accounts while something runs.
+const NEW_ACCOUNTS: usize = 12;
+/// Calls to the hub while something runs.
+const HUB_CALLS: usize = 100;
+/// Callers of a flood: more than an account's requests may be.
+const FLOOD: u32 = 190;
+/// What a refusal asks its caller to wait.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Interval between readings of memory.
+const MEMORY_INTERVAL: Duration = Duration::from_millis(100);
+/// Account that is called; another one's callers stop reading; and the first that does not exist yet.
+const CALLED: usize = 1;
+const STOPPED: usize = 2;
+const WATCHED: usize = 3;
+const SCRIPTED: usize = ACCOUNTS;
+/// The call that is measured.
+const CALL: &str = "/api/v1/namespaces/default";
+
+/// What a caller of an account, and the account's programs, see.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    get: [f64; 2],
+    direct: f64,
+    hub: f64,
+    bare: f64,
+    new_account: f64,
+}
+
+/// Runs the benchmark and adds its results to the report.
+///
+/// # Errors
+///
+/// The benchmark could not run.
+pub(crate) async fn run(options: &Options, running: &Running<'_>, report: &mut Report) -> Result<(), String> {
+    let world = running.world;
+    let cluster = ScriptedCluster::start(&world.direct(None)?).await?;
+    world.create_accounts(SCRIPTED..SCRIPTED + 1, &cluster.kubeconfig).await?;
+    world.active(SCRIPTED..SCRIPTED + 1).await.map_err(|reason| running.explain(&reason))?;
+    let mut next_account = SCRIPTED + 1;
+    let echo = Echo::start().await?;
+    // The first calls fill caches.
+    seen(options.calls / 5, running, &echo, &mut next_account).await?;
+    let idle = seen(options.calls, running, &echo, &mut next_account).await?;
+    beside_streams(options, running, (idle, &echo), &mut next_account, report).await?;
+    drop(echo);
+    let flooded = flood(options, running, report).await;
+    drop(cluster);
+    flooded
+}
+
+/// Memory of hub and agent in MB, and what they reach until it is asked.
+struct Memory {
+    before: [f64; 2],
+    peaks: AbortOnDropHandle<()>,
+    greatest: Arc<Mutex<[f64; 2]>>,
+}
+
+impl Memory {
+    fn of(running: &Running<'_>) -> Result<Self, String> {
+        let programs = [running.operators[1].id(), running.agent.id()];
+        let before = [proportional(programs[0])?, proportional(programs[1])?];
+        let greatest = Arc::new(Mutex::new(before));
+        let seen = Arc::clone(&greatest);
+        let peaks = tokio::spawn(async move {
+            loop {
+                for (index, program) in programs.iter().enumerate() {
+                    if let Ok(now) = proportional(*program) {
+                        let mut greatest = seen.lock();
+                        greatest[index] = greatest[index].max(now);
+                    }
+                }
+                tokio::time::sleep(MEMORY_INTERVAL).await;
+            }
+        });
+        Ok(Self { before, peaks: AbortOnDropHandle::new(peaks), greatest })
+    }
+
+    /// Growth of each, in MiB.
+    fn growth(self) -> [f64; 2] {
+        drop(self.peaks);
+        let greatest = *self.greatest.lock();
+        [greatest[0] - self.before[0], greatest[1] - self.before[1]]
+    }
+}
+
+async fn beside_streams(
+    options: &Options,
+    running: &Running<'_>,
+    (idle, echo): (Seen, &Echo),
+    next_account: &mut usize,
+    report: &mut Report,
+) -> Result<(), String> {
+    let world = running.world;
+    let memory = Memory::of(running)?;
+    let list = lists::prepare(world).await?.below(&world.account_path(STOPPED));
+    let mut stopped = Vec::new();
+    for _ in 0..STOPPED_READERS {
+        let mut caller = Caller::connect(&running.gateway(1)).await?;
+        let answer = caller.begin(&list).await.map_err(|reason| running.explain(&reason))?;
+        stopped.push((caller, answer));
+    }
+    let watched = format!("/api/v1/namespaces/{}/configmaps?watch=true", world.objects.name());
+    let path = format!("{}{watched}", world.account_path(WATCHED));
+    // Clusters watch some by themselves.
+    let others = watches(&mut Caller::connect(&running.world.direct(None)?).await?).await?;
+    let watchers = Watchers::start(&running.gateway(1), &path, WATCHES).await?;
+    until_watches(running, |count| count >= others + WATCHES, Duration::from_secs(30)).await?;
+    let log = Call::get(log_path()).below(&world.account_path(SCRIPTED));
+    let reading = tokio::spawn(read_log(running.gateway(1), log));
+    let beside = seen(options.calls, running, echo, next_account).await?;
+    let (bytes, seconds) = AbortOnDropHandle::new(reading).await.map_err(|e| e.to_string())??;
+    let growth = memory.growth();
+    drop(stopped);
+    watchers.process.kill();
+    let killed = Instant::now();
+    let left = until_watches(running, |count| count <= others, Duration::from_secs(1)).await;
+    let ended = killed.elapsed();
+
+    let mut add = |what: &str, value: f64, wanted: Wanted| {
+        report.add(Row::series("neighbours", what, &Series::from_iter([value]), wanted));
+    };
+    let beside_what = "beside 8 stopped readers, a log of 1 GB and 200 watches";
+    add("GET of another account, idle, p99, ms", idle.get[1], Wanted::Nothing);
+    add(&format!("the same {beside_what}, p99, ms"), beside.get[1], Wanted::Nothing);
+    add("times idle", beside.get[1] / idle.get[1], Wanted::AtMost(2.0));
+    add("the same made directly, times idle", beside.direct / idle.direct, Wanted::Nothing);
+    add("a call to the hub, times idle, p50", beside.hub / idle.hub, Wanted::AtMost(1.2));
+    add("a call to a bare server, times idle, p50", beside.bare / idle.bare, Wanted::Nothing);
+    let times = beside.new_account / idle.new_account;
+    add("a new account until it is ACTIVE, idle, p50, ms", idle.new_account, Wanted::Nothing);
+    add("a new account until it is ACTIVE, times idle, p50", times, Wanted::AtMost(1.2));
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+    let (rate, allowed) = (bytes as f64 / 1e6 / seconds, 64.0 + WATCHES as f64 * 32.0 / 1024.0);
+    add("the log, MB/s", rate, Wanted::Nothing);
+    add("growth of the operator's memory, MiB", growth[0], Wanted::AtMost(allowed));
+    add("growth of the agent's memory, MiB", growth[1], Wanted::AtMost(allowed));
+    let (left, wait) = (left.err().unwrap_or_default(), shown(ended.as_secs_f64() * 1000.0));
+    say(&format!("neighbours: watches of killed clients: ended after {wait} ms {left}"));
+    add(
+        "200 clients killed: ms until none of their watches is left at the API server",
+        ended.as_secs_f64() * 1000.0,
+        Wanted::AtMost(1000.0),
+    );
+    Ok(())
+}
+
+/// Reads a log to its end, at least once. Returns its bytes, and the seconds.
+async fn read_log(door: Door, log: Call) -> Result<(usize, f64), String> {
+    let (begun, mut bytes) = (Instant::now(), 0);
+    let mut caller = Caller::connect(&door).await?;
+    let mut answer = caller.begin(&log).await?;
+    if !answer.status().is_success() {
+        return Err(format!("the log: {}", answer.status()));
+    }
+    while let Some(frame) = answer.body_mut().frame().await {
+        bytes += frame.map_err(|e| e.to_string())?.data_ref().map_or(0, Bytes::len);
+    }
+    if bytes < LOG_BYTES / 10 * 9 {
+        return Err(format!("the log has {bytes} bytes"));
+    }
+    Ok((bytes, begun.elapsed().as_secs_f64()))
+}
+
+/// Measures what others see.
+async fn seen(
+    calls: usize,
+    running: &Running<'_>,
+    echo: &Echo,
+    next_account: &mut usize,
+) -> Result<Seen, String> {
+    let world = running.world;
+    let get = Call::get(CALL);
+    let mut direct = Caller::connect(&world.direct(None)?).await?;
+    let mut through = Caller::connect(&running.gateway(1)).await?;
+    let through_get = get.clone().below(&world.account_path(CALLED));
+    let (mut direct_times, mut times) = (Latencies::default(), Latencies::default());
+    let getting = async {
+        for _ in 0..calls {
+            direct_times.add(direct.timed(&get).await?.0);
+            times.add(through.timed(&through_get).await.map_err(|reason| running.explain(&reason))?.0);
+        }
+        Ok::<_, String>(())
+    };
+    getting.await?;
+    let hub = hub_calls(running).await?;
+    let mut bare = Latencies::default();
+    for _ in 0..HUB_CALLS {
+        bare.add(echo.call(Hops { relayed: false, tls: false, times: 1 }, 16, 16).await?);
+    }
+    let bare = bare.quantile(0.5);
+    let new_account = new_accounts(running, next_account).await?;
+    let get = [times.quantile(0.5), times.quantile(0.99)];
+    let seen = Seen { get, direct: direct_times.quantile(0.99), hub, bare, new_account };
+    say(&format!("neighbours: {seen:?}"));
+    Ok(seen)
+}
+
+/// Median time of a call to the hub, in milliseconds.
+async fn hub_calls(running: &Running<'_>) -> Result<f64, String> {
+    let endpoint =
+        Endpoint::from_shared(format!("http://{}", running.world.hub())).map_err(|e| e.to_string())?;
+    let channel = endpoint.connect().await.map_err(|e| e.to_string())?;
+    let mut client = HealthClient::new(channel);
+    let mut times = Latencies::default();
+    for _ in 0..HUB_CALLS {
+        let begun = Instant::now();
+        client.check(HealthCheckRequest::default()).await.map_err(|e| e.to_string())?;
+        times.add(begun.elapsed());
+    }
+    Ok(times.quantile(0.5))
+}
+
+/// Median time until a new account is ACTIVE through the agent, in milliseconds.
+async fn new_accounts(running: &Running<'_>, next_account: &mut usize) -> Result<f64, String> {
+    let kubeconfig = running.world.target.admin_kubeconfig();
+    let mut times = Latencies::default();
+    for _ in 0..NEW_ACCOUNTS {
+        let number = *next_account;
+        *next_account += 1;
+        let begun = Instant::now();
+        running.world.create_accounts(number..number + 1, &kubeconfig).await?;
+        running.world.one_active(number).await.map_err(|reason| running.explain(&reason))?;
+        times.add(begun.elapsed());
+    }
+    Ok(times.quantile(0.5))
+}
+
+/// Waits for a number of watches of `ConfigMaps` at the accounts' API server.
+async fn until_watches(
+    running: &Running<'_>,
+    is_wanted: impl Fn(usize) -> bool,
+    max_wait: Duration,
+) -> Result<(), String> {
+    let mut caller = Caller::connect(&running.world.direct(None)?).await?;
+    let begun = Instant::now();
+    loop {
+        let count = watches(&mut caller).await?;
+        if is_wanted(count) {
+            return Ok(());
+        }
+        if begun.elapsed() > max_wait {
+            return Err(format!("({count} were left then)"));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Number of watches of ConfigMaps at the accounts' API server.
+async fn watches(caller: &mut Caller) -> Result<usize, String> {
+    let (_, text) = caller.call(&Call::get("/metrics")).await?;
+    let text = String::from_utf8_lossy(&text);
+    let of_watches = text.lines().filter(|line| {
+        line.starts_with("apiserver_longrunning_requests{")
+            && line.contains("resource=\"configmaps\"")
+            && line.contains("scope=\"namespace\"")
+            && line.contains("verb=\"WATCH\"")
+    });
+    Ok(of_watches.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum())
+}
+
+/// A flood of calls to a slow cluster, and one of fast calls.
+async fn flood(options: &Options, running: &Running<'_>, report: &mut Report) -> Result<(), String> {
+    let world = running.world;
+    let idle = gets(options.calls, running).await?;
+    let slow = Call::get(slow_path()).below(&world.account_path(SCRIPTED));
+    let flooding = floods(&running.gateway(1), &slow, FLOOD);
+    tokio::time::sleep(SLOW).await;
+    let beside_slow = gets(options.calls, running).await?;
+    drop(flooding);
+    let fast = Call::get(CALL);
+    let flooding = floods(&running.gateway(1), &fast.clone().below(&world.account_path(STOPPED)), 16);
+    let beside_fast = gets(options.calls, running).await?;
+    drop(flooding);
+    let flooding = floods(&world.direct(None)?, &fast, 16);
+    let beside_direct = gets(options.calls, running).await?;
+    drop(flooding);
+    let mut add = |what: &str, value: f64, wanted: Wanted| {
+        report.add(Row::series("neighbours", what, &Series::from_iter([value]), wanted));
+    };
+    add("GET beside 190 callers of a slow account, p99, times idle", beside_slow / idle, Wanted::AtMost(2.0));
+    add(
+        "GET beside 16 callers of an account without a pause, p99, times idle",
+        beside_fast / idle,
+        Wanted::Nothing,
+    );
+    add(
+        "GET beside 16 direct callers of the cluster without a pause, p99, times idle",
+        beside_direct / idle,
+        Wanted::Nothing,
+    );
+    add("the first of these, times the second", beside_fast / beside_direct, Wanted::AtMost(2.0));
+    Ok(())
+}
+
+/// 99th percentile of a GET, in milliseconds.
+async fn gets(calls: usize, running: &Running<'_>) -> Result<f64, String> {
+    let call = Call::get(CALL).below(&running.world.account_path(CALLED));
+    let mut caller = Caller::connect(&running.gateway(1)).await?;
+    let mut times = Latencies::default();
+    for _ in 0..calls {
+        times.add(caller.timed(&call).await.map_err(|reason| running.explain(&reason))?.0);
+    }
+    Ok(times.quantile(0.99))
+}
+
+/// Calls from so many callers without a pause, until it is dropped. They begin one after the other within a second, and
+/// wait for as long as a refusal says, a second, as client-go does.
+fn floods(door: &Door, call: &Call, callers: u32) -> Vec<AbortOnDropHandle<()>> {
+    let one = |number| {
+        let (door, call) = (door.clone(), call.clone());
+        AbortOnDropHandle::new(tokio::spawn(async move {
+            tokio::time::sleep(RETRY_AFTER * number / callers).await;
+            while let Ok(mut caller) = Caller::connect(&door).await {
+                while let Ok((status, _)) = caller.call(&call).await {
+                    if !status.is_success() {
+                        tokio::time::sleep(RETRY_AFTER).await;
+                    }
+                }
+            }
+        }))
+    };
+    (0..callers).map(one).collect()
+}

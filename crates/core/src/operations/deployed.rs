@@ -1,0 +1,29 @@
+//! The object of a deploy, and what every write of one has in common.
+
+use serde_json::Value;
+
+use super::kinds::Resource;
+use super::program::{ApiRequest, JSON, Method};
+
+/// Number of times that an object is read and merged again after a conflict.
+pub(super) const MAX_CONFLICTS: u32 = 3;
+/// What every write of a deployed object asks for: an unknown field is an error, as with kubectl.
+pub(super) const STRICT: (&str, &str) = ("fieldValidation", "Strict");
+
+/// What one object's deploy knows.
+#[derive(Clone, Debug)]
+pub(super) struct Deployed {
+    pub(super) object: Value,
+    pub(super) resource: Resource,
+    /// Path of the object; that of its kind if it has no name yet.
+    pub(super) path: String,
+    /// Path of the kind in the object's namespace.
+    pub(super) collection: String,
+    pub(super) dry_run: bool,
+}
+
+/// The request that creates an object.
+pub(super) fn create(deployed: &Deployed, manager: &str, object: &Value) -> ApiRequest {
+    let parameters = [("fieldManager", manager), STRICT];
+    ApiRequest::write(Method::Post, &deployed.collection, &parameters, deployed.dry_run, JSON, object)
+}

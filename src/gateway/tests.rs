@@ -1,0 +1,221 @@
+//! Requests to an account with rights, a cluster and a history that the tests script.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::{FutureExt as _, StreamExt as _, stream};
+use http::header::AUTHORIZATION;
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+
+use super::answers::{AnswerBody, OpenStream};
+use super::checks::wanted;
+use super::paths::AccountPath;
+use super::proxying::on_asked;
+use super::records::{Recorder, SharedRecorder};
+use super::*;
+use crate::access::{AccessError, AccountAccess, Caller, MAX_SHORT_OF_CALLER, Principal};
+use crate::connected_agents::{AccountRequest, RequestClass, RequestError};
+use crate::operations::tests::fakes::{Answered, MemoryRows, ScriptedCluster, principal};
+use kubesvc_core::requests::target::RequestPath;
+use kubesvc_store::{OpenOperation, OperationOutcome, OperationRecord};
+
+const PODS: &str = "/api/v1/namespaces/n/pods";
+const REQUEST_ID: &str = "01J00000000000000000000000";
+
+/// Knows each token by its user's name, one of them until it expires.
+#[derive(Default)]
+struct ExpiringTokens {
+    expires: Option<(&'static str, Instant)>,
+}
+
+#[async_trait]
+impl Access for ExpiringTokens {
+    async fn authenticate(&self, caller: Caller<'_>) -> Result<Principal, AccessError> {
+        let name = caller.headers[AUTHORIZATION].to_str().expect("a text");
+        match self.expires {
+            Some((expired, at)) if expired == name && Instant::now() >= at => {
+                Err(AccessError::Unauthenticated("the token has expired".to_owned()))
+            }
+            _ => Ok(principal(name)),
+        }
+    }
+
+    async fn authorize(&self, _: &Principal, _: &AccountAccess) -> Result<(), AccessError> {
+        Ok(())
+    }
+}
+
+/// What was recorded.
+#[derive(Default)]
+struct History {
+    begun: Mutex<Vec<OpenOperation>>,
+    ended: Mutex<Vec<OperationRecord>>,
+}
+
+#[async_trait]
+impl OperationHistory for History {
+    fn begun(&self, open: OpenOperation) {
+        self.begun.lock().push(open);
+    }
+
+    fn ended(&self, record: OperationRecord) {
+        self.ended.lock().push(record);
+    }
+
+    async fn flush(&self) {}
+}
+
+/// Lines of the audit log.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+struct Scene {
+    gateway: Arc<Gateway>,
+    history: Arc<History>,
+    callers: Arc<CallerCounts>,
+    audit: Lines,
+}
+
+impl Scene {
+    fn new(access: ExpiringTokens, requests: Arc<ScriptedCluster>) -> Self {
+        let (history, callers) = (Arc::<History>::default(), Arc::<CallerCounts>::default());
+        let audit = Lines::default();
+        let ports = GatewayPorts {
+            access: Arc::new(access),
+            requests,
+            accounts: Arc::default(),
+            history: Arc::<History>::clone(&history),
+            store: Arc::<MemoryRows>::default(),
+            audit: AuditLog::to(audit.clone()),
+            callers: Arc::clone(&callers),
+        };
+        let gateway = Gateway::new("r-0".into(), ports, CancellationToken::new());
+        Self { gateway, history, callers, audit }
+    }
+
+    fn recorder(&self, call: &Call, target: &str) -> SharedRecorder {
+        let path = RequestPath::read(target.as_bytes()).expect("a path");
+        let about = (&path, path.class(call.method.as_str()), false);
+        let (ports, replica_id) = (&self.gateway.ports, &self.gateway.replica_id);
+        Arc::new(Recorder::new(ports, replica_id, call, principal("alice"), about, ""))
+    }
+
+    /// A watch of a user, with one line so far.
+    async fn watch(&self, name: &str) -> AnswerBody {
+        let mut call = call(Method::GET);
+        call.headers.insert(AUTHORIZATION, HeaderValue::from_str(name).expect("a name"));
+        let account = AccountPath { namespace: "ns".to_owned(), object: "prod".to_owned() };
+        let wanted = wanted(&call.method, RequestClass::Read, &account);
+        let wanted = wanted.unwrap_or_else(|refusal| unreachable!("{}", refusal.message));
+        let recheck = self.gateway.authorize(&call, &principal(name), wanted).await;
+        let recheck = recheck.unwrap_or_else(|refusal| unreachable!("{}", refusal.message));
+        let recorder = self.recorder(&call, &format!("{PODS}?watch=1"));
+        let (metrics, agent) = (GatewayMetrics::default(), ScriptedCluster::agent());
+        let open = OpenStream::begin(recorder, metrics, recheck, StatusCode::OK, agent);
+        let line = stream::iter([Ok(Bytes::from_static(b"{1}\n"))]);
+        AnswerBody::stream(line.chain(stream::pending()).boxed(), open, None)
+    }
+
+    /// A write, and what records it.
+    fn write(&self) -> (AccountRequest, SharedRecorder) {
+        let recorder = self.recorder(&call(Method::POST), PODS);
+        let request = AccountRequest::new(Method::POST, PODS, RequestClass::Write);
+        (AccountRequest { on_asked: on_asked(&recorder), ..request }, recorder)
+    }
+
+    /// How many short requests a user may make beside those that run.
+    fn room(&self, user: &str) -> usize {
+        std::iter::from_fn(|| self.callers.short(user).ok()).collect::<Vec<_>>().len()
+    }
+
+    fn outcomes(&self) -> Vec<OperationOutcome> {
+        self.history.ended.lock().iter().map(|record| record.outcome).collect()
+    }
+}
+
+fn call(method: Method) -> Call {
+    Call { request_id: REQUEST_ID.to_owned(), headers: HeaderMap::new(), method }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_whose_token_expires_is_cut_at_the_next_check_and_others_go_on() {
+    let began = Instant::now();
+    let expires = Some(("alice", began + Duration::from_secs(150)));
+    let scene = Scene::new(ExpiringTokens { expires }, ScriptedCluster::new(|_, _| unreachable!()));
+    let (mut alice, mut bob) = (scene.watch("alice").await, scene.watch("bob").await);
+    for watch in [&mut alice, &mut bob] {
+        let frame = watch.frame().await.expect("a line").expect("it is not cut");
+        assert_eq!(frame.into_data().ok().as_deref(), Some(&b"{1}\n"[..]));
+    }
+    let cut = alice.frame().await.expect("it does not end as if it were whole");
+    assert!(cut.is_err(), "it is cut");
+    assert_eq!(began.elapsed().as_secs(), 180, "at the first check after the token has expired");
+    assert!(alice.frame().await.is_none());
+    let other = timeout(Duration::from_secs(3600), bob.frame()).await;
+    assert!(other.is_err(), "the other watch ended");
+    drop(alice);
+    let audited = String::from_utf8_lossy(&scene.audit.0.lock()).into_owned();
+    assert!(audited.contains("the token has expired"), "{audited}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_whose_caller_left_is_counted_and_has_an_open_row_until_it_ends() {
+    let answers = Arc::new(Semaphore::new(0));
+    let gate = Arc::clone(&answers);
+    let cluster = ScriptedCluster::waiting(move |_, _| {
+        let gate = Arc::clone(&gate);
+        async move {
+            gate.acquire().await.expect("it is never closed").forget();
+            Ok((201, json!({})))
+        }
+        .boxed()
+    });
+    let scene = Scene::new(ExpiringTokens::default(), cluster);
+    let (request, recorder) = scene.write();
+    let short = Some(scene.callers.short("alice").expect("room"));
+    let writing = scene.gateway.write("uid".to_owned(), request, short, &recorder);
+    let left = timeout(Duration::from_secs(1), writing).await;
+    assert!(left.is_err(), "the caller leaves before it ends");
+    assert_eq!(scene.room("alice"), MAX_SHORT_OF_CALLER - 1);
+    let open = scene.history.begun.lock().pop().expect("an open row");
+    assert_eq!(open.agent_boot_id.as_deref(), Some("boot"));
+    assert_eq!(open.last_write.as_deref(), Some(REQUEST_ID));
+    assert_eq!(open.record.outcome, OperationOutcome::Pending);
+    assert!(scene.outcomes().is_empty());
+    answers.add_permits(1);
+    while scene.room("alice") < MAX_SHORT_OF_CALLER {
+        tokio::task::yield_now().await;
+    }
+    drop(recorder);
+    assert_eq!(scene.outcomes(), [OperationOutcome::Completed], "it ends once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_stays_open_that_an_agent_refuses_or_that_ends_without_an_answer() {
+    let refuse = |_, _: &_| -> Answered { Err(RequestError::Forbidden("policy: writes".to_owned())) };
+    let scene = Scene::new(ExpiringTokens::default(), ScriptedCluster::new(refuse));
+    let (request, recorder) = scene.write();
+    let (answered, _) = scene.gateway.write("uid".to_owned(), request, None, &recorder).await;
+    assert!(answered.is_err());
+    drop(recorder);
+    assert_eq!(scene.outcomes(), [OperationOutcome::Failed]);
+    let (_, recorder) = scene.write();
+    recorder.asked(&ScriptedCluster::agent());
+    drop(recorder);
+    assert_eq!(scene.outcomes(), [OperationOutcome::Failed, OperationOutcome::Unknown]);
+    assert_eq!(scene.history.begun.lock().len(), 2);
+}

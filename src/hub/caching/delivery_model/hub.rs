@@ -1,0 +1,191 @@
+//! A stream at a hub: the hub's own decisions, queue and transactions, without its tasks and I/O.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use kubesvc_core::wire::events::cache_down::Frame;
+use kubesvc_core::wire::events::revoked::Reason;
+use kubesvc_core::wire::events::{Ack, cache_up};
+use kubesvc_store::{BasisRow, FenceCheck, StoredProgress};
+use prost::Message as _;
+
+use super::cluster::Cluster;
+use super::database::Database;
+use super::{ACCOUNT, Broken, Rule, Rules, UID};
+use crate::hub::caching::account_delivery::{AcceptedBatch, Assignment, Effect};
+use crate::hub::caching::basis::BasisFrames;
+use crate::hub::caching::row_mapping::{BodyFormat, decode};
+use crate::hub::caching::stream_delivery::StreamDelivery;
+use crate::hub::caching::transaction_batching::{LaneId, QueuedBatch, ShardQueue, TransactionDraft};
+use crate::hub::tests::caching::fake_cache::FakeMapper;
+
+/// A read for Resume, and what the first of its two statements has read.
+#[derive(Clone, Debug)]
+struct ProgressRead {
+    lane: LaneId,
+    added: Option<Vec<u32>>,
+    first: Option<StoredProgress>,
+}
+
+/// A stream at a hub.
+#[derive(Clone, Debug, Default)]
+pub(super) struct HubStream {
+    delivery: StreamDelivery,
+    /// Batches that were taken and are not committed.
+    queue: ShardQueue<AcceptedBatch>,
+    reads: VecDeque<ProgressRead>,
+    pub(super) down: VecDeque<Frame>,
+    last_lane: LaneId,
+}
+
+impl HubStream {
+    pub(super) fn is_reading(&self) -> bool {
+        !self.reads.is_empty()
+    }
+
+    /// Whether batches wait for their transaction.
+    pub(super) fn has_batches(&self) -> bool {
+        self.queue.next_size().is_some()
+    }
+
+    /// Whether several do.
+    pub(super) fn has_several_batches(&self) -> bool {
+        let mut queue = self.queue.clone();
+        queue.take().is_some() && queue.next_size().is_some()
+    }
+
+    pub(super) fn receive(&mut self, frame: cache_up::Frame, database: &Database, left_out: Rules) {
+        let effects = match frame {
+            cache_up::Frame::Begin(begin) => {
+                self.last_lane += 1;
+                self.delivery.begin(begin, self.last_lane)
+            }
+            cache_up::Frame::Batch(batch) => {
+                let bytes = u64::try_from(batch.encoded_len()).expect("it is small");
+                self.delivery.batch(batch, bytes)
+            }
+            _ => return,
+        };
+        // An agent that keeps the rules is never refused.
+        let (_, effects) = effects.unwrap_or_else(|error| unreachable!("{error}"));
+        self.apply(effects, database, left_out);
+        // What a hub knows of the election may be old: the fence decides.
+        let assigned = self.delivery.check_assignments(|_, _| Assignment::Stands(ACCOUNT.into()));
+        for (_, effects) in assigned {
+            self.apply(effects, database, left_out);
+        }
+    }
+
+    fn apply(&mut self, effects: Vec<Effect>, database: &Database, left_out: Rules) {
+        for effect in effects {
+            match effect {
+                Effect::Send(Frame::Ack(_)) if left_out == Some(Rule::AckAfterCommit) => {}
+                Effect::Send(frame) => self.down.push_back(frame),
+                Effect::ReadProgress { lane, added } => {
+                    self.reads.push_back(ProgressRead { lane, added, first: None });
+                }
+                Effect::OpenLane(lane) => self.queue.open(lane),
+                Effect::CloseLane(lane) => {
+                    self.queue.close(lane);
+                    self.reads.retain(|read| read.lane != lane);
+                }
+                Effect::Queue(batch) => {
+                    if left_out == Some(Rule::AckAfterCommit) {
+                        let seq = u64::try_from(batch.seq).expect("it is positive");
+                        let fence = self.delivery.on_lane(UID, batch.lane).map(|account| account.fence());
+                        self.down.push_back(Frame::Ack(Ack { fence, seq }));
+                    }
+                    self.queue.push(QueuedBatch { lane: batch.lane, size: batch.size, payload: *batch });
+                }
+                Effect::SendBasis { lane, scope, sync_key } => {
+                    let Some(account) = self.delivery.on_lane(UID, lane) else { continue };
+                    let mut frames = BasisFrames::new(account.fence(), scope.id, sync_key, false);
+                    for (name, version) in &database.rows {
+                        let none_is_full = frames.push(&basis_row(name, *version)).is_none();
+                        assert!(none_is_full, "two rows fit");
+                    }
+                    self.down.push_back(Frame::SyncBasis(frames.finish()));
+                }
+                Effect::Release(_) | Effect::Report(_) | Effect::NamespacesWritten | Effect::CountRewind => {}
+            }
+        }
+    }
+
+    /// One of the two statements that read for Resume: the fence's row, then the checkpoints.
+    pub(super) fn read_progress(&mut self, database: &Database, left_out: Rules) {
+        let Some(read) = self.reads.front_mut() else { return };
+        let epoch = self.delivery.on_lane(UID, read.lane).map(|account| account.epoch());
+        let Some(now) = epoch.map(|epoch| database.progress(epoch, left_out)) else {
+            self.reads.pop_front();
+            return;
+        };
+        let Some(first) = read.first.take() else {
+            if matches!(now, StoredProgress::Stands { .. }) {
+                read.first = Some(now);
+                return;
+            }
+            return self.progress_is_read(&now, database, left_out);
+        };
+        let read = match (first, now) {
+            (StoredProgress::Stands { scopes, .. }, StoredProgress::Stands { committed, .. })
+                if left_out == Some(Rule::FenceIsReadFirst) =>
+            {
+                StoredProgress::Stands { committed, scopes }
+            }
+            (StoredProgress::Stands { committed, .. }, _) => {
+                StoredProgress::Stands { committed, scopes: database.scopes() }
+            }
+            (_, now) => now,
+        };
+        self.progress_is_read(&read, database, left_out);
+    }
+
+    fn progress_is_read(&mut self, stored: &StoredProgress, database: &Database, left_out: Rules) {
+        let Some(ProgressRead { lane, added, .. }) = self.reads.pop_front() else { return };
+        let of = (UID, lane);
+        let effects = self.delivery.progress(of, added.as_deref(), stored, 0, Reason::Superseded);
+        self.apply(effects, database, left_out);
+    }
+
+    /// Commits the batches that wait, or the first of them alone.
+    pub(super) fn commit(
+        &mut self,
+        is_first_alone: bool,
+        database: &mut Database,
+        left_out: Rules,
+        cluster: &Cluster,
+    ) -> Result<(), Broken> {
+        let mut draft = TransactionDraft::default();
+        while let Some(queued) = self.queue.take() {
+            let (decoded, refused) =
+                decode(queued.payload, "agent-1".into(), &FakeMapper, BodyFormat::Text, ());
+            assert!(refused.is_empty(), "{refused:?}");
+            draft.add(decoded);
+            if is_first_alone {
+                break;
+            }
+        }
+        for part in draft.take(|lane| self.queue.is_open(lane)) {
+            let (batch, receipts) = part.into_batch();
+            let check = database.commit(&batch, &receipts.deleted, left_out, cluster)?;
+            let reason = match check {
+                FenceCheck::Gone => Reason::AccountGone,
+                _ => Reason::Superseded,
+            };
+            let uid = Arc::clone(&receipts.uid);
+            let effects = self.delivery.outcome(&uid, receipts.lane, receipts.last, check, reason);
+            self.apply(effects, database, left_out);
+        }
+        Ok(())
+    }
+}
+
+fn basis_row(name: &str, version: u64) -> BasisRow {
+    BasisRow {
+        id: name.to_owned(),
+        namespace: String::new(),
+        name: name.to_owned(),
+        uid: None,
+        resource_version: version.to_string(),
+    }
+}

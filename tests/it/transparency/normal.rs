@@ -1,0 +1,58 @@
+//! What must differ between two namespaces of a cluster, in texts: names, ids, times, addresses.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use super::ways::Way;
+
+/// What is replaced, in this order. Spaces that follow fill a column.
+static RULES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
+    let rules = [
+        // What client-go logs, or not, when a program ends its own watches.
+        (r"(?m)^[EIW]\d{4} .*context canceled.*\n", ""),
+        (r"\bway[012]\b", "WAY"),
+        (r"\bwdway[012]\b", "wdWAY"),
+        // Ids.
+        (r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "UID"),
+        (r#"("?resourceVersion"?: ?"?)\d+"#, "${1}VERSION"),
+        (r#""continue": ?"[^"]+""#, r#""continue":"TOKEN""#),
+        (r"\beyJ[\w-]+\.[\w-]+\.[\w-]+", "TOKEN"),
+        // Times.
+        (r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z| \+0000( UTC)?)?", "TIME"),
+        (
+            r"\b[A-Z][a-z]{2},? (\d\d [A-Z][a-z]{2} \d{4}|[A-Z][a-z]{2} [ \d]\d) \d\d:\d\d:\d\d( \+0000| \d{4})?",
+            "TIME",
+        ),
+        (r"\b\d+(d|h|m|s|ms)(\d+(h|m|s))*\b *", "AGE "),
+        (r#""modifiedAt": "\d+""#, r#""modifiedAt": "TIME""#),
+        // Names that controllers make: of a ReplicaSet, of its pods, and others.
+        (r"\b(web|shop|extra|plain|every)-[bcdf-hj-np-tv-z2456789]{8,10}\b", "$1-HASH"),
+        (r#"(pod-template-hash"?[=:] ?"?|controller-revision-hash"?[=:] ?"?)[\w-]+"#, "${1}HASH"),
+        (r"-HASH-[bcdf-hj-np-tv-z2456789]{5}\b", "-HASH-POD"),
+        (r"\bmade-[bcdf-hj-np-tv-z2456789]{5}\b", "made-NAME"),
+        (r"\.[0-9a-f]{16}\b", ".EVENT"),
+        // Addresses and files.
+        (r"\b10\.96\.\d+\.\d+\b *", "ADDRESS  "),
+        (r"/tmp/(LIVE|MERGED)-\d+", "/tmp/$1"),
+        (r"\bcluster-ip-\d+", "cluster-ip"),
+    ];
+    rules.map(|(pattern, with)| (Regex::new(pattern).expect("a fixed pattern"), with)).into()
+});
+
+/// What separates columns, whose width depends on addresses.
+static COLUMNS: LazyLock<Regex> = LazyLock::new(|| Regex::new(" {2,}").expect("a fixed pattern"));
+
+/// A text of a way, as it would be of any other.
+pub(super) fn text(way: &Way, text: &str) -> String {
+    let mut text = way.without_folder(text);
+    for server in &way.servers {
+        text = text.replace(server.as_str(), "https://SERVER");
+    }
+    for (rule, with) in RULES.iter() {
+        if let std::borrow::Cow::Owned(replaced) = rule.replace_all(&text, *with) {
+            text = replaced;
+        }
+    }
+    if text.contains("ADDRESS") { COLUMNS.replace_all(&text, "  ").into_owned() } else { text }
+}
