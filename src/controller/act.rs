@@ -244,6 +244,12 @@ impl Controller {
                 self.transient_states
                     .update(account.uid(), |transient_state| transient_state.left_out_written = Some(now));
             }
+            let caching_agent = |status: &KubesvcAccountStatus| status.caching_agent().cloned();
+            let elected = caching_agent(&write.status);
+            if elected.is_some() && elected != caching_agent(&account.status_or_default()) {
+                self.transient_states
+                    .update(account.uid(), |transient_state| transient_state.elections.record(now));
+            }
             self.publish_written(account, &write);
         }
         Ok(outcome)

@@ -46,6 +46,7 @@ impl Controller {
             },
             name_is_held: is_name_held(context, account),
             left_out_written: transient_state.left_out_written,
+            unreadable_replaced_from: transient_state.elections.unreadable_replaced_from(),
         };
         let mut decision = decide(&observation);
         let may_be_read = context.source_rules.check(account).is_ok();

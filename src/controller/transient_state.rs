@@ -16,6 +16,10 @@ use kubesvc_core::{AgentId, GrantEpoch, KubesvcAccount, State};
 /// The last one repeats.
 const REREAD_DELAYS: [Tick; 4] = [5, 10, 30, 60];
 
+/// First and maximum interval, in ticks, between two elections because the elected agent cannot read the cluster.
+const FIRST_ELECTION_INTERVAL: Tick = 120;
+const MAX_ELECTION_INTERVAL: Tick = 3600;
+
 /// While this is unchanged, the account is in the same state for the retry clock.
 type RetryStage = (State, GrantEpoch, i32);
 
@@ -47,6 +51,8 @@ pub(super) struct TransientState {
     projected_version: Option<String>,
     /// The tick at which what is left out of the account's objects was last written.
     pub(super) left_out_written: Option<Tick>,
+    /// The elections of the agent that streams the account's objects.
+    pub(super) elections: ElectionTurns,
     /// Number of consecutive failed requests.
     pub(super) errors: u32,
 }
@@ -57,6 +63,34 @@ pub(super) struct TransientState {
 struct CredentialMismatches {
     count: usize,
     next: Tick,
+}
+
+/// The elections of this leader for one account.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ElectionTurns {
+    /// Number of elections, none of them as late as twice [`MAX_ELECTION_INTERVAL`] after the one before.
+    count: u32,
+    last: Tick,
+}
+
+impl ElectionTurns {
+    /// Records that an agent was elected.
+    pub(super) fn record(&mut self, now: Tick) {
+        if now.saturating_sub(self.last) >= 2 * MAX_ELECTION_INTERVAL {
+            self.count = 0;
+        }
+        (self.count, self.last) = (self.count.saturating_add(1), now);
+    }
+
+    /// The earliest tick at which an agent that cannot read the cluster is replaced: at once after the first election,
+    /// then at intervals that double.
+    pub(super) fn unreadable_replaced_from(self) -> Tick {
+        let delay = match self.count {
+            0 | 1 => 0,
+            count => FIRST_ELECTION_INTERVAL.saturating_mul(1 << (count - 2).min(16)),
+        };
+        self.last + delay.min(MAX_ELECTION_INTERVAL)
+    }
 }
 
 /// The transient states of all accounts.
@@ -245,6 +279,22 @@ mod tests {
     use super::*;
     use kubesvc_core::KubesvcAccountSpec;
     use kubesvc_core::spec::SecretKeyReference;
+
+    #[test]
+    fn agents_that_cannot_read_the_cluster_take_turns_at_growing_intervals() {
+        let (mut elections, mut now) = (ElectionTurns::default(), 1_000);
+        elections.record(now);
+        assert_eq!(elections.unreadable_replaced_from(), now, "the first one is replaced at once");
+        let mut intervals = Vec::new();
+        for _ in 0..7 {
+            elections.record(now);
+            intervals.push(elections.unreadable_replaced_from() - now);
+            now = elections.unreadable_replaced_from();
+        }
+        assert_eq!(intervals, [120, 240, 480, 960, 1920, 3600, 3600]);
+        elections.record(now + 7200);
+        assert_eq!(elections.unreadable_replaced_from(), now + 7200, "it was well for hours");
+    }
 
     #[test]
     fn row_is_projected_once_for_each_resource_version() {

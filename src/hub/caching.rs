@@ -8,6 +8,7 @@
 //! | [`stream_delivery`], [`account_delivery`] | what to do with Begin, Batch and End; pure |
 //! | [`scopes`], [`batch_check`], [`resume`], [`basis`] | declared scopes, bounds of a batch, answers; pure |
 //! | [`credit_pool`] | uncommitted bytes of each stream, and loans; pure |
+//! | [`database_retries`] | when a request to the database that failed is repeated |
 //! | [`outbox`] | frames that wait to be sent; pure |
 //! | [`transaction_batching`] | queues of a writer shard, and its transactions; pure |
 //! | [`row_mapping`] | the port that names rows, and the decoding of bodies; no I/O |
@@ -24,6 +25,7 @@ mod account_delivery;
 mod basis;
 mod batch_check;
 mod credit_pool;
+mod database_retries;
 #[cfg(test)]
 mod delivery_model;
 mod metrics;
@@ -55,6 +57,7 @@ use crate::hub::agent_admission::draining::Draining;
 use crate::hub::context::HubContext;
 use crate::hub::sessions::Sessions;
 use credit_pool::{CreditPool, StreamId};
+use database_retries::DatabaseRetries;
 use kubesvc_core::wire::events::{CacheDown, CacheUp};
 use kubesvc_core::wire::ops::CachingRules;
 use kubesvc_core::{KubesvcAccount, SessionId};
@@ -68,8 +71,6 @@ pub use row_mapping::{BodyFormat, MappingError, RowMapper, ScopeRows};
 
 /// Time limit for one request to the database.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// First and maximum delay after a failure of the database, before jitter of up to half as much again.
-const RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 /// Maximum number of accounts whose progress is read at the same time.
 const MAX_PROGRESS_READS: usize = 4;
 
@@ -128,6 +129,7 @@ pub(crate) struct Caching {
     progress_reads: Semaphore,
     /// One scope's rows are read at a time: they share a connection.
     basis_reads: Semaphore,
+    retries: DatabaseRetries,
 }
 
 /// The open streams, and which of them each session has.
@@ -197,6 +199,7 @@ impl Caching {
             next_lane: AtomicU64::new(1),
             progress_reads: Semaphore::new(MAX_PROGRESS_READS),
             basis_reads: Semaphore::new(1),
+            retries: DatabaseRetries::default(),
         }
     }
 
@@ -250,13 +253,6 @@ impl Caching {
             }
         }
     }
-}
-
-/// Delay before a request to the database that failed is repeated.
-fn retry_delay(failures: u32) -> Duration {
-    let [first, longest] = RETRY_DELAYS;
-    let delay = first.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1).min(10))).min(longest);
-    delay.mul_f64(1.0 + fastrand::f64() / 2.0)
 }
 
 async fn with_timeout<T>(request: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {

@@ -12,15 +12,13 @@ use kubesvc_core::{ELECT_CACHING_ANNOTATION, State, conditions};
 use serde_json::{Value, json};
 
 use crate::faults::proxy::{Proxy, ProxyMode};
-use crate::world::{MAX_WAIT, World, condition};
+use crate::world::{Database, MAX_WAIT, Prepare, World, condition};
 use kubesvc_testkit::controlplane::{ControlPlane, StartOptions};
 use kubesvc_testkit::databases::{self, Kind};
 use kubesvc_testkit::{must, wait::eventually};
 
 /// Kind of the objects in these tests, as the table has it.
 const KIND: &str = "configMap";
-/// Time within which a watch of a version that the cluster does not have yet is given up, and the objects are listed.
-const MAX_SILENCE: Duration = Duration::from_secs(240);
 /// Longest delay before a transaction that failed is repeated.
 const MAX_RETRY: Duration = Duration::from_secs(45);
 /// Time within which an agent says that it never reached a cluster, and the condition follows.
@@ -85,10 +83,31 @@ impl Objects {
     }
 }
 
+fn prepare() -> Prepare {
+    World::prepare().setting("kubesvc.cache.cacheKinds", json!([KIND]))
+}
+
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "some minutes: a watch of a version that is not there yet is silent"]
 async fn rows_follow_a_cluster_that_was_restored_to_an_earlier_state() {
-    let world = World::prepare().setting("kubesvc.cache.cacheKinds", json!([KIND])).start().await;
+    cluster_is_restored(prepare()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_follow_when_the_operators_clock_jumps_by_an_hour() {
+    clock_jumps(prepare()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a minute each: make faults"]
+async fn rows_on_a_server_follow_a_restored_cluster_and_a_clock_that_jumps() {
+    for database in [Database::MariaDb, Database::Postgres] {
+        cluster_is_restored(prepare().database(database)).await;
+        clock_jumps(prepare().database(database)).await;
+    }
+}
+
+async fn cluster_is_restored(prepare: Prepare) {
+    let world = prepare.start().await;
     let mut options = StartOptions::without_audit();
     let token = options.add_user("restored", &["system:masters"]);
     let mut plane = must(ControlPlane::start_with(options).await);
@@ -101,7 +120,8 @@ async fn rows_follow_a_cluster_that_was_restored_to_an_earlier_state() {
     objects.until_cached(&world, "what was there", MAX_WAIT).await;
     objects.create(&["is-lost", "is-made-anew"]).await;
     objects.delete("goes").await;
-    for number in 1..40 {
+    // So many that the cluster does not come as far again before the agent asks.
+    for number in 1..400 {
         objects.change("changes", number).await;
     }
     objects.until_cached(&world, "what came later", MAX_WAIT).await;
@@ -110,11 +130,11 @@ async fn rows_follow_a_cluster_that_was_restored_to_an_earlier_state() {
     let objects = Objects::of(plane.client().await, "default");
     // The same versions once more, for other contents.
     objects.create(&["is-made-anew", "is-new"]).await;
-    for number in 100..110 {
+    for number in 1000..1010 {
         objects.change("changes", number).await;
     }
-    objects.until_cached(&world, "the earlier state, and what follows it", MAX_SILENCE).await;
-    for number in 110..180 {
+    objects.until_cached(&world, "the earlier state, and what follows it", MAX_WAIT).await;
+    for number in 1010..1080 {
         objects.change("changes", number).await;
     }
     objects.delete("stays").await;
@@ -123,9 +143,8 @@ async fn rows_follow_a_cluster_that_was_restored_to_an_earlier_state() {
 }
 
 /// What an operator sees whose clock jumped since it wrote the checkpoints.
-#[tokio::test(flavor = "multi_thread")]
-async fn rows_follow_when_the_operators_clock_jumps_by_an_hour() {
-    let world = World::prepare().setting("kubesvc.cache.cacheKinds", json!([KIND])).start().await;
+async fn clock_jumps(prepare: Prepare) {
+    let world = prepare.start().await;
     let cluster = world.cluster("spinnaker").await;
     let agent = world.agent("agent-1").start().await;
     let objects = Objects::of(world.api::<ConfigMap>().into_client(), world.namespace());
@@ -142,6 +161,73 @@ async fn rows_follow_when_the_operators_clock_jumps_by_an_hour() {
         agent.launch();
         objects.until_cached(&world, &format!("what changed before the clock went {goes}"), MAX_WAIT).await;
     }
+}
+
+/// A kind of a group, and one object of it.
+async fn add_widget(world: &World, group: &str) {
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("widgets.{group}")},
+        "spec": {
+            "group": group, "scope": "Namespaced", "names": {"kind": "Widget", "plural": "widgets"},
+            "versions": [{"name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object"}}}],
+        },
+    });
+    world.apply(&definition.to_string()).await;
+    let name = format!("crd/widgets.{group}");
+    must(world.kubectl(&["wait", "--for=condition=Established", &name, "--timeout=30s"]).await.ok());
+    let widget = json!({"apiVersion": format!("{group}/v1"), "kind": "Widget", "metadata": {"name": "one"}});
+    let widget = widget.to_string();
+    eventually("a widget", MAX_WAIT, async || {
+        world.kubectl_with_input(&["apply", "-f", "-"], &widget).await.ok()
+    })
+    .await;
+}
+
+async fn until_widget(world: &World, group: &str) {
+    let kind = format!("Widget.{group}");
+    eventually("the widget's row", MAX_WAIT, async || {
+        let rows = async { world.open_database().await?.cached_rows().await };
+        let rows = rows.await.map_err(|e| e.to_string())?;
+        if rows.iter().any(|row| row.kind == kind) { Ok(()) } else { Err(format!("{rows:?}")) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_an_aggregated_api_stay_while_its_server_is_down() {
+    let [down, up] = ["down.example.com", "up.example.com"];
+    let kinds = json!([format!("Widget.{down}"), format!("Widget.{up}")]);
+    let prepare = World::prepare().own_control_plane().setting("kubesvc.cache.cacheKinds", kinds);
+    let world = prepare.start().await;
+    let cluster = world.cluster_with_rights("spinnaker", &["*"]).await;
+    let _agent = world.agent("agent-1").start().await;
+    add_widget(&world, down).await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    until_widget(&world, down).await;
+
+    // From now on another API server has the group, and is not there.
+    let elsewhere = json!({
+        "metadata": {"labels": {"kube-aggregator.kubernetes.io/automanaged": null}},
+        "spec": {"service": {"namespace": "default", "name": "nobody"}, "insecureSkipTLSVerify": true},
+    });
+    let service = format!("apiservice/v1.{down}");
+    let patch = elsewhere.to_string();
+    must(world.kubectl(&["patch", &service, "--type=merge", "-p", &patch]).await.ok());
+    let path = format!("/apis/{down}/v1");
+    eventually("a group that nobody answers for", MAX_WAIT, async || {
+        let listed = world.kubectl(&["get", "--raw", &path]).await;
+        if listed.code == Some(0) { Err(listed.stdout) } else { Ok(()) }
+    })
+    .await;
+    // Once there is a row of what came later, the agent has seen what is served now.
+    add_widget(&world, up).await;
+    until_widget(&world, up).await;
+    until_widget(&world, down).await;
+    let mut database = must(world.open_database().await.map_err(|e| e.to_string()));
+    let removed = "SELECT count(*) FROM kubesvc_resourceversion WHERE state = 'REMOVED'";
+    assert_eq!(must(database.number(removed).await.map_err(|e| e.to_string())), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

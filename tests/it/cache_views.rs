@@ -270,7 +270,11 @@ async fn until_why(world: &World, up_to_date: bool, part: &str) -> Value {
         let said = plugin(world, &arguments).await.ok()?;
         let said: Value = serde_json::from_str(&said).map_err(|error| error.to_string())?;
         let summary = said["cachedObjects"]["summary"].as_str().unwrap_or_default();
-        if said["cachedObjects"]["upToDate"] == up_to_date && summary.contains(part) { Ok(said) } else { Err(said.to_string()) }
+        if said["cachedObjects"]["upToDate"] == up_to_date && summary.contains(part) {
+            Ok(said)
+        } else {
+            Err(said.to_string())
+        }
     })
     .await
 }

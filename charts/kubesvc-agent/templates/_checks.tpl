@@ -109,7 +109,8 @@
 {{- if and (not $local) .Values.hub.verify (eq (len $parts) 2) (not (regexMatch "^[0-9.]+$" $host)) -}}
 {{- $local = not (empty (lookup "v1" "Namespace" "" (index $parts 1))) -}}
 {{- end -}}
-{{- if and $local .Values.hub.verify (not (regexMatch "^[0-9.]+$|^\\[" $host)) (lookup "v1" "Namespace" "" .Release.Namespace) -}}
+{{- /* Helm makes the release's own namespace only after this; that there is a cluster shows in another, which each has. */}}
+{{- if and $local .Values.hub.verify (not (regexMatch "^[0-9.]+$|^\\[" $host)) (or (lookup "v1" "Namespace" "" .Release.Namespace) (lookup "v1" "Namespace" "" "default")) -}}
 {{- $namespace := ternary (index $parts (sub (len $parts) 1 | int)) .Release.Namespace (gt (len $parts) 1) -}}
 {{- $service := lookup "v1" "Service" $namespace (index $parts 0) -}}
 {{- if not $service -}}

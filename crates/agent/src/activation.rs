@@ -17,7 +17,6 @@ use crate::cluster::{ClusterClient, ClusterContext, ClusterEndpoint, Use};
 use crate::watched_files::ReadFile;
 use crate::wire_failure::{after_send, before_send, refused};
 use kubesvc_core::agent_policy::AgentPolicy;
-use kubesvc_core::cache::selection::ServedKind;
 use kubesvc_core::kubeconfig::vet;
 use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::common::{AccountRef, Failure};
@@ -35,7 +34,7 @@ mod kubeconfig_files;
 mod tests;
 
 pub use credential::ServiceAccountFiles;
-pub use discovery::DiscoveryTags;
+pub use discovery::{DiscoveryTags, ServedKinds};
 pub use exec::Programs;
 pub use known_cluster::KnownCluster;
 pub use kubeconfig_files::MAX_FILE_BYTES;
@@ -211,7 +210,7 @@ impl Activator {
     pub async fn changed_kinds(
         client: ClusterClient,
         known: &DiscoveryTags,
-    ) -> Result<Option<(Vec<ServedKind>, DiscoveryTags)>, Failure> {
+    ) -> Result<Option<ServedKinds>, Failure> {
         discovery::changed_kinds(&mut ClusterReader::beside_watches(client), known).await
     }
 

@@ -317,7 +317,12 @@ impl AccountDelivery {
     pub(crate) fn refuse_batch(&mut self, bytes: u64) -> Vec<Effect> {
         let release = Effect::Release(bytes);
         match self.phase {
-            Phase::Flowing { committed, .. } => [release].into_iter().chain(self.rewind(committed)).collect(),
+            Phase::Flowing { committed, .. } => {
+                // No commit was lost, so it is no Rewind to alert on.
+                let rewind =
+                    self.rewind(committed).into_iter().filter(|effect| *effect != Effect::CountRewind);
+                [release].into_iter().chain(rewind).collect()
+            }
             _ => vec![release],
         }
     }

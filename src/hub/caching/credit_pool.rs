@@ -15,7 +15,7 @@ use crate::hub::sessions::ledger::Moment;
 pub(crate) const BASE_CREDIT: u64 = 64 * 1024;
 /// Maximum loan of one stream, in bytes: more than the largest event.
 pub(crate) const MAX_LOAN: u64 = 4 * 1024 * 1024;
-/// Time after which a loan of which nothing was used ends its stream.
+/// Time after which a loan that lies unused ends its stream, while nothing of the stream waits for its commit.
 pub(crate) const UNUSED_LOAN_LIMIT: Duration = Duration::from_secs(60);
 
 /// A Caching stream of this process.
@@ -40,7 +40,7 @@ struct StreamCredit {
     /// Bytes asked for and not lent yet.
     wanted: u64,
     is_queued: bool,
-    /// Time of the last loan or batch.
+    /// Time of the last loan, batch or commit.
     used_at: Moment,
 }
 
@@ -104,8 +104,9 @@ impl CreditPool {
     }
 
     /// Handles that bytes were committed or dropped. Returns the credit that the agent gets for them.
-    pub(crate) fn give_back(&mut self, stream: StreamId, bytes: u64) -> u64 {
+    pub(crate) fn give_back(&mut self, stream: StreamId, bytes: u64, now: Moment) -> u64 {
         let Some(credit) = self.streams.get_mut(&stream) else { return 0 };
+        credit.used_at = now;
         let bytes = bytes.min(credit.pending);
         let repaid = bytes.min(credit.lent);
         credit.pending -= bytes;
@@ -146,10 +147,11 @@ impl CreditPool {
         loans
     }
 
-    /// Whether a stream has had an unused loan, and has sent nothing, for too long.
+    /// Whether a stream has had an unused loan, and has sent nothing, for too long. What waits for its commit may keep its
+    /// agent from sending more, for as long as the database is away.
     pub(crate) fn is_overdue(&self, stream: StreamId, now: Moment) -> bool {
         self.streams.get(&stream).is_some_and(|credit| {
-            credit.lent > credit.pending && now.saturating_sub(credit.used_at) >= UNUSED_LOAN_LIMIT
+            credit.lent > 0 && credit.pending == 0 && now.saturating_sub(credit.used_at) >= UNUSED_LOAN_LIMIT
         })
     }
 
@@ -199,7 +201,7 @@ mod tests {
         assert_eq!(pool.take(0, 60_000, NOW), Ok(()));
         let refusal = pool.take(0, 6_000, NOW).expect_err("it is more than is left");
         assert_eq!(refusal, CreditExceeded { bytes: 6_000, available: BASE_CREDIT - 60_000 });
-        assert_eq!(pool.give_back(0, 60_000), 60_000);
+        assert_eq!(pool.give_back(0, 60_000, NOW), 60_000);
         assert_eq!(pool.take(0, BASE_CREDIT, NOW), Ok(()));
         assert!(pool.take(7, 1, NOW).is_err(), "there is no such stream");
     }
@@ -210,10 +212,10 @@ mod tests {
         pool.want(0, 100_000);
         assert_eq!((pool.lend(NOW), pool.lent()), (vec![(0, 100_000)], 100_000));
         assert_eq!(pool.take(0, 150_000, NOW), Ok(()));
-        assert_eq!(pool.give_back(0, 120_000), 20_000, "the loan is repaid first");
+        assert_eq!(pool.give_back(0, 120_000, NOW), 20_000, "the loan is repaid first");
         assert_eq!((pool.lent(), pool.lend(NOW)), (0, vec![]));
-        assert_eq!(pool.give_back(0, 30_000), 30_000);
-        assert_eq!(pool.give_back(0, 30_000), 0, "nothing is pending any more");
+        assert_eq!(pool.give_back(0, 30_000, NOW), 30_000);
+        assert_eq!(pool.give_back(0, 30_000, NOW), 0, "nothing is pending any more");
     }
 
     #[test]
@@ -225,7 +227,7 @@ mod tests {
         assert_eq!(pool.lend(NOW), [(0, 3 * MIB)]);
         assert_eq!(pool.waiting(), 2);
         assert_eq!(pool.take(0, MIB, NOW), Ok(()));
-        assert_eq!(pool.give_back(0, MIB), 0);
+        assert_eq!(pool.give_back(0, MIB, NOW), 0);
         assert_eq!(pool.lend(NOW), [(1, 2 * MIB)]);
         pool.close(1);
         assert_eq!(pool.lend(NOW), [(2, 1)]);
@@ -241,7 +243,7 @@ mod tests {
         pool.want(1, MIB);
         assert_eq!(pool.lend(NOW), [(1, MIB)]);
         assert_eq!(pool.take(0, MIB, NOW), Ok(()));
-        assert_eq!((pool.give_back(0, MIB), pool.lend(NOW)), (0, vec![(0, MIB)]));
+        assert_eq!((pool.give_back(0, MIB, NOW), pool.lend(NOW)), (0, vec![(0, MIB)]));
     }
 
     #[test]
@@ -254,7 +256,7 @@ mod tests {
         assert_eq!((pool.lent(), pool.lend(NOW)), (70_000, vec![]));
         assert_eq!(pool.take(0, BASE_CREDIT, NOW), Ok(()));
         assert!(pool.take(0, 1, NOW).is_err());
-        assert_eq!(pool.give_back(0, 70_000 + BASE_CREDIT), BASE_CREDIT);
+        assert_eq!(pool.give_back(0, 70_000 + BASE_CREDIT, NOW), BASE_CREDIT);
         assert_eq!(pool.lent(), 0);
     }
 
@@ -273,11 +275,16 @@ mod tests {
         pool.want(0, 1000);
         pool.want(1, 1000);
         assert_eq!(pool.lend(NOW).len(), 2);
-        assert_eq!(pool.take(1, BASE_CREDIT + 1000, NOW), Ok(()));
+        assert_eq!(pool.take(1, BASE_CREDIT, NOW), Ok(()));
         assert!(!pool.is_overdue(0, later - Duration::from_millis(1)));
         assert_eq!([pool.is_overdue(0, later), pool.is_overdue(1, later)], [true, false]);
+        // Of two loads, one is committed: from then on, the rest may be used.
+        assert_eq!(pool.give_back(1, 600, later), 0);
+        assert!(!pool.is_overdue(1, later + UNUSED_LOAN_LIMIT), "some of it still waits");
         assert_eq!(pool.take(0, 10, later), Ok(()));
-        assert!(!pool.is_overdue(0, later + Duration::from_secs(59)));
+        assert_eq!(pool.give_back(0, 10, later + UNUSED_LOAN_LIMIT), 0);
+        assert!(!pool.is_overdue(0, later + UNUSED_LOAN_LIMIT));
+        assert!(pool.is_overdue(0, later + 2 * UNUSED_LOAN_LIMIT));
     }
 
     #[derive(Clone, Debug)]
@@ -320,7 +327,7 @@ mod tests {
                         prop_assert_eq!(taken, bytes <= agents[stream as usize]);
                         agents[stream as usize] -= if taken { bytes } else { 0 };
                     }
-                    Step::GiveBack(stream, bytes) => agents[stream as usize] += pool.give_back(stream, bytes),
+                    Step::GiveBack(stream, bytes) => agents[stream as usize] += pool.give_back(stream, bytes, NOW),
                     Step::Reopen(stream) => {
                         pool.close(stream);
                         agents[stream as usize] = pool.open(stream, NOW);

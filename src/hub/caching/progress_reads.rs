@@ -16,7 +16,7 @@ use tracing::warn;
 use super::basis::BasisFrames;
 use super::scopes::DeclaredScope;
 use super::transaction_batching::LaneId;
-use super::{Caching, MAX_PROGRESS_READS, retry_delay, with_timeout};
+use super::{Caching, MAX_PROGRESS_READS, with_timeout};
 
 /// Number of rows in one page of a basis.
 pub(super) const BASIS_PAGE: u32 = 2_000;
@@ -177,13 +177,16 @@ where
             with_timeout(read()).await
         };
         match answer {
-            Ok(answer) => return answer,
+            Ok(answer) => {
+                caching.retries.succeeded_after(failures);
+                return answer;
+            }
             Err(error) => {
                 failures += 1;
                 if caching.context.may_log("cache_reads", None) {
                     warn!(error = error.in_full(), "cannot read the progress of accounts; retrying");
                 }
-                tokio::time::sleep(retry_delay(failures)).await;
+                caching.retries.wait(failures).await;
             }
         }
     }

@@ -312,7 +312,8 @@ impl CachingStream {
                 }
                 Effect::Release(bytes) => {
                     self.count_pending(0, bytes);
-                    let credit = self.caching.credit.lock().give_back(self.id, bytes);
+                    let credit =
+                        self.caching.credit.lock().give_back(self.id, bytes, self.caching.context.moment());
                     self.send_credit(credit)?;
                     self.caching.lend();
                 }

@@ -17,7 +17,7 @@ use super::row_mapping::decode;
 use super::transaction_batching::{
     AccountPart, DeletedObject, LaneId, MAX_ROWS, PartReceipts, QueuedBatch, ShardQueue, TransactionDraft,
 };
-use super::{Caching, LaneOutcome, Mailbox, REQUEST_TIMEOUT, retry_delay, with_timeout};
+use super::{Caching, LaneOutcome, Mailbox, REQUEST_TIMEOUT, with_timeout};
 use crate::cache_changes::{ChangeOperation, CommittedChange};
 use kubesvc_core::AgentId;
 use kubesvc_runtime::crash_points;
@@ -189,7 +189,7 @@ impl Commit {
             self.caching.metrics.transaction_seconds.observe(took.as_secs_f64());
             match written {
                 Ok(outcomes) => {
-                    failures = 0;
+                    self.caching.retries.succeeded_after(std::mem::take(&mut failures));
                     *self.caching.shards[self.shard].problem.lock() = None;
                     let rows = batches.iter().map(|batch| batch.upserts.len() + batch.deletes.len()).sum();
                     self.limit.record(took, rows);
@@ -215,7 +215,7 @@ impl Commit {
                     } else {
                         waiting.push(parts);
                     }
-                    tokio::time::sleep(retry_delay(failures)).await;
+                    self.caching.retries.wait(failures).await;
                 }
             }
         }

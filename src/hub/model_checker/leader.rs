@@ -135,6 +135,7 @@ impl ModelWorld {
             listed_by: Fact::Known(None),
             name_is_held: false,
             left_out_written: None,
+            unreadable_replaced_from: 0,
         };
         decide(&observation).action
     }

@@ -181,6 +181,11 @@ async fn unserved_hub_address_is_refused_at_install() {
         &["--set", "hub.address=spin-clouddriver-grpc:9091"],
         "there is no Service spin-clouddriver-grpc",
     );
+    let new = format!("{namespace}-new");
+    refuses(
+        &["-n", &new, "--create-namespace"],
+        &format!("there is no Service kubesvc-operator in namespace {new}"),
+    );
     let short = format!("hub.address=kubesvc-operator.{namespace}:9091");
     refuses(&["--set", &short], &missing);
     must(agent(&["--dry-run=server", "--set", "hub.address=example.com:443"]).ok());

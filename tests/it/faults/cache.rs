@@ -1,7 +1,8 @@
 //! The rows of cached objects, while something dies: a cluster changes at random, and when it stops, rows and objects are
 //! the same, version by version. No row goes back meanwhile, unless the database has lost commits.
 //!
-//! `make test` has each fault once, `make faults` all of them on each database, longer.
+//! `make test` has each fault once, `make faults` has them longer, and those that concern the database on each that can
+//! have them: SQLite is not full or failed over, and commits are lost where a standby takes over (PostgreSQL).
 //!
 //! | file | provides |
 //! |---|---|

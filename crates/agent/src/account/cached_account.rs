@@ -18,7 +18,7 @@ use crate::account::cached_accounts::ReadingParts;
 use crate::account::reader_sink::{LookRequests, ScopeSink};
 use crate::account::synthetic_reader;
 use crate::account_table;
-use crate::activation::{Activator, DefinitionOrigin, DiscoveryTags};
+use crate::activation::{Activator, DefinitionOrigin, DiscoveryTags, ServedKinds};
 use crate::caching::{BasisError, ReaderCommand, ReaderId, ScopeBasis, SharedStream};
 use crate::cluster::ClusterClient;
 use crate::scrub::{ClusterScopedKinds, ObjectRules, SPLICE_VERSION, Scrubber};
@@ -26,10 +26,10 @@ use crate::watch::{ReaderContext, ReaderInput, ScopeReader, ScopeStart, ScopeTim
 use crate::watch_registry::RegisteredWatch;
 use crate::wire_failure::after_send;
 use kubesvc_core::cache::fingerprints;
-use kubesvc_core::cache::left_out::LeftOut;
+use kubesvc_core::cache::left_out::{LeftOut, Why};
 use kubesvc_core::cache::object_filter::ObjectFilter;
 use kubesvc_core::cache::rules::{AccountRules, OperatorRules};
-use kubesvc_core::cache::selection::{SelectedScope, ServedKind, select};
+use kubesvc_core::cache::selection::{SelectedScope, select};
 use kubesvc_core::cache::synthetic::{SyntheticObject, SyntheticScope, synthetic_objects};
 use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::common::{Failure, Scope};
@@ -121,7 +121,7 @@ struct SeenCluster {
     /// Whether the client is another one than before.
     is_new: bool,
     /// What it serves; `None` if that is the same as before.
-    served: Option<(Vec<ServedKind>, DiscoveryTags)>,
+    served: Option<ServedKinds>,
 }
 
 impl WatchedScope {
@@ -248,40 +248,53 @@ impl CachedAccount {
             self.state.client = Some(client);
             self.state.must_connect = false;
         }
-        if let Some((served, tags)) = served {
-            self.state.tags = tags;
+        if let Some(served) = served {
             self.apply(&served);
+            self.state.tags = served.tags;
         }
     }
 
-    fn apply(&mut self, served: &[ServedKind]) {
+    fn apply(&mut self, served: &ServedKinds) {
+        let kinds = &served.kinds;
         let rules = &self.account.rules;
         let (operator, _) = OperatorRules::from_wire(rules);
         let (account, _) = AccountRules::from_wire(self.account.definition.spec(), rules);
-        let selection = select(served, &operator, &account);
+        let selection = select(kinds, &operator, &account);
         if !self.state.is_declared {
             for left_out in selection.left_out.iter().filter(|left_out| !left_out.is_expected()) {
                 tracing::info!("not cached: {left_out}");
             }
         }
-        let cluster_scoped = served.iter().filter(|kind| !kind.namespaced);
-        self.state.cluster_scoped_kinds =
-            Arc::new(cluster_scoped.map(|kind| (kind.group.clone(), kind.kind.clone())).collect());
+        let is_unanswered = |group: &str| served.unanswered.iter().any(|(of, _)| of == group);
+        let known = self.state.cluster_scoped_kinds.of_groups(is_unanswered);
+        let cluster_scoped = kinds.iter().filter(|kind| !kind.namespaced);
+        let cluster_scoped = cluster_scoped.map(|kind| (kind.group.clone(), kind.kind.clone()));
+        self.state.cluster_scoped_kinds.replace(cluster_scoped.chain(known));
         let wanted = selection.scopes.into_iter().map(|selected| {
             let shape =
                 fingerprints::shape(&selected.scope, SPLICE_VERSION, &rules.meta_keys, &rules.mapping);
             let filter = ObjectFilter::of(&account, &selected).digest();
             (selected.key().to_string(), WatchedScope { selected, shape, filter, synthetic: None })
         });
-        let synthetic = synthetic_objects(served, &operator, &account).into_iter().map(|of| {
+        let synthetic = synthetic_objects(kinds, &operator, &account).into_iter().map(|of| {
             let SyntheticScope { scope: selected, filter, objects } = of;
             let shape =
                 fingerprints::shape(&selected.scope, SPLICE_VERSION, &rules.meta_keys, &rules.mapping);
             let synthetic = Some(objects.into());
             (selected.key().to_string(), WatchedScope { selected, shape, filter, synthetic })
         });
-        let commands = self.declare(wanted.chain(synthetic).collect());
-        self.tell_left_out(&selection.left_out);
+        let commands = self.declare(wanted.chain(synthetic).collect(), served);
+        // What is watched on, although nobody answers for it now, says itself why it cannot be read.
+        let is_watched = |left_out: &LeftOut| {
+            let (kind, group) = left_out.kind.split_once('.').unwrap_or((&left_out.kind, ""));
+            let mut scopes = self.state.scopes.values().map(|scope| &scope.selected.scope);
+            left_out.why == Why::NotServed
+                && scopes.any(|one| {
+                    one.kind.eq_ignore_ascii_case(kind) && (group.is_empty() || one.group == group)
+                })
+        };
+        let left_out: Vec<_> = selection.left_out.into_iter().filter(|one| !is_watched(one)).collect();
+        self.tell_left_out(&left_out);
         commands.into_iter().for_each(|command| self.execute(command));
     }
 
@@ -302,14 +315,20 @@ impl CachedAccount {
         });
     }
 
-    /// Tells the delivery which scopes have come, changed and gone.
-    fn declare(&mut self, mut wanted: BTreeMap<String, WatchedScope>) -> Vec<ReaderCommand> {
+    /// Tells the delivery which scopes have come, changed and gone. One of which it is not known whether the cluster still
+    /// serves it stays as it is.
+    fn declare(
+        &mut self,
+        mut wanted: BTreeMap<String, WatchedScope>,
+        served: &ServedKinds,
+    ) -> Vec<ReaderCommand> {
         let uid = &self.account.account.uid;
         let AccountState { scopes, is_declared, .. } = &mut self.state;
         self.shared.change(|stream, _| {
             let Some((delivery, memory)) = stream.account(uid) else { return Vec::new() };
             let mut commands = Vec::new();
             scopes.retain(|id, scope| match wanted.remove(&scope.selected.key().to_string()) {
+                _ if served.is_unanswered(&scope.selected.scope.group, &scope.selected.scope.version) => true,
                 None => {
                     commands.extend(delivery.remove_scope(*id, memory));
                     false
@@ -403,8 +422,8 @@ impl CachedAccount {
             metrics: self.parts.metrics.clone(),
         };
         if let Some(objects) = &scope.synthetic {
-            // A scope with a checkpoint has the same objects: they are part of its filter.
-            if start.age > Duration::ZERO || start.resource_version.is_empty() {
+            // A scope with a checkpoint of whatever age has the same objects: they are part of its filter.
+            if start.resource_version.is_empty() || start.resend {
                 let reading = synthetic_reader::run(Arc::clone(objects), receiver, sink);
                 let task = self.state.running.spawn(self.tracker.track_future(reading));
                 self.state.readers.insert(reader, RunningReader { scope_id, inputs, task });

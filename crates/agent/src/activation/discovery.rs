@@ -4,7 +4,7 @@
 //! with the legacy lists; then each group is asked for its resources.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use http::HeaderValue;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -31,17 +31,36 @@ const ROOTS: [&str; 2] = ["/api", "/apis"];
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiscoveryTags([Option<HeaderValue>; ROOTS.len()]);
 
-/// Returns all kinds, in the order in which the server lists their groups.
+/// What a cluster serves.
+#[derive(Clone, Debug, Default)]
+pub struct ServedKinds {
+    /// The kinds, in the order in which the server lists their groups.
+    pub kinds: Vec<ServedKind>,
+    /// Group and version of what is not known: an API server behind this one is down. What it served before may be there
+    /// still.
+    pub unanswered: BTreeSet<(String, String)>,
+    /// The tags of the answers.
+    pub tags: DiscoveryTags,
+}
+
+impl ServedKinds {
+    /// Whether it is not known what is served of this version of a group.
+    pub fn is_unanswered(&self, group: &str, version: &str) -> bool {
+        self.unanswered.iter().any(|(of, one)| of == group && one == version)
+    }
+}
+
+/// Returns all kinds.
 pub(super) async fn served_kinds(reader: &mut ClusterReader) -> Result<Vec<ServedKind>, Failure> {
     let changed = changed_kinds(reader, &DiscoveryTags::default()).await?;
-    Ok(changed.map(|(kinds, _)| kinds).unwrap_or_default())
+    Ok(changed.map(|served| served.kinds).unwrap_or_default())
 }
 
 /// The same with their tags; `None` if the server still has those of the given tags.
 pub(super) async fn changed_kinds(
     reader: &mut ClusterReader,
     known: &DiscoveryTags,
-) -> Result<Option<(Vec<ServedKind>, DiscoveryTags)>, Failure> {
+) -> Result<Option<ServedKinds>, Failure> {
     let mut answers = Vec::with_capacity(ROOTS.len());
     for (root, tag) in ROOTS.into_iter().zip(&known.0) {
         answers.push(reader.get_changed(root, DISCOVERY, tag.as_ref()).await?);
@@ -58,7 +77,8 @@ pub(super) async fn changed_kinds(
         let Some(ClusterDocument { body: answer, tag: new, .. }) = answer else { continue };
         let root: DiscoveryResponse<'_> = parse(&answer, root, reader)?;
         // In the legacy form, other documents may change while this one stays.
-        *tag = new.filter(|_| root.kind == "APIGroupDiscoveryList");
+        let was_unanswered = found.unanswered.len();
+        let is_aggregated = root.kind == "APIGroupDiscoveryList";
         match root.kind.as_ref() {
             "APIGroupDiscoveryList" => {
                 root.items.into_iter().for_each(|group| take_group(group, &mut found));
@@ -74,8 +94,11 @@ pub(super) async fn changed_kinds(
                 }
             }
         }
+        // What is not known is asked for again.
+        *tag = new.filter(|_| is_aggregated && found.unanswered.len() == was_unanswered);
     }
-    Ok(Some((found.kinds, tags)))
+    let KindSet { kinds, unanswered, .. } = found;
+    Ok(Some(ServedKinds { kinds, unanswered, tags }))
 }
 
 /// A response of discovery, in any of its forms.
@@ -118,6 +141,10 @@ struct GroupVersion<'b> {
     /// Only in aggregated discovery.
     #[serde(borrow, default)]
     resources: Vec<AggregatedResource<'b>>,
+    /// Only in aggregated discovery: `Stale` if the API server behind this one does not answer. Then the resources are
+    /// those of an earlier answer, or none.
+    #[serde(borrow, default)]
+    freshness: Cow<'b, str>,
 }
 
 #[derive(Deserialize)]
@@ -135,6 +162,9 @@ struct AggregatedResource<'b> {
 
 fn take_group(group: AggregatedGroup<'_>, found: &mut KindSet) {
     for version in group.versions {
+        if version.freshness == "Stale" {
+            found.unanswered.insert((group.metadata.name.to_string(), version.version.to_string()));
+        }
         for resource in version.resources {
             let Some(kind) = resource.response_kind else { continue };
             let serves = |verb: &str| resource.verbs.iter().any(|known| known == verb);
@@ -156,6 +186,7 @@ fn take_group(group: AggregatedGroup<'_>, found: &mut KindSet) {
 struct KindSet {
     kinds: Vec<ServedKind>,
     seen: HashSet<(String, String)>,
+    unanswered: BTreeSet<(String, String)>,
 }
 
 impl KindSet {
@@ -205,8 +236,8 @@ async fn legacy_group(
     Ok(())
 }
 
-/// Reads one version of one group. A version that cannot be served (an aggregated API server is down) leaves
-/// the others usable.
+/// Reads one version of one group. A version that cannot be served (an aggregated API server is down) or read leaves the
+/// others usable.
 async fn legacy_resources(
     reader: &mut ClusterReader,
     group: &str,
@@ -221,7 +252,9 @@ async fn legacy_resources(
     };
     let answer = match reader.get(&path, JSON).await {
         Ok(answer) => answer,
-        Err(error) if !group.is_empty() && matches!(error.http_status(), 403 | 404 | 500..=599) => {
+        Err(error) if !group.is_empty() && error.http_status() == 404 => return Ok(()),
+        Err(error) if !group.is_empty() && matches!(error.http_status(), 403 | 500..=599) => {
+            found.unanswered.insert((group.to_owned(), version.to_owned()));
             return Ok(());
         }
         Err(error) => return Err(error.into()),

@@ -188,6 +188,40 @@ async fn a_refused_credential_is_an_auth_failure_at_any_step() {
 }
 
 #[tokio::test]
+async fn group_whose_own_api_server_is_down_is_not_known_rather_than_gone() {
+    let aggregated: fn(&str) -> Reply = |path| match path {
+        "/apis" => json(
+            200,
+            r#"{"kind":"APIGroupDiscoveryList","items":[
+                {"metadata":{"name":"down.example"},"versions":[{"version":"v1","freshness":"Stale","resources":[]}]},
+                {"metadata":{"name":"up.example"},"versions":[{"version":"v1","freshness":"Current","resources":[]}]}]}"#,
+        ),
+        path => good(path),
+    };
+    let legacy: fn(&str) -> Reply = |path| match path {
+        "/apis" => json(
+            200,
+            r#"{"kind":"APIGroupList","groups":[{"name":"down.example","versions":[{"version":"v1"}]},
+                {"name":"gone.example","versions":[{"version":"v1"}]}]}"#,
+        ),
+        "/apis/down.example/v1" => json(503, "{}"),
+        path => good(path),
+    };
+    for reply in [aggregated, legacy] {
+        let authority = Authority::new();
+        let server = TestServer::start(&authority, reply).await;
+        let vetted = vet(&kubeconfig(&server.url(), Some(&authority.pem()), "a-token"), None).expect("good");
+        let endpoint = ClusterEndpoint::new(vetted, &AgentPolicy::default());
+        let client = ClusterClient::new(endpoint, &ClusterContext::default()).expect("a client");
+        let served = Activator::changed_kinds(client, &DiscoveryTags::default()).await.expect("answers");
+        let served = served.expect("no tags were known");
+        assert!(served.is_unanswered("down.example", "v1"), "{served:?}");
+        assert_eq!(served.unanswered.len(), 1, "{served:?}");
+        assert!(served.kinds.iter().any(|kind| kind.kind == "Pod"));
+    }
+}
+
+#[tokio::test]
 async fn an_answer_that_is_not_json_is_a_discovery_failure() {
     let (_, result) = at_server(|_| {}, |_| json(200, "<html>secret-page</html>")).await;
     let failure = result.expect_err("a failure");

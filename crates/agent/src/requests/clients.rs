@@ -123,7 +123,7 @@ impl AccountClient {
         }
         let kinds = Activator::changed_kinds(client.clone(), &DiscoveryTags::default()).await;
         let kinds = kinds.map_err(|failure| Failure { before_send: true, ..failure })?;
-        let kinds = Arc::new(kinds.map(|(kinds, _)| kinds).unwrap_or_default());
+        let kinds = Arc::new(kinds.map(|served| served.kinds).unwrap_or_default());
         let found = find(&kinds);
         *served = Some((Instant::now(), kinds));
         Ok(found)

@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use parking_lot::RwLock;
+
 use kubesvc_core::cache::left_out::Why;
 pub use kubesvc_core::cache::moniker::APPLICATION_ANNOTATION;
 pub use kubesvc_core::cache::object_filter::{IGNORE_ANNOTATION, ObjectFilter};
@@ -81,24 +83,38 @@ impl Exclusion {
     }
 }
 
-/// The kinds of a cluster whose objects have no namespace.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ClusterScopedKinds(BTreeMap<String, BTreeSet<String>>);
+/// The kinds of a cluster whose objects have no namespace. All readers of an account share them: kinds come and go.
+#[derive(Debug, Default)]
+pub struct ClusterScopedKinds(RwLock<BTreeMap<String, BTreeSet<String>>>);
 
 impl ClusterScopedKinds {
     /// Whether the objects of this kind have no namespace.
     pub fn contains(&self, group: &str, kind: &str) -> bool {
-        self.0.get(group).is_some_and(|kinds| kinds.contains(kind))
+        self.0.read().get(group).is_some_and(|kinds| kinds.contains(kind))
+    }
+
+    /// Takes these pairs of group and kind in place of the former ones.
+    pub fn replace(&self, kinds: impl IntoIterator<Item = (String, String)>) {
+        let mut groups: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for (group, kind) in kinds {
+            groups.entry(group).or_default().insert(kind);
+        }
+        *self.0.write() = groups;
+    }
+
+    /// The pairs of group and kind of these groups.
+    pub fn of_groups(&self, is_asked: impl Fn(&str) -> bool) -> Vec<(String, String)> {
+        let groups = self.0.read();
+        let asked = groups.iter().filter(|(group, _)| is_asked(group));
+        asked.flat_map(|(group, kinds)| kinds.iter().map(|kind| (group.clone(), kind.clone()))).collect()
     }
 }
 
 impl FromIterator<(String, String)> for ClusterScopedKinds {
     /// Collects pairs of group and kind.
     fn from_iter<I: IntoIterator<Item = (String, String)>>(kinds: I) -> Self {
-        let mut groups: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for (group, kind) in kinds {
-            groups.entry(group).or_default().insert(kind);
-        }
-        Self(groups)
+        let all = Self::default();
+        all.replace(kinds);
+        all
     }
 }

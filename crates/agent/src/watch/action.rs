@@ -18,6 +18,9 @@ pub enum Action {
     AwaitBasis,
     /// Ask for a page of the list.
     ListPage(PageRequest),
+    /// Ask for a list of one object, whose version is reported as
+    /// [`version_checked`](super::ScopeWatch::version_checked). It has the number of the attempt.
+    CheckVersion(u64),
     /// Watch.
     Watch(WatchRequest),
 }

@@ -85,6 +85,9 @@ enum Phase {
 #[derive(Clone, Copy, Debug)]
 struct Watch {
     timeout_seconds: u32,
+    /// Whether the cluster is first asked for its version: the server was away, and an etcd that was restored meanwhile
+    /// uses versions again. A watch from a version that is yet to come again would be silent, and lose what is behind it.
+    checks_version: bool,
     /// When its response began.
     opened: Option<Instant>,
 }
@@ -200,6 +203,7 @@ impl ScopeWatch {
                 limit: PAGE_LIMITS.get(self.failures.page_limit).copied(),
                 continue_token: list.continue_token.clone(),
             }),
+            Phase::Watching(Watch { checks_version: true, .. }) => Action::CheckVersion(attempt),
             Phase::Watching(watch) => Action::Watch(WatchRequest {
                 attempt,
                 resource_version: self.position.version.clone().unwrap_or_default(),
@@ -316,8 +320,16 @@ impl ScopeWatch {
     /// Makes a watch from the version the next step.
     fn start_watch(&mut self, now: Instant) {
         let timeout_seconds = self.random.u32(WATCH_SECONDS);
-        self.phase = Phase::Watching(Watch { timeout_seconds, opened: None });
+        self.phase = Phase::Watching(Watch { timeout_seconds, checks_version: false, opened: None });
         self.begin_attempt(now);
+    }
+
+    /// Makes a watch from the version the next step, once the cluster was asked for its own.
+    fn resume_watch(&mut self, now: Instant) {
+        self.start_watch(now);
+        if let Phase::Watching(watch) = &mut self.phase {
+            watch.checks_version = true;
+        }
     }
 
     fn begin_attempt(&mut self, now: Instant) {
@@ -375,6 +387,12 @@ impl Watch {
         self.opened.is_some_and(|opened| now >= opened + SHORT_WATCH)
     }
 
+    /// Whether its time is over, but for the [`SHORT_WATCH`] in which it may have begun before its response.
+    fn is_over(&self, now: Instant) -> bool {
+        let time = Duration::from_secs(self.timeout_seconds.into()).saturating_sub(SHORT_WATCH);
+        self.opened.is_some_and(|opened| now >= opened + time)
+    }
+
     /// Time for which the response may stand still.
     fn idle_limit(&self) -> Duration {
         match self.opened {
@@ -382,4 +400,11 @@ impl Watch {
             None => RESPONSE_IDLE_TIMEOUT,
         }
     }
+}
+
+/// Whether the list is older than what was read before. Versions are numbers only by custom, so that is a hint, and the
+/// worst that it does is to send each object.
+fn has_gone_back(known: Option<&str>, listed: Option<&str>) -> bool {
+    let number = |version: Option<&str>| version.and_then(|version| version.parse::<u64>().ok());
+    matches!((number(known), number(listed)), (Some(known), Some(listed)) if listed < known)
 }

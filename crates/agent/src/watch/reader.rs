@@ -43,6 +43,8 @@ const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 const LIST_ROOM_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time in which a large line or item arrives, while others wait for their turn.
 const LARGE_PIECE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Query of a list of which only the version counts. It names none itself, so the answer is not older than the request.
+const VERSION_QUERY: &str = "limit=1";
 /// Lists and watches of whole objects.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// Lists of metadata alone: the data of a Secret never leaves the API server.
@@ -271,8 +273,8 @@ impl<S: ReaderSink> ScopeReader<S> {
                 Action::BeginSync | Action::AwaitBasis | Action::ListPage(_) => {
                     self.sink.state(WatchState::Listing);
                 }
-                // Once its response begins.
-                Action::Watch(_) => {}
+                // Once the response of the watch begins.
+                Action::CheckVersion(_) | Action::Watch(_) => {}
             }
             match &action {
                 // A list was given up for want of room: it holds neither its response nor a turn meanwhile.
@@ -285,6 +287,7 @@ impl<S: ReaderSink> ScopeReader<S> {
                 }
                 Action::BeginSync => Box::pin(self.begin_sync(&action)).await,
                 Action::ListPage(page) => Box::pin(self.list_page(&action, page)).await,
+                Action::CheckVersion(_) => Box::pin(self.check_version(&action)).await,
                 Action::Watch(watch) => self.watch(&action, watch).await,
             }
         }
@@ -406,20 +409,31 @@ impl<S: ReaderSink> ScopeReader<S> {
     }
 
     async fn list_page(&mut self, action: &Action, page: &PageRequest) {
+        if let Some(page) = self.read_page(action, &page.query()).await {
+            self.page_end(page).await;
+        }
+    }
+
+    async fn check_version(&mut self, action: &Action) {
+        if let Some(page) = self.read_page(action, VERSION_QUERY).await {
+            self.machine.version_checked(&page.resource_version, now());
+        }
+    }
+
+    /// Reads a page, and queues its items if the scope is listed. `None`: it failed, or the scope does something else.
+    async fn read_page(&mut self, action: &Action, query: &str) -> Option<ListPage> {
         let accept = if self.is_metadata_alone { METADATA_LIST } else { JSON };
-        let Some(mut body) = self.response(action, &page.query(), accept).await else { return };
+        let mut body = self.response(action, query, accept).await?;
         let mut items = ItemSplitter::default();
         let mut turn = None;
-        while let Some(frame) = self.until_changed(action, body.frame()).await {
-            let chunk = match frame {
+        let failure = 'page: loop {
+            let chunk = match self.until_changed(action, body.frame()).await? {
                 Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
-                Some(Err(error)) => return self.failed(RequestFailure::Connection(error.into())),
-                None => {
-                    return match items.finish() {
-                        Ok(page) => self.page_end(page).await,
-                        Err(error) => self.failed(error.into()),
-                    };
-                }
+                Some(Err(error)) => break RequestFailure::Connection(error.into()),
+                None => match items.finish() {
+                    Ok(page) => return Some(page),
+                    Err(error) => break error.into(),
+                },
             };
             self.machine.progress(now());
             items.push(chunk);
@@ -430,18 +444,18 @@ impl<S: ReaderSink> ScopeReader<S> {
                         if let Some(event) = self.listed(&item)
                             && !self.queue_listed(action, event).await
                         {
-                            return;
+                            return None;
                         }
                     }
-                    Err(error) => return self.failed(error.into()),
+                    Err(error) => break 'page error.into(),
                 }
             }
-            match self.take_turn(action, items.pending_bytes(), &mut turn).await {
-                Some(Ok(())) => {}
-                Some(Err(failure)) => return self.failed(failure),
-                None => return,
+            if let Err(failure) = self.take_turn(action, items.pending_bytes(), &mut turn).await? {
+                break failure;
             }
-        }
+        };
+        self.failed(failure);
+        None
     }
 
     /// Has a line or item of which so much is in memory wait for its turn, if it has become large. `None`: the scope does

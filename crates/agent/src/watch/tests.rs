@@ -95,6 +95,13 @@ impl Scope {
         }
     }
 
+    /// Answers that the cluster is at this version, and is to be watched from the version that was known.
+    #[track_caller]
+    fn check_version(&mut self, version: &str) {
+        assert!(matches!(self.machine.action(), Action::CheckVersion(_)), "{:?}", self.machine.action());
+        self.machine.version_checked(version, self.now);
+    }
+
     #[track_caller]
     fn watch_version(&self, version: &str) {
         assert_eq!(self.watch_request().resource_version, version);

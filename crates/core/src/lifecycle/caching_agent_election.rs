@@ -6,7 +6,8 @@
 //! - 2 ticks after a goodbye, 10 after its stream was cut, 60 after its replica was lost or ended, unless it is back
 //!   by then; if another process of the same agent is back, that one is elected as soon as it holds the account;
 //! - immediately if it reports that it no longer holds the account, or is no longer approved;
-//! - immediately if it has not been able to read the cluster for 60 s, and another agent holds the account;
+//! - immediately if it has not been able to read the cluster for 60 s, and another agent holds the account; at growing
+//!   intervals if the others cannot either;
 //! - immediately if someone requests an election.
 //!
 //! An agent that does not stream objects is not elected. Among the agents that hold the account, the one that streams the fewest accounts is elected. Ties go to the least
@@ -70,6 +71,8 @@ struct Election<'s, 'a> {
     current: Option<(&'s AgentId, &'s BootId)>,
     /// Whether someone requests an election.
     asked: bool,
+    /// The earliest tick at which one that cannot read the cluster is replaced.
+    unreadable_replaced_from: Tick,
     /// The agents of the zone.
     candidates: &'s [CachingCandidate<'a>],
 }
@@ -107,7 +110,7 @@ fn elect<'a>(election: &Election<'_, 'a>) -> ElectionOutcome<'a> {
         Some(candidate) if candidate.presence == Presence::Connected => {
             match (candidate.boot_id == boot, candidate.holds) {
                 (_, Holding::No) => election.now,
-                (true, _) if candidate.is_unreadable => election.now,
+                (true, _) if candidate.is_unreadable => election.now.max(election.unreadable_replaced_from),
                 (true, _) => return ElectionOutcome::Stays,
                 (false, Holding::Yes | Holding::Perhaps) => {
                     return ElectionOutcome::Goes(candidate.agent_id, candidate.boot_id);
@@ -188,6 +191,7 @@ pub(super) fn election<'a>(facts: &Facts<'a>) -> ElectionOutcome<'a> {
         current: caching
             .and_then(|one| Some((one.agent_id.as_ref()?, one.boot_id.as_ref().unwrap_or(&UNKNOWN_PROCESS)))),
         asked: requested_election(facts).is_some(),
+        unreadable_replaced_from: facts.observation.unreadable_replaced_from,
         candidates: &candidates,
     })
 }

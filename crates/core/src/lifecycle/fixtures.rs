@@ -442,6 +442,7 @@ impl ObservationFixture {
             listed_by: Fact::Known(None),
             name_is_held: false,
             left_out_written: None,
+            unreadable_replaced_from: 0,
         })
     }
 

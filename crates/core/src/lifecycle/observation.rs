@@ -273,4 +273,7 @@ pub struct Observation<'a> {
     pub name_is_held: bool,
     /// The tick at which this leader last wrote what is left out of the account's objects; absent: it has not.
     pub left_out_written: Option<Tick>,
+    /// The earliest tick at which an elected agent that cannot read the cluster is replaced: if none of several can, they
+    /// take turns at growing intervals.
+    pub unreadable_replaced_from: Tick,
 }

@@ -108,7 +108,7 @@ impl Scope {
             Some(mut same) if same_filter(&same) => {
                 same.epoch = writer.epoch;
                 same.stored.cached_kind.clone_from(&row.cached_kind);
-                same.stored.problem = None;
+                // Its problem stays: who watches it takes that back once it is read.
                 same
             }
             before => Self {

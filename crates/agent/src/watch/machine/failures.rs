@@ -34,7 +34,7 @@ impl ScopeWatch {
                     if is_unreadable {
                         self.failures.unreadable_after = self.position.version.clone();
                     }
-                    self.start_watch(now);
+                    self.resume_watch(now);
                 }
             }
             Phase::NeedsList { .. } | Phase::AwaitsBasis(_) => {}

@@ -6,7 +6,7 @@ use crate::scrub::{Exclusion, Identity, ListPage};
 use crate::watch::basis::BasisTooLarge;
 use crate::watch::failure::RequestFailure;
 use crate::watch::list::{List, ListReason, PageStep};
-use crate::watch::machine::{Phase, ScopeWatch};
+use crate::watch::machine::{Phase, ScopeWatch, has_gone_back};
 
 /// What becomes of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,11 +107,4 @@ impl ScopeWatch {
         self.start_watch(now);
         PageStep::Complete(list.finish())
     }
-}
-
-/// Whether the list is older than what was read before. Versions are numbers only by custom, so that is a hint, and the
-/// worst that it does is to send each object.
-fn has_gone_back(known: Option<&str>, listed: Option<&str>) -> bool {
-    let number = |version: Option<&str>| version.and_then(|version| version.parse::<u64>().ok());
-    matches!((number(known), number(listed)), (Some(known), Some(listed)) if listed < known)
 }

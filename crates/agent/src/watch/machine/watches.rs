@@ -7,7 +7,8 @@ use kubesvc_core::wire::common::failure::Class;
 use crate::scrub::{Change, Exclusion, Identity};
 use crate::watch::SILENCE_LIMIT;
 use crate::watch::failure::RequestFailure;
-use crate::watch::machine::{Phase, ScopeWatch, Watch};
+use crate::watch::list::ListReason;
+use crate::watch::machine::{Phase, ScopeWatch, Watch, has_gone_back};
 use crate::wire_failure::after_send;
 
 /// What becomes of an event. The version of one that is queued is a checkpoint.
@@ -22,9 +23,21 @@ pub enum ObjectStep {
 }
 
 impl ScopeWatch {
+    /// Takes the version of the cluster, as a list of one object has it.
+    pub fn version_checked(&mut self, version: &str, now: Instant) {
+        let Phase::Watching(Watch { checks_version: true, .. }) = self.phase else { return };
+        if has_gone_back(self.position.version.as_deref(), Some(version)) {
+            self.start_list(true, ListReason::WentBack);
+        } else {
+            self.start_watch(now);
+        }
+    }
+
     /// The response to the watch has begun, with status 200.
     pub fn watch_opened(&mut self, now: Instant) {
-        if let Phase::Watching(watch) = &mut self.phase {
+        if let Phase::Watching(watch) = &mut self.phase
+            && !watch.checks_version
+        {
             watch.opened.get_or_insert(now);
             self.silence.since.get_or_insert(now);
             self.progress(now);
@@ -84,7 +97,11 @@ impl ScopeWatch {
         if watch.has_lived(now) {
             self.succeeded();
             self.failures.relist_delay.reset();
-            self.start_watch(now);
+            if watch.is_over(now) {
+                self.start_watch(now);
+            } else {
+                self.resume_watch(now);
+            }
             return;
         }
         let failure = after_send(Class::Unreachable, "the server ended the watch within 5 s");

@@ -19,6 +19,7 @@ fn missing_right_is_a_problem_that_is_tried_again_every_30_seconds() {
         scope.machine.failed(&status.clone().into(), scope.now);
         assert_eq!(scope.waits(WaitReason::Refused), 30 * SECOND);
         scope.pass(30 * SECOND);
+        scope.check_version("100");
         scope.watch_version("100");
     }
     let problem = scope.machine.problem().unwrap();
@@ -59,6 +60,7 @@ fn refused_credential_and_missing_kind_ask_for_help() {
         assert_eq!(scope.waits(reason), 30 * SECOND);
         assert_eq!(scope.machine.problem().unwrap().class(), class);
         scope.machine.retry_now(scope.now);
+        scope.check_version("100");
         scope.watch_version("100");
     }
 }
@@ -102,6 +104,7 @@ fn error_in_the_watch_is_followed_by_a_delay_and_the_same_version() {
     let wait = scope.waits(WaitReason::Retry);
     assert!(wait <= SECOND);
     scope.pass(wait);
+    scope.check_version("101");
     scope.watch_version("101");
 }
 
@@ -116,6 +119,7 @@ fn line_that_cannot_be_read_twice_is_passed_by_with_a_list() {
         "a line of the watch is no event: it lacks type, or is not JSON"
     );
     scope.pass(30 * SECOND);
+    scope.check_version("100");
     scope.watch_version("100");
     scope.machine.watch_opened(scope.now);
     scope.machine.failed(&failure, scope.now);

@@ -191,6 +191,7 @@ impl World {
         let attempt = match &action {
             Action::ListPage(request) => Some(request.attempt),
             Action::Watch(request) => Some(request.attempt),
+            Action::CheckVersion(attempt) => Some(*attempt),
             _ => None,
         };
         if self.response.as_ref().map(|(number, _)| *number) != attempt {
@@ -201,6 +202,11 @@ impl World {
             (Action::BeginSync, _) => self.begin_sync(),
             (Action::ListPage(request), None) => self.list(&request),
             (Action::Watch(request), None) => self.watch(&request),
+            (Action::CheckVersion(_), None) => {
+                if !self.is_refused() {
+                    self.machine.version_checked(&self.cluster.version.to_string(), self.now);
+                }
+            }
             (_, Some((number, response))) => self.receive(number, response),
         }
     }

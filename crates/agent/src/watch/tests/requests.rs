@@ -25,6 +25,7 @@ fn duration_of_watches_is_between_240_and_300_seconds() {
         seen.insert(scope.watch_request().timeout_seconds);
         scope.sleep(10 * SECOND);
         scope.machine.watch_ended(scope.now);
+        scope.check_version("100");
         scope.machine.watch_opened(scope.now);
     }
     assert!(seen.first().is_some_and(|least| *least >= 240) && seen.last().is_some_and(|most| *most <= 300));

@@ -9,10 +9,45 @@ fn event_is_queued_and_its_version_is_where_the_watch_goes_on() {
     assert_eq!(scope.modified("a", "101"), ObjectStep::Upsert);
     let deleted = scope.machine.object(Change::Deleted, &object("a", "102"), None, scope.now);
     assert_eq!(deleted, ObjectStep::Delete);
-    scope.sleep(6 * SECOND);
+    scope.sleep(5 * MINUTE);
     scope.machine.watch_ended(scope.now);
     scope.watch_version("102");
     assert_eq!(scope.machine.watched_version(), Some("102"));
+}
+
+#[test]
+fn cluster_that_went_back_while_its_server_was_away_is_listed_before_it_is_watched() {
+    let mut scope = Scope::watching();
+    scope.modified("a", "120");
+    scope.sleep(MINUTE);
+    scope.machine.watch_ended(scope.now);
+    scope.check_version("119");
+    assert_eq!(scope.machine.list_reason(), Some(ListReason::WentBack));
+
+    let mut scope = Scope::watching();
+    scope.broken();
+    let wait = scope.waits(WaitReason::Retry);
+    scope.pass(wait);
+    // The server is not back yet, and asked again.
+    scope.broken();
+    let wait = scope.waits(WaitReason::Retry);
+    scope.pass(wait);
+    scope.check_version("99");
+    assert_eq!(scope.machine.list_reason(), Some(ListReason::WentBack));
+}
+
+#[test]
+fn cluster_that_did_not_go_back_is_watched_from_where_the_watch_ended() {
+    for version in ["100", "101", "no number"] {
+        let mut scope = Scope::watching();
+        scope.sleep(MINUTE);
+        scope.machine.watch_ended(scope.now);
+        scope.check_version(version);
+        scope.watch_version("100");
+        // An answer that comes late changes nothing.
+        scope.machine.version_checked("1", scope.now);
+        scope.watch_version("100");
+    }
 }
 
 #[test]
@@ -72,6 +107,7 @@ fn watch_that_lasted_is_resumed_at_once_and_a_short_one_after_a_delay() {
     scope.sleep(5 * SECOND);
     let before = scope.watch_request();
     scope.machine.watch_ended(scope.now);
+    scope.check_version("100");
     assert!(scope.watch_request().attempt > before.attempt);
     let mut longest = Duration::ZERO;
     for attempt in 0..10 {
@@ -83,6 +119,7 @@ fn watch_that_lasted_is_resumed_at_once_and_a_short_one_after_a_delay() {
         assert!(wait >= most / 2 && wait <= most, "{attempt}: {wait:?}");
         longest = longest.max(wait);
         scope.pass(wait);
+        scope.check_version("100");
     }
     assert!(longest > 15 * SECOND);
     scope.watch_version("100");
@@ -162,6 +199,7 @@ fn silence_counts_over_watches_that_end_as_they_should() {
     let mut scope = Scope::watching();
     scope.pass(100 * SECOND);
     scope.machine.watch_ended(scope.now);
+    scope.check_version("100");
     scope.machine.watch_opened(scope.now);
     scope.pass(80 * SECOND);
     assert_eq!(scope.machine.action(), Action::BeginSync);
@@ -173,6 +211,7 @@ fn time_without_a_watch_is_no_silence() {
     scope.pass(100 * SECOND);
     scope.status(403);
     scope.pass(30 * SECOND);
+    scope.check_version("100");
     scope.machine.watch_opened(scope.now);
     scope.pass(179 * SECOND);
     scope.watch_version("100");
@@ -186,6 +225,9 @@ fn server_without_bookmarks_is_listed_at_growing_intervals() {
         let since = scope.now;
         while scope.machine.action() != Action::BeginSync {
             scope.pass(SECOND);
+            if matches!(scope.machine.action(), Action::CheckVersion(_)) {
+                scope.check_version("100");
+            }
             if matches!(scope.machine.action(), Action::Watch(_)) {
                 scope.machine.watch_opened(scope.now);
                 // The server ends the watch in time.

@@ -48,7 +48,8 @@ fn election<'s, 'a>(
     current: Option<(&'s AgentId, &'s BootId)>,
     candidates: &'s [CachingCandidate<'a>],
 ) -> Election<'s, 'a> {
-    Election { uid: "u", now: NOW, leading_since: 0, current, asked: false, candidates }
+    let (uid, unreadable_replaced_from) = ("u", 0);
+    Election { uid, now: NOW, leading_since: 0, current, asked: false, unreadable_replaced_from, candidates }
 }
 
 fn elected<'a>(
@@ -207,7 +208,12 @@ fn agent_that_cannot_read_the_cluster_is_replaced_if_another_holds_the_account()
     assert_eq!(elected(current, &[blind.clone(), other]), ElectionOutcome::Goes(agent("b"), boot("1")));
     let without = CachingCandidate { holds: Holding::No, ..candidate(agent("b"), "1") };
     assert_eq!(elected(current, &[blind.clone(), without]), ElectionOutcome::Stays);
-    assert_eq!(elected(current, &[blind]), ElectionOutcome::Stays, "there is nobody else");
+    assert_eq!(elected(current, &[blind.clone()]), ElectionOutcome::Stays, "there is nobody else");
+    // It took its turn from one that could not read it either.
+    let candidates = [blind, candidate(agent("b"), "1")];
+    let later = |from: Tick| Election { unreadable_replaced_from: from, ..election(current, &candidates) };
+    assert_eq!(elect(&later(NOW + 9)), ElectionOutcome::StaysUntil(NOW + 9));
+    assert_eq!(elect(&later(NOW)), ElectionOutcome::Goes(agent("b"), boot("1")));
 }
 
 fn any_candidate() -> impl Strategy<Value = CachingCandidate<'static>> {

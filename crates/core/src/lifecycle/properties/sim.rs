@@ -207,6 +207,7 @@ impl Sim {
             listed_by: Fact::Known(None),
             name_is_held: false,
             left_out_written: None,
+            unreadable_replaced_from: 0,
         };
         let decision = decide(&observation);
         if row == RowFact::Foreign

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use prost::bytes::Bytes;
+use prost::bytes::{Bytes, BytesMut};
 
 use super::{End, Event, Frame, MAX_DATA_BYTES};
 use crate::requests::credit::Window;
@@ -121,12 +121,29 @@ impl<E: End> Request<E> {
         Ok(())
     }
 
+    /// The bytes of the next frame. Pieces that wait are sent together: a frame costs more than a copy of its bytes.
     pub(super) fn next_bytes(&mut self) -> Option<Bytes> {
-        let front = self.queue.front_mut()?;
         let most = MAX_DATA_BYTES.min(usize::try_from(self.credit).unwrap_or(usize::MAX));
-        let bytes = if front.len() > most { front.split_to(most) } else { self.queue.pop_front()? };
+        let first = self.next_piece(most)?;
+        let rest = most.min(self.queued) - first.len();
+        let bytes = if rest == 0 {
+            first
+        } else {
+            let mut bytes = BytesMut::with_capacity(first.len() + rest);
+            bytes.extend_from_slice(&first);
+            while let Some(piece) = self.next_piece(most - bytes.len()) {
+                bytes.extend_from_slice(&piece);
+            }
+            bytes.freeze()
+        };
         self.queued -= bytes.len();
         self.credit -= bytes.len() as u64;
         Some(bytes)
+    }
+
+    /// Takes at most so many bytes of the first piece that waits.
+    fn next_piece(&mut self, most: usize) -> Option<Bytes> {
+        let front = self.queue.front_mut().filter(|_| most > 0)?;
+        if front.len() > most { Some(front.split_to(most)) } else { self.queue.pop_front() }
     }
 }

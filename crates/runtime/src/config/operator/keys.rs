@@ -284,7 +284,7 @@ const ROWS: &[SettingRow] = &[
     read(
         "kubesvc.cache.cleanDataWithUnusedAccounts",
         SettingType::Flag,
-        "false",
+        "true",
         "delete cached objects too where a static account goes for want of agents; false: they wait for the next account \
          of that name",
     ),

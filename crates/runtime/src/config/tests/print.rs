@@ -47,7 +47,7 @@ kubesvc:
     operationWaitMs: 30000  # default
     onDemandQuickWaitMs: 10000  # default
     accountCleanupFrequencySeconds: 600  # default
-    cleanDataWithUnusedAccounts: false  # default
+    cleanDataWithUnusedAccounts: true  # default
     cacheDefaults: null  # default
     cacheKinds: null  # default
     cacheOmitKinds: []  # default

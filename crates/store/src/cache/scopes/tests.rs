@@ -74,6 +74,19 @@ fn same_scope_added_again_keeps_its_checkpoint() {
 }
 
 #[test]
+fn problem_stays_while_the_list_is_tried_again() {
+    let again = [problem(Some("why")), added("s", "f"), sync_started("k2"), added("s", "f")];
+    let stored = apply(listed(), OURS, &again).expect("it is there").stored;
+    assert_eq!((stored.state, stored.problem.as_deref()), (ScopeState::Listing, Some("why")));
+    let read = apply(
+        listed(),
+        OURS,
+        &[problem(Some("why")), added("s", "f"), sync_started("k"), synced("k", "9", 5)],
+    );
+    assert_eq!(read.and_then(|scope| scope.stored.problem), None, "it was read");
+}
+
+#[test]
 fn scope_of_another_filter_is_listed_and_its_rows_still_count() {
     let stored = apply(listed(), OURS, &[added("s", "g")]).expect("it is there").stored;
     assert_eq!((stored.resource_version, stored.objects), (None, Some(5)));
