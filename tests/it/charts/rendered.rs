@@ -59,6 +59,33 @@ fn pods_are_restricted_and_run_one_version() {
 }
 
 #[test]
+fn keys_of_the_pod_security_context_that_are_null_are_left_out() {
+    for (chart, mode, kind) in
+        [("kubesvc", &[][..], "Deployment"), ("kubesvc-agent", MODES[0], "StatefulSet")]
+    {
+        let context = |values: &[&str]| {
+            let objects = objects(chart, &[mode, values].concat());
+            only(&objects, kind)["spec"]["template"]["spec"]["securityContext"].clone()
+        };
+        let by_default = json!({
+            "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        });
+        assert_eq!(context(&[]), by_default, "{chart}");
+        let assigned = [
+            "podSecurityContext.runAsUser=null",
+            "podSecurityContext.runAsGroup=null",
+            "podSecurityContext.fsGroup=null",
+        ];
+        let without_ids = json!({"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}});
+        assert_eq!(context(&assigned), without_ids, "{chart}");
+        let other = context(&["podSecurityContext.fsGroup=1000680000", "podSecurityContext.sysctls=null"]);
+        assert_eq!((&other["fsGroup"], &other["sysctls"]), (&json!(1_000_680_000), &Value::Null), "{chart}");
+        assert_eq!(context(&["podSecurityContext=null"]), Value::Null, "{chart}");
+    }
+}
+
+#[test]
 fn chart_versions_match_the_programs() {
     for chart in ["kubesvc", "kubesvc-agent"] {
         let about = must(
