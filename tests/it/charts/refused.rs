@@ -49,6 +49,10 @@ const OPERATOR: &[Refusal] = &[
     (&["watchNamespaces=team-a"], "at '/watchNamespaces': got string, want array"),
     (&["persistence.size=big"], "at '/persistence/size': 'big' does not match pattern"),
     (
+        &["persistence.emptyDirSizeLimit=big"],
+        "at '/persistence/emptyDirSizeLimit': 'big' does not match pattern",
+    ),
+    (
         &["persistence.size=1Gi", "persistence.enabled=yes please"],
         "at '/persistence/enabled': got string, want boolean",
     ),

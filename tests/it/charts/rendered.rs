@@ -86,6 +86,22 @@ fn keys_of_the_pod_security_context_that_are_null_are_left_out() {
 }
 
 #[test]
+fn size_of_the_folder_of_sqlite_is_a_value() {
+    let database = |values: &[&str]| {
+        let objects = objects("kubesvc", values);
+        let volumes = only(&objects, "Deployment")["spec"]["template"]["spec"]["volumes"].as_array().cloned();
+        let volumes = volumes.unwrap_or_default();
+        volumes.into_iter().find(|volume| volume["name"] == "database").unwrap_or_default()
+    };
+    assert_eq!(database(&[])["emptyDir"], json!({"sizeLimit": "1Gi"}));
+    let larger = database(&["persistence.emptyDirSizeLimit=20Gi"]);
+    assert_eq!(larger["emptyDir"], json!({"sizeLimit": "20Gi"}));
+    let kept = database(&["persistence.enabled=true", "persistence.emptyDirSizeLimit=20Gi"]);
+    assert_eq!(kept["emptyDir"], Value::Null);
+    assert!(kept["persistentVolumeClaim"].is_object(), "{kept}");
+}
+
+#[test]
 fn chart_versions_match_the_programs() {
     for chart in ["kubesvc", "kubesvc-agent"] {
         let about = must(
