@@ -59,6 +59,10 @@ const OPERATOR: &[Refusal] = &[
     (&["services.rest.port=70000"], "at '/services/rest/port': maximum: got 70,000, want 65,535"),
     (&["monitoring.interval=30"], "at '/monitoring/interval'"),
     (
+        &["monitoring.runbooks=docs/runbooks.md"],
+        "at '/monitoring/runbooks': 'docs/runbooks.md' does not match",
+    ),
+    (
         &["podSecurityContext.readOnlyRootFilesystem=true"],
         "at '/podSecurityContext': additional properties 'readOnlyRootFilesystem' not allowed",
     ),

@@ -102,6 +102,25 @@ fn size_of_the_folder_of_sqlite_is_a_value() {
 }
 
 #[test]
+fn alerts_link_to_the_page_of_runbooks_that_is_set() {
+    let default = "https://github.com/kubesvc/kubesvc/blob/main/docs/runbooks.md";
+    let set = "https://wiki.example.com/kubesvc?page=runbooks";
+    let linked = format!("monitoring.runbooks={set}");
+    for (chart, mode) in [("kubesvc", "replicas=1"), ("kubesvc-agent", "mode=spinnaker-service")] {
+        for (value, page) in [("monitoring.enabled=true", default), (linked.as_str(), set)] {
+            let objects = objects(chart, &[mode, "monitoring.enabled=true", value]);
+            let groups = only(&objects, "PrometheusRule")["spec"]["groups"].as_array().cloned();
+            let rules = groups.iter().flatten().flat_map(|group| group["rules"].as_array()).flatten();
+            let links: Vec<_> =
+                rules.map(|rule| rule["annotations"]["runbook_url"].as_str().unwrap_or_default()).collect();
+            let prefix = format!("{page}#kubesvc");
+            assert!(!links.is_empty(), "{chart}: {objects:?}");
+            assert!(links.iter().all(|link| link.starts_with(&prefix)), "{chart}: {links:?}");
+        }
+    }
+}
+
+#[test]
 fn chart_versions_match_the_programs() {
     for chart in ["kubesvc", "kubesvc-agent"] {
         let about = must(
