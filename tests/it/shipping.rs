@@ -47,6 +47,9 @@ fn image_is_built_for_two_platforms_from_all_manifests() {
     for platform in ["amd64) triple=x86_64-unknown-linux-gnu", "arm64) triple=aarch64-unknown-linux-gnu"] {
         assert!(dockerfile.contains(platform), "{platform}");
     }
+    let caches = dockerfile.matches("--mount=type=cache,").count();
+    let of_one_platform = dockerfile.matches("--mount=type=cache,id=kubesvc-registry-${TARGETARCH},").count();
+    assert!(caches > 0 && caches == of_one_platform, "{of_one_platform} of {caches}");
     for label in ["title", "description", "licenses", "version", "revision"] {
         assert!(dockerfile.contains(&format!("org.opencontainers.image.{label}=")), "{label}");
     }
