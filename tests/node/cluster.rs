@@ -222,7 +222,9 @@ pub(crate) fn section<'a>(page: &'a str, title: &str) -> &'a str {
 pub(crate) fn blocks(page: &str) -> Vec<String> {
     let all = page.split("```").skip(1).step_by(2).filter_map(|block| block.strip_prefix("sh\n"));
     let runnable = |block: &str| {
-        let needs_more = |line: &str| line.starts_with("docker ") || line.contains(" oci://");
+        let needs_more = |line: &str| {
+            line.starts_with("docker ") || [" oci://", " krew "].iter().any(|part| line.contains(part))
+        };
         let lines: Vec<_> = block.lines().filter(|line| !needs_more(line)).collect();
         lines.join("\n")
     };

@@ -17,8 +17,16 @@ use kubesvc_testkit::{helm, must};
 const TIMEOUT: Duration = Duration::from_secs(150);
 /// Parts of commands that need more than an API server: a builder of images, a published release, pods that run, an
 /// operator that answers, or the controller that empties a namespace.
-const NEEDS_MORE: [&str; 7] =
-    ["docker ", "oci://", " kubesvc wait ", " rollout ", " port-forward ", "curl ", " delete namespace "];
+const NEEDS_MORE: [&str; 8] = [
+    "docker ",
+    "oci://",
+    " krew ",
+    " kubesvc wait ",
+    " rollout ",
+    " port-forward ",
+    "curl ",
+    " delete namespace ",
+];
 
 fn page(path: &str) -> String {
     must(std::fs::read_to_string(in_repository(path)).map_err(|e| format!("{path}: {e}")))
