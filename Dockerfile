@@ -44,7 +44,8 @@ COPY crates/plugin/Cargo.toml crates/plugin/
 COPY crates/runtime/Cargo.toml crates/runtime/
 COPY crates/store/Cargo.toml crates/store/
 COPY crates/testkit/Cargo.toml crates/testkit/
-RUN --mount=type=cache,id=kubesvc-registry,target=/usr/local/cargo/registry \
+# A cache for each platform: Cargo's lock is not in it, so that two platforms that are built at once would write to one.
+RUN --mount=type=cache,id=kubesvc-registry-${TARGETARCH},target=/usr/local/cargo/registry \
     set -eu; \
     mkdir -p src/bin tests/it benches; \
     for package in . crates/*; do mkdir -p "${package}/src"; : > "${package}/src/lib.rs"; done; \
@@ -56,7 +57,7 @@ RUN --mount=type=cache,id=kubesvc-registry,target=/usr/local/cargo/registry \
 
 COPY . .
 # The empty packages were built later than the sources were written.
-RUN --mount=type=cache,id=kubesvc-registry,target=/usr/local/cargo/registry \
+RUN --mount=type=cache,id=kubesvc-registry-${TARGETARCH},target=/usr/local/cargo/registry \
     set -eu; \
     find src crates -name '*.rs' -exec touch {} +; \
     triple="$(cat /triple)"; \

@@ -111,6 +111,22 @@ fn commented_settings_files_have_every_setting() {
 }
 
 #[test]
+fn pages_of_installation_name_the_version_of_the_programs() {
+    let mut versions = 0;
+    let mut old = Vec::new();
+    for page in ["README.md", "docs/install.md", "docs/plugin.md", "Dockerfile"] {
+        for version in versions_of(&read(&root().join(page))) {
+            versions += 1;
+            if version != env!("CARGO_PKG_VERSION") {
+                old.push(format!("{page}: {version}"));
+            }
+        }
+    }
+    assert!(old.is_empty(), "another version than that of Cargo.toml:\n{}", old.join("\n"));
+    assert!(versions > 10, "only {versions} versions were found: is this test reading the right files?");
+}
+
+#[test]
 fn doc_checks_find_errors() {
     let text = "# A page\n\n[a](docs/x.md) and [b](https://example.org)\n`make demo`, and make no mistake\n\n\
                 ```sh\n$ make test  # says [c](d)\nkubectl apply -k config/none\n```\n\n## The `two` words, and more\n";
@@ -120,6 +136,9 @@ fn doc_checks_find_errors() {
     assert_eq!(code.into_iter().flat_map(paths_in).collect::<Vec<_>>(), ["config/none"]);
     assert!(anchors_of(text).any(|anchor| anchor == "the-two-words-and-more"));
     assert_eq!(targets_of("a-b: c ## d\nX := 1\n\tcommand: x\n").collect::<Vec<_>>(), ["a-b"]);
+    let commands = "kubesvc:0.1.0 .` --version 0.2.0, v1.36.3, 127.0.0.1, 3.18.\n\
+                    /v0.3.0/kubesvc.yaml a-0.4.0-b.tar.gz 0.5.0.";
+    assert_eq!(versions_of(commands), ["0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0"]);
 }
 
 /// Inserts a table between a mark and the next `<!-- end -->`.
@@ -238,6 +257,17 @@ fn targets_of(makefile: &str) -> impl Iterator<Item = &str> {
             !target.is_empty() && target.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
         (legal && !rest.starts_with('=')).then_some(target)
     })
+}
+
+/// The versions of three numbers, without those that begin with a v, such as Kubernetes', unless a link does: `/v0.1.0/`.
+fn versions_of(text: &str) -> Vec<String> {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let text = text.replace("/v", "/");
+    text.split(|next: char| !next.is_ascii_alphanumeric() && next != '.')
+        .map(|word| word.trim_matches('.'))
+        .filter(|word| word.split('.').count() == 3 && word.split('.').all(is_number))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// The words that are paths of this repository.

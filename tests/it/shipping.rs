@@ -47,6 +47,9 @@ fn image_is_built_for_two_platforms_from_all_manifests() {
     for platform in ["amd64) triple=x86_64-unknown-linux-gnu", "arm64) triple=aarch64-unknown-linux-gnu"] {
         assert!(dockerfile.contains(platform), "{platform}");
     }
+    let caches = dockerfile.matches("--mount=type=cache,").count();
+    let of_one_platform = dockerfile.matches("--mount=type=cache,id=kubesvc-registry-${TARGETARCH},").count();
+    assert!(caches > 0 && caches == of_one_platform, "{of_one_platform} of {caches}");
     for label in ["title", "description", "licenses", "version", "revision"] {
         assert!(dockerfile.contains(&format!("org.opencontainers.image.{label}=")), "{label}");
     }
@@ -134,22 +137,30 @@ fn manifest_for_krew_names_an_archive_with_its_digest_for_each_platform() {
 }
 
 #[test]
-fn charts_of_a_release_pull_its_image() {
+fn charts_of_a_release_pull_its_image_and_link_to_its_runbooks() {
     let image = "registry.example.com/owner/name";
     let folder = must(kubesvc_testkit::folder::Folder::new("packages"));
     let packages = folder.file("").display().to_string();
-    let packed = helm::shell(Path::new("/dev/null"), &format!("sh packaging/charts.sh {image} {packages}"));
-    must(packed.ok());
     let version = env!("CARGO_PKG_VERSION");
+    let pack = format!("sh packaging/charts.sh {image} {packages} Owner/name v{version}");
+    must(helm::shell(Path::new("/dev/null"), &pack).ok());
+    let runbooks = format!("https://github.com/Owner/name/blob/v{version}/docs/runbooks.md#");
     for (chart, values) in [("kubesvc", "replicas=1"), ("kubesvc-agent", "mode=spinnaker-service")] {
         let package = folder.file(&format!("{chart}-{version}.tgz")).display().to_string();
-        let rendered = must(helm::run(None, ["template", chart, &package, "--set", values]).ok());
+        let values = format!("{values},monitoring.enabled=true");
+        let rendered = must(helm::run(None, ["template", chart, &package, "--set", &values]).ok());
         let images: Vec<_> =
             rendered.lines().filter_map(|line| line.trim().strip_prefix("image: ")).collect();
         assert!(
             !images.is_empty()
                 && images.iter().all(|one| one.trim_matches('"') == format!("{image}:{version}")),
             "{chart}: {images:?}"
+        );
+        let links: Vec<_> =
+            rendered.lines().filter_map(|line| line.trim().strip_prefix("runbook_url: ")).collect();
+        assert!(
+            !links.is_empty() && links.iter().all(|link| link.starts_with(&runbooks)),
+            "{chart}: {links:?}"
         );
     }
 }
@@ -162,7 +173,7 @@ fn release_workflow_names_image_and_charts_in_lower_case() {
         "tags: ${{ steps.image.outputs.name }}:${{ steps.image.outputs.version }}\n",
         "name: ${{ steps.image.outputs.name }}\n",
         "IMAGE: ${{ needs.image.outputs.name }}\n",
-        "sh packaging/charts.sh \"$IMAGE\" out\n",
+        "sh packaging/charts.sh \"$IMAGE\" out \"$GITHUB_REPOSITORY\" \"$GITHUB_REF_NAME\"\n",
         "charts=${IMAGE%/*}/charts\n",
     ] {
         assert!(workflow.contains(part), "{part:?} is missing");

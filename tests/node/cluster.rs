@@ -201,6 +201,17 @@ pub(crate) fn page(path: &str) -> String {
     must(std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display())))
 }
 
+/// Reads the page of upgrade and backup, whose commands keep their files in this folder.
+pub(crate) fn upgrade_page(folder: &Folder) -> String {
+    let mut page = page("docs/upgrade.md");
+    for file in
+        ["kubesvc-objects.yaml", "kubesvc-secrets.yaml", "kubesvc-values.yaml", "kubesvc-agent-values.yaml"]
+    {
+        page = page.replace(file, &folder.file(file).display().to_string());
+    }
+    page
+}
+
 /// A section of a page, without those below it.
 pub(crate) fn section<'a>(page: &'a str, title: &str) -> &'a str {
     let found = page.split("\n#").find(|section| section.trim_start_matches(['#', ' ']).starts_with(title));
@@ -211,7 +222,9 @@ pub(crate) fn section<'a>(page: &'a str, title: &str) -> &'a str {
 pub(crate) fn blocks(page: &str) -> Vec<String> {
     let all = page.split("```").skip(1).step_by(2).filter_map(|block| block.strip_prefix("sh\n"));
     let runnable = |block: &str| {
-        let needs_more = |line: &str| line.starts_with("docker ") || line.contains(" oci://");
+        let needs_more = |line: &str| {
+            line.starts_with("docker ") || [" oci://", " krew "].iter().any(|part| line.contains(part))
+        };
         let lines: Vec<_> = block.lines().filter(|line| !needs_more(line)).collect();
         lines.join("\n")
     };

@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::cluster::{Cluster, INSTALL, blocks, page, section, told};
+use kubesvc_testkit::folder::Folder;
+use kubesvc_testkit::must;
+
+use crate::cluster::{Cluster, INSTALL, blocks, page, section, told, upgrade_page};
 
 /// What a removal may take, whatever is there.
 const REMOVAL: Duration = Duration::from_secs(60);
@@ -21,9 +24,12 @@ async fn installed(gateway: bool) -> &'static Cluster {
 #[ignore = "needs root and a node: make node-test"]
 async fn removal_by_the_page_ends_within_a_minute_and_keeps_what_it_says() {
     let cluster = installed(false).await;
-    let page = page("docs/upgrade.md");
-    let blocks = blocks(section(&page, "Remove"));
-    let [look, releases, everything] = &blocks[..] else { unreachable!("three blocks, not {blocks:?}") };
+    let folder = must(Folder::new("backup"));
+    let page = upgrade_page(&folder);
+    let removal = blocks(section(&page, "Remove"));
+    let [look, releases, everything] = &removal[..] else { unreachable!("three blocks, not {removal:?}") };
+    // Its values, with which the operator comes back to delete the accounts.
+    blocks(section(&page, "Back up")).iter().for_each(|block| drop(cluster.sh(block)));
     cluster.sh(look);
     let mut lines = releases.lines();
     let begun = Instant::now();

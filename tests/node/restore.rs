@@ -6,7 +6,7 @@ use std::time::Instant;
 use kubesvc_testkit::folder::Folder;
 use kubesvc_testkit::must;
 
-use crate::cluster::{Cluster, INSTALL, blocks, page, section, told};
+use crate::cluster::{Cluster, INSTALL, blocks, section, told, upgrade_page};
 
 /// An agent that has an account of its own, for the cluster that it runs in.
 const OWN_CLUSTER: &str = "helm install own charts/kubesvc-agent -n kubesvc --set mode=agent,clusterName=here,hub.address=kubesvc-operator.kubesvc.svc:9091";
@@ -26,12 +26,7 @@ async fn every_account_and_credential_comes_back_from_the_backup() {
         .await;
     cluster.account("here", "ACTIVE").await;
     let folder = must(Folder::new("backup"));
-    let mut page = page("docs/upgrade.md");
-    for file in
-        ["kubesvc-objects.yaml", "kubesvc-secrets.yaml", "kubesvc-values.yaml", "kubesvc-agent-values.yaml"]
-    {
-        page = page.replace(file, &folder.file(file).display().to_string());
-    }
+    let page = upgrade_page(&folder);
     let run = |title: &str| blocks(section(&page, title)).iter().for_each(|block| drop(cluster.sh(block)));
     let secrets = || -> BTreeMap<String, String> {
         let all = cluster.json("kubectl get secrets -n kubesvc --field-selector type=Opaque -o json");

@@ -26,6 +26,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
+{{/* The pod's security context, without keys that are set to null. */}}
+{{- define "kubesvc-agent.podSecurityContext" -}}
+{{- $context := dict -}}
+{{- range $key, $value := .Values.podSecurityContext -}}
+{{- if not (kindIs "invalid" $value) -}}
+{{- $_ := set $context $key $value -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $context -}}
+{{- end -}}
+
 {{- define "kubesvc-agent.preset" -}}
 {{ .Values.rbac.preset | default (ternary "deploy" "none" (eq .Values.mode "agent")) }}
 {{- end -}}

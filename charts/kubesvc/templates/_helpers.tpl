@@ -25,6 +25,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
+{{/* The pod's security context, without keys that are set to null. */}}
+{{- define "kubesvc.podSecurityContext" -}}
+{{- $context := dict -}}
+{{- range $key, $value := .Values.podSecurityContext -}}
+{{- if not (kindIs "invalid" $value) -}}
+{{- $_ := set $context $key $value -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $context -}}
+{{- end -}}
+
 {{- define "kubesvc.serviceAccount" -}}
 {{ .Values.serviceAccount.name | default (ternary (include "kubesvc.name" .) "default" .Values.serviceAccount.create) }}
 {{- end -}}

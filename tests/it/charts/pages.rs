@@ -17,8 +17,16 @@ use kubesvc_testkit::{helm, must};
 const TIMEOUT: Duration = Duration::from_secs(150);
 /// Parts of commands that need more than an API server: a builder of images, a published release, pods that run, an
 /// operator that answers, or the controller that empties a namespace.
-const NEEDS_MORE: [&str; 7] =
-    ["docker ", "oci://", " kubesvc wait ", " rollout ", " port-forward ", "curl ", " delete namespace "];
+const NEEDS_MORE: [&str; 8] = [
+    "docker ",
+    "oci://",
+    " krew ",
+    " kubesvc wait ",
+    " rollout ",
+    " port-forward ",
+    "curl ",
+    " delete namespace ",
+];
 
 fn page(path: &str) -> String {
     must(std::fs::read_to_string(in_repository(path)).map_err(|e| format!("{path}: {e}")))
@@ -246,21 +254,30 @@ async fn commands_of_the_upgrade_page_restore_and_remove_everything() {
     assert_eq!(must(plane.kubectl(definitions).await.ok()), "");
 
     install();
-    run(
-        &plane,
-        "kubectl patch ksa/production --namespace kubesvc --type=merge --patch '{\"metadata\":{\"finalizers\":[\"kubesvc.io/account\"]}}'",
-    );
+    run(&plane, "kubectl create namespace team-a");
+    run(&plane, "kubectl apply --namespace team-a --kustomize config/samples");
+    for namespace in ["kubesvc", "team-a"] {
+        let finalizers = r#"{"metadata":{"finalizers":["kubesvc.io/account"]}}"#;
+        run(
+            &plane,
+            &format!(
+                "kubectl patch ksa/production --namespace {namespace} --type=merge --patch '{finalizers}'"
+            ),
+        );
+    }
     run(&plane, "helm uninstall kubesvc --namespace kubesvc");
     run(&plane, "kubectl delete --wait=false crd kubesvcaccounts.kubesvc.io kubesvcagents.kubesvc.io");
-    eventually("the account with the finalizer is left alone", TIMEOUT, async || {
-        let left = plane.kubectl(["get", "ksa", "--namespace=kubesvc", "--output=name"]).await.ok()?;
-        if left.lines().count() == 1 { Ok(()) } else { Err(left) }
+    eventually("the accounts with the finalizer are left alone", TIMEOUT, async || {
+        let left = plane.kubectl(["get", "ksa", "--all-namespaces", "--output=name"]).await.ok()?;
+        if left.lines().count() == 2 { Ok(()) } else { Err(left) }
     })
     .await;
     let report = shell(&plane.kubeconfig_path(), "kubectl kubesvc uninstall --dry-run");
     for part in [
-        "definition kubesvcaccounts.kubesvc.io is being deleted: it waits for 1 account with a finalizer",
-        "kubesvc/production; their finalizer kubesvc.io/account is the operator's, and no operator runs",
+        "definition kubesvcaccounts.kubesvc.io is being deleted: it waits for 2 accounts with a finalizer",
+        "kubesvc/production",
+        "team-a/production",
+        "; their finalizer kubesvc.io/account is the operator's, and no operator runs",
         "patch --type=merge",
     ] {
         assert!(report.contains(part), "{part:?} is missing:\n{report}");

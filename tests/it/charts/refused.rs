@@ -49,11 +49,24 @@ const OPERATOR: &[Refusal] = &[
     (&["watchNamespaces=team-a"], "at '/watchNamespaces': got string, want array"),
     (&["persistence.size=big"], "at '/persistence/size': 'big' does not match pattern"),
     (
+        &["persistence.emptyDirSizeLimit=big"],
+        "at '/persistence/emptyDirSizeLimit': 'big' does not match pattern",
+    ),
+    (
         &["persistence.size=1Gi", "persistence.enabled=yes please"],
         "at '/persistence/enabled': got string, want boolean",
     ),
     (&["services.rest.port=70000"], "at '/services/rest/port': maximum: got 70,000, want 65,535"),
     (&["monitoring.interval=30"], "at '/monitoring/interval'"),
+    (
+        &["monitoring.runbooks=docs/runbooks.md"],
+        "at '/monitoring/runbooks': 'docs/runbooks.md' does not match",
+    ),
+    (
+        &["podSecurityContext.readOnlyRootFilesystem=true"],
+        "at '/podSecurityContext': additional properties 'readOnlyRootFilesystem' not allowed",
+    ),
+    (&["podSecurityContext.runAsUser=0"], "at '/podSecurityContext/runAsUser': minimum: got 0, want 1"),
     (&["resources.limits.memory=lots"], "at '/resources/limits/memory': 'lots' does not match pattern"),
     (
         &["settings.kubesvc.agents.approval=ask"],
@@ -360,6 +373,10 @@ const AGENT: &[Refusal] = &[
         "settings.server.port is 9000, and the pod's ports and probes have 8082: leave it out.",
     ),
     (&["mode=spinnaker-service", "image.tag=latest"], "image.tag \"latest\" may name another image tomorrow"),
+    (
+        &["mode=spinnaker-service", "podSecurityContext.runAsUser=nobody"],
+        "at '/podSecurityContext/runAsUser': got string, want null or integer",
+    ),
     (
         &["mode=spinnaker-service", "podLabels.app\\.kubernetes\\.io/name=mine"],
         "podLabels has app.kubernetes.io/name, by which the hub's network policy and the StatefulSet select the pods: leave it out.",

@@ -59,6 +59,68 @@ fn pods_are_restricted_and_run_one_version() {
 }
 
 #[test]
+fn keys_of_the_pod_security_context_that_are_null_are_left_out() {
+    for (chart, mode, kind) in
+        [("kubesvc", &[][..], "Deployment"), ("kubesvc-agent", MODES[0], "StatefulSet")]
+    {
+        let context = |values: &[&str]| {
+            let objects = objects(chart, &[mode, values].concat());
+            only(&objects, kind)["spec"]["template"]["spec"]["securityContext"].clone()
+        };
+        let by_default = json!({
+            "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        });
+        assert_eq!(context(&[]), by_default, "{chart}");
+        let assigned = [
+            "podSecurityContext.runAsUser=null",
+            "podSecurityContext.runAsGroup=null",
+            "podSecurityContext.fsGroup=null",
+        ];
+        let without_ids = json!({"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}});
+        assert_eq!(context(&assigned), without_ids, "{chart}");
+        let other = context(&["podSecurityContext.fsGroup=1000680000", "podSecurityContext.sysctls=null"]);
+        assert_eq!((&other["fsGroup"], &other["sysctls"]), (&json!(1_000_680_000), &Value::Null), "{chart}");
+        assert_eq!(context(&["podSecurityContext=null"]), Value::Null, "{chart}");
+    }
+}
+
+#[test]
+fn size_of_the_folder_of_sqlite_is_a_value() {
+    let database = |values: &[&str]| {
+        let objects = objects("kubesvc", values);
+        let volumes = only(&objects, "Deployment")["spec"]["template"]["spec"]["volumes"].as_array().cloned();
+        let volumes = volumes.unwrap_or_default();
+        volumes.into_iter().find(|volume| volume["name"] == "database").unwrap_or_default()
+    };
+    assert_eq!(database(&[])["emptyDir"], json!({"sizeLimit": "1Gi"}));
+    let larger = database(&["persistence.emptyDirSizeLimit=20Gi"]);
+    assert_eq!(larger["emptyDir"], json!({"sizeLimit": "20Gi"}));
+    let kept = database(&["persistence.enabled=true", "persistence.emptyDirSizeLimit=20Gi"]);
+    assert_eq!(kept["emptyDir"], Value::Null);
+    assert!(kept["persistentVolumeClaim"].is_object(), "{kept}");
+}
+
+#[test]
+fn alerts_link_to_the_page_of_runbooks_that_is_set() {
+    let default = "https://github.com/kubesvc/kubesvc/blob/main/docs/runbooks.md";
+    let set = "https://wiki.example.com/kubesvc?page=runbooks";
+    let linked = format!("monitoring.runbooks={set}");
+    for (chart, mode) in [("kubesvc", "replicas=1"), ("kubesvc-agent", "mode=spinnaker-service")] {
+        for (value, page) in [("monitoring.enabled=true", default), (linked.as_str(), set)] {
+            let objects = objects(chart, &[mode, "monitoring.enabled=true", value]);
+            let groups = only(&objects, "PrometheusRule")["spec"]["groups"].as_array().cloned();
+            let rules = groups.iter().flatten().flat_map(|group| group["rules"].as_array()).flatten();
+            let links: Vec<_> =
+                rules.map(|rule| rule["annotations"]["runbook_url"].as_str().unwrap_or_default()).collect();
+            let prefix = format!("{page}#kubesvc");
+            assert!(!links.is_empty(), "{chart}: {objects:?}");
+            assert!(links.iter().all(|link| link.starts_with(&prefix)), "{chart}: {links:?}");
+        }
+    }
+}
+
+#[test]
 fn chart_versions_match_the_programs() {
     for chart in ["kubesvc", "kubesvc-agent"] {
         let about = must(
