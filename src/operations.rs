@@ -214,9 +214,10 @@ impl Operations {
         let (record, agent) = {
             let progress = job.progress.lock();
             let answered = progress.answered.as_ref().map(|(agent, time)| (agent, *time));
-            let agent = answered.map(|(agent, _)| agent.process.agent_id.to_string()).unwrap_or_default();
             let replica_id = &self.settings.replica_id;
             let record = progress.record.clone();
+            // The one that was asked last, also if it did not answer.
+            let agent = record.sent.as_ref().map(|sent| sent.id.clone()).unwrap_or_default();
             (records::ended(record, &outcome, before_send, answered, replica_id, now_ms()), agent)
         };
         let duration = job.started.elapsed();

@@ -7,6 +7,7 @@ use std::time::Instant;
 use http::header::CONTENT_TYPE;
 use http::{Method, StatusCode};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 
 use super::status::Refusal;
 use super::{Call, GatewayPorts, delete_options};
@@ -40,12 +41,15 @@ pub(super) struct Recorder {
     start_time: Timestamp,
     /// Whether it has a row among the open operations.
     is_open: AtomicBool,
+    /// The agent that was given it last.
+    asked_agent: Mutex<Option<AskedAgent>>,
     has_ended: AtomicBool,
 }
 
 /// How a request ended.
 pub(super) struct Ending<'e> {
     pub(super) code: StatusCode,
+    /// The agent that answered; `None`: nobody did.
     pub(super) agent: Option<&'e AskedAgent>,
     pub(super) outcome: OperationOutcome,
     pub(super) bytes: u64,
@@ -82,6 +86,7 @@ impl Recorder {
             started: Instant::now(),
             start_time: Timestamp::now(),
             is_open: AtomicBool::new(false),
+            asked_agent: Mutex::default(),
             has_ended: AtomicBool::new(false),
         }
     }
@@ -125,11 +130,12 @@ impl Recorder {
         ports.audit.write(&AuditLine { code, reason: &refusal.message, ..line });
     }
 
-    /// Writes that the call was refused before it was sent.
+    /// Writes that the call was refused: before it was sent, or by the agent that was given it.
     pub(super) fn refused(&self, refusal: &Refusal) {
         let (code, duration) = (Some(refusal.code.as_u16()), Some(self.started.elapsed()));
-        let line = self.line(AuditEvent::Refusal);
-        self.ports.audit.write(&AuditLine { code, duration, reason: &refusal.message, ..line });
+        let asked = self.asked_agent();
+        let (line, agent) = (self.line(AuditEvent::Refusal), agent_id(asked.as_ref()));
+        self.ports.audit.write(&AuditLine { code, duration, agent, reason: &refusal.message, ..line });
     }
 
     /// Writes that a stream has begun.
@@ -142,6 +148,7 @@ impl Recorder {
     pub(super) fn asked(&self, agent: &AskedAgent) {
         let Some(operation_type) = self.operation_type else { return };
         self.is_open.store(true, Ordering::Relaxed);
+        *self.asked_agent.lock() = Some(agent.clone());
         let record = self.begun(operation_type, Some(agent));
         let within = i64::try_from(DEFAULT_HEAD_TIMEOUT.as_millis()).unwrap_or(i64::MAX);
         self.ports.history.begun(OpenOperation {
@@ -160,12 +167,13 @@ impl Recorder {
         if self.has_ended.swap(true, Ordering::Relaxed) {
             return;
         }
+        let asked = self.asked_agent();
         self.ports.audit.write(&AuditLine {
             code: Some(ending.code.as_u16()),
             bytes: Some(ending.bytes),
             duration: Some(self.started.elapsed()),
             reason: ending.reason,
-            agent: ending.agent.map(|agent| agent.process.agent_id.as_str()).unwrap_or_default(),
+            agent: agent_id(ending.agent.or(asked.as_ref())),
             ..self.line(event)
         });
         if let Some(operation_type) = self.operation_type {
@@ -207,6 +215,11 @@ impl Recorder {
         self.is_open.load(Ordering::Relaxed) && !self.has_ended.swap(true, Ordering::Relaxed)
     }
 
+    /// The agent that was given it last.
+    fn asked_agent(&self) -> Option<AskedAgent> {
+        self.asked_agent.lock().clone()
+    }
+
     fn begun(&self, operation_type: &str, agent: Option<&AskedAgent>) -> OperationRecord {
         let start = self.start_time.as_millisecond();
         let at = |id: &str| StageRecord { id: id.to_owned(), time_ms: start };
@@ -230,7 +243,8 @@ impl Recorder {
     }
 
     fn record(&self, operation_type: &str, ending: &Ending<'_>) -> OperationRecord {
-        let begun = self.begun(operation_type, ending.agent);
+        let asked = self.asked_agent();
+        let begun = self.begun(operation_type, ending.agent.or(asked.as_ref()));
         let (start, end) = (begun.start_time_ms, Timestamp::now().as_millisecond());
         OperationRecord {
             end_time_ms: Some(end),
@@ -256,6 +270,10 @@ impl Drop for Recorder {
             self.ended(AuditEvent::Write, &Ending { code, agent: None, outcome, bytes: 0, reason });
         }
     }
+}
+
+fn agent_id(agent: Option<&AskedAgent>) -> &str {
+    agent.map(|agent| agent.process.agent_id.as_str()).unwrap_or_default()
 }
 
 /// Shared by what ends a request.

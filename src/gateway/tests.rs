@@ -18,7 +18,7 @@ use super::records::{Recorder, SharedRecorder};
 use super::*;
 use crate::access::{AccessError, AccountAccess, Caller, MAX_SHORT_OF_CALLER, Principal};
 use crate::connected_agents::{AccountRequest, RequestClass, RequestError};
-use crate::operations::tests::fakes::{Answered, MemoryRows, ScriptedCluster, principal};
+use crate::operations::tests::fakes::{Answered, AuditLines, MemoryRows, ScriptedCluster, principal};
 use kubesvc_core::requests::target::RequestPath;
 use kubesvc_store::{OpenOperation, OperationOutcome, OperationRecord};
 
@@ -68,32 +68,17 @@ impl OperationHistory for History {
     async fn flush(&self) {}
 }
 
-/// Lines of the audit log.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 struct Scene {
     gateway: Arc<Gateway>,
     history: Arc<History>,
     callers: Arc<CallerCounts>,
-    audit: Lines,
+    audit: AuditLines,
 }
 
 impl Scene {
     fn new(access: ExpiringTokens, requests: Arc<ScriptedCluster>) -> Self {
         let (history, callers) = (Arc::<History>::default(), Arc::<CallerCounts>::default());
-        let audit = Lines::default();
+        let audit = AuditLines::default();
         let ports = GatewayPorts {
             access: Arc::new(access),
             requests,
@@ -168,8 +153,9 @@ async fn a_watch_whose_token_expires_is_cut_at_the_next_check_and_others_go_on()
     let other = timeout(Duration::from_secs(3600), bob.frame()).await;
     assert!(other.is_err(), "the other watch ended");
     drop(alice);
-    let audited = String::from_utf8_lossy(&scene.audit.0.lock()).into_owned();
-    assert!(audited.contains("the token has expired"), "{audited}");
+    let audited = scene.audit.lines();
+    let ends = audited.iter().filter(|line| line["message"] == "stream-end");
+    assert_eq!(ends.map(|line| &line["reason"]).collect::<Vec<_>>(), ["the token has expired"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -218,4 +204,27 @@ async fn nothing_stays_open_that_an_agent_refuses_or_that_ends_without_an_answer
     drop(recorder);
     assert_eq!(scene.outcomes(), [OperationOutcome::Failed, OperationOutcome::Unknown]);
     assert_eq!(scene.history.begun.lock().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_without_an_answer_is_recorded_with_the_agent_that_was_given_it() {
+    let unknown =
+        |_, _: &_| -> Answered { Err(RequestError::Unknown("the agent's process died".to_owned())) };
+    let scene = Scene::new(ExpiringTokens::default(), ScriptedCluster::new(unknown));
+    let (request, recorder) = scene.write();
+    let (answered, _) = scene.gateway.write("uid".to_owned(), request, None, &recorder).await;
+    assert!(answered.is_err());
+    let (_, left) = scene.write();
+    left.asked(&ScriptedCluster::agent());
+    drop(left);
+    let ended = scene.history.ended.lock().clone();
+    assert_eq!(ended.len(), 2);
+    for record in ended {
+        assert_eq!(record.outcome, OperationOutcome::Unknown);
+        assert_eq!(record.sent.map(|sent| sent.id).as_deref(), Some("agent"));
+        assert_eq!(record.processed.map(|processed| processed.id).as_deref(), Some("r-0"));
+        assert_eq!(record.answered, None);
+    }
+    let agents: Vec<_> = scene.audit.lines().iter().map(|line| line["agent"].clone()).collect();
+    assert_eq!(agents, ["agent", "agent"]);
 }

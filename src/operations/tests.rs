@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::connected_agents::RequestError;
-use fakes::{Answered, Asked, MemoryRows, ScriptedAccess, ScriptedCluster, principal};
+use fakes::{Answered, Asked, AuditLines, MemoryRows, ScriptedAccess, ScriptedCluster, principal};
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::operations::{OutcomeBody, OutcomeClass, operation_from_text, result_from_text};
 use kubesvc_store::{OpenOperation, OperationOutcome, OperationState};
@@ -31,6 +31,7 @@ struct Replica {
     cluster: Arc<ScriptedCluster>,
     access: Arc<ScriptedAccess>,
     rows: Arc<MemoryRows>,
+    audit: AuditLines,
     stop: CancellationToken,
 }
 
@@ -44,7 +45,7 @@ impl Replica {
         accounts.show(account("a", "ACTIVE", "Open"));
         accounts.show(account("off", "INACTIVE", "None"));
         accounts.sync();
-        let access = Arc::<ScriptedAccess>::default();
+        let (access, audit) = (Arc::<ScriptedAccess>::default(), AuditLines::default());
         let operations = Operations::new(
             OperationSettings { replica_id: id.into(), ..fakes::settings() },
             OperationPorts {
@@ -53,14 +54,14 @@ impl Replica {
                 access: Arc::<ScriptedAccess>::clone(&access),
                 store: Arc::<MemoryRows>::clone(&rows),
                 replicas: Replicas::alone(&id.into()),
-                audit: AuditLog::to(std::io::sink()),
+                audit: AuditLog::to(audit.clone()),
                 callers: Arc::default(),
             },
         );
         let stop = CancellationToken::new();
         let (writer, until) = (Arc::clone(&operations), stop.clone());
         tokio::spawn(async move { writer.write_rows(until).await });
-        Self { operations, cluster, access, rows, stop }
+        Self { operations, cluster, access, rows, audit, stop }
     }
 
     async fn submit(&self, call: OperationCall) -> Result<Submitted, OperationRefusal> {

@@ -186,6 +186,29 @@ pub(crate) fn principal(name: &str) -> Principal {
     }
 }
 
+/// What is written to an audit log.
+#[derive(Clone, Default)]
+pub(crate) struct AuditLines(Arc<Mutex<Vec<u8>>>);
+
+impl AuditLines {
+    /// The lines so far.
+    pub(crate) fn lines(&self) -> Vec<Value> {
+        let text = String::from_utf8(self.0.lock().clone()).expect("text");
+        text.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+    }
+}
+
+impl std::io::Write for AuditLines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Rows in memory.
 #[derive(Default)]
 pub(crate) struct MemoryRows {

@@ -126,3 +126,12 @@ async fn a_dry_run_says_so_in_every_write_and_in_its_record() {
     assert!(replica.cluster.lines()[0].contains("dryRun=All"), "{:?}", replica.cluster.lines());
     assert!(replica.history(&submitted.id).await.dry_run);
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_audit_line_of_an_operation_without_an_answer_names_the_agent_that_was_asked() {
+    let replica = Replica::new(ScriptedCluster::new(|_, _| Err(RequestError::Unknown("it is gone".into()))));
+    assert_eq!(replica.run(&scale()).await.status, 504);
+    let lines = replica.audit.lines();
+    let line = lines.iter().find(|line| line["verb"] == "Scale").expect("a line");
+    assert_eq!((&line["agent"], &line["reason"]), (&json!("agent"), &json!("unknown")));
+}
