@@ -292,6 +292,8 @@ impl Operations {
     ) -> Result<ApiAnswer, RequestError> {
         let AccountResponse { status, mut body, agent, .. } = response;
         let status = status.as_u16();
+        // A log is asked for with one byte more than its result may have, to tell whether it is cut.
+        let most = MAX_RESULT_BYTES + usize::from(matches!(job.operation.verb(), Verb::Logs(_)));
         let mut read = BytesMut::new();
         loop {
             let late = || RequestError::NoAnswer {
@@ -301,7 +303,7 @@ impl Operations {
             let part = timeout_at(job.deadline, body.next()).await.unwrap_or_else(|_| Some(Err(late())));
             match part {
                 None => break,
-                Some(Ok(part)) if read.len() + part.len() > MAX_RESULT_BYTES => {
+                Some(Ok(part)) if read.len() + part.len() > most => {
                     let message = format!("the answer has more than {} bytes", MAX_RESULT_BYTES);
                     drop(part);
                     return Err(RequestError::Invalid { message, is_too_large: true });

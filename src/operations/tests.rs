@@ -13,7 +13,9 @@ use super::*;
 use crate::connected_agents::RequestError;
 use fakes::{Answered, Asked, AuditLines, MemoryRows, ScriptedAccess, ScriptedCluster, principal};
 use kubesvc_core::KubesvcAccount;
-use kubesvc_core::operations::{OutcomeBody, OutcomeClass, operation_from_text, result_from_text};
+use kubesvc_core::operations::{
+    MAX_RESULT_BYTES, OutcomeBody, OutcomeClass, operation_from_text, result_from_text,
+};
 use kubesvc_store::{OpenOperation, OperationOutcome, OperationState};
 
 pub(crate) mod fakes;

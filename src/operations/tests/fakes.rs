@@ -86,12 +86,14 @@ fn is_about_kinds(asked: &Asked) -> bool {
 
 /// The kinds of the cluster.
 fn kinds(line: &str) -> Value {
-    let (group_version, name, kind) = if line.ends_with("apps/v1") {
-        ("apps/v1", "deployments", "Deployment")
+    let (group_version, kinds) = if line.ends_with("apps/v1") {
+        ("apps/v1", vec![("deployments", "Deployment")])
     } else {
-        ("v1", "configmaps", "ConfigMap")
+        ("v1", vec![("configmaps", "ConfigMap"), ("pods", "Pod")])
     };
-    json!({"groupVersion": group_version, "resources": [{"name": name, "kind": kind, "namespaced": true}]})
+    let resources =
+        kinds.into_iter().map(|(name, kind)| json!({"name": name, "kind": kind, "namespaced": true}));
+    json!({"groupVersion": group_version, "resources": resources.collect::<Vec<_>>()})
 }
 
 #[async_trait]

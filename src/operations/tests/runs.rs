@@ -135,3 +135,20 @@ async fn the_audit_line_of_an_operation_without_an_answer_names_the_agent_that_w
     let line = lines.iter().find(|line| line["verb"] == "Scale").expect("a line");
     assert_eq!((&line["agent"], &line["reason"]), (&json!("agent"), &json!("unknown")));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_log_that_is_longer_than_a_result_is_cut_and_another_answer_is_refused() {
+    // With its two quotation marks, the answer has one byte more than a result.
+    let long = || Ok((200, json!("x".repeat(MAX_RESULT_BYTES - 1))));
+    let replica = Replica::new(ScriptedCluster::new(move |_, _| long()));
+    let pod = "target { version: \"v1\" kind: \"Pod\" namespace: \"n\" name: \"web-0\" }";
+    let ended = replica.run(&format!("logs {{ {pod} limit_bytes: {MAX_RESULT_BYTES} }}")).await;
+    let asked = format!("GET /api/v1/namespaces/n/pods/web-0/log?limitBytes={}", MAX_RESULT_BYTES + 1);
+    assert_eq!(replica.cluster.lines(), [asked]);
+    assert_eq!((ended.status, &ended.failure), (200, &None));
+    let OutcomeBody::Text { text, cut } = &ended.body else { unreachable!("a log is a text") };
+    assert_eq!((text.len(), *cut), (MAX_RESULT_BYTES, true));
+    let ended = replica.run(&format!("get {{ {pod} }}")).await;
+    let class = ended.failure.as_ref().map(|failure| failure.class);
+    assert_eq!((ended.status, class), (413, Some(OutcomeClass::TooLarge)));
+}
