@@ -237,7 +237,10 @@ impl OperationStore for MemoryRows {
         self.check()?;
         self.writes.fetch_add(1, Ordering::Relaxed);
         for open in &changes.open {
-            self.open.lock().insert(open.record.operation_id.clone(), open.clone());
+            let id = &open.record.operation_id;
+            if !self.history.lock().contains_key(id) {
+                self.open.lock().insert(id.clone(), open.clone());
+            }
         }
         changes.ends.iter().for_each(|record| self.finish(record));
         Ok(())
