@@ -16,10 +16,12 @@
 //! | [`in_flight`], [`object_turns`], [`kinds`] | bounds, one operation at a time for each object, kinds of clusters |
 //! | [`records`] | what is recorded of an operation; pure |
 //! | [`row_queue`], [`pending_rows`] | the rows to be written, in batches; which ones wait is pure |
+//! | [`audit_lines`] | audit lines of refused calls |
 //! | [`reading`], [`record_view`] | records for callers, and results that people give |
 //! | [`upkeep`] | of the leader: what dead replicas left open, and purging the history |
 //! | [`refusal`], [`metrics`] | why a call is refused; `kubesvc_operations_*` |
 
+mod audit_lines;
 mod checks;
 mod failures;
 mod in_flight;
