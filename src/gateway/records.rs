@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 
 use super::status::Refusal;
-use super::{Call, GatewayPorts, delete_options};
+use super::{Call, Gateway, GatewayPorts, delete_options};
 use crate::access::Principal;
 use crate::access::audit::{AuditEvent, AuditLine};
 use crate::connected_agents::{AskedAgent, DEFAULT_HEAD_TIMEOUT, RequestClass, RequestError};
@@ -19,6 +19,25 @@ use kubesvc_core::{KubesvcAccount, ReplicaId};
 use kubesvc_store::{
     AnswerRecord, OpenOperation, OperationOutcome, OperationRecord, OperationState, StageRecord,
 };
+
+/// Header with the user for whom a caller says that it acts.
+const USER: &str = "x-spinnaker-user";
+
+impl Gateway {
+    /// Completes the line of a call that is refused before anything is recorded of it.
+    pub(super) fn refused(&self, line: &AuditLine<'_>, refusal: &Refusal) {
+        let code = Some(refusal.code.as_u16());
+        self.ports.audit.write(&AuditLine { code, reason: &refusal.message, ..*line });
+    }
+}
+
+impl Call {
+    /// The line of a call that is refused, with who calls; `None`: that is not known.
+    pub(super) fn refusal_by<'c>(&'c self, principal: Option<&'c Principal>) -> AuditLine<'c> {
+        let claimed = self.header(USER);
+        AuditLine { principal, claimed, ..AuditLine::new(AuditEvent::Refusal, &self.request_id) }
+    }
+}
 
 /// Writes what becomes of one request.
 pub(super) struct Recorder {
@@ -73,7 +92,7 @@ impl Recorder {
             replica_id: replica_id.clone(),
             request_id: call.request_id.clone(),
             principal,
-            claimed: call.header("x-spinnaker-user").to_owned(),
+            claimed: call.header(USER).to_owned(),
             account: String::new(),
             uid: String::new(),
             verb: verb(&call.method, path),
@@ -121,13 +140,6 @@ impl Recorder {
             name: &self.name,
             ..AuditLine::new(event, &self.request_id)
         }
-    }
-
-    /// Writes that a caller is not known.
-    pub(super) fn unknown_caller(ports: &GatewayPorts, call: &Call, refusal: &Refusal) {
-        let code = Some(refusal.code.as_u16());
-        let line = AuditLine::new(AuditEvent::Refusal, &call.request_id);
-        ports.audit.write(&AuditLine { code, reason: &refusal.message, ..line });
     }
 
     /// Writes that the call was refused: before it was sent, or by the agent that was given it.

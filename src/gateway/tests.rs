@@ -18,6 +18,7 @@ use super::records::{Recorder, SharedRecorder};
 use super::*;
 use crate::access::{AccessError, AccountAccess, Caller, MAX_SHORT_OF_CALLER, Principal};
 use crate::connected_agents::{AccountRequest, RequestClass, RequestError};
+use crate::operations::tests::account;
 use crate::operations::tests::fakes::{Answered, AuditLines, MemoryRows, ScriptedCluster, principal};
 use kubesvc_core::requests::target::RequestPath;
 use kubesvc_store::{OpenOperation, OperationOutcome, OperationRecord};
@@ -70,6 +71,7 @@ impl OperationHistory for History {
 
 struct Scene {
     gateway: Arc<Gateway>,
+    accounts: Arc<AccountIndex>,
     history: Arc<History>,
     callers: Arc<CallerCounts>,
     audit: AuditLines,
@@ -78,18 +80,18 @@ struct Scene {
 impl Scene {
     fn new(access: ExpiringTokens, requests: Arc<ScriptedCluster>) -> Self {
         let (history, callers) = (Arc::<History>::default(), Arc::<CallerCounts>::default());
-        let audit = AuditLines::default();
+        let (accounts, audit) = (Arc::<AccountIndex>::default(), AuditLines::default());
         let ports = GatewayPorts {
             access: Arc::new(access),
             requests,
-            accounts: Arc::default(),
+            accounts: Arc::clone(&accounts),
             history: Arc::<History>::clone(&history),
             store: Arc::<MemoryRows>::default(),
             audit: AuditLog::to(audit.clone()),
             callers: Arc::clone(&callers),
         };
         let gateway = Gateway::new("r-0".into(), ports, CancellationToken::new());
-        Self { gateway, history, callers, audit }
+        Self { gateway, accounts, history, callers, audit }
     }
 
     fn recorder(&self, call: &Call, target: &str) -> SharedRecorder {
@@ -227,4 +229,52 @@ async fn a_write_without_an_answer_is_recorded_with_the_agent_that_was_given_it(
     }
     let agents: Vec<_> = scene.audit.lines().iter().map(|line| line["agent"].clone()).collect();
     assert_eq!(agents, ["agent", "agent"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn operations_that_are_not_shown_have_an_audit_line_and_an_unknown_id_has_none() {
+    let scene = Scene::new(ExpiringTokens::default(), ScriptedCluster::new(|_, _| unreachable!()));
+    scene.accounts.show(account("prod", "ACTIVE", "Open"));
+    let alice = principal("alice");
+    let at = |object: &str| AccountPath { namespace: "ns".to_owned(), object: object.to_owned() };
+    let code = |answered: Result<Response<Body>, Refusal>| match answered {
+        Ok(response) => response.status().as_u16(),
+        Err(refusal) => refusal.code.as_u16(),
+    };
+    let listed = async |method: Method, object: &str, query: &str| {
+        code(scene.gateway.list_operations(&call(method), &alice, &at(object), Some(query)).await)
+    };
+    let read =
+        async || code(scene.gateway.get_operation(&call(Method::GET), &alice, &at("prod"), REQUEST_ID).await);
+    assert_eq!(listed(Method::GET, "prod", "").await, 200);
+    assert_eq!(read().await, 404);
+    assert!(scene.audit.lines().is_empty(), "nothing was refused");
+    assert_eq!(listed(Method::POST, "prod", "").await, 405);
+    assert_eq!(listed(Method::GET, "prod", "page=0").await, 400);
+    assert_eq!(listed(Method::GET, "gone", "").await, 503);
+    let running: Vec<_> = std::iter::from_fn(|| scene.callers.short("alice").ok()).collect();
+    assert_eq!(read().await, 429);
+    drop(running);
+    let refusals = scene.audit.refusals();
+    assert_eq!(refusals, ["list prod 405", "list prod 400", "list - 503", "get prod 429"]);
+    let lines = scene.audit.lines();
+    assert!(lines.iter().all(|line| line["principal"] == "alice"));
+    assert_eq!(lines[3]["operationId"], REQUEST_ID);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_refused_by_its_head_has_an_audit_line() {
+    let scene = Scene::new(ExpiringTokens::default(), ScriptedCluster::new(|_, _| unreachable!()));
+    let call = call(Method::GET);
+    let request = |uri: &str| Request::builder().uri(uri).body(()).expect("a request");
+    let has_route = |uri: &str| scene.gateway.route_of(&request(uri), &call).is_ok();
+    assert!(has_route("/apis") && scene.audit.lines().is_empty());
+    assert!(!has_route("/metrics") && !has_route("https://localhost/apis"));
+    let head = scene.gateway.read_head(&request("/"), "/api//v1", &call, &principal("alice"));
+    assert!(head.is_err());
+    let lines = scene.audit.lines();
+    let codes: Vec<_> = lines.iter().map(|line| &line["code"]).collect();
+    assert_eq!(codes, [404, 400, 400]);
+    let callers: Vec<_> = lines.iter().map(|line| line["principal"].as_str()).collect();
+    assert_eq!(callers, [None, None, Some("alice")]);
 }

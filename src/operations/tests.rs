@@ -76,16 +76,6 @@ impl Replica {
         submitted.ended.expect("it ended")
     }
 
-    /// Verb, account and status of the refusals in the audit log.
-    fn refusals(&self) -> Vec<String> {
-        let lines = self.audit.lines();
-        let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
-        let refusals = lines.iter().filter(|line| line["message"] == "refusal");
-        refusals
-            .map(|line| [text(&line["verb"]), text(&line["account"]), line["code"].to_string()].join(" "))
-            .collect()
-    }
-
     /// Waits until a record is in the history.
     async fn history(&self, id: &str) -> OperationRecord {
         loop {
@@ -97,7 +87,7 @@ impl Replica {
     }
 }
 
-fn account(name: &str, state: &str, phase: &str) -> KubesvcAccount {
+pub(crate) fn account(name: &str, state: &str, phase: &str) -> KubesvcAccount {
     serde_json::from_value(json!({
         "apiVersion": "kubesvc.io/v1alpha1", "kind": "KubesvcAccount",
         "metadata": {"name": name, "namespace": "ns", "uid": format!("uid-{name}"), "resourceVersion": "1"},

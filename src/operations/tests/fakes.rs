@@ -198,6 +198,15 @@ impl AuditLines {
         let text = String::from_utf8(self.0.lock().clone()).expect("text");
         text.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
     }
+
+    /// Verb, account and status of each refusal.
+    pub(crate) fn refusals(&self) -> Vec<String> {
+        let mut lines = self.lines();
+        lines.retain(|line| line["message"] == "refusal");
+        let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+        let parts = |line: &Value| [text(&line["verb"]), text(&line["account"]), line["code"].to_string()];
+        lines.iter().map(|line| parts(line).join(" ")).collect()
+    }
 }
 
 impl std::io::Write for AuditLines {

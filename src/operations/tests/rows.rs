@@ -111,7 +111,7 @@ async fn a_person_ends_what_is_open_and_those_who_wait_get_that() {
         replica.operations.settle_by_hand(&result, &caller()).await.expect_err("denied").status(),
         403
     );
-    assert_eq!(replica.refusals(), ["settle a 409", "settle - 404", "settle a 403"]);
+    assert_eq!(replica.audit.refusals(), ["settle a 409", "settle - 404", "settle a 403"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -202,11 +202,11 @@ async fn records_of_accounts_that_may_not_be_read_are_left_out() {
     let of_one = replica.operations.records(Some("a"), (0, 10), &caller()).await;
     assert_eq!(of_one.expect_err("denied").status().as_u16(), 403);
     assert_eq!(replica.operations.record("x", &caller()).await.expect_err("none").status(), 404);
-    assert_eq!(replica.refusals(), ["get a 403", "list a 403"], "an unknown id is refused to nobody");
+    assert_eq!(replica.audit.refusals(), ["get a 403", "list a 403"], "an unknown id is refused to nobody");
     replica.rows.is_away.store(true, Ordering::Relaxed);
     assert_eq!(replica.operations.record("x", &caller()).await.expect_err("away").status(), 503);
     assert!(replica.operations.records(None, (0, 10), &caller()).await.is_err());
-    assert_eq!(replica.refusals()[2..], ["get - 503", "list - 503"]);
+    assert_eq!(replica.audit.refusals()[2..], ["get - 503", "list - 503"]);
 }
 
 #[tokio::test(start_paused = true)]
