@@ -16,7 +16,7 @@
 //! | [`in_flight`], [`object_turns`], [`kinds`] | bounds, one operation at a time for each object, kinds of clusters |
 //! | [`records`] | what is recorded of an operation; pure |
 //! | [`row_queue`], [`pending_rows`] | the rows to be written, in batches; which ones wait is pure |
-//! | [`audit_lines`] | audit lines of refused calls |
+//! | [`audit_lines`] | audit lines of refused calls and of writes |
 //! | [`reading`], [`record_view`] | records for callers, and results that people give |
 //! | [`upkeep`] | of the leader: what dead replicas left open, and purging the history |
 //! | [`refusal`], [`metrics`] | why a call is refused; `kubesvc_operations_*` |

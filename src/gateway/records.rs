@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::status::Refusal;
 use super::{Call, Gateway, GatewayPorts, delete_options};
 use crate::access::Principal;
-use crate::access::audit::{AuditEvent, AuditLine};
+use crate::access::audit::{AuditEvent, AuditLine, resource_of, verb_of};
 use crate::connected_agents::{AskedAgent, DEFAULT_HEAD_TIMEOUT, RequestClass, RequestError};
 use kubesvc_core::requests::target::RequestPath;
 use kubesvc_core::{KubesvcAccount, ReplicaId};
@@ -95,8 +95,8 @@ impl Recorder {
             claimed: call.header(USER).to_owned(),
             account: String::new(),
             uid: String::new(),
-            verb: verb(&call.method, path),
-            resource: resource(path),
+            verb: verb_of(&call.method, path),
+            resource: resource_of(path),
             namespace: owned(&path.namespace),
             name: owned(&path.name),
             operation_type: operation_type(&call.method, path, class, media, is_upgrade),
@@ -291,29 +291,6 @@ fn agent_id(agent: Option<&AskedAgent>) -> &str {
 /// Shared by what ends a request.
 pub(super) type SharedRecorder = Arc<Recorder>;
 
-/// The verb that RBAC of the account's cluster has.
-fn verb(method: &Method, path: &RequestPath) -> &'static str {
-    match *method {
-        Method::GET | Method::HEAD if path.is_watch && path.subresource.is_none() => "watch",
-        Method::GET | Method::HEAD if path.resource.is_some() && path.name.is_none() => "list",
-        Method::GET | Method::HEAD => "get",
-        Method::POST => "create",
-        Method::PUT => "update",
-        Method::PATCH => "patch",
-        Method::DELETE if path.name.is_none() => "deletecollection",
-        Method::DELETE => "delete",
-        _ => "",
-    }
-}
-
-/// `deployments.apps/scale`
-fn resource(path: &RequestPath) -> String {
-    let Some(resource) = &path.resource else { return String::new() };
-    let group = if path.group.is_empty() { String::new() } else { format!(".{}", path.group) };
-    let subresource = path.subresource.as_ref().map(|name| format!("/{name}")).unwrap_or_default();
-    format!("{resource}{group}{subresource}")
-}
-
 fn operation_type(
     method: &Method,
     path: &RequestPath,
@@ -357,19 +334,5 @@ mod tests {
         assert_eq!(kind(Method::GET, exec, "", true), Some("Connect"));
         let review = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
         assert_eq!(kind(Method::POST, review, "", false), None);
-    }
-
-    #[test]
-    fn verbs_and_resources_are_those_of_the_clusters_own_rbac() {
-        let of = |method: Method, target: &str| {
-            let path = RequestPath::read(target.as_bytes()).expect("a path");
-            (verb(&method, &path), resource(&path))
-        };
-        assert_eq!(of(Method::GET, "/api/v1/pods?watch=1"), ("watch", "pods".to_owned()));
-        assert_eq!(of(Method::GET, "/api/v1/pods"), ("list", "pods".to_owned()));
-        let scale = "/apis/apps/v1/namespaces/ns/deployments/web/scale";
-        assert_eq!(of(Method::PATCH, scale), ("patch", "deployments.apps/scale".to_owned()));
-        assert_eq!(of(Method::DELETE, "/api/v1/namespaces/a/pods"), ("deletecollection", "pods".to_owned()));
-        assert_eq!(of(Method::GET, "/version"), ("get", String::new()));
     }
 }

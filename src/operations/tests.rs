@@ -122,6 +122,24 @@ fn scale() -> String {
     format!("scale {{ {WEB} replicas: 3 }}")
 }
 
+/// Deletes the two objects of [`of_two_objects`].
+fn delete_two() -> String {
+    let kind = "target { group: \"apps\" version: \"v1\" kind: \"Deployment\" namespace: \"n\" }";
+    format!("delete {{ {kind} label_selector: \"app=web\" }}")
+}
+
+/// What a cluster answers that lists two objects, and has neither when it is asked for one.
+fn of_two_objects(asked: &Asked) -> Answered {
+    let items =
+        [json!({"metadata": {"name": "a", "uid": "1"}}), json!({"metadata": {"name": "b", "uid": "2"}})];
+    let is_gone = asked.line.starts_with("GET") && !asked.line.contains("labelSelector");
+    Ok(if is_gone { (404, json!({})) } else { (200, json!({"metadata": {}, "items": items})) })
+}
+
+fn deletes(replica: &Replica) -> usize {
+    replica.cluster.lines().iter().filter(|line| line.starts_with("DELETE")).count()
+}
+
 fn done() -> Answered {
     Ok((200, json!({"kind": "Scale", "spec": {"replicas": 3}})))
 }

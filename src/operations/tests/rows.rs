@@ -10,24 +10,6 @@ fn no_wait(verb: &str) -> OperationCall {
     OperationCall { wait: None, ..call(verb) }
 }
 
-/// Deletes the two objects of [`of_two_objects`].
-fn delete_two() -> String {
-    let kind = "target { group: \"apps\" version: \"v1\" kind: \"Deployment\" namespace: \"n\" }";
-    format!("delete {{ {kind} label_selector: \"app=web\" }}")
-}
-
-/// What a cluster answers that lists two objects, and has neither when it is asked for one.
-fn of_two_objects(asked: &Asked) -> Answered {
-    let items =
-        [json!({"metadata": {"name": "a", "uid": "1"}}), json!({"metadata": {"name": "b", "uid": "2"}})];
-    let is_gone = asked.line.starts_with("GET") && !asked.line.contains("labelSelector");
-    Ok(if is_gone { (404, json!({})) } else { (200, json!({"metadata": {}, "items": items})) })
-}
-
-fn deletes(replica: &Replica) -> usize {
-    replica.cluster.lines().iter().filter(|line| line.starts_with("DELETE")).count()
-}
-
 /// Waits until the open row of an operation is as wanted.
 async fn until_open(replica: &Replica, id: &str, holds: impl Fn(&OpenOperation) -> bool) -> OpenOperation {
     loop {

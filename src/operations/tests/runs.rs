@@ -152,3 +152,35 @@ async fn a_log_that_is_longer_than_a_result_is_cut_and_another_answer_is_refused
     let class = ended.failure.as_ref().map(|failure| failure.class);
     assert_eq!((ended.status, class), (413, Some(OutcomeClass::TooLarge)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn each_write_of_an_operation_has_an_audit_line_with_its_own_id() {
+    let replica = Replica::new(ScriptedCluster::new(|_, asked| of_two_objects(asked)));
+    let id = replica.submit(call(&delete_two())).await.expect("it is begun").id;
+    let (asked, lines) = (replica.cluster.asked(), replica.audit.lines());
+    let deletes = asked.iter().filter(|asked| asked.line.starts_with("DELETE")).zip(["a", "b"]);
+    let expected: Vec<_> = deletes
+        .map(|(asked, name)| json!([id, asked.request_id, "delete", "deployments.apps", name, "agent", 200]))
+        .collect();
+    let fields = ["operationId", "requestId", "verb", "resource", "name", "agent", "code"];
+    let written: Vec<Value> =
+        lines.iter().map(|line| fields.iter().map(|field| line[*field].clone()).collect()).collect();
+    assert_eq!(written[..2], expected);
+    assert!(lines[..2].iter().all(|line| line["bytes"].as_u64() > Some(0)), "{lines:?}");
+    assert_eq!((lines.len(), &lines[2]["verb"]), (3, &json!("Delete")), "and one for the operation");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_without_an_answer_has_an_audit_line_that_says_so_each_time_it_is_sent() {
+    let unknown = || Err(RequestError::Unknown("the agent is gone".into()));
+    let replica =
+        Replica::new(ScriptedCluster::new(move |number, _| if number < 3 { unknown() } else { done() }));
+    assert_eq!(replica.run(&scale()).await.status, 200);
+    let lines = replica.audit.lines();
+    let writes: Vec<_> = lines.iter().filter(|line| line["verb"] == "patch").collect();
+    assert_eq!(writes.iter().map(|line| &line["code"]).collect::<Vec<_>>(), [504, 504, 200]);
+    assert!(writes.iter().all(|line| line["resource"] == "deployments.apps/scale"), "{writes:?}");
+    let ids: Vec<_> = writes.iter().map(|line| line["requestId"].as_str().unwrap_or_default()).collect();
+    assert_eq!(ids, replica.cluster.asked().iter().map(|asked| asked.request_id.clone()).collect::<Vec<_>>());
+    assert_eq!(writes[0]["reason"], "the outcome is unknown: the agent is gone");
+}
