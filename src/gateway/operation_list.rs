@@ -15,7 +15,7 @@ use crate::connected_agents::RequestClass;
 use crate::informers::AccountKey;
 use crate::operations::OperationRecordView;
 use kubesvc_core::KubesvcAccount;
-use kubesvc_store::StoreError;
+use kubesvc_store::{OperationRecord, StoreError};
 
 /// What audit lines call the operations of an account.
 const RESOURCE: &str = "accounts.proxy.kubesvc.io/operations";
@@ -68,9 +68,11 @@ impl Gateway {
         let (account, _short) = self.readable(call, principal, path).await?;
         let offset = u64::from(page - 1) * u64::from(items);
         self.ports.history.flush().await;
-        let records = self.ports.store.operations(Some(&account), offset, items).await;
+        let records = self.ports.store.operations(Some(account.account_name()), offset, items).await;
         let records = records.map_err(|error| database_away(&error))?;
-        let records: Vec<OperationRecordView> = records.into_iter().map(Into::into).collect();
+        // Those of a former account are older than all of its own, so that a short page is still the last one.
+        let own = records.into_iter().filter(|record| is_of(record, &account));
+        let records: Vec<OperationRecordView> = own.map(Into::into).collect();
         Ok(super::json(StatusCode::OK, &records))
     }
 
@@ -87,25 +89,26 @@ impl Gateway {
         let (account, _short) = self.readable(call, principal, path).await?;
         self.ports.history.flush().await;
         let record = self.ports.store.operation(id).await.map_err(|error| database_away(&error))?;
-        let record = record.filter(|record| record.account == account).map(OperationRecordView::from);
-        let record =
-            record.ok_or_else(|| Refusal::not_found(format!("account {account} has no operation {id}")))?;
+        let record = record.filter(|record| is_of(record, &account)).map(OperationRecordView::from);
+        let record = record.ok_or_else(|| {
+            Refusal::not_found(format!("account {} has no operation {id}", account.account_name()))
+        })?;
         Ok(super::json(StatusCode::OK, &record))
     }
 
-    /// The name of an account whose operations the caller may read, and the call's place among the running ones.
+    /// An account whose operations the caller may read, and the call's place among the running ones.
     async fn readable(
         &self,
         call: &Call,
         principal: &Principal,
         path: &AccountPath,
-    ) -> Result<(String, ShortRequest), Refusal> {
+    ) -> Result<(Arc<KubesvcAccount>, ShortRequest), Refusal> {
         self.authorize(call, principal, checks::wanted(&Method::GET, RequestClass::Read, path)?).await?;
         let short = self.ports.callers.short(&principal.name)?;
         let account = self.account_at(path);
         let account = account.ok_or_else(|| Refusal::unavailable("there is no such account"))?;
         narrows(call, account.account_name())?;
-        Ok((account.account_name().to_owned(), short))
+        Ok((account, short))
     }
 
     /// Writes that the operations of an account, or the one with an id, are not shown.
@@ -129,6 +132,12 @@ impl Gateway {
         let key = AccountKey { namespace: path.namespace.clone(), name: path.object.clone() };
         self.ports.accounts.get(&key)
     }
+}
+
+/// Whether a record is one of this account, and of no other that had its name before.
+fn is_of(record: &OperationRecord, account: &KubesvcAccount) -> bool {
+    let is_same = record.account_uid.as_deref().is_none_or(|uid| uid == account.uid());
+    is_same && record.account == account.account_name()
 }
 
 fn database_away(error: &StoreError) -> Refusal {

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use futures::{FutureExt as _, StreamExt as _, stream};
 use http::header::AUTHORIZATION;
 use parking_lot::Mutex;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
@@ -19,7 +19,9 @@ use super::*;
 use crate::access::{AccessError, AccountAccess, Caller, MAX_SHORT_OF_CALLER, Principal};
 use crate::connected_agents::{AccountRequest, RequestClass, RequestError};
 use crate::operations::tests::account;
-use crate::operations::tests::fakes::{Answered, AuditLines, MemoryRows, ScriptedCluster, principal};
+use crate::operations::tests::fakes::{
+    Answered, AuditLines, MemoryRows, ScriptedCluster, principal, received,
+};
 use kubesvc_core::requests::target::RequestPath;
 use kubesvc_store::{OpenOperation, OperationOutcome, OperationRecord};
 
@@ -73,6 +75,7 @@ struct Scene {
     gateway: Arc<Gateway>,
     accounts: Arc<AccountIndex>,
     history: Arc<History>,
+    rows: Arc<MemoryRows>,
     callers: Arc<CallerCounts>,
     audit: AuditLines,
 }
@@ -80,18 +83,19 @@ struct Scene {
 impl Scene {
     fn new(access: ExpiringTokens, requests: Arc<ScriptedCluster>) -> Self {
         let (history, callers) = (Arc::<History>::default(), Arc::<CallerCounts>::default());
-        let (accounts, audit) = (Arc::<AccountIndex>::default(), AuditLines::default());
+        let (accounts, rows) = (Arc::<AccountIndex>::default(), Arc::<MemoryRows>::default());
+        let audit = AuditLines::default();
         let ports = GatewayPorts {
             access: Arc::new(access),
             requests,
             accounts: Arc::clone(&accounts),
             history: Arc::<History>::clone(&history),
-            store: Arc::<MemoryRows>::default(),
+            store: Arc::<MemoryRows>::clone(&rows),
             audit: AuditLog::to(audit.clone()),
             callers: Arc::clone(&callers),
         };
         let gateway = Gateway::new("r-0".into(), ports, CancellationToken::new());
-        Self { gateway, accounts, history, callers, audit }
+        Self { gateway, accounts, history, rows, callers, audit }
     }
 
     fn recorder(&self, call: &Call, target: &str) -> SharedRecorder {
@@ -277,4 +281,26 @@ async fn a_call_that_is_refused_by_its_head_has_an_audit_line() {
     assert_eq!(codes, [404, 400, 400]);
     let callers: Vec<_> = lines.iter().map(|line| line["principal"].as_str()).collect();
     assert_eq!(callers, [None, None, Some("alice")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_account_made_anew_shows_no_operations_of_the_one_that_had_its_name() {
+    let scene = Scene::new(ExpiringTokens::default(), ScriptedCluster::new(|_, _| unreachable!()));
+    scene.accounts.show(account("prod", "ACTIVE", "Open"));
+    for (id, start_time_ms, uid) in [("own", 2, "uid-prod"), ("former", 1, "uid-former")] {
+        let account_uid = Some(uid.to_owned());
+        let record = OperationRecord { account_uid, ..received(id, "Deploy", "prod", start_time_ms) };
+        scene.rows.history.lock().insert(id.to_owned(), record);
+    }
+    let (call, alice) = (call(Method::GET), principal("alice"));
+    let path = AccountPath { namespace: "ns".to_owned(), object: "prod".to_owned() };
+    let listed = scene.gateway.list_operations(&call, &alice, &path, None).await.expect("a list");
+    let body = listed.into_body().collect().await.expect("a body").to_bytes();
+    let records: Vec<Value> = serde_json::from_slice(&body).expect("JSON");
+    assert_eq!(records.iter().map(|record| &record["operationId"]).collect::<Vec<_>>(), ["own"]);
+    let code = async |id: &str| {
+        let read = scene.gateway.get_operation(&call, &alice, &path, id).await;
+        read.map_or_else(|refusal| refusal.code, |response| response.status())
+    };
+    assert_eq!((code("own").await, code("former").await), (StatusCode::OK, StatusCode::NOT_FOUND));
 }
