@@ -140,11 +140,7 @@ impl Gateway {
         call: &Call,
         from: &ConnectionInfo,
     ) -> Result<Response<Body>, Refusal> {
-        let is_absolute = request.uri().scheme().is_some() && request.version() < Version::HTTP_2;
-        if is_absolute || request.method() == Method::CONNECT {
-            return Err(Refusal::bad_request("the request is for a proxy; send the path alone"));
-        }
-        let route = paths::route(request.uri().path())?;
+        let route = self.route_of(&request, call)?;
         if let Route::Health = route {
             return Ok(text(StatusCode::OK, "ok"));
         }
@@ -153,7 +149,9 @@ impl Gateway {
             Route::Health => Ok(text(StatusCode::OK, "ok")),
             Route::Discovery(document) => {
                 if !matches!(call.method, Method::GET | Method::HEAD) {
-                    return Err(Refusal::method_not_allowed());
+                    let refusal = Refusal::method_not_allowed();
+                    self.refused(&call.refusal_by(Some(&principal)), &refusal);
+                    return Err(refusal);
                 }
                 Ok(discovery::answer(document, &call.headers))
             }
@@ -164,6 +162,17 @@ impl Gateway {
             Route::Proxy(account, path) => self.proxy(request, call, principal, &account, path).await,
         }
         .inspect_err(|refusal| debug!(code = %refusal.code, why = refusal.message, "a call to the gateway was refused"))
+    }
+
+    /// What a request asks for, by its head.
+    fn route_of<B>(&self, request: &Request<B>, call: &Call) -> Result<Route, Refusal> {
+        let is_absolute = request.uri().scheme().is_some() && request.version() < Version::HTTP_2;
+        let route = if is_absolute || request.method() == Method::CONNECT {
+            Err(Refusal::bad_request("the request is for a proxy; send the path alone"))
+        } else {
+            paths::route(request.uri().path())
+        };
+        route.inspect_err(|refusal| self.refused(&call.refusal_by(None), refusal))
     }
 }
 

@@ -16,10 +16,12 @@
 //! | [`in_flight`], [`object_turns`], [`kinds`] | bounds, one operation at a time for each object, kinds of clusters |
 //! | [`records`] | what is recorded of an operation; pure |
 //! | [`row_queue`], [`pending_rows`] | the rows to be written, in batches; which ones wait is pure |
+//! | [`audit_lines`] | audit lines of refused calls and of writes |
 //! | [`reading`], [`record_view`] | records for callers, and results that people give |
 //! | [`upkeep`] | of the leader: what dead replicas left open, and purging the history |
 //! | [`refusal`], [`metrics`] | why a call is refused; `kubesvc_operations_*` |
 
+mod audit_lines;
 mod checks;
 mod failures;
 mod in_flight;
@@ -214,9 +216,10 @@ impl Operations {
         let (record, agent) = {
             let progress = job.progress.lock();
             let answered = progress.answered.as_ref().map(|(agent, time)| (agent, *time));
-            let agent = answered.map(|(agent, _)| agent.process.agent_id.to_string()).unwrap_or_default();
             let replica_id = &self.settings.replica_id;
             let record = progress.record.clone();
+            // The one that was asked last, also if it did not answer.
+            let agent = record.sent.as_ref().map(|sent| sent.id.clone()).unwrap_or_default();
             (records::ended(record, &outcome, before_send, answered, replica_id, now_ms()), agent)
         };
         let duration = job.started.elapsed();

@@ -7,10 +7,12 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::Method;
 use parking_lot::Mutex;
 use serde::Serialize;
 
 use super::Principal;
+use kubesvc_core::requests::target::RequestPath;
 
 /// Maximum length of a text, in characters.
 const MAX_TEXT: usize = 512;
@@ -196,5 +198,47 @@ impl AuditLog {
             let mut writer = self.0.lock();
             let _ = writer.write_all(&text).and_then(|()| writer.flush());
         }
+    }
+}
+
+/// The verb that RBAC of the account's cluster has for a request.
+pub fn verb_of(method: &Method, path: &RequestPath) -> &'static str {
+    match *method {
+        Method::GET | Method::HEAD if path.is_watch && path.subresource.is_none() => "watch",
+        Method::GET | Method::HEAD if path.resource.is_some() && path.name.is_none() => "list",
+        Method::GET | Method::HEAD => "get",
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE if path.name.is_none() => "deletecollection",
+        Method::DELETE => "delete",
+        _ => "",
+    }
+}
+
+/// What a request is about, as RBAC of the account's cluster has it: `deployments.apps/scale`.
+pub fn resource_of(path: &RequestPath) -> String {
+    let Some(resource) = &path.resource else { return String::new() };
+    let group = if path.group.is_empty() { String::new() } else { format!(".{}", path.group) };
+    let subresource = path.subresource.as_ref().map(|name| format!("/{name}")).unwrap_or_default();
+    format!("{resource}{group}{subresource}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verbs_and_resources_are_those_of_the_clusters_own_rbac() {
+        let of = |method: Method, target: &str| {
+            let path = RequestPath::read(target.as_bytes()).expect("a path");
+            (verb_of(&method, &path), resource_of(&path))
+        };
+        assert_eq!(of(Method::GET, "/api/v1/pods?watch=1"), ("watch", "pods".to_owned()));
+        assert_eq!(of(Method::GET, "/api/v1/pods"), ("list", "pods".to_owned()));
+        let scale = "/apis/apps/v1/namespaces/ns/deployments/web/scale";
+        assert_eq!(of(Method::PATCH, scale), ("patch", "deployments.apps/scale".to_owned()));
+        assert_eq!(of(Method::DELETE, "/api/v1/namespaces/a/pods"), ("deletecollection", "pods".to_owned()));
+        assert_eq!(of(Method::GET, "/version"), ("get", String::new()));
     }
 }

@@ -9,7 +9,6 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::listener::ConnectionInfo;
 use super::paths::AccountPath;
-use super::records::Recorder;
 use super::status::Refusal;
 use super::{Call, Gateway};
 use crate::access::{Access, AccessError, AccountAccess, AccountResource, Caller, Principal, Via};
@@ -31,7 +30,7 @@ impl Gateway {
         let caller = Caller { headers: &call.headers, certificates: &from.certificates };
         self.ports.access.authenticate(caller).await.map_err(|error| {
             let refusal = Refusal::from(error);
-            Recorder::unknown_caller(&self.ports, call, &refusal);
+            self.refused(&call.refusal_by(None), &refusal);
             refusal
         })
     }

@@ -1,5 +1,7 @@
 //! The operations of an account: `GET …/accounts/OBJECT/operations?page&items`, and one of them: `…/operations/ID`.
 
+use std::sync::Arc;
+
 use http::{Method, Response, StatusCode};
 
 use super::checks;
@@ -7,12 +9,16 @@ use super::paths::AccountPath;
 use super::proxying::narrows;
 use super::status::Refusal;
 use super::{Body, Call, Gateway};
+use crate::access::audit::AuditLine;
 use crate::access::{Principal, ShortRequest};
 use crate::connected_agents::RequestClass;
 use crate::informers::AccountKey;
 use crate::operations::OperationRecordView;
-use kubesvc_store::StoreError;
+use kubesvc_core::KubesvcAccount;
+use kubesvc_store::{OperationRecord, StoreError};
 
+/// What audit lines call the operations of an account.
+const RESOURCE: &str = "accounts.proxy.kubesvc.io/operations";
 /// Number of records in a page, unless the caller says another.
 const DEFAULT_ITEMS: u32 = 100;
 /// Maximum number of records in a page.
@@ -27,6 +33,34 @@ impl Gateway {
         path: &AccountPath,
         query: Option<&str>,
     ) -> Result<Response<Body>, Refusal> {
+        let listed = self.operations_page(call, principal, path, query).await;
+        listed.inspect_err(|refusal| self.unread(call, principal, path, "", refusal))
+    }
+
+    /// One operation or write of an account.
+    pub(super) async fn get_operation(
+        &self,
+        call: &Call,
+        principal: &Principal,
+        path: &AccountPath,
+        id: &str,
+    ) -> Result<Response<Body>, Refusal> {
+        let read = self.one_operation(call, principal, path, id).await;
+        read.inspect_err(|refusal| {
+            // That there is none is the answer.
+            if refusal.code != StatusCode::NOT_FOUND {
+                self.unread(call, principal, path, id, refusal);
+            }
+        })
+    }
+
+    async fn operations_page(
+        &self,
+        call: &Call,
+        principal: &Principal,
+        path: &AccountPath,
+        query: Option<&str>,
+    ) -> Result<Response<Body>, Refusal> {
         if call.method != Method::GET {
             return Err(Refusal::method_not_allowed());
         }
@@ -34,14 +68,15 @@ impl Gateway {
         let (account, _short) = self.readable(call, principal, path).await?;
         let offset = u64::from(page - 1) * u64::from(items);
         self.ports.history.flush().await;
-        let records = self.ports.store.operations(Some(&account), offset, items).await;
-        let records = records.map_err(|error| unread(&error))?;
-        let records: Vec<OperationRecordView> = records.into_iter().map(Into::into).collect();
+        let records = self.ports.store.operations(Some(account.account_name()), offset, items).await;
+        let records = records.map_err(|error| database_away(&error))?;
+        // Those of a former account are older than all of its own, so that a short page is still the last one.
+        let own = records.into_iter().filter(|record| is_of(record, &account));
+        let records: Vec<OperationRecordView> = own.map(Into::into).collect();
         Ok(super::json(StatusCode::OK, &records))
     }
 
-    /// One operation or write of an account.
-    pub(super) async fn get_operation(
+    async fn one_operation(
         &self,
         call: &Call,
         principal: &Principal,
@@ -53,31 +88,59 @@ impl Gateway {
         }
         let (account, _short) = self.readable(call, principal, path).await?;
         self.ports.history.flush().await;
-        let record = self.ports.store.operation(id).await.map_err(|error| unread(&error))?;
-        let record = record.filter(|record| record.account == account).map(OperationRecordView::from);
-        let record =
-            record.ok_or_else(|| Refusal::not_found(format!("account {account} has no operation {id}")))?;
+        let record = self.ports.store.operation(id).await.map_err(|error| database_away(&error))?;
+        let record = record.filter(|record| is_of(record, &account)).map(OperationRecordView::from);
+        let record = record.ok_or_else(|| {
+            Refusal::not_found(format!("account {} has no operation {id}", account.account_name()))
+        })?;
         Ok(super::json(StatusCode::OK, &record))
     }
 
-    /// The name of an account whose operations the caller may read, and the call's place among the running ones.
+    /// An account whose operations the caller may read, and the call's place among the running ones.
     async fn readable(
         &self,
         call: &Call,
         principal: &Principal,
         path: &AccountPath,
-    ) -> Result<(String, ShortRequest), Refusal> {
+    ) -> Result<(Arc<KubesvcAccount>, ShortRequest), Refusal> {
         self.authorize(call, principal, checks::wanted(&Method::GET, RequestClass::Read, path)?).await?;
         let short = self.ports.callers.short(&principal.name)?;
-        let key = AccountKey { namespace: path.namespace.clone(), name: path.object.clone() };
-        let account = self.ports.accounts.get(&key);
+        let account = self.account_at(path);
         let account = account.ok_or_else(|| Refusal::unavailable("there is no such account"))?;
         narrows(call, account.account_name())?;
-        Ok((account.account_name().to_owned(), short))
+        Ok((account, short))
+    }
+
+    /// Writes that the operations of an account, or the one with an id, are not shown.
+    fn unread(&self, call: &Call, principal: &Principal, path: &AccountPath, id: &str, refusal: &Refusal) {
+        let account = self.account_at(path);
+        let account = account.as_deref();
+        let line = AuditLine {
+            operation_id: id,
+            account: account.map(KubesvcAccount::account_name).unwrap_or_default(),
+            uid: account.map(KubesvcAccount::uid).unwrap_or_default(),
+            verb: if id.is_empty() { "list" } else { "get" },
+            resource: RESOURCE,
+            namespace: &path.namespace,
+            name: &path.object,
+            ..call.refusal_by(Some(principal))
+        };
+        self.refused(&line, refusal);
+    }
+
+    fn account_at(&self, path: &AccountPath) -> Option<Arc<KubesvcAccount>> {
+        let key = AccountKey { namespace: path.namespace.clone(), name: path.object.clone() };
+        self.ports.accounts.get(&key)
     }
 }
 
-fn unread(error: &StoreError) -> Refusal {
+/// Whether a record is one of this account, and of no other that had its name before.
+fn is_of(record: &OperationRecord, account: &KubesvcAccount) -> bool {
+    let is_same = record.account_uid.as_deref().is_none_or(|uid| uid == account.uid());
+    is_same && record.account == account.account_name()
+}
+
+fn database_away(error: &StoreError) -> Refusal {
     tracing::warn!(error = error.in_full(), "the operations of an account cannot be read");
     Refusal::unavailable("the database with the operations does not answer; try again")
 }

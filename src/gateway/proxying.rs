@@ -87,10 +87,8 @@ impl Gateway {
     ) -> Result<Response<Body>, Refusal> {
         let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
         let target = path + &query;
-        let path =
-            RequestPath::read(target.as_bytes()).map_err(|error| Refusal::bad_request(error.to_string()))?;
+        let (path, is_upgrade) = self.read_head(&request, &target, call, &principal)?;
         let class = path.class(call.method.as_str());
-        let is_upgrade = is_upgrade(&request)?;
         let about = (&path, class, is_upgrade);
         let query = query.strip_prefix('?').unwrap_or_default();
         let mut recorder =
@@ -100,6 +98,20 @@ impl Gateway {
         let recorder = Arc::new(recorder);
         let admitted = admitted.inspect_err(|refusal| recorder.refused(refusal))?;
         self.send(request, call, intent, admitted, recorder).await
+    }
+
+    /// The path of a request as the account's API server reads it, and whether the connection is to be upgraded.
+    pub(super) fn read_head<B>(
+        &self,
+        request: &Request<B>,
+        target: &str,
+        call: &Call,
+        principal: &Principal,
+    ) -> Result<(RequestPath, bool), Refusal> {
+        let path = RequestPath::read(target.as_bytes());
+        let path = path.map_err(|error| Refusal::bad_request(error.to_string()));
+        let head = path.and_then(|path| Ok((path, is_upgrade(request)?)));
+        head.inspect_err(|refusal| self.refused(&call.refusal_by(Some(principal)), refusal))
     }
 
     /// Checks everything that can be checked before the body is read.
@@ -331,7 +343,7 @@ pub(super) fn narrows(call: &Call, account: &str) -> Result<(), Refusal> {
 }
 
 /// Whether the connection is to be upgraded.
-fn is_upgrade(request: &Request<Incoming>) -> Result<bool, Refusal> {
+fn is_upgrade<B>(request: &Request<B>) -> Result<bool, Refusal> {
     let connection =
         request.headers().get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let asks =

@@ -7,17 +7,37 @@ use std::time::Instant;
 use http::header::CONTENT_TYPE;
 use http::{Method, StatusCode};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 
 use super::status::Refusal;
-use super::{Call, GatewayPorts, delete_options};
+use super::{Call, Gateway, GatewayPorts, delete_options};
 use crate::access::Principal;
-use crate::access::audit::{AuditEvent, AuditLine};
+use crate::access::audit::{AuditEvent, AuditLine, resource_of, verb_of};
 use crate::connected_agents::{AskedAgent, DEFAULT_HEAD_TIMEOUT, RequestClass, RequestError};
 use kubesvc_core::requests::target::RequestPath;
 use kubesvc_core::{KubesvcAccount, ReplicaId};
 use kubesvc_store::{
     AnswerRecord, OpenOperation, OperationOutcome, OperationRecord, OperationState, StageRecord,
 };
+
+/// Header with the user for whom a caller says that it acts.
+const USER: &str = "x-spinnaker-user";
+
+impl Gateway {
+    /// Completes the line of a call that is refused before anything is recorded of it.
+    pub(super) fn refused(&self, line: &AuditLine<'_>, refusal: &Refusal) {
+        let code = Some(refusal.code.as_u16());
+        self.ports.audit.write(&AuditLine { code, reason: &refusal.message, ..*line });
+    }
+}
+
+impl Call {
+    /// The line of a call that is refused, with who calls; `None`: that is not known.
+    pub(super) fn refusal_by<'c>(&'c self, principal: Option<&'c Principal>) -> AuditLine<'c> {
+        let claimed = self.header(USER);
+        AuditLine { principal, claimed, ..AuditLine::new(AuditEvent::Refusal, &self.request_id) }
+    }
+}
 
 /// Writes what becomes of one request.
 pub(super) struct Recorder {
@@ -40,12 +60,15 @@ pub(super) struct Recorder {
     start_time: Timestamp,
     /// Whether it has a row among the open operations.
     is_open: AtomicBool,
+    /// The agent that was given it last.
+    asked_agent: Mutex<Option<AskedAgent>>,
     has_ended: AtomicBool,
 }
 
 /// How a request ended.
 pub(super) struct Ending<'e> {
     pub(super) code: StatusCode,
+    /// The agent that answered; `None`: nobody did.
     pub(super) agent: Option<&'e AskedAgent>,
     pub(super) outcome: OperationOutcome,
     pub(super) bytes: u64,
@@ -69,11 +92,11 @@ impl Recorder {
             replica_id: replica_id.clone(),
             request_id: call.request_id.clone(),
             principal,
-            claimed: call.header("x-spinnaker-user").to_owned(),
+            claimed: call.header(USER).to_owned(),
             account: String::new(),
             uid: String::new(),
-            verb: verb(&call.method, path),
-            resource: resource(path),
+            verb: verb_of(&call.method, path),
+            resource: resource_of(path),
             namespace: owned(&path.namespace),
             name: owned(&path.name),
             operation_type: operation_type(&call.method, path, class, media, is_upgrade),
@@ -82,6 +105,7 @@ impl Recorder {
             started: Instant::now(),
             start_time: Timestamp::now(),
             is_open: AtomicBool::new(false),
+            asked_agent: Mutex::default(),
             has_ended: AtomicBool::new(false),
         }
     }
@@ -118,18 +142,12 @@ impl Recorder {
         }
     }
 
-    /// Writes that a caller is not known.
-    pub(super) fn unknown_caller(ports: &GatewayPorts, call: &Call, refusal: &Refusal) {
-        let code = Some(refusal.code.as_u16());
-        let line = AuditLine::new(AuditEvent::Refusal, &call.request_id);
-        ports.audit.write(&AuditLine { code, reason: &refusal.message, ..line });
-    }
-
-    /// Writes that the call was refused before it was sent.
+    /// Writes that the call was refused: before it was sent, or by the agent that was given it.
     pub(super) fn refused(&self, refusal: &Refusal) {
         let (code, duration) = (Some(refusal.code.as_u16()), Some(self.started.elapsed()));
-        let line = self.line(AuditEvent::Refusal);
-        self.ports.audit.write(&AuditLine { code, duration, reason: &refusal.message, ..line });
+        let asked = self.asked_agent();
+        let (line, agent) = (self.line(AuditEvent::Refusal), agent_id(asked.as_ref()));
+        self.ports.audit.write(&AuditLine { code, duration, agent, reason: &refusal.message, ..line });
     }
 
     /// Writes that a stream has begun.
@@ -142,6 +160,7 @@ impl Recorder {
     pub(super) fn asked(&self, agent: &AskedAgent) {
         let Some(operation_type) = self.operation_type else { return };
         self.is_open.store(true, Ordering::Relaxed);
+        *self.asked_agent.lock() = Some(agent.clone());
         let record = self.begun(operation_type, Some(agent));
         let within = i64::try_from(DEFAULT_HEAD_TIMEOUT.as_millis()).unwrap_or(i64::MAX);
         self.ports.history.begun(OpenOperation {
@@ -160,12 +179,13 @@ impl Recorder {
         if self.has_ended.swap(true, Ordering::Relaxed) {
             return;
         }
+        let asked = self.asked_agent();
         self.ports.audit.write(&AuditLine {
             code: Some(ending.code.as_u16()),
             bytes: Some(ending.bytes),
             duration: Some(self.started.elapsed()),
             reason: ending.reason,
-            agent: ending.agent.map(|agent| agent.process.agent_id.as_str()).unwrap_or_default(),
+            agent: agent_id(ending.agent.or(asked.as_ref())),
             ..self.line(event)
         });
         if let Some(operation_type) = self.operation_type {
@@ -207,6 +227,11 @@ impl Recorder {
         self.is_open.load(Ordering::Relaxed) && !self.has_ended.swap(true, Ordering::Relaxed)
     }
 
+    /// The agent that was given it last.
+    fn asked_agent(&self) -> Option<AskedAgent> {
+        self.asked_agent.lock().clone()
+    }
+
     fn begun(&self, operation_type: &str, agent: Option<&AskedAgent>) -> OperationRecord {
         let start = self.start_time.as_millisecond();
         let at = |id: &str| StageRecord { id: id.to_owned(), time_ms: start };
@@ -230,7 +255,8 @@ impl Recorder {
     }
 
     fn record(&self, operation_type: &str, ending: &Ending<'_>) -> OperationRecord {
-        let begun = self.begun(operation_type, ending.agent);
+        let asked = self.asked_agent();
+        let begun = self.begun(operation_type, ending.agent.or(asked.as_ref()));
         let (start, end) = (begun.start_time_ms, Timestamp::now().as_millisecond());
         OperationRecord {
             end_time_ms: Some(end),
@@ -258,31 +284,12 @@ impl Drop for Recorder {
     }
 }
 
+fn agent_id(agent: Option<&AskedAgent>) -> &str {
+    agent.map(|agent| agent.process.agent_id.as_str()).unwrap_or_default()
+}
+
 /// Shared by what ends a request.
 pub(super) type SharedRecorder = Arc<Recorder>;
-
-/// The verb that RBAC of the account's cluster has.
-fn verb(method: &Method, path: &RequestPath) -> &'static str {
-    match *method {
-        Method::GET | Method::HEAD if path.is_watch && path.subresource.is_none() => "watch",
-        Method::GET | Method::HEAD if path.resource.is_some() && path.name.is_none() => "list",
-        Method::GET | Method::HEAD => "get",
-        Method::POST => "create",
-        Method::PUT => "update",
-        Method::PATCH => "patch",
-        Method::DELETE if path.name.is_none() => "deletecollection",
-        Method::DELETE => "delete",
-        _ => "",
-    }
-}
-
-/// `deployments.apps/scale`
-fn resource(path: &RequestPath) -> String {
-    let Some(resource) = &path.resource else { return String::new() };
-    let group = if path.group.is_empty() { String::new() } else { format!(".{}", path.group) };
-    let subresource = path.subresource.as_ref().map(|name| format!("/{name}")).unwrap_or_default();
-    format!("{resource}{group}{subresource}")
-}
 
 fn operation_type(
     method: &Method,
@@ -327,19 +334,5 @@ mod tests {
         assert_eq!(kind(Method::GET, exec, "", true), Some("Connect"));
         let review = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
         assert_eq!(kind(Method::POST, review, "", false), None);
-    }
-
-    #[test]
-    fn verbs_and_resources_are_those_of_the_clusters_own_rbac() {
-        let of = |method: Method, target: &str| {
-            let path = RequestPath::read(target.as_bytes()).expect("a path");
-            (verb(&method, &path), resource(&path))
-        };
-        assert_eq!(of(Method::GET, "/api/v1/pods?watch=1"), ("watch", "pods".to_owned()));
-        assert_eq!(of(Method::GET, "/api/v1/pods"), ("list", "pods".to_owned()));
-        let scale = "/apis/apps/v1/namespaces/ns/deployments/web/scale";
-        assert_eq!(of(Method::PATCH, scale), ("patch", "deployments.apps/scale".to_owned()));
-        assert_eq!(of(Method::DELETE, "/api/v1/namespaces/a/pods"), ("deletecollection", "pods".to_owned()));
-        assert_eq!(of(Method::GET, "/version"), ("get", String::new()));
     }
 }

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use futures::{FutureExt as _, StreamExt as _, stream};
 use http::header::AUTHORIZATION;
 use parking_lot::Mutex;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
@@ -18,7 +18,10 @@ use super::records::{Recorder, SharedRecorder};
 use super::*;
 use crate::access::{AccessError, AccountAccess, Caller, MAX_SHORT_OF_CALLER, Principal};
 use crate::connected_agents::{AccountRequest, RequestClass, RequestError};
-use crate::operations::tests::fakes::{Answered, MemoryRows, ScriptedCluster, principal};
+use crate::operations::tests::account;
+use crate::operations::tests::fakes::{
+    Answered, AuditLines, MemoryRows, ScriptedCluster, principal, received,
+};
 use kubesvc_core::requests::target::RequestPath;
 use kubesvc_store::{OpenOperation, OperationOutcome, OperationRecord};
 
@@ -68,43 +71,31 @@ impl OperationHistory for History {
     async fn flush(&self) {}
 }
 
-/// Lines of the audit log.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 struct Scene {
     gateway: Arc<Gateway>,
+    accounts: Arc<AccountIndex>,
     history: Arc<History>,
+    rows: Arc<MemoryRows>,
     callers: Arc<CallerCounts>,
-    audit: Lines,
+    audit: AuditLines,
 }
 
 impl Scene {
     fn new(access: ExpiringTokens, requests: Arc<ScriptedCluster>) -> Self {
         let (history, callers) = (Arc::<History>::default(), Arc::<CallerCounts>::default());
-        let audit = Lines::default();
+        let (accounts, rows) = (Arc::<AccountIndex>::default(), Arc::<MemoryRows>::default());
+        let audit = AuditLines::default();
         let ports = GatewayPorts {
             access: Arc::new(access),
             requests,
-            accounts: Arc::default(),
+            accounts: Arc::clone(&accounts),
             history: Arc::<History>::clone(&history),
-            store: Arc::<MemoryRows>::default(),
+            store: Arc::<MemoryRows>::clone(&rows),
             audit: AuditLog::to(audit.clone()),
             callers: Arc::clone(&callers),
         };
         let gateway = Gateway::new("r-0".into(), ports, CancellationToken::new());
-        Self { gateway, history, callers, audit }
+        Self { gateway, accounts, history, rows, callers, audit }
     }
 
     fn recorder(&self, call: &Call, target: &str) -> SharedRecorder {
@@ -168,8 +159,9 @@ async fn a_watch_whose_token_expires_is_cut_at_the_next_check_and_others_go_on()
     let other = timeout(Duration::from_secs(3600), bob.frame()).await;
     assert!(other.is_err(), "the other watch ended");
     drop(alice);
-    let audited = String::from_utf8_lossy(&scene.audit.0.lock()).into_owned();
-    assert!(audited.contains("the token has expired"), "{audited}");
+    let audited = scene.audit.lines();
+    let ends = audited.iter().filter(|line| line["message"] == "stream-end");
+    assert_eq!(ends.map(|line| &line["reason"]).collect::<Vec<_>>(), ["the token has expired"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -218,4 +210,97 @@ async fn nothing_stays_open_that_an_agent_refuses_or_that_ends_without_an_answer
     drop(recorder);
     assert_eq!(scene.outcomes(), [OperationOutcome::Failed, OperationOutcome::Unknown]);
     assert_eq!(scene.history.begun.lock().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_without_an_answer_is_recorded_with_the_agent_that_was_given_it() {
+    let unknown =
+        |_, _: &_| -> Answered { Err(RequestError::Unknown("the agent's process died".to_owned())) };
+    let scene = Scene::new(ExpiringTokens::default(), ScriptedCluster::new(unknown));
+    let (request, recorder) = scene.write();
+    let (answered, _) = scene.gateway.write("uid".to_owned(), request, None, &recorder).await;
+    assert!(answered.is_err());
+    let (_, left) = scene.write();
+    left.asked(&ScriptedCluster::agent());
+    drop(left);
+    let ended = scene.history.ended.lock().clone();
+    assert_eq!(ended.len(), 2);
+    for record in ended {
+        assert_eq!(record.outcome, OperationOutcome::Unknown);
+        assert_eq!(record.sent.map(|sent| sent.id).as_deref(), Some("agent"));
+        assert_eq!(record.processed.map(|processed| processed.id).as_deref(), Some("r-0"));
+        assert_eq!(record.answered, None);
+    }
+    let agents: Vec<_> = scene.audit.lines().iter().map(|line| line["agent"].clone()).collect();
+    assert_eq!(agents, ["agent", "agent"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn operations_that_are_not_shown_have_an_audit_line_and_an_unknown_id_has_none() {
+    let scene = Scene::new(ExpiringTokens::default(), ScriptedCluster::new(|_, _| unreachable!()));
+    scene.accounts.show(account("prod", "ACTIVE", "Open"));
+    let alice = principal("alice");
+    let at = |object: &str| AccountPath { namespace: "ns".to_owned(), object: object.to_owned() };
+    let code = |answered: Result<Response<Body>, Refusal>| match answered {
+        Ok(response) => response.status().as_u16(),
+        Err(refusal) => refusal.code.as_u16(),
+    };
+    let listed = async |method: Method, object: &str, query: &str| {
+        code(scene.gateway.list_operations(&call(method), &alice, &at(object), Some(query)).await)
+    };
+    let read =
+        async || code(scene.gateway.get_operation(&call(Method::GET), &alice, &at("prod"), REQUEST_ID).await);
+    assert_eq!(listed(Method::GET, "prod", "").await, 200);
+    assert_eq!(read().await, 404);
+    assert!(scene.audit.lines().is_empty(), "nothing was refused");
+    assert_eq!(listed(Method::POST, "prod", "").await, 405);
+    assert_eq!(listed(Method::GET, "prod", "page=0").await, 400);
+    assert_eq!(listed(Method::GET, "gone", "").await, 503);
+    let running: Vec<_> = std::iter::from_fn(|| scene.callers.short("alice").ok()).collect();
+    assert_eq!(read().await, 429);
+    drop(running);
+    let refusals = scene.audit.refusals();
+    assert_eq!(refusals, ["list prod 405", "list prod 400", "list - 503", "get prod 429"]);
+    let lines = scene.audit.lines();
+    assert!(lines.iter().all(|line| line["principal"] == "alice"));
+    assert_eq!(lines[3]["operationId"], REQUEST_ID);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_refused_by_its_head_has_an_audit_line() {
+    let scene = Scene::new(ExpiringTokens::default(), ScriptedCluster::new(|_, _| unreachable!()));
+    let call = call(Method::GET);
+    let request = |uri: &str| Request::builder().uri(uri).body(()).expect("a request");
+    let has_route = |uri: &str| scene.gateway.route_of(&request(uri), &call).is_ok();
+    assert!(has_route("/apis") && scene.audit.lines().is_empty());
+    assert!(!has_route("/metrics") && !has_route("https://localhost/apis"));
+    let head = scene.gateway.read_head(&request("/"), "/api//v1", &call, &principal("alice"));
+    assert!(head.is_err());
+    let lines = scene.audit.lines();
+    let codes: Vec<_> = lines.iter().map(|line| &line["code"]).collect();
+    assert_eq!(codes, [404, 400, 400]);
+    let callers: Vec<_> = lines.iter().map(|line| line["principal"].as_str()).collect();
+    assert_eq!(callers, [None, None, Some("alice")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_account_made_anew_shows_no_operations_of_the_one_that_had_its_name() {
+    let scene = Scene::new(ExpiringTokens::default(), ScriptedCluster::new(|_, _| unreachable!()));
+    scene.accounts.show(account("prod", "ACTIVE", "Open"));
+    for (id, start_time_ms, uid) in [("own", 2, "uid-prod"), ("former", 1, "uid-former")] {
+        let account_uid = Some(uid.to_owned());
+        let record = OperationRecord { account_uid, ..received(id, "Deploy", "prod", start_time_ms) };
+        scene.rows.history.lock().insert(id.to_owned(), record);
+    }
+    let (call, alice) = (call(Method::GET), principal("alice"));
+    let path = AccountPath { namespace: "ns".to_owned(), object: "prod".to_owned() };
+    let listed = scene.gateway.list_operations(&call, &alice, &path, None).await.expect("a list");
+    let body = listed.into_body().collect().await.expect("a body").to_bytes();
+    let records: Vec<Value> = serde_json::from_slice(&body).expect("JSON");
+    assert_eq!(records.iter().map(|record| &record["operationId"]).collect::<Vec<_>>(), ["own"]);
+    let code = async |id: &str| {
+        let read = scene.gateway.get_operation(&call, &alice, &path, id).await;
+        read.map_or_else(|refusal| refusal.code, |response| response.status())
+    };
+    assert_eq!((code("own").await, code("former").await), (StatusCode::OK, StatusCode::NOT_FOUND));
 }

@@ -117,7 +117,8 @@ fn class(error: &RequestError, is_unknown: bool) -> OutcomeClass {
     }
 }
 
-fn status(error: &RequestError, is_unknown: bool) -> u16 {
+/// Status for a request without an answer.
+pub(super) fn status(error: &RequestError, is_unknown: bool) -> u16 {
     match error {
         _ if is_unknown => 504,
         RequestError::NoAccount => 404,

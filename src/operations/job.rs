@@ -124,6 +124,13 @@ impl Job {
         Some(self.row_of(&progress))
     }
 
+    /// Id of the agent that was given the last write; empty: none was.
+    pub(super) fn writing_agent(&self) -> String {
+        let progress = self.progress.lock();
+        let sent = progress.record.sent.as_ref().filter(|_| progress.agent_boot_id.is_some());
+        sent.map(|sent| sent.id.clone()).unwrap_or_default()
+    }
+
     /// Notes the answer to a request.
     pub(super) fn answered(&self, agent: &AskedAgent, is_write: bool, now_ms: i64) {
         let mut progress = self.progress.lock();

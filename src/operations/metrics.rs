@@ -62,7 +62,7 @@ impl OperationMetrics {
         self.ends.get_or_create(&EndLabels { verb, outcome, result }).observe(seconds);
     }
 
-    /// Counts an operation that was not begun.
+    /// Counts a call that was refused.
     pub(super) fn refused(&self, reason: &'static str) {
         self.refusals.get_or_create(&ReasonLabel { reason }).inc();
     }
@@ -72,7 +72,7 @@ impl OperationMetrics {
         let registry = registry.sub_registry_with_prefix("kubesvc_operations");
         registry.register("running", "Operations that run", self.running.clone());
         registry.register("seconds", "Time of operations, by verb, outcome and result", self.ends.clone());
-        registry.register("refused", "Operations that were not begun", self.refusals.clone());
+        registry.register("refused", "Calls about operations that were refused", self.refusals.clone());
         registry.register("reruns", "Runs of operations after their first one", self.reruns.clone());
         registry.register("rows_waiting", "Rows of operations to be written", self.rows_waiting.clone());
         registry.register(

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 
+use super::audit_lines::refusal_by;
 use super::runner::now_ms;
 use super::submission::of_record;
 use super::{EndedOperation, OperationCaller, OperationRefusal, Operations, checks, records};
@@ -29,8 +30,15 @@ impl Operations {
         id: &str,
         caller: &OperationCaller,
     ) -> Result<OperationRecord, OperationRefusal> {
-        let record = self.find_record(id).await?;
-        self.authorize_record(caller, "get", &record).await?;
+        let line = AuditLine { operation_id: id, verb: "get", ..refusal_by(caller) };
+        let record = self.find_record(id).await.inspect_err(|refusal| {
+            // That there is none is the answer.
+            if !matches!(refusal, OperationRefusal::NoOperation(_)) {
+                self.refused(&line, refusal);
+            }
+        })?;
+        let may = self.authorize_record(caller, "get", &record).await;
+        may.inspect_err(|refusal| self.refused(&of_account(line, &record), refusal))?;
         Ok(record)
     }
 
@@ -40,6 +48,19 @@ impl Operations {
     /// # Errors
     /// The database cannot be read, or nobody can be asked for the caller's rights.
     pub async fn records(
+        &self,
+        account: Option<&str>,
+        page: (u64, u32),
+        caller: &OperationCaller,
+    ) -> Result<Vec<OperationRecord>, OperationRefusal> {
+        let records = self.readable_records(account, page, caller).await;
+        records.inspect_err(|refusal| {
+            let account = account.unwrap_or_default();
+            self.refused(&AuditLine { account, verb: "list", ..refusal_by(caller) }, refusal);
+        })
+    }
+
+    async fn readable_records(
         &self,
         account: Option<&str>,
         (offset, limit): (u64, u32),
@@ -85,8 +106,20 @@ impl Operations {
         caller: &OperationCaller,
     ) -> Result<(), OperationRefusal> {
         let id = result.operation_id.as_str();
-        let record = self.find_record(id).await?;
-        self.authorize_record(caller, "update", &record).await?;
+        let line = AuditLine { operation_id: id, verb: "settle", ..refusal_by(caller) };
+        let record = self.find_record(id).await.inspect_err(|refusal| self.refused(&line, refusal))?;
+        let settled = self.settle(result, caller, &record).await;
+        settled.inspect_err(|refusal| self.refused(&of_account(line, &record), refusal))
+    }
+
+    async fn settle(
+        &self,
+        result: &SettledByHand,
+        caller: &OperationCaller,
+        record: &OperationRecord,
+    ) -> Result<(), OperationRefusal> {
+        let id = result.operation_id.as_str();
+        self.authorize_record(caller, "update", record).await?;
         self.rows.flush(FLUSH_TIMEOUT).await;
         let record = self.find_record(id).await?;
         let record = records::settled_by_hand(record, result.status, &self.settings.replica_id, now_ms());
@@ -172,4 +205,9 @@ impl Operations {
         let object = self.accounts.by_account_name(account).into_iter().next();
         self.authorize(&caller.principal, verb, object.as_deref()).await
     }
+}
+
+/// The line with the account of a record.
+fn of_account<'a>(line: AuditLine<'a>, record: &'a OperationRecord) -> AuditLine<'a> {
+    AuditLine { account: &record.account, uid: record.account_uid.as_deref().unwrap_or_default(), ..line }
 }

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tracing::debug;
 
 use super::Operations;
+use super::audit_lines::AskedWrite;
 use super::checks::{is_decisive, turn};
 use super::failures::{RunFailure, ask_again, run_again};
 use super::job::SharedJob;
@@ -216,12 +217,18 @@ impl Operations {
         if is_write && !self.recorded(job, &request.request_id, decides).await {
             return Err(RunFailure::not_recorded(job.progress.lock().is_begun));
         }
+        let write = is_write.then(|| AskedWrite::of(&request));
         let sending = self.requests.send(&job.account_uid, request);
-        Ok(match timeout_at(job.deadline + SEND_MARGIN, sending).await {
+        let answered = match timeout_at(job.deadline + SEND_MARGIN, sending).await {
             Ok(Ok(response)) => self.whole(job, response, is_write).await,
             Ok(Err(error)) => Err(error),
             Err(_) => Err(no_end(is_write)),
-        })
+        };
+        if let Some(write) = write {
+            let ended = answered.as_ref().map(|(answer, bytes)| (answer.status, *bytes));
+            self.write_ended(job, &write, ended);
+        }
+        Ok(answered.map(|(answer, _)| answer))
     }
 
     fn account_request(&self, job: &SharedJob, request: ApiRequest, is_write: bool) -> AccountRequest {
@@ -283,16 +290,18 @@ impl Operations {
         }
     }
 
-    /// Reads the answer to its end.
+    /// Reads the answer to its end. Returns it, and how many bytes came.
     async fn whole(
         &self,
         job: &SharedJob,
         response: AccountResponse,
         is_write: bool,
-    ) -> Result<ApiAnswer, RequestError> {
+    ) -> Result<(ApiAnswer, u64), RequestError> {
         let AccountResponse { status, mut body, agent, .. } = response;
         let status = status.as_u16();
-        let mut read = BytesMut::new();
+        // A log is asked for with one byte more than its result may have, to tell whether it is cut.
+        let most = MAX_RESULT_BYTES + usize::from(matches!(job.operation.verb(), Verb::Logs(_)));
+        let (mut read, mut bytes) = (BytesMut::new(), 0);
         loop {
             let late = || RequestError::NoAnswer {
                 message: "the cluster's answer did not come to its end in time".to_owned(),
@@ -301,12 +310,15 @@ impl Operations {
             let part = timeout_at(job.deadline, body.next()).await.unwrap_or_else(|_| Some(Err(late())));
             match part {
                 None => break,
-                Some(Ok(part)) if read.len() + part.len() > MAX_RESULT_BYTES => {
+                Some(Ok(part)) if read.len() + part.len() > most => {
                     let message = format!("the answer has more than {} bytes", MAX_RESULT_BYTES);
                     drop(part);
                     return Err(RequestError::Invalid { message, is_too_large: true });
                 }
-                Some(Ok(part)) => read.extend_from_slice(&part),
+                Some(Ok(part)) => {
+                    bytes += part.len() as u64;
+                    read.extend_from_slice(&part);
+                }
                 // What was written stands, whatever became of the answer's body.
                 Some(Err(_)) if is_write => {
                     read = BytesMut::from(&b"{}"[..]);
@@ -316,7 +328,7 @@ impl Operations {
             }
         }
         job.answered(&agent, is_write, now_ms());
-        Ok(ApiAnswer { status, body: read.freeze().to_vec() })
+        Ok((ApiAnswer { status, body: read.freeze().to_vec() }, bytes))
     }
 }
 

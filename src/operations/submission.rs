@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use ulid::Ulid;
 
+use super::audit_lines::refusal_by;
 use super::checks::{self, OperationIdentity};
 use super::job::{Job, Progress};
 use super::known::{EndReceiver, KnownOperation};
@@ -86,14 +87,7 @@ impl Operations {
     /// The caller is not known, or cannot be looked up.
     pub async fn authenticate(&self, caller: Caller<'_>) -> Result<Principal, OperationRefusal> {
         let known = self.access.authenticate(caller).await.map_err(OperationRefusal::from);
-        known.inspect_err(|refusal| {
-            self.metrics.refused(refusal.reason());
-            self.audit.write(&AuditLine {
-                code: Some(refusal.status().as_u16()),
-                reason: &refusal.to_string(),
-                ..AuditLine::new(AuditEvent::Refusal, "")
-            });
-        })
+        known.inspect_err(|refusal| self.refused(&AuditLine::new(AuditEvent::Refusal, ""), refusal))
     }
 
     /// Checks an operation and starts it, unless it was started before under its id. Waits for its end if the caller
@@ -102,23 +96,12 @@ impl Operations {
     /// # Errors
     /// An [`OperationRefusal`]: the operation was not begun.
     pub async fn submit(&self, call: OperationCall) -> Result<Submitted, OperationRefusal> {
-        let line = refusal_line(&call);
+        let (caller, account, verb, id) = about(&call);
         let submitted = self.try_submit(call).await;
-        if let Err(refusal) = &submitted {
-            self.metrics.refused(refusal.reason());
-            let (caller, account, verb, id) = &line;
-            self.audit.write(&AuditLine {
-                operation_id: id,
-                principal: Some(&caller.principal),
-                claimed: caller.claimed.as_deref().unwrap_or_default(),
-                account,
-                verb,
-                code: Some(refusal.status().as_u16()),
-                reason: &refusal.to_string(),
-                ..AuditLine::new(AuditEvent::Refusal, "")
-            });
-        }
-        submitted
+        submitted.inspect_err(|refusal| {
+            let line = AuditLine { operation_id: &id, account: &account, verb, ..refusal_by(&caller) };
+            self.refused(&line, refusal);
+        })
     }
 
     async fn try_submit(&self, call: OperationCall) -> Result<Submitted, OperationRefusal> {
@@ -359,7 +342,7 @@ impl Operations {
 }
 
 /// What is said of a call that is refused: who, which account, which verb, which id.
-fn refusal_line(call: &OperationCall) -> (OperationCaller, String, &'static str, String) {
+fn about(call: &OperationCall) -> (OperationCaller, String, &'static str, String) {
     let operation = &call.operation;
     let (account, verb) = (operation.account().name.clone(), operation.kind().name);
     (call.caller.clone(), account, verb, operation.id().to_owned())

@@ -11,9 +11,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::connected_agents::RequestError;
-use fakes::{Answered, Asked, MemoryRows, ScriptedAccess, ScriptedCluster, principal};
+use fakes::{Answered, Asked, AuditLines, MemoryRows, ScriptedAccess, ScriptedCluster, principal};
 use kubesvc_core::KubesvcAccount;
-use kubesvc_core::operations::{OutcomeBody, OutcomeClass, operation_from_text, result_from_text};
+use kubesvc_core::operations::{
+    MAX_RESULT_BYTES, OutcomeBody, OutcomeClass, operation_from_text, result_from_text,
+};
 use kubesvc_store::{OpenOperation, OperationOutcome, OperationState};
 
 pub(crate) mod fakes;
@@ -31,6 +33,7 @@ struct Replica {
     cluster: Arc<ScriptedCluster>,
     access: Arc<ScriptedAccess>,
     rows: Arc<MemoryRows>,
+    audit: AuditLines,
     stop: CancellationToken,
 }
 
@@ -44,7 +47,7 @@ impl Replica {
         accounts.show(account("a", "ACTIVE", "Open"));
         accounts.show(account("off", "INACTIVE", "None"));
         accounts.sync();
-        let access = Arc::<ScriptedAccess>::default();
+        let (access, audit) = (Arc::<ScriptedAccess>::default(), AuditLines::default());
         let operations = Operations::new(
             OperationSettings { replica_id: id.into(), ..fakes::settings() },
             OperationPorts {
@@ -53,14 +56,14 @@ impl Replica {
                 access: Arc::<ScriptedAccess>::clone(&access),
                 store: Arc::<MemoryRows>::clone(&rows),
                 replicas: Replicas::alone(&id.into()),
-                audit: AuditLog::to(std::io::sink()),
+                audit: AuditLog::to(audit.clone()),
                 callers: Arc::default(),
             },
         );
         let stop = CancellationToken::new();
         let (writer, until) = (Arc::clone(&operations), stop.clone());
         tokio::spawn(async move { writer.write_rows(until).await });
-        Self { operations, cluster, access, rows, stop }
+        Self { operations, cluster, access, rows, audit, stop }
     }
 
     async fn submit(&self, call: OperationCall) -> Result<Submitted, OperationRefusal> {
@@ -84,7 +87,7 @@ impl Replica {
     }
 }
 
-fn account(name: &str, state: &str, phase: &str) -> KubesvcAccount {
+pub(crate) fn account(name: &str, state: &str, phase: &str) -> KubesvcAccount {
     serde_json::from_value(json!({
         "apiVersion": "kubesvc.io/v1alpha1", "kind": "KubesvcAccount",
         "metadata": {"name": name, "namespace": "ns", "uid": format!("uid-{name}"), "resourceVersion": "1"},
@@ -117,6 +120,24 @@ fn on_account(name: &str) -> OperationCall {
 
 fn scale() -> String {
     format!("scale {{ {WEB} replicas: 3 }}")
+}
+
+/// Deletes the two objects of [`of_two_objects`].
+fn delete_two() -> String {
+    let kind = "target { group: \"apps\" version: \"v1\" kind: \"Deployment\" namespace: \"n\" }";
+    format!("delete {{ {kind} label_selector: \"app=web\" }}")
+}
+
+/// What a cluster answers that lists two objects, and has neither when it is asked for one.
+fn of_two_objects(asked: &Asked) -> Answered {
+    let items =
+        [json!({"metadata": {"name": "a", "uid": "1"}}), json!({"metadata": {"name": "b", "uid": "2"}})];
+    let is_gone = asked.line.starts_with("GET") && !asked.line.contains("labelSelector");
+    Ok(if is_gone { (404, json!({})) } else { (200, json!({"metadata": {}, "items": items})) })
+}
+
+fn deletes(replica: &Replica) -> usize {
+    replica.cluster.lines().iter().filter(|line| line.starts_with("DELETE")).count()
 }
 
 fn done() -> Answered {

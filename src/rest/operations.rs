@@ -292,7 +292,8 @@ fn operation(body: Value) -> Result<Operation, RestError> {
 
 fn malformed(field: &str, error: &ParseError) -> RestError {
     let message: String = error.to_string().chars().take(1024).collect();
-    RestError::bad_request(format!("{field}: {message}"))
+    let status = if error.is_too_large() { StatusCode::PAYLOAD_TOO_LARGE } else { StatusCode::BAD_REQUEST };
+    RestError::new(status, format!("{field}: {message}"))
 }
 
 /// The value of a body's only field.
@@ -313,6 +314,7 @@ fn only_field(body: Value, name: &str) -> Result<Value, RestError> {
 
 #[cfg(test)]
 mod tests {
+    use kubesvc_core::operations::MAX_MANIFEST_BYTES;
     use serde_json::json;
 
     use super::*;
@@ -359,6 +361,20 @@ mod tests {
             json!({"operation": {"account": {"name": "a"}, "discovery": {}, "list": {}}}),
         ] {
             assert_eq!(operation(bad.clone()).expect_err("bad").status, StatusCode::BAD_REQUEST, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_manifest_or_patch_above_4_mib_is_413_and_the_bound_is_named() {
+        let target = json!({"kind": "ConfigMap", "namespace": "n", "name": "c"});
+        let data = " ".repeat(MAX_MANIFEST_BYTES + 1);
+        for verb in [
+            json!({"account": {"name": "a"}, "deploy": {"manifest": {"data": data}}}),
+            json!({"account": {"name": "a"}, "patch": {"target": target, "body": {"data": data}}}),
+        ] {
+            let refused = operation(json!({ "operation": verb })).expect_err("it is too large");
+            assert_eq!(refused.status, StatusCode::PAYLOAD_TOO_LARGE);
+            assert!(refused.message.contains("4 MiB"), "{refused}");
         }
     }
 }

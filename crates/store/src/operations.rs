@@ -2,7 +2,7 @@
 //!
 //! `kubesvc_ops` holds the open ones, `kubesvc_ops_history` those that ended, and every write through the accounts' API.
 //! An operation ends in one transaction that deletes its open row and inserts its history, so that it is in one of the
-//! two tables at any time. The first end counts: a later one changes nothing.
+//! two tables at any time. The first end counts: a later one changes nothing, and what has ended is not opened again.
 //!
 //! `rows` has the tables, and what a row holds.
 
@@ -26,7 +26,7 @@ pub const MAX_OPERATIONS: usize = 1_000;
 /// What happened to operations, written in one transaction.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OperationChanges {
-    /// Open operations, new or changed; none of them in `ends`.
+    /// Open operations, new or changed; none of them in `ends`. One that has ended is left out.
     pub open: Vec<OpenOperation>,
     /// Operations that ended. Of one that has ended before, the former end stays.
     pub ends: Vec<OperationRecord>,
@@ -229,12 +229,19 @@ impl<D: Dialect> Transaction<D> for Write<'_> {
     type Answer = ();
 
     async fn run(&self, session: &mut Session<'_, D>) -> Result<(), StoreError> {
-        for piece in session.dialect.pieces(&rows::sorted_open(&self.0.open), |_| rows::WEIGHT) {
+        let open = rows::sorted_open(&self.0.open);
+        for piece in session.dialect.pieces(&open, |_| rows::WEIGHT) {
             session.execute(rows::put_open(piece)).await?;
         }
         let ends = rows::sorted(&self.0.ends);
         delete_open(session, &ends).await?;
-        insert_history(session, &ends).await
+        insert_history(session, &ends).await?;
+        // A person may have settled one that its replica still runs. Last, when the open rows are locked: whoever ended
+        // one before has committed that, and whoever does it later finds its row.
+        for piece in session.dialect.pieces(&open, |_| 0) {
+            session.execute(rows::delete_ended(piece)).await?;
+        }
+        Ok(())
     }
 }
 

@@ -86,12 +86,14 @@ fn is_about_kinds(asked: &Asked) -> bool {
 
 /// The kinds of the cluster.
 fn kinds(line: &str) -> Value {
-    let (group_version, name, kind) = if line.ends_with("apps/v1") {
-        ("apps/v1", "deployments", "Deployment")
+    let (group_version, kinds) = if line.ends_with("apps/v1") {
+        ("apps/v1", vec![("deployments", "Deployment")])
     } else {
-        ("v1", "configmaps", "ConfigMap")
+        ("v1", vec![("configmaps", "ConfigMap"), ("pods", "Pod")])
     };
-    json!({"groupVersion": group_version, "resources": [{"name": name, "kind": kind, "namespaced": true}]})
+    let resources =
+        kinds.into_iter().map(|(name, kind)| json!({"name": name, "kind": kind, "namespaced": true}));
+    json!({"groupVersion": group_version, "resources": resources.collect::<Vec<_>>()})
 }
 
 #[async_trait]
@@ -186,6 +188,38 @@ pub(crate) fn principal(name: &str) -> Principal {
     }
 }
 
+/// What is written to an audit log.
+#[derive(Clone, Default)]
+pub(crate) struct AuditLines(Arc<Mutex<Vec<u8>>>);
+
+impl AuditLines {
+    /// The lines so far.
+    pub(crate) fn lines(&self) -> Vec<Value> {
+        let text = String::from_utf8(self.0.lock().clone()).expect("text");
+        text.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+    }
+
+    /// Verb, account and status of each refusal.
+    pub(crate) fn refusals(&self) -> Vec<String> {
+        let mut lines = self.lines();
+        lines.retain(|line| line["message"] == "refusal");
+        let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+        let parts = |line: &Value| [text(&line["verb"]), text(&line["account"]), line["code"].to_string()];
+        lines.iter().map(|line| parts(line).join(" ")).collect()
+    }
+}
+
+impl std::io::Write for AuditLines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Rows in memory.
 #[derive(Default)]
 pub(crate) struct MemoryRows {
@@ -212,7 +246,10 @@ impl OperationStore for MemoryRows {
         self.check()?;
         self.writes.fetch_add(1, Ordering::Relaxed);
         for open in &changes.open {
-            self.open.lock().insert(open.record.operation_id.clone(), open.clone());
+            let id = &open.record.operation_id;
+            if !self.history.lock().contains_key(id) {
+                self.open.lock().insert(id.clone(), open.clone());
+            }
         }
         changes.ends.iter().for_each(|record| self.finish(record));
         Ok(())

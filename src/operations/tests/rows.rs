@@ -93,6 +93,7 @@ async fn a_person_ends_what_is_open_and_those_who_wait_get_that() {
         replica.operations.settle_by_hand(&result, &caller()).await.expect_err("denied").status(),
         403
     );
+    assert_eq!(replica.audit.refusals(), ["settle a 409", "settle - 404", "settle a 403"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -182,8 +183,12 @@ async fn records_of_accounts_that_may_not_be_read_are_left_out() {
     assert!(records(caller()).await.is_empty());
     let of_one = replica.operations.records(Some("a"), (0, 10), &caller()).await;
     assert_eq!(of_one.expect_err("denied").status().as_u16(), 403);
-    let unknown: Value = json!(replica.operations.record("x", &caller()).await.is_err());
-    assert_eq!(unknown, json!(true));
+    assert_eq!(replica.operations.record("x", &caller()).await.expect_err("none").status(), 404);
+    assert_eq!(replica.audit.refusals(), ["get a 403", "list a 403"], "an unknown id is refused to nobody");
+    replica.rows.is_away.store(true, Ordering::Relaxed);
+    assert_eq!(replica.operations.record("x", &caller()).await.expect_err("away").status(), 503);
+    assert!(replica.operations.records(None, (0, 10), &caller()).await.is_err());
+    assert_eq!(replica.audit.refusals()[2..], ["get - 503", "list - 503"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -193,20 +198,56 @@ async fn without_the_database_an_operation_with_several_writes_goes_on() {
         async move {
             // Longer than rows are gathered.
             tokio::time::sleep(Duration::from_secs(3)).await;
-            let items = [
-                json!({"metadata": {"name": "a", "uid": "1"}}),
-                json!({"metadata": {"name": "b", "uid": "2"}}),
-            ];
-            let is_list = asked.line.contains("labelSelector");
-            let is_gone = asked.line.starts_with("GET") && !is_list;
-            Ok(if is_gone { (404, json!({})) } else { (200, json!({"metadata": {}, "items": items})) })
+            of_two_objects(&asked)
         }
         .boxed()
     });
     let replica = Replica::over(cluster, rows, "r-0");
     replica.rows.is_away.store(true, Ordering::Relaxed);
-    let kind = "target { group: \"apps\" version: \"v1\" kind: \"Deployment\" namespace: \"n\" }";
-    let ended = replica.run(&format!("delete {{ {kind} label_selector: \"app=web\" }}")).await;
-    let deletes = replica.cluster.lines().iter().filter(|line| line.starts_with("DELETE")).count();
-    assert_eq!((ended.status, deletes), (200, 2), "{:?} {:?}", ended.failure, replica.cluster.lines());
+    let ended = replica.run(&delete_two()).await;
+    assert_eq!(
+        (ended.status, deletes(&replica)),
+        (200, 2),
+        "{:?} {:?}",
+        ended.failure,
+        replica.cluster.lines()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_person_settled_elsewhere_is_not_open_again_when_its_replica_goes_on() {
+    let gate = Arc::new(Semaphore::new(0));
+    let opened = Arc::clone(&gate);
+    let here = Replica::new(ScriptedCluster::waiting(move |_, asked: Asked| {
+        let gate = Arc::clone(&opened);
+        async move {
+            if asked.line.starts_with("DELETE") {
+                gate.acquire().await.expect("it is never closed").forget();
+            }
+            of_two_objects(&asked)
+        }
+        .boxed()
+    }));
+    let until_deletes = async |count| {
+        while deletes(&here) < count {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let id = here.submit(no_wait(&delete_two())).await.expect("it is begun").id;
+    until_deletes(1).await;
+    let there = Replica::over(never(), Arc::clone(&here.rows), "r-1");
+    let result = result_from_text(&format!("op_id: \"{id}\" status: 409")).expect("a result");
+    there.operations.settle_by_hand(&result, &caller()).await.expect("it is open");
+    gate.add_permits(1);
+    until_deletes(2).await;
+    assert!(here.rows.open.lock().is_empty(), "it is in the history");
+    gate.add_permits(1);
+    while here.operations.known.running() > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    here.operations.flush().await;
+    assert!(here.rows.open.lock().is_empty());
+    let record = here.history(&id).await;
+    assert_eq!(record.outcome, OperationOutcome::Failed);
+    assert_eq!(record.answered.map(|answer| answer.status), Some(409), "a later word is ignored");
 }

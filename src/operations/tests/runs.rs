@@ -126,3 +126,61 @@ async fn a_dry_run_says_so_in_every_write_and_in_its_record() {
     assert!(replica.cluster.lines()[0].contains("dryRun=All"), "{:?}", replica.cluster.lines());
     assert!(replica.history(&submitted.id).await.dry_run);
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_audit_line_of_an_operation_without_an_answer_names_the_agent_that_was_asked() {
+    let replica = Replica::new(ScriptedCluster::new(|_, _| Err(RequestError::Unknown("it is gone".into()))));
+    assert_eq!(replica.run(&scale()).await.status, 504);
+    let lines = replica.audit.lines();
+    let line = lines.iter().find(|line| line["verb"] == "Scale").expect("a line");
+    assert_eq!((&line["agent"], &line["reason"]), (&json!("agent"), &json!("unknown")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_that_is_longer_than_a_result_is_cut_and_another_answer_is_refused() {
+    // With its two quotation marks, the answer has one byte more than a result.
+    let long = || Ok((200, json!("x".repeat(MAX_RESULT_BYTES - 1))));
+    let replica = Replica::new(ScriptedCluster::new(move |_, _| long()));
+    let pod = "target { version: \"v1\" kind: \"Pod\" namespace: \"n\" name: \"web-0\" }";
+    let ended = replica.run(&format!("logs {{ {pod} limit_bytes: {MAX_RESULT_BYTES} }}")).await;
+    let asked = format!("GET /api/v1/namespaces/n/pods/web-0/log?limitBytes={}", MAX_RESULT_BYTES + 1);
+    assert_eq!(replica.cluster.lines(), [asked]);
+    assert_eq!((ended.status, &ended.failure), (200, &None));
+    let OutcomeBody::Text { text, cut } = &ended.body else { unreachable!("a log is a text") };
+    assert_eq!((text.len(), *cut), (MAX_RESULT_BYTES, true));
+    let ended = replica.run(&format!("get {{ {pod} }}")).await;
+    let class = ended.failure.as_ref().map(|failure| failure.class);
+    assert_eq!((ended.status, class), (413, Some(OutcomeClass::TooLarge)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_write_of_an_operation_has_an_audit_line_with_its_own_id() {
+    let replica = Replica::new(ScriptedCluster::new(|_, asked| of_two_objects(asked)));
+    let id = replica.submit(call(&delete_two())).await.expect("it is begun").id;
+    let (asked, lines) = (replica.cluster.asked(), replica.audit.lines());
+    let deletes = asked.iter().filter(|asked| asked.line.starts_with("DELETE")).zip(["a", "b"]);
+    let expected: Vec<_> = deletes
+        .map(|(asked, name)| json!([id, asked.request_id, "delete", "deployments.apps", name, "agent", 200]))
+        .collect();
+    let fields = ["operationId", "requestId", "verb", "resource", "name", "agent", "code"];
+    let written: Vec<Value> =
+        lines.iter().map(|line| fields.iter().map(|field| line[*field].clone()).collect()).collect();
+    assert_eq!(written[..2], expected);
+    assert!(lines[..2].iter().all(|line| line["bytes"].as_u64() > Some(0)), "{lines:?}");
+    assert_eq!((lines.len(), &lines[2]["verb"]), (3, &json!("Delete")), "and one for the operation");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_without_an_answer_has_an_audit_line_that_says_so_each_time_it_is_sent() {
+    let unknown = || Err(RequestError::Unknown("the agent is gone".into()));
+    let replica =
+        Replica::new(ScriptedCluster::new(move |number, _| if number < 3 { unknown() } else { done() }));
+    assert_eq!(replica.run(&scale()).await.status, 200);
+    let lines = replica.audit.lines();
+    let writes: Vec<_> = lines.iter().filter(|line| line["verb"] == "patch").collect();
+    assert_eq!(writes.iter().map(|line| &line["code"]).collect::<Vec<_>>(), [504, 504, 200]);
+    assert!(writes.iter().all(|line| line["resource"] == "deployments.apps/scale"), "{writes:?}");
+    let ids: Vec<_> = writes.iter().map(|line| line["requestId"].as_str().unwrap_or_default()).collect();
+    assert_eq!(ids, replica.cluster.asked().iter().map(|asked| asked.request_id.clone()).collect::<Vec<_>>());
+    assert_eq!(writes[0]["reason"], "the outcome is unknown: the agent is gone");
+}

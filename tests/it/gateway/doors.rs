@@ -202,7 +202,7 @@ fn assert_ids_at_the_cluster(place: &Place, lines: &[Value]) {
 }
 
 /// The audit lines in a log.
-fn audit_lines(log: &str) -> Vec<Value> {
+pub(super) fn audit_lines(log: &str) -> Vec<Value> {
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     lines.filter(|line| line["target"] == "audit").collect()
 }

@@ -191,6 +191,11 @@ async fn refused_calls_say_why_and_the_next_good_one_works() {
     );
     let options = send(&place, Method::OPTIONS, &pods, &headers, "", None).await;
     assert_refused(&must(options), 405, "OPTIONS");
+    let lines = super::doors::audit_lines(&place.world.operator().log_text());
+    let has_line = |code: u16| lines.iter().any(|line| line["message"] == "refusal" && line["code"] == code);
+    for code in [400, 401, 403, 404, 405] {
+        assert!(has_line(code), "an audit line for a refusal with {code}");
+    }
 
     // How much.
     let large = vec![b'x'; 9 * 1024 * 1024];

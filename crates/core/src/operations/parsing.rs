@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 use serde_json::Value;
 
+use super::manifest::ManifestError;
 use super::operation::{InvalidOperation, Operation, SettledByHand};
 use crate::wire::operations as wire;
 
@@ -33,6 +34,13 @@ pub enum ParseError {
     /// It is well-formed, and means nothing that could be done.
     #[error(transparent)]
     Invalid(#[from] InvalidOperation),
+}
+
+impl ParseError {
+    /// Whether the manifest or patch is larger than [`MAX_MANIFEST_BYTES`](super::MAX_MANIFEST_BYTES).
+    pub fn is_too_large(&self) -> bool {
+        matches!(self, Self::Invalid(InvalidOperation::Manifest(ManifestError::TooLarge)))
+    }
 }
 
 /// Reads an operation in protobuf's text format, such as `account { name: "a" } get { target { … } }`.

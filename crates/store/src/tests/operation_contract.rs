@@ -13,6 +13,7 @@ macro_rules! contract_tests {
             full_and_bare_records_come_back_as_they_were, pages_are_newest_first_over_both_tables_and_by_account,
             thousand_operations_end_in_one_transaction, overdue_operations_are_those_past_deadline_or_of_dead_replicas,
             only_open_operations_are_ended_by_the_leader, person_settles_what_is_open_or_unknown,
+            operation_that_has_ended_is_not_opened_again,
             history_is_purged_by_age_in_chunks, history_above_the_limit_loses_its_oldest,
             leader_of_an_ended_term_deletes_nothing, row_that_no_database_takes_is_refused
         }
@@ -236,6 +237,23 @@ pub(super) async fn person_settles_what_is_open_or_unknown(store: &dyn Store) {
     let held = store.operation(&id(1)).await.expect("read").expect("there");
     assert_eq!(held.outcome, OperationOutcome::Completed);
     assert_eq!(all_open(store).await, []);
+}
+
+pub(super) async fn operation_that_has_ended_is_not_opened_again(store: &dyn Store) {
+    write(store, vec![open(1, "a")], vec![ended(2, "a", OperationOutcome::Unknown)]).await;
+    // A person settles one while its replica goes on with it.
+    let by_hand = ended(1, "a", OperationOutcome::Completed);
+    let goes_on =
+        OperationChanges { open: (1..=3).map(|number| open(number, "a")).collect(), ends: Vec::new() };
+    let (settled, written) = tokio::join!(store.settle_operation(&by_hand), store.write_operations(&goes_on));
+    assert_eq!(settled.expect("written"), HandSettlement::Settled);
+    written.expect("written");
+    assert_eq!(all_open(store).await, [open(3, "a")]);
+    write(store, goes_on.open, vec![ended(4, "a", OperationOutcome::Completed)]).await;
+    assert_eq!(all_open(store).await, [open(3, "a")]);
+    write(store, Vec::new(), vec![ended(1, "a", OperationOutcome::Failed)]).await;
+    assert_eq!(store.operation(&id(1)).await.expect("read"), Some(by_hand));
+    assert_eq!(page(store, None, 0, 10).await, [id(4), id(3), id(2), id(1)], "each in one table");
 }
 
 pub(super) async fn history_is_purged_by_age_in_chunks(store: &dyn Store) {

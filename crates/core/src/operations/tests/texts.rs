@@ -130,7 +130,9 @@ fn manifests_that_are_not_one_object_are_refused_without_their_text() {
         assert!(!said.contains("canary"), "{said}");
     }
     let large = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {}}}", "x".repeat(4 << 20));
-    assert!(why(&deploy(&large)).contains("larger than 4 MiB"));
+    let error = operation_from_text(&deploy(&large)).expect_err("it is too large");
+    assert!(error.is_too_large() && error.to_string().contains("larger than 4 MiB"), "{error}");
+    assert!(!operation_from_text(&deploy("[]")).expect_err("it is a list").is_too_large());
 }
 
 #[test]
