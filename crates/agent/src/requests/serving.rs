@@ -45,6 +45,16 @@ pub(super) struct CheckedRequest {
     pub(super) is_if_cluster_wide: bool,
 }
 
+impl CheckedRequest {
+    /// Time until the head of the answer.
+    pub(super) fn head_within(&self) -> Duration {
+        match self.open.head_within_ms {
+            0 => MAX_WRITE_TIME,
+            ms => Duration::from_millis(ms.into()),
+        }
+    }
+}
+
 /// A body, whose bytes count against the limit of all bodies until this is dropped.
 struct HeldBody {
     service: Arc<AccountRequests>,
@@ -203,10 +213,7 @@ impl AccountRequests {
             Some(Err(failure)) => return self.refuse(&exchange, failure),
             None => return self.metrics.count(class, "cancelled"),
         };
-        let within = match request.open.head_within_ms {
-            0 => MAX_WRITE_TIME,
-            ms => Duration::from_millis(ms.into()),
-        };
+        let within = request.head_within();
         let answering = async {
             let response =
                 match timeout(within, self.send(&request, body.bytes.clone(), &running, || {})).await {
