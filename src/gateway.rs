@@ -155,7 +155,7 @@ impl Gateway {
                 if !matches!(call.method, Method::GET | Method::HEAD) {
                     return Err(Refusal::method_not_allowed());
                 }
-                Ok(discovery::answer(document, &call.headers))
+                discovery::answer(document, &call.headers)
             }
             Route::Operations(account) => {
                 self.list_operations(call, &principal, &account, request.uri().query()).await
