@@ -11,6 +11,7 @@ use hyper::body::{Body as _, Bytes, Incoming};
 
 use super::answers::{AnswerBody, OpenStream};
 use super::checks::{self, Recheck};
+use super::listener::ConnectionInfo;
 use super::paths::AccountPath;
 use super::records::{Ending, Recorder, SharedRecorder};
 use super::status::Refusal;
@@ -142,6 +143,7 @@ impl Gateway {
         recorder: SharedRecorder,
     ) -> Result<Response<Body>, Refusal> {
         let Admitted { account, recheck, mut short, principal } = admitted;
+        let connection = request.extensions_mut().remove::<Arc<ConnectionInfo>>();
         let upgrade = intent.is_upgrade.then(|| (hyper::upgrade::on(&mut request), upgrades::from_caller()));
         let (upgrade, body) = match upgrade {
             Some((upgrade, (to_cluster, from_caller))) => {
@@ -184,6 +186,11 @@ impl Gateway {
         if let (StatusCode::SWITCHING_PROTOCOLS, Some((upgrade, to_cluster))) = (answer.status, upgrade) {
             let headers = upgraded_headers(&answer.headers, &intent.prefix);
             let passing = upgrades::pass_on(upgrade, to_cluster, answer.body, open(answer.status));
+            let passing = async move {
+                passing.await;
+                // It is one of the connections that may be open until here.
+                drop(connection);
+            };
             drop(spawn_named("upgraded connection", passing).detach());
             return Ok(respond(StatusCode::SWITCHING_PROTOCOLS, headers, full(Bytes::new())));
         }
