@@ -150,7 +150,8 @@ impl Gateway {
                 (Some((upgrade, to_cluster)), RequestBytes::Stream(from_caller))
             }
             None => {
-                let body = self.body(request.into_body()).inspect_err(|refusal| recorder.refused(refusal))?;
+                let body = self.body(&principal, request.into_body());
+                let body = body.inspect_err(|refusal| recorder.refused(refusal))?;
                 let is_delete = call.method == Method::DELETE;
                 let recorder = Arc::clone(&recorder);
                 let read = move |options: &[u8]| recorder.of_delete_options(options);
@@ -239,14 +240,14 @@ impl Gateway {
         })
     }
 
-    /// The body of a request, as it comes.
-    fn body(&self, body: Incoming) -> Result<RequestBytes, Refusal> {
+    /// The body of a request of the caller with this name, as it comes.
+    fn body(&self, caller: &str, body: Incoming) -> Result<RequestBytes, Refusal> {
         if body.is_end_stream() {
             return Ok(RequestBytes::Whole(Bytes::new()));
         }
         let most = body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
-        let memory =
-            self.in_flight.body(most.unwrap_or(MAX_REQUEST_BODY_BYTES).min(MAX_REQUEST_BODY_BYTES))?;
+        let most = most.unwrap_or(MAX_REQUEST_BODY_BYTES).min(MAX_REQUEST_BODY_BYTES);
+        let memory = self.in_flight.body(caller, most)?;
         let parts = BodyDataStream::new(body).map_err(io::Error::other);
         let parts = parts.inspect(move |_| {
             // Held until the body has been read.
