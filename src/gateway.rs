@@ -153,7 +153,7 @@ impl Gateway {
                     self.refused(&call.refusal_by(Some(&principal)), &refusal);
                     return Err(refusal);
                 }
-                Ok(discovery::answer(document, &call.headers))
+                discovery::answer(document, &call.headers)
             }
             Route::Operations(account) => {
                 self.list_operations(call, &principal, &account, request.uri().query()).await

@@ -4,32 +4,33 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::paths::Document;
+use super::status::Refusal;
 use super::{Body, GROUP, VERSION};
 
 /// Verbs of `accounts/proxy`.
 const PROXY_VERBS: [&str; 5] = ["create", "delete", "get", "patch", "update"];
-/// What a client asks for that wants all groups with their resources at once.
-const AGGREGATED: &str = "as=APIGroupDiscoveryList";
+/// Media type of the list of groups and of all other documents.
+const JSON: &str = "application/json";
+/// Media type of all groups with their resources at once.
+const AGGREGATED_V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+/// The same, for clients before Kubernetes 1.30.
+const AGGREGATED_V2_BETA_1: &str =
+    "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
 
-/// Answers with a document.
-pub(super) fn answer(document: Document, headers: &HeaderMap) -> Response<Body> {
+/// Answers with a document, or that the groups come in none of the forms that the client accepts (406).
+pub(super) fn answer(document: Document, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
     let (media, text) = match document {
-        Document::Groups => match aggregated_version(headers) {
-            Some((version, media)) => (media, aggregated(version)),
-            None => {
-                ("application/json", json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group()]}))
-            }
-        },
+        Document::Groups => groups_form(headers).ok_or_else(not_acceptable)?.document(),
         Document::Group => {
             let mut document = group();
             document["kind"] = "APIGroup".into();
             document["apiVersion"] = "v1".into();
-            ("application/json", document)
+            (JSON, document)
         }
-        Document::Resources => ("application/json", resources()),
-        Document::OpenApiV2 => ("application/json", open_api("swagger", "2.0")),
-        Document::OpenApiV3Index => ("application/json", open_api_index()),
-        Document::OpenApiV3 => ("application/json", open_api("openapi", "3.0.0")),
+        Document::Resources => (JSON, resources()),
+        Document::OpenApiV2 => (JSON, open_api("swagger", "2.0")),
+        Document::OpenApiV3Index => (JSON, open_api_index()),
+        Document::OpenApiV3 => (JSON, open_api("openapi", "3.0.0")),
     };
     let mut response = super::json_as(StatusCode::OK, media, &text);
     // The documents never change; an API server asks again and again.
@@ -37,28 +38,67 @@ pub(super) fn answer(document: Document, headers: &HeaderMap) -> Response<Body> 
     let vary = HeaderValue::from_static("Accept");
     response.headers_mut().insert(http::header::ETAG, etag);
     response.headers_mut().insert(http::header::VARY, vary);
-    response
+    Ok(response)
 }
 
-/// The version of aggregated discovery that a client takes, and its media type; `None`: it takes the plain list.
-fn aggregated_version(headers: &HeaderMap) -> Option<(&'static str, &'static str)> {
-    let accepted = headers.get_all(http::header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    let accepted = accepted.flat_map(|value| value.split(','));
-    let mut asked = accepted.map(|one| one.split_whitespace().collect::<String>());
-    asked.find_map(|one| {
-        let is_json = one.starts_with("application/json;") && one.contains(AGGREGATED);
-        let parameters = || one.split(';');
-        if !is_json || !parameters().any(|parameter| parameter == "g=apidiscovery.k8s.io") {
+/// A form of the answer of `/apis`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GroupsForm {
+    /// The groups and their versions.
+    Plain,
+    /// All groups with their resources, in a version of `apidiscovery.k8s.io`.
+    V2,
+    V2Beta1,
+}
+
+impl GroupsForm {
+    /// Its media type, and the document.
+    fn document(self) -> (&'static str, Value) {
+        match self {
+            Self::Plain => (JSON, json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group()]})),
+            Self::V2 => (AGGREGATED_V2, aggregated("v2")),
+            Self::V2Beta1 => (AGGREGATED_V2_BETA_1, aggregated("v2beta1")),
+        }
+    }
+
+    /// The form that a media range of `Accept` asks for; `None`: another one than there are.
+    fn of(range: &str) -> Option<Self> {
+        let (media, parameters) = range.split_once(';').unwrap_or((range, ""));
+        let is_json =
+            [JSON, "application/*", "*/*"].iter().any(|known| media.trim().eq_ignore_ascii_case(known));
+        let value = |name: &str| {
+            let mut pairs = parameters.split(';').filter_map(|pair| pair.split_once('='));
+            pairs.find_map(|(key, value)| (key.trim() == name).then(|| value.trim()))
+        };
+        let is_wanted = value("q").and_then(|q| q.parse::<f32>().ok()).is_none_or(|q| q > 0.0);
+        if !is_json || !is_wanted {
             return None;
         }
-        parameters().find_map(|parameter| match parameter {
-            "v=v2" => Some(("v2", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")),
-            "v=v2beta1" => {
-                Some(("v2beta1", "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"))
+        match (value("as"), value("g"), value("v")) {
+            (None, None, None) => Some(Self::Plain),
+            (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io"), Some("v2")) => Some(Self::V2),
+            (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io"), Some("v2beta1")) => {
+                Some(Self::V2Beta1)
             }
             _ => None,
-        })
-    })
+        }
+    }
+}
+
+/// The first form that a client accepts, in the order in which it names them; `None`: it accepts none of them.
+fn groups_form(headers: &HeaderMap) -> Option<GroupsForm> {
+    let accepted = headers.get_all(http::header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let ranges = accepted.flat_map(|value| value.split(',')).map(str::trim).filter(|range| !range.is_empty());
+    let mut ranges = ranges.peekable();
+    if ranges.peek().is_none() {
+        return Some(GroupsForm::Plain);
+    }
+    ranges.find_map(GroupsForm::of)
+}
+
+fn not_acceptable() -> Refusal {
+    let forms = format!("{JSON}, {AGGREGATED_V2}, {AGGREGATED_V2_BETA_1}");
+    Refusal::new(StatusCode::NOT_ACCEPTABLE, format!("only these media types are served: {forms}"))
 }
 
 fn group() -> Value {
@@ -137,32 +177,78 @@ mod tests {
 
     use super::*;
 
-    async fn groups(accept: &'static str) -> (String, Value) {
+    /// The media type and the document that a client is answered with; `None`: 406.
+    async fn groups(accept: &'static str) -> Option<(String, Value)> {
         let headers = HeaderMap::from_iter([(http::header::ACCEPT, HeaderValue::from_static(accept))]);
-        let response = answer(Document::Groups, &headers);
+        let response = match answer(Document::Groups, &headers) {
+            Ok(response) => response,
+            Err(refusal) => {
+                assert_eq!(refusal.code, StatusCode::NOT_ACCEPTABLE, "{accept}");
+                return None;
+            }
+        };
         let media = response.headers()["content-type"].to_str().expect("text").to_owned();
         let body = response.into_body().collect().await.expect("a body").to_bytes();
-        (media, serde_json::from_slice(&body).expect("JSON"))
+        Some((media, serde_json::from_slice(&body).expect("JSON")))
     }
 
     #[tokio::test]
-    async fn groups_come_in_the_form_that_is_asked_for() {
-        const V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-        let (media, list) = groups(V2).await;
-        assert_eq!((media.as_str(), &list["apiVersion"]), (V2, &json!("apidiscovery.k8s.io/v2")));
-        let both =
-            "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
-        assert_eq!(groups(both).await.1["apiVersion"], "apidiscovery.k8s.io/v2beta1");
-        for plain in
-            ["application/json", "*/*", "application/vnd.kubernetes.protobuf", "application/json;as=Table"]
-        {
-            let (media, list) = groups(plain).await;
-            assert_eq!(
-                (media.as_str(), &list["kind"]),
-                ("application/json", &json!("APIGroupList")),
-                "{plain}"
-            );
+    async fn groups_come_in_the_first_form_that_is_accepted() {
+        for (accept, media, version) in [
+            (AGGREGATED_V2, AGGREGATED_V2, "apidiscovery.k8s.io/v2"),
+            // As client-go asks.
+            (
+                "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json",
+                AGGREGATED_V2,
+                "apidiscovery.k8s.io/v2",
+            ),
+            (
+                "application/json; g=apidiscovery.k8s.io; v=v2beta1; as=APIGroupDiscoveryList, application/json",
+                AGGREGATED_V2_BETA_1,
+                "apidiscovery.k8s.io/v2beta1",
+            ),
+            (
+                "application/json;g=apidiscovery.k8s.io;v=v3;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+                AGGREGATED_V2,
+                "apidiscovery.k8s.io/v2",
+            ),
+            ("application/json", JSON, "v1"),
+            ("application/json;charset=utf-8", JSON, "v1"),
+            ("application/json, */*", JSON, "v1"),
+            ("application/json;as=Table;v=v1;g=meta.k8s.io,application/json", JSON, "v1"),
+            ("application/vnd.kubernetes.protobuf,application/json", JSON, "v1"),
+            ("text/html,application/xhtml+xml,*/*;q=0.8", JSON, "v1"),
+            ("application/*", JSON, "v1"),
+            ("*/*", JSON, "v1"),
+            ("", JSON, "v1"),
+        ] {
+            let (answered, list) = groups(accept).await.expect(accept);
+            assert_eq!((answered.as_str(), &list["apiVersion"]), (media, &json!(version)), "{accept}");
+            let kind = if media == JSON { "APIGroupList" } else { "APIGroupDiscoveryList" };
+            assert_eq!(list["kind"], kind, "{accept}");
         }
+        let unnamed = answer(Document::Groups, &HeaderMap::new());
+        assert!(unnamed.is_ok(), "a client that names no form takes any");
+    }
+
+    #[tokio::test]
+    async fn a_client_that_accepts_no_form_of_the_groups_is_told_so() {
+        for accept in [
+            "application/vnd.kubernetes.protobuf",
+            "text/html",
+            "application/json;g=apidiscovery.k8s.io;v=v3;as=APIGroupDiscoveryList",
+            "application/json;as=Table",
+            "application/json;q=0, text/html",
+        ] {
+            assert_eq!(groups(accept).await, None, "{accept}");
+        }
+        let protobuf = HeaderValue::from_static("application/vnd.kubernetes.protobuf");
+        let headers = HeaderMap::from_iter([(http::header::ACCEPT, protobuf)]);
+        let refused = answer(Document::Groups, &headers).expect_err("none of them").response();
+        let status = refused.into_body().collect().await.expect("a body").to_bytes();
+        let status: Value = serde_json::from_slice(&status).expect("JSON");
+        assert_eq!((&status["reason"], &status["code"]), (&json!("NotAcceptable"), &json!(406)));
+        assert!(answer(Document::Group, &headers).is_ok(), "the other documents come in one form");
     }
 
     #[test]

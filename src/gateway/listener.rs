@@ -13,8 +13,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use parking_lot::Mutex;
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -23,7 +24,9 @@ use tracing::{debug, warn};
 
 use super::Gateway;
 use super::tls::{ServerCertificate, server_config};
-use kubesvc_runtime::listen::connection_limits::{AddressLimits, Addresses, Caller, LogRateLimit};
+use kubesvc_runtime::listen::connection_limits::{
+    AddressLimits, AddressSlot, Addresses, Caller, LogRateLimit,
+};
 use kubesvc_runtime::shutdown::spawn_named;
 
 /// Time limit for a TLS handshake.
@@ -49,11 +52,32 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum time for requests to end when the process stops.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// What is known of a connection.
+/// What is known of a connection. Each of its requests has it as an extension; an upgraded one keeps it until it ends.
 pub(super) struct ConnectionInfo {
     /// The certificates that the caller has shown, its own first; it has the private key of that one.
     pub(super) certificates: Vec<Vec<u8>>,
     activity: Mutex<Activity>,
+    _slot: ConnectionSlot,
+}
+
+/// One of the connections that may be open at once, until this is dropped.
+struct ConnectionSlot {
+    open: Gauge,
+    _address: AddressSlot,
+    _slot: OwnedSemaphorePermit,
+}
+
+impl ConnectionSlot {
+    fn new(address: AddressSlot, slot: OwnedSemaphorePermit, open: Gauge) -> Self {
+        open.inc();
+        Self { open, _address: address, _slot: slot }
+    }
+}
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        self.open.dec();
+    }
 }
 
 struct Activity {
@@ -62,10 +86,10 @@ struct Activity {
 }
 
 impl ConnectionInfo {
-    fn of(stream: &TlsStream<TcpStream>) -> Self {
+    fn of(stream: &TlsStream<TcpStream>, slot: ConnectionSlot) -> Self {
         let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let activity = Mutex::new(Activity { requests: 0, idle_since: Instant::now() });
-        Self { certificates: shown.iter().map(|one| one.to_vec()).collect(), activity }
+        Self { certificates: shown.iter().map(|one| one.to_vec()).collect(), activity, _slot: slot }
     }
 
     /// Completes when there has been no request for too long.
@@ -172,17 +196,15 @@ impl GatewayListener {
             self.refused(peer.ip());
             return;
         };
+        let slot = ConnectionSlot::new(address, slot, gateway.metrics.connections.clone());
         let (tls, http, gateway) = (self.tls.clone(), self.http.clone(), Arc::clone(gateway));
         let serving = spawn_named("connection to the API of accounts", async move {
-            let _held = (address, slot);
-            gateway.metrics.connections.inc();
             let _ = stream.set_nodelay(true);
             match timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
-                Ok(Ok(stream)) => serve_connection(stream, &http, &gateway, watcher).await,
+                Ok(Ok(stream)) => serve_connection((stream, slot), &http, &gateway, watcher).await,
                 Ok(Err(error)) => debug!(%error, "a TLS handshake with the API of accounts failed"),
                 Err(_) => debug!("a TLS handshake with the API of accounts took too long"),
             }
-            gateway.metrics.connections.dec();
         });
         drop(serving.detach());
     }
@@ -196,13 +218,14 @@ impl GatewayListener {
 }
 
 async fn serve_connection(
-    stream: TlsStream<TcpStream>,
+    (stream, slot): (TlsStream<TcpStream>, ConnectionSlot),
     http: &Builder<TokioExecutor>,
     gateway: &Arc<Gateway>,
     watcher: Watcher,
 ) {
-    let info = Arc::new(ConnectionInfo::of(&stream));
-    let service = service_fn(|request: Request<Incoming>| {
+    let info = Arc::new(ConnectionInfo::of(&stream, slot));
+    let service = service_fn(|mut request: Request<Incoming>| {
+        request.extensions_mut().insert(Arc::clone(&info));
         let (gateway, info, busy) = (Arc::clone(gateway), Arc::clone(&info), Busy::begin(&info));
         async move {
             let response = gateway.answer(request, info).await;

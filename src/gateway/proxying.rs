@@ -11,6 +11,7 @@ use hyper::body::{Body as _, Bytes, Incoming};
 
 use super::answers::{AnswerBody, OpenStream};
 use super::checks::{self, Recheck};
+use super::listener::ConnectionInfo;
 use super::paths::AccountPath;
 use super::records::{Ending, Recorder, SharedRecorder};
 use super::status::Refusal;
@@ -154,13 +155,15 @@ impl Gateway {
         recorder: SharedRecorder,
     ) -> Result<Response<Body>, Refusal> {
         let Admitted { account, recheck, mut short, principal } = admitted;
+        let connection = request.extensions_mut().remove::<Arc<ConnectionInfo>>();
         let upgrade = intent.is_upgrade.then(|| (hyper::upgrade::on(&mut request), upgrades::from_caller()));
         let (upgrade, body) = match upgrade {
             Some((upgrade, (to_cluster, from_caller))) => {
                 (Some((upgrade, to_cluster)), RequestBytes::Stream(from_caller))
             }
             None => {
-                let body = self.body(request.into_body()).inspect_err(|refusal| recorder.refused(refusal))?;
+                let body = self.body(&principal, request.into_body());
+                let body = body.inspect_err(|refusal| recorder.refused(refusal))?;
                 let is_delete = call.method == Method::DELETE;
                 let recorder = Arc::clone(&recorder);
                 let read = move |options: &[u8]| recorder.of_delete_options(options);
@@ -196,6 +199,11 @@ impl Gateway {
         if let (StatusCode::SWITCHING_PROTOCOLS, Some((upgrade, to_cluster))) = (answer.status, upgrade) {
             let headers = upgraded_headers(&answer.headers, &intent.prefix);
             let passing = upgrades::pass_on(upgrade, to_cluster, answer.body, open(answer.status));
+            let passing = async move {
+                passing.await;
+                // It is one of the connections that may be open until here.
+                drop(connection);
+            };
             drop(spawn_named("upgraded connection", passing).detach());
             return Ok(respond(StatusCode::SWITCHING_PROTOCOLS, headers, full(Bytes::new())));
         }
@@ -244,14 +252,14 @@ impl Gateway {
         })
     }
 
-    /// The body of a request, as it comes.
-    fn body(&self, body: Incoming) -> Result<RequestBytes, Refusal> {
+    /// The body of a request of the caller with this name, as it comes.
+    fn body(&self, caller: &str, body: Incoming) -> Result<RequestBytes, Refusal> {
         if body.is_end_stream() {
             return Ok(RequestBytes::Whole(Bytes::new()));
         }
         let most = body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
-        let memory =
-            self.in_flight.body(most.unwrap_or(MAX_REQUEST_BODY_BYTES).min(MAX_REQUEST_BODY_BYTES))?;
+        let most = most.unwrap_or(MAX_REQUEST_BODY_BYTES).min(MAX_REQUEST_BODY_BYTES);
+        let memory = self.in_flight.body(caller, most)?;
         let parts = BodyDataStream::new(body).map_err(io::Error::other);
         let parts = parts.inspect(move |_| {
             // Held until the body has been read.

@@ -37,7 +37,7 @@ pub struct ReceivedRequest {
     asked: Vec<AgentId>,
 }
 
-/// Reads a relayed request. `None`: no agent of this replica can be asked.
+/// Reads a relayed request. `None`: no agent of this replica can be asked, or is expected back.
 ///
 /// # Errors
 /// The call is malformed.
@@ -55,7 +55,9 @@ pub fn read(
     let is_nothing_here = here.can_ask(account_uid, &relayed_for.asked).is_err_and(|error| {
         matches!(
             error,
-            RequestError::NoAccount | RequestError::NotUsable { .. } | RequestError::NoAgent { .. }
+            RequestError::NoAccount
+                | RequestError::NotUsable { .. }
+                | RequestError::NoAgent { is_expected: false, .. }
         )
     });
     if is_behind || is_nothing_here {

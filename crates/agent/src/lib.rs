@@ -62,7 +62,7 @@ use caching::{QueueMemory, SharedStream, StreamDriver};
 use cluster::ClusterContext;
 use health::AgentStatus;
 use http_server::Server;
-use link::Link;
+use link::{Link, StopSignals};
 use metrics::{AgentMetrics, CachedObjectCounts};
 use requests::driver::RequestsDriver;
 use requests::{AccountRequests, RequestSettings};
@@ -359,6 +359,7 @@ impl Agent {
         let serving = until(ends.clone(), driver.run());
         background.spawn("stream of requests", "Makes the hub's requests to clusters", serving);
         let leave = CancellationToken::new();
+        let signals = StopSignals { draining: stop.clone(), leave: leave.clone() };
         let drained = async {
             stop.cancelled().await;
             requests.drain().await;
@@ -366,7 +367,7 @@ impl Agent {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            () = accompanied(link.run(leave.clone()), &leave, &ends) => {}
+            () = accompanied(link.run(signals), &leave, &ends) => {}
             () = drained => {}
         }
         tasks.close();

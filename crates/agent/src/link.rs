@@ -51,6 +51,15 @@ pub struct Link {
     own_cluster: Option<String>,
 }
 
+/// What the link is told when the agent stops.
+#[derive(Clone, Debug)]
+pub struct StopSignals {
+    /// Cancelled when the agent begins to stop: the hub is told to give it nothing new, and what runs goes on.
+    pub draining: CancellationToken,
+    /// Cancelled when the link is to say goodbye and end.
+    pub leave: CancellationToken,
+}
+
 /// Reason why a stream has ended.
 #[derive(Debug)]
 enum StreamEnd {
@@ -88,26 +97,26 @@ impl Link {
         })
     }
 
-    /// Dials and serves until `stop` is cancelled.
-    pub async fn run(self, stop: CancellationToken) {
+    /// Dials and serves until it is to leave.
+    pub async fn run(self, stop: StopSignals) {
         let AgentOptions { agent_id, zone_id, .. } = &self.options;
         let span = tracing::info_span!("agent", agentId = %agent_id, zoneId = %zone_id);
         self.run_in_span(stop).instrument(span).await;
     }
 
-    async fn run_in_span(mut self, stop: CancellationToken) {
+    async fn run_in_span(mut self, stop: StopSignals) {
         tracing::info!(
             version = %self.options.version,
             hub = %self.options.hub,
             tls = !self.options.insecure,
             "starting the agent"
         );
-        while !stop.is_cancelled() {
+        while !stop.leave.is_cancelled() {
             let ended = self.connect_and_serve(&stop).await;
             self.accounts.stream_lost();
             let again_at = self.note(ended);
             tokio::select! {
-                () = stop.cancelled() => {}
+                () = stop.leave.cancelled() => {}
                 () = sleep_until(again_at) => {}
             }
         }
@@ -115,9 +124,9 @@ impl Link {
     }
 
     /// Runs one stream from beginning to end.
-    async fn connect_and_serve(&mut self, stop: &CancellationToken) -> StreamEnd {
+    async fn connect_and_serve(&mut self, stop: &StopSignals) -> StreamEnd {
         let greeted = tokio::select! {
-            () = stop.cancelled() => return StreamEnd::Stopped,
+            () = stop.leave.cancelled() => return StreamEnd::Stopped,
             greeted = self.greet() => greeted,
         };
         let greeted = match greeted {

@@ -24,6 +24,8 @@ pub(super) struct Candidate<'s> {
     pub(super) zone: &'s ZoneId,
     /// Whether it is approved, and neither superseded nor sent away.
     pub(super) is_in_force: bool,
+    /// Whether it stops, and takes no further request.
+    pub(super) is_draining: bool,
     pub(super) report: Option<&'s (GrantEpoch, AgentReport)>,
     /// Number of its requests; `None`: it has no stream of requests.
     pub(super) running: Option<usize>,
@@ -55,6 +57,11 @@ pub(super) fn usable(account: &KubesvcAccount) -> Result<UsableAccount, RequestE
 impl UsableAccount {
     /// Whether an agent may be asked, apart from whether it takes requests.
     pub(super) fn may_ask(&self, candidate: &Candidate<'_>) -> bool {
+        !candidate.is_draining && self.is_held_by(candidate)
+    }
+
+    /// Whether an agent has the account as the grant says.
+    pub(super) fn is_held_by(&self, candidate: &Candidate<'_>) -> bool {
         let Some((epoch, AgentReport::Held(ClusterIdentity { cluster_uid, .. }))) = candidate.report else {
             return false;
         };
@@ -101,7 +108,12 @@ mod tests {
         let ask =
             |account: &UsableAccount, zone: &ZoneId, is_in_force, report: &(GrantEpoch, AgentReport)| {
                 let report = Some(report);
-                account.may_ask(&Candidate { agent_id: &id, zone, is_in_force, report, running: Some(0) })
+                let (is_draining, running) = (false, Some(0));
+                let candidate = Candidate { agent_id: &id, zone, is_in_force, is_draining, report, running };
+                let draining = Candidate { is_draining: true, ..candidate.clone() };
+                assert!(!account.may_ask(&draining), "it stops");
+                assert_eq!(account.is_held_by(&draining), account.may_ask(&candidate));
+                account.may_ask(&candidate)
             };
         let good = held(5, "k");
         assert!(
@@ -123,6 +135,7 @@ mod tests {
                 agent_id: &agent_id,
                 zone: &"z".into(),
                 is_in_force: true,
+                is_draining: false,
                 report: None,
                 running,
             })

@@ -176,6 +176,8 @@ impl Requests {
             };
             let lost = || RequestError::Unknown("the connection to the agent was lost".to_owned());
             match outcome::after(failure, request.repetition != Repetition::Any) {
+                // It stops: another one, or none that is there now, says why there is no answer.
+                NextStep::AskAnother(RequestError::NotSent(_)) if stream.session.is_draining() => {}
                 NextStep::AskAnother(error) => last_error = Some(error),
                 NextStep::GiveUp(error) => return Err((error, AfterFailure::GiveUp)),
                 NextStep::Recall if request.repetition == Repetition::Once => {
@@ -211,10 +213,10 @@ impl Requests {
     /// Why no agent could be asked.
     fn no_agent(&self, account: &UsableAccount) -> RequestError {
         let sessions = self.sessions.registry.concerned_with(&account.uid);
-        let holders = sessions
-            .iter()
-            .filter(|session| with_candidate(session, account, None, |candidate| account.may_ask(candidate)));
-        let holders: Vec<_> = holders.collect();
+        let holders = sessions.iter().filter(|session| {
+            with_candidate(session, account, None, |candidate| account.is_held_by(candidate))
+        });
+        let (draining, holders): (Vec<_>, Vec<_>) = holders.partition(|session| session.is_draining());
         if let Some(old) = holders.first().filter(|_| holders.iter().all(|one| !one.agent.takes_requests)) {
             return RequestError::AgentTooOld {
                 agent: old.agent.id.clone(),
@@ -230,7 +232,7 @@ impl Requests {
         RequestError::NoAgent {
             account: account.name.clone(),
             zone: account.zone.clone(),
-            is_expected: !holders.is_empty() || is_away.unwrap_or_default(),
+            is_expected: !holders.is_empty() || !draining.is_empty() || is_away.unwrap_or_default(),
         }
     }
 
@@ -329,6 +331,7 @@ fn with_candidate<T>(
         agent_id: &session.agent.id,
         zone: &session.agent.zone,
         is_in_force: session.is_approved() && !session.is_superseded() && session.closed_because().is_none(),
+        is_draining: session.is_draining(),
         report,
         running,
     })

@@ -309,6 +309,45 @@ async fn a_write_that_the_agent_never_had_goes_to_another_agent_and_no_other_doe
 }
 
 #[tokio::test]
+async fn an_agent_that_stops_is_not_asked_and_is_expected_back() {
+    let hub = hub().await;
+    let mut stopping = RequestAgent::connect(&hub, "a").await;
+    stopping.session.say(ops::agent_frame::Frame::Draining(ops::Draining {})).await;
+    let id: kubesvc_core::AgentId = "a".into();
+    eventually("it is known to stop", || {
+        let session = hub.hub.sessions.registry.of_agent(&id)?;
+        session.is_draining().then_some(())
+    })
+    .await;
+    let error = failed(send(&hub, write())).await;
+    assert!(matches!(error, RequestError::NoAgent { is_expected: true, .. }), "{error:?}");
+    let mut other = RequestAgent::connect(&hub, "b").await;
+    let sent = send(&hub, write());
+    let (id, ..) = other.opened().await;
+    other.answer(id, 200, b"ok").await;
+    assert!(sent.await.expect("no panic").is_ok());
+    assert!(stopping.next().now_or_never().is_none(), "nothing is sent to it");
+}
+
+#[tokio::test]
+async fn a_write_that_an_agent_refused_since_it_stops_finds_it_expected_back() {
+    let hub = hub().await;
+    let mut agent = RequestAgent::connect(&hub, "a").await;
+    let sent = send(&hub, write());
+    let (request, ..) = agent.opened().await;
+    agent.session.say(ops::agent_frame::Frame::Draining(ops::Draining {})).await;
+    let id: kubesvc_core::AgentId = "a".into();
+    eventually("it is known to stop", || {
+        let session = hub.hub.sessions.registry.of_agent(&id)?;
+        session.is_draining().then_some(())
+    })
+    .await;
+    agent.abort(request, Class::Overloaded, true).await;
+    let error = failed(sent).await;
+    assert!(matches!(error, RequestError::NoAgent { is_expected: true, .. }), "{error:?}");
+}
+
+#[tokio::test]
 async fn a_read_goes_to_another_agent_once() {
     let hub = hub().await;
     let mut one = RequestAgent::connect(&hub, "a").await;

@@ -52,6 +52,8 @@ struct Had {
 struct Agents {
     name: &'static str,
     has_agent: AtomicBool,
+    /// Whether an agent is expected back where there is none.
+    is_expected: AtomicBool,
     acts: Mutex<VecDeque<Act>>,
     had: Mutex<Vec<Had>>,
     recalls: Mutex<VecDeque<Result<(u16, Bytes), RecallFailure>>>,
@@ -64,6 +66,7 @@ impl Agents {
         Arc::new(Self {
             name,
             has_agent: AtomicBool::new(has_agent),
+            is_expected: AtomicBool::new(false),
             acts: Mutex::default(),
             had: Mutex::default(),
             recalls: Mutex::default(),
@@ -82,8 +85,9 @@ impl Agents {
         AskedAgent { process, replica_id: self.name.into() }
     }
 
-    fn no_agent() -> RequestError {
-        RequestError::NoAgent { account: "one".into(), zone: "z".into(), is_expected: false }
+    fn no_agent(&self) -> RequestError {
+        let is_expected = self.is_expected.load(Ordering::Relaxed);
+        RequestError::NoAgent { account: "one".into(), zone: "z".into(), is_expected }
     }
 
     fn failure(&self, error: RequestError, next: AfterFailure) -> SendFailure {
@@ -99,7 +103,7 @@ impl ReplicaRequests for Agents {
     }
 
     fn can_ask(&self, _: &str, _: &[AgentId]) -> Result<(), RequestError> {
-        if self.has_agent.load(Ordering::Relaxed) { Ok(()) } else { Err(Self::no_agent()) }
+        if self.has_agent.load(Ordering::Relaxed) { Ok(()) } else { Err(self.no_agent()) }
     }
 
     fn processes_of_zone(&self, _: &ZoneId) -> Vec<AnsweringAgent> {
@@ -118,7 +122,7 @@ impl ReplicaRequests for Agents {
         _: &[AgentId],
     ) -> Result<AccountResponse, SendFailure> {
         if !self.has_agent.load(Ordering::Relaxed) {
-            let (error, next) = (Self::no_agent(), AfterFailure::AskAnother);
+            let (error, next) = (self.no_agent(), AfterFailure::AskAnother);
             return Err(SendFailure { error, next, asked: Vec::new() });
         }
         let act = self.acts.lock().pop_front().expect("the test says what to do");
@@ -298,6 +302,17 @@ async fn a_request_is_answered_by_the_replica_that_has_the_agent() {
     assert!(none.agents.had.lock().is_empty());
     let settings = router.apply_settings("uid").await.expect("an agent's");
     assert_eq!(settings.server_side, kubesvc_core::operations::Preference::Always);
+}
+
+#[tokio::test]
+async fn a_caller_learns_that_an_agent_of_another_replica_is_expected_back() {
+    let (none, drains) = (other("none", false).await, other("drains", false).await);
+    let (router, _) = router_of(&[("drains", &drains), ("none", &none)]);
+    for is_expected in [false, true] {
+        drains.agents.is_expected.store(is_expected, Ordering::Relaxed);
+        let error = router.send("uid", post()).await.expect_err("there is no agent");
+        assert_eq!(error, RequestError::NoAgent { account: "one".into(), zone: "z".into(), is_expected });
+    }
 }
 
 #[tokio::test]

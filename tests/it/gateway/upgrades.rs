@@ -70,8 +70,16 @@ async fn bytes_of_an_upgraded_connection_pass_both_ways() {
         stream.read_exact(&mut loud).await.expect("an echo");
         assert_eq!(loud, word.to_uppercase().into_bytes());
     }
+    let connections = async || place.world.operator().metric("kubesvc_gateway_connections").await;
+    let open = connections().await;
+    assert!(open.as_ref().is_ok_and(|open| *open >= 1), "an upgraded connection counts: {open:?}");
     stream.shutdown().await.expect("closed");
     drop(stream);
+    eventually("its place is free again", MAX_WAIT, async || match connections().await? {
+        0 => Ok(()),
+        open => Err(format!("{open} are open")),
+    })
+    .await;
     let operations = place.operations_path();
     eventually("a record of the connection", MAX_WAIT, async || {
         let answered = get(&place, &operations, &token).await?;

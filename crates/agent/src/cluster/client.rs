@@ -134,7 +134,7 @@ impl ClusterClient {
         loop {
             let mut lease = self.lease(purpose, &step).await?;
             if lease.is_new() {
-                self.check(&mut lease).await?;
+                self.check(&mut lease).await.map_err(|error| ClusterError::Check(Box::new(error)))?;
                 lease.publish();
             }
             let mut counted = CountOnDrop { requests: &self.0.context.requests, status: Some(0) };

@@ -168,6 +168,9 @@ pub enum ClusterError {
         /// The request.
         step: Arc<str>,
     },
+    /// A new connection did not pass its check, and nothing else was sent on it.
+    #[error(transparent)]
+    Check(Box<ClusterError>),
     /// A new connection leads to another cluster than it should.
     #[error("{url} is another cluster than the account was activated with: {why}; nothing of it is read")]
     AnotherCluster {
@@ -198,6 +201,9 @@ impl ClusterError {
             Self::TooLarge { .. } => Class::TooLarge,
             Self::Refused { status, .. } => refused_meaning(status).0,
             Self::Broken { source, .. } => source.class(),
+            // The answer to the agent's own question, not to the request.
+            Self::Check(error) if matches!(**error, Self::TooLarge { .. }) => Class::Discovery,
+            Self::Check(error) => error.class(),
             Self::NotUpgraded { .. } => Class::Discovery,
             Self::AnotherCluster { .. } => Class::ClusterMismatch,
             Self::Closed { .. }
@@ -215,11 +221,12 @@ impl ClusterError {
     pub fn http_status(&self) -> u16 {
         match self {
             Self::Redirected { status, .. } | Self::Refused { status, .. } => status.as_u16(),
+            Self::Check(error) => error.http_status(),
             _ => 0,
         }
     }
 
-    /// Whether certainly nothing was sent to the cluster.
+    /// Whether certainly nothing of the request was sent to the cluster.
     pub fn is_before_send(&self) -> bool {
         match self {
             Self::Broken { before_send, .. } => *before_send,
@@ -240,6 +247,7 @@ impl ClusterError {
         match self {
             Self::Tls { url, source } => format!("connecting to {url}: {}", tls_meaning(source)),
             Self::Broken { step, source, .. } => format!("{step}: {source}"),
+            Self::Check(error) => error.explained(),
             other => chain(other),
         }
     }

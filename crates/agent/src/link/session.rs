@@ -6,13 +6,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
-use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 
 use crate::accounts::Accounts;
 use crate::health::AgentStatus;
 use crate::link::probes::Probes;
-use crate::link::{StreamEnd, dial, up_to};
+use crate::link::{StopSignals, StreamEnd, dial, up_to};
 use crate::static_accounts::StaticAccountList;
 use kubesvc_core::wire::common::{AccountRef, Failure};
 use kubesvc_core::wire::ops::agent_frame::Frame;
@@ -60,11 +59,21 @@ pub(super) struct LinkSession<'a> {
     working: VecDeque<AccountRef>,
     /// Time to leave, once the hub has asked for it.
     leave_at: Option<Instant>,
+    draining: DrainingNotice,
+}
+
+/// Whether the hub is told that the agent stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DrainingNotice {
+    NotDue,
+    Due,
+    Sent,
 }
 
 #[expect(clippy::large_enum_variant, reason = "there is one at a time, on the stack")]
 enum LinkEvent {
     Stop,
+    Draining,
     Frame(Result<Option<HubFrame>, tonic::Status>),
     CanSend,
     Progress,
@@ -108,11 +117,12 @@ impl<'a> LinkSession<'a> {
             heartbeat_due: false,
             working: VecDeque::new(),
             leave_at: None,
+            draining: DrainingNotice::NotDue,
         }
     }
 
-    /// Serves until the stream ends, for any reason.
-    pub(super) async fn run(mut self, stop: &CancellationToken) -> StreamEnd {
+    /// Serves until the stream ends, for any reason. Once the agent drains, the hub is told to give it nothing new.
+    pub(super) async fn run(mut self, stop: &StopSignals) -> StreamEnd {
         let mut beat = interval(self.heartbeat);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut working_interval = interval(WORKING_INTERVAL);
@@ -120,6 +130,7 @@ impl<'a> LinkSession<'a> {
         loop {
             match self.next_event(stop, &mut beat, &mut working_interval).await {
                 LinkEvent::Stop => return self.stop().await,
+                LinkEvent::Draining => self.draining = DrainingNotice::Due,
                 LinkEvent::Frame(Ok(Some(frame))) => self.handle(frame),
                 LinkEvent::Frame(Ok(None)) => return self.closed("the hub closed the stream"),
                 LinkEvent::Frame(Err(status)) if self.leave_at.is_none() => {
@@ -139,12 +150,13 @@ impl<'a> LinkSession<'a> {
 
     async fn next_event(
         &mut self,
-        stop: &CancellationToken,
+        stop: &StopSignals,
         beat: &mut tokio::time::Interval,
         working_interval: &mut tokio::time::Interval,
     ) -> LinkEvent {
         let waiting_answers = self.accounts.waiting_answers() + self.probes.waiting_answers();
-        let has_frame = self.heartbeat_due
+        let has_frame = self.draining == DrainingNotice::Due
+            || self.heartbeat_due
             || !self.working.is_empty()
             || waiting_answers > 0
             || !self.own_frames.is_empty();
@@ -157,7 +169,8 @@ impl<'a> LinkSession<'a> {
             None => silent_at,
         };
         tokio::select! {
-            () = stop.cancelled() => LinkEvent::Stop,
+            () = stop.leave.cancelled() => LinkEvent::Stop,
+            () = stop.draining.cancelled(), if self.draining == DrainingNotice::NotDue => LinkEvent::Draining,
             () = sleep_until(leave_at), if self.leave_at.is_some() => LinkEvent::Leave,
             frame = self.inbound.message(), if reads => LinkEvent::Frame(frame),
             // This is the only sender, so reserved room stays available until it is used.
@@ -235,7 +248,10 @@ impl<'a> LinkSession<'a> {
     }
 
     fn send_next(&mut self) {
-        let frame = if std::mem::take(&mut self.heartbeat_due) {
+        let frame = if self.draining == DrainingNotice::Due {
+            self.draining = DrainingNotice::Sent;
+            Frame::Draining(Draining {})
+        } else if std::mem::take(&mut self.heartbeat_due) {
             self.heartbeats += 1;
             Frame::Heartbeat(Heartbeat {
                 nonce: self.heartbeats,
@@ -265,8 +281,10 @@ impl<'a> LinkSession<'a> {
 
     async fn stop(mut self) -> StreamEnd {
         let goodbye = async {
-            let frame = self.numbered(Frame::Draining(Draining {}));
-            self.outbound.send(frame).await.ok()?;
+            if self.draining != DrainingNotice::Sent {
+                let frame = self.numbered(Frame::Draining(Draining {}));
+                self.outbound.send(frame).await.ok()?;
+            }
             while let Some(answers) = self.accounts.next_answers(self.batch_bytes) {
                 let frame = self.numbered(answers);
                 self.outbound.send(frame).await.ok()?;

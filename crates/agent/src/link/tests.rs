@@ -178,6 +178,26 @@ async fn agent_sends_hello_and_goodbye() {
     agent.end().await;
 }
 
+#[tokio::test]
+async fn hub_is_told_that_the_agent_stops_while_its_requests_still_run() {
+    let mut hub = FakeHub::start().await;
+    let agent = Agent::bind(AgentOptions::of_test(hub.address.to_string())).await.expect("an agent");
+    let signals = StopSignals { draining: CancellationToken::new(), leave: CancellationToken::new() };
+    let link = tokio::spawn(agent.link.run(signals.clone()));
+    let (mut stream, _) = hub.settled(100).await;
+    signals.draining.cancel();
+    assert!(matches!(stream.next_word().await, Some(Frame::Draining(_))));
+    assert!(matches!(stream.next().await, Some(Frame::Heartbeat(_))), "the stream goes on");
+    drop(stream);
+    let (mut stream, _) = hub.accepted(60_000).await;
+    assert!(matches!(stream.next_but_own_accounts().await, Some(Frame::Draining(_))), "so is a later one");
+    signals.leave.cancel();
+    assert!(matches!(stream.next_but_own_accounts().await, Some(Frame::Goodbye(_))), "once");
+    assert!(stream.next().await.is_none());
+    drop(stream);
+    timeout(Duration::from_secs(5), link).await.expect("an end in time").expect("no panic");
+}
+
 fn accepted(heartbeat_ms: u32) -> hub_frame::Frame {
     let accepted = kubesvc_core::wire::ops::Accepted { protocol: 1, heartbeat_ms, ..Default::default() };
     hub_frame::Frame::Accepted(accepted)

@@ -15,6 +15,7 @@ use tokio_util::io::ReaderStream;
 use super::AccountRequests;
 use super::running::Running;
 use super::serving::{CheckedRequest, not_sent};
+use super::writes::AwaitedWrite;
 use crate::cluster::{ClusterResponse, ResponseBody};
 use crate::wire_failure::after_send;
 use kubesvc_core::requests::MAX_WRITE_ANSWER_BYTES;
@@ -33,32 +34,34 @@ const MAX_SILENCE: Duration = Duration::from_secs(60);
 /// Maximum time in which neither side of an upgraded connection sends anything.
 const MAX_UPGRADE_SILENCE: Duration = Duration::from_secs(4 * 3600);
 
-impl AccountRequests {
-    /// Sends the answer of a write once it is known.
-    pub(super) async fn answer_write(&self, exchange: &Exchange<AgentEnd>, request_id: &str) {
-        let outcome = tokio::select! {
-            outcome = self.writes.outcome(request_id) => outcome,
-            () = exchange.ended_early() => return,
-        };
-        match outcome.as_ref().map(|outcome| outcome.as_deref()) {
-            Some(Some(Ok(WriteAnswer { head, body }))) => {
-                let Some(body) = body else {
-                    exchange.send_head(head.clone());
-                    let why = format!("the answer has more than {MAX_WRITE_ANSWER_BYTES} bytes, or was cut");
-                    return exchange.stop(after_send(Class::TooLarge, why));
-                };
-                if exchange.send_start(head.clone(), body.clone(), true) {
-                    exchange.flushed().await;
-                }
+/// Sends the answer of a write once it is known.
+pub(super) async fn answer_write(exchange: &Exchange<AgentEnd>, awaited: AwaitedWrite) {
+    let outcome = tokio::select! {
+        outcome = awaited.outcome() => outcome,
+        () = exchange.ended_early() => return,
+    };
+    match outcome.as_ref().map(|outcome| outcome.as_deref()) {
+        Some(Some(Ok(WriteAnswer { head, body }))) => {
+            let Some(body) = body else {
+                exchange.send_head(head.clone());
+                let why = format!(
+                    "the answer has more than {MAX_WRITE_ANSWER_BYTES} bytes, was cut, or had no room in the agent's journal"
+                );
+                return exchange.stop(after_send(Class::TooLarge, why));
+            };
+            if exchange.send_start(head.clone(), body.clone(), true) {
+                exchange.flushed().await;
             }
-            Some(Some(Err(failure))) => exchange.stop(failure.clone()),
-            Some(None) => {
-                exchange.stop(after_send(Class::OutcomeUnknown, "the answer was given and is forgotten"));
-            }
-            None => exchange.stop(not_sent("the agent never had the request")),
         }
+        Some(Some(Err(failure))) => exchange.stop(failure.clone()),
+        Some(None) => {
+            exchange.stop(after_send(Class::OutcomeUnknown, "the answer was given and is forgotten"));
+        }
+        None => exchange.stop(not_sent("the agent never had the request")),
     }
+}
 
+impl AccountRequests {
     /// Sends the answer on as it arrives. When the agent drains, a watch whose events are lines ends at the end of one;
     /// what else still runs is cut with the stream, so that it never looks whole.
     pub(super) async fn stream_answer(

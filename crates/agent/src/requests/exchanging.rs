@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
+use futures::TryFutureExt as _;
 use http::StatusCode;
 use http::header::{ACCEPT_ENCODING, HeaderName, HeaderValue, UPGRADE};
 use prost::bytes::Bytes;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::AccountRequests;
 use super::clients::AccountClient;
@@ -20,6 +21,8 @@ use kubesvc_core::wire::common::failure::Class;
 
 /// The header by which the cluster's audit log names a request.
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
+/// What clients in Go say of a timeout, whose words `kubernetes.retries.retryableErrors` has by default.
+const TIMEOUT_WORDS: &str = "timeout, deadline exceeded";
 
 impl AccountRequests {
     /// Sends a request to the cluster, and waits for the head of its answer. `sends` is called when from then on it may
@@ -48,6 +51,7 @@ impl AccountRequests {
     ) -> Result<ClusterResponse, Failure> {
         let uid = &request.held.account.uid;
         let mut retries = self.retries(request);
+        let (started, within) = (Instant::now(), request.head_within());
         loop {
             let entry = self.clients.of(&request.held);
             let client = self.clients.connect(&request.held, &entry).await?;
@@ -59,22 +63,26 @@ impl AccountRequests {
             }
             sends();
             let sending = client.send(Use::Requests, cluster_request(request, body.clone()));
+            let sending = sending.map_err(Failure::from);
             let sent = if self.settings.timeout.is_zero() {
                 sending.await
             } else {
-                let too_slow =
-                    |_| after_send(Class::Timeout, "the cluster did not answer within timeoutSeconds");
-                timeout(self.settings.timeout, sending).await.map_err(too_slow)?
+                let too_slow = "the cluster did not answer within timeoutSeconds";
+                timeout(self.settings.timeout, sending)
+                    .await
+                    .unwrap_or_else(|_| Err(after_send(Class::Timeout, too_slow)))
             };
             match sent {
                 // A credential that was refused executed nothing.
                 Ok(response)
                     if response.status() == StatusCode::UNAUTHORIZED && self.clients.renew(uid, &entry) => {}
                 Ok(response) => return Ok(response),
-                Err(error) => {
-                    let failure = Failure::from(error);
+                Err(failure) => {
                     *was_sent |= !failure.before_send;
-                    match retries.next().filter(|_| self.may_pass(&failure)) {
+                    // Nobody waits for a try after the request's time.
+                    let is_useful =
+                        |delay: &Duration| self.may_pass(&failure) && started.elapsed() + *delay < within;
+                    match retries.next().filter(is_useful) {
                         Some(delay) => sleep(delay).await,
                         None => return Err(failure),
                     }
@@ -85,8 +93,11 @@ impl AccountRequests {
 
     /// Whether the owner's settings say that a request which failed so is tried again.
     fn may_pass(&self, failure: &Failure) -> bool {
+        let words_of_class = if failure.class() == Class::Timeout { TIMEOUT_WORDS } else { "" };
         self.settings.apply.retries.as_ref().is_some_and(|retries| {
-            let is_listed = |word: &String| failure.message.contains(word.as_str());
+            let is_listed = |word: &String| {
+                failure.message.contains(word.as_str()) || words_of_class.contains(word.as_str())
+            };
             retries.retry_any_error || retries.retryable_errors.iter().any(is_listed)
         })
     }

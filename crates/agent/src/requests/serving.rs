@@ -11,7 +11,7 @@ use prost::bytes::{Bytes, BytesMut};
 use tokio::time::{sleep, timeout};
 use tracing::Instrument as _;
 
-use super::answering::whole_answer;
+use super::answering::{answer_write, whole_answer};
 use super::running::{RequestKind, RequestState, Running, RunningRequest};
 use super::writes::RecordedWrite;
 use super::{AccountRequests, MAX_BODIES_BYTES};
@@ -43,6 +43,16 @@ pub(super) struct CheckedRequest {
     pub(super) class: RequestClass,
     /// Whether it is allowed only if its kind is cluster-wide.
     pub(super) is_if_cluster_wide: bool,
+}
+
+impl CheckedRequest {
+    /// Time until the head of the answer.
+    pub(super) fn head_within(&self) -> Duration {
+        match self.open.head_within_ms {
+            0 => MAX_WRITE_TIME,
+            ms => Duration::from_millis(ms.into()),
+        }
+    }
 }
 
 /// A body, whose bytes count against the limit of all bodies until this is dropped.
@@ -79,7 +89,7 @@ impl AccountRequests {
                 );
             }
             // A known id is never sent again.
-            Err(_) => self.recall_known(exchange, request_id),
+            Err(_) => self.recall_known(exchange, &request_id),
         }
     }
 
@@ -93,12 +103,12 @@ impl AccountRequests {
         if self.settings.forgets_answers {
             return self.refuse(&exchange, after_send(Class::OutcomeUnknown, "the agent keeps no answers"));
         }
-        self.recall_known(exchange, recall.request_id);
+        self.recall_known(exchange, &recall.request_id);
     }
 
-    fn recall_known(self: &Arc<Self>, exchange: Exchange<AgentEnd>, request_id: String) {
-        let service = Arc::clone(self);
-        let recalling = async move { service.answer_write(&exchange, &request_id).await };
+    fn recall_known(&self, exchange: Exchange<AgentEnd>, request_id: &str) {
+        let awaited = self.writes.awaited(request_id);
+        let recalling = async move { answer_write(&exchange, awaited).await };
         drop(spawn_named("recall", recalling).detach());
     }
 
@@ -203,10 +213,7 @@ impl AccountRequests {
             Some(Err(failure)) => return self.refuse(&exchange, failure),
             None => return self.metrics.count(class, "cancelled"),
         };
-        let within = match request.open.head_within_ms {
-            0 => MAX_WRITE_TIME,
-            ms => Duration::from_millis(ms.into()),
-        };
+        let within = request.head_within();
         let answering = async {
             let response =
                 match timeout(within, self.send(&request, body.bytes.clone(), &running, || {})).await {
@@ -256,9 +263,10 @@ impl AccountRequests {
             None => return self.metrics.count(request.class.as_str(), "cancelled"),
         };
         let (service, request_id) = (Arc::clone(&self), request.open.request_id.clone());
+        let awaited = recorded.awaited();
         let writing = async move { service.write_to_end(request, body, running, recorded).await };
         drop(spawn_named("sent write", writing.in_current_span()).detach());
-        self.answer_write(&exchange, &request_id).await;
+        answer_write(&exchange, awaited).await;
         if self.settings.forgets_answers {
             self.writes.forget(&[request_id]);
         }

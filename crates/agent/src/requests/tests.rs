@@ -416,6 +416,34 @@ async fn a_write_that_was_sent_is_unknown_also_if_a_further_try_does_not_reach_t
 }
 
 #[tokio::test]
+async fn by_the_documented_words_a_request_is_tried_again_after_a_timeout_alone() {
+    let retries = RetrySettings {
+        enabled: true,
+        max_retries: 1,
+        backoff_ms: 10,
+        retryable_errors: vec!["timeout".to_owned(), "deadline exceeded".to_owned()],
+        ..RetrySettings::default()
+    };
+    let apply = ApplySettings { retries: Some(retries), ..ApplySettings::default() };
+    let settings = RequestSettings { apply, timeout: Duration::from_secs(1), ..RequestSettings::default() };
+    let world = World::with(&[], settings).await;
+    for (number, path, tries) in
+        [(30, "/api/v1/namespaces/a/pods/slow", 2), (31, "/api/v1/namespaces/a/pods/cut", 1)]
+    {
+        let exchange = world.open_with(|open| {
+            open.request_id = id(number);
+            open.method = "GET".into();
+            open.target = path.as_bytes().to_vec();
+            open.repeatable = true;
+        });
+        exchange.end();
+        let (_, before_send, message) = refusal(&exchange).await;
+        assert!(!before_send, "{message}");
+        assert_eq!(world.asked(path), tries, "{path}: {message}");
+    }
+}
+
+#[tokio::test]
 async fn the_large_answer_of_a_write_has_its_status_and_no_body() {
     let world = World::start(&[]).await;
     let exchange = world.open(&id(7), "POST", "/api/v1/namespaces/a/large");

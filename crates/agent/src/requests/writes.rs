@@ -1,27 +1,26 @@
 //! Writes: recorded when they are opened, and run to their end whatever becomes of the stream.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 use kubesvc_core::requests::journal::{Journal, RecalledWrite, WriteOutcome, WriteStart};
 
-/// Number of groups of writes that are waited for separately: the end of one wakes few that wait for others.
-const WAIT_GROUPS: usize = 64;
+/// The outcome of a write that runs, once it is known.
+type RunningOutcome = watch::Receiver<Option<Arc<WriteOutcome>>>;
 
 /// The journal, and who waits for it.
-#[derive(Debug)]
-pub(super) struct Writes {
-    journal: Mutex<Journal>,
-    ended: [Notify; WAIT_GROUPS],
-}
+#[derive(Debug, Default)]
+pub(super) struct Writes(Mutex<Recorded>);
 
-impl Default for Writes {
-    fn default() -> Self {
-        Self { journal: Mutex::default(), ended: std::array::from_fn(|_| Notify::new()) }
-    }
+#[derive(Debug, Default)]
+struct Recorded {
+    journal: Journal,
+    /// The writes that run, by request id.
+    running: HashMap<String, RunningOutcome>,
 }
 
 /// A write that is recorded as running. One that is dropped without an outcome was not sent.
@@ -31,6 +30,18 @@ pub(super) struct RecordedWrite {
     request_id: String,
     /// The outcome, if it is dropped before another is known.
     otherwise: Option<WriteOutcome>,
+    outcome: watch::Sender<Option<Arc<WriteOutcome>>>,
+}
+
+/// A write whose outcome somebody waits for. One that waits while it runs gets the whole answer, whatever of it the
+/// journal has room for.
+#[derive(Debug)]
+pub(super) enum AwaitedWrite {
+    Running(RunningOutcome),
+    /// It ended; `None`: its answer was forgotten.
+    Ended(Option<Arc<WriteOutcome>>),
+    /// Its id never came.
+    Never,
 }
 
 impl Writes {
@@ -40,46 +51,46 @@ impl Writes {
         request_id: &str,
         otherwise: WriteOutcome,
     ) -> Result<RecordedWrite, WriteStart> {
-        match self.journal.lock().begin(request_id, Instant::now()) {
-            WriteStart::New => Ok(RecordedWrite {
-                writes: Arc::clone(self),
-                request_id: request_id.to_owned(),
-                otherwise: Some(otherwise),
-            }),
+        let mut recorded = self.0.lock();
+        match recorded.journal.begin(request_id, Instant::now()) {
+            WriteStart::New => {
+                let (outcome, running) = watch::channel(None);
+                recorded.running.insert(request_id.to_owned(), running);
+                Ok(RecordedWrite {
+                    writes: Arc::clone(self),
+                    request_id: request_id.to_owned(),
+                    otherwise: Some(otherwise),
+                    outcome,
+                })
+            }
             refused => Err(refused),
         }
     }
 
-    /// Notified when a write of this id's group has ended.
-    fn ended(&self, request_id: &str) -> &Notify {
-        let sum =
-            request_id.bytes().fold(0_usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
-        &self.ended[sum % WAIT_GROUPS]
-    }
-
     pub(super) fn forget(&self, request_ids: &[String]) {
-        self.journal.lock().forget(request_ids.iter().map(String::as_str), Instant::now());
+        self.0.lock().journal.forget(request_ids.iter().map(String::as_str), Instant::now());
     }
 
-    /// Waits for the end of a write. `None`: it is not known; `Some(None)`: its answer was forgotten.
-    pub(super) async fn outcome(&self, request_id: &str) -> Option<Option<Arc<WriteOutcome>>> {
-        loop {
-            let ended = self.ended(request_id).notified();
-            tokio::pin!(ended);
-            // From here on, no end is missed.
-            ended.as_mut().enable();
-            match self.journal.lock().recall(request_id) {
-                RecalledWrite::Running => {}
-                RecalledWrite::Done(outcome) => return Some(Some(outcome)),
-                RecalledWrite::Forgotten => return Some(None),
-                RecalledWrite::Never => return None,
-            }
-            ended.await;
+    /// A write of this process, to wait for.
+    pub(super) fn awaited(&self, request_id: &str) -> AwaitedWrite {
+        let recorded = self.0.lock();
+        if let Some(running) = recorded.running.get(request_id) {
+            return AwaitedWrite::Running(running.clone());
+        }
+        match recorded.journal.recall(request_id) {
+            RecalledWrite::Done(outcome) => AwaitedWrite::Ended(Some(outcome)),
+            RecalledWrite::Running | RecalledWrite::Forgotten => AwaitedWrite::Ended(None),
+            RecalledWrite::Never => AwaitedWrite::Never,
         }
     }
 }
 
 impl RecordedWrite {
+    /// The same write, to wait for.
+    pub(super) fn awaited(&self) -> AwaitedWrite {
+        AwaitedWrite::Running(self.outcome.subscribe())
+    }
+
     /// From now on, something may have been executed.
     pub(super) fn sends(&mut self, otherwise: WriteOutcome) {
         self.otherwise = Some(otherwise);
@@ -94,8 +105,76 @@ impl RecordedWrite {
 impl Drop for RecordedWrite {
     fn drop(&mut self) {
         if let Some(outcome) = self.otherwise.take() {
-            self.writes.journal.lock().done(&self.request_id, outcome, Instant::now());
-            self.writes.ended(&self.request_id).notify_waiters();
+            let mut recorded = self.writes.0.lock();
+            recorded.running.remove(&self.request_id);
+            let outcome = recorded.journal.done(&self.request_id, outcome, Instant::now());
+            drop(recorded);
+            self.outcome.send_replace(Some(outcome));
         }
+    }
+}
+
+impl AwaitedWrite {
+    /// Waits for the end. `None`: the write is not known; `Some(None)`: its answer was forgotten.
+    pub(super) async fn outcome(self) -> Option<Option<Arc<WriteOutcome>>> {
+        match self {
+            Self::Running(mut running) => {
+                // A write that is dropped has an outcome too.
+                let ended = running.wait_for(Option::is_some).await;
+                Some(ended.ok().and_then(|outcome| Option::clone(&outcome)))
+            }
+            Self::Ended(outcome) => Some(outcome),
+            Self::Never => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::bytes::Bytes;
+
+    use super::*;
+    use kubesvc_core::requests::MAX_WRITE_ANSWER_BYTES;
+    use kubesvc_core::requests::journal::WriteAnswer;
+    use kubesvc_core::wire::common::Failure;
+    use kubesvc_core::wire::ops::Head;
+
+    fn body_of(outcome: Option<Option<Arc<WriteOutcome>>>) -> Option<usize> {
+        match &*outcome.flatten().expect("an outcome") {
+            Ok(answer) => answer.body.as_ref().map(Bytes::len),
+            Err(failure) => unreachable!("{failure:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn one_who_waits_has_the_whole_answer_also_where_the_journal_has_no_room_for_it() {
+        let writes = Arc::<Writes>::default();
+        let begin = |number: i32| writes.begin(&number.to_string(), Err(Failure::default())).expect("room");
+        let running: Vec<_> = (0..20).map(begin).collect();
+        let awaited: Vec<_> = running.iter().map(RecordedWrite::awaited).collect();
+        let recalled = writes.awaited("19");
+        for write in running {
+            let head = Head { status: 200, headers: Vec::new() };
+            write.done(Ok(WriteAnswer { head, body: Some(vec![0; MAX_WRITE_ANSWER_BYTES].into()) }));
+        }
+        for awaited in awaited.into_iter().chain([recalled]) {
+            assert_eq!(body_of(awaited.outcome().await), Some(MAX_WRITE_ANSWER_BYTES));
+        }
+        assert_eq!(body_of(writes.awaited("0").outcome().await), Some(MAX_WRITE_ANSWER_BYTES));
+        assert_eq!(body_of(writes.awaited("19").outcome().await), None, "its head is left");
+    }
+
+    #[tokio::test]
+    async fn a_write_that_is_dropped_ends_as_was_said_before() {
+        let writes = Arc::<Writes>::default();
+        let otherwise = Failure { message: "not sent".to_owned(), ..Failure::default() };
+        let recorded = writes.begin("a", Err(otherwise.clone())).expect("room");
+        let awaited = writes.awaited("a");
+        drop(recorded);
+        let outcome = awaited.outcome().await.flatten().expect("an outcome");
+        assert_eq!(*outcome, Err(otherwise));
+        writes.forget(&["a".to_owned()]);
+        assert_eq!(writes.awaited("a").outcome().await, Some(None));
+        assert_eq!(writes.awaited("b").outcome().await, None);
     }
 }

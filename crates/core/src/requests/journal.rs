@@ -12,7 +12,7 @@ use crate::wire::ops::Head;
 
 /// Maximum number of writes that run or whose answer is kept.
 pub const MAX_WRITES: usize = 4096;
-/// Maximum size of the kept answers together, in bytes.
+/// Maximum size of the kept answers together, in bytes. An answer that ends beyond it is kept without its body.
 pub const MAX_ANSWER_BYTES: usize = 32 * 1024 * 1024;
 /// Time for which an answer is kept, and after that its id.
 pub const KEEP_TIME: Duration = Duration::from_secs(600);
@@ -24,7 +24,7 @@ const MAX_SPENT_IDS: usize = 100_000;
 pub struct WriteAnswer {
     /// Its head.
     pub head: Head,
-    /// Its body; `None`: larger than [`MAX_WRITE_ANSWER_BYTES`].
+    /// Its body; `None`: larger than [`MAX_WRITE_ANSWER_BYTES`], or not kept since there was no room.
     pub body: Option<Bytes>,
 }
 
@@ -82,7 +82,7 @@ impl Journal {
         if self.entries.contains_key(request_id) {
             return WriteStart::Known;
         }
-        if self.count >= MAX_WRITES || self.bytes >= MAX_ANSWER_BYTES {
+        if self.count >= MAX_WRITES || self.room() < MAX_WRITE_ANSWER_BYTES {
             return WriteStart::Full;
         }
         self.count += 1;
@@ -90,16 +90,19 @@ impl Journal {
         WriteStart::New
     }
 
-    /// Records how a write ended. Returns the outcome as it is kept.
+    /// Records how a write ended. Returns the outcome for those who wait for it: it has its body also where that is not
+    /// kept, because many writes that ran at once took the room.
     pub fn done(&mut self, request_id: &str, outcome: WriteOutcome, now: Instant) -> Arc<WriteOutcome> {
+        self.expire(now);
         let outcome = Arc::new(outcome.map(|answer| {
             let body = answer.body.filter(|body| body.len() <= MAX_WRITE_ANSWER_BYTES);
             WriteAnswer { body, ..answer }
         }));
-        let bytes = size(&outcome);
+        let kept = fitting(&outcome, self.room());
+        let bytes = size(&kept);
         if let Some(entry) = self.entries.get_mut(request_id).filter(|entry| matches!(entry, Entry::Running))
         {
-            *entry = Entry::Done { outcome: Arc::clone(&outcome), bytes, at: now };
+            *entry = Entry::Done { outcome: kept, bytes, at: now };
             self.bytes += bytes;
             self.done.push_back((now, request_id.to_owned()));
         }
@@ -125,6 +128,11 @@ impl Journal {
     /// Number of writes that run or whose answer is kept, and the bytes of the answers.
     pub fn size(&self) -> (usize, usize) {
         (self.count, self.bytes)
+    }
+
+    /// Bytes that further answers may take.
+    fn room(&self) -> usize {
+        MAX_ANSWER_BYTES.saturating_sub(self.bytes)
     }
 
     fn spend(&mut self, request_id: &str, now: Instant) {
@@ -157,12 +165,27 @@ impl Journal {
 
 fn size(outcome: &WriteOutcome) -> usize {
     match outcome {
-        Ok(WriteAnswer { head, body }) => {
-            let headers: usize = head.headers.iter().map(|one| one.name.len() + one.value.len()).sum();
-            headers + body.as_ref().map_or(0, Bytes::len)
-        }
+        Ok(WriteAnswer { head, body }) => headers_size(head) + body.as_ref().map_or(0, Bytes::len),
         Err(failure) => failure.message.len(),
     }
+}
+
+fn headers_size(head: &Head) -> usize {
+    head.headers.iter().map(|one| one.name.len() + one.value.len()).sum()
+}
+
+/// What of an outcome fits: all of it, the head without the body, or the bare status or class.
+fn fitting(outcome: &Arc<WriteOutcome>, room: usize) -> Arc<WriteOutcome> {
+    if size(outcome) <= room {
+        return Arc::clone(outcome);
+    }
+    Arc::new(match &**outcome {
+        Ok(WriteAnswer { head, .. }) => {
+            let headers = if headers_size(head) <= room { head.headers.clone() } else { Vec::new() };
+            Ok(WriteAnswer { head: Head { status: head.status, headers }, body: None })
+        }
+        Err(failure) => Err(Failure { message: String::new(), ..failure.clone() }),
+    })
 }
 
 #[cfg(test)]
@@ -170,6 +193,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::wire::ops::Header;
 
     fn answer(bytes: usize) -> WriteOutcome {
         Ok(WriteAnswer { head: Head { status: 200, headers: Vec::new() }, body: Some(vec![0; bytes].into()) })
@@ -213,6 +237,67 @@ mod tests {
         assert_eq!(journal.begin("more", now), WriteStart::Full);
         journal.forget(["large"], now);
         assert_eq!(journal.begin("more", now), WriteStart::New);
+    }
+
+    #[test]
+    fn answers_that_end_at_once_beyond_the_bound_keep_their_heads_and_those_who_wait_have_them_whole() {
+        const WHOLE: usize = MAX_ANSWER_BYTES / MAX_WRITE_ANSWER_BYTES;
+        let (mut journal, now) = (Journal::default(), Instant::now());
+        let ids: Vec<_> = (0..2 * WHOLE).map(|one| one.to_string()).collect();
+        assert!(ids.iter().all(|id| journal.begin(id, now) == WriteStart::New));
+        for id in &ids {
+            let given = journal.done(id, answer(MAX_WRITE_ANSWER_BYTES), now);
+            assert!(matches!(&*given, Ok(WriteAnswer { body: Some(_), .. })), "{id}");
+        }
+        let kept = ids.iter().filter(|id| {
+            let RecalledWrite::Done(outcome) = journal.recall(id) else { return false };
+            matches!(&*outcome, Ok(WriteAnswer { body: Some(_), .. }))
+        });
+        assert_eq!((kept.count(), journal.size()), (WHOLE, (2 * WHOLE, MAX_ANSWER_BYTES)));
+        assert_eq!(journal.begin("more", now), WriteStart::Full);
+        journal.forget(["0"], now);
+        assert_eq!(journal.begin("more", now), WriteStart::New);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+        #[test]
+        fn kept_answers_never_take_more_than_their_bound(answers in proptest::collection::vec((0_usize..4, 0_usize..2, any::<bool>(), any::<bool>()), 1..60)) {
+            let (mut journal, now) = (Journal::default(), Instant::now());
+            let ids: Vec<_> = (0..answers.len()).map(|one| one.to_string()).collect();
+            for id in &ids {
+                prop_assert_eq!(journal.begin(id, now), WriteStart::New);
+            }
+            for (id, (body, headers, is_answered, is_forgotten)) in ids.iter().zip(answers) {
+                let body = [0, 1000, MAX_WRITE_ANSWER_BYTES, MAX_WRITE_ANSWER_BYTES + 1][body];
+                let value = vec![0; headers << 20];
+                let outcome = if is_answered {
+                    let head = Head { status: 201, headers: vec![Header { name: "x".to_owned(), value }] };
+                    Ok(WriteAnswer { head, body: Some(vec![0; body].into()) })
+                } else {
+                    Err(Failure { message: "x".repeat(value.len()), before_send: true, ..Failure::default() })
+                };
+                let given = match &*journal.done(id, outcome, now) {
+                    Ok(answer) => answer.body.as_ref().map(Bytes::len),
+                    Err(failure) => Some(failure.message.len()),
+                };
+                let all = if is_answered { body } else { headers << 20 };
+                prop_assert_eq!(given, Some(all).filter(|_| !is_answered || body <= MAX_WRITE_ANSWER_BYTES));
+                let kept = match journal.recall(id) {
+                    RecalledWrite::Done(outcome) => match &*outcome {
+                        Ok(answer) => is_answered && answer.head.status == 201,
+                        Err(failure) => !is_answered && failure.before_send,
+                    },
+                    _ => false,
+                };
+                prop_assert!(kept, "its status, or what it means, is kept");
+                prop_assert!(journal.size().1 <= MAX_ANSWER_BYTES);
+                if is_forgotten {
+                    journal.forget([id.as_str()], now);
+                }
+            }
+        }
     }
 
     proptest! {

@@ -66,7 +66,6 @@ pub(super) struct AccountWork {
     adds: Vec<ops::AccountSpec>,
     drops: Vec<common::AccountRef>,
     later: BTreeSet<(Moment, String)>,
-    agent_drains: bool,
 }
 
 impl AccountWork {
@@ -80,13 +79,7 @@ impl AccountWork {
             adds: Vec::new(),
             drops: Vec::new(),
             later: BTreeSet::new(),
-            agent_drains: false,
         }
-    }
-
-    /// Stops sending accounts: the agent is draining.
-    pub(super) fn agent_drains(&mut self) {
-        self.agent_drains = true;
     }
 
     /// Checks accounts and starts what they owe.
@@ -171,7 +164,7 @@ impl AccountWork {
         SessionView {
             zone: &self.session.agent.zone,
             approved: self.session.is_approved(),
-            draining: self.agent_drains,
+            draining: self.session.is_draining(),
             synced: self.parts.context.accounts.is_synced(),
             lists: None,
             cluster_uid: &self.session.agent.cluster_uid,

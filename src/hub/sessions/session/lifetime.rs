@@ -66,6 +66,8 @@ struct ClaimedAccounts {
 struct Closing {
     close: CancellationToken,
     because: Mutex<&'static str>,
+    /// The agent has said that it stops.
+    drains: AtomicBool,
     /// The agent has said goodbye.
     goodbye: AtomicBool,
     /// Somebody asked for its end.
@@ -210,6 +212,16 @@ impl Session {
     /// Why it was closed, if it was.
     pub(crate) fn closed_because(&self) -> Option<&'static str> {
         Some(*self.lifetime.closing.because.lock()).filter(|because| !because.is_empty())
+    }
+
+    /// The agent stops: it takes nothing new.
+    pub(super) fn record_draining(&self) {
+        self.lifetime.closing.drains.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the agent has said that it stops. It takes no further accounts and requests.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.lifetime.closing.drains.load(Ordering::Relaxed)
     }
 
     /// The agent's process has ended.

@@ -267,7 +267,7 @@ impl SessionLoop {
             Some(agent_frame::Frame::Working(working)) => self.working(working),
             Some(agent_frame::Frame::Heartbeat(_)) => {}
             Some(agent_frame::Frame::Draining(_)) => {
-                self.accounts.agent_drains();
+                self.session.record_draining();
                 // A draining agent is not probed.
                 self.session.wakes.wake_all(self.session.zone_probes.lock().uids());
             }

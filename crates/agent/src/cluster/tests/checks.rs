@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use http::Response;
+use http::{Method, Response};
 
 use super::exchanges::{HTTP1, HTTP2};
-use super::test_server::{ServerOptions, whole};
+use super::test_server::{ServerOptions, TestResponse, whole};
 use super::*;
 use crate::activation::KnownCluster;
 use kubesvc_core::wire::ops::ClusterIdentity;
@@ -81,4 +81,41 @@ async fn server_that_has_a_fault_is_not_taken_for_another_cluster() {
     let server = server_of("b", 403, &authority, HTTP2).await;
     let client = client_of_cluster("a", &server, &authority);
     client.get(Use::Watches, "/one", "application/json").await.expect("nothing tells that it is another one");
+}
+
+#[tokio::test]
+async fn request_whose_connection_does_not_pass_its_check_is_certainly_not_sent() {
+    type Answer = fn() -> TestResponse;
+    let answers: [(Answer, Class); 5] = [
+        (|| Ok(Response::builder().status(503).body(whole("")).expect("a response")), Class::Unreachable),
+        (|| Ok(Response::builder().status(429).body(whole("")).expect("a response")), Class::Unreachable),
+        (|| Ok(Response::new(whole(vec![b'x'; 2 << 20]))), Class::Discovery),
+        (|| Ok(Response::new(whole(r#"{"metadata":{"uid":"b"}}"#))), Class::ClusterMismatch),
+        (|| Err(std::io::Error::other("cut")), Class::Unreachable),
+    ];
+    for (answer, class) in answers {
+        let authority = Authority::new();
+        let server = TestServer::scripted(&authority, HTTP1, move |_| async move { answer() }).await;
+        let client = client_of_cluster("a", &server, &authority);
+        let request = ClusterRequest::new(Method::POST, "/one");
+        let error = client.send(Use::Requests, request).await.expect_err("it fails its check");
+        assert_eq!(error.class(), class, "{error:?}");
+        assert!(Failure::from(error).before_send, "{class:?}");
+        assert_eq!(server.paths(), [KUBE_SYSTEM]);
+    }
+}
+
+#[tokio::test]
+async fn request_whose_connection_is_not_checked_in_time_is_certainly_not_sent() {
+    let authority = Authority::new();
+    let server = TestServer::scripted(&authority, HTTP1, |_| std::future::pending::<TestResponse>()).await;
+    let limits = Limits { connect: Duration::from_millis(500), ..Limits::default() };
+    let context = ClusterContext { limits, ..ClusterContext::default() };
+    let identity = ClusterIdentity { kube_system_uid: "a".to_owned(), ..ClusterIdentity::default() };
+    let check = Arc::new(KnownCluster::from(&identity));
+    let client = ClusterClient::checked(cluster(&server.url(), Some(&authority)), &context, check);
+    let request = ClusterRequest::new(Method::POST, "/one");
+    let error = client.expect("a client").send(Use::Requests, request).await.expect_err("it is late");
+    assert_eq!(error.class(), Class::Timeout, "{error:?}");
+    assert!(Failure::from(error).before_send);
 }

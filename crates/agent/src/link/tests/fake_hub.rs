@@ -138,6 +138,16 @@ impl Stream {
         }
     }
 
+    /// The next frame other than a heartbeat and the agent's own accounts.
+    pub(super) async fn next_but_own_accounts(&mut self) -> Option<Frame> {
+        loop {
+            match self.next_word().await {
+                Some(Frame::StaticAccounts(_)) => {}
+                other => return other,
+            }
+        }
+    }
+
     /// The next frame other than a heartbeat.
     pub(super) async fn next_word(&mut self) -> Option<Frame> {
         loop {

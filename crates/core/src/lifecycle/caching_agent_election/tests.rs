@@ -256,7 +256,7 @@ proptest! {
         asked in any::<bool>(),
         leading_since in NOW - 80..=NOW,
     ) {
-        let election = Election { uid: "u", now: NOW, leading_since, current, asked, candidates: &candidates };
+        let election = Election { leading_since, asked, ..election(current, &candidates) };
         let outcome = elect(&election);
         prop_assert_eq!(outcome, elect(&election), "the same input decides the same");
         let holds = |candidate: &CachingCandidate<'_>| {

@@ -316,14 +316,14 @@ const ROWS: &[SettingRow] = &[
         "read,write",
         "what the operator may ask of clusters; connect: exec, attach, port-forward, proxy, tokens",
     ),
-    read("kubernetes.retries.enabled", SettingType::Flag, "false", "repeat failed requests to a cluster"),
+    read("kubernetes.retries.enabled", SettingType::Flag, "true", "repeat failed requests to a cluster"),
     read("kubernetes.retries.maxRetries", count(0, 1000), "3", "how often"),
     read("kubernetes.retries.backOffMs", millis(0, DAY_MS), "3000", "wait between two tries"),
     read("kubernetes.retries.retryAnyError", SettingType::Flag, "false", "after any error"),
     read(
         "kubernetes.retries.retryableErrors",
         List(ListItem::Text),
-        "timeout,deadline exceeded,unreachable,broke,closed",
+        "timeout,deadline exceeded",
         "after errors with these words",
     ),
 ];
