@@ -486,6 +486,7 @@ async fn line_of_20_mb_is_passed_by_with_a_list() {
     let too_long = || line("ADDED", &json!({"metadata": {"name": "x".repeat(20 << 20)}}));
     let script = vec![
         open_watch(&[line("ADDED", &object("one", 8)) + &too_long()]),
+        page(8, "", &[]),
         open_watch(&[too_long()]),
         page(20, "", &[object("one", 8)]),
         open_watch(&[]),
@@ -493,7 +494,7 @@ async fn line_of_20_mb_is_passed_by_with_a_list() {
     let reading = Reading::start(checkpoint("7"), false, script).await;
     reading.until(|said| matches!(said.last(), Some(Said::Problem(Some(_))))).await;
     reading.inputs.clone().send(ReaderInput::Retry).await.expect("the reader runs");
-    reading.until_asked(2).await;
+    reading.until_asked(3).await;
     // The second time at the same place, a list follows.
     let mut asked = tokio::time::interval(Duration::from_millis(20));
     while !reading.heard.said.borrow().iter().any(|said| matches!(said, Said::SyncStart(_))) {
@@ -502,23 +503,21 @@ async fn line_of_20_mb_is_passed_by_with_a_list() {
     }
     reading.answer_basis(1, &[("one", "8")]).await;
     reading.until(|said| said.iter().any(|said| matches!(said, Said::Synced(_)))).await;
-    assert_eq!(
-        query(&reading.server.paths()[1])["resourceVersion"],
-        "8",
-        "it went on after the last whole line"
-    );
+    let paths = reading.server.paths();
+    assert_eq!(query(&paths[1]), BTreeMap::from([("limit", "1")]), "it asks whether the cluster went back");
+    assert_eq!(query(&paths[2])["resourceVersion"], "8", "it went on after the last whole line");
 }
 
 #[tokio::test]
 async fn line_without_newline_is_read_again_by_the_next_watch() {
     let cut = line("ADDED", &object("two", 9));
     let chunks = [line("ADDED", &object("one", 8)), cut.trim_end().to_owned()].concat();
-    let script = vec![(200, whole(chunks)), open_watch(&[cut])];
+    let script = vec![(200, whole(chunks)), page(8, "", &[]), open_watch(&[cut])];
     let reading = Reading::start(checkpoint("7"), false, script).await;
     reading.until(|said| said.contains(&upsert("one", "8"))).await;
     let said = reading.until(|said| said.contains(&upsert("two", "9"))).await;
     assert_eq!(said.iter().filter(|said| matches!(said, Said::Upsert(..))).count(), 2, "{said:?}");
-    assert_eq!(query(&reading.server.paths()[1])["resourceVersion"], "8");
+    assert_eq!(query(&reading.server.paths()[2])["resourceVersion"], "8");
 }
 
 #[tokio::test]

@@ -264,6 +264,7 @@ fn watch_whose_response_does_not_begin_is_given_up_after_a_minute() {
     let mut scope = Scope::watching();
     scope.sleep(6 * SECOND);
     scope.machine.watch_ended(scope.now);
+    scope.check_version("100");
     scope.pass(59 * SECOND);
     assert!(matches!(scope.machine.action(), Action::Watch(_)));
     scope.pass(SECOND);
