@@ -212,7 +212,7 @@ impl<'d> OpenStream<'d> {
                 let credit = kubesvc_core::requests::credit::INITIAL_CREDIT;
                 let opening = self.channel.receive_opening(id, First::Recall(recall), credit);
                 if let Opening::Opened(exchange, First::Recall(recall)) = opening {
-                    self.service.recall(exchange, recall, self.boot_id);
+                    self.service.recall(exchange, &recall, self.boot_id);
                 }
             }
             Some(Down::Data(data)) => drop(self.channel.receive(id, Frame::Data(data.bytes))),

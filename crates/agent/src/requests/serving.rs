@@ -94,7 +94,7 @@ impl AccountRequests {
     }
 
     /// Serves a recall.
-    pub(super) fn recall(self: &Arc<Self>, exchange: Exchange<AgentEnd>, recall: Recall, own_boot_id: &str) {
+    pub(super) fn recall(self: &Arc<Self>, exchange: Exchange<AgentEnd>, recall: &Recall, own_boot_id: &str) {
         if recall.boot_id != own_boot_id {
             let failure =
                 after_send(Class::OutcomeUnknown, "the agent's process that had the request is gone");

@@ -65,7 +65,7 @@ async fn carry(
                     match agent.receive_opening(id, first, credit) {
                         Opening::Opened(exchange, First::Open(open)) => service.open(exchange, *open),
                         Opening::Opened(exchange, First::Recall(recall)) => {
-                            service.recall(exchange, recall, BOOT_ID);
+                            service.recall(exchange, &recall, BOOT_ID);
                         }
                         Opening::Nothing => {}
                     }

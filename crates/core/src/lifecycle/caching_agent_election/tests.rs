@@ -208,7 +208,11 @@ fn agent_that_cannot_read_the_cluster_is_replaced_if_another_holds_the_account()
     assert_eq!(elected(current, &[blind.clone(), other]), ElectionOutcome::Goes(agent("b"), boot("1")));
     let without = CachingCandidate { holds: Holding::No, ..candidate(agent("b"), "1") };
     assert_eq!(elected(current, &[blind.clone(), without]), ElectionOutcome::Stays);
-    assert_eq!(elected(current, &[blind.clone()]), ElectionOutcome::Stays, "there is nobody else");
+    assert_eq!(
+        elected(current, std::slice::from_ref(&blind)),
+        ElectionOutcome::Stays,
+        "there is nobody else"
+    );
     // It took its turn from one that could not read it either.
     let candidates = [blind, candidate(agent("b"), "1")];
     let later = |from: Tick| Election { unreadable_replaced_from: from, ..election(current, &candidates) };
