@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures::stream::BoxStream;
 use futures::{FutureExt as _, StreamExt as _, stream};
+use http::Method;
 use prost::bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
@@ -171,10 +172,14 @@ async fn answer(
 ) -> Result<(), Gone> {
     let ReceivedRequest { account_uid, mut request, asked } = received;
     let (tell, mut told) = mpsc::channel(MAX_ASKED_AGENTS);
-    request.on_asked = Some(Arc::new(move |agent: &AskedAgent| {
-        // There is room for as many as are asked.
-        let _ = tell.try_send(agent.clone());
-    }));
+    // Who is asked is recorded of a write before it is sent. Of a read, the answer says it.
+    let is_read = matches!(request.method, Method::GET | Method::HEAD) && !request.upgrade;
+    if !is_read {
+        request.on_asked = Some(Arc::new(move |agent: &AskedAgent| {
+            // There is room for as many as are asked.
+            let _ = tell.try_send(agent.clone());
+        }));
+    }
     let mut upgraded = caller.map(bytes_of_caller);
     let sent = {
         let sending = here.send_here(&account_uid, &request, &mut upgraded, &asked);

@@ -12,6 +12,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value};
+use tracing::debug;
 
 use super::RestState;
 use super::body::{self, MediaTypes, PendingBody};
@@ -190,7 +191,7 @@ pub(super) async fn settle(
 ) -> Result<StatusCode, RestError> {
     let caller = state.operation_caller(&headers).await?;
     let (body, _held) = body::read(&state, received, MediaTypes::Json).await?;
-    let Value::String(text) = only_field(body, "result")? else {
+    let Value::String(text) = field(body, "result")? else {
         return Err(RestError::bad_request("result must be a text in protobuf's text format"));
     };
     let result = result_from_text(&text).map_err(|error| malformed("result", &error))?;
@@ -278,7 +279,7 @@ pub(super) async fn get(
 
 /// The operation of a body.
 fn operation(body: Value) -> Result<Operation, RestError> {
-    let read = match only_field(body, "operation")? {
+    let read = match field(body, "operation")? {
         Value::String(text) => operation_from_text(&text),
         json @ Value::Object(_) => operation_from_json(&json),
         _ => {
@@ -296,20 +297,24 @@ fn malformed(field: &str, error: &ParseError) -> RestError {
     RestError::new(status, format!("{field}: {message}"))
 }
 
-/// The value of a body's only field.
-fn only_field(body: Value, name: &str) -> Result<Value, RestError> {
+/// Parameters of the query that are no fields of a body. A dry run that is not heard would be none.
+const QUERY_PARAMETERS: [&str; 3] = ["wait", "dryRun", "clientRequestId"];
+
+/// The value of the field of a body that counts. Others are ignored, as in every body, unless they are parameters.
+fn field(body: Value, name: &str) -> Result<Value, RestError> {
     let Value::Object(mut fields) = body else {
         return Err(RestError::bad_request(format!("the body must be an object with the field {name}")));
     };
     let value = Map::remove(&mut fields, name);
-    match (value, fields.keys().next()) {
-        (_, Some(other)) => {
-            let other: String = other.chars().take(64).collect();
-            Err(RestError::bad_request(format!("the body has the field {other:?}; its only field is {name}")))
-        }
-        (Some(value), None) => Ok(value),
-        (None, None) => Err(RestError::bad_request(format!("the body lacks the field {name}"))),
+    let value = value.ok_or_else(|| RestError::bad_request(format!("the body lacks the field {name}")))?;
+    if let Some(parameter) = QUERY_PARAMETERS.into_iter().find(|one| fields.contains_key(*one)) {
+        return Err(RestError::bad_request(format!("{parameter} belongs in the query, not in the body")));
     }
+    if let Some(first) = fields.keys().next() {
+        let first: String = first.chars().take(64).collect();
+        debug!(name, count = fields.len(), first, "ignored fields that have no effect");
+    }
+    Ok(value)
 }
 
 #[cfg(test)]
@@ -349,7 +354,8 @@ mod tests {
     fn a_body_is_an_operation_in_one_of_two_forms_or_400() {
         let text = json!({"operation": "account { name: \"a\" } discovery {}"});
         let object = json!({"operation": {"account": {"name": "a"}, "discovery": {}}});
-        for good in [text, object] {
+        let with_more = json!({"operation": "account { name: \"a\" } discovery {}", "comment": "by hand"});
+        for good in [text, object, with_more] {
             assert_eq!(operation(good).expect("good").kind().name, "Discovery");
         }
         for bad in [
@@ -358,6 +364,7 @@ mod tests {
             json!({"operation": 1}),
             json!({"operation": ""}),
             json!({"operation": "account { name: \"a\" } discovery {}", "wait": 1}),
+            json!({"operation": "account { name: \"a\" } discovery {}", "dryRun": "All"}),
             json!({"operation": {"account": {"name": "a"}, "discovery": {}, "list": {}}}),
         ] {
             assert_eq!(operation(bad.clone()).expect_err("bad").status, StatusCode::BAD_REQUEST, "{bad}");

@@ -133,12 +133,13 @@ async fn agents_are_listed_and_disconnected() {
     let agent = world.agent("agent-1").start().await;
     let before =
         world.agent_object(&agent).await.and_then(|object| object.status).and_then(|status| status.session);
-    let list = world.get("/armory/agents").await;
-    assert_eq!(
-        (list.status, &list.json[0]["agentId"], list.json.as_array().map(Vec::len)),
-        (200, &json!("agent-1"), Some(1)),
-        "{list}"
-    );
+    // It is listed from a watch of its object, which may be a moment behind.
+    kubesvc_testkit::wait::eventually("an agent in the list", crate::world::MAX_WAIT, async || {
+        let list = world.get("/armory/agents").await;
+        let listed = (list.status, &list.json[0]["agentId"], list.json.as_array().map(Vec::len));
+        if listed == (200, &json!("agent-1"), Some(1)) { Ok(()) } else { Err(list.to_string()) }
+    })
+    .await;
     let one = world.get("/armory/agents/agent-1").await;
     assert_eq!(
         (one.status, &one.json["agentId"], &one.json["accounts"]),
