@@ -76,7 +76,6 @@ pub(super) async fn changed_kinds(
         };
         let Some(ClusterDocument { body: answer, tag: new, .. }) = answer else { continue };
         let root: DiscoveryResponse<'_> = parse(&answer, root, reader)?;
-        // In the legacy form, other documents may change while this one stays.
         let was_unanswered = found.unanswered.len();
         let is_aggregated = root.kind == "APIGroupDiscoveryList";
         match root.kind.as_ref() {
@@ -94,7 +93,7 @@ pub(super) async fn changed_kinds(
                 }
             }
         }
-        // What is not known is asked for again.
+        // Asked for again: what is not known, and in the legacy form all, as other documents may change while this stays.
         *tag = new.filter(|_| is_aggregated && found.unanswered.len() == was_unanswered);
     }
     let KindSet { kinds, unanswered, .. } = found;
