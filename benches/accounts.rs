@@ -59,6 +59,8 @@ mod p2;
 mod p9;
 #[path = "shared/processes.rs"]
 mod processes;
+#[path = "shared/program.rs"]
+mod program;
 #[path = "shared/progress.rs"]
 mod progress;
 #[path = "accounts/raw.rs"]
@@ -76,9 +78,7 @@ mod start;
 mod statistics;
 
 fn main() -> ExitCode {
-    // `cargo test --benches` also runs this program, and must not run the benchmarks.
-    if !std::env::args().any(|argument| argument == "--bench") {
-        eprintln!("run it with `make bench`");
+    if !program::is_asked_for() {
         return ExitCode::SUCCESS;
     }
     // This program is also the bare server that the hub is compared with.
@@ -88,22 +88,7 @@ fn main() -> ExitCode {
     if crowd::is_bare_server() {
         return crowd::serve_bare();
     }
-    // Fails only if a provider is already installed, which is fine.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let ended = tokio::runtime::Runtime::new()
-        .map_err(|e| format!("no runtime: {e}"))
-        .and_then(|runtime| runtime.block_on(run()));
-    match ended {
-        Ok(misses) if misses.is_empty() => ExitCode::SUCCESS,
-        Ok(misses) => {
-            eprintln!("not as wanted:\n  {}", misses.join("\n  "));
-            ExitCode::FAILURE
-        }
-        Err(reason) => {
-            eprintln!("bench: {reason}");
-            ExitCode::FAILURE
-        }
-    }
+    program::run(run())
 }
 
 /// Runs the benchmarks and returns the targets that were missed.

@@ -53,6 +53,8 @@ mod options;
 mod outage;
 #[path = "shared/processes.rs"]
 mod processes;
+#[path = "shared/program.rs"]
+mod program;
 #[path = "shared/progress.rs"]
 #[expect(dead_code, reason = "the benchmarks of accounts use the rest")]
 mod progress;
@@ -80,27 +82,10 @@ mod throughput;
 mod world;
 
 fn main() -> ExitCode {
-    // `cargo test --benches` also runs this program, and must not run the benchmarks.
-    if !std::env::args().any(|argument| argument == "--bench") {
-        eprintln!("run it with `make bench`");
+    if !program::is_asked_for() {
         return ExitCode::SUCCESS;
     }
-    // Fails only if a provider is already installed, which is fine.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let ended = tokio::runtime::Runtime::new()
-        .map_err(|e| format!("no runtime: {e}"))
-        .and_then(|runtime| runtime.block_on(run()));
-    match ended {
-        Ok(misses) if misses.is_empty() => ExitCode::SUCCESS,
-        Ok(misses) => {
-            eprintln!("not as wanted:\n  {}", misses.join("\n  "));
-            ExitCode::FAILURE
-        }
-        Err(reason) => {
-            eprintln!("bench: {reason}");
-            ExitCode::FAILURE
-        }
-    }
+    program::run(run())
 }
 
 /// Runs the benchmarks and returns the targets that were missed.

@@ -62,6 +62,8 @@ mod options;
 #[expect(dead_code, reason = "other benchmarks use the rest")]
 #[path = "shared/processes.rs"]
 mod processes;
+#[path = "shared/program.rs"]
+mod program;
 #[expect(dead_code, reason = "other benchmarks use the rest")]
 #[path = "shared/progress.rs"]
 mod progress;
@@ -79,9 +81,7 @@ mod watchers;
 mod world;
 
 fn main() -> ExitCode {
-    // `cargo test --benches` also runs this program, and must not run the benchmarks.
-    if !std::env::args().any(|argument| argument == "--bench") {
-        eprintln!("run it with `make bench`");
+    if !program::is_asked_for() {
         return ExitCode::SUCCESS;
     }
     // This program is also the bare programs that operator and agent are compared with.
@@ -91,22 +91,7 @@ fn main() -> ExitCode {
     if watchers::is_watcher() {
         return watchers::watch();
     }
-    // Fails only if a provider is already installed, which is fine.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let ended = tokio::runtime::Runtime::new()
-        .map_err(|e| format!("no runtime: {e}"))
-        .and_then(|runtime| runtime.block_on(run()));
-    match ended {
-        Ok(misses) if misses.is_empty() => ExitCode::SUCCESS,
-        Ok(misses) => {
-            eprintln!("not as wanted:\n  {}", misses.join("\n  "));
-            ExitCode::FAILURE
-        }
-        Err(reason) => {
-            eprintln!("bench: {reason}");
-            ExitCode::FAILURE
-        }
-    }
+    program::run(run())
 }
 
 /// Runs the benchmarks and returns the targets that were missed.
