@@ -18,8 +18,9 @@ static RULES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         (r#"("?resourceVersion"?: ?"?)\d+"#, "${1}VERSION"),
         (r#""continue": ?"[^"]+""#, r#""continue":"TOKEN""#),
         (r"\beyJ[\w-]+\.[\w-]+\.[\w-]+", "TOKEN"),
-        // Times.
-        (r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z| \+0000( UTC)?)?", "TIME"),
+        // Times. Go leaves the zeros at a fraction's end out, so that a column of such times has no fixed width.
+        (r"\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)? \+0000 UTC *", "MOMENT"),
+        (r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z| \+0000)?", "TIME"),
         (
             r"\b[A-Z][a-z]{2},? (\d\d [A-Z][a-z]{2} \d{4}|[A-Z][a-z]{2} [ \d]\d) \d\d:\d\d:\d\d( \+0000| \d{4})?",
             "TIME",
@@ -40,7 +41,7 @@ static RULES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
     rules.map(|(pattern, with)| (Regex::new(pattern).expect("a fixed pattern"), with)).into()
 });
 
-/// What separates columns, whose width depends on addresses.
+/// What separates columns, whose width depends on addresses and moments.
 static COLUMNS: LazyLock<Regex> = LazyLock::new(|| Regex::new(" {2,}").expect("a fixed pattern"));
 
 /// A text of a way, as it would be of any other.
@@ -54,5 +55,9 @@ pub(super) fn text(way: &Way, text: &str) -> String {
             text = replaced;
         }
     }
-    if text.contains("ADDRESS") { COLUMNS.replace_all(&text, "  ").into_owned() } else { text }
+    if ["ADDRESS", "MOMENT"].iter().any(|word| text.contains(word)) {
+        COLUMNS.replace_all(&text, "  ").into_owned()
+    } else {
+        text
+    }
 }
