@@ -142,10 +142,14 @@ impl<E: End> RequestChannel<E> {
     /// Handles a frame of a request. Returns whether the request is known and the frame in order.
     pub fn receive(&self, id: RequestNumber, frame: Frame<E::Hears, E::IsStopped>) -> bool {
         let mut state = self.state.lock();
+        let grants = matches!(frame, Frame::Credit(_));
         let is_good = matches!(state.streams.receive(id, frame), Received::Changed);
         state.wake(id);
+        let sends = grants || state.streams.has_control();
         drop(state);
-        self.outgoing.notify_one();
+        if sends {
+            self.outgoing.notify_one();
+        }
         is_good
     }
 
@@ -224,9 +228,12 @@ impl<E: End> Exchange<E> {
 
     /// The next event, if there is one by now.
     pub fn try_event(&self) -> Option<Event<E::Hears, E::IsStopped>> {
-        let event = self.channel.state.lock().streams.next_event(self.id)?;
-        if matches!(event, Event::Data(_)) {
-            // There may be credit to grant.
+        let mut state = self.channel.state.lock();
+        let event = state.streams.next_event(self.id)?;
+        // There may be credit to grant.
+        let sends = state.streams.has_control();
+        drop(state);
+        if sends {
             self.channel.outgoing.notify_one();
         }
         Some(event)

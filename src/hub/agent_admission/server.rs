@@ -34,11 +34,11 @@ use kubesvc_runtime::listen::connection_phase::WaitGuard;
 /// Maximum number of streams of one connection: GetOps, Caching, Requests, health and reflection, with reserve.
 const MAX_STREAMS: u32 = 16;
 /// HTTP/2 window of a stream. All are always read, so this is a bound and no back-pressure.
-const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
+const STREAM_WINDOW: u32 = 16 * 1024 * 1024;
 /// HTTP/2 window of a connection: both streams with bulk data leave the control stream its room.
-const CONNECTION_WINDOW: u32 = 12 * 1024 * 1024;
-/// Maximum size of an HTTP/2 frame, in bytes.
-const MAX_FRAME_BYTES: u32 = 16 * 1024;
+const CONNECTION_WINDOW: u32 = 40 * 1024 * 1024;
+/// Maximum size of an HTTP/2 frame, in bytes: a message with 32 KiB of an answer fits in one.
+const MAX_FRAME_BYTES: u32 = 36 * 1024;
 /// Maximum size of the headers of one request, in bytes.
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
 /// Maximum number of streams that the client reset and that are not handled yet (rapid reset).

@@ -1,16 +1,18 @@
 //! The stream of requests: opened where the session's hub makes requests, and opened again when it ends.
 
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
-use tokio_stream::wrappers::ReceiverStream;
+use futures::stream::{self, Stream, StreamExt as _};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
 use super::{AccountRequests, RequestsConnection};
-use kubesvc_core::requests::credit::{CreditBudget, MAX_CREDIT_OF_AGENT};
+use kubesvc_core::requests::credit::{CreditBudget, INITIAL_CREDIT, MAX_CREDIT_OF_AGENT};
 use kubesvc_core::requests::streams::Frame;
 use kubesvc_core::requests::wire::{self, AgentEnd, Opening as First};
 use kubesvc_core::wire::MAX_MESSAGE_BYTES;
@@ -21,8 +23,6 @@ use kubesvc_core::wire::ops::{
 use kubesvc_runtime::grpc::ops::operations_client::OperationsClient;
 use kubesvc_runtime::request_channel::{Opening, RequestChannel};
 
-/// Maximum number of frames on their way to the connection; all others wait where turns are decided.
-const MAX_QUEUED_FRAMES: usize = 4;
 /// Time limit for the hub's first frame.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval between pings.
@@ -117,7 +117,6 @@ impl RequestsDriver {
     async fn serve_stream(&self, connection: &RequestsConnection) -> StreamEnd {
         let opened = Instant::now();
         let broken = |why: String| StreamEnd::Broken(why, opened.elapsed());
-        let (outbound, frames) = mpsc::channel(MAX_QUEUED_FRAMES);
         let begin = Begin {
             session_id: connection.session_id.clone(),
             agent_id: connection.agent_id.clone(),
@@ -125,13 +124,13 @@ impl RequestsDriver {
             replica_id: connection.replica_id.clone(),
             apply: Some(self.service.settings.apply.clone()),
         };
-        // The queue is new, so there is room.
-        let _ = outbound.try_send(RequestUp { id: 0, frame: Some(request_up::Frame::Begin(begin)) });
+        let begin = RequestUp { id: 0, frame: Some(request_up::Frame::Begin(begin)) };
+        let stream = OpenStream::new(&self.service, &self.budget, &connection.boot_id);
         let mut client = OperationsClient::new(connection.channel.clone())
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
         let opening = async {
-            let mut inbound = client.requests(ReceiverStream::new(frames)).await?.into_inner();
+            let mut inbound = client.requests(stream.outgoing.frames(begin)).await?.into_inner();
             let first = inbound.message().await?;
             Ok::<_, Status>((inbound, first.and_then(|first| first.frame)))
         };
@@ -143,41 +142,46 @@ impl RequestsDriver {
             Err(_) => return broken("the hub did not answer in time".to_owned()),
         };
         tracing::info!("the stream of requests is open");
-        let stream = OpenStream::new(&self.service, &self.budget, &connection.boot_id);
-        let why = tokio::select! {
-            why = stream.read(inbound) => why,
-            why = stream.write(outbound) => why,
-        };
-        broken(why)
+        broken(stream.read(inbound).await)
     }
 }
 
-/// A stream that is open. Dropping it ends its requests.
+/// A stream that is open, or about to be. Dropping it ends its requests.
 struct OpenStream<'d> {
     service: &'d Arc<AccountRequests>,
     boot_id: &'d str,
+    outgoing: Outgoing,
+}
+
+/// What a stream sends.
+#[derive(Clone)]
+struct Outgoing {
     channel: Arc<RequestChannel<AgentEnd>>,
+    last_frame: Arc<Mutex<Instant>>,
     /// Cancelled when nothing came for too long.
     is_silent: CancellationToken,
-    last_frame: parking_lot::Mutex<Instant>,
+    /// Cancelled when nothing more is sent.
+    is_over: CancellationToken,
 }
 
 impl Drop for OpenStream<'_> {
     fn drop(&mut self) {
-        self.channel.lost();
-        self.service.metrics.dropped_frames.inc_by(self.channel.dropped());
+        let Outgoing { channel, is_over, .. } = &self.outgoing;
+        is_over.cancel();
+        channel.lost();
+        self.service.metrics.dropped_frames.inc_by(channel.dropped());
     }
 }
 
 impl<'d> OpenStream<'d> {
     fn new(service: &'d Arc<AccountRequests>, budget: &Arc<CreditBudget>, boot_id: &'d str) -> Self {
-        Self {
-            service,
-            boot_id,
+        let outgoing = Outgoing {
             channel: RequestChannel::new(CreditBudget::new(MAX_CREDIT_OF_AGENT, Some(Arc::clone(budget)))),
+            last_frame: Arc::new(Mutex::new(Instant::now())),
             is_silent: CancellationToken::new(),
-            last_frame: parking_lot::Mutex::new(Instant::now()),
-        }
+            is_over: CancellationToken::new(),
+        };
+        Self { service, boot_id, outgoing }
     }
 
     /// Reads frames until the stream ends. Always reads: credit bounds what it keeps.
@@ -185,7 +189,7 @@ impl<'d> OpenStream<'d> {
         loop {
             let frame = tokio::select! {
                 frame = inbound.message() => frame,
-                () = self.is_silent.cancelled() => return "the hub said nothing for 60 s".to_owned(),
+                () = self.outgoing.is_silent.cancelled() => return "the hub said nothing for 60 s".to_owned(),
             };
             match frame {
                 Ok(Some(frame)) => self.handle(frame),
@@ -197,49 +201,58 @@ impl<'d> OpenStream<'d> {
 
     fn handle(&self, RequestDown { id, frame }: RequestDown) {
         use request_down::Frame as Down;
-        *self.last_frame.lock() = Instant::now();
+        let channel = &self.outgoing.channel;
+        *self.outgoing.last_frame.lock() = Instant::now();
         match frame {
             Some(Down::Open(open)) if id > 0 => {
                 let credit = open.credit;
                 let first = First::Open(Box::new(open));
                 if let Opening::Opened(exchange, First::Open(open)) =
-                    self.channel.receive_opening(id, first, credit)
+                    channel.receive_opening(id, first, credit)
                 {
                     self.service.open(exchange, *open);
                 }
             }
             Some(Down::Recall(recall)) if id > 0 => {
-                let credit = kubesvc_core::requests::credit::INITIAL_CREDIT;
-                let opening = self.channel.receive_opening(id, First::Recall(recall), credit);
+                let opening = channel.receive_opening(id, First::Recall(recall), INITIAL_CREDIT);
                 if let Opening::Opened(exchange, First::Recall(recall)) = opening {
                     self.service.recall(exchange, &recall, self.boot_id);
                 }
             }
-            Some(Down::Data(data)) => drop(self.channel.receive(id, Frame::Data(data.bytes))),
-            Some(Down::End(_)) => drop(self.channel.receive(id, Frame::End)),
-            Some(Down::Credit(credit)) => drop(self.channel.receive(id, Frame::Credit(credit.bytes))),
-            Some(Down::Cancel(_)) => drop(self.channel.receive(id, Frame::Stop(()))),
+            Some(Down::Data(data)) => drop(channel.receive(id, Frame::Data(data.bytes))),
+            Some(Down::End(_)) => drop(channel.receive(id, Frame::End)),
+            Some(Down::Credit(credit)) => drop(channel.receive(id, Frame::Credit(credit.bytes))),
+            Some(Down::Cancel(_)) => drop(channel.receive(id, Frame::Stop(()))),
             Some(Down::Forget(forget)) => self.service.writes.forget(&forget.request_ids),
-            Some(Down::Running(running)) => self.channel.reconcile(&running.ids, false),
+            Some(Down::Running(running)) => channel.reconcile(&running.ids, false),
             Some(Down::Ping(_) | Down::Ready(_) | Down::Refused(_)) => {}
             Some(Down::Open(_) | Down::Recall(_)) | None => {
                 tracing::debug!(id, "ignored a frame of an unknown type on the stream of requests");
             }
         }
     }
+}
 
-    /// Sends frames until the stream ends.
-    async fn write(&self, outbound: mpsc::Sender<RequestUp>) -> String {
-        let [mut pings, mut lists] = [PING_INTERVAL, RUNNING_INTERVAL].map(|period| {
-            let mut ticks = interval(period);
+impl Outgoing {
+    /// The frames of the stream, this one first. The connection takes each when it can send it, so that all others wait
+    /// where turns are decided.
+    fn frames(&self, begin: RequestUp) -> impl Stream<Item = RequestUp> + Send + use<> {
+        let ticks = [PING_INTERVAL, RUNNING_INTERVAL].map(|period| {
+            let mut ticks = interval_at(Instant::now() + period, period);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             ticks
         });
+        let following = stream::unfold((self.clone(), ticks), async |(outgoing, mut ticks)| {
+            let frame = outgoing.is_over.run_until_cancelled(outgoing.next(&mut ticks)).await?;
+            Some((frame, (outgoing, ticks)))
+        });
+        stream::once(ready(begin)).chain(following)
+    }
+
+    async fn next(&self, [pings, lists]: &mut [Interval; 2]) -> RequestUp {
         loop {
-            while let Some((id, frame)) = self.channel.next_frame() {
-                if outbound.send(wire::up(id, frame)).await.is_err() {
-                    return "the connection is gone".to_owned();
-                }
+            if let Some((id, frame)) = self.channel.next_frame() {
+                return wire::up(id, frame);
             }
             let of_stream = tokio::select! {
                 () = self.channel.outgoing() => continue,
@@ -251,9 +264,7 @@ impl<'d> OpenStream<'d> {
                 }
                 _ = lists.tick() => request_up::Frame::Running(Running { ids: self.channel.running() }),
             };
-            if outbound.send(RequestUp { id: 0, frame: Some(of_stream) }).await.is_err() {
-                return "the connection is gone".to_owned();
-            }
+            return RequestUp { id: 0, frame: Some(of_stream) };
         }
     }
 }

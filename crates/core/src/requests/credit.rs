@@ -1,16 +1,20 @@
 //! Credit: how many bytes of a request the other side may send, and the memory that all requests of a process share.
 //!
-//! Credit is a hard limit, since what was granted cannot be taken back. A window begins at [`INITIAL_CREDIT`] and doubles,
-//! up to [`MAX_CREDIT`], each time that a quarter of it was used while the receiver keeps up. Later would be too late for a
-//! sender that is far away: it waits while the grant is on its way. When many requests share the memory, each gets less.
+//! Credit is a hard limit, since what was granted cannot be taken back. A window begins at [`INITIAL_CREDIT`] for a body,
+//! at [`INITIAL_ANSWER_CREDIT`] for an answer, and doubles, up to [`MAX_CREDIT`], each time that a quarter of it was used
+//! while the receiver keeps up. Later would be too late for a sender that is far away: it waits while the grant is on its
+//! way. When many requests share the memory, each begins with less, and none grows while half of the memory is in use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Credit of a request at its beginning, in bytes.
+/// Credit of a body at its beginning, in bytes. Both ends count on it.
 pub const INITIAL_CREDIT: u32 = 256 * 1024;
+/// Credit of an answer at its beginning, in bytes, as long as few requests share the memory. Each doubling takes a round
+/// trip, and most lists are complete with this.
+pub const INITIAL_ANSWER_CREDIT: u32 = 1024 * 1024;
 /// Maximum credit of a request, in bytes.
-pub const MAX_CREDIT: u32 = 4 * 1024 * 1024;
+pub const MAX_CREDIT: u32 = 16 * 1024 * 1024;
 /// Credit that each request has at least, in bytes. It counts against no sum, so that a request finds room as long as the
 /// number of requests allows it.
 pub const MIN_CREDIT: u32 = 16 * 1024;
@@ -42,6 +46,12 @@ impl CreditBudget {
     pub fn free(&self) -> u64 {
         let own = self.max.saturating_sub(self.used.load(Ordering::Relaxed));
         self.parent.as_ref().map_or(own, |parent| own.min(parent.free()))
+    }
+
+    /// Bytes by which windows may grow: half of all is for those that begin.
+    fn growable(&self) -> u64 {
+        let own = (self.max / 2).saturating_sub(self.used.load(Ordering::Relaxed));
+        self.parent.as_ref().map_or(own, |parent| own.min(parent.growable()))
     }
 
     /// Bytes in use.
@@ -127,8 +137,7 @@ impl Window {
         if self.consumed >= self.size / GROWTH_FRACTION && self.held == 0 {
             self.consumed = 0;
             let more = self.size.min(MAX_CREDIT.saturating_sub(self.size));
-            // Leave room for others: one window takes at most a part of what is free.
-            if u64::from(more) <= self.budget.free() / 4 && self.budget.take(more.into()) {
+            if u64::from(more) <= self.budget.growable() && self.budget.take(more.into()) {
                 self.size += more;
             }
         }
@@ -166,7 +175,7 @@ mod tests {
             sizes.push(window.size);
         }
         let kib = sizes.iter().map(|size| size / 1024).collect::<Vec<_>>();
-        assert_eq!(kib, [256, 512, 1024, 2048, 4096, 4096, 4096]);
+        assert_eq!(kib, [256, 512, 1024, 2048, 4096, 8192, 16384]);
         drop(window);
         assert_eq!(budget.used(), 0);
     }
@@ -175,7 +184,7 @@ mod tests {
     fn a_window_grows_for_a_receiver_that_reads_frame_by_frame() {
         const FRAME: usize = 32 * 1024;
         let budget = CreditBudget::new(MAX_CREDIT_OF_AGENT, None);
-        let mut window = Window::open(&budget, INITIAL_CREDIT);
+        let mut window = Window::open(&budget, INITIAL_ANSWER_CREDIT);
         // A sender far away: it knows of a grant when it has sent all that it knew of.
         let (mut known, mut on_its_way, mut round_trips) = (window.size() as usize, 0_usize, 1);
         for _ in 0..20_000_000 / FRAME {
@@ -186,8 +195,23 @@ mod tests {
             known -= FRAME;
             on_its_way += window.consumed(FRAME) as usize;
         }
-        assert!(round_trips <= 7, "{round_trips}");
+        assert!(round_trips <= 3, "{round_trips}");
         assert_eq!(window.size(), MAX_CREDIT);
+    }
+
+    #[test]
+    fn windows_grow_into_half_of_the_memory_alone() {
+        let budget = CreditBudget::new(MAX_CREDIT_OF_AGENT, None);
+        let mut windows: Vec<_> = (0..8).map(|_| Window::open(&budget, INITIAL_ANSWER_CREDIT)).collect();
+        for _ in 0..12 {
+            for window in &mut windows {
+                let granted = window.granted as usize;
+                assert!(window.received(granted));
+                window.consumed(granted);
+            }
+        }
+        assert!(windows.iter().any(|window| window.size() > INITIAL_ANSWER_CREDIT));
+        assert!(budget.used() <= MAX_CREDIT_OF_AGENT / 2, "{}", budget.used());
     }
 
     #[test]

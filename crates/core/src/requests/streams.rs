@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use prost::bytes::Bytes;
 
-use super::credit::{CreditBudget, INITIAL_CREDIT, Window};
+use super::credit::{CreditBudget, INITIAL_ANSWER_CREDIT, INITIAL_CREDIT, Window};
 use request::{Direction, Request};
 
 mod request;
@@ -142,6 +142,11 @@ impl<E: End> RequestStreams<E> {
         self.dropped
     }
 
+    /// Whether a frame without data is to be sent.
+    pub fn has_control(&self) -> bool {
+        !self.control.is_empty()
+    }
+
     /// Ids of the requests that both sides should have.
     pub fn running(&self) -> Vec<RequestNumber> {
         self.requests.iter().filter(|(_, request)| !request.is_over()).map(|(id, _)| *id).collect()
@@ -149,7 +154,7 @@ impl<E: End> RequestStreams<E> {
 
     /// Opens a request; `head` is given the credit that the other side has.
     pub fn open(&mut self, head: impl FnOnce(u32) -> E::Says) -> RequestNumber {
-        let window = Window::open(&self.budget, INITIAL_CREDIT);
+        let window = Window::open(&self.budget, INITIAL_ANSWER_CREDIT);
         self.last_opened += 1;
         let (id, head) = (self.last_opened, head(window.size()));
         let account = Arc::from(E::account_said(&head));

@@ -36,7 +36,7 @@ impl WatchLines {
 
     /// The bytes to pass on: of a watch that is to end, those up to the end of the last line, if there is one.
     pub fn pass_on(&mut self, mut bytes: Bytes, is_ending: bool) -> Bytes {
-        if let Some(end) = bytes.iter().rposition(|byte| *byte == b'\n').filter(|_| is_ending) {
+        if is_ending && let Some(end) = bytes.iter().rposition(|byte| *byte == b'\n') {
             bytes.truncate(end + 1);
         }
         if let Some(last) = bytes.last() {

@@ -167,7 +167,7 @@ fn a_reader_that_stops_holds_up_no_other_and_frames_without_data_go_first() {
     settle(&mut hub, &mut agent);
     for id in [slow, quick] {
         agent.send_head(id, 200);
-        agent.send(id, bytes(1 << 20));
+        agent.send(id, bytes(2 << 20));
     }
     agent.stop(agent.last_opened + 7, "nobody");
     for _ in 0..2 {
@@ -190,8 +190,8 @@ fn a_reader_that_stops_holds_up_no_other_and_frames_without_data_go_first() {
             deliver_down(&mut agent, id, frame);
         }
     }
-    assert_eq!(read, 1 << 20);
-    assert_eq!(taken[&slow], INITIAL_CREDIT as usize, "no more than its credit");
+    assert_eq!(read, 2 << 20);
+    assert_eq!(taken[&slow], INITIAL_ANSWER_CREDIT as usize, "no more than its credit");
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn what_exceeds_the_credit_aborts() {
     let id = hub.open(|credit| ("GET", credit));
     settle(&mut hub, &mut agent);
     hub.receive(id, Frame::Head(200));
-    let full = INITIAL_CREDIT as usize / MAX_DATA_BYTES;
+    let full = INITIAL_ANSWER_CREDIT as usize / MAX_DATA_BYTES;
     assert!((0..full).all(|_| hub.receive(id, Frame::Data(bytes(MAX_DATA_BYTES))) == Received::Changed));
     assert!(matches!(hub.receive(id, Frame::Data(bytes(1))), Received::Broken(_)));
 }
