@@ -226,6 +226,11 @@ fn page(version: u32, token: &str, items: &[serde_json::Value]) -> (u16, TestBod
     (200, whole(list.to_string()))
 }
 
+/// The answer to the question whether the cluster went back behind a stored version.
+fn version(version: u32) -> (u16, TestBody) {
+    page(version, "", &[])
+}
+
 fn line(change: &str, object: &serde_json::Value) -> String {
     format!("{}\n", json!({"type": change, "object": object}))
 }
@@ -292,11 +297,26 @@ async fn list_in_pages_is_compared_with_its_basis_and_then_watched() {
 }
 
 #[tokio::test]
-async fn fresh_checkpoint_is_resumed_without_a_list() {
-    let script = vec![open_watch(&[line("MODIFIED", &object("one", 8))])];
+async fn fresh_checkpoint_is_resumed_after_one_small_request_and_without_a_list() {
+    let script =
+        vec![page(9, "more", &[object("one", 8)]), open_watch(&[line("MODIFIED", &object("one", 8))])];
     let reading = Reading::start(checkpoint("7"), false, script).await;
     assert_eq!(reading.until(|said| !said.is_empty()).await, [upsert("one", "8")]);
-    assert_eq!(query(&reading.server.paths()[0])["resourceVersion"], "7");
+    let paths = reading.server.paths();
+    assert_eq!(query(&paths[0]), BTreeMap::from([("limit", "1")]));
+    assert_eq!(query(&paths[1])["resourceVersion"], "7");
+    assert_eq!(paths.len(), 2);
+}
+
+#[tokio::test]
+async fn cluster_behind_the_checkpoint_is_listed_at_once_and_each_object_sent() {
+    let script = vec![version(6), page(6, "", &[object("one", 5)]), open_watch(&[])];
+    let reading = Reading::start(checkpoint("7"), false, script).await;
+    reading.answer_basis(1, &[("one", "5"), ("later", "7")]).await;
+    let said = reading.until(|said| matches!(said.last(), Some(Said::Synced(_)))).await;
+    assert_eq!(said[1..3], [upsert("one", "5"), Said::Delete("later".to_owned())]);
+    reading.until_asked(3).await;
+    assert_eq!(query(&reading.server.paths()[2])["resourceVersion"], "6");
 }
 
 #[tokio::test]
@@ -313,6 +333,7 @@ async fn secrets_are_asked_for_as_metadata_alone() {
 #[tokio::test]
 async fn watch_without_room_is_closed_and_goes_on_after_the_event_that_waited() {
     let script = vec![
+        version(7),
         open_watch(&[line("ADDED", &object("one", 8)) + &line("ADDED", &object("two", 9))]),
         open_watch(&[line("ADDED", &object("two", 9))]),
     ];
@@ -393,7 +414,8 @@ async fn watch_without_room_leaves_its_response_and_its_turn_to_others() {
         turns.push(pieces.clone().turn().await);
     }
     let options = ServerOptions { http2_streams: Some(100) };
-    let reading = Reading::start_beside(pieces.clone(), options, checkpoint("7"), false, vec![first]).await;
+    let script = vec![version(7), first];
+    let reading = Reading::start_beside(pieces.clone(), options, checkpoint("7"), false, script).await;
     *reading.heard.refused.lock() = 1;
     reading.until_refused().await;
     is_dropped(dropped).await;
@@ -405,8 +427,12 @@ async fn watch_without_room_leaves_its_response_and_its_turn_to_others() {
 #[tokio::test]
 async fn expired_version_is_listed_anew() {
     let gone = json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"});
-    let script =
-        vec![open_watch(&[line("ERROR", &gone)]), page(20, "", &[object("one", 8)]), open_watch(&[])];
+    let script = vec![
+        version(20),
+        open_watch(&[line("ERROR", &gone)]),
+        page(20, "", &[object("one", 8)]),
+        open_watch(&[]),
+    ];
     let reading = Reading::start(checkpoint("7"), false, script).await;
     reading.answer_basis(1, &[("one", "8")]).await;
     let said = reading.until(|said| matches!(said.last(), Some(Said::Synced(_)))).await;
@@ -485,8 +511,9 @@ async fn status_in_place_of_a_list_is_an_answer_and_no_empty_list() {
 async fn line_of_20_mb_is_passed_by_with_a_list() {
     let too_long = || line("ADDED", &json!({"metadata": {"name": "x".repeat(20 << 20)}}));
     let script = vec![
+        version(7),
         open_watch(&[line("ADDED", &object("one", 8)) + &too_long()]),
-        page(8, "", &[]),
+        version(8),
         open_watch(&[too_long()]),
         page(20, "", &[object("one", 8)]),
         open_watch(&[]),
@@ -494,7 +521,7 @@ async fn line_of_20_mb_is_passed_by_with_a_list() {
     let reading = Reading::start(checkpoint("7"), false, script).await;
     reading.until(|said| matches!(said.last(), Some(Said::Problem(Some(_))))).await;
     reading.inputs.clone().send(ReaderInput::Retry).await.expect("the reader runs");
-    reading.until_asked(3).await;
+    reading.until_asked(4).await;
     // The second time at the same place, a list follows.
     let mut asked = tokio::time::interval(Duration::from_millis(20));
     while !reading.heard.said.borrow().iter().any(|said| matches!(said, Said::SyncStart(_))) {
@@ -504,27 +531,27 @@ async fn line_of_20_mb_is_passed_by_with_a_list() {
     reading.answer_basis(1, &[("one", "8")]).await;
     reading.until(|said| said.iter().any(|said| matches!(said, Said::Synced(_)))).await;
     let paths = reading.server.paths();
-    assert_eq!(query(&paths[1]), BTreeMap::from([("limit", "1")]), "it asks whether the cluster went back");
-    assert_eq!(query(&paths[2])["resourceVersion"], "8", "it went on after the last whole line");
+    assert_eq!(query(&paths[2]), BTreeMap::from([("limit", "1")]), "it asks whether the cluster went back");
+    assert_eq!(query(&paths[3])["resourceVersion"], "8", "it went on after the last whole line");
 }
 
 #[tokio::test]
 async fn line_without_newline_is_read_again_by_the_next_watch() {
     let cut = line("ADDED", &object("two", 9));
     let chunks = [line("ADDED", &object("one", 8)), cut.trim_end().to_owned()].concat();
-    let script = vec![(200, whole(chunks)), page(8, "", &[]), open_watch(&[cut])];
+    let script = vec![version(7), (200, whole(chunks)), version(8), open_watch(&[cut])];
     let reading = Reading::start(checkpoint("7"), false, script).await;
     reading.until(|said| said.contains(&upsert("one", "8"))).await;
     let said = reading.until(|said| said.contains(&upsert("two", "9"))).await;
     assert_eq!(said.iter().filter(|said| matches!(said, Said::Upsert(..))).count(), 2, "{said:?}");
-    assert_eq!(query(&reading.server.paths()[2])["resourceVersion"], "8");
+    assert_eq!(query(&reading.server.paths()[3])["resourceVersion"], "8");
 }
 
 #[tokio::test]
 async fn large_line_is_read_once_it_has_its_turn() {
     let mut large = object("one", 8);
     large["spec"]["text"] = "x".repeat(600 * 1024).into();
-    let script = vec![open_watch(&[line("ADDED", &large), line("ADDED", &object("two", 9))])];
+    let script = vec![version(7), open_watch(&[line("ADDED", &large), line("ADDED", &object("two", 9))])];
     let reading = Reading::start(checkpoint("7"), false, script).await;
     let said = reading.until(|said| said.len() == 2).await;
     assert_eq!(said, [upsert("one", "8"), upsert("two", "9")]);
@@ -566,7 +593,7 @@ async fn large_line_without_a_turn_waits_in_the_windows_of_its_connection() {
     let mut both = Vec::new();
     for _ in 0..2 {
         let (sent, counted) = watch::channel(0);
-        let script = vec![watch_of_slow_line(&line("ADDED", &large), end.clone(), &sent)];
+        let script = vec![version(7), watch_of_slow_line(&line("ADDED", &large), end.clone(), &sent)];
         let options = ServerOptions { http2_streams: Some(100) };
         let reading = Reading::start_beside(pieces.clone(), options, checkpoint("7"), false, script).await;
         both.push((reading, counted));

@@ -31,11 +31,11 @@ fn watch_begins_at_the_version_of_the_first_page() {
 }
 
 #[test]
-fn fresh_checkpoint_is_resumed_and_an_old_one_is_not() {
+fn fresh_checkpoint_is_resumed_after_a_check_and_an_old_one_is_listed() {
     let start = |age: Duration, resend: bool| {
         Scope::new(ScopeStart { resource_version: "7".to_owned(), age, resend }).machine.action()
     };
-    assert!(matches!(start(5 * MINUTE, false), Action::Watch(_)));
+    assert!(matches!(start(5 * MINUTE, false), Action::CheckVersion(_)));
     assert_eq!(start(5 * MINUTE + SECOND, false), Action::BeginSync);
     assert_eq!(start(SECOND, true), Action::BeginSync);
 }
