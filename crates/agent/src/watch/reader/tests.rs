@@ -13,7 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
 use crate::cluster::tests::test_server::{Authority, ServerOptions, TestBody, TestServer, kubeconfig, whole};
-use crate::cluster::{ClusterContext, ClusterEndpoint};
+use crate::cluster::{ClusterContext, ClusterEndpoint, PoolLimits};
 use crate::scrub::{BodyLimits, ObjectRules};
 use crate::watch::{ScopeStart, ScopeTiming};
 use kubesvc_core::agent_policy::AgentPolicy;
@@ -90,7 +90,8 @@ impl ReaderSink for Sink {
 
 /// A running reader, and the server that it reads.
 struct Reading {
-    server: TestServer,
+    server: Arc<TestServer>,
+    client: ClusterClient,
     heard: Arc<Heard>,
     inputs: mpsc::Sender<ReaderInput>,
     _running: AbortOnDropHandle<()>,
@@ -122,6 +123,16 @@ impl Reading {
         is_metadata_alone: bool,
         script: Script,
     ) -> Self {
+        let (server, client) = Self::scripted(&ClusterContext::default(), options, script).await;
+        Self::read((server, client), large_pieces, start, is_metadata_alone)
+    }
+
+    /// A server with these responses, and a client for it.
+    async fn scripted(
+        context: &ClusterContext,
+        options: ServerOptions,
+        script: Script,
+    ) -> (Arc<TestServer>, ClusterClient) {
         let authority = Authority::new();
         let script = Arc::new(Mutex::new(VecDeque::from(script)));
         let server = TestServer::scripted(&authority, options, move |_| {
@@ -137,7 +148,17 @@ impl Reading {
         .await;
         let vetted = vet(&kubeconfig(&server.url(), Some(&authority.pem()), "a-token"), None).expect("good");
         let endpoint = ClusterEndpoint::new(vetted, &AgentPolicy::default());
-        let client = ClusterClient::new(endpoint, &ClusterContext::default()).expect("a client");
+        let client = ClusterClient::new(endpoint, context).expect("a client");
+        (Arc::new(server), client)
+    }
+
+    /// A reader that shares a client with others.
+    fn read(
+        (server, client): (Arc<TestServer>, ClusterClient),
+        large_pieces: LargePieces,
+        start: ScopeStart,
+        is_metadata_alone: bool,
+    ) -> Self {
         let limits = BodyLimits::for_messages(4 * 1024 * 1024, true);
         let context = ReaderContext {
             encoder: Arc::new(Mutex::new(BodyEncoder::new(limits).expect("memory"))),
@@ -164,14 +185,14 @@ impl Reading {
         let heard = Arc::clone(&sink.0);
         let machine = ScopeWatch::new(timing, start, 1, now());
         let reader = ScopeReader::new(
-            (client, &scope),
+            (client.clone(), &scope),
             (Scrubber::new(rules), is_metadata_alone),
             (machine, 0),
             context,
             (inputs, sink),
         );
         let running = AbortOnDropHandle::new(tokio::spawn(reader.run()));
-        Self { server, heard, inputs: sender, _running: running }
+        Self { server, client, heard, inputs: sender, _running: running }
     }
 
     /// Waits until what was said is so, and returns it.
@@ -483,6 +504,39 @@ async fn front_that_speaks_http1_alone_serves_lists_and_watches() {
     reading.answer_basis(1, &[]).await;
     let said = reading.until(|said| said.last() == Some(&upsert("one", "11"))).await;
     assert_eq!(said[1], upsert("one", "8"));
+}
+
+#[tokio::test]
+async fn kind_for_which_http1_leaves_no_connection_says_so_until_there_is_one() {
+    let context = ClusterContext {
+        pool_limits: |purpose| PoolLimits { connections: 1, ..PoolLimits::of(purpose) },
+        ..ClusterContext::default()
+    };
+    let script = vec![
+        version(7),
+        open_watch(&[line("ADDED", &object("one", 8))]),
+        version(8),
+        open_watch(&[line("ADDED", &object("two", 9))]),
+    ];
+    let options = ServerOptions { http2_streams: None };
+    let shared = Reading::scripted(&context, options, script).await;
+    let first = Reading::read(shared, LargePieces::default(), checkpoint("7"), false);
+    first.until(|said| said.len() == 1).await;
+    // One would resume, and one would list.
+    let shared = || (Arc::clone(&first.server), first.client.clone());
+    let watcher = Reading::read(shared(), LargePieces::default(), checkpoint("8"), false);
+    let lister = Reading::read(shared(), LargePieces::default(), ScopeStart::default(), false);
+    for crowded_out in [&watcher, &lister] {
+        crowded_out.until(|said| said == [Said::Problem(Some(0))]).await;
+    }
+    assert_eq!(first.server.paths().len(), 2, "nothing is asked for them");
+    drop((first, lister));
+    let mut tries = tokio::time::interval(Duration::from_millis(20));
+    while !watcher.heard.said.borrow().contains(&upsert("two", "9")) {
+        tries.tick().await;
+        watcher.inputs.clone().send(ReaderInput::Retry).await.expect("the reader runs");
+    }
+    assert_eq!(watcher.server.paths().len(), 4);
 }
 
 #[tokio::test]
