@@ -48,7 +48,7 @@ mod reader;
 mod tests;
 
 pub use action::{Action, PageRequest, WaitReason, WatchRequest};
-pub use basis::{Basis, BasisKey, BasisMatch, BasisTooLarge};
+pub use basis::{Basis, BasisKey, BasisMatch, BasisTooLarge, Leftover};
 pub use budget::{ListBudget, ListPermit};
 pub use failure::RequestFailure;
 pub use large_pieces::LargePieces;

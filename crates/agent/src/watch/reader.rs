@@ -557,7 +557,8 @@ impl<S: ReaderSink> ScopeReader<S> {
     }
 
     async fn page_end(&mut self, page: ListPage) {
-        if let PageStep::Complete(SyncEnd { leftover, synced }) = self.machine.page_end(page, now()) {
+        if let PageStep::Complete(end) = self.machine.page_end(page, now()) {
+            let SyncEnd { leftover, synced } = *end;
             for gone in leftover {
                 queue(&self.sink, delete_event(0, gone.into())).await;
             }

@@ -124,7 +124,7 @@ impl Scope {
 
     fn complete(&mut self, version: &str) -> SyncEnd {
         match self.page_end(version, None) {
-            PageStep::Complete(end) => end,
+            PageStep::Complete(end) => *end,
             other => panic!("not complete: {other:?}"),
         }
     }

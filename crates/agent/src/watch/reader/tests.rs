@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
-use futures::{SinkExt as _, stream};
+use futures::{FutureExt as _, SinkExt as _, stream};
 use http::Response;
 use http_body_util::StreamBody;
 use hyper::body::Frame;
@@ -94,6 +94,7 @@ struct Reading {
     client: ClusterClient,
     heard: Arc<Heard>,
     inputs: mpsc::Sender<ReaderInput>,
+    budget: ListBudget,
     _running: AbortOnDropHandle<()>,
 }
 
@@ -160,9 +161,10 @@ impl Reading {
         is_metadata_alone: bool,
     ) -> Self {
         let limits = BodyLimits::for_messages(4 * 1024 * 1024, true);
+        let budget = ListBudget::new(1, 1);
         let context = ReaderContext {
             encoder: Arc::new(Mutex::new(BodyEncoder::new(limits).expect("memory"))),
-            budget: ListBudget::new(1, 1),
+            budget: budget.clone(),
             large_pieces,
         };
         let timing = ScopeTiming {
@@ -192,7 +194,7 @@ impl Reading {
             (inputs, sink),
         );
         let running = AbortOnDropHandle::new(tokio::spawn(reader.run()));
-        Self { server, client, heard, inputs: sender, _running: running }
+        Self { server, client, heard, inputs: sender, budget, _running: running }
     }
 
     /// Waits until what was said is so, and returns it.
@@ -443,6 +445,21 @@ async fn watch_without_room_leaves_its_response_and_its_turn_to_others() {
     let turn = timeout(Duration::from_secs(30), pieces.turn()).await;
     assert!(turn.is_ok(), "another reader has the turn");
     assert!(reading.heard.said.borrow().is_empty());
+}
+
+#[tokio::test]
+async fn rows_that_are_left_over_count_in_the_budget_of_lists_until_they_are_queued() {
+    let script = vec![page(10, "", &[]), open_watch(&[])];
+    let reading = Reading::start(ScopeStart::default(), false, script).await;
+    *reading.heard.refused.lock() = 1;
+    reading.answer_basis(1, &[("gone", "5")]).await;
+    reading.until_refused().await;
+    assert!(reading.budget.clone().acquire(1).now_or_never().is_none(), "the rows are in memory");
+    reading.heard.room.notify_one();
+    let said = reading.until(|said| matches!(said.last(), Some(Said::Synced(_)))).await;
+    assert_eq!(said[1], Said::Delete("gone".to_owned()));
+    let next = timeout(Duration::from_secs(30), reading.budget.clone().acquire(1)).await;
+    assert!(next.is_ok(), "another list begins");
 }
 
 #[tokio::test]
