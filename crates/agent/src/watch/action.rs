@@ -55,6 +55,13 @@ pub enum WaitReason {
     Paused,
 }
 
+impl WaitReason {
+    /// Whether something must change before the scope can be read, rather than time pass.
+    pub(super) fn needs_change(self) -> bool {
+        matches!(self, Self::Refused | Self::Credential | Self::OtherCluster | Self::KindMayBeGone)
+    }
+}
+
 /// A page of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageRequest {

@@ -273,9 +273,10 @@ impl<S: ReaderSink> ScopeReader<S> {
             match &action {
                 Action::Wait(reason) => {
                     self.sink.state(WatchState::Waiting);
-                    if matches!(reason, WaitReason::Refused | WaitReason::KindMayBeGone) {
-                        // Its connection is for a scope that can be read.
+                    if reason.needs_change() {
+                        // Connection and turn are for scopes that can be read.
                         self.slot = None;
+                        self.permit.iter_mut().for_each(ListPermit::leave_turn);
                     }
                 }
                 Action::BeginSync | Action::AwaitBasis | Action::ListPage(_) => {
@@ -448,6 +449,11 @@ impl<S: ReaderSink> ScopeReader<S> {
     }
 
     async fn list_page(&mut self, action: &Action, page: &PageRequest) {
+        let budget = &self.context.budget;
+        if self.permit.as_mut().is_some_and(|permit| !permit.retake_turn(budget)) {
+            // It waits for its turn before it has a basis, as all do.
+            return self.machine.relist(false);
+        }
         if let Some(page) = self.read_page(action, &page.query()).await {
             self.page_end(page).await;
         }

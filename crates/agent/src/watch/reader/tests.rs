@@ -490,6 +490,26 @@ async fn missing_right_is_a_problem_until_it_is_granted() {
 }
 
 #[tokio::test]
+async fn kind_without_a_right_keeps_no_other_from_being_listed() {
+    let script = vec![status(403), page(10, "", &[]), open_watch(&[])];
+    let reading = Reading::start(ScopeStart::default(), false, script).await;
+    reading.answer_basis(1, &[]).await;
+    reading.until(|said| said.last() == Some(&Said::Problem(Some(403)))).await;
+    let other = timeout(Duration::from_secs(30), reading.budget.clone().acquire(1)).await;
+    assert!(other.is_ok(), "there is a turn");
+    // Tried again while another kind is listed, it waits for its turn.
+    reading.inputs.clone().send(ReaderInput::Retry).await.expect("the reader runs");
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(reading.server.paths().len(), 1);
+    drop(other);
+    reading.answer_basis(2, &[]).await;
+    let said = reading.until(|said| said.contains(&Said::Problem(None))).await;
+    assert!(said.iter().any(|said| matches!(said, Said::Synced(_))), "{said:?}");
+}
+
+#[tokio::test]
 async fn basis_that_cannot_be_read_begins_another_list() {
     let reading = Reading::start(ScopeStart::default(), false, vec![page(10, "", &[])]).await;
     let said = reading.until(|said| !said.is_empty()).await;
