@@ -42,7 +42,7 @@ pub use check::{CheckAnswer, CheckStep, ConnectionCheck};
 pub use client::{ClusterClient, ClusterDocument};
 pub use error::{BrokenConnection, ClusterError};
 pub use exchange::{ClusterRequest, ClusterResponse, RequestBody, ResponseBody, UpgradedConnection};
-pub use pool::{ConnectionBudget, PoolLimits, UseBudget};
+pub use pool::{ConnectionBudget, ConnectionSlot, PoolLimits, UseBudget};
 pub use tls::{ServerCertificate, Trust, TrustError};
 
 /// What connections are used for. Each use has its own pools and budget.

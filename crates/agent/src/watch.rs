@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!            checkpoint is fresh
-//!   start ───────────────────────────────────────────▶ Watch ◀──────────────────────┐
+//!   start ──────────────────────▶ CheckVersion ──────▶ Watch ◀──────────────────────┐
 //!     │                                                  │ 410, silence, audit,     │
 //!     │ no checkpoint, or too old                        │ the hub asks             │
 //!     └────────▶ BeginSync ◀─────────────────────────────┘                          │
@@ -17,7 +17,8 @@
 //!               AwaitBasis ── rows ──▶ ListPage ── last page: what is left goes ────┘
 //! ```
 //!
-//! Any of them may have to wait: after a failure, for a credential, or because the queue is full.
+//! Any of them may have to wait: after a failure, for a credential, or because the queue is full. A watch that the server
+//! did not end in time begins anew with `CheckVersion` too; a cluster that went back is listed.
 //!
 //! | file | owns |
 //! |---|---|
@@ -47,7 +48,7 @@ mod reader;
 mod tests;
 
 pub use action::{Action, PageRequest, WaitReason, WatchRequest};
-pub use basis::{Basis, BasisKey, BasisMatch, BasisTooLarge};
+pub use basis::{Basis, BasisKey, BasisMatch, BasisTooLarge, Leftover};
 pub use budget::{ListBudget, ListPermit};
 pub use failure::RequestFailure;
 pub use large_pieces::LargePieces;

@@ -19,6 +19,10 @@ pub const MAX_ACCOUNTS_IN_BATCH: usize = 50;
 /// Maximum size of the accounts in one `AddAccounts`, in bytes.
 pub const MAX_BATCH_BYTES: usize = 1024 * 1024;
 
+/// Maximum number of events of one stream of cached objects that are not committed. The hub takes no more: the account
+/// begins anew then, so the agent sends no more.
+pub const MAX_UNCOMMITTED_EVENTS: usize = 16 * 1024;
+
 /// Package `common` of `proto/`.
 pub mod common {
     #![expect(missing_docs, reason = "generated")]

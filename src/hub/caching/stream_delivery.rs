@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use kubesvc_core::CachingEpoch;
+use kubesvc_core::wire::MAX_UNCOMMITTED_EVENTS;
 use kubesvc_core::wire::common::Fence;
 use kubesvc_core::wire::events::cache_down::Frame;
 use kubesvc_core::wire::events::revoked::Reason;
@@ -17,9 +18,6 @@ use super::transaction_batching::LaneId;
 pub(crate) const MAX_ACCOUNTS: usize = 10_000;
 /// Maximum number of scopes on one stream.
 const MAX_SCOPES: usize = 200_000;
-/// Maximum number of events on one stream that are not committed yet. Credit counts bytes on the wire, and an event
-/// takes some 400 bytes besides: without this, a stream of deletes would take ten times its credit.
-const MAX_UNCOMMITTED_EVENTS: usize = 16 * 1024;
 /// Maximum length of an account's uid, in bytes.
 const MAX_UID_BYTES: usize = 64;
 
@@ -105,6 +103,8 @@ impl StreamDelivery {
         let effects = match self.accounts.get_mut(&uid) {
             Some(account) if account.epoch() == epoch => {
                 let before = account.uncommitted_events();
+                // Credit counts bytes on the wire, and an event takes some 400 bytes besides: without this, a stream of
+                // deletes would take ten times its credit.
                 let has_room = self.uncommitted_events + events <= MAX_UNCOMMITTED_EVENTS;
                 let effects =
                     if has_room { account.batch(batch, bytes)? } else { account.refuse_batch(bytes) };

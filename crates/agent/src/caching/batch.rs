@@ -110,6 +110,8 @@ pub(super) struct EncodedBatch {
     pub(super) problems: Vec<(u32, ScopeProblem)>,
     /// Its events, by scope.
     pub(super) events: Vec<(u32, EventCount)>,
+    /// Number of its events.
+    pub(super) event_count: usize,
 }
 
 impl BatchBuilder {
@@ -286,8 +288,9 @@ impl BatchBuilder {
         frame.extend_from_slice(&self.events);
         let added = self.rest.added.iter().map(|declaration| declaration.scope_id).collect();
         let sync_starts = self.rest.sync_starts;
-        let problems = self.problems;
-        Some(EncodedBatch { frame: EncodedFrame(frame.into()), bytes, added, sync_starts, problems, events })
+        let (problems, event_count) = (self.problems, self.event_count);
+        let frame = EncodedFrame(frame.into());
+        Some(EncodedBatch { frame, bytes, added, sync_starts, problems, events, event_count })
     }
 }
 

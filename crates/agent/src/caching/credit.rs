@@ -3,6 +3,9 @@
 //! A stream has [`BASE_CREDIT_BYTES`] always. The hub says it in a first Credit, and gives it back by a Credit when
 //! batches are committed. Who has more to send says Want and is lent more; lent credit goes back to the hub's pool with
 //! the commit. A batch counts with the length of its encoded `Batch`.
+//!
+//! The hub's numbers are kept as it says them, so that both sides count the same; what is in flight has a bound of the
+//! agent's own besides.
 
 use std::time::{Duration, Instant};
 
@@ -10,6 +13,9 @@ use std::time::{Duration, Instant};
 pub const BASE_CREDIT_BYTES: usize = 64 * 1024;
 /// Maximum credit that the hub lends to a stream, in bytes.
 pub const MAX_LENT_BYTES: usize = 4 * 1024 * 1024;
+/// Maximum number of bytes in flight on a stream, whatever credit the hub gives: sent, kept for a resend, and not known to
+/// be committed.
+pub const MAX_IN_FLIGHT_BYTES: usize = BASE_CREDIT_BYTES + MAX_LENT_BYTES;
 /// Time after which unused credit is given back. The hub ends a stream that keeps it for 60 s.
 pub const UNUSED_CREDIT_TIME: Duration = Duration::from_secs(30);
 
@@ -31,7 +37,7 @@ impl StreamCredit {
 
     /// Bytes that may be sent.
     pub fn available(&self) -> usize {
-        self.available
+        self.available.min(MAX_IN_FLIGHT_BYTES.saturating_sub(self.in_flight))
     }
 
     /// Bytes that the stream holds, used or not.
@@ -41,8 +47,7 @@ impl StreamCredit {
 
     /// The hub gave credit.
     pub fn granted(&mut self, bytes: usize, now: Instant) {
-        let most = BASE_CREDIT_BYTES + MAX_LENT_BYTES;
-        self.available = self.available.saturating_add(bytes).min(most);
+        self.available = self.available.saturating_add(bytes).min(MAX_IN_FLIGHT_BYTES);
         self.used_at = now;
         if self.total() > BASE_CREDIT_BYTES {
             self.asked = None;

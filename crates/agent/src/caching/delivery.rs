@@ -305,6 +305,12 @@ impl AccountDelivery {
         self.unacked.iter().filter(|unacked| unacked.is_sent).map(|unacked| unacked.batch.bytes).sum()
     }
 
+    /// Events of these batches.
+    pub(super) fn in_flight_events(&self) -> usize {
+        let sent = self.unacked.iter().filter(|unacked| unacked.is_sent);
+        sent.map(|unacked| unacked.batch.event_count).sum()
+    }
+
     /// Takes what was sent since the last call, each batch once.
     pub(super) fn take_sent(&mut self) -> SentEvents {
         std::mem::take(&mut self.sent)

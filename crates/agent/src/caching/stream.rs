@@ -6,18 +6,22 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::batch::EncodedFrame;
+use super::batch::{EncodedFrame, MAX_BATCH_EVENTS};
 use super::credit::StreamCredit;
 use super::delivery::{AccountDelivery, DeliveryNumbers, NextFrame, ReaderCommand};
 use super::lifetime::{Demand, Lifetime, earlier};
 use super::memory::QueueMemory;
 use super::sent_events::SentEvents;
+use kubesvc_core::wire::MAX_UNCOMMITTED_EVENTS;
 use kubesvc_core::wire::common::Fence;
 use kubesvc_core::wire::events::closed::Reason;
 use kubesvc_core::wire::events::revoked::Reason as RevokedReason;
 use kubesvc_core::wire::events::{
     CacheDown, Closed, End, Open, Ping, Resume, SyncBasis, Want, cache_down, cache_up,
 };
+
+/// Maximum number of events of one account that are in flight: a quarter of what the stream may have, as of its credit.
+pub const MAX_ACCOUNT_UNCOMMITTED_EVENTS: usize = MAX_UNCOMMITTED_EVENTS / 4;
 
 /// Which session the stream belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -323,12 +327,16 @@ impl CachingStream {
 
     /// The next frame of an account, one for each in turn; else a Want; else when something is due.
     fn next_turn(&mut self, now: Instant) -> Result<EncodedFrame, Option<Instant>> {
+        let in_flight_events: usize = self.accounts.values().map(AccountDelivery::in_flight_events).sum();
+        let stream_takes_events = in_flight_events + MAX_BATCH_EVENTS <= MAX_UNCOMMITTED_EVENTS;
         let mut blocked = BlockedAccounts::default();
         let mut due = None;
         for uid in self.turns() {
             let Some(delivery) = self.accounts.get_mut(&uid) else { continue };
             let in_flight = delivery.in_flight_bytes();
-            let credit = blocked.credit_for(&self.credit, in_flight);
+            let takes_events = stream_takes_events
+                && delivery.in_flight_events() + MAX_BATCH_EVENTS <= MAX_ACCOUNT_UNCOMMITTED_EVENTS;
+            let credit = if takes_events { blocked.credit_for(&self.credit, in_flight) } else { 0 };
             match delivery.next_frame(credit, now, &mut self.memory) {
                 NextFrame::Free(frame) => return Ok(self.serve(uid, frame)),
                 NextFrame::Batch(frame, bytes) => {
@@ -336,6 +344,8 @@ impl CachingStream {
                     return Ok(self.serve(uid, frame));
                 }
                 NextFrame::Nothing(at) => due = earlier(due, at),
+                // More credit would not help: it waits for an acknowledgement.
+                NextFrame::Blocked(_) if !takes_events => {}
                 NextFrame::Blocked(needed) => {
                     // One batch at least, whatever the account's share is.
                     let is_alone = in_flight == 0 && needed > credit && needed <= blocked.rest(&self.credit);

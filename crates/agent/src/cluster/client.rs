@@ -16,7 +16,7 @@ use crate::cluster::authentication::Redactor;
 use crate::cluster::check::{CheckAnswer, CheckStep, ConnectionCheck};
 use crate::cluster::error::BrokenConnection;
 use crate::cluster::exchange::RequestBody;
-use crate::cluster::pool::{Lease, Pool};
+use crate::cluster::pool::{ConnectionSlot, Lease, Pool};
 use crate::cluster::tls::ServerCertificate;
 use crate::cluster::{
     ClusterContext, ClusterEndpoint, ClusterError, ClusterRequest, ClusterResponse, Use, authentication,
@@ -270,6 +270,20 @@ impl ClusterClient {
     /// Whether a connection for this use is open that takes several requests at once.
     pub fn has_shared_connection(&self, purpose: Use) -> bool {
         self.pool(purpose).has_http2()
+    }
+
+    /// Whether connections for this use are open, and each of them carries one request at a time.
+    pub fn has_http1_only(&self, purpose: Use) -> bool {
+        self.pool(purpose).has_http1_only()
+    }
+
+    /// Takes a slot for this use: there are as many as there may be connections.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::TooManyWatches`] if all are taken.
+    pub fn slot(&self, purpose: Use) -> Result<ConnectionSlot, ClusterError> {
+        self.pool(purpose).slot()
     }
 
     async fn read(

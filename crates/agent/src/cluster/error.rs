@@ -89,6 +89,16 @@ pub enum ClusterError {
         /// Time for which the request waited.
         waited: Duration,
     },
+    /// Each watch takes a connection, and all that may be open are taken. The text stands in a condition beside the name
+    /// of a kind, where there is room for 120 bytes.
+    #[error(
+        "the cluster's front speaks HTTP/1.1 only, which allows {max} watches: enable HTTP/2, or cache fewer kinds or \
+         namespaces"
+    )]
+    TooManyWatches {
+        /// Maximum number of connections.
+        max: usize,
+    },
     /// The request is not valid.
     #[error("{step} could not be built")]
     Request {
@@ -204,7 +214,7 @@ impl ClusterError {
             // The answer to the agent's own question, not to the request.
             Self::Check(error) if matches!(**error, Self::TooLarge { .. }) => Class::Discovery,
             Self::Check(error) => error.class(),
-            Self::NotUpgraded { .. } => Class::Discovery,
+            Self::NotUpgraded { .. } | Self::TooManyWatches { .. } => Class::Discovery,
             Self::AnotherCluster { .. } => Class::ClusterMismatch,
             Self::Closed { .. }
             | Self::Lookup { .. }
@@ -235,6 +245,7 @@ impl ClusterError {
             | Self::Redirected { .. }
             | Self::Refused { .. }
             | Self::NotUpgraded { .. }
+            | Self::TooManyWatches { .. }
             | Self::Closed { .. }
             | Self::AnotherCluster { .. }
             | Self::CertificateChanged { .. } => false,

@@ -145,11 +145,21 @@ async fn acquire(semaphore: &Arc<Semaphore>) -> OwnedSemaphorePermit {
     semaphore.clone().acquire_owned().await.expect("the semaphores of the budget are never closed")
 }
 
+/// The right to keep one connection of a pool busy, until it is dropped. It is for callers whose requests follow one
+/// another without end, such as watches: where each request takes a connection, those that have a slot do not displace one
+/// another.
+#[derive(Debug)]
+pub struct ConnectionSlot {
+    _permit: OwnedSemaphorePermit,
+}
+
 /// The connections of one use.
 #[derive(Debug)]
 pub(super) struct Pool {
     purpose: Use,
     limits: PoolLimits,
+    /// One permit for each connection that may be open.
+    slots: Arc<Semaphore>,
     state: Mutex<PoolState>,
     /// Notified when a stream, a connection or a dial ends, or a connection is added.
     changed: Notify,
@@ -169,7 +179,8 @@ enum NextStep {
 
 impl Pool {
     pub(super) fn new(purpose: Use, limits: PoolLimits) -> Arc<Self> {
-        Arc::new(Self { purpose, limits, state: Mutex::default(), changed: Notify::new() })
+        let slots = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
+        Arc::new(Self { purpose, limits, slots, state: Mutex::default(), changed: Notify::new() })
     }
 
     /// Whether all connections of this pool use HTTP/1.1.
@@ -180,6 +191,24 @@ impl Pool {
     /// Whether a connection is open that takes several requests at once.
     pub(super) fn has_http2(&self) -> bool {
         self.state.lock().connections.iter().any(|connection| connection.is_http2())
+    }
+
+    /// Whether connections are open, and none of them takes several requests at once.
+    pub(super) fn has_http1_only(&self) -> bool {
+        let state = self.state.lock();
+        !state.connections.is_empty() && !state.connections.iter().any(|connection| connection.is_http2())
+    }
+
+    /// Takes a slot.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError::TooManyWatches`] if all are taken.
+    pub(super) fn slot(&self) -> Result<ConnectionSlot, ClusterError> {
+        match Arc::clone(&self.slots).try_acquire_owned() {
+            Ok(permit) => Ok(ConnectionSlot { _permit: permit }),
+            Err(_) => Err(ClusterError::TooManyWatches { max: self.limits.connections }),
+        }
     }
 
     /// Waits for the use of a connection: an open one with room, or a new one. No other request uses a new connection

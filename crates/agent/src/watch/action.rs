@@ -41,7 +41,7 @@ impl Action {
 pub enum WaitReason {
     /// The last attempt failed, or the server asks to be left alone.
     Retry,
-    /// The server refuses: a right is missing, or the kind cannot be listed or watched.
+    /// The server refuses: a right is missing, the kind cannot be listed or watched, or there is no connection for it.
     Refused,
     /// The server refuses the credential: read it again.
     Credential,
@@ -53,6 +53,13 @@ pub enum WaitReason {
     Spread,
     /// The driver has paused the scope.
     Paused,
+}
+
+impl WaitReason {
+    /// Whether something must change before the scope can be read, rather than time pass.
+    pub(super) fn needs_change(self) -> bool {
+        matches!(self, Self::Refused | Self::Credential | Self::OtherCluster | Self::KindMayBeGone)
+    }
 }
 
 /// A page of a list.

@@ -46,7 +46,7 @@ impl From<BasisKey> for Identity {
 }
 
 /// Rows of a scope.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub struct Basis {
     namespaces: IndexSet<String>,
     /// Namespace, name, uid and version of each row.
@@ -122,10 +122,15 @@ impl Basis {
     }
 
     /// The rows whose objects the list does not have, in the order of namespace and name.
-    pub fn leftover(mut self) -> Vec<BasisKey> {
+    pub fn leftover(mut self) -> Leftover {
         self.sort();
-        let gone = (0..self.starts.len()).filter(|index| self.seen[index / 64] >> (index % 64) & 1 == 0);
-        gone.map(|index| self.row(self.starts[index])).collect()
+        let rows = (0..self.starts.len()).filter(|index| !self.is_seen(*index)).count();
+        Leftover { basis: self, index: 0, rows }
+    }
+
+    /// Whether the list has the object of a row.
+    fn is_seen(&self, index: usize) -> bool {
+        self.seen[index / 64] >> (index % 64) & 1 == 1
     }
 
     fn row(&self, start: u32) -> BasisKey {
@@ -151,6 +156,46 @@ impl Basis {
         self.is_sorted = true;
     }
 }
+
+/// The rows whose objects are gone. They stay in the memory of the basis, which a list has reserved: as texts, they would
+/// take several times as much, all at once.
+#[derive(Debug, PartialEq)]
+pub struct Leftover {
+    basis: Basis,
+    /// Index of the next row of the basis.
+    index: usize,
+    /// Number of rows that are to come.
+    rows: usize,
+}
+
+impl Leftover {
+    /// Memory that is kept until all rows are read, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.basis.memory_bytes()
+    }
+}
+
+impl Iterator for Leftover {
+    type Item = BasisKey;
+
+    fn next(&mut self) -> Option<BasisKey> {
+        while let Some(start) = self.basis.starts.get(self.index).copied() {
+            let is_seen = self.basis.is_seen(self.index);
+            self.index += 1;
+            if !is_seen {
+                self.rows -= 1;
+                return Some(self.basis.row(start));
+            }
+        }
+        None
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.rows, Some(self.rows))
+    }
+}
+
+impl ExactSizeIterator for Leftover {}
 
 /// A row in the buffer.
 struct Row<'a> {

@@ -20,7 +20,26 @@ pub struct ListBudget {
 /// The right to list, until it is dropped.
 #[derive(Debug)]
 pub struct ListPermit {
-    _permits: Vec<OwnedSemaphorePermit>,
+    /// Of the account and of the agent; none while the list has left its turn.
+    turns: Vec<OwnedSemaphorePermit>,
+    _basis: Option<OwnedSemaphorePermit>,
+}
+
+impl ListPermit {
+    /// Leaves the turn to other lists, while this one cannot go on. The memory of its basis stays counted.
+    pub fn leave_turn(&mut self) {
+        self.turns.clear();
+    }
+
+    /// Takes the turn again if it was left. `false`: other lists run. This one must not wait for them while it has its
+    /// basis, for which they may wait.
+    pub fn retake_turn(&mut self, budget: &ListBudget) -> bool {
+        if self.turns.is_empty() {
+            let turns = [&budget.account, &budget.agent].map(|bound| Arc::clone(bound).try_acquire_owned());
+            self.turns = turns.into_iter().collect::<Result<_, _>>().unwrap_or_default();
+        }
+        !self.turns.is_empty()
+    }
 }
 
 impl ListBudget {
@@ -46,11 +65,11 @@ impl ListBudget {
         let kib = u32::try_from(kib).unwrap_or(BASIS_KIB);
         // The account's first: whoever waits for it must not keep others from listing. In one order, so that no two
         // wait for one another.
-        let mut permits = Vec::with_capacity(3);
-        for (semaphore, count) in [(self.account, 1), (self.agent, 1), (self.basis, kib)] {
-            permits.extend(semaphore.acquire_many_owned(count).await);
+        let mut turns = Vec::with_capacity(2);
+        for bound in [self.account, self.agent] {
+            turns.extend(bound.acquire_owned().await);
         }
-        ListPermit { _permits: permits }
+        ListPermit { turns, _basis: self.basis.acquire_many_owned(kib).await.ok() }
     }
 }
 
@@ -88,6 +107,22 @@ mod tests {
             let listed = timeout(Duration::from_secs(10), budget.clone().acquire(1)).await;
             listing.push(listed.expect("a list runs"));
         }
+    }
+
+    #[tokio::test]
+    async fn list_that_cannot_go_on_leaves_its_turn_and_keeps_its_memory() {
+        let budget = ListBudget::new(1, 1);
+        let mut refused = budget.clone().acquire(1).await;
+        refused.leave_turn();
+        let other = budget.clone().acquire(1).now_or_never().expect("there is a turn");
+        assert!(!refused.retake_turn(&budget));
+        drop(other);
+        assert!(refused.retake_turn(&budget));
+        assert!(budget.clone().acquire(1).now_or_never().is_none(), "it has its turn again");
+        drop(refused);
+        let mut large = budget.clone().acquire(u64::MAX).await;
+        large.leave_turn();
+        assert!(budget.acquire(1).now_or_never().is_none(), "its rows are in memory");
     }
 
     #[tokio::test]

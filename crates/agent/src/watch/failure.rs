@@ -19,6 +19,8 @@ pub enum RequestFailure {
     Connection(Failure),
     /// The response cannot be read; what is wrong with it.
     Unreadable(String),
+    /// Each request takes a connection, and other scopes have all of them.
+    TooManyWatches(Failure),
 }
 
 impl From<ClusterStatus> for RequestFailure {
@@ -89,7 +91,7 @@ impl RequestFailure {
                 Retry::Problem(WaitReason::OtherCluster)
             }
             Self::Connection(_) => Retry::Backoff,
-            Self::Unreadable(_) => Retry::Problem(WaitReason::Refused),
+            Self::Unreadable(_) | Self::TooManyWatches(_) => Retry::Problem(WaitReason::Refused),
         }
     }
 
@@ -104,7 +106,7 @@ impl RequestFailure {
                 let text = format!("the server answered {code}: {meaning} ({said})");
                 Failure { http_status: (*code).into(), ..after_send(class, text) }
             }
-            Self::Connection(failure) => failure.clone(),
+            Self::Connection(failure) | Self::TooManyWatches(failure) => failure.clone(),
             Self::Unreadable(why) => after_send(Class::Discovery, why.as_str()),
         }
     }

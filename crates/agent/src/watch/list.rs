@@ -7,7 +7,7 @@ use kubesvc_core::wire::events::Synced;
 
 use crate::scrub::{Identity, ListPage};
 use crate::watch::MAX_PAGES;
-use crate::watch::basis::{Basis, BasisKey, BasisMatch};
+use crate::watch::basis::{Basis, BasisMatch, Leftover};
 
 /// What a page was.
 #[derive(Debug, PartialEq)]
@@ -19,7 +19,7 @@ pub enum PageStep {
     /// The list is given up, and another sync begins.
     Restart,
     /// The list is complete.
-    Complete(SyncEnd),
+    Complete(Box<SyncEnd>),
 }
 
 /// Why a scope is listed.
@@ -59,8 +59,8 @@ impl ListReason {
 /// The end of a sync. The deletes are queued before `synced`.
 #[derive(Debug, PartialEq)]
 pub struct SyncEnd {
-    /// Rows whose objects are gone.
-    pub leftover: Vec<BasisKey>,
+    /// Rows whose objects are gone. Until they are queued, they take the memory that the list has reserved.
+    pub leftover: Leftover,
     /// What is told to the hub; `scope_id` is the driver's to set.
     pub synced: Synced,
 }

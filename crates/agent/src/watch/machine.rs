@@ -85,8 +85,9 @@ enum Phase {
 #[derive(Clone, Copy, Debug)]
 struct Watch {
     timeout_seconds: u32,
-    /// Whether the cluster is first asked for its version: the server was away, and an etcd that was restored meanwhile
-    /// uses versions again. A watch from a version that is yet to come again would be silent, and lose what is behind it.
+    /// Whether the cluster is first asked for its version: server or agent was away, and an etcd that was restored
+    /// meanwhile uses versions again. A watch from a version that is yet to come again would be silent, and lose what is
+    /// behind it.
     checks_version: bool,
     /// When its response began.
     opened: Option<Instant>,
@@ -156,7 +157,8 @@ struct Failures {
 }
 
 impl ScopeWatch {
-    /// A scope that begins now. It goes on at the checkpoint if that is fresh. The seed makes its random times.
+    /// A scope that begins now. It goes on at the checkpoint if that is fresh, once it is known that the cluster has not
+    /// gone back behind it. The seed makes its random times.
     pub fn new(timing: ScopeTiming, start: ScopeStart, seed: u64, now: Instant) -> Self {
         let ScopeStart { resource_version, age, resend } = start;
         let version = Some(resource_version).filter(|version| !version.is_empty());
@@ -181,7 +183,7 @@ impl ScopeWatch {
         };
         scope.schedule_audit(now);
         if is_fresh {
-            scope.start_watch(now);
+            scope.resume_watch(now);
         }
         scope
     }
@@ -225,7 +227,10 @@ impl ScopeWatch {
         match &mut self.phase {
             Phase::Listing(list) if !list.can_repeat_page() => self.start_list(false, ListReason::Retry),
             Phase::Listing(list) => list.page_failed(),
-            Phase::Watching(_) => self.start_watch(now),
+            Phase::Watching(watch) => {
+                let watch = *watch;
+                self.restart_watch(watch, now);
+            }
             Phase::NeedsList { .. } | Phase::AwaitsBasis(_) => {}
         }
         self.hold = None;
@@ -245,7 +250,7 @@ impl ScopeWatch {
             return;
         }
         match self.phase {
-            Phase::Watching(_) => self.start_watch(now),
+            Phase::Watching(watch) => self.restart_watch(watch, now),
             Phase::AwaitsBasis(_) | Phase::Listing(_) => self.start_list(false, ListReason::Paused),
             Phase::NeedsList { .. } => {}
         }
@@ -329,6 +334,15 @@ impl ScopeWatch {
         self.start_watch(now);
         if let Phase::Watching(watch) = &mut self.phase {
             watch.checks_version = true;
+        }
+    }
+
+    /// Begins a watch anew that the server has not ended. A version that was still to be checked is.
+    fn restart_watch(&mut self, watch: Watch, now: Instant) {
+        if watch.checks_version {
+            self.resume_watch(now);
+        } else {
+            self.start_watch(now);
         }
     }
 

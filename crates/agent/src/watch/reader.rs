@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use futures::StreamExt as _;
 use futures::channel::mpsc;
 use http::header::ACCEPT;
-use http::{HeaderValue, Method, StatusCode};
+use http::{HeaderValue, Method, StatusCode, Version};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Bytes;
 use parking_lot::Mutex;
 use tokio::time::{sleep_until, timeout};
 use ulid::Ulid;
 
-use crate::cluster::{ClusterClient, ClusterRequest, ClusterResponse, ResponseBody, Use};
+use crate::cluster::{ClusterClient, ClusterRequest, ClusterResponse, ConnectionSlot, ResponseBody, Use};
 use crate::scrub::{
     BodyEncoder, Change, ClusterStatus, Inspected, InspectedObject, ItemSplitter, LineSplitter, ListPage,
     OmittedBody, RawObject, Scrubber, Unidentified, WatchLine, delete_event, read_watch_line,
@@ -200,6 +200,8 @@ pub struct ScopeReader<S> {
     /// Rows of the scope, for the memory that its basis takes.
     objects: u64,
     permit: Option<ListPermit>,
+    /// Where each request takes a connection: one of its own, so that the same scopes are read all the time.
+    slot: Option<ConnectionSlot>,
     problem: Option<Failure>,
     /// Whether the sink knows that the scope is read.
     is_read: bool,
@@ -234,7 +236,6 @@ impl<S: ReaderSink> ScopeReader<S> {
         (inputs, sink): (mpsc::Receiver<ReaderInput>, S),
     ) -> Self {
         let path = objects_path(scope);
-        let (permit, problem) = (None, None);
         Self {
             client,
             path,
@@ -243,8 +244,9 @@ impl<S: ReaderSink> ScopeReader<S> {
             context,
             machine,
             objects,
-            permit,
-            problem,
+            permit: None,
+            slot: None,
+            problem: None,
             is_read: false,
             inputs,
             sink,
@@ -269,7 +271,14 @@ impl<S: ReaderSink> ScopeReader<S> {
             }
             waits_for = reason;
             match &action {
-                Action::Wait(_) => self.sink.state(WatchState::Waiting),
+                Action::Wait(reason) => {
+                    self.sink.state(WatchState::Waiting);
+                    if reason.needs_change() {
+                        // Connection and turn are for scopes that can be read.
+                        self.slot = None;
+                        self.permit.iter_mut().for_each(ListPermit::leave_turn);
+                    }
+                }
                 Action::BeginSync | Action::AwaitBasis | Action::ListPage(_) => {
                     self.sink.state(WatchState::Listing);
                 }
@@ -341,6 +350,7 @@ impl<S: ReaderSink> ScopeReader<S> {
             ReaderInput::Retry => self.machine.retry_now(now()),
             ReaderInput::Client(client) => {
                 self.client = client;
+                self.slot = None;
                 self.machine.reconnect(now());
             }
         }
@@ -369,6 +379,9 @@ impl<S: ReaderSink> ScopeReader<S> {
     }
 
     async fn begin_sync(&mut self, action: &Action) {
+        if let Err(failure) = self.take_slot(self.client.has_http1_only(Use::Watches)) {
+            return self.failed(failure);
+        }
         let permit = self.context.budget.clone().acquire(self.objects);
         let Some(permit) = self.until_changed(action, permit).await else { return };
         let sync_key = Ulid::generate().to_string();
@@ -380,14 +393,41 @@ impl<S: ReaderSink> ScopeReader<S> {
         }
     }
 
+    /// Takes a slot, if each request takes a connection.
+    fn take_slot(&mut self, is_http1: bool) -> Result<(), RequestFailure> {
+        if is_http1 && self.slot.is_none() {
+            let slot = self.client.slot(Use::Watches);
+            self.slot = Some(slot.map_err(|error| RequestFailure::TooManyWatches(error.into()))?);
+        }
+        Ok(())
+    }
+
+    /// Takes a slot, or gives it back, as the protocol of a response demands: before the first one, it is not known.
+    fn adjust_slot(&mut self, version: Version) -> Result<(), RequestFailure> {
+        if version == Version::HTTP_2 {
+            self.slot = None;
+            return Ok(());
+        }
+        self.take_slot(true)
+    }
+
     /// Sends a request; returns the body of a response with status 200. Of any other, the machine is told.
     async fn response(&mut self, action: &Action, query: &str, accept: HeaderValue) -> Option<ResponseBody> {
+        if let Err(failure) = self.take_slot(self.client.has_http1_only(Use::Watches)) {
+            self.failed(failure);
+            return None;
+        }
         let separator = if query.is_empty() { "" } else { "?" };
         let request = ClusterRequest::new(Method::GET, format!("{}{separator}{query}", self.path));
         let client = self.client.clone();
         let sent = client.send(Use::Watches, request.header(ACCEPT, accept));
         let failure = match self.until_changed(action, sent).await? {
-            Ok(response) if response.status() == StatusCode::OK => return Some(response.into_body()),
+            Ok(response) if response.status() == StatusCode::OK => {
+                match self.adjust_slot(response.version()) {
+                    Ok(()) => return Some(response.into_body()),
+                    Err(failure) => failure,
+                }
+            }
             Ok(response) => RequestFailure::Status(self.until_changed(action, refusal(response)).await?),
             Err(error) => RequestFailure::Connection(error.into()),
         };
@@ -409,6 +449,11 @@ impl<S: ReaderSink> ScopeReader<S> {
     }
 
     async fn list_page(&mut self, action: &Action, page: &PageRequest) {
+        let budget = &self.context.budget;
+        if self.permit.as_mut().is_some_and(|permit| !permit.retake_turn(budget)) {
+            // It waits for its turn before it has a basis, as all do.
+            return self.machine.relist(false);
+        }
         if let Some(page) = self.read_page(action, &page.query()).await {
             self.page_end(page).await;
         }
@@ -518,7 +563,8 @@ impl<S: ReaderSink> ScopeReader<S> {
     }
 
     async fn page_end(&mut self, page: ListPage) {
-        if let PageStep::Complete(SyncEnd { leftover, synced }) = self.machine.page_end(page, now()) {
+        if let PageStep::Complete(end) = self.machine.page_end(page, now()) {
+            let SyncEnd { leftover, synced } = *end;
             for gone in leftover {
                 queue(&self.sink, delete_event(0, gone.into())).await;
             }

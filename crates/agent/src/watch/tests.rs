@@ -36,9 +36,15 @@ impl Scope {
         Self::new(ScopeStart::default())
     }
 
+    /// A scope that begins at version 100, which the hub has.
+    fn resuming() -> Self {
+        Self::new(ScopeStart { resource_version: "100".to_owned(), ..ScopeStart::default() })
+    }
+
     /// A scope whose watch, resumed at version 100, has opened.
     fn watching() -> Self {
-        let mut scope = Self::new(ScopeStart { resource_version: "100".to_owned(), ..ScopeStart::default() });
+        let mut scope = Self::resuming();
+        scope.check_version("100");
         scope.watch_version("100");
         scope.machine.watch_opened(scope.now);
         scope
@@ -118,7 +124,7 @@ impl Scope {
 
     fn complete(&mut self, version: &str) -> SyncEnd {
         match self.page_end(version, None) {
-            PageStep::Complete(end) => end,
+            PageStep::Complete(end) => *end,
             other => panic!("not complete: {other:?}"),
         }
     }

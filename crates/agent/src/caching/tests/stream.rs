@@ -1,7 +1,12 @@
 //! All accounts on one stream.
 
-use super::super::credit::{BASE_CREDIT_BYTES, MAX_LENT_BYTES, UNUSED_CREDIT_TIME};
+use super::super::batch::MAX_BATCH_EVENTS;
+use super::super::credit::{
+    BASE_CREDIT_BYTES, MAX_IN_FLIGHT_BYTES, MAX_LENT_BYTES, StreamCredit, UNUSED_CREDIT_TIME,
+};
+use super::super::stream::MAX_ACCOUNT_UNCOMMITTED_EVENTS;
 use super::*;
+use kubesvc_core::wire::MAX_UNCOMMITTED_EVENTS;
 use kubesvc_core::wire::events::{
     Ack, CacheDown, Closed, Credit, Revoked, Want, cache_down, closed, revoked,
 };
@@ -200,6 +205,70 @@ fn lent_credit_is_left_for_the_event_that_waits_for_it() {
     fixture.credit(480_000);
     fixture.credit(30_000);
     assert_eq!(fixture.batch().0, "a");
+}
+
+#[test]
+fn no_more_bytes_are_in_flight_than_the_bound_whatever_the_hub_grants() {
+    let now = Instant::now();
+    let mut credit = StreamCredit::new(now);
+    let mut sent = 0;
+    for _ in 0..100 {
+        credit.granted(usize::MAX, now);
+        let bytes = credit.available().min(100_000);
+        credit.spend(bytes, now);
+        sent += bytes;
+    }
+    assert_eq!((sent, credit.available()), (MAX_IN_FLIGHT_BYTES, 0));
+    credit.settle(1_000, now);
+    assert_eq!(credit.available(), 1_000);
+}
+
+#[test]
+fn credit_that_comes_before_its_rewind_is_not_lost() {
+    let now = Instant::now();
+    let mut credit = StreamCredit::new(now);
+    credit.granted(MAX_IN_FLIGHT_BYTES, now);
+    credit.spend(MAX_IN_FLIGHT_BYTES, now);
+    credit.granted(BASE_CREDIT_BYTES, now);
+    assert_eq!(credit.available(), 0);
+    credit.settle(MAX_IN_FLIGHT_BYTES, now);
+    assert_eq!(credit.available(), BASE_CREDIT_BYTES);
+}
+
+impl Fixture {
+    /// Reads this many deletes of an account, 256 at a time, and sends what may be sent. Returns the number of events
+    /// that were.
+    fn send_deletes(&mut self, uid: &str, reader: ReaderId, deletes: usize) -> usize {
+        let mut sent = 0;
+        for version in 1..=u64::try_from(deletes).expect("a small number") {
+            self.event(uid, reader, delete(&format!("object-{version}"), 10 + version));
+            if !version.is_multiple_of(256) {
+                continue;
+            }
+            while let Some(frame) = self.sent() {
+                let cache_up::Frame::Batch(batch) = frame else { unreachable!("no credit is wanted") };
+                sent += batch.events.len();
+            }
+        }
+        sent
+    }
+}
+
+#[test]
+fn no_more_events_are_in_flight_than_the_hub_takes_and_an_account_has_a_quarter() {
+    let (mut fixture, readers) = Fixture::watching(&["a", "b", "c", "d", "e"]);
+    fixture.credit(MAX_LENT_BYTES);
+    let one_more = MAX_ACCOUNT_UNCOMMITTED_EVENTS + MAX_BATCH_EVENTS;
+    let mut sent = 0;
+    for (uid, reader) in ["a", "b", "c", "d"].into_iter().zip(&readers) {
+        assert_eq!(fixture.send_deletes(uid, *reader, one_more), MAX_ACCOUNT_UNCOMMITTED_EVENTS, "{uid}");
+        sent += MAX_ACCOUNT_UNCOMMITTED_EVENTS;
+    }
+    assert_eq!(sent, MAX_UNCOMMITTED_EVENTS);
+    fixture.event("e", readers[4], delete("x", 11));
+    assert!(fixture.sent().is_none(), "it waits for a commit, and asks for no credit");
+    fixture.ack("a", 1);
+    assert_eq!(fixture.batch().0, "e");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::exchanges::{HTTP1, HTTP2, chunk, client, client_in, until, watch, watches};
 use super::test_server::ServerOptions;
 use super::*;
+use kubesvc_core::cache::issues::{CacheIssue, why_unread};
 
 const AT_ONCE: Limits = Limits { wait: Duration::from_millis(50), ..QUICK };
 
@@ -75,6 +76,39 @@ async fn the_servers_own_limit_on_streams_is_kept() {
     let client = client(&server, &authority);
     let responses = open(&client, 3).await;
     assert_eq!((server.accepted(), responses.len()), (3, 3));
+}
+
+#[tokio::test]
+async fn slots_are_as_many_as_connections_and_needed_where_each_carries_one_request() {
+    let authority = Authority::new();
+    let context = with(|purpose| PoolLimits { connections: 2, ..PoolLimits::of(purpose) });
+    for (options, is_http1) in [(HTTP1, true), (HTTP2, false)] {
+        let (server, _) = watches(&authority, options).await;
+        let client = client_in(&context, &server, &authority);
+        assert!(!client.has_http1_only(Use::Watches), "nothing is known before the first connection");
+        let _open = open(&client, 1).await;
+        assert_eq!(client.has_http1_only(Use::Watches), is_http1);
+        let mut slots = Vec::new();
+        for _ in 0..2 {
+            slots.push(client.slot(Use::Watches).expect("it is free"));
+        }
+        let error = client.slot(Use::Watches).expect_err("all are taken");
+        assert!(matches!(error, ClusterError::TooManyWatches { max: 2 }), "{error:?}");
+        client.slot(Use::Requests).expect("another use has its own");
+        slots.pop();
+        client.slot(Use::Watches).expect("it is free again");
+    }
+}
+
+#[test]
+fn condition_says_in_full_how_many_watches_http1_allows_and_what_to_do() {
+    let failure =
+        Failure::from(ClusterError::TooManyWatches { max: PoolLimits::of(Use::Watches).connections });
+    let expected = "the cluster's front speaks HTTP/1.1 only, which allows 64 watches: enable HTTP/2, or cache \
+                    fewer kinds or namespaces";
+    assert_eq!(failure.message, expected);
+    let shown = CacheIssue::new("apps", "Deployment", &why_unread(failure.class(), &failure.message));
+    assert_eq!(shown.why, expected);
 }
 
 #[tokio::test]

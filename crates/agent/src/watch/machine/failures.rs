@@ -17,8 +17,10 @@ impl ScopeWatch {
         }
         self.note_problem(failure, now);
         let is_unreadable = matches!(failure, RequestFailure::Unreadable(_));
+        // It may wait for days: it keeps no rows meanwhile.
+        let gives_list_up = matches!(failure, RequestFailure::TooManyWatches(_));
         match &mut self.phase {
-            Phase::Listing(list) if list.can_repeat_page() => list.page_failed(),
+            Phase::Listing(list) if list.can_repeat_page() && !gives_list_up => list.page_failed(),
             Phase::Listing(_) => self.start_list(false, ListReason::Retry),
             Phase::Watching(watch) => {
                 if watch.has_lived(now) {

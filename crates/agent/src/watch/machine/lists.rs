@@ -105,6 +105,6 @@ impl ScopeWatch {
         self.failures.unreadable_after = None;
         self.schedule_audit(now);
         self.start_watch(now);
-        PageStep::Complete(list.finish())
+        PageStep::Complete(Box::new(list.finish()))
     }
 }

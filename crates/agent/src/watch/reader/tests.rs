@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
-use futures::{SinkExt as _, stream};
+use futures::{FutureExt as _, SinkExt as _, stream};
 use http::Response;
 use http_body_util::StreamBody;
 use hyper::body::Frame;
@@ -13,7 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
 use crate::cluster::tests::test_server::{Authority, ServerOptions, TestBody, TestServer, kubeconfig, whole};
-use crate::cluster::{ClusterContext, ClusterEndpoint};
+use crate::cluster::{ClusterContext, ClusterEndpoint, PoolLimits};
 use crate::scrub::{BodyLimits, ObjectRules};
 use crate::watch::{ScopeStart, ScopeTiming};
 use kubesvc_core::agent_policy::AgentPolicy;
@@ -90,9 +90,11 @@ impl ReaderSink for Sink {
 
 /// A running reader, and the server that it reads.
 struct Reading {
-    server: TestServer,
+    server: Arc<TestServer>,
+    client: ClusterClient,
     heard: Arc<Heard>,
     inputs: mpsc::Sender<ReaderInput>,
+    budget: ListBudget,
     _running: AbortOnDropHandle<()>,
 }
 
@@ -122,6 +124,16 @@ impl Reading {
         is_metadata_alone: bool,
         script: Script,
     ) -> Self {
+        let (server, client) = Self::scripted(&ClusterContext::default(), options, script).await;
+        Self::read((server, client), large_pieces, start, is_metadata_alone)
+    }
+
+    /// A server with these responses, and a client for it.
+    async fn scripted(
+        context: &ClusterContext,
+        options: ServerOptions,
+        script: Script,
+    ) -> (Arc<TestServer>, ClusterClient) {
         let authority = Authority::new();
         let script = Arc::new(Mutex::new(VecDeque::from(script)));
         let server = TestServer::scripted(&authority, options, move |_| {
@@ -137,11 +149,22 @@ impl Reading {
         .await;
         let vetted = vet(&kubeconfig(&server.url(), Some(&authority.pem()), "a-token"), None).expect("good");
         let endpoint = ClusterEndpoint::new(vetted, &AgentPolicy::default());
-        let client = ClusterClient::new(endpoint, &ClusterContext::default()).expect("a client");
+        let client = ClusterClient::new(endpoint, context).expect("a client");
+        (Arc::new(server), client)
+    }
+
+    /// A reader that shares a client with others.
+    fn read(
+        (server, client): (Arc<TestServer>, ClusterClient),
+        large_pieces: LargePieces,
+        start: ScopeStart,
+        is_metadata_alone: bool,
+    ) -> Self {
         let limits = BodyLimits::for_messages(4 * 1024 * 1024, true);
+        let budget = ListBudget::new(1, 1);
         let context = ReaderContext {
             encoder: Arc::new(Mutex::new(BodyEncoder::new(limits).expect("memory"))),
-            budget: ListBudget::new(1, 1),
+            budget: budget.clone(),
             large_pieces,
         };
         let timing = ScopeTiming {
@@ -164,14 +187,14 @@ impl Reading {
         let heard = Arc::clone(&sink.0);
         let machine = ScopeWatch::new(timing, start, 1, now());
         let reader = ScopeReader::new(
-            (client, &scope),
+            (client.clone(), &scope),
             (Scrubber::new(rules), is_metadata_alone),
             (machine, 0),
             context,
             (inputs, sink),
         );
         let running = AbortOnDropHandle::new(tokio::spawn(reader.run()));
-        Self { server, heard, inputs: sender, _running: running }
+        Self { server, client, heard, inputs: sender, budget, _running: running }
     }
 
     /// Waits until what was said is so, and returns it.
@@ -224,6 +247,11 @@ fn page(version: u32, token: &str, items: &[serde_json::Value]) -> (u16, TestBod
     let list =
         json!({"kind": "DeploymentList", "apiVersion": "apps/v1", "metadata": metadata, "items": items});
     (200, whole(list.to_string()))
+}
+
+/// The answer to the question whether the cluster went back behind a stored version.
+fn version(version: u32) -> (u16, TestBody) {
+    page(version, "", &[])
 }
 
 fn line(change: &str, object: &serde_json::Value) -> String {
@@ -292,11 +320,26 @@ async fn list_in_pages_is_compared_with_its_basis_and_then_watched() {
 }
 
 #[tokio::test]
-async fn fresh_checkpoint_is_resumed_without_a_list() {
-    let script = vec![open_watch(&[line("MODIFIED", &object("one", 8))])];
+async fn fresh_checkpoint_is_resumed_after_one_small_request_and_without_a_list() {
+    let script =
+        vec![page(9, "more", &[object("one", 8)]), open_watch(&[line("MODIFIED", &object("one", 8))])];
     let reading = Reading::start(checkpoint("7"), false, script).await;
     assert_eq!(reading.until(|said| !said.is_empty()).await, [upsert("one", "8")]);
-    assert_eq!(query(&reading.server.paths()[0])["resourceVersion"], "7");
+    let paths = reading.server.paths();
+    assert_eq!(query(&paths[0]), BTreeMap::from([("limit", "1")]));
+    assert_eq!(query(&paths[1])["resourceVersion"], "7");
+    assert_eq!(paths.len(), 2);
+}
+
+#[tokio::test]
+async fn cluster_behind_the_checkpoint_is_listed_at_once_and_each_object_sent() {
+    let script = vec![version(6), page(6, "", &[object("one", 5)]), open_watch(&[])];
+    let reading = Reading::start(checkpoint("7"), false, script).await;
+    reading.answer_basis(1, &[("one", "5"), ("later", "7")]).await;
+    let said = reading.until(|said| matches!(said.last(), Some(Said::Synced(_)))).await;
+    assert_eq!(said[1..3], [upsert("one", "5"), Said::Delete("later".to_owned())]);
+    reading.until_asked(3).await;
+    assert_eq!(query(&reading.server.paths()[2])["resourceVersion"], "6");
 }
 
 #[tokio::test]
@@ -313,6 +356,7 @@ async fn secrets_are_asked_for_as_metadata_alone() {
 #[tokio::test]
 async fn watch_without_room_is_closed_and_goes_on_after_the_event_that_waited() {
     let script = vec![
+        version(7),
         open_watch(&[line("ADDED", &object("one", 8)) + &line("ADDED", &object("two", 9))]),
         open_watch(&[line("ADDED", &object("two", 9))]),
     ];
@@ -393,7 +437,8 @@ async fn watch_without_room_leaves_its_response_and_its_turn_to_others() {
         turns.push(pieces.clone().turn().await);
     }
     let options = ServerOptions { http2_streams: Some(100) };
-    let reading = Reading::start_beside(pieces.clone(), options, checkpoint("7"), false, vec![first]).await;
+    let script = vec![version(7), first];
+    let reading = Reading::start_beside(pieces.clone(), options, checkpoint("7"), false, script).await;
     *reading.heard.refused.lock() = 1;
     reading.until_refused().await;
     is_dropped(dropped).await;
@@ -403,10 +448,29 @@ async fn watch_without_room_leaves_its_response_and_its_turn_to_others() {
 }
 
 #[tokio::test]
+async fn rows_that_are_left_over_count_in_the_budget_of_lists_until_they_are_queued() {
+    let script = vec![page(10, "", &[]), open_watch(&[])];
+    let reading = Reading::start(ScopeStart::default(), false, script).await;
+    *reading.heard.refused.lock() = 1;
+    reading.answer_basis(1, &[("gone", "5")]).await;
+    reading.until_refused().await;
+    assert!(reading.budget.clone().acquire(1).now_or_never().is_none(), "the rows are in memory");
+    reading.heard.room.notify_one();
+    let said = reading.until(|said| matches!(said.last(), Some(Said::Synced(_)))).await;
+    assert_eq!(said[1], Said::Delete("gone".to_owned()));
+    let next = timeout(Duration::from_secs(30), reading.budget.clone().acquire(1)).await;
+    assert!(next.is_ok(), "another list begins");
+}
+
+#[tokio::test]
 async fn expired_version_is_listed_anew() {
     let gone = json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"});
-    let script =
-        vec![open_watch(&[line("ERROR", &gone)]), page(20, "", &[object("one", 8)]), open_watch(&[])];
+    let script = vec![
+        version(20),
+        open_watch(&[line("ERROR", &gone)]),
+        page(20, "", &[object("one", 8)]),
+        open_watch(&[]),
+    ];
     let reading = Reading::start(checkpoint("7"), false, script).await;
     reading.answer_basis(1, &[("one", "8")]).await;
     let said = reading.until(|said| matches!(said.last(), Some(Said::Synced(_)))).await;
@@ -421,6 +485,26 @@ async fn missing_right_is_a_problem_until_it_is_granted() {
     reading.answer_basis(1, &[]).await;
     reading.until(|said| said.last() == Some(&Said::Problem(Some(403)))).await;
     reading.inputs.clone().send(ReaderInput::Retry).await.expect("the reader runs");
+    let said = reading.until(|said| said.contains(&Said::Problem(None))).await;
+    assert!(said.iter().any(|said| matches!(said, Said::Synced(_))), "{said:?}");
+}
+
+#[tokio::test]
+async fn kind_without_a_right_keeps_no_other_from_being_listed() {
+    let script = vec![status(403), page(10, "", &[]), open_watch(&[])];
+    let reading = Reading::start(ScopeStart::default(), false, script).await;
+    reading.answer_basis(1, &[]).await;
+    reading.until(|said| said.last() == Some(&Said::Problem(Some(403)))).await;
+    let other = timeout(Duration::from_secs(30), reading.budget.clone().acquire(1)).await;
+    assert!(other.is_ok(), "there is a turn");
+    // Tried again while another kind is listed, it waits for its turn.
+    reading.inputs.clone().send(ReaderInput::Retry).await.expect("the reader runs");
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(reading.server.paths().len(), 1);
+    drop(other);
+    reading.answer_basis(2, &[]).await;
     let said = reading.until(|said| said.contains(&Said::Problem(None))).await;
     assert!(said.iter().any(|said| matches!(said, Said::Synced(_))), "{said:?}");
 }
@@ -460,6 +544,39 @@ async fn front_that_speaks_http1_alone_serves_lists_and_watches() {
 }
 
 #[tokio::test]
+async fn kind_for_which_http1_leaves_no_connection_says_so_until_there_is_one() {
+    let context = ClusterContext {
+        pool_limits: |purpose| PoolLimits { connections: 1, ..PoolLimits::of(purpose) },
+        ..ClusterContext::default()
+    };
+    let script = vec![
+        version(7),
+        open_watch(&[line("ADDED", &object("one", 8))]),
+        version(8),
+        open_watch(&[line("ADDED", &object("two", 9))]),
+    ];
+    let options = ServerOptions { http2_streams: None };
+    let shared = Reading::scripted(&context, options, script).await;
+    let first = Reading::read(shared, LargePieces::default(), checkpoint("7"), false);
+    first.until(|said| said.len() == 1).await;
+    // One would resume, and one would list.
+    let shared = || (Arc::clone(&first.server), first.client.clone());
+    let watcher = Reading::read(shared(), LargePieces::default(), checkpoint("8"), false);
+    let lister = Reading::read(shared(), LargePieces::default(), ScopeStart::default(), false);
+    for crowded_out in [&watcher, &lister] {
+        crowded_out.until(|said| said == [Said::Problem(Some(0))]).await;
+    }
+    assert_eq!(first.server.paths().len(), 2, "nothing is asked for them");
+    drop((first, lister));
+    let mut tries = tokio::time::interval(Duration::from_millis(20));
+    while !watcher.heard.said.borrow().contains(&upsert("two", "9")) {
+        tries.tick().await;
+        watcher.inputs.clone().send(ReaderInput::Retry).await.expect("the reader runs");
+    }
+    assert_eq!(watcher.server.paths().len(), 4);
+}
+
+#[tokio::test]
 async fn server_that_is_too_busy_is_asked_again_after_the_time_that_it_names() {
     let begun = Instant::now();
     let script = vec![status(429), page(10, "", &[]), open_watch(&[])];
@@ -485,8 +602,9 @@ async fn status_in_place_of_a_list_is_an_answer_and_no_empty_list() {
 async fn line_of_20_mb_is_passed_by_with_a_list() {
     let too_long = || line("ADDED", &json!({"metadata": {"name": "x".repeat(20 << 20)}}));
     let script = vec![
+        version(7),
         open_watch(&[line("ADDED", &object("one", 8)) + &too_long()]),
-        page(8, "", &[]),
+        version(8),
         open_watch(&[too_long()]),
         page(20, "", &[object("one", 8)]),
         open_watch(&[]),
@@ -494,7 +612,7 @@ async fn line_of_20_mb_is_passed_by_with_a_list() {
     let reading = Reading::start(checkpoint("7"), false, script).await;
     reading.until(|said| matches!(said.last(), Some(Said::Problem(Some(_))))).await;
     reading.inputs.clone().send(ReaderInput::Retry).await.expect("the reader runs");
-    reading.until_asked(3).await;
+    reading.until_asked(4).await;
     // The second time at the same place, a list follows.
     let mut asked = tokio::time::interval(Duration::from_millis(20));
     while !reading.heard.said.borrow().iter().any(|said| matches!(said, Said::SyncStart(_))) {
@@ -504,27 +622,27 @@ async fn line_of_20_mb_is_passed_by_with_a_list() {
     reading.answer_basis(1, &[("one", "8")]).await;
     reading.until(|said| said.iter().any(|said| matches!(said, Said::Synced(_)))).await;
     let paths = reading.server.paths();
-    assert_eq!(query(&paths[1]), BTreeMap::from([("limit", "1")]), "it asks whether the cluster went back");
-    assert_eq!(query(&paths[2])["resourceVersion"], "8", "it went on after the last whole line");
+    assert_eq!(query(&paths[2]), BTreeMap::from([("limit", "1")]), "it asks whether the cluster went back");
+    assert_eq!(query(&paths[3])["resourceVersion"], "8", "it went on after the last whole line");
 }
 
 #[tokio::test]
 async fn line_without_newline_is_read_again_by_the_next_watch() {
     let cut = line("ADDED", &object("two", 9));
     let chunks = [line("ADDED", &object("one", 8)), cut.trim_end().to_owned()].concat();
-    let script = vec![(200, whole(chunks)), page(8, "", &[]), open_watch(&[cut])];
+    let script = vec![version(7), (200, whole(chunks)), version(8), open_watch(&[cut])];
     let reading = Reading::start(checkpoint("7"), false, script).await;
     reading.until(|said| said.contains(&upsert("one", "8"))).await;
     let said = reading.until(|said| said.contains(&upsert("two", "9"))).await;
     assert_eq!(said.iter().filter(|said| matches!(said, Said::Upsert(..))).count(), 2, "{said:?}");
-    assert_eq!(query(&reading.server.paths()[2])["resourceVersion"], "8");
+    assert_eq!(query(&reading.server.paths()[3])["resourceVersion"], "8");
 }
 
 #[tokio::test]
 async fn large_line_is_read_once_it_has_its_turn() {
     let mut large = object("one", 8);
     large["spec"]["text"] = "x".repeat(600 * 1024).into();
-    let script = vec![open_watch(&[line("ADDED", &large), line("ADDED", &object("two", 9))])];
+    let script = vec![version(7), open_watch(&[line("ADDED", &large), line("ADDED", &object("two", 9))])];
     let reading = Reading::start(checkpoint("7"), false, script).await;
     let said = reading.until(|said| said.len() == 2).await;
     assert_eq!(said, [upsert("one", "8"), upsert("two", "9")]);
@@ -566,7 +684,7 @@ async fn large_line_without_a_turn_waits_in_the_windows_of_its_connection() {
     let mut both = Vec::new();
     for _ in 0..2 {
         let (sent, counted) = watch::channel(0);
-        let script = vec![watch_of_slow_line(&line("ADDED", &large), end.clone(), &sent)];
+        let script = vec![version(7), watch_of_slow_line(&line("ADDED", &large), end.clone(), &sent)];
         let options = ServerOptions { http2_streams: Some(100) };
         let reading = Reading::start_beside(pieces.clone(), options, checkpoint("7"), false, script).await;
         both.push((reading, counted));

@@ -83,6 +83,36 @@ fn server_that_asks_for_time_gets_it_up_to_ten_minutes() {
 }
 
 #[test]
+fn want_of_a_connection_is_a_problem_at_once_and_no_reason_to_list() {
+    let failure = after_send(Class::Discovery, "HTTP/1.1 only");
+    let crowded_out = RequestFailure::TooManyWatches(failure.clone());
+    let mut scope = Scope::watching();
+    for _ in 0..3 {
+        scope.machine.failed(&crowded_out, scope.now);
+        assert_eq!(scope.waits(WaitReason::Refused), 30 * SECOND);
+        assert_eq!(scope.machine.problem(), Some(&failure));
+        scope.pass(30 * SECOND);
+        scope.check_version("100");
+        scope.watch_version("100");
+    }
+}
+
+#[test]
+fn list_without_a_connection_keeps_no_rows_while_it_waits() {
+    let crowded_out = RequestFailure::TooManyWatches(after_send(Class::Discovery, "HTTP/1.1 only"));
+    let mut scope = Scope::unknown();
+    scope.begin_list(&[object("a", "5")]);
+    scope.machine.failed(&crowded_out, scope.now);
+    assert!(!scope.machine.is_listing());
+    assert_eq!(scope.waits(WaitReason::Refused), 30 * SECOND);
+    scope.pass(30 * SECOND);
+    assert_eq!(scope.machine.action(), Action::BeginSync);
+    // The next one is not begun before there is a connection.
+    scope.machine.failed(&crowded_out, scope.now);
+    assert_eq!(scope.waits(WaitReason::Refused), 30 * SECOND);
+}
+
+#[test]
 fn passing_failure_is_a_problem_after_a_minute() {
     let mut scope = Scope::watching();
     let since = scope.now;

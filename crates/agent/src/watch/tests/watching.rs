@@ -37,6 +37,45 @@ fn cluster_that_went_back_while_its_server_was_away_is_listed_before_it_is_watch
 }
 
 #[test]
+fn cluster_that_went_back_while_the_agent_was_away_is_listed_before_it_is_watched() {
+    let mut scope = Scope::resuming();
+    scope.check_version("99");
+    assert_eq!(scope.machine.list_reason(), Some(ListReason::WentBack));
+    // It may have used versions again, so each object is sent.
+    scope.begin_list(&[object("a", "5")]);
+    assert_eq!(scope.item(&object("a", "5")), ItemStep::Upsert);
+    scope.complete("99");
+    scope.watch_version("99");
+}
+
+#[test]
+fn stored_version_is_checked_until_the_cluster_has_answered() {
+    let mut scope = Scope::resuming();
+    scope.broken();
+    let wait = scope.waits(WaitReason::Retry);
+    scope.pass(wait);
+    let Action::CheckVersion(before) = scope.machine.action() else { panic!("no check") };
+    scope.machine.reconnect(scope.now);
+    assert!(matches!(scope.machine.action(), Action::CheckVersion(attempt) if attempt > before));
+    scope.machine.pause(scope.now);
+    scope.machine.unpause(scope.now);
+    // What a watch says is none of its answers.
+    scope.machine.watch_opened(scope.now);
+    assert_eq!(scope.modified("a", "101"), ObjectStep::Skip);
+    scope.check_version("100");
+    scope.watch_version("100");
+}
+
+#[test]
+fn check_whose_answer_does_not_come_is_given_up_after_a_minute() {
+    let mut scope = Scope::resuming();
+    scope.pass(59 * SECOND);
+    assert!(matches!(scope.machine.action(), Action::CheckVersion(_)));
+    scope.pass(SECOND);
+    assert!(scope.waits(WaitReason::Retry) <= SECOND);
+}
+
+#[test]
 fn cluster_that_did_not_go_back_is_watched_from_where_the_watch_ended() {
     for version in ["100", "101", "no number"] {
         let mut scope = Scope::watching();
@@ -278,6 +317,7 @@ fn watched_scope_is_listed_every_six_hours_or_so() {
         let timing = ScopeTiming { max_resumable_age: MINUTE, audit_interval: DEFAULT_AUDIT_INTERVAL };
         let start = ScopeStart { resource_version: "100".to_owned(), ..ScopeStart::default() };
         scope.machine = ScopeWatch::new(timing, start, seed, scope.now);
+        scope.check_version("100");
         let since = scope.now;
         while matches!(scope.machine.action(), Action::Watch(_)) {
             scope.machine.watch_opened(scope.now);
@@ -292,8 +332,8 @@ fn watched_scope_is_listed_every_six_hours_or_so() {
 
 #[test]
 fn reports_before_the_response_begins_are_ignored() {
-    let start = ScopeStart { resource_version: "100".to_owned(), ..ScopeStart::default() };
-    let mut scope = Scope::new(start);
+    let mut scope = Scope::resuming();
+    scope.check_version("100");
     assert_eq!(scope.modified("a", "101"), ObjectStep::Skip);
     assert_eq!(scope.machine.bookmark("101", scope.now), None);
     scope.watch_version("100");
@@ -310,5 +350,6 @@ fn new_connection_goes_on_at_the_version() {
     assert!(scope.watch_request().attempt > before);
     scope.status(401);
     scope.machine.reconnect(scope.now);
+    scope.check_version("101");
     scope.watch_version("101");
 }
