@@ -44,6 +44,12 @@ impl AskedWrite {
 }
 
 impl Operations {
+    /// Counts a call that its door refuses before it is one about an operation, and writes its line: who calls, to do
+    /// what, and why not. The refusal must not repeat the body.
+    pub fn refused_call(&self, caller: &OperationCaller, verb: &'static str, refusal: &OperationRefusal) {
+        self.refused(&AuditLine { verb, ..refusal_by(caller) }, refusal);
+    }
+
     /// Counts a call that is refused, and completes its line.
     pub(super) fn refused(&self, line: &AuditLine<'_>, refusal: &OperationRefusal) {
         self.metrics.refused(refusal.reason());

@@ -105,6 +105,9 @@ impl Operations {
     }
 
     async fn try_submit(&self, call: OperationCall) -> Result<Submitted, OperationRefusal> {
+        if call.client_request_id.is_some() && !call.operation.id().is_empty() {
+            return Err(OperationRefusal::TwoIds);
+        }
         if self.is_draining.load(Ordering::Relaxed) {
             return Err(OperationRefusal::Unavailable("this replica stops; try again"));
         }
