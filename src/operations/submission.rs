@@ -197,7 +197,7 @@ impl Operations {
     ) -> Result<Found, OperationRefusal> {
         self.check_usable(account).await?;
         let principal = &call.caller.principal;
-        let counted = self.in_flight.add(account.uid(), &principal.name)?;
+        let counted = self.in_flight.add(account.uid(), principal)?;
         let started = Instant::now();
         let target = identity.target();
         let record = records::received(&Beginning {
