@@ -91,7 +91,7 @@ impl Operations {
         let ended = of_record(record);
         let code = answered.or_else(|| (event == AuditEvent::Write).then_some(ended.status));
         let replica = record.received.as_ref().map_or("", |stage| &stage.id);
-        let reason = format!("{}, settled for replica {replica:?}: {how}", record.outcome.as_str());
+        let reason = format!("{}, settled for replica {replica}: {how}", record.outcome.as_str());
         let request_id = record.request_id.as_deref().unwrap_or_default();
         // A request through the API of accounts is its own operation.
         let is_operation = request_id != record.operation_id;

@@ -115,7 +115,7 @@ async fn what_a_dead_replica_left_open_is_settled_by_its_last_write() {
         leader.operations.look_at_open_rows().await.expect("the database is there");
         let lines = leader.audit.lines();
         assert_eq!(lines.len(), 1, "{lines:?}");
-        let reason = format!("{}, settled for replica \"r-0\": {how}", outcome.as_str());
+        let reason = format!("{}, settled for replica r-0: {how}", outcome.as_str());
         for (field, value) in [
             ("message", json!("write")),
             ("target", json!("audit")),
@@ -157,10 +157,10 @@ async fn each_write_and_each_connection_that_is_settled_has_its_line_and_a_read_
     let [received, connection] = lines.as_slice() else { unreachable!("{lines:?}") };
     assert_eq!((&received["message"], &received["verb"]), (&json!("write"), &json!("Deploy")));
     assert_eq!((&received["operationId"], &received["code"]), (&json!("1-received"), &json!(500)));
-    assert_eq!(received["reason"], "failed, settled for replica \"r-0\": nothing was sent");
+    assert_eq!(received["reason"], "failed, settled for replica r-0: nothing was sent");
     assert_eq!((&connection["message"], &connection["verb"]), (&json!("stream-end"), &json!("Connect")));
     assert_eq!((&connection["requestId"], connection.get("operationId")), (&json!("3-exec"), None));
-    assert_eq!(connection["reason"], "unknown, settled for replica \"r-0\": the connection is gone");
+    assert_eq!(connection["reason"], "unknown, settled for replica r-0: the connection is gone");
 }
 
 #[tokio::test(start_paused = true)]
