@@ -36,6 +36,8 @@ pub enum Via {
     Token,
     /// Nobody was asked: the setting `operations.auth` is `none`.
     Nobody,
+    /// A record has its name: it called a replica that is gone.
+    Record,
 }
 
 impl Via {
@@ -45,6 +47,7 @@ impl Via {
             Self::FrontProxy => "front-proxy",
             Self::Token => "token",
             Self::Nobody => "none",
+            Self::Record => "record",
         }
     }
 }

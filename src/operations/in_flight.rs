@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
 
 use super::refusal::OperationRefusal;
-use crate::access::{CallerCounts, ShortRequest};
+use crate::access::{CallerCounts, Principal, ShortRequest, Via};
 
 /// Maximum number of operations of an account at once.
 const MAX_OF_ACCOUNT: usize = 256;
@@ -36,7 +36,8 @@ struct Counted {
 pub(super) struct CountedOperation {
     in_flight: Arc<InFlight>,
     account_uid: String,
-    _of_caller: ShortRequest,
+    /// `None`: nobody knows whose it is.
+    _of_caller: Option<ShortRequest>,
 }
 
 impl InFlight {
@@ -49,7 +50,7 @@ impl InFlight {
     pub(super) fn add(
         self: &Arc<Self>,
         account_uid: &str,
-        principal: &str,
+        principal: &Principal,
     ) -> Result<CountedOperation, OperationRefusal> {
         let mut counted = self.counted.lock();
         if counted.total >= MAX_OF_REPLICA {
@@ -62,7 +63,9 @@ impl InFlight {
                 "{MAX_OF_ACCOUNT} operations of the account run; try again"
             )));
         }
-        let of_caller = self.callers.short(principal);
+        // If callers need not be known, one count would be that of all of them, and of those who are anonymous elsewhere.
+        let is_known = principal.via != Via::Nobody;
+        let of_caller = is_known.then(|| self.callers.short(&principal.name)).transpose();
         let of_caller = of_caller.map_err(|error| OperationRefusal::TooMany(error.to_string()))?;
         *counted.accounts.entry(account_uid.to_owned()).or_default() += 1;
         counted.total += 1;
@@ -101,22 +104,35 @@ fn subtract<K: Eq + Hash>(counts: &mut HashMap<K, usize>, key: &K) {
 mod tests {
     use super::*;
     use crate::access::MAX_SHORT_OF_CALLER;
+    use crate::operations::tests::fakes::principal;
 
     #[test]
     fn neither_a_caller_nor_an_account_uses_up_what_others_may_have() {
-        let callers = Arc::<CallerCounts>::default();
+        let (callers, one, two) = (Arc::<CallerCounts>::default(), principal("one"), principal("two"));
         let in_flight = Arc::new(InFlight::new(Arc::clone(&callers)));
         let elsewhere: Vec<_> = (0..50).map(|_| callers.short("one").expect("room")).collect();
-        let of_one: Vec<_> = std::iter::from_fn(|| in_flight.add("a", "one").ok()).collect();
+        let of_one: Vec<_> = std::iter::from_fn(|| in_flight.add("a", &one).ok()).collect();
         assert_eq!(of_one.len(), MAX_SHORT_OF_CALLER - 50, "with those that came by the gateway");
         drop(elsewhere);
-        let of_two: Vec<_> = std::iter::from_fn(|| in_flight.add("a", "two").ok()).collect();
+        let of_two: Vec<_> = std::iter::from_fn(|| in_flight.add("a", &two).ok()).collect();
         assert_eq!(of_one.len() + of_two.len(), MAX_OF_ACCOUNT);
-        let elsewhere = in_flight.add("b", "two").expect("room for another account");
+        let elsewhere = in_flight.add("b", &two).expect("room for another account");
         drop((of_one, of_two, elsewhere));
         assert!(in_flight.counted.lock().accounts.is_empty());
         let again: Vec<_> = std::iter::from_fn(|| callers.short("one").ok()).collect();
         assert_eq!(again.len(), MAX_SHORT_OF_CALLER, "nothing of it is left");
         assert_eq!(in_flight.running.get(), 0);
+    }
+
+    #[test]
+    fn callers_who_need_not_be_known_share_the_bounds_of_accounts_alone() {
+        let callers = Arc::<CallerCounts>::default();
+        let in_flight = Arc::new(InFlight::new(Arc::clone(&callers)));
+        let nobody = Principal { via: Via::Nobody, ..principal("system:anonymous") };
+        let all: Vec<_> = std::iter::from_fn(|| in_flight.add("a", &nobody).ok()).collect();
+        assert_eq!(all.len(), MAX_OF_ACCOUNT);
+        let elsewhere = in_flight.add("b", &nobody);
+        assert!(elsewhere.is_ok(), "a flood of one account leaves the others their room");
+        assert!(callers.short("system:anonymous").is_ok(), "and so the anonymous callers of the gateway");
     }
 }

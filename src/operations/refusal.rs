@@ -8,6 +8,17 @@ use kubesvc_store::StoreError;
 /// Why a call about operations is refused. Nothing was done.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum OperationRefusal {
+    /// It is refused before it is known what is asked: a parameter, a header or the body (400, 408, 413, 415, 503).
+    #[error("{why}")]
+    Malformed {
+        /// Status that the caller is given.
+        status: StatusCode,
+        /// Why, without what was sent.
+        why: String,
+    },
+    /// The operation has an id, and its call names another one (400).
+    #[error("the operation has an op_id, and clientRequestId is given: give one")]
+    TwoIds,
     /// No account has this name (404).
     #[error("account {0:?} does not exist")]
     NoAccount(String),
@@ -51,6 +62,8 @@ impl OperationRefusal {
     /// Status that the caller is given.
     pub fn status(&self) -> StatusCode {
         match self {
+            Self::Malformed { status, .. } => *status,
+            Self::TwoIds => StatusCode::BAD_REQUEST,
             Self::NoAccount(_) | Self::NoOperation(_) => StatusCode::NOT_FOUND,
             Self::NotAmongAccounts(_) => StatusCode::FORBIDDEN,
             Self::Access(error) => error.status(),
@@ -65,6 +78,11 @@ impl OperationRefusal {
     /// How it is counted.
     pub(super) fn reason(&self) -> &'static str {
         match self {
+            Self::Malformed { status: StatusCode::PAYLOAD_TOO_LARGE, .. } => "too_large",
+            Self::Malformed { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, .. } => "media_type",
+            Self::Malformed { status: StatusCode::REQUEST_TIMEOUT, .. } => "too_slow",
+            Self::Malformed { status: StatusCode::SERVICE_UNAVAILABLE, .. } => "unavailable",
+            Self::Malformed { .. } | Self::TwoIds => "malformed",
             Self::NoAccount(_) | Self::NoOperation(_) => "not_found",
             Self::NotAmongAccounts(_) => "not_among_accounts",
             Self::Access(AccessError::Unauthenticated(_)) => "unauthenticated",

@@ -105,6 +105,9 @@ impl Operations {
     }
 
     async fn try_submit(&self, call: OperationCall) -> Result<Submitted, OperationRefusal> {
+        if call.client_request_id.is_some() && !call.operation.id().is_empty() {
+            return Err(OperationRefusal::TwoIds);
+        }
         if self.is_draining.load(Ordering::Relaxed) {
             return Err(OperationRefusal::Unavailable("this replica stops; try again"));
         }
@@ -194,7 +197,7 @@ impl Operations {
     ) -> Result<Found, OperationRefusal> {
         self.check_usable(account).await?;
         let principal = &call.caller.principal;
-        let counted = self.in_flight.add(account.uid(), &principal.name)?;
+        let counted = self.in_flight.add(account.uid(), principal)?;
         let started = Instant::now();
         let target = identity.target();
         let record = records::received(&Beginning {

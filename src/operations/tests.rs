@@ -10,12 +10,14 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::access::{Principal, Via};
 use crate::connected_agents::RequestError;
 use fakes::{Answered, Asked, AuditLines, MemoryRows, ScriptedAccess, ScriptedCluster, principal};
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::operations::{
     MAX_RESULT_BYTES, OutcomeBody, OutcomeClass, operation_from_text, result_from_text,
 };
+use kubesvc_runtime::telemetry::metrics::Metrics;
 use kubesvc_store::{OpenOperation, OperationOutcome, OperationState};
 
 pub(crate) mod fakes;
@@ -212,4 +214,28 @@ async fn a_caller_has_a_bound_of_its_own() {
     let refused = replica.submit(short("alice")).await.expect_err("there is no room");
     assert_eq!(refused.status().as_u16(), 429);
     assert!(replica.submit(short("bob")).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_callers_do_who_need_not_be_known_is_audited_and_counted_as_any_other() {
+    let replica = Replica::new(ScriptedCluster::new(|_, _| done()));
+    let nobody = Principal { via: Via::Nobody, ..principal("system:anonymous") };
+    let nobody = OperationCaller { principal: nobody, claimed: Some("bob".to_owned()), accounts: None };
+    let done = replica.submit(OperationCall { caller: nobody.clone(), ..call(&scale()) }).await;
+    let id = done.expect("it is begun").id;
+    assert_eq!(replica.history(&id).await.principal.as_deref(), Some("system:anonymous"));
+    let refused = replica.submit(OperationCall { caller: nobody, ..on_account("unknown") }).await;
+    assert_eq!(refused.expect_err("there is none").status().as_u16(), 404);
+    let lines = replica.audit.lines();
+    let events: Vec<_> = lines.iter().map(|line| line["message"].clone()).collect();
+    assert_eq!(events, ["write", "write", "refusal"], "that of the cluster's write comes first");
+    for line in lines {
+        let caller = (&line["principal"], &line["via"], &line["claimed"]);
+        assert_eq!(caller, (&json!("system:anonymous"), &json!("none"), &json!("bob")), "{line}");
+    }
+    let mut metrics = Metrics::new();
+    replica.operations.register(&mut metrics.registry);
+    let text = metrics.encode();
+    assert!(text.contains("kubesvc_operations_refused_total{reason=\"not_found\"} 1"), "{text}");
+    assert!(text.contains("kubesvc_operations_seconds_count{verb=\"Scale\",outcome=\"completed\""), "{text}");
 }

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::Operations;
+use super::audit_lines::Settlement;
 use super::records::{Recalled, settled_for_another};
 use super::runner::now_ms;
 use crate::connected_agents::AnsweringAgent;
@@ -144,7 +145,8 @@ impl Operations {
         });
         let settled = open.map(|open| async move {
             let recalled = self.recalled(&open, now_ms).await?;
-            Some(settled_for_another(open, &recalled, &self.settings.replica_id, now_ms))
+            let settlement = Settlement::of(&open, &recalled);
+            Some((settled_for_another(open, &recalled, &self.settings.replica_id, now_ms), settlement))
         });
         let settled: Vec<_> = stream::iter(settled.collect::<Vec<_>>())
             .buffer_unordered(MAX_CONCURRENT_RECALLS)
@@ -154,8 +156,10 @@ impl Operations {
         if settled.is_empty() {
             return Ok(0);
         }
+        let (records, settlements): (Vec<_>, Vec<_>) = settled.into_iter().unzip();
+        let ends = records.as_slice();
         let end = |term| async move {
-            let ending = self.store.end_open_operations(term, &settled);
+            let ending = self.store.end_open_operations(term, ends);
             crash_points::around(Some("operation-settle"), ending).await
         };
         let ended = match leader {
@@ -163,8 +167,13 @@ impl Operations {
             None => end(None).await?,
         };
         self.metrics.settled.inc_by(u64::try_from(ended.len()).unwrap_or(u64::MAX));
-        for id in &ended {
-            info!(operationId = id, "settled an operation that its replica left open");
+        // The others were ended by somebody else meanwhile, who has written their lines.
+        for (record, settlement) in records.iter().zip(settlements) {
+            let id = &record.operation_id;
+            if ended.contains(id) {
+                info!(operationId = id, "settled an operation that its replica left open");
+                self.settled(record, settlement);
+            }
         }
         Ok(ended.len())
     }

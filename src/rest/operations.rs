@@ -1,7 +1,7 @@
 //! `/armory/agent/operations`, `/armory/agent/operationresults`: operations on accounts, and their records.
 //!
-//! Checks, in this order: who calls, the parameters, the body, and then what only [`Operations`] knows. What was done is
-//! in its records, which are the same at every replica.
+//! Checks, in this order: who calls, the parameters, the body, and then what only [`Operations`] knows. Each call that one
+//! of them refuses has an audit line. What was done is in its records, which are the same at every replica.
 //!
 //! [`Operations`]: crate::operations::Operations
 
@@ -22,7 +22,8 @@ use super::operation_views::OperationResultView;
 use crate::access::Caller;
 use crate::operations::{OperationCall, OperationCaller, OperationRecordView, OperationRefusal, Submitted};
 use kubesvc_core::operations::{
-    MAX_DEADLINE, Operation, ParseError, operation_from_json, operation_from_text, result_from_text,
+    MAX_DEADLINE, Operation, ParseError, SettledByHand, operation_from_json, operation_from_text,
+    result_from_text,
 };
 use kubesvc_core::spinnaker::is_account_name;
 
@@ -34,6 +35,13 @@ const ACCOUNTS: HeaderName = HeaderName::from_static("x-spinnaker-accounts");
 const USER: HeaderName = HeaderName::from_static("x-spinnaker-user");
 /// Maximum length of a caller's own id, and of the name of the user for whom it acts, in characters.
 const MAX_ID_CHARS: usize = 255;
+
+/// Verbs of audit lines of calls that are refused before it is known which operation they are about.
+const RUN: &str = "run";
+const SETTLE: &str = "settle";
+const LOOK: &str = "look";
+const LIST: &str = "list";
+const GET: &str = "get";
 
 /// Parameters of a call for an operation.
 #[derive(Debug)]
@@ -82,23 +90,49 @@ fn duration(text: &str) -> Option<Duration> {
 }
 
 impl RestState {
-    /// Who calls.
-    async fn operation_caller(&self, headers: &HeaderMap) -> Result<OperationCaller, RestError> {
+    /// Who calls, to do this.
+    async fn operation_caller(
+        &self,
+        headers: &HeaderMap,
+        verb: &'static str,
+    ) -> Result<OperationCaller, RestError> {
         let principal = self.operations.authenticate(Caller { headers, certificates: &[] }).await?;
-        let mut accounts = None;
-        for value in headers.get_all(ACCOUNTS) {
-            let text = value.to_str().map_err(|_| {
-                RestError::bad_request(
-                    "the header X-SPINNAKER-ACCOUNTS must be names of accounts, with commas",
-                )
-            })?;
-            let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
-            accounts.get_or_insert_with(Vec::new).extend(names.map(str::to_owned));
-        }
         let claimed = headers.get(USER).map(|user| String::from_utf8_lossy(user.as_bytes()));
         let claimed = claimed.map(|user| user.chars().take(MAX_ID_CHARS).collect());
-        Ok(OperationCaller { principal, claimed, accounts })
+        let caller = OperationCaller { principal, claimed, accounts: None };
+        let accounts = named_accounts(headers).map_err(|error| self.refuse(&caller, verb, error))?;
+        Ok(OperationCaller { accounts, ..caller })
     }
+
+    /// Counts a call that is refused here, and writes its audit line.
+    fn refuse(&self, caller: &OperationCaller, verb: &'static str, error: RestError) -> RestError {
+        let refusal = OperationRefusal::Malformed { status: error.status, why: error.message.clone() };
+        self.operations.refused_call(caller, verb, &refusal);
+        error
+    }
+
+    /// The same for a call whose body is refused. What is wrong with the contents may repeat them, so the line does not
+    /// say it.
+    fn refuse_body(&self, caller: &OperationCaller, verb: &'static str, error: RestError) -> RestError {
+        let is_about_contents = error.status == StatusCode::BAD_REQUEST;
+        let why = if is_about_contents { "the body is malformed" } else { error.message.as_str() };
+        let refusal = OperationRefusal::Malformed { status: error.status, why: why.to_owned() };
+        self.operations.refused_call(caller, verb, &refusal);
+        error
+    }
+}
+
+/// The accounts that a caller says it may use; `None`: it says nothing.
+fn named_accounts(headers: &HeaderMap) -> Result<Option<Vec<String>>, RestError> {
+    let mut accounts = None;
+    for value in headers.get_all(ACCOUNTS) {
+        let text = value.to_str().map_err(|_| {
+            RestError::bad_request("the header X-SPINNAKER-ACCOUNTS must be names of accounts, with commas")
+        })?;
+        let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+        accounts.get_or_insert_with(Vec::new).extend(names.map(str::to_owned));
+    }
+    Ok(accounts)
 }
 
 impl From<OperationRefusal> for RestError {
@@ -144,15 +178,16 @@ pub(super) async fn run(
     uri: Uri,
     received: PendingBody,
 ) -> Result<Response, RestError> {
-    let caller = state.operation_caller(&headers).await?;
-    let OperationQuery { wait, dry_run, client_request_id } = OperationQuery::read(uri.query())?;
-    let (body, held) = body::read(&state, received, MediaTypes::Json).await?;
-    let operation = operation(body)?;
-    if client_request_id.is_some() && !operation.id().is_empty() {
-        return Err(RestError::bad_request(
-            "the operation has an op_id, and clientRequestId is given: give one",
-        ));
-    }
+    let caller = state.operation_caller(&headers, RUN).await?;
+    let query = OperationQuery::read(uri.query());
+    let query = query.map_err(|error| state.refuse(&caller, RUN, error))?;
+    let OperationQuery { wait, dry_run, client_request_id } = query;
+    let reading = async {
+        let (body, held) = body::read(&state, received, MediaTypes::Json).await?;
+        Ok::<_, RestError>((operation(body)?, held))
+    };
+    let read = reading.await.map_err(|error| state.refuse_body(&caller, RUN, error));
+    let (operation, held) = read?;
     let held = Box::new(held);
     let call = OperationCall { operation, caller, dry_run, client_request_id, wait, held };
     let Submitted { id, ended } = state.operations.submit(call).await?;
@@ -189,12 +224,13 @@ pub(super) async fn settle(
     headers: HeaderMap,
     received: PendingBody,
 ) -> Result<StatusCode, RestError> {
-    let caller = state.operation_caller(&headers).await?;
-    let (body, _held) = body::read(&state, received, MediaTypes::Json).await?;
-    let Value::String(text) = field(body, "result")? else {
-        return Err(RestError::bad_request("result must be a text in protobuf's text format"));
+    let caller = state.operation_caller(&headers, SETTLE).await?;
+    let reading = async {
+        let (body, held) = body::read(&state, received, MediaTypes::Json).await?;
+        Ok::<_, RestError>((result(body)?, held))
     };
-    let result = result_from_text(&text).map_err(|error| malformed("result", &error))?;
+    let read = reading.await.map_err(|error| state.refuse_body(&caller, SETTLE, error));
+    let (result, _held) = read?;
     state.operations.settle_by_hand(&result, &caller).await?;
     Ok(StatusCode::OK)
 }
@@ -213,13 +249,11 @@ pub(super) async fn look_at_open(
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<StatusCode, RestError> {
-    state.operation_caller(&headers).await?;
-    let with_accounts = match single_value(uri.query(), "dynamicAccountOps")?.as_deref() {
-        None | Some("" | "false") => false,
-        Some("true") => true,
-        Some(_) => return Err(RestError::bad_request("dynamicAccountOps must be true or false")),
-    };
-    state.operations.look_at_open_rows().await?;
+    let caller = state.operation_caller(&headers, LOOK).await?;
+    let with_accounts = looks_at_accounts(uri.query());
+    let with_accounts = with_accounts.map_err(|error| state.refuse(&caller, LOOK, error))?;
+    let looked = state.operations.look_at_open_rows().await;
+    looked.inspect_err(|refusal| state.operations.refused_call(&caller, LOOK, refusal))?;
     if with_accounts {
         (state.look_at_accounts)();
     }
@@ -243,14 +277,9 @@ pub(super) async fn list(
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Json<Vec<OperationRecordView>>, RestError> {
-    let caller = state.operation_caller(&headers).await?;
-    let paging = RecordPaging::read(uri.query())?;
-    let account = single_value(uri.query(), "account")?;
-    if account.as_ref().is_some_and(|name| !is_account_name(name)) {
-        return Err(RestError::bad_request(
-            "account must have 1 to 255 characters, none of them a control character",
-        ));
-    }
+    let caller = state.operation_caller(&headers, LIST).await?;
+    let page = listed_page(uri.query());
+    let (paging, account) = page.map_err(|error| state.refuse(&caller, LIST, error))?;
     let records = state.operations.records(account.as_deref(), paging.range(), &caller).await?;
     Ok(Json(records.into_iter().map(Into::into).collect()))
 }
@@ -271,10 +300,40 @@ pub(super) async fn get(
     headers: HeaderMap,
     id: PathName,
 ) -> Result<Json<OperationRecordView>, RestError> {
-    let caller = state.operation_caller(&headers).await?;
-    let id: String = id.id()?.chars().take(MAX_ID_CHARS).collect();
+    let caller = state.operation_caller(&headers, GET).await?;
+    let id = id.id().map_err(|error| state.refuse(&caller, GET, error))?;
+    let id: String = id.chars().take(MAX_ID_CHARS).collect();
     let record = state.operations.record(&id, &caller).await?;
     Ok(Json(record.into()))
+}
+
+/// Whether the accounts are to be looked at too.
+fn looks_at_accounts(query: Option<&str>) -> Result<bool, RestError> {
+    match single_value(query, "dynamicAccountOps")?.as_deref() {
+        None | Some("" | "false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(_) => Err(RestError::bad_request("dynamicAccountOps must be true or false")),
+    }
+}
+
+/// The page of records that is asked for, and of which account.
+fn listed_page(query: Option<&str>) -> Result<(RecordPaging, Option<String>), RestError> {
+    let paging = RecordPaging::read(query)?;
+    let account = single_value(query, "account")?;
+    if account.as_ref().is_some_and(|name| !is_account_name(name)) {
+        return Err(RestError::bad_request(
+            "account must have 1 to 255 characters, none of them a control character",
+        ));
+    }
+    Ok((paging, account))
+}
+
+/// The result of a body.
+fn result(body: Value) -> Result<SettledByHand, RestError> {
+    let Value::String(text) = field(body, "result")? else {
+        return Err(RestError::bad_request("result must be a text in protobuf's text format"));
+    };
+    result_from_text(&text).map_err(|error| malformed("result", &error))
 }
 
 /// The operation of a body.

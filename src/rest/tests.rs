@@ -18,7 +18,7 @@ use crate::connected_agents::{
 };
 use crate::leases::Replicas;
 use crate::operations::OperationPorts;
-use crate::operations::tests::fakes::{self, ScriptedAccess, ScriptedCluster};
+use crate::operations::tests::fakes::{self, AuditLines, ScriptedAccess, ScriptedCluster};
 use crate::peers::PeerIdentity;
 use kubesvc_core::CachingEpoch;
 use kubesvc_core::cache::native::kind_name;
@@ -426,27 +426,13 @@ fn identity() -> PeerIdentity {
 }
 
 fn router_with(settings: RestSettings, missing: &[(&str, &str)]) -> Router {
-    let unreachable = tower::service_fn(|_: Request<kube::client::Body>| async {
-        Err::<Response<Body>, _>(io::Error::other("unreachable"))
-    });
-    router(state_of(settings, missing, kube::Client::new(unreachable, "ns")))
+    router(state_of(settings, missing, unreachable_api()))
 }
 
 fn state_of(settings: RestSettings, missing: &[(&str, &str)], client: kube::Client) -> RestState {
     let missing = missing.iter().map(|(what, why)| ((*what).to_owned(), (*why).to_owned())).collect();
     let accounts = Arc::new(AccountIndex::default());
-    let operations = Operations::new(
-        fakes::settings(),
-        OperationPorts {
-            accounts: Arc::clone(&accounts),
-            requests: ScriptedCluster::new(|_, _| Ok((200, json!({})))),
-            access: Arc::new(ScriptedAccess::default()),
-            store: Arc::new(NoStore),
-            replicas: Replicas::alone(&"replica".into()),
-            audit: AuditLog::to(io::sink()),
-            callers: Arc::default(),
-        },
-    );
+    let operations = scripted_operations(&accounts, AuditLog::to(io::sink()));
     RestState::new(
         settings,
         RestPorts {
@@ -468,8 +454,37 @@ fn state_of(settings: RestSettings, missing: &[(&str, &str)], client: kube::Clie
     )
 }
 
+fn scripted_operations(accounts: &Arc<AccountIndex>, audit: AuditLog) -> Arc<Operations> {
+    Operations::new(
+        fakes::settings(),
+        OperationPorts {
+            accounts: Arc::clone(accounts),
+            requests: ScriptedCluster::new(|_, _| Ok((200, json!({})))),
+            access: Arc::new(ScriptedAccess::default()),
+            store: Arc::new(NoStore),
+            replicas: Replicas::alone(&"replica".into()),
+            audit,
+            callers: Arc::default(),
+        },
+    )
+}
+
+fn unreachable_api() -> kube::Client {
+    let unreachable = tower::service_fn(|_: Request<kube::client::Body>| async {
+        Err::<Response<Body>, _>(io::Error::other("unreachable"))
+    });
+    kube::Client::new(unreachable, "ns")
+}
+
 fn a_router() -> Router {
     router_with(settings(), &[])
+}
+
+/// A router, and the audit lines of its operations.
+fn audited_router() -> (Router, AuditLines) {
+    let (mut state, audit) = (state_of(settings(), &[], unreachable_api()), AuditLines::default());
+    state.ports.operations = scripted_operations(&state.ports.accounts, AuditLog::to(audit.clone()));
+    (router(state), audit)
 }
 
 /// A response with its whole body.

@@ -20,7 +20,7 @@ mod verbs;
 use kubesvc_core::State;
 use serde_json::{Value, json};
 
-use crate::world::{Agent, Database, MAX_WAIT, Prepare, World};
+use crate::world::{Agent, Call, Database, MAX_WAIT, Prepare, World};
 use callers::Caller;
 use kubesvc_testkit::{must, wait::eventually};
 
@@ -177,12 +177,23 @@ async fn operations_are_done_and_recorded_in_mariadb() {
 async fn without_authentication_everybody_may_and_the_operator_says_so() {
     let scene = Scene::prepared(World::prepare().setting("kubesvc.operations.auth", "none")).await;
     let world = &scene.world;
-    let answer = must(
-        world
-            .try_rest("POST", "/armory/agent/operations?wait=20s", &deploy(&scene.config_map("c", "1"), ""))
-            .await,
-    );
+    let call = |body: &Value| {
+        let call = Call::new("POST", "/armory/agent/operations?wait=20s").json(body);
+        world.operator().call(call.header("x-spinnaker-user", "bob"))
+    };
+    let answer = must(call(&deploy(&scene.config_map("c", "1"), "")).await);
     assert_eq!(answer.json["status"], 201, "{answer}");
-    assert!(world.get("/metrics").await.text.contains("kubesvc_security_open{door=\"operations\"} 1"));
-    assert!(world.operator().log_text().contains("kubesvc.operations.auth: required"));
+    let answer = must(call(&json!({"operation": "account { name: \"unknown\" } discovery {}"})).await);
+    assert_eq!(answer.status, 404, "{answer}");
+    let metrics = world.get("/metrics").await.text;
+    assert!(metrics.contains("kubesvc_security_open{door=\"operations\"} 1"), "{metrics}");
+    assert!(metrics.contains("kubesvc_operations_refused_total{reason=\"not_found\"} 1"), "{metrics}");
+    let log = world.operator().log_text();
+    assert_eq!(log.matches("kubesvc.operations.auth: required").count(), 1, "one line at its start: {log}");
+    for event in ["write", "refusal"] {
+        let message = format!("\"message\":\"{event}\"");
+        let caller = r#""principal":"system:anonymous","groups":["system:unauthenticated"],"via":"none","claimed":"bob""#;
+        let is_it = |line: &str| line.contains(&message) && line.contains(caller);
+        assert!(log.lines().any(is_it), "{event}: {log}");
+    }
 }

@@ -98,10 +98,10 @@ async fn a_person_ends_what_is_open_and_those_who_wait_get_that() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_dead_replica_left_open_is_settled_by_its_last_write() {
-    for (recalled, outcome) in [
-        (Ok(200), OperationOutcome::Completed),
-        (Ok(422), OperationOutcome::Failed),
-        (Err(RequestError::Unknown("gone".into())), OperationOutcome::Unknown),
+    for (recalled, outcome, code, how) in [
+        (Ok(200), OperationOutcome::Completed, 200, "its answer was recalled"),
+        (Ok(422), OperationOutcome::Failed, 422, "its answer was recalled"),
+        (Err(RequestError::Unknown("gone".into())), OperationOutcome::Unknown, 504, "no answer decides it"),
     ] {
         let dead = Replica::new(never());
         let id = dead.submit(no_wait(&scale())).await.expect("it is begun").id;
@@ -109,9 +109,58 @@ async fn what_a_dead_replica_left_open_is_settled_by_its_last_write() {
         let leader = Replica::over(never(), Arc::clone(&dead.rows), "r-1");
         *leader.cluster.recalled.lock() = Some(recalled);
         leader.operations.look_at_open_rows().await.expect("the database is there");
-        assert_eq!(leader.history(&id).await.outcome, outcome);
+        let record = leader.history(&id).await;
+        assert_eq!(record.outcome, outcome);
         assert!(leader.rows.open.lock().is_empty());
+        leader.operations.look_at_open_rows().await.expect("the database is there");
+        let lines = leader.audit.lines();
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        let reason = format!("{}, settled for replica r-0: {how}", outcome.as_str());
+        for (field, value) in [
+            ("message", json!("write")),
+            ("target", json!("audit")),
+            ("operationId", json!(id)),
+            ("requestId", json!(record.request_id)),
+            ("principal", json!("alice")),
+            ("via", json!("record")),
+            ("account", json!("a")),
+            ("uid", json!("uid-a")),
+            ("agent", json!("agent")),
+            ("verb", json!("Scale")),
+            ("code", json!(code)),
+            ("reason", json!(reason)),
+        ] {
+            assert_eq!(lines[0][field], value, "{field}: {}", lines[0]);
+        }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_write_and_each_connection_that_is_settled_has_its_line_and_a_read_has_none() {
+    let leader = Replica::over(never(), Arc::default(), "r-1");
+    let left_open = |id: &str, verb, change: fn(&mut OpenOperation)| {
+        let mut open = records::open(fakes::received(id, verb, "a", now_ms()), i64::MAX, true);
+        change(&mut open);
+        leader.rows.open.lock().insert(id.to_owned(), open);
+    };
+    left_open("1-received", "Deploy", |_| {});
+    left_open("2-read", "Get", |_| {});
+    // A connection through the API of accounts is its own operation.
+    left_open("3-exec", "Connect", |open| {
+        open.state = OperationState::Sent;
+        open.record.request_id = Some("3-exec".to_owned());
+    });
+    leader.operations.look_at_open_rows().await.expect("the database is there");
+    assert!(leader.rows.open.lock().is_empty());
+    let mut lines = leader.audit.lines();
+    lines.sort_by_key(|line| line["reason"].to_string());
+    let [received, connection] = lines.as_slice() else { unreachable!("{lines:?}") };
+    assert_eq!((&received["message"], &received["verb"]), (&json!("write"), &json!("Deploy")));
+    assert_eq!((&received["operationId"], &received["code"]), (&json!("1-received"), &json!(500)));
+    assert_eq!(received["reason"], "failed, settled for replica r-0: nothing was sent");
+    assert_eq!((&connection["message"], &connection["verb"]), (&json!("stream-end"), &json!("Connect")));
+    assert_eq!((&connection["requestId"], connection.get("operationId")), (&json!("3-exec"), None));
+    assert_eq!(connection["reason"], "unknown, settled for replica r-0: the connection is gone");
 }
 
 #[tokio::test(start_paused = true)]

@@ -57,6 +57,56 @@ async fn a_call_that_is_malformed_is_refused_with_what_is_wrong() {
     assert_eq!(answer.status, 400, "{}", answer.text);
 }
 
+/// Method, path, one header, body, and the refusal that is audited.
+type RefusedCall<'c> = (&'static str, String, (&'static str, &'static [u8]), &'c str, &'static str);
+
+#[tokio::test]
+async fn each_call_that_is_refused_here_has_an_audit_line_without_its_body() {
+    const RESULTS: &str = "/armory/agent/operationresults";
+    const LOOK: &str = "/armory/agent/operations/database";
+    const JSON: (&str, &[u8]) = ("content-type", b"application/json");
+    const TEXT: (&str, &[u8]) = ("content-type", b"text/plain");
+    let (router, audit) = audited_router();
+    let large = format!("\"{}\"", "canary".repeat(12 * 1024));
+    let two_ids =
+        r#"{"operation": "op_id: \"01G4V5TH5QSWSR2SZE2VH1SDME\" account { name: \"a\" } discovery {}"}"#;
+    let run = |query: &str| format!("{RUN}?{query}");
+    let calls: [RefusedCall<'_>; 14] = [
+        ("POST", run("wait=1h"), JSON, DISCOVERY, "run - 400"),
+        ("POST", run(""), ("x-spinnaker-accounts", b"\xff"), DISCOVERY, "run - 400"),
+        ("POST", run(""), JSON, r#"{"canary": 1, "canary": 2}"#, "run - 400"),
+        ("POST", run(""), JSON, r#"{"operation": "canary {"}"#, "run - 400"),
+        ("POST", run(""), JSON, r#"{"operation": "account { name: \"a\" } canary {}"}"#, "run - 400"),
+        ("POST", run(""), JSON, &large, "run - 413"),
+        ("POST", run(""), TEXT, "canary", "run - 415"),
+        ("POST", run("clientRequestId=x"), JSON, two_ids, "Discovery a 400"),
+        ("POST", RESULTS.to_owned(), JSON, r#"{"result": "canary: 1"}"#, "settle - 400"),
+        ("POST", RESULTS.to_owned(), TEXT, "canary", "settle - 415"),
+        ("POST", format!("{LOOK}?dynamicAccountOps=x"), JSON, "", "look - 400"),
+        ("GET", run("page=0"), JSON, "", "list - 400"),
+        ("GET", run("account="), JSON, "", "list - 400"),
+        ("GET", format!("{RUN}/%FF"), JSON, "", "get - 400"),
+    ];
+    let call = async |method: &str, path: &str, (name, value): (&str, &[u8]), body: &str| {
+        let request = Request::builder().method(method).uri(path).header(name, value);
+        let request = request.header("authorization", "Bearer alice").header("x-spinnaker-user", "bob");
+        send(router.clone(), request.body(Body::from(body.to_owned())).expect("a request")).await
+    };
+    for (number, (method, path, header, body, line)) in calls.into_iter().enumerate() {
+        let answer = call(method, &path, header, body).await;
+        assert!(line.ends_with(&answer.status.to_string()), "{path} {line}: {}", answer.text);
+        assert_eq!(audit.refusals().get(number).map(String::as_str), Some(line), "{path}");
+    }
+    assert_eq!(call("GET", RUN, JSON, "").await.status, 200);
+    let lines = audit.lines();
+    assert_eq!(lines.len(), 14, "a good call has none");
+    for line in lines {
+        assert_eq!((&line["principal"], &line["claimed"]), (&json!("alice"), &json!("bob")), "{line}");
+        assert!(line["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{line}");
+        assert!(!line.to_string().contains("canary"), "{line}");
+    }
+}
+
 #[tokio::test]
 async fn records_are_read_in_pages_and_an_unknown_one_is_404() {
     let listed = call_as(Some("alice"), "GET", "/armory/agent/operations?page=2&items=10", "").await;

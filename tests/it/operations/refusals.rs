@@ -66,5 +66,9 @@ async fn what_is_refused_is_refused_before_anything_is_done() {
     let log = operator.log_text();
     assert!(!log.contains("canary-in-a-manifest") && !log.contains(&alice.token), "{log}");
     assert!(log.contains("refusal") && log.contains("reader"), "an audit line for a refusal");
+    for code in [400, 413, 415] {
+        let is_it = |line: &str| line.contains("\"refusal\"") && line.contains(&format!("\"code\":{code}"));
+        assert!(log.lines().any(|line| is_it(line) && line.contains(":alice\"")), "{code}: {log}");
+    }
     scene.until_history(2).await;
 }

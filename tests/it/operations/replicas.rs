@@ -89,4 +89,11 @@ async fn what_a_killed_replica_left_open_is_settled_by_another() {
     let again = "?wait=10s&clientRequestId=claimed";
     let answer = alice.run(world.operator(), again, &deploy(&scene.config_map("left", "1"), "")).await;
     assert_eq!((answer.status, &answer.json["failure"]["beforeSend"]), (200, &json!(true)), "{answer}");
+    // And so does the reader of the audit log.
+    eventually("an audit line for each operation that was settled", MAX_WAIT, async || {
+        let log = world.operator().log_text();
+        let settled = log.matches("failed, settled for replica operator-1: nothing was sent").count();
+        if settled == 2 { Ok(()) } else { Err(format!("{settled} lines")) }
+    })
+    .await;
 }

@@ -34,6 +34,11 @@ use kubesvc_testkit::{must, ports};
 /// How names of objects begin that are held.
 pub(super) const MARK: &str = "cell-";
 
+/// How names of objects end that are read twice before they are written: themselves, and then the list of their revisions.
+const READ_TWICE: &str = "-undo";
+/// The resource of these revisions.
+const REVISIONS: &str = "/replicasets?";
+
 type Body = UnsyncBoxBody<Bytes, hyper::Error>;
 
 /// Interval between two lines of a log.
@@ -46,7 +51,7 @@ pub(super) enum Hold {
     Nothing,
     /// New connections, before their handshake.
     Handshakes,
-    /// The answers of reads.
+    /// The answers of reads; of several before a write, of the last one.
     Reads,
     /// Writes, before the API server gets them.
     Writes,
@@ -243,7 +248,8 @@ async fn forward(
         *none.status_mut() = StatusCode::BAD_GATEWAY;
         return Ok(none);
     };
-    if let Some(name) = &object {
+    let is_read_again = |name: &str| !is_write && name.ends_with(READ_TWICE) && !target.contains(REVISIONS);
+    if let Some(name) = object.as_deref().filter(|name| !is_read_again(name)) {
         shared.pause(if is_write { Hold::Answers } else { Hold::Reads }, name).await;
     }
     if object.is_some() {

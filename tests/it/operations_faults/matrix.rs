@@ -216,7 +216,7 @@ impl Cell {
     async fn set_up(&self, scene: &Scene) {
         let namespace = scene.world.namespace();
         if self.kind == WriteKind::Aggregated {
-            scene.until_aggregated().await;
+            scene.aggregate_at(self.round.asked_at()).await;
         }
         let Some(object) = self.kind.before(namespace, &self.name) else { return };
         let made = make(scene, &self.path(namespace), &object).await;

@@ -109,18 +109,13 @@ impl Round {
         }
     }
 
-    /// The kinds of writes that have this step. Requests to the account's API have no row before they are sent. The
-    /// operator's API server passes calls on to the first replica. What reads twice cannot be stopped between its reads.
+    /// The kinds of writes that have this step. Requests to the account's API have no row before they are sent.
     pub(super) fn kinds(self) -> impl Iterator<Item = WriteKind> {
         let has_raw = !matches!(self.step, Step::Asked | Step::Recorded);
-        KINDS.into_iter().filter(move |kind| match kind {
-            WriteKind::Aggregated => has_raw && !self.is_relayed,
-            WriteKind::Undo => !self.reads_before(),
-            kind => has_raw || !kind.is_raw(),
-        })
+        KINDS.into_iter().filter(move |kind| has_raw || !kind.is_raw())
     }
 
-    /// Whether a write that reads before comes to the step only if its read is over when the others begin.
+    /// Whether a write that reads before comes to the step only if its reads are over when the others begin.
     pub(super) fn reads_before(self) -> bool {
         matches!(self.step, Step::Relayed | Step::Opened)
     }

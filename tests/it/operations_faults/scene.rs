@@ -34,6 +34,8 @@ pub(super) struct Scene {
     pub(super) peer: Proxy,
     /// From both replicas to the database.
     pub(super) database: Proxy,
+    /// From the operator's API server to the gateway of a replica.
+    aggregation: Proxy,
     /// From the agent to the API server.
     pub(super) gate: Gate,
     pub(super) alice: Caller,
@@ -67,7 +69,8 @@ impl Scene {
             .without_operator()
             .start()
             .await;
-        install(&world, gateways[0], true).await;
+        let aggregation = Proxy::at("0.0.0.0", gateways[0]).await;
+        install(&world, aggregation.port(), true).await;
         world.operator().start().await;
         let port = [("kubesvc.gateway.server.port", json!(gateways[1]))];
         let second = world.differing_replica("operator-1", &port, str::to_owned);
@@ -92,7 +95,7 @@ impl Scene {
             Ok::<_, String>(String::from_utf8_lossy(&data.0).into_owned())
         })
         .await;
-        Self { world, second, agent, hub, peer, database, gate, alice, gateways, authority }
+        Self { world, second, agent, hub, peer, database, aggregation, gate, alice, gateways, authority }
     }
 
     /// A replica: 0 or 1.
@@ -123,7 +126,8 @@ impl Scene {
         Door { name: "direct", port: self.gateways[at], authority, token, is_http2: false }
     }
 
-    /// The operator's API server, which passes calls on to the gateway of the first replica.
+    /// The operator's API server, which passes calls on to the gateway of the first replica, or of another one since
+    /// [`Scene::aggregate_at`].
     pub(super) fn aggregated_door(&self, token: &str) -> Door {
         let plane = self.world.control_plane();
         let url = plane.server_url();
@@ -145,6 +149,14 @@ impl Scene {
             self.world.kubectl(&get).await.ok()
         })
         .await;
+    }
+
+    /// Makes the operator's API server pass calls on to the gateway of this replica.
+    pub(super) async fn aggregate_at(&self, at: usize) {
+        self.aggregation.lead_to(self.gateways[at]);
+        // Connections that are open lead elsewhere.
+        self.aggregation.cut();
+        self.until_aggregated().await;
     }
 
     /// Cuts the agent's streams; it dials again.

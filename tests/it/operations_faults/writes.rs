@@ -27,7 +27,7 @@ pub(super) enum WriteKind {
     /// Of any client, through the gateway.
     RawPatch,
     RawDelete,
-    /// Through the operator's API server.
+    /// Through the operator's API server, which passes it on to the replica that is asked.
     Aggregated,
 }
 

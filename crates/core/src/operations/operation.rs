@@ -63,6 +63,13 @@ pub struct OperationVerb {
     pub reads: bool,
 }
 
+impl OperationVerb {
+    /// Whether the verb of this name only reads. Names that are no verb, such as `Connect`, do not.
+    pub fn only_reads(name: &str) -> bool {
+        matches!(name, "RevisionHistory" | "Get" | "List" | "Logs" | "Discovery")
+    }
+}
+
 /// The object that an operation changes, for the rule "one at a time for each object".
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
@@ -127,22 +134,22 @@ impl Operation {
 
     /// The name of the verb, and whether it only reads.
     pub fn kind(&self) -> OperationVerb {
-        let (name, reads) = match &self.verb {
-            Verb::Deploy(_) => ("Deploy", false),
-            Verb::Delete(_) => ("Delete", false),
-            Verb::Patch(_) => ("Patch", false),
-            Verb::Scale(_) => ("Scale", false),
-            Verb::PauseRollout(_) => ("PauseRollout", false),
-            Verb::ResumeRollout(_) => ("ResumeRollout", false),
-            Verb::RestartRollout(_) => ("RestartRollout", false),
-            Verb::UndoRollout(_) => ("UndoRollout", false),
-            Verb::RevisionHistory(_) => ("RevisionHistory", true),
-            Verb::Get(_) => ("Get", true),
-            Verb::List(_) => ("List", true),
-            Verb::Logs(_) => ("Logs", true),
-            Verb::Discovery(_) => ("Discovery", true),
+        let name = match &self.verb {
+            Verb::Deploy(_) => "Deploy",
+            Verb::Delete(_) => "Delete",
+            Verb::Patch(_) => "Patch",
+            Verb::Scale(_) => "Scale",
+            Verb::PauseRollout(_) => "PauseRollout",
+            Verb::ResumeRollout(_) => "ResumeRollout",
+            Verb::RestartRollout(_) => "RestartRollout",
+            Verb::UndoRollout(_) => "UndoRollout",
+            Verb::RevisionHistory(_) => "RevisionHistory",
+            Verb::Get(_) => "Get",
+            Verb::List(_) => "List",
+            Verb::Logs(_) => "Logs",
+            Verb::Discovery(_) => "Discovery",
         };
-        OperationVerb { name, reads }
+        OperationVerb { name, reads: OperationVerb::only_reads(name) }
     }
 
     /// Whether it may run again after an unknown outcome: done twice, it is done once. Deploys in the modes create and

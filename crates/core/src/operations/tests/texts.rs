@@ -19,7 +19,7 @@ fn why(text: &str) -> String {
 fn assert_scale(operation: &Operation) {
     assert_eq!(operation.id(), "01G4V5TH5QSWSR2SZE2VH1SDME");
     assert_eq!(operation.account().name, "a");
-    assert_eq!(operation.kind().name, "Scale");
+    assert_eq!((operation.kind().name, operation.kind().reads), ("Scale", false));
     let Verb::Scale(scale) = operation.verb() else { unreachable!("{operation:?}") };
     assert_eq!(scale.replicas, 3);
     assert_eq!(scale.target.as_ref().map(|target| target.name.as_str()), Some("web"));
