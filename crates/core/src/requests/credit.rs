@@ -25,6 +25,11 @@ pub const MAX_CREDIT_OF_REPLICA: u64 = 512 * 1024 * 1024;
 /// Fraction of the free memory that one request may have at its beginning.
 const INITIAL_FRACTION: u64 = 64;
 
+/// Why a request that sends more than it may cannot go on.
+pub const OVERRUN: &str = "more was sent than the credit allows";
+/// Why a request whose bytes find no room cannot go on.
+pub const NO_MEMORY: &str = "there is no memory for it";
+
 /// Fraction of a window after whose use it doubles.
 const GROWTH_FRACTION: u32 = 4;
 
@@ -79,11 +84,13 @@ impl CreditBudget {
     }
 }
 
-/// The receiver's side of one direction of a request. Its size is taken from the budget until it is dropped.
+/// The receiver's side of one direction of a request, which has memory of the budget until it is dropped.
 #[derive(Debug)]
 pub struct Window {
     budget: Arc<CreditBudget>,
     size: u32,
+    /// Bytes of the budget that are taken whether they are held or not.
+    reserved: u32,
     /// Bytes that the other side may still send.
     granted: u32,
     /// Bytes that arrived and are not consumed.
@@ -97,16 +104,23 @@ impl Window {
     pub fn open(budget: &Arc<CreditBudget>, wanted: u32) -> Self {
         let share = u32::try_from(budget.free() / INITIAL_FRACTION).unwrap_or(u32::MAX);
         let size = wanted.min(share.saturating_add(MIN_CREDIT));
-        Self::open_exactly(budget, size).unwrap_or_else(|| Self::with_size(budget, MIN_CREDIT))
+        let reserved = size.saturating_sub(MIN_CREDIT);
+        if budget.take(reserved.into()) {
+            Self { reserved, ..Self::open_unreserved(budget, size) }
+        } else {
+            Self::open_unreserved(budget, MIN_CREDIT)
+        }
     }
 
-    /// Opens a window of exactly this size, which the other side counts on; `None` if there is no room.
-    pub fn open_exactly(budget: &Arc<CreditBudget>, size: u32) -> Option<Self> {
-        budget.take(size.saturating_sub(MIN_CREDIT).into()).then(|| Self::with_size(budget, size))
+    /// Opens a window of exactly this size, which the other side counts on. Its memory is taken when bytes arrive, so that
+    /// a request which sends few has room whatever the others have.
+    pub fn open_unreserved(budget: &Arc<CreditBudget>, size: u32) -> Self {
+        Self { budget: Arc::clone(budget), size, reserved: 0, granted: size, held: 0, consumed: 0 }
     }
 
-    fn with_size(budget: &Arc<CreditBudget>, size: u32) -> Self {
-        Self { budget: Arc::clone(budget), size, granted: size, held: 0, consumed: 0 }
+    /// Bytes of the budget that are taken while so many are held.
+    fn taken(&self, held: u32) -> u64 {
+        self.reserved.max(held.saturating_sub(MIN_CREDIT)).into()
     }
 
     /// The credit at its beginning.
@@ -119,26 +133,32 @@ impl Window {
         self.held == 0
     }
 
-    /// Records bytes that arrived. Returns false if they exceed the credit.
-    pub fn received(&mut self, bytes: usize) -> bool {
-        let Some(left) = u32::try_from(bytes).ok().and_then(|bytes| self.granted.checked_sub(bytes)) else {
-            return false;
-        };
-        self.held += self.granted - left;
-        self.granted = left;
-        true
+    /// Records bytes that arrived. The error says why the request cannot go on: they exceed the credit, or there is no
+    /// memory for them.
+    pub fn received(&mut self, bytes: usize) -> Result<(), &'static str> {
+        let left = u32::try_from(bytes).ok().and_then(|bytes| self.granted.checked_sub(bytes));
+        let left = left.ok_or(OVERRUN)?;
+        let held = self.held + self.granted - left;
+        if !self.budget.take(self.taken(held) - self.taken(self.held)) {
+            return Err(NO_MEMORY);
+        }
+        (self.held, self.granted) = (held, left);
+        Ok(())
     }
 
     /// Records bytes that were consumed. Returns the credit to grant, 0 if it is too little to be worth a frame.
     pub fn consumed(&mut self, bytes: usize) -> u32 {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        self.held = self.held.saturating_sub(bytes);
+        let held = self.held.saturating_sub(bytes);
+        self.budget.give_back(self.taken(self.held) - self.taken(held));
+        self.held = held;
         self.consumed = self.consumed.saturating_add(bytes);
         if self.consumed >= self.size / GROWTH_FRACTION && self.held == 0 {
             self.consumed = 0;
             let more = self.size.min(MAX_CREDIT.saturating_sub(self.size));
             if u64::from(more) <= self.budget.growable() && self.budget.take(more.into()) {
                 self.size += more;
+                self.reserved += more;
             }
         }
         let more = self.size.saturating_sub(self.granted + self.held);
@@ -152,7 +172,7 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        self.budget.give_back(self.size.saturating_sub(MIN_CREDIT).into());
+        self.budget.give_back(self.taken(self.held));
     }
 }
 
@@ -169,8 +189,8 @@ mod tests {
         let mut sizes = vec![window.size];
         for _ in 0..6 {
             let granted = window.granted as usize;
-            assert!(window.received(granted));
-            assert!(!window.received(1), "credit is a hard limit");
+            assert_eq!(window.received(granted), Ok(()));
+            assert_eq!(window.received(1), Err(OVERRUN), "credit is a hard limit");
             window.consumed(granted);
             sizes.push(window.size);
         }
@@ -191,7 +211,7 @@ mod tests {
             if known < FRAME {
                 (known, on_its_way, round_trips) = (known + on_its_way, 0, round_trips + 1);
             }
-            assert!(known >= FRAME && window.received(FRAME));
+            assert!(known >= FRAME && window.received(FRAME).is_ok());
             known -= FRAME;
             on_its_way += window.consumed(FRAME) as usize;
         }
@@ -206,7 +226,7 @@ mod tests {
         for _ in 0..12 {
             for window in &mut windows {
                 let granted = window.granted as usize;
-                assert!(window.received(granted));
+                assert_eq!(window.received(granted), Ok(()));
                 window.consumed(granted);
             }
         }
@@ -218,9 +238,9 @@ mod tests {
     fn a_receiver_that_stops_reading_is_granted_no_more() {
         let budget = CreditBudget::new(MAX_CREDIT_OF_AGENT, None);
         let mut window = Window::open(&budget, INITIAL_CREDIT);
-        assert!(window.received(INITIAL_CREDIT as usize));
+        assert_eq!(window.received(INITIAL_CREDIT as usize), Ok(()));
         assert_eq!(window.consumed(1000), 0, "too little to be worth a frame");
-        assert!(!window.received(1));
+        assert_eq!(window.received(1), Err(OVERRUN));
     }
 
     #[test]
@@ -233,16 +253,34 @@ mod tests {
 
     #[test]
     fn a_stream_takes_no_more_than_its_replica_has() {
-        let replica = CreditBudget::new(u64::from(INITIAL_CREDIT - MIN_CREDIT), None);
+        let room = u64::from(INITIAL_CREDIT - MIN_CREDIT);
+        let replica = CreditBudget::new(room, None);
         let stream = CreditBudget::new(MAX_CREDIT_OF_AGENT, Some(Arc::clone(&replica)));
-        let _window = Window::open_exactly(&stream, INITIAL_CREDIT).expect("room");
-        assert!(Window::open_exactly(&stream, INITIAL_CREDIT).is_none());
+        let mut window = Window::open_unreserved(&stream, INITIAL_CREDIT);
+        assert_eq!(window.received(INITIAL_CREDIT as usize), Ok(()));
         assert_eq!(Window::open(&stream, INITIAL_CREDIT).size(), MIN_CREDIT);
-        assert_eq!(
-            stream.used(),
-            u64::from(INITIAL_CREDIT - MIN_CREDIT),
-            "what the replica refuses is not counted"
-        );
+        assert_eq!(stream.used(), room, "what the replica refuses is not counted");
+    }
+
+    #[test]
+    fn windows_that_the_other_side_counts_on_have_memory_for_what_they_hold() {
+        let budget = CreditBudget::new(MAX_CREDIT_OF_AGENT, None);
+        let open = || Window::open_unreserved(&budget, INITIAL_CREDIT);
+        // As many as an agent may have, of which each sends a little at a time, as upgraded connections do.
+        let mut windows: Vec<_> = (0..4096).map(|_| open()).collect();
+        for window in &mut windows {
+            assert_eq!(window.received(MIN_CREDIT as usize), Ok(()));
+        }
+        assert_eq!(budget.used(), 0);
+        let full = MAX_CREDIT_OF_AGENT / u64::from(INITIAL_CREDIT - MIN_CREDIT);
+        let rest = (INITIAL_CREDIT - MIN_CREDIT) as usize;
+        let taken = windows.iter_mut().take_while(|window| window.received(rest).is_ok()).count();
+        assert_eq!(taken as u64, full, "what has no memory is refused");
+        assert_eq!(windows.last_mut().map(|window| window.received(rest)), Some(Err(NO_MEMORY)));
+        windows[0].consumed(rest);
+        assert_eq!(windows.last_mut().map(|window| window.received(rest)), Some(Ok(())));
+        drop(windows);
+        assert_eq!(budget.used(), 0);
     }
 
     proptest! {
@@ -253,7 +291,7 @@ mod tests {
             let (mut credit, mut unread) = (window.size() as usize, 0_usize);
             for (arrives, bytes) in steps {
                 if arrives {
-                    prop_assert_eq!(window.received(bytes), bytes <= credit);
+                    prop_assert_eq!(window.received(bytes).is_ok(), bytes <= credit);
                     if bytes <= credit {
                         (credit, unread) = (credit - bytes, unread + bytes);
                     }

@@ -174,10 +174,7 @@ impl<E: End> RequestStreams<E> {
             };
         }
         self.last_opened = id;
-        let Some(window) = Window::open_exactly(&self.budget, INITIAL_CREDIT) else {
-            self.control.push_back((id, Control::Stop(E::stop(NO_MEMORY))));
-            return Received::Broken(NO_MEMORY);
-        };
+        let window = Window::open_unreserved(&self.budget, INITIAL_CREDIT);
         let account = Arc::from(E::account_heard(&head));
         let request = Request::new(window, Direction::Begun, Direction::New, credit.into());
         self.insert(id, account, request);
@@ -369,8 +366,6 @@ const UNKNOWN: &str = "the other side does not know the request";
 pub const LOST: &str = "the stream was lost";
 /// Why a request ends with its stream of which the other side has seen nothing.
 pub const UNSENT: &str = "the stream was lost before the request was sent";
-/// Why a request finds no room.
-pub const NO_MEMORY: &str = "there is no memory for it";
 
 #[cfg(test)]
 mod tests;

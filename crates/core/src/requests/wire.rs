@@ -1,6 +1,7 @@
 //! The two ends of a stream in their messages.
 
-use super::streams::{End, Frame, NO_MEMORY, RequestNumber};
+use super::credit::NO_MEMORY;
+use super::streams::{End, Frame, RequestNumber};
 use crate::wire::common::Failure;
 use crate::wire::common::failure::Class;
 use crate::wire::ops::{

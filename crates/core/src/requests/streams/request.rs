@@ -6,7 +6,7 @@ use std::sync::Arc;
 use prost::bytes::{Bytes, BytesMut};
 
 use super::{End, Event, Frame, MAX_DATA_BYTES};
-use crate::requests::credit::Window;
+use crate::requests::credit::{OVERRUN, Window};
 
 /// One request at this end.
 pub(super) struct Request<E: End> {
@@ -95,9 +95,7 @@ impl<E: End> Request<E> {
                 if bytes.len() > MAX_DATA_BYTES {
                     return Err("a frame has more than 32 KiB");
                 }
-                if !self.window.as_mut().is_some_and(|window| window.received(bytes.len())) {
-                    return Err("more was sent than the credit allows");
-                }
+                self.window.as_mut().ok_or(OVERRUN)?.received(bytes.len())?;
                 if !bytes.is_empty() {
                     self.events.push_back(Event::Data(bytes));
                 }
