@@ -105,11 +105,9 @@ impl Window {
         let share = u32::try_from(budget.free() / INITIAL_FRACTION).unwrap_or(u32::MAX);
         let size = wanted.min(share.saturating_add(MIN_CREDIT));
         let reserved = size.saturating_sub(MIN_CREDIT);
-        if budget.take(reserved.into()) {
-            Self { reserved, ..Self::open_unreserved(budget, size) }
-        } else {
-            Self::open_unreserved(budget, MIN_CREDIT)
-        }
+        let is_taken = budget.take(reserved.into());
+        let (size, reserved) = if is_taken { (size, reserved) } else { (MIN_CREDIT, 0) };
+        Self { budget: Arc::clone(budget), size, reserved, granted: size, held: 0, consumed: 0 }
     }
 
     /// Opens a window of exactly this size, which the other side counts on. Its memory is taken when bytes arrive, so that
@@ -274,7 +272,7 @@ mod tests {
         assert_eq!(budget.used(), 0);
         let full = MAX_CREDIT_OF_AGENT / u64::from(INITIAL_CREDIT - MIN_CREDIT);
         let rest = (INITIAL_CREDIT - MIN_CREDIT) as usize;
-        let taken = windows.iter_mut().take_while(|window| window.received(rest).is_ok()).count();
+        let taken = windows.iter_mut().map_while(|window| window.received(rest).ok()).count();
         assert_eq!(taken as u64, full, "what has no memory is refused");
         assert_eq!(windows.last_mut().map(|window| window.received(rest)), Some(Err(NO_MEMORY)));
         windows[0].consumed(rest);
