@@ -118,6 +118,9 @@ pub(crate) async fn run(options: &Options, world: &World, report: &mut Report) -
         let what = format!("{} objects: {what}", options.objects);
         report.add(Row::series("resume", &what, &Series::from_iter([value]), wanted));
     };
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+    let end_to_end = options.objects as f64 / seconds;
+    add("first list, with the start of the agent: rows a second", end_to_end, Wanted::Nothing);
     add("first list, KiB between agent and hub", full, Wanted::Nothing);
     add("first list, MB of WAL", wal / MEGABYTE, Wanted::Nothing);
     add("MB on disk, with relations and indexes", disk / MEGABYTE, Wanted::Nothing);
