@@ -237,9 +237,14 @@ async fn a_crash_while_a_person_settles_an_operation_leaves_it_settled_or_not() 
     let world = &scene.world;
     for point in ["operation-hand:before", "operation-hand:after"] {
         scene.until_rows(OPEN, 0).await;
-        world.execute("UPDATE kubesvc_ops_history SET final_outcome = 'unknown'").await;
-        let records = kubesvc_testkit::must(scene.records().await);
-        let id = records[0]["operationId"].as_str().expect("an id").to_owned();
+        // The row of an operation that was waited for may come after its answer.
+        let id = eventually("an unknown operation", MAX_WAIT, async || {
+            world.execute("UPDATE kubesvc_ops_history SET final_outcome = 'unknown'").await;
+            let newest = scene.records().await?[0].clone();
+            let id = newest["operationId"].as_str().filter(|_| newest["finalOutcome"] == "unknown");
+            id.map(str::to_owned).ok_or_else(|| newest.to_string())
+        })
+        .await;
         scene.arm(point).await;
         let settle = || {
             let result = json!({"result": format!("op_id: \"{id}\" status: 200")});
