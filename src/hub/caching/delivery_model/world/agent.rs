@@ -81,6 +81,7 @@ impl World {
 
     pub(super) fn connect(&mut self, index: usize) {
         let process = &mut self.processes[index];
+        process.journal = None;
         process.stream = Some(HubStream::default());
         process.delivery.iter_mut().for_each(|delivery| delivery.attach(MAX_MESSAGE_BYTES));
     }
@@ -206,10 +207,10 @@ impl World {
                     checkpoint.rv = read.unwrap_or(&checkpoint.rv).to_owned();
                 }
             }
-            // What was sent waits no more, unless it is to be sent anew.
-            if !is_free {
-                process.journal = None;
-            }
+        }
+        // What was sent waits no more, unless it is to be sent anew.
+        if left_out != Some(Rule::ResendsHaveTheSameBytes) {
+            process.journal = None;
         }
         process.up.push_back(frame);
         Ok(())
