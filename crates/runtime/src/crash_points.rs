@@ -1,5 +1,6 @@
 //! Crash points: named places just before and just after a write, where the fault tests abort the process. Of a write to
-//! the API server, the point after it is passed only if the write succeeded.
+//! the API server, the point after it is passed only if the write succeeded. The transaction that writes objects also has
+//! one in it, where all its statements have run and nothing is committed.
 //!
 //! They exist only with the feature `failpoints`, and are controlled by environment variables:
 //!
@@ -83,6 +84,7 @@ pub const POINTS: &[&str] = &[
     "caching-assignment:before",
     "caching-assignment:after",
     "cache-commit:before",
+    "cache-commit:in",
     "cache-commit:after",
     "cache-sweep:before",
     "cache-sweep:after",

@@ -1,4 +1,5 @@
-//! The operator dies at once, as in a power failure, just before and just after each of its writes.
+//! The operator dies at once, as in a power failure, just before and just after each of its writes, and in the
+//! transaction that writes objects.
 //!
 //! Each crash point has a world of its own, in which everything happens that an account can go through
 //! (`life.rs`). The operator is armed with the point, aborts there, and is started again; callers repeat

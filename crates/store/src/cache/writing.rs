@@ -9,6 +9,7 @@ use crate::dialect::Dialect;
 use crate::sql::pools::PoolUse;
 use crate::sql::{Session, SqlStore, Transaction};
 use crate::{BatchClaim, FenceCheck, StoreError, fences, now};
+use kubesvc_runtime::crash_points;
 
 /// Writes the parts of several accounts in one transaction; see
 /// [`CacheStore::write_objects`](super::CacheStore::write_objects).
@@ -84,6 +85,7 @@ impl<D: Dialect> Transaction<D> for Write<'_> {
             self.deletes.iter().filter(|(_, batch)| passed[*batch]).map(|(id, _)| *id).collect();
         objects::delete(session, &deletes).await?;
         self.scopes.write(session, self.batches, &passed, now, self.on_refusal, &mut reports).await?;
+        crash_points::point("cache-commit:in");
         let outcome = |(check, refused)| match check {
             FenceCheck::Passed => BatchOutcome::Committed { refused },
             check => BatchOutcome::Stopped(check),

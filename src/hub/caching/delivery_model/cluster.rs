@@ -1,12 +1,13 @@
 //! The cluster, and the reader of a scope.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use kubesvc_agent::caching::{AccountDelivery, QueueMemory, ReaderCommand, ReaderId};
 use kubesvc_core::wire::events::{Event, Synced};
 
-use super::{delete, upsert};
+use super::settings::{Settings, lets_through};
+use super::{Rule, Rules, delete, upsert};
 
 /// Names of the objects.
 pub(super) const NAMES: [&str; 2] = ["a", "b"];
@@ -51,23 +52,27 @@ enum Reading {
     Listing { key: String, version: u64, events: VecDeque<Event> },
 }
 
-/// A reader of the scope. A former one may go on for a while.
+/// A reader of the scope, under the settings that it was begun with. A former one may go on for a while.
 #[derive(Clone, Debug)]
 pub(super) struct Reader {
     pub(super) id: ReaderId,
+    settings: Settings,
+    /// Its list sends objects that are the same in the basis too.
+    sends_all: bool,
     reading: Reading,
 }
 
 impl Reader {
-    pub(super) fn of(command: &ReaderCommand) -> Option<Self> {
-        match command {
+    pub(super) fn of(command: &ReaderCommand, settings: Settings, left_out: Rules) -> Option<Self> {
+        let (id, sends_all, reading) = match command {
             ReaderCommand::Watch { reader, resource_version, .. } => {
-                let version = resource_version.parse().expect("a version");
-                Some(Self { id: *reader, reading: Reading::Watch(version) })
+                (*reader, false, Reading::Watch(resource_version.parse().expect("a version")))
             }
-            ReaderCommand::List { reader, .. } => Some(Self { id: *reader, reading: Reading::MustList }),
-            _ => None,
-        }
+            ReaderCommand::List { reader, all_bodies, .. } => (*reader, *all_bodies, Reading::MustList),
+            _ => return None,
+        };
+        let sends_all = sends_all && left_out != Some(Rule::OtherShapesAreSentWhole);
+        Some(Self { id, settings, sends_all, reading })
     }
 
     /// Whether it can do something.
@@ -79,7 +84,7 @@ impl Reader {
         }
     }
 
-    /// Reads one change, or one object of a list. `keys` counts lists.
+    /// Reads one change, which is returned, or one object of a list. `keys` counts lists.
     pub(super) fn step(
         &mut self,
         cluster: &Cluster,
@@ -87,15 +92,20 @@ impl Reader {
         delivery: &mut AccountDelivery,
         memory: &mut QueueMemory,
         now: Instant,
-    ) {
+    ) -> Option<Event> {
         match &mut self.reading {
             Reading::Watch(at) if *at < cluster.compacted => self.reading = Reading::MustList,
             Reading::Watch(at) => {
-                if let Some((version, name, is_there)) = cluster.next_after(*at) {
-                    let event = if is_there { upsert(name, version) } else { delete(name, version) };
-                    delivery.event(self.id, event, now, memory).expect("there is room");
-                    *at = version;
+                let (version, name, is_there) = cluster.next_after(*at)?;
+                *at = version;
+                if !lets_through(self.settings.filter, name) {
+                    delivery.bookmark(self.id, version.to_string());
+                    return None;
                 }
+                let event =
+                    if is_there { upsert(name, version, self.settings.shape) } else { delete(name, version) };
+                delivery.event(self.id, event.clone(), now, memory).expect("there is room");
+                return Some(event);
             }
             Reading::MustList => {
                 *keys += 1;
@@ -110,9 +120,11 @@ impl Reader {
                     let (sync_key, rv) = (key.clone(), version.to_string());
                     delivery.synced(self.id, Synced { sync_key, rv, ..Synced::default() }, memory);
                     self.reading = Reading::Watch(*version);
+                    self.sends_all = false;
                 }
             },
         }
+        None
     }
 
     /// Takes the basis of its list, and lists.
@@ -120,13 +132,44 @@ impl Reader {
         if !matches!(&self.reading, Reading::AwaitsBasis(key) if key == sync_key) {
             return;
         }
+        let Settings { shape, filter, .. } = self.settings;
         let version = cluster.version;
-        let changed = cluster.objects.iter().filter(|(name, at)| rows.get(**name) != Some(at));
-        let mut events: VecDeque<Event> = changed.map(|(name, at)| upsert(name, *at)).collect();
-        let there: BTreeSet<&str> = cluster.objects.keys().copied().collect();
-        let gone = rows.keys().filter(|name| !there.contains(name.as_str()));
-        events.extend(gone.map(|name| delete(name, version)));
+        let listed = cluster.objects.iter().filter(|(name, _)| lets_through(filter, name));
+        let changed = listed.filter(|(name, at)| self.sends_all || rows.get(**name) != Some(at));
+        let mut events: VecDeque<Event> = changed.map(|(name, at)| upsert(name, *at, shape)).collect();
+        for name in rows.keys() {
+            match cluster.objects.get(name.as_str()) {
+                Some(_) if lets_through(filter, name) => {}
+                // It may be read again, at this version, under another filter.
+                Some(at) => events.push_back(delete(name, *at)),
+                None => events.push_back(delete(name, version)),
+            }
+        }
         self.reading = Reading::Listing { key: sync_key.to_owned(), version, events };
+    }
+
+    /// Whether a watch has a change to read.
+    pub(super) fn is_refusable(&self, cluster: &Cluster) -> bool {
+        matches!(self.reading, Reading::Watch(at) if at >= cluster.compacted && cluster.next_after(at).is_some())
+    }
+
+    /// There is no room for the next change: the watch is closed, and opened again after what was queued last.
+    pub(super) fn refuse(&mut self, cluster: &Cluster, delivery: &AccountDelivery, left_out: Rules) {
+        let Reading::Watch(at) = &mut self.reading else { return };
+        let queued: Option<u64> =
+            delivery.last_read(self.id).map(|version| version.parse().expect("a version"));
+        let refused = cluster.next_after(*at).map(|(version, ..)| version);
+        *at = match left_out {
+            Some(Rule::RefusedChangesAreReadAgain) => refused.unwrap_or(*at),
+            _ => queued.unwrap_or(*at),
+        };
+    }
+
+    /// Goes on after a later version, if it watches.
+    pub(super) fn go_on_after(&mut self, version: u64) {
+        if let Reading::Watch(at) = &mut self.reading {
+            *at = version.max(*at);
+        }
     }
 
     /// The version that a bookmark would say.

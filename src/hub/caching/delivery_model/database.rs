@@ -5,19 +5,35 @@ use std::collections::BTreeMap;
 
 use kubesvc_core::CachingEpoch;
 use kubesvc_store::{
-    AccountBatch, BatchClaim, FenceCheck, Scope, ScopeChange, ScopeWriter, StoredProgress, StoredScope,
+    AccountBatch, BatchClaim, FenceCheck, Scope, ScopeChange, ScopeState, ScopeWriter, StoredProgress,
+    StoredScope,
 };
 
 use super::cluster::{Cluster, NAMES};
-use super::{Broken, Property, Rule, Rules};
+use super::settings::lets_through;
+use super::{Broken, Property, Rule, Rules, hash};
 use crate::hub::caching::transaction_batching::DeletedObject;
+
+/// A row: the version of its object, and what stands for its body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) version: u64,
+    hash: String,
+}
+
+impl Row {
+    /// The row of an object that was read under a shape.
+    pub(super) fn new(version: u64, shape: &str) -> Self {
+        Self { version, hash: hex::encode(hash(shape)) }
+    }
+}
 
 /// The fence's row, the rows of the scope, and its checkpoint.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Database {
     pub(super) epoch: i64,
     pub(super) committed: i64,
-    pub(super) rows: BTreeMap<String, u64>,
+    pub(super) rows: BTreeMap<String, Row>,
     scope: Option<Scope>,
     /// Version that each object's row has had last, gone ones too.
     versions: BTreeMap<String, u64>,
@@ -30,14 +46,30 @@ impl Database {
         self.committed = 0;
     }
 
+    /// What is stored of the scope.
+    pub(super) fn stored(&self) -> Option<&StoredScope> {
+        self.scope.as_ref().map(|scope| &scope.stored)
+    }
+
     /// Version up to which the scope is cached.
     pub(super) fn checkpoint(&self) -> Option<u64> {
-        self.scope
-            .as_ref()?
-            .stored
-            .resource_version
-            .as_ref()
-            .map(|version| version.parse().expect("a version"))
+        let stored = self.stored().filter(|stored| stored.state != ScopeState::Removed)?;
+        stored.resource_version.as_ref().map(|version| version.parse().expect("a version"))
+    }
+
+    /// Whether the scope is removed, and not swept yet.
+    pub(super) fn is_removed(&self) -> bool {
+        self.stored().is_some_and(|stored| stored.state == ScopeState::Removed)
+    }
+
+    /// The leader deletes a row of a scope that is removed. The scope goes with the last one.
+    pub(super) fn sweep(&mut self) {
+        if self.is_removed() {
+            self.rows.pop_first();
+            if self.rows.is_empty() {
+                self.scope = None;
+            }
+        }
     }
 
     /// The fence's row, as it is read first for Resume.
@@ -49,12 +81,18 @@ impl Database {
             std::cmp::Ordering::Greater => return StoredProgress::Higher(stored),
             std::cmp::Ordering::Equal => {}
         }
-        StoredProgress::Stands { committed: self.committed, scopes: self.scopes() }
+        StoredProgress::Stands { committed: self.committed, scopes: self.scopes(left_out) }
     }
 
     /// The checkpoints, as they are read for Resume.
-    pub(super) fn scopes(&self) -> Vec<StoredScope> {
-        self.scope.iter().map(|scope| scope.stored.clone()).collect()
+    pub(super) fn scopes(&self, left_out: Rules) -> Vec<StoredScope> {
+        let mut scopes: Vec<_> = self.stored().cloned().into_iter().collect();
+        if left_out == Some(Rule::ShapeCountsAfterACompleteList) {
+            for scope in &mut scopes {
+                scope.objects.get_or_insert(0);
+            }
+        }
+        scopes
     }
 
     fn check(&self, claim: &BatchClaim, left_out: Rules) -> FenceCheck {
@@ -84,7 +122,7 @@ impl Database {
         for change in &batch.scopes {
             self.apply(change, &batch.claim, left_out);
         }
-        self.check_checkpoint(cluster)?;
+        self.check_rows(cluster)?;
         if left_out == Some(Rule::OneTransaction) {
             self.write_rows(batch, deleted)?;
         }
@@ -92,22 +130,29 @@ impl Database {
     }
 
     fn apply(&mut self, change: &ScopeChange, claim: &BatchClaim, left_out: Rules) {
-        let before = self.checkpoint();
+        let (checkpoint, was_removed) =
+            (self.stored().and_then(|stored| stored.resource_version.clone()), self.is_removed());
         let writer = ScopeWriter { account_uid: &claim.uid, epoch: claim.epoch, now: 0 };
         self.scope = Scope::apply(self.scope.take(), change, writer);
-        let is_start = matches!(change, ScopeChange::SyncStarted { .. });
-        if let (true, Some(Rule::ListTakesTheCheckpoint), Some(scope), Some(before)) =
-            (is_start, left_out, &mut self.scope, before)
-        {
-            scope.stored.resource_version = Some(before.to_string());
-            scope.stored.state = kubesvc_store::ScopeState::Synced;
+        let keeps_checkpoint = match (left_out, change) {
+            (Some(Rule::ListTakesTheCheckpoint), ScopeChange::SyncStarted { .. }) => true,
+            (Some(Rule::RemovedScopesLoseTheirCheckpoint), ScopeChange::Removed(_)) => true,
+            (Some(Rule::RemovedScopesLoseTheirCheckpoint), ScopeChange::Added(_)) => was_removed,
+            (Some(Rule::AddedScopesAreCompared), ScopeChange::Added(_)) => !was_removed,
+            _ => false,
+        };
+        if let (true, Some(scope), Some(checkpoint)) = (keeps_checkpoint, &mut self.scope, checkpoint) {
+            scope.stored.resource_version = Some(checkpoint);
+            if scope.stored.state != ScopeState::Removed {
+                scope.stored.state = ScopeState::Synced;
+            }
         }
     }
 
     fn write_rows(&mut self, batch: &AccountBatch, deleted: &[DeletedObject]) -> Result<(), Broken> {
         for row in &batch.upserts {
             let version = self.reach(&row.name, &row.resource_version)?;
-            self.rows.insert(row.name.clone(), version);
+            self.rows.insert(row.name.clone(), Row { version, hash: row.body_hash.clone() });
         }
         for object in deleted {
             self.reach(&object.name, &object.resource_version)?;
@@ -127,14 +172,25 @@ impl Database {
         Ok(version)
     }
 
-    fn check_checkpoint(&self, cluster: &Cluster) -> Result<(), Broken> {
-        let Some(checkpoint) = self.checkpoint() else { return Ok(()) };
+    /// Compares the rows with the objects up to the checkpoint, as the scope is stored.
+    fn check_rows(&self, cluster: &Cluster) -> Result<(), Broken> {
+        let (Some(stored), Some(checkpoint)) = (self.stored(), self.checkpoint()) else { return Ok(()) };
+        let filter = stored.filter.as_deref().unwrap_or_default();
         for name in NAMES {
-            let newest = cluster.newest(name).filter(|newest| *newest <= checkpoint);
-            if newest.is_some() && self.rows.get(name) != cluster.objects.get(name) {
-                let what = format!("{name} is {:?}, and the checkpoint {checkpoint}", self.rows.get(name));
+            let is_read = lets_through(filter, name);
+            let is_before = cluster.newest(name).is_some_and(|newest| newest <= checkpoint);
+            let expected = cluster.objects.get(name).filter(|_| is_read);
+            let version = self.rows.get(name).map(|row| &row.version);
+            if (is_before || !is_read) && version != expected {
+                let what = format!("{name} is {version:?}, and the checkpoint {checkpoint}");
                 return Err((Property::NoChangeIsBeforeTheCheckpoint, what));
             }
+        }
+        let shape = stored.shape.as_deref().unwrap_or_default();
+        let is_other = |(_, row): &(&String, &Row)| **row != Row::new(row.version, shape);
+        if let Some((name, _)) = self.rows.iter().find(is_other) {
+            let what = format!("{name} is of another shape than {shape}, and the checkpoint {checkpoint}");
+            return Err((Property::RowsHaveTheirShape, what));
         }
         Ok(())
     }

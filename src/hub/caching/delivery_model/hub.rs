@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use kubesvc_core::wire::common::Fence;
 use kubesvc_core::wire::events::cache_down::Frame;
 use kubesvc_core::wire::events::revoked::Reason;
 use kubesvc_core::wire::events::{Ack, cache_up};
@@ -61,6 +62,13 @@ impl HubStream {
                 self.delivery.begin(begin, self.last_lane)
             }
             cache_up::Frame::Batch(batch) => {
+                if left_out == Some(Rule::BasisFollowsTheCommit) {
+                    let fence = batch.fence.clone().unwrap_or_default();
+                    let starts = batch.sync_starts.iter().cloned();
+                    let bases =
+                        starts.map(|start| basis(fence.clone(), start.scope_id, start.sync_key, database));
+                    self.down.extend(bases);
+                }
                 let bytes = u64::try_from(batch.encoded_len()).expect("it is small");
                 self.delivery.batch(batch, bytes)
             }
@@ -99,12 +107,7 @@ impl HubStream {
                 }
                 Effect::SendBasis { lane, scope, sync_key } => {
                     let Some(account) = self.delivery.on_lane(UID, lane) else { continue };
-                    let mut frames = BasisFrames::new(account.fence(), scope.id, sync_key, false);
-                    for (name, version) in &database.rows {
-                        let none_is_full = frames.push(&basis_row(name, *version)).is_none();
-                        assert!(none_is_full, "two rows fit");
-                    }
-                    self.down.push_back(Frame::SyncBasis(frames.finish()));
+                    self.down.push_back(basis(account.fence(), scope.id, sync_key, database));
                 }
                 Effect::Release(_) | Effect::Report(_) | Effect::NamespacesWritten | Effect::CountRewind => {}
             }
@@ -133,7 +136,7 @@ impl HubStream {
                 StoredProgress::Stands { committed, scopes }
             }
             (StoredProgress::Stands { committed, .. }, _) => {
-                StoredProgress::Stands { committed, scopes: database.scopes() }
+                StoredProgress::Stands { committed, scopes: database.scopes(left_out) }
             }
             (_, now) => now,
         };
@@ -180,12 +183,19 @@ impl HubStream {
     }
 }
 
-fn basis_row(name: &str, version: u64) -> BasisRow {
-    BasisRow {
-        id: name.to_owned(),
-        namespace: String::new(),
-        name: name.to_owned(),
-        uid: None,
-        resource_version: version.to_string(),
+/// The rows of a scope whose list begins.
+fn basis(fence: Fence, scope_id: u32, sync_key: String, database: &Database) -> Frame {
+    let mut frames = BasisFrames::new(fence, scope_id, sync_key, false);
+    for (name, row) in &database.rows {
+        let row = BasisRow {
+            id: name.clone(),
+            namespace: String::new(),
+            name: name.clone(),
+            uid: None,
+            resource_version: row.version.to_string(),
+        };
+        let none_is_full = frames.push(&row).is_none();
+        assert!(none_is_full, "two rows fit");
     }
+    Frame::SyncBasis(frames.finish())
 }

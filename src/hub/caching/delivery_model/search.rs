@@ -4,8 +4,12 @@ use std::collections::HashSet;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash as _, Hasher as _};
 
-use super::world::{Budget, Step, World};
+use super::steps::{Budget, Step};
+use super::world::World;
 use super::{Broken, Property, Rules};
+
+/// Rounds within which an object that changes all the time must be written.
+const BUSY_ROUNDS: usize = 6;
 
 /// A violated property, and the steps that lead to it.
 #[derive(Debug)]
@@ -18,10 +22,12 @@ fn violation((property, what): Broken, steps: &[Step]) -> Violation {
     Violation { property, story: format!("{property:?}: {what}, after {steps:#?}") }
 }
 
-/// Takes steps in a random order, then lets the world settle. Every other seed begins after the first list.
+/// Takes steps in a random order, then lets the world settle. Every other seed begins after the first list, and half of
+/// both have faults and changes in quicker succession.
 pub(super) fn walk(seed: u64, budget: Budget, left_out: Rules) -> Result<(), Violation> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut world = World::new(budget, left_out);
+    let calm = if seed % 4 < 2 { 80 } else { 50 };
     let mut taken = Vec::new();
     if seed % 2 == 1 {
         world.list_first(&mut taken).map_err(|broken| violation(broken, &taken))?;
@@ -29,7 +35,7 @@ pub(super) fn walk(seed: u64, budget: Budget, left_out: Rules) -> Result<(), Vio
     for _ in 0..random.usize(20..200) {
         let (by_itself, others): (Vec<_>, Vec<_>) =
             world.steps().into_iter().partition(|step| step.happens_by_itself());
-        let steps = if others.is_empty() || !by_itself.is_empty() && random.u8(0..100) < 80 {
+        let steps = if others.is_empty() || !by_itself.is_empty() && random.u8(0..100) < calm {
             by_itself
         } else {
             others
@@ -39,6 +45,34 @@ pub(super) fn walk(seed: u64, budget: Budget, left_out: Rules) -> Result<(), Vio
         world.take(step).map_err(|broken| violation(broken, &taken))?;
     }
     world.converge().map_err(|broken| violation(broken, &taken))
+}
+
+/// Both objects change all the time, while each batch holds one change: the row of the first one must follow.
+pub(super) fn keep_busy(left_out: Rules) -> Result<(), Violation> {
+    let mut world = World::new(Budget::default(), left_out);
+    let mut taken = Vec::new();
+    world.list_first(&mut taken).map_err(|broken| violation(broken, &taken))?;
+    let before = world.database.rows.get("a").cloned();
+    let round = [
+        Step::Write(1),
+        Step::Read(0),
+        Step::Write(0),
+        Step::Read(0),
+        Step::SendSmall(0),
+        Step::HubReceives(0),
+        Step::HubCommits(0),
+        Step::AgentReceives(0),
+        Step::Wait,
+    ];
+    for step in std::iter::repeat_n(round, BUSY_ROUNDS).flatten() {
+        taken.push(step);
+        world.take(step).map_err(|broken| violation(broken, &taken))?;
+    }
+    if world.database.rows.get("a") == before.as_ref() {
+        let what = format!("a is {before:?} after {BUSY_ROUNDS} rounds");
+        return Err(violation((Property::BusyObjectsAreWritten, what), &taken));
+    }
+    Ok(())
 }
 
 /// What was seen of a world.

@@ -70,7 +70,8 @@ async fn agent_killed_many_times_in_mid_list_loses_nothing_on_any_database() {
     }
 }
 
-/// The hub stands still with a batch that it has not committed, or not acknowledged, while the agent dies.
+/// The hub stands still with a batch that it has not committed, is committing, or has not acknowledged, while the agent
+/// dies.
 async fn is_killed_before_its_acknowledgement(database: Database, points: &[&str]) {
     let world = prepare().database(database).start().await;
     let writer = filled(&world, 2, 0).await;
@@ -96,7 +97,7 @@ async fn is_killed_before_its_acknowledgement(database: Database, points: &[&str
 
 #[tokio::test(flavor = "multi_thread")]
 async fn agent_killed_between_send_and_acknowledgement_loses_nothing() {
-    let points = ["cache-commit:before#4", "cache-commit:after#4"];
+    let points = ["cache-commit:before#4", "cache-commit:in#4", "cache-commit:after#4"];
     is_killed_before_its_acknowledgement(Database::Postgres, &points).await;
 }
 
@@ -104,7 +105,7 @@ async fn agent_killed_between_send_and_acknowledgement_loses_nothing() {
 #[ignore = "a minute each: make faults"]
 async fn agent_killed_many_times_before_acknowledgements_loses_nothing_on_any_database() {
     let points: Vec<_> = (1..8)
-        .flat_map(|n| [format!("cache-commit:before#{n}"), format!("cache-commit:after#{n}")])
+        .flat_map(|n| ["before", "in", "after"].map(|place| format!("cache-commit:{place}#{n}")))
         .collect();
     let points: Vec<_> = points.iter().map(String::as_str).collect();
     for database in [Database::Sqlite, Database::MariaDb, Database::Postgres] {

@@ -1,4 +1,4 @@
-//! Replicas that write objects die before and after a commit, sleep with batches in hand, and change places; accounts
+//! Replicas that write objects die before, in and after a commit, sleep with batches in hand, and change places; accounts
 //! move between agents.
 
 use std::os::unix::process::ExitStatusExt as _;
@@ -45,18 +45,19 @@ async fn dies_at(database: Database, points: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hub_that_dies_around_commits_loses_nothing_on_sqlite() {
-    dies_at(Database::Sqlite, &["cache-commit:before#2", "cache-commit:after#3"]).await;
+    dies_at(Database::Sqlite, &["cache-commit:before#2", "cache-commit:in#2", "cache-commit:after#3"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hub_that_dies_around_commits_loses_nothing_on_mariadb() {
-    dies_at(Database::MariaDb, &["cache-commit:after", "cache-commit:before#4"]).await;
+    dies_at(Database::MariaDb, &["cache-commit:after", "cache-commit:in#3", "cache-commit:before#4"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a minute each: make faults"]
 async fn hub_that_dies_around_many_commits_loses_nothing_on_any_database() {
-    let points = (1..7).flat_map(|n| ["before", "after"].map(|side| format!("cache-commit:{side}#{n}")));
+    let points =
+        (1..7).flat_map(|n| ["before", "in", "after"].map(|place| format!("cache-commit:{place}#{n}")));
     let points: Vec<_> = points.collect();
     let points: Vec<_> = points.iter().map(String::as_str).collect();
     for database in [Database::Sqlite, Database::MariaDb, Database::Postgres] {

@@ -48,10 +48,19 @@ impl AccountDelivery {
 
     /// Discards what was read and not acknowledged.
     fn discard_read(&mut self, memory: &mut QueueMemory) {
+        self.queue.forget_read(memory);
         if let Some(scopes) = &mut self.scopes {
+            let key = |leaves: bool| {
+                let scopes = scopes.values().filter(move |scope| scope.leaves_after.is_some() == leaves);
+                scopes.map(ScopeState::key).collect::<BTreeSet<_>>()
+            };
+            // What removed them may be discarded, and a Begin that named them kept the hub from asking for it.
+            for gone in key(true).difference(&key(false)) {
+                self.queue.keep(gone, memory);
+                self.queue.removed(gone.clone(), memory);
+            }
             scopes.retain(|_, scope| scope.leaves_after.is_none());
         }
-        self.queue.forget_read(memory);
         for unacked in std::mem::take(&mut self.unacked).into_iter().rev() {
             for (scope_id, problem) in unacked.batch.problems {
                 if self.scopes.as_ref().is_some_and(|scopes| scopes.contains_key(&scope_id)) {

@@ -358,6 +358,20 @@ fn a_removed_scope_is_named_by_begin_as_long_as_a_batch_names_it() {
 }
 
 #[test]
+fn a_removal_is_sent_again_after_lost_commits_although_begin_named_the_scope() {
+    let (mut fixture, pods, _) = Fixture::watching();
+    fixture.sent(pods, "a", 11);
+    fixture.delivery.ack(1);
+    fixture.sent(pods, "b", 12);
+    fixture.delivery.remove_scope(1, &mut fixture.memory);
+    assert_eq!(fixture.batch().removed, [":.Pod"]);
+    assert_eq!(fixture.reconnect(), [1, 2], "a batch may name it");
+    fixture.resume(0, both());
+    assert_eq!(fixture.batch().removed, [":.Pod"]);
+    assert_eq!(fixture.reconnect(), [2]);
+}
+
+#[test]
 fn a_scope_that_is_removed_and_added_keeps_its_rows() {
     let (mut fixture, ..) = Fixture::watching();
     fixture.delivery.remove_scope(1, &mut fixture.memory);

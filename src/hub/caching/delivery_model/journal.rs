@@ -1,0 +1,60 @@
+//! What an agent's watch has read since its delivery was as it is kept here. Without some rules the agent would send
+//! something else of it: the delivery reads it again, in the order in which, or as far as, it would be queued then.
+
+use std::time::Instant;
+
+use kubesvc_agent::caching::{AccountDelivery, QueueMemory, ReaderId};
+use kubesvc_core::wire::events::Event;
+use kubesvc_core::wire::events::event::Operation;
+
+use super::{Rule, Rules};
+
+/// Changes that a delivery has queued.
+#[derive(Clone, Debug)]
+pub(super) struct Journal {
+    /// The delivery before them.
+    delivery: AccountDelivery,
+    memory: QueueMemory,
+    reader: ReaderId,
+    changes: Vec<Event>,
+    /// Version of the last one.
+    read: String,
+}
+
+impl Journal {
+    /// Whether the rule is one for which a journal is kept.
+    pub(super) fn serves(left_out: Rules) -> bool {
+        matches!(
+            left_out,
+            Some(Rule::ChangedObjectsMoveToTheEnd | Rule::DeletesAreKept | Rule::ResendsHaveTheSameBytes)
+        )
+    }
+
+    /// An empty journal of a delivery.
+    pub(super) fn new(reader: ReaderId, delivery: AccountDelivery, memory: QueueMemory) -> Self {
+        Self { delivery, memory, reader, changes: Vec::new(), read: String::new() }
+    }
+
+    /// Adds a change, as it is queued without the rule.
+    pub(super) fn push(&mut self, change: Event, left_out: Rules) {
+        self.read.clone_from(&change.rv);
+        let known = self.changes.iter().position(|known| known.name == change.name);
+        match (left_out, known) {
+            (Some(Rule::ChangedObjectsMoveToTheEnd), Some(known)) => self.changes[known] = change,
+            (Some(Rule::DeletesAreKept), Some(known)) if change.op() == Operation::Delete => {
+                self.changes.remove(known);
+            }
+            _ => self.changes.push(change),
+        }
+    }
+
+    /// The delivery after the changes.
+    pub(super) fn replay(&self, now: Instant) -> (AccountDelivery, QueueMemory) {
+        let (mut delivery, mut memory) = (self.delivery.clone(), self.memory.clone());
+        for change in &self.changes {
+            delivery.event(self.reader, change.clone(), now, &mut memory).expect("there is room");
+        }
+        delivery.bookmark(self.reader, self.read.clone());
+        (delivery, memory)
+    }
+}
