@@ -27,8 +27,8 @@ static RULES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         ),
         (r"\b\d+(d|h|m|s|ms)(\d+(h|m|s))*\b *", "AGE "),
         (r#""modifiedAt": "\d+""#, r#""modifiedAt": "TIME""#),
-        // Names that controllers make: of a ReplicaSet, of its pods, and others.
-        (r"\b(web|shop|extra|plain|every)-[bcdf-hj-np-tv-z2456789]{8,10}\b", "$1-HASH"),
+        // Names that controllers make: of a ReplicaSet, whose hash is a number that may be small, of its pods, and others.
+        (r"\b(web|shop|extra|plain|every)-[bcdf-hj-np-tv-z2456789]{6,10}\b", "$1-HASH"),
         (r#"(pod-template-hash"?[=:] ?"?|controller-revision-hash"?[=:] ?"?)[\w-]+"#, "${1}HASH"),
         (r"-HASH-[bcdf-hj-np-tv-z2456789]{5}\b", "-HASH-POD"),
         (r"\bmade-[bcdf-hj-np-tv-z2456789]{5}\b", "made-NAME"),
