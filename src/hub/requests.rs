@@ -84,8 +84,8 @@ pub(super) struct AgentStream {
     channel: Arc<RequestChannel<HubEnd>>,
     /// What the agent's owner says of applying.
     apply: ApplySettings,
-    /// Ids of writes whose answer was received.
-    forgets: Mutex<Vec<String>>,
+    /// Ids of writes whose answer was received: the agent is told of the first ones next.
+    forgets: Mutex<[Vec<String>; 2]>,
     has_forgets: Notify,
     /// Notified when a later stream of the session is opened.
     superseded: Notify,
@@ -105,14 +105,25 @@ impl AgentStream {
         AskedAgent { process: self.agent(), replica_id: self.replica_id.clone() }
     }
 
-    /// Tells the agent, soon, that the answer of a write was received.
+    /// Tells the agent that the answer of a write was received, once its row has had the time to be committed. Until then
+    /// another replica can ask for the answer, should this one die.
     fn forget(&self, request_id: &str) {
         let mut forgets = self.forgets.lock();
-        if forgets.len() < MAX_WAITING_FORGETS {
-            forgets.push(request_id.to_owned());
+        let [due, later] = &mut *forgets;
+        if due.len() + later.len() < MAX_WAITING_FORGETS {
+            later.push(request_id.to_owned());
         }
         drop(forgets);
         self.has_forgets.notify_one();
+    }
+
+    /// The writes whose answers the agent need not keep any longer, and whether there are more: those are due at the next
+    /// call.
+    fn take_forgets(&self) -> (Vec<String>, bool) {
+        let mut forgets = self.forgets.lock();
+        let [due, later] = &mut *forgets;
+        let taken = std::mem::replace(due, std::mem::take(later));
+        (taken, !due.is_empty())
     }
 }
 

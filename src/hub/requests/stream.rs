@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tonic::Streaming;
 use tracing::{debug, info};
 
@@ -32,6 +32,9 @@ const PING_INTERVAL: Duration = Duration::from_secs(20);
 const MAX_SILENCE: Duration = Duration::from_secs(60);
 /// Interval between lists of what runs.
 const RUNNING_INTERVAL: Duration = Duration::from_secs(30);
+/// Delay before an agent is told whose answers were received, once or twice: the rows of operations are committed within a
+/// fraction of it.
+const FORGET_DELAY: Duration = Duration::from_millis(500);
 /// Time limit for the agent to take a frame; then its stream is closed.
 const FRAME_SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -200,6 +203,7 @@ impl AgentStream {
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             ticks
         });
+        let mut forget_at = None;
         let ready = send(sink, 0, request_down::Frame::Ready(Ready {}));
         if let Err(why) = crash_points::around(Some("request-stream"), ready).await {
             return why;
@@ -215,8 +219,16 @@ impl AgentStream {
             }
             let of_stream = tokio::select! {
                 () = self.channel.outgoing() => continue,
-                () = self.has_forgets.notified() => {
-                    let request_ids = std::mem::take(&mut *self.forgets.lock());
+                () = self.has_forgets.notified(), if forget_at.is_none() => {
+                    forget_at = Some(Instant::now() + FORGET_DELAY);
+                    continue;
+                }
+                () = sleep_until(forget_at.unwrap_or_else(Instant::now)), if forget_at.is_some() => {
+                    let (request_ids, has_more) = self.take_forgets();
+                    forget_at = has_more.then(|| Instant::now() + FORGET_DELAY);
+                    if request_ids.is_empty() {
+                        continue;
+                    }
                     request_down::Frame::Forget(Forget { request_ids })
                 }
                 _ = pings.tick() => {
