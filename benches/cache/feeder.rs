@@ -110,7 +110,7 @@ impl Feeder {
             ScopeDeclaration { scope_id: SCOPE, scope, shape: "bench".into(), filter: String::new() };
         for at in 0..self.accounts.len() {
             let fence = Some(self.accounts[at].fence.clone());
-            let begin = Begin { fence, scopes: vec![declared.clone()], last: true };
+            let begin = Begin { fence, scopes: vec![declared.clone()], last: true, ..Begin::default() };
             self.send(cache_up::Frame::Begin(begin)).await?;
             while !matches!(self.answer().await?, cache_down::Frame::Resume(resume) if resume.last) {}
         }

@@ -18,7 +18,7 @@ use kubesvc_core::CachingEpoch;
 use kubesvc_core::wire::common::{Failure, Fence};
 use kubesvc_core::wire::events::cache_down::Frame;
 use kubesvc_core::wire::events::revoked::Reason;
-use kubesvc_core::wire::events::{Ack, Batch, Begin, Revoked, Rewind};
+use kubesvc_core::wire::events::{Ack, Batch, Begin, Resume, Revoked, Rewind};
 use kubesvc_store::{FenceCheck, StoredProgress};
 
 use super::batch_check;
@@ -68,6 +68,8 @@ pub(crate) struct AccountDelivery {
     epoch: CachingEpoch,
     account: Arc<str>,
     lane: LaneId,
+    /// Number of the Begin, which its answers name.
+    begin: u64,
     phase: Phase,
     scopes: DeclaredScopes,
     /// Keys of the lists that run, by scope.
@@ -90,6 +92,7 @@ impl AccountDelivery {
             uid,
             epoch,
             lane,
+            begin: 0,
             phase: Phase::Declaring,
             scopes: DeclaredScopes::default(),
             listing: HashMap::new(),
@@ -165,6 +168,7 @@ impl AccountDelivery {
             *self = Self::new(Arc::clone(&self.uid), self.epoch, lane);
         }
         self.unread = None;
+        self.begin = begin.number;
         for declaration in begin.scopes {
             let declared = self.scopes.declare(declaration);
             declared.map_err(|why| DeliveryError::Scope { uid: Arc::clone(&self.uid), why })?;
@@ -268,7 +272,8 @@ impl AccountDelivery {
             checkpoints.push(checkpoint);
         }
         let frames = resume::frames(&self.fence(), to_wire(committed), checkpoints, others);
-        frames.into_iter().map(|frame| Effect::Send(Frame::Resume(frame))).collect()
+        let numbered = |frame| Effect::Send(Frame::Resume(Resume { begin: self.begin, ..frame }));
+        frames.into_iter().map(numbered).collect()
     }
 
     /// Handles a batch of `bytes` bytes.

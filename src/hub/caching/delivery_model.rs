@@ -87,12 +87,14 @@ enum Property {
     RowsNeverGoBack,
     /// The newest change of each object is in the rows, or after the checkpoint. What the scope leaves out is not there.
     NoChangeIsBeforeTheCheckpoint,
-    /// Rows of a scope with a checkpoint are of its shape.
+    /// Rows of a scope with a checkpoint are of its shape, unless their object has changed after it.
     RowsHaveTheirShape,
     /// A number has the same bytes whenever it is sent.
     OneContentForEachNumber,
     /// What is acknowledged is committed.
     AcknowledgedIsCommitted,
+    /// A hub refuses nothing that an agent sends.
+    NothingIsRefused,
     /// An object that changes all the time is written, however little is sent at once.
     BusyObjectsAreWritten,
     /// Once nothing fails any more, rows are the cluster's objects that the settings ask for.
@@ -120,6 +122,8 @@ enum Rule {
     ScopesGoOnFromTheCheckpoint,
     /// What a former reader says is ignored.
     FormerReadersAreIgnored,
+    /// An answer to the Begin of a former delivery is ignored.
+    FormerAnswersAreIgnored,
     /// A writer passes the fence only under its epoch.
     EpochIsChecked,
     /// A writer passes the fence only after the batch that it names.

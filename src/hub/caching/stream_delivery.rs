@@ -242,7 +242,7 @@ mod tests {
     fn begin(uid: &str, epoch: u64) -> Begin {
         let scope = Some(Scope { kind: "Pod".into(), ..Scope::default() });
         let scope = ScopeDeclaration { scope_id: 1, scope, shape: "s".into(), filter: String::new() };
-        Begin { fence: fence(uid, epoch), scopes: vec![scope], last: true }
+        Begin { fence: fence(uid, epoch), scopes: vec![scope], last: true, ..Begin::default() }
     }
 
     fn flowing(uid: &str, epoch: u64) -> StreamDelivery {

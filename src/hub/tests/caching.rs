@@ -176,7 +176,8 @@ fn declaration(scope_id: u32, kind: &str) -> ScopeDeclaration {
 }
 
 fn begin() -> cache_up::Frame {
-    cache_up::Frame::Begin(Begin { fence: fence(3), scopes: vec![declaration(1, "Pod")], last: true })
+    let scopes = vec![declaration(1, "Pod")];
+    cache_up::Frame::Begin(Begin { fence: fence(3), scopes, last: true, ..Begin::default() })
 }
 
 fn batch(prev: u64, seq: u64, events: Vec<Event>) -> Batch {
@@ -327,7 +328,7 @@ async fn begin_waits_for_its_own_fence_and_a_later_election_revokes() {
     let mut stream = world.open().await;
     let two = Some(Fence { account_uid: "uid-two".into(), caching_epoch: 3 });
     // The agent does not hold account two, so no fence was raised for it here.
-    let of_two = Begin { fence: two, scopes: vec![declaration(1, "Pod")], last: true };
+    let of_two = Begin { fence: two, scopes: vec![declaration(1, "Pod")], last: true, ..Begin::default() };
     stream.say(cache_up::Frame::Begin(of_two)).await;
     stream.say(begin()).await;
     assert_eq!(stream.resumed().await.fence, fence(3), "one does not wait for two");
@@ -343,7 +344,7 @@ async fn begin_waits_for_its_own_fence_and_a_later_election_revokes() {
     assert_eq!(revoked.reason(), events::revoked::Reason::Superseded);
     assert_eq!(revoked.fence.map(|fence| fence.account_uid).as_deref(), Some("uid-two"));
     let gone = Some(Fence { account_uid: "uid-gone".into(), caching_epoch: 3 });
-    stream.say(cache_up::Frame::Begin(Begin { fence: gone, scopes: Vec::new(), last: true })).await;
+    stream.say(cache_up::Frame::Begin(Begin { fence: gone, last: true, ..Begin::default() })).await;
     match stream.answer().await {
         Frame::Revoked(revoked) => assert_eq!(revoked.reason(), events::revoked::Reason::AccountGone),
         other => panic!("expected Revoked, got {other:?}"),

@@ -7,8 +7,10 @@
 //! * Batches form a chain by `prev`. After a new stream, the chain goes on if the committed batch is one of it.
 //!   Otherwise (a Rewind, lost commits, a delivery that has just begun) everything read is discarded, the next batch
 //!   follows the committed one under a number never used before, and each scope goes on from SQL's checkpoint.
-//! * A scope that is added is begun once its batch is committed and the hub has answered for it.
-//! * Numbers of scopes are not used again by a later delivery, so that a late answer is not taken for its own.
+//! * A scope that is added is begun once its batch is committed and the hub has answered for it. If that answer was
+//!   lost with a stream, and the new stream's Begin did not name the scope, it is added again.
+//! * Numbers of scopes and of Begins are not used again by a later delivery, so that a late answer is not taken for its
+//!   own: an answer names the Begin.
 //! * Each start of a scope has a new [`ReaderId`]; what an earlier reader of it reports is ignored.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -57,6 +59,7 @@ pub struct DeliveryNumbers {
     seq: u64,
     reader: u64,
     scope: u32,
+    begin: u64,
 }
 
 impl DeliveryNumbers {
@@ -72,6 +75,7 @@ impl DeliveryNumbers {
             seq: self.seq.max(other.seq),
             reader: self.reader.max(other.reader),
             scope: self.scope.max(other.scope),
+            begin: self.begin.max(other.begin),
         }
     }
 }
@@ -350,6 +354,7 @@ impl AccountDelivery {
 
     fn begin(&mut self) {
         self.stage = Stage::Beginning(None);
+        self.numbers.begin += 1;
         self.resume = ResumeAssembly::default();
         self.scopes.iter_mut().flat_map(BTreeMap::values_mut).for_each(|scope| scope.is_begun = false);
     }
@@ -372,7 +377,8 @@ impl AccountDelivery {
 
     fn next_begin(&mut self, after: Option<u32>) -> NextFrame {
         let Some(scopes) = &mut self.scopes else { return self.next_unread() };
-        let mut begin = Begin { fence: Some(self.fence.clone()), scopes: Vec::new(), last: true };
+        let (fence, number) = (Some(self.fence.clone()), self.numbers.begin);
+        let mut begin = Begin { fence, number, scopes: Vec::new(), last: true };
         let mut bytes = begin.encoded_len();
         let mut up_to = after;
         let from = after.map_or(0, |after| after.saturating_add(1));

@@ -65,7 +65,7 @@ fn checkpoint(scope_id: u32, rv: &str) -> ScopeCheckpoint {
 }
 
 fn resume(fence: &Fence, committed_seq: u64, scopes: Vec<ScopeCheckpoint>) -> Resume {
-    Resume { fence: Some(fence.clone()), committed_seq, scopes, others: Vec::new(), last: true }
+    Resume { fence: Some(fence.clone()), committed_seq, scopes, last: true, ..Resume::default() }
 }
 
 /// A frame of a basis of scope 1.

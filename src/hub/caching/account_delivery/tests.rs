@@ -5,7 +5,7 @@ use kubesvc_core::lifecycle::CachingReport;
 use kubesvc_core::wire::common::{Failure, Scope};
 use kubesvc_core::wire::events::event::{Omitted, Operation};
 use kubesvc_core::wire::events::{
-    Checkpoint, Event, Resume, ScopeDeclaration, ScopeProblem, SyncStart, Synced, event,
+    Checkpoint, Event, ScopeDeclaration, ScopeProblem, SyncStart, Synced, event,
 };
 use kubesvc_store::{ScopeChange, ScopeKey, ScopeState, StoredScope};
 
@@ -19,7 +19,7 @@ fn declaration(scope_id: u32, kind: &str) -> ScopeDeclaration {
 
 fn begin(kinds: &[&str], last: bool) -> Begin {
     let scopes = kinds.iter().zip(1..).map(|(kind, id)| declaration(id, kind)).collect();
-    Begin { fence: None, scopes, last }
+    Begin { fence: None, scopes, last, number: 4 }
 }
 
 fn fence() -> Option<Fence> {
@@ -133,7 +133,7 @@ fn begin_is_answered_once_it_is_complete_and_the_fence_stands() {
     let effects = delivery.progress(None, &others, 1000, Reason::Superseded);
     let [
         Effect::OpenLane(1),
-        Effect::Send(Frame::Resume(Resume { committed_seq, scopes, others, last, .. })),
+        Effect::Send(Frame::Resume(Resume { committed_seq, scopes, others, last, begin: 4, .. })),
         Effect::Report(_),
     ] = &effects[..]
     else {

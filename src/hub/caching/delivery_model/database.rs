@@ -176,19 +176,20 @@ impl Database {
     fn check_rows(&self, cluster: &Cluster) -> Result<(), Broken> {
         let (Some(stored), Some(checkpoint)) = (self.stored(), self.checkpoint()) else { return Ok(()) };
         let filter = stored.filter.as_deref().unwrap_or_default();
+        // An object that has changed since is written once that is read.
+        let is_before = |name: &str| cluster.newest(name).is_some_and(|newest| newest <= checkpoint);
         for name in NAMES {
             let is_read = lets_through(filter, name);
-            let is_before = cluster.newest(name).is_some_and(|newest| newest <= checkpoint);
             let expected = cluster.objects.get(name).filter(|_| is_read);
             let version = self.rows.get(name).map(|row| &row.version);
-            if (is_before || !is_read) && version != expected {
+            if (is_before(name) || !is_read) && version != expected {
                 let what = format!("{name} is {version:?}, and the checkpoint {checkpoint}");
                 return Err((Property::NoChangeIsBeforeTheCheckpoint, what));
             }
         }
         let shape = stored.shape.as_deref().unwrap_or_default();
-        let is_other = |(_, row): &(&String, &Row)| **row != Row::new(row.version, shape);
-        if let Some((name, _)) = self.rows.iter().find(is_other) {
+        let mut rows = self.rows.iter().filter(|(name, _)| is_before(name));
+        if let Some((name, _)) = rows.find(|(_, row)| **row != Row::new(row.version, shape)) {
             let what = format!("{name} is of another shape than {shape}, and the checkpoint {checkpoint}");
             return Err((Property::RowsHaveTheirShape, what));
         }

@@ -12,7 +12,7 @@ use prost::Message as _;
 
 use super::cluster::Cluster;
 use super::database::Database;
-use super::{ACCOUNT, Broken, Rule, Rules, UID};
+use super::{ACCOUNT, Broken, Property, Rule, Rules, UID};
 use crate::hub::caching::account_delivery::{AcceptedBatch, Assignment, Effect};
 use crate::hub::caching::basis::BasisFrames;
 use crate::hub::caching::row_mapping::{BodyFormat, decode};
@@ -55,7 +55,12 @@ impl HubStream {
         queue.take().is_some() && queue.next_size().is_some()
     }
 
-    pub(super) fn receive(&mut self, frame: cache_up::Frame, database: &Database, left_out: Rules) {
+    pub(super) fn receive(
+        &mut self,
+        frame: cache_up::Frame,
+        database: &Database,
+        left_out: Rules,
+    ) -> Result<(), Broken> {
         let effects = match frame {
             cache_up::Frame::Begin(begin) => {
                 self.last_lane += 1;
@@ -72,16 +77,16 @@ impl HubStream {
                 let bytes = u64::try_from(batch.encoded_len()).expect("it is small");
                 self.delivery.batch(batch, bytes)
             }
-            _ => return,
+            _ => return Ok(()),
         };
-        // An agent that keeps the rules is never refused.
-        let (_, effects) = effects.unwrap_or_else(|error| unreachable!("{error}"));
+        let (_, effects) = effects.map_err(|error| (Property::NothingIsRefused, error.to_string()))?;
         self.apply(effects, database, left_out);
         // What a hub knows of the election may be old: the fence decides.
         let assigned = self.delivery.check_assignments(|_, _| Assignment::Stands(ACCOUNT.into()));
         for (_, effects) in assigned {
             self.apply(effects, database, left_out);
         }
+        Ok(())
     }
 
     fn apply(&mut self, effects: Vec<Effect>, database: &Database, left_out: Rules) {

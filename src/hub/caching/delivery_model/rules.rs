@@ -67,6 +67,18 @@ fn with_reports_of_former_readers_a_change_is_before_the_checkpoint() {
 }
 
 #[test]
+fn with_the_answer_to_a_former_begin_a_batch_is_sent_before_its_own() {
+    let budget = Budget { kinds: 2, off_on: 2, ..Budget::default() };
+    breaks(Rule::FormerAnswersAreIgnored, Property::NothingIsRefused, budget);
+}
+
+#[test]
+fn with_the_answer_to_a_former_begin_rows_of_a_kind_that_is_not_watched_stay() {
+    let budget = Budget { kinds: 1, off_on: 2, ..Budget::default() };
+    breaks(Rule::FormerAnswersAreIgnored, Property::RowsBecomeTheObjects, budget);
+}
+
+#[test]
 fn without_the_check_of_the_epoch_a_former_agent_writes() {
     breaks(Rule::EpochIsChecked, Property::RowsNeverGoBack, FAULTS);
 }

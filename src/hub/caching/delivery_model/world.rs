@@ -210,7 +210,7 @@ impl World {
             Step::HubReceives(index) => {
                 let process = &mut self.processes[index];
                 if let (Some(stream), Some(frame)) = (&mut process.stream, process.up.pop_front()) {
-                    stream.receive(frame, &self.database, left_out);
+                    stream.receive(frame, &self.database, left_out)?;
                 }
             }
             Step::HubReads(index) => {

@@ -133,7 +133,9 @@ async fn list_of_namespaces_follows_the_cached_ones() {
     };
     eventually("what the agent reported is written", listed(&["default"])).await;
     let scopes = || vec![declaration(1, "Namespace")];
-    let begin = || cache_up::Frame::Begin(Begin { fence: fence(3), scopes: scopes(), last: true });
+    let begin = || {
+        cache_up::Frame::Begin(Begin { fence: fence(3), scopes: scopes(), last: true, ..Begin::default() })
+    };
     let mut stream = world.open().await;
     stream.say(begin()).await;
     stream.resumed().await;

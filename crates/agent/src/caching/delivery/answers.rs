@@ -72,6 +72,10 @@ impl AccountDelivery {
 
     /// A frame of the hub's answer to Begin, or to scopes that were added.
     pub fn resume(&mut self, frame: Resume, memory: &mut QueueMemory) -> Vec<ReaderCommand> {
+        if frame.begin != 0 && frame.begin != self.numbers.begin {
+            // A former delivery on this stream asked for it, under the same fence.
+            return Vec::new();
+        }
         let scopes = self.scopes.as_ref();
         let is_known = |id: u32| scopes.is_some_and(|scopes| scopes.contains_key(&id));
         match self.stage {
@@ -111,6 +115,7 @@ impl AccountDelivery {
             self.add_again(memory);
         } else {
             self.ack(answer.committed_seq);
+            self.add_unanswered(memory);
         }
         self.stage = Stage::Streaming;
         self.repeat_problems(memory);
@@ -145,6 +150,17 @@ impl AccountDelivery {
     fn add_again(&mut self, memory: &mut QueueMemory) {
         for scope in self.scopes.iter_mut().flat_map(BTreeMap::values_mut) {
             if let Some(AddedIn::Batch(_)) = scope.added {
+                scope.added = Some(AddedIn::Queue);
+                self.queue.added(scope.declaration.clone(), memory);
+            }
+        }
+    }
+
+    /// Queues the scopes again whose batch is committed, and whose answer was lost with the former stream: Begin did
+    /// not name them, so this hub does not know them.
+    fn add_unanswered(&mut self, memory: &mut QueueMemory) {
+        for scope in self.scopes.iter_mut().flat_map(BTreeMap::values_mut) {
+            if scope.added.is_none() && !scope.is_begun && scope.leaves_after.is_none() {
                 scope.added = Some(AddedIn::Queue);
                 self.queue.added(scope.declaration.clone(), memory);
             }

@@ -249,6 +249,27 @@ fn numbers_of_a_former_delivery_are_not_used_again() {
 }
 
 #[test]
+fn an_answer_to_a_begin_of_a_former_delivery_is_not_its_answer() {
+    let mut fixture = Fixture::new();
+    fixture.delivery.attach(LIMIT);
+    let former = begin(&fixture.next()).number;
+    let numbers = fixture.delivery.numbers();
+    fixture.delivery = AccountDelivery::new(fence("u", 1), DAY, numbers);
+    fixture.delivery.declare(Vec::new(), &mut fixture.memory).expect("there is nothing to refuse");
+    fixture.delivery.attach(LIMIT);
+    let number = begin(&fixture.next()).number;
+    assert_ne!(number, former);
+    let late = Resume { begin: former, ..resume(&fence("u", 1), 0, both()) };
+    assert!(fixture.delivery.resume(late, &mut fixture.memory).is_empty());
+    assert!(fixture.is_idle());
+    let others = vec![":.Pod".to_owned()];
+    let answer = Resume { begin: number, others, ..resume(&fence("u", 1), 3, Vec::new()) };
+    fixture.delivery.resume(answer, &mut fixture.memory);
+    let batch = fixture.batch();
+    assert_eq!((batch.prev, batch.removed), (3, vec![":.Pod".to_owned()]));
+}
+
+#[test]
 fn a_list_gets_its_basis_once_it_is_complete() {
     let mut fixture = Fixture::new();
     fixture.begin();
@@ -326,6 +347,34 @@ fn begin_names_an_added_scope_only_once_it_is_committed() {
     assert_eq!(fixture.reconnect(), [1, 2, 3]);
     let scopes = both().into_iter().chain([checkpoint(3, "30")]).collect();
     assert_eq!(fixture.resume(seq, scopes).len(), 1, "its own answer was lost");
+}
+
+#[test]
+fn an_added_scope_is_added_again_if_its_answer_was_lost_and_begin_did_not_name_it() {
+    let (mut fixture, ..) = Fixture::watching();
+    fixture.delivery.add_scope(declaration(3, "Service"), &mut fixture.memory).expect("it is new");
+    let seq = fixture.batch().seq;
+    assert_eq!(fixture.reconnect(), [1, 2]);
+    assert!(fixture.resume(seq, both()).is_empty(), "it was committed meanwhile");
+    let again = fixture.batch();
+    assert_eq!((again.prev, again.added), (seq, vec![declaration(3, "Service")]));
+    assert_eq!(fixture.reconnect(), [1, 2, 3]);
+    let scopes: Vec<_> = both().into_iter().chain([checkpoint(3, "30")]).collect();
+    let commands = fixture.resume(again.seq, scopes);
+    assert!(matches!(commands[..], [ReaderCommand::Watch { scope_id: 3, .. }]), "{commands:?}");
+    assert!(fixture.is_idle());
+}
+
+#[test]
+fn an_added_scope_that_ended_is_not_added_again() {
+    let (mut fixture, ..) = Fixture::watching();
+    fixture.delivery.add_scope(declaration(3, "Service"), &mut fixture.memory).expect("it is new");
+    let seq = fixture.batch().seq;
+    fixture.delivery.remove_scope(3, &mut fixture.memory);
+    fixture.reconnect();
+    fixture.resume(seq, both());
+    let batch = fixture.batch();
+    assert_eq!((batch.added.len(), batch.removed), (0, vec![":.Service".to_owned()]));
 }
 
 #[test]
