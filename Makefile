@@ -1,6 +1,8 @@
 # Everything a person does here. `make` says what there is.
 
 export RUST_BACKTRACE ?= 1
+# Tests mostly wait, for Leases and restarts, so that more of them run than there are cores.
+export RUST_TEST_THREADS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 CARGO ?= cargo
 # One build for tests and demo: the crash points are in it and do nothing unless asked.
 FEATURES := failpoints
