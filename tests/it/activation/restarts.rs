@@ -13,6 +13,7 @@ async fn operator_restart_writes_nothing_and_loses_nothing() {
     world.account("idle").zone("east").kubeconfig(&cluster.kubeconfig()).inactive().create().await;
     world.until("prod", State::Active).await;
     world.until("idle", State::Inactive).await;
+    activate_another(&world, &cluster, "before-all", "east").await;
     let before = (writes(&world, "prod"), writes(&world, "idle"));
     for (killed, further) in [(false, "after-an-end"), (true, "after-a-kill")] {
         if killed {
