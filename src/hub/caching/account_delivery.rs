@@ -68,8 +68,8 @@ pub(crate) struct AccountDelivery {
     epoch: CachingEpoch,
     account: Arc<str>,
     lane: LaneId,
-    /// Number of the Begin, which its answers name.
-    begin: u64,
+    /// The agent's number for its delivery, which answers name.
+    delivery: u64,
     phase: Phase,
     scopes: DeclaredScopes,
     /// Keys of the lists that run, by scope.
@@ -92,7 +92,7 @@ impl AccountDelivery {
             uid,
             epoch,
             lane,
-            begin: 0,
+            delivery: 0,
             phase: Phase::Declaring,
             scopes: DeclaredScopes::default(),
             listing: HashMap::new(),
@@ -168,7 +168,7 @@ impl AccountDelivery {
             *self = Self::new(Arc::clone(&self.uid), self.epoch, lane);
         }
         self.unread = None;
-        self.begin = begin.number;
+        self.delivery = begin.delivery;
         for declaration in begin.scopes {
             let declared = self.scopes.declare(declaration);
             declared.map_err(|why| DeliveryError::Scope { uid: Arc::clone(&self.uid), why })?;
@@ -272,7 +272,7 @@ impl AccountDelivery {
             checkpoints.push(checkpoint);
         }
         let frames = resume::frames(&self.fence(), to_wire(committed), checkpoints, others);
-        let numbered = |frame| Effect::Send(Frame::Resume(Resume { begin: self.begin, ..frame }));
+        let numbered = |frame| Effect::Send(Frame::Resume(Resume { delivery: self.delivery, ..frame }));
         frames.into_iter().map(numbered).collect()
     }
 

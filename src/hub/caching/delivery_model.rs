@@ -122,7 +122,7 @@ enum Rule {
     ScopesGoOnFromTheCheckpoint,
     /// What a former reader says is ignored.
     FormerReadersAreIgnored,
-    /// An answer to the Begin of a former delivery is ignored.
+    /// An answer for a former delivery is ignored.
     FormerAnswersAreIgnored,
     /// A writer passes the fence only under its epoch.
     EpochIsChecked,

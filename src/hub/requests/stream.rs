@@ -32,8 +32,8 @@ const PING_INTERVAL: Duration = Duration::from_secs(20);
 const MAX_SILENCE: Duration = Duration::from_secs(60);
 /// Interval between lists of what runs.
 const RUNNING_INTERVAL: Duration = Duration::from_secs(30);
-/// Delay before an agent is told whose answers were received, once or twice: the rows of operations are committed within a
-/// fraction of it.
+/// Minimum time for which an agent keeps an answer that was received; at most twice as long. The rows of operations are
+/// committed within a fraction of it.
 const FORGET_DELAY: Duration = Duration::from_millis(500);
 /// Time limit for the agent to take a frame; then its stream is closed.
 const FRAME_SEND_TIMEOUT: Duration = Duration::from_secs(30);

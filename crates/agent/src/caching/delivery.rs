@@ -9,8 +9,8 @@
 //!   follows the committed one under a number never used before, and each scope goes on from SQL's checkpoint.
 //! * A scope that is added is begun once its batch is committed and the hub has answered for it. If that answer was
 //!   lost with a stream, and the new stream's Begin did not name the scope, it is added again.
-//! * Numbers of scopes and of Begins are not used again by a later delivery, so that a late answer is not taken for its
-//!   own: an answer names the Begin.
+//! * A delivery has a number, which its answers name, and numbers of scopes are not used again by a later one, so that a
+//!   late answer is not taken for its own.
 //! * Each start of a scope has a new [`ReaderId`]; what an earlier reader of it reports is ignored.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -59,7 +59,7 @@ pub struct DeliveryNumbers {
     seq: u64,
     reader: u64,
     scope: u32,
-    begin: u64,
+    delivery: u64,
 }
 
 impl DeliveryNumbers {
@@ -75,7 +75,7 @@ impl DeliveryNumbers {
             seq: self.seq.max(other.seq),
             reader: self.reader.max(other.reader),
             scope: self.scope.max(other.scope),
-            begin: self.begin.max(other.begin),
+            delivery: self.delivery.max(other.delivery),
         }
     }
 }
@@ -269,7 +269,7 @@ impl AccountDelivery {
         Self {
             fence,
             max_resumable_age,
-            numbers,
+            numbers: DeliveryNumbers { delivery: numbers.delivery + 1, ..numbers },
             queue: PendingQueue::default(),
             scopes: None,
             unread: None,
@@ -354,7 +354,6 @@ impl AccountDelivery {
 
     fn begin(&mut self) {
         self.stage = Stage::Beginning(None);
-        self.numbers.begin += 1;
         self.resume = ResumeAssembly::default();
         self.scopes.iter_mut().flat_map(BTreeMap::values_mut).for_each(|scope| scope.is_begun = false);
     }
@@ -377,8 +376,8 @@ impl AccountDelivery {
 
     fn next_begin(&mut self, after: Option<u32>) -> NextFrame {
         let Some(scopes) = &mut self.scopes else { return self.next_unread() };
-        let (fence, number) = (Some(self.fence.clone()), self.numbers.begin);
-        let mut begin = Begin { fence, number, scopes: Vec::new(), last: true };
+        let (fence, delivery) = (Some(self.fence.clone()), self.numbers.delivery);
+        let mut begin = Begin { fence, delivery, scopes: Vec::new(), last: true };
         let mut bytes = begin.encoded_len();
         let mut up_to = after;
         let from = after.map_or(0, |after| after.saturating_add(1));

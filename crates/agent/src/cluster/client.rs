@@ -273,8 +273,8 @@ impl ClusterClient {
     }
 
     /// Whether connections for this use are open, and each of them carries one request at a time.
-    pub fn has_http1_only(&self, purpose: Use) -> bool {
-        self.pool(purpose).has_http1_only()
+    pub fn speaks_http1(&self, purpose: Use) -> bool {
+        self.pool(purpose).speaks_http1()
     }
 
     /// Takes a slot for this use: there are as many as there may be connections.

@@ -193,8 +193,8 @@ impl Pool {
         self.state.lock().connections.iter().any(|connection| connection.is_http2())
     }
 
-    /// Whether connections are open, and none of them takes several requests at once.
-    pub(super) fn has_http1_only(&self) -> bool {
+    /// Whether connections are open, and none of them takes several requests at once, although HTTP/2 may be offered.
+    pub(super) fn speaks_http1(&self) -> bool {
         let state = self.state.lock();
         !state.connections.is_empty() && !state.connections.iter().any(|connection| connection.is_http2())
     }

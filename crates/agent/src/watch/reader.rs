@@ -379,7 +379,7 @@ impl<S: ReaderSink> ScopeReader<S> {
     }
 
     async fn begin_sync(&mut self, action: &Action) {
-        if let Err(failure) = self.take_slot(self.client.has_http1_only(Use::Watches)) {
+        if let Err(failure) = self.take_slot(self.client.speaks_http1(Use::Watches)) {
             return self.failed(failure);
         }
         let permit = self.context.budget.clone().acquire(self.objects);
@@ -413,7 +413,7 @@ impl<S: ReaderSink> ScopeReader<S> {
 
     /// Sends a request; returns the body of a response with status 200. Of any other, the machine is told.
     async fn response(&mut self, action: &Action, query: &str, accept: HeaderValue) -> Option<ResponseBody> {
-        if let Err(failure) = self.take_slot(self.client.has_http1_only(Use::Watches)) {
+        if let Err(failure) = self.take_slot(self.client.speaks_http1(Use::Watches)) {
             self.failed(failure);
             return None;
         }

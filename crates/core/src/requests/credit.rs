@@ -107,13 +107,18 @@ impl Window {
         let reserved = size.saturating_sub(MIN_CREDIT);
         let is_taken = budget.take(reserved.into());
         let (size, reserved) = if is_taken { (size, reserved) } else { (MIN_CREDIT, 0) };
-        Self { budget: Arc::clone(budget), size, reserved, granted: size, held: 0, consumed: 0 }
+        Self::new(budget, size, reserved)
     }
 
     /// Opens a window of exactly this size, which the other side counts on. Its memory is taken when bytes arrive, so that
     /// a request which sends few has room whatever the others have.
     pub fn open_unreserved(budget: &Arc<CreditBudget>, size: u32) -> Self {
-        Self { budget: Arc::clone(budget), size, reserved: 0, granted: size, held: 0, consumed: 0 }
+        Self::new(budget, size, 0)
+    }
+
+    /// A window whose reserved bytes are taken.
+    fn new(budget: &Arc<CreditBudget>, size: u32, reserved: u32) -> Self {
+        Self { budget: Arc::clone(budget), size, reserved, granted: size, held: 0, consumed: 0 }
     }
 
     /// Bytes of the budget that are taken while so many are held.

@@ -19,7 +19,7 @@ fn declaration(scope_id: u32, kind: &str) -> ScopeDeclaration {
 
 fn begin(kinds: &[&str], last: bool) -> Begin {
     let scopes = kinds.iter().zip(1..).map(|(kind, id)| declaration(id, kind)).collect();
-    Begin { fence: None, scopes, last, number: 4 }
+    Begin { fence: None, scopes, last, delivery: 4 }
 }
 
 fn fence() -> Option<Fence> {
@@ -133,7 +133,7 @@ fn begin_is_answered_once_it_is_complete_and_the_fence_stands() {
     let effects = delivery.progress(None, &others, 1000, Reason::Superseded);
     let [
         Effect::OpenLane(1),
-        Effect::Send(Frame::Resume(Resume { committed_seq, scopes, others, last, begin: 4, .. })),
+        Effect::Send(Frame::Resume(Resume { committed_seq, scopes, others, last, delivery: 4, .. })),
         Effect::Report(_),
     ] = &effects[..]
     else {

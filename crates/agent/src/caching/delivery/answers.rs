@@ -72,7 +72,7 @@ impl AccountDelivery {
 
     /// A frame of the hub's answer to Begin, or to scopes that were added.
     pub fn resume(&mut self, frame: Resume, memory: &mut QueueMemory) -> Vec<ReaderCommand> {
-        if frame.begin != 0 && frame.begin != self.numbers.begin {
+        if frame.delivery != 0 && frame.delivery != self.numbers.delivery {
             // A former delivery on this stream asked for it, under the same fence.
             return Vec::new();
         }

@@ -249,21 +249,21 @@ fn numbers_of_a_former_delivery_are_not_used_again() {
 }
 
 #[test]
-fn an_answer_to_a_begin_of_a_former_delivery_is_not_its_answer() {
+fn an_answer_for_a_former_delivery_is_not_its_answer() {
     let mut fixture = Fixture::new();
     fixture.delivery.attach(LIMIT);
-    let former = begin(&fixture.next()).number;
+    let former = begin(&fixture.next()).delivery;
     let numbers = fixture.delivery.numbers();
     fixture.delivery = AccountDelivery::new(fence("u", 1), DAY, numbers);
     fixture.delivery.declare(Vec::new(), &mut fixture.memory).expect("there is nothing to refuse");
     fixture.delivery.attach(LIMIT);
-    let number = begin(&fixture.next()).number;
-    assert_ne!(number, former);
-    let late = Resume { begin: former, ..resume(&fence("u", 1), 0, both()) };
+    let delivery = begin(&fixture.next()).delivery;
+    assert_ne!(delivery, former);
+    let late = Resume { delivery: former, ..resume(&fence("u", 1), 0, both()) };
     assert!(fixture.delivery.resume(late, &mut fixture.memory).is_empty());
     assert!(fixture.is_idle());
     let others = vec![":.Pod".to_owned()];
-    let answer = Resume { begin: number, others, ..resume(&fence("u", 1), 3, Vec::new()) };
+    let answer = Resume { delivery, others, ..resume(&fence("u", 1), 3, Vec::new()) };
     fixture.delivery.resume(answer, &mut fixture.memory);
     let batch = fixture.batch();
     assert_eq!((batch.prev, batch.removed), (3, vec![":.Pod".to_owned()]));

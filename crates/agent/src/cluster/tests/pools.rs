@@ -85,9 +85,9 @@ async fn slots_are_as_many_as_connections_and_needed_where_each_carries_one_requ
     for (options, is_http1) in [(HTTP1, true), (HTTP2, false)] {
         let (server, _) = watches(&authority, options).await;
         let client = client_in(&context, &server, &authority);
-        assert!(!client.has_http1_only(Use::Watches), "nothing is known before the first connection");
+        assert!(!client.speaks_http1(Use::Watches), "nothing is known before the first connection");
         let _open = open(&client, 1).await;
-        assert_eq!(client.has_http1_only(Use::Watches), is_http1);
+        assert_eq!(client.speaks_http1(Use::Watches), is_http1);
         let mut slots = Vec::new();
         for _ in 0..2 {
             slots.push(client.slot(Use::Watches).expect("it is free"));

@@ -297,7 +297,7 @@ fn upserts(batch: &Batch) -> usize {
 /// The hub's answer, as it would be without a rule for it.
 fn answer(mut resume: Resume, database: &Database, settings: Settings, left_out: Rules) -> Resume {
     if left_out == Some(Rule::FormerAnswersAreIgnored) {
-        resume.begin = 0;
+        resume.delivery = 0;
     }
     let Some(stored) = database.stored() else { return resume };
     let is_same = match left_out {
