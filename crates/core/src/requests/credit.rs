@@ -1,7 +1,7 @@
 //! Credit: how many bytes of a request the other side may send, and the memory that all requests of a process share.
 //!
 //! Credit is a hard limit, since what was granted cannot be taken back. A window begins at [`INITIAL_CREDIT`] for a body,
-//! at [`INITIAL_ANSWER_CREDIT`] for an answer, and doubles, up to [`MAX_CREDIT`], each time that a quarter of it was used
+//! at [`INITIAL_ANSWER_CREDIT`] for an answer, and doubles, up to [`MAX_CREDIT`], each time that an eighth of it was used
 //! while the receiver keeps up. Later would be too late for a sender that is far away: it waits while the grant is on its
 //! way. When many requests share the memory, each begins with less, and none grows while half of the memory is in use.
 
@@ -31,7 +31,7 @@ pub const OVERRUN: &str = "more was sent than the credit allows";
 pub const NO_MEMORY: &str = "there is no memory for it";
 
 /// Fraction of a window after whose use it doubles.
-const GROWTH_FRACTION: u32 = 4;
+const GROWTH_FRACTION: u32 = 8;
 
 /// Memory that windows share: of a stream, and of the process if there is a parent.
 #[derive(Debug)]
