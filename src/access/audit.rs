@@ -1,7 +1,7 @@
 //! Audit lines: who did what to which account, as one JSON object on a line of its own.
 //!
 //! Lines go to standard output whatever the level and format of the log is, with the log's first fields, so that one
-//! parser reads both. They hold no header, body or token. A text is cut at 512 characters.
+//! parser reads both. They hold no header, query, body or token. A text is cut at 512 characters.
 
 use std::io::Write;
 use std::sync::Arc;
