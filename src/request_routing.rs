@@ -6,7 +6,7 @@
 //! | `relaying` | a request made by the agents of another replica, at the replica that asks |
 //! | [`received`] | the same at the replica that has the agent |
 //! | `recalling` | the answer of a write, asked for again wherever its agent is by then |
-//! | `forgetting` | which answers callers have, so that agents keep them no longer |
+//! | `forgetting` | of which writes callers have the end, so that agents keep it no longer |
 //! | `messages` | what replicas say to one another about requests; pure |
 //! | `metrics` | `kubesvc_relayed_requests_*` |
 //!
@@ -30,8 +30,9 @@ use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
 use crate::connected_agents::{
-    AccountRequest, AccountRequests, AccountResponse, AfterFailure, AnsweringAgent, DEFAULT_HEAD_TIMEOUT,
-    MAX_ASKED_AGENTS, PreparedRequest, Repetition, ReplicaRequests, RequestError, SendFailure, UpgradedBytes,
+    AccountRequest, AccountRequests, AccountResponse, AfterFailure, AnsweringAgent, AskedAgent,
+    DEFAULT_HEAD_TIMEOUT, MAX_ASKED_AGENTS, PreparedRequest, Repetition, ReplicaRequests, RequestError,
+    SendFailure, UpgradedBytes,
 };
 use crate::peers::{Peers, Replica};
 use forgetting::Forgets;
@@ -158,13 +159,37 @@ impl RequestRouter {
         upgraded: &mut Option<UpgradedBytes>,
         asked: &[AgentId],
     ) -> Result<AccountResponse, Attempted> {
-        let response = self.relay_to(replica, account, request, upgraded, asked).await?;
-        self.metrics.answered.inc();
-        if request.repetition() == Repetition::Recalled {
-            self.forgets.add(&replica.id, &response.agent.process, &request.request_id);
+        let mut asked_there = Vec::new();
+        let sent = self.relay_to(replica, account, request, upgraded, asked, &mut asked_there).await;
+        if sent.is_ok() {
+            self.metrics.answered.inc();
         }
-        Ok(response)
+        if request.repetition() == Repetition::Recalled {
+            for process in ended_at(sent.as_ref().err(), &asked_there) {
+                self.forgets.add(&replica.id, process, &request.request_id);
+            }
+        }
+        sent
     }
+}
+
+/// The processes of another replica that were given a write of which its caller has the end, be it an answer or a
+/// failure: all that were asked, but not one from which the end is to be recalled. An agent keeps failures as long as
+/// answers.
+fn ended_at<'a>(
+    failed: Option<&'a Attempted>,
+    asked: &'a [AskedAgent],
+) -> impl Iterator<Item = &'a AnsweringAgent> {
+    let recalled = match failed {
+        Some(Attempted::Failed(failure)) => match &failure.next {
+            AfterFailure::Recall(process) => Some(process),
+            AfterFailure::AskAnother | AfterFailure::GiveUp => None,
+        },
+        // A further one is asked only once the one before has ended it.
+        Some(Attempted::Lost(_)) => asked.last().map(|agent| &agent.process),
+        None => None,
+    };
+    asked.iter().map(|agent| &agent.process).filter(move |process| Some(*process) != recalled)
 }
 
 /// Whether an error tells a caller more than another one does.
@@ -225,5 +250,32 @@ impl AccountRequests for RequestRouter {
             return Some(settings);
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_has_ended_at_every_asked_agent_but_the_one_from_which_it_is_recalled() {
+        let asked = ["one", "two"].map(|agent_id| {
+            let process = AnsweringAgent { agent_id: agent_id.into(), boot_id: "boot".into() };
+            AskedAgent { process, replica_id: "other".into() }
+        });
+        let ended = |failed: Option<Attempted>, asked: &[AskedAgent]| {
+            ended_at(failed.as_ref(), asked).map(|process| process.agent_id.to_string()).collect::<Vec<_>>()
+        };
+        let failed = |next| {
+            let error = RequestError::Unknown("so".to_owned());
+            Some(Attempted::Failed(Box::new(SendFailure { error, next, asked: Vec::new() })))
+        };
+        let second = || asked[1].process.clone();
+        assert_eq!(ended(None, &asked), ["one", "two"]);
+        assert_eq!(ended(failed(AfterFailure::AskAnother), &asked), ["one", "two"]);
+        assert_eq!(ended(failed(AfterFailure::GiveUp), &asked), ["one", "two"]);
+        assert_eq!(ended(failed(AfterFailure::Recall(second())), &asked), ["one"]);
+        assert_eq!(ended(Some(Attempted::Lost(Suspects::certain(second()))), &asked), ["one"]);
+        assert!(ended(Some(Attempted::Lost(Suspects::certain(second()))), &[]).is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! Audit lines: who did what to which account, as one JSON object on a line of its own.
 //!
 //! Lines go to standard output whatever the level and format of the log is, with the log's first fields, so that one
-//! parser reads both. They hold no header, body or token. A text is cut at 512 characters.
+//! parser reads both. They hold no header, query, body or token. A text is cut at 512 characters.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -204,7 +204,7 @@ impl AuditLog {
 /// The verb that RBAC of the account's cluster has for a request.
 pub fn verb_of(method: &Method, path: &RequestPath) -> &'static str {
     match *method {
-        Method::GET | Method::HEAD if path.is_watch && path.subresource.is_none() => "watch",
+        Method::GET | Method::HEAD if path.watches_objects("GET") => "watch",
         Method::GET | Method::HEAD if path.resource.is_some() && path.name.is_none() => "list",
         Method::GET | Method::HEAD => "get",
         Method::POST => "create",
@@ -236,6 +236,8 @@ mod tests {
         };
         assert_eq!(of(Method::GET, "/api/v1/pods?watch=1"), ("watch", "pods".to_owned()));
         assert_eq!(of(Method::GET, "/api/v1/pods"), ("list", "pods".to_owned()));
+        let pod = "/api/v1/namespaces/ns/pods/web?watch=1";
+        assert_eq!(of(Method::GET, pod), ("get", "pods".to_owned()));
         let scale = "/apis/apps/v1/namespaces/ns/deployments/web/scale";
         assert_eq!(of(Method::PATCH, scale), ("patch", "deployments.apps/scale".to_owned()));
         assert_eq!(of(Method::DELETE, "/api/v1/namespaces/a/pods"), ("deletecollection", "pods".to_owned()));

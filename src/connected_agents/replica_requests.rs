@@ -47,8 +47,8 @@ pub struct PreparedRequest {
     pub principal: String,
     /// Told which agent is asked.
     pub on_asked: Option<AskedObserver>,
-    /// Whether the agent keeps the answer of a write until [`forget_here`](ReplicaRequests::forget_here), because it is
-    /// on its way to another replica.
+    /// Whether the agent keeps how a write ended until [`forget_here`](ReplicaRequests::forget_here), because that is on
+    /// its way to another replica.
     pub keep_answer: bool,
 }
 
@@ -246,7 +246,7 @@ pub trait ReplicaRequests: Send + Sync {
         keep_answer: bool,
     ) -> Result<AccountResponse, RecallFailure>;
 
-    /// Lets an agent forget the answer of a write, which the caller has. Returns whether the process is connected here.
+    /// Lets an agent forget how a write ended, which the caller knows. Returns whether the process is connected here.
     fn forget_here(&self, agent: &AnsweringAgent, request_id: &str) -> bool;
 
     /// What the owner of the agent that would be asked says of applying; `None`: no agent of this replica can be asked.

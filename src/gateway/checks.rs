@@ -88,6 +88,7 @@ fn verb(method: &Method) -> Result<&'static str, Refusal> {
 /// The checks of a stream.
 pub(super) struct Recheck {
     access: Arc<dyn Access>,
+    /// Who called at the beginning.
     principal: Principal,
     wanted: Vec<AccountAccess>,
     /// The token; empty if the API server said who calls.
@@ -118,17 +119,25 @@ impl Recheck {
     }
 
     async fn check(&self) -> Result<(), AccessError> {
-        if !self.headers.is_empty() {
-            let caller = Caller { headers: &self.headers, certificates: &[] };
-            let now = self.access.authenticate(caller).await?;
-            if now.name != self.principal.name {
-                return Err(AccessError::Unauthenticated("the token is another user's now".to_owned()));
-            }
-        }
+        let reviewed = self.reviewed().await?;
+        let principal = reviewed.as_ref().unwrap_or(&self.principal);
         for access in &self.wanted {
-            self.access.authorize(&self.principal, access).await?;
+            self.access.authorize(principal, access).await?;
         }
         Ok(())
+    }
+
+    /// Who calls by the token now: groups change. `None`: the API server said who called, and cannot be asked again.
+    async fn reviewed(&self) -> Result<Option<Principal>, AccessError> {
+        if self.headers.is_empty() {
+            return Ok(None);
+        }
+        let caller = Caller { headers: &self.headers, certificates: &[] };
+        let now = self.access.authenticate(caller).await?;
+        if now.name != self.principal.name {
+            return Err(AccessError::Unauthenticated("the token is another user's now".to_owned()));
+        }
+        Ok(Some(now))
     }
 }
 

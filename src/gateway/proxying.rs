@@ -60,13 +60,20 @@ struct Intent {
     path: RequestPath,
     class: RequestClass,
     is_upgrade: bool,
+    /// Whether it is a watch or a followed log.
+    is_long: bool,
     /// Prefix of the account's paths.
     prefix: String,
 }
 
 impl Intent {
+    fn new(method: &Method, target: String, path: RequestPath, is_upgrade: bool, prefix: String) -> Self {
+        let (class, is_long) = (path.class(method.as_str()), path.is_long(method.as_str()));
+        Self { target, path, class, is_upgrade, is_long, prefix }
+    }
+
     fn is_stream(&self) -> bool {
-        self.is_upgrade || self.path.is_watch
+        self.is_upgrade || self.is_long
     }
 
     /// Whether it must go on when its caller leaves.
@@ -89,12 +96,11 @@ impl Gateway {
         let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
         let target = path + &query;
         let (path, is_upgrade) = self.read_head(&request, &target, call, &principal)?;
-        let class = path.class(call.method.as_str());
-        let about = (&path, class, is_upgrade);
+        let intent = Intent::new(&call.method, target, path, is_upgrade, account.prefix());
+        let about = (&intent.path, intent.class, is_upgrade);
         let query = query.strip_prefix('?').unwrap_or_default();
         let mut recorder =
             Recorder::new(&self.ports, &self.replica_id, call, principal.clone(), about, query);
-        let intent = Intent { target, path, class, is_upgrade, prefix: account.prefix() };
         let admitted = self.admit(call, &principal, account, &intent, &mut recorder).await;
         let recorder = Arc::new(recorder);
         let admitted = admitted.inspect_err(|refusal| recorder.refused(refusal))?;
@@ -207,7 +213,7 @@ impl Gateway {
             drop(spawn_named("upgraded connection", passing).detach());
             return Ok(respond(StatusCode::SWITCHING_PROTOCOLS, headers, full(Bytes::new())));
         }
-        if intent.path.is_watch && answer.status.is_success() {
+        if intent.is_long && answer.status.is_success() {
             let (code, headers) = (answer.status, incoming_headers(&answer.headers, &intent.prefix));
             let has_lines = {
                 let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
@@ -434,6 +440,24 @@ fn respond(code: StatusCode, headers: HeaderMap, body: Body) -> Response<Body> {
 mod tests {
     use super::*;
     use crate::connected_agents::AnsweringAgent;
+
+    #[test]
+    fn a_query_makes_no_stream_of_a_write_or_of_the_read_of_one_object() {
+        const PODS: &str = "/api/v1/namespaces/n/pods";
+        for (method, target, is_upgrade, is_stream) in [
+            (Method::GET, format!("{PODS}?watch=1"), false, true),
+            (Method::GET, format!("{PODS}/p/log?follow=1"), false, true),
+            (Method::GET, format!("{PODS}/p/exec?command=sh"), true, true),
+            (Method::GET, format!("{PODS}/p?watch=1"), false, false),
+            (Method::POST, format!("{PODS}?watch=1"), false, false),
+            (Method::PATCH, format!("{PODS}/p?watch=1"), false, false),
+        ] {
+            let path = RequestPath::read(target.as_bytes()).expect("a path");
+            let what = format!("{method} {target}");
+            let intent = Intent::new(&method, target, path, is_upgrade, String::new());
+            assert_eq!(intent.is_stream(), is_stream, "{what}");
+        }
+    }
 
     #[tokio::test]
     async fn the_options_of_a_delete_are_read_as_they_pass_and_never_more_than_they_may_have() {

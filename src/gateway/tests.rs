@@ -28,10 +28,15 @@ use kubesvc_store::{OpenOperation, OperationOutcome, OperationRecord};
 const PODS: &str = "/api/v1/namespaces/n/pods";
 const REQUEST_ID: &str = "01J00000000000000000000000";
 
+/// Group whose members may do nothing.
+const SUSPENDED: &str = "suspended";
+
 /// Knows each token by its user's name, one of them until it expires.
 #[derive(Default)]
 struct ExpiringTokens {
     expires: Option<(&'static str, Instant)>,
+    /// The user who is suspended from then on.
+    suspended: Option<(&'static str, Instant)>,
 }
 
 #[async_trait]
@@ -42,11 +47,19 @@ impl Access for ExpiringTokens {
             Some((expired, at)) if expired == name && Instant::now() >= at => {
                 Err(AccessError::Unauthenticated("the token has expired".to_owned()))
             }
-            _ => Ok(principal(name)),
+            _ => {
+                let is_suspended =
+                    self.suspended.is_some_and(|(user, at)| user == name && Instant::now() >= at);
+                let groups = is_suspended.then(|| SUSPENDED.to_owned()).into_iter().collect();
+                Ok(Principal { groups, ..principal(name) })
+            }
         }
     }
 
-    async fn authorize(&self, _: &Principal, _: &AccountAccess) -> Result<(), AccessError> {
+    async fn authorize(&self, principal: &Principal, _: &AccountAccess) -> Result<(), AccessError> {
+        if principal.groups.iter().any(|group| group == SUSPENDED) {
+            return Err(AccessError::Denied("the user is suspended".to_owned()));
+        }
         Ok(())
     }
 }
@@ -146,7 +159,8 @@ fn call(method: Method) -> Call {
 async fn a_watch_whose_token_expires_is_cut_at_the_next_check_and_others_go_on() {
     let began = Instant::now();
     let expires = Some(("alice", began + Duration::from_secs(150)));
-    let scene = Scene::new(ExpiringTokens { expires }, ScriptedCluster::new(|_, _| unreachable!()));
+    let tokens = ExpiringTokens { expires, ..ExpiringTokens::default() };
+    let scene = Scene::new(tokens, ScriptedCluster::new(|_, _| unreachable!()));
     let (mut alice, mut bob) = (scene.watch("alice").await, scene.watch("bob").await);
     for watch in [&mut alice, &mut bob] {
         let frame = watch.frame().await.expect("a line").expect("it is not cut");
@@ -162,6 +176,23 @@ async fn a_watch_whose_token_expires_is_cut_at_the_next_check_and_others_go_on()
     let audited = scene.audit.lines();
     let ends = audited.iter().filter(|line| line["message"] == "stream-end");
     assert_eq!(ends.map(|line| &line["reason"]).collect::<Vec<_>>(), ["the token has expired"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_whose_callers_groups_changed_is_cut_by_what_these_may() {
+    let began = Instant::now();
+    let suspended = Some(("alice", began + Duration::from_secs(150)));
+    let tokens = ExpiringTokens { suspended, ..ExpiringTokens::default() };
+    let scene = Scene::new(tokens, ScriptedCluster::new(|_, _| unreachable!()));
+    let mut watch = scene.watch("alice").await;
+    assert!(watch.frame().await.expect("a line").is_ok(), "it is not cut");
+    let cut = timeout(Duration::from_secs(3600), watch.frame()).await.expect("it goes on");
+    assert!(cut.expect("it does not end as if it were whole").is_err(), "it is cut");
+    assert_eq!(began.elapsed().as_secs(), 180, "at the first check after the user was suspended");
+    drop(watch);
+    let audited = scene.audit.lines();
+    let ends = audited.iter().filter(|line| line["message"] == "stream-end");
+    assert_eq!(ends.map(|line| &line["reason"]).collect::<Vec<_>>(), ["the user is suspended"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,5 @@
-//! Answers of writes that their callers have, told to the replicas whose agents keep them. Best effort: an agent keeps an
-//! answer for ten minutes at most.
+//! Writes of which their callers have the end, an answer or a failure, told to the replicas whose agents keep it. Best
+//! effort: an agent keeps it for ten minutes at most.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -20,10 +20,10 @@ const MAX_WAITING: usize = 20_000;
 /// Maximum number of writes in one call.
 const MAX_WRITES_PER_CALL: usize = 2000;
 
-/// A write whose caller has its answer.
+/// A write whose caller has its end.
 type Forgotten = (ReplicaId, AnsweringAgent, String);
 
-/// Writes whose answers need not be kept.
+/// Writes whose ends need not be kept.
 pub(super) struct Forgets {
     peers: Arc<Peers>,
     waiting: Mutex<VecDeque<Forgotten>>,
@@ -34,7 +34,7 @@ impl Forgets {
         Self { peers, waiting: Mutex::default() }
     }
 
-    /// Records that the caller has the answer that came by this replica.
+    /// Records that the caller has the end of a write, which came by this replica.
     pub(super) fn add(&self, replica_id: &ReplicaId, agent: &AnsweringAgent, request_id: &str) {
         let mut waiting = self.waiting.lock();
         if waiting.len() >= MAX_WAITING {

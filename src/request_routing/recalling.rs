@@ -90,7 +90,7 @@ impl RequestRouter {
             // From here on, no stream is missed.
             streams.borrow_and_update();
             for process in suspects.processes.clone() {
-                match self.recall_once(request_id, &process, deadline).await {
+                match self.recall_once(request_id, &process, suspects.is_certain, deadline).await {
                     Ok(response) => return Ok(response),
                     Err(RecallFailure::NotHere) => {}
                     Err(RecallFailure::NotSent(error)) if suspects.is_certain => {
@@ -121,11 +121,13 @@ impl RequestRouter {
         }
     }
 
-    /// Asks a process at the replica that has its session.
+    /// Asks a process at the replica that has its session. Where it is certain that the process was given the write, a
+    /// failure is its end as an answer is; else the write may still be on its way there.
     async fn recall_once(
         &self,
         request_id: &str,
         process: &AnsweringAgent,
+        is_certain: bool,
         deadline: Instant,
     ) -> Result<AccountResponse, RecallFailure> {
         match self.here.recall_here(request_id, process, deadline, false).await {
@@ -133,14 +135,18 @@ impl RequestRouter {
             settled => return settled,
         }
         for replica in self.peers.replicas_for_agent(&process.agent_id) {
-            match self.recall_at(&replica, request_id, process, deadline).await {
-                Err(RecallFailure::NotHere) => {}
-                Ok(response) => {
-                    self.forgets.add(&replica.id, process, request_id);
-                    return Ok(response);
-                }
-                settled => return settled,
+            let recalled = self.recall_at(&replica, request_id, process, deadline).await;
+            let has_end = match &recalled {
+                Err(RecallFailure::NotHere) => continue,
+                Ok(_) => true,
+                Err(RecallFailure::NotSent(_) | RecallFailure::Settled(_)) => is_certain,
+                // It runs.
+                Err(RecallFailure::TimedOut) => false,
+            };
+            if has_end {
+                self.forgets.add(&replica.id, process, request_id);
             }
+            return recalled;
         }
         Err(RecallFailure::NotHere)
     }

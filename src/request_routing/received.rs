@@ -127,7 +127,7 @@ pub fn recall(
     Some(boxed(waiting, spawn_named("relayed recall", async move { drop(recalling.await) })))
 }
 
-/// Lets agents of this replica forget answers.
+/// Lets agents of this replica forget how writes ended.
 pub fn forget(here: &dyn ReplicaRequests, call: &ForgetCall) {
     for process in &call.processes {
         for request_id in &process.request_ids {
@@ -194,6 +194,10 @@ async fn answer(
             }
         }
     };
+    // The caller lets each agent that was asked forget how the write ended there.
+    while let Ok(agent) = told.try_recv() {
+        say(frames, RelayFrame::Asked(agent)).await?;
+    }
     match sent {
         Ok(response) => say_answer(frames, response).await,
         Err(failure) => say(frames, RelayFrame::Failed(failure)).await,

@@ -37,6 +37,7 @@ pub(super) type RelayedAccount<'r> = (&'r str, &'r AccountGrant);
 
 /// The head of an answer, and what follows it.
 struct Begun {
+    /// The agent that was asked last.
     agent: AskedAgent,
     head: Head,
     frames: PeerFrames,
@@ -45,12 +46,12 @@ struct Begun {
 /// How the frames before the head ended.
 enum NoHead {
     Failed(Box<SendFailure>),
-    /// The frames broke; this agent was asked by then.
-    Broken(String, Option<AskedAgent>),
+    /// The frames broke.
+    Broken(String),
 }
 
 impl RequestRouter {
-    /// Makes a request at another replica.
+    /// Makes a request at another replica. Adds the agents that it asks to `asked_there`, as far as it says.
     pub(super) async fn relay_to(
         &self,
         replica: &Replica,
@@ -58,6 +59,7 @@ impl RequestRouter {
         request: &PreparedRequest,
         upgraded: &mut Option<UpgradedBytes>,
         asked: &[AgentId],
+        asked_there: &mut Vec<AskedAgent>,
     ) -> Result<AccountResponse, Attempted> {
         // Agents that may be asked there, in case it does not say which one it asked.
         let suspects = self.suspects(&grant.zone, &replica.id);
@@ -75,21 +77,19 @@ impl RequestRouter {
                 Ok(answer) => answer,
                 Err(failure) => return Err(self.not_relayed(failure, grant, request, suspects)),
             };
-        let begun = timeout_at(request.deadline + DEADLINE_SLACK, read_head(frames, request)).await;
-        let begun = begun.unwrap_or_else(|_| Err(NoHead::Broken("the time is over".to_owned(), None)));
+        let reading = read_head(frames, request, asked_there);
+        let begun = timeout_at(request.deadline + DEADLINE_SLACK, reading).await;
+        let begun = begun.unwrap_or_else(|_| Err(NoHead::Broken("the time is over".to_owned())));
         let mut begun = match begun {
             Ok(begun) => begun,
             Err(NoHead::Failed(failure)) => {
                 self.metrics.failed.inc();
                 return Err(Attempted::Failed(failure));
             }
-            Err(NoHead::Broken(why, agent)) => {
+            Err(NoHead::Broken(why)) => {
                 self.metrics.failed.inc();
-                return Err(lost(
-                    request,
-                    &why,
-                    agent.map_or(suspects, |agent| Suspects::certain(agent.process)),
-                ));
+                let last = asked_there.last().map(|agent| agent.process.clone());
+                return Err(lost(request, &why, last.map_or(suspects, Suspects::certain)));
             }
         };
         let (status, headers) = head_of(&begun).ok_or_else(|| {
@@ -160,22 +160,28 @@ fn lost(request: &PreparedRequest, why: &str, suspects: Suspects) -> Attempted {
     Attempted::Failed(Box::new(SendFailure { error, next, asked: suspects.named() }))
 }
 
-/// Reads frames up to the head.
-async fn read_head(mut frames: PeerFrames, request: &PreparedRequest) -> Result<Begun, NoHead> {
-    let mut asked = None;
+/// Reads frames up to the head. Adds the agents that they name to `asked`.
+async fn read_head(
+    mut frames: PeerFrames,
+    request: &PreparedRequest,
+    asked: &mut Vec<AskedAgent>,
+) -> Result<Begun, NoHead> {
+    let broken = |why: &str| NoHead::Broken(why.to_owned());
     loop {
-        let broken = |why: &str| NoHead::Broken(why.to_owned(), asked.clone());
         let frame = frames.next().await.map_err(|error| broken(&error.to_string()))?;
         let frame = frame.ok_or_else(|| broken("it ended before its head"))?;
         match RelayFrame::decode(frame) {
             Some(RelayFrame::KeepAlive) => {}
             Some(RelayFrame::Asked(agent)) => {
                 request.asked(&agent);
-                asked = Some(agent);
+                // The answer names again who gives it.
+                if asked.last() != Some(&agent) {
+                    asked.push(agent);
+                }
             }
             Some(RelayFrame::Failed(failure)) => return Err(NoHead::Failed(Box::new(failure))),
             Some(RelayFrame::Head(head)) => {
-                let agent = asked.ok_or_else(|| NoHead::Broken("no agent was named".to_owned(), None))?;
+                let agent = asked.last().cloned().ok_or_else(|| broken("no agent was named"))?;
                 return Ok(Begun { agent, head, frames });
             }
             _ => return Err(broken("a frame was not in order")),

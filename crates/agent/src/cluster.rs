@@ -3,7 +3,7 @@
 //! A [`ClusterClient`] keeps the connections to one cluster with one credential, in one pool for each [`Use`]. Every
 //! connection is dialled under the policy of the agent's owner, and every request is built in one place. Redirects are
 //! not followed, requests are not retried, responses are not decompressed, and proxy environment variables are not
-//! (yet) used. A [`ClusterError`] names the host and the step, without any credential.
+//! (yet) used. A [`ClusterError`] names the host and the step, without any credential or query.
 //!
 //! | file | owns |
 //! |---|---|

@@ -124,7 +124,7 @@ impl Requests {
         let account = self.usable(uid).map_err(given_up)?;
         let path = RequestPath::read(request.target.as_bytes()).map_err(|error| given_up(invalid(&error)))?;
         let headers = passed_on(wire_headers(&request.headers)).map_err(|error| given_up(invalid(&error)))?;
-        let is_long = path.is_watch || request.upgrade;
+        let is_long = request.upgrade || path.is_long(request.method.as_str());
         let counted = self.counts.add((uid, &account.zone), is_long, request.body.len());
         let counted = counted.map_err(given_up)?;
         let repetition = request.repetition();

@@ -352,18 +352,23 @@ async fn a_caller_that_goes_away_ends_the_request_at_the_other_replica() {
     eventually("it ends there", || lines.is_closed()).await;
 }
 
-#[tokio::test]
-async fn the_agent_forgets_the_answer_of_a_relayed_write_once_its_caller_has_it() {
-    let has = other("has", true).await;
-    let (router, _) = router_of(&[("has", &has)]);
+/// Starts what a router runs in the background, until the guard is dropped.
+fn start_background(router: &RequestRouter) -> tokio_util::sync::DropGuard {
     let stop = CancellationToken::new();
-    let tasks = tokio_util::task::TaskTracker::new();
     let background = kubesvc_runtime::background_tasks::BackgroundTasks::new(
-        tasks.clone(),
+        tokio_util::task::TaskTracker::new(),
         stop.clone(),
         TaskRegistry::default(),
     );
     router.start(&background);
+    stop.drop_guard()
+}
+
+#[tokio::test]
+async fn the_agent_forgets_the_answer_of_a_relayed_write_once_its_caller_has_it() {
+    let has = other("has", true).await;
+    let (router, _) = router_of(&[("has", &has)]);
+    let _background = start_background(&router);
     has.agents.act(Act::Answer(201, vec![Ok(Bytes::from_static(b"made"))]));
     let asked = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&asked);
@@ -375,7 +380,71 @@ async fn the_agent_forgets_the_answer_of_a_relayed_write_once_its_caller_has_it(
     assert!(has.agents.had.lock()[0].keep_answer && has.agents.had.lock()[0].body == b"{}"[..]);
     assert!(asked.lock().contains(&has.agents.agent()));
     eventually("it is forgotten", || has.agents.forgotten.lock().contains(&id)).await;
-    stop.cancel();
+}
+
+#[tokio::test]
+async fn the_agent_forgets_a_relayed_write_that_failed_but_not_one_that_runs() {
+    let has = other("has", true).await;
+    let (router, _) = router_of(&[("has", &has)]);
+    let _background = start_background(&router);
+    let unknown = || RequestError::Unknown("so".into());
+    let not_sent = || {
+        RequestError::NotSent(kubesvc_core::wire::common::Failure {
+            message: "the cluster is dead".into(),
+            before_send: true,
+            ..Default::default()
+        })
+    };
+    let recall = || AfterFailure::Recall(has.agents.agent().process);
+    for (error, next, recalled, is_forgotten) in [
+        (unknown(), recall(), Some(RecallFailure::TimedOut), false),
+        (unknown(), AfterFailure::GiveUp, None, true),
+        (not_sent(), AfterFailure::AskAnother, None, true),
+        (unknown(), recall(), Some(RecallFailure::Settled(unknown())), true),
+        (unknown(), recall(), Some(RecallFailure::NotSent(not_sent())), true),
+    ] {
+        let what = format!("{error}, {next:?}, {recalled:?}");
+        has.agents.act(Act::Fail(error, next));
+        has.agents.recalls.lock().extend(recalled.map(Err));
+        let request = post();
+        let id = request.request_id.clone();
+        assert!(router.send("uid", request).await.is_err(), "{what}");
+        if is_forgotten {
+            eventually(&what, || has.agents.forgotten.lock().contains(&id)).await;
+        }
+    }
+    // They are told in turn: the one that runs came first.
+    assert_eq!(has.agents.forgotten.lock().len(), 4);
+}
+
+#[tokio::test]
+async fn the_agent_forgets_a_relayed_write_whose_way_was_cut_once_its_failure_is_recalled() {
+    let has = other("has", true).await;
+    let (router, _) = router_of(&[("has", &has)]);
+    let _background = start_background(&router);
+    has.agents.act(Act::Hang);
+    let request = post();
+    let id = request.request_id.clone();
+    let (had, cut) = (Arc::clone(&has.agents), has.cut.clone());
+    let asked = Arc::new(AtomicBool::new(false));
+    let is_asked = Arc::clone(&asked);
+    let request = AccountRequest {
+        on_asked: Some(Arc::new(move |_: &AskedAgent| is_asked.store(true, Ordering::Relaxed))),
+        ..request
+    };
+    let sending = async {
+        let sent = router.send("uid", request).await;
+        assert!(matches!(sent, Err(RequestError::Unknown(_))), "{sent:?}");
+    };
+    let cutting = async {
+        eventually("it is known here who was asked", || asked.load(Ordering::Relaxed)).await;
+        assert!(had.forgotten.lock().is_empty());
+        let settled = RecallFailure::Settled(RequestError::Unknown("so".into()));
+        had.recalls.lock().push_back(Err(settled));
+        cut.send_modify(|count| *count += 1);
+    };
+    tokio::join!(sending, cutting);
+    eventually("it is forgotten", || has.agents.forgotten.lock().contains(&id)).await;
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@
 
 mod bytes;
 mod calls;
-mod servers;
+pub(super) mod servers;
 
 use kubesvc_core::State;
 use serde_json::json;

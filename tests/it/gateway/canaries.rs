@@ -1,10 +1,12 @@
-//! What requests and operations carry stays between caller and cluster: Secrets, tokens and headers are in no log, audit
-//! line, row, metric, status or list, even at the most verbose log level.
+//! What requests and operations carry stays between caller and cluster: Secrets, tokens, headers and queries are in no
+//! log, audit line, row, metric, status or list, even at the most verbose log level.
 
 use http::Method;
+use kubesvc_core::State;
 use serde_json::json;
 
-use super::place::{EVERYTHING, Place};
+use super::bad_requests::servers::MisbehavingServer;
+use super::place::{EVERYTHING, Place, path_of};
 use super::refusals::send;
 use crate::secrets_canary::needles::Needles;
 use crate::secrets_canary::{CANARY, files_are_clean};
@@ -95,6 +97,26 @@ async fn requests(place: &Place, token: &str) {
     }
 }
 
+/// Requests with the canary in their query, whose answers an odd API server breaks. Why is logged, audited and told.
+async fn broken_requests(place: &Place, token: &str) {
+    let (world, server) = (&place.world, MisbehavingServer::start(&place.target).await);
+    world.account("odd").zone("east").kubeconfig(&server.kubeconfig).create().await;
+    world.until("odd", State::Active).await;
+    let bearer = format!("Bearer {token}");
+    let base = format!("{}/api/v1/namespaces/odd/configmaps/reset", path_of(world.namespace(), "odd"));
+    let headers = [("authorization", bearer.as_str()), ("connection", "Upgrade"), ("upgrade", "SPDY/3.1")];
+    for (method, subresource, headers, code) in [
+        (Method::GET, "", &headers[..1], 503),
+        (Method::DELETE, "", &headers[..1], 504),
+        (Method::POST, "/exec", &headers[..], 504),
+    ] {
+        let path = format!("{base}{subresource}?command=login&command={CANARY}");
+        let answered = must(send(place, method.clone(), &path, headers, "", None).await);
+        assert_eq!(answered.code, code, "{method} {path}: {answered:?}");
+        assert!(!answered.body.to_string().contains(CANARY), "{method} {path}: {answered:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_requests_and_operations_carry_is_written_nowhere() {
     let place = Place::logging(false, "trace").await;
@@ -104,6 +126,7 @@ async fn what_requests_and_operations_carry_is_written_nowhere() {
     needles.add_token("the caller's token", &token);
     operations(&place, &token).await;
     requests(&place, &token).await;
+    broken_requests(&place, &token).await;
 
     let world = &place.world;
     let own = |path: &str| Call::get(path).header("authorization", &format!("Bearer {token}"));

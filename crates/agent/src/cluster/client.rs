@@ -347,7 +347,7 @@ impl ClusterClient {
 
     /// The request, as errors name it.
     fn step(&self, request: &ClusterRequest) -> Arc<str> {
-        format!("{} {} of {}", request.method, request.path, self.0.url).into()
+        format!("{} {} of {}", request.method, request.path_without_query(), self.0.url).into()
     }
 
     fn pool(&self, purpose: Use) -> &Arc<Pool> {

@@ -15,7 +15,8 @@ use kubesvc_core::wire::common::Failure;
 use kubesvc_core::wire::common::failure::Class;
 use kubesvc_runtime::telemetry::errors::chain;
 
-/// Error of a connection or a request to a cluster. It holds no credential. As a [`Failure`], it says what to do.
+/// Error of a connection or a request to a cluster. It holds neither a credential nor a query. As a [`Failure`], it says
+/// what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// The agent's owner does not allow it.

@@ -54,8 +54,8 @@ pub struct ClusterRequest {
 
 impl fmt::Debug for ClusterRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { method, path, .. } = self;
-        f.debug_struct("ClusterRequest").field("method", method).field("path", path).finish_non_exhaustive()
+        let (method, path) = (&self.method, self.path_without_query());
+        f.debug_struct("ClusterRequest").field("method", method).field("path", &path).finish_non_exhaustive()
     }
 }
 
@@ -92,6 +92,11 @@ impl ClusterRequest {
     #[must_use]
     pub fn body(self, body: RequestBody) -> Self {
         Self { body, ..self }
+    }
+
+    /// The path, as errors and logs name it. The query may hold secrets: the command line of an exec is in it.
+    pub(super) fn path_without_query(&self) -> &str {
+        self.path.split_once('?').map_or(&*self.path, |(path, _)| path)
     }
 }
 

@@ -83,6 +83,7 @@ impl AccountRequests {
             exchange.send_head(head);
             return pass_on_upgraded(exchange, response).await;
         }
+        let is_long = request.path.is_long(request.method.as_str());
         let mut body = response.into_body();
         let mut lines = WatchLines::default();
         let (start, is_all) = arrived(&mut body)?;
@@ -93,7 +94,7 @@ impl AccountRequests {
             return Ok(());
         }
         loop {
-            let frame = if request.path.is_watch {
+            let frame = if is_long {
                 tokio::select! {
                     biased;
                     () = self.draining.cancelled(), if ends_in_line && lines.is_at_line_end() => None,

@@ -4,6 +4,7 @@
 //! read in two ways is refused.
 
 use percent_encoding::percent_decode;
+use url::form_urlencoded;
 
 use super::MAX_TARGET_BYTES;
 
@@ -49,8 +50,10 @@ pub struct RequestPath {
     pub name: Option<String>,
     /// Subresource.
     pub subresource: Option<String>,
-    /// Whether the query or the path asks for a watch, or for a log that is followed.
-    pub is_watch: bool,
+    /// Whether the query asks for a watch.
+    asks_to_watch: bool,
+    /// Whether the query asks to follow a log.
+    asks_to_follow: bool,
     /// Whether the path begins with the former verb `proxy`.
     is_proxy: bool,
     /// Whether the path begins with the former verb `watch`.
@@ -86,14 +89,7 @@ impl RequestPath {
         let decoded = decoded(path)?;
         let mut read =
             Self::of_parts(&decoded.split('/').filter(|part| !part.is_empty()).collect::<Vec<_>>());
-        let asks = |name: &str| {
-            query.split(|byte| *byte == b'&').any(|pair| {
-                let pair = String::from_utf8_lossy(pair);
-                let (key, value) = pair.split_once('=').unwrap_or((&pair, ""));
-                key == name && !matches!(value, "false" | "0" | "")
-            })
-        };
-        read.is_watch |= asks("watch") || (read.subresource.as_deref() == Some("log") && asks("follow"));
+        (read.asks_to_watch, read.asks_to_follow) = (asks(query, "watch"), asks(query, "follow"));
         Ok(read)
     }
 
@@ -106,7 +102,7 @@ impl RequestPath {
         let mut read = Self { group: group.0.into(), version: (*group.1).into(), ..Self::default() };
         let rest = match rest {
             ["watch", rest @ ..] if !rest.is_empty() => {
-                (read.is_watch, read.is_watch_verb) = (true, true);
+                read.is_watch_verb = true;
                 rest
             }
             ["proxy", rest @ ..] if !rest.is_empty() => {
@@ -153,18 +149,37 @@ impl RequestPath {
             && self.resource.as_deref().is_some_and(|resource| resource.ends_with("reviews"))
     }
 
+    /// Whether a request with this method is answered for as long as its caller reads: a watch of objects, or a log that
+    /// is followed. The server answers any other at once, whatever its query asks for.
+    pub fn is_long(&self, method: &str) -> bool {
+        let is_of_log = self.subresource.as_deref() == Some("log");
+        self.watches_objects(method) || (is_of_log && self.asks_to_follow && method == "GET")
+    }
+
     /// Whether a request with this method is answered with the events of objects: no followed log, no subresource, and
     /// no single object, of which the server ignores `watch`.
     pub fn watches_objects(&self, method: &str) -> bool {
-        let has_no_name = self.name.is_none() || self.is_watch_verb;
-        let is_of_objects = self.resource.is_some() && self.subresource.is_none() && has_no_name;
-        self.is_watch && is_of_objects && method == "GET"
+        let is_of_objects = self.resource.is_some() && self.subresource.is_none();
+        let is_watch = self.is_watch_verb || (self.asks_to_watch && self.name.is_none());
+        is_watch && is_of_objects && method == "GET"
     }
 
     /// Whether the path names all objects of a kind without a namespace: of all namespaces, or of a cluster-wide kind.
     pub fn is_over_all(&self) -> bool {
         self.resource.is_some() && self.namespace.is_none() && self.name.is_none()
     }
+}
+
+/// Whether a query sets a flag, as the server reads it: the first value counts, and only `0` and `false` do not set it.
+fn asks(query: &[u8], flag: &str) -> bool {
+    let pairs = query.split(|byte| *byte == b'&');
+    // The server passes over others.
+    let mut pairs = pairs.filter(|pair| !pair.contains(&b';') && is_encoded_well(pair));
+    let value = pairs.find_map(|pair| {
+        let (key, value) = form_urlencoded::parse(pair).next()?;
+        (key == flag).then_some(value)
+    });
+    value.is_some_and(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
 }
 
 /// Decodes a path once, as the server does.
@@ -208,10 +223,10 @@ fn check(path: &[u8]) -> Result<(), TargetError> {
 }
 
 /// Whether each percent sign is followed by two hexadecimal digits.
-fn is_encoded_well(path: &[u8]) -> bool {
-    let at = path.iter().enumerate().filter(|(_, byte)| **byte == b'%');
+fn is_encoded_well(text: &[u8]) -> bool {
+    let at = text.iter().enumerate().filter(|(_, byte)| **byte == b'%');
     at.into_iter().all(|(at, _)| {
-        path.get(at + 1..at + 3).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+        text.get(at + 1..at + 3).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
     })
 }
 
@@ -255,7 +270,7 @@ mod tests {
         let read = |target: &str| RequestPath::read(target.as_bytes()).expect(target);
         let pod = read("/api/v1/namespaces/a/pods/p/log?follow=true");
         assert_eq!((pod.namespace.as_deref(), pod.name.as_deref()), (Some("a"), Some("p")));
-        assert!(pod.is_watch && pod.subresource.as_deref() == Some("log"));
+        assert_eq!(pod.subresource.as_deref(), Some("log"));
         let namespace = read("/api/v1/namespaces/a/finalize");
         assert_eq!(
             (namespace.resource.as_deref(), namespace.name.as_deref()),
@@ -263,7 +278,7 @@ mod tests {
         );
         assert_eq!(namespace.namespace.as_deref(), Some("a"));
         let watch = read("/apis/apps/v1/watch/namespaces/a/deployments");
-        assert!(watch.is_watch && watch.resource.as_deref() == Some("deployments") && watch.group == "apps");
+        assert!(watch.resource.as_deref() == Some("deployments") && watch.group == "apps");
         assert!(read("/api/v1/pods?watch=1").is_over_all());
         assert!(read("/apis/apps/v1").resource.is_none());
     }
@@ -286,6 +301,55 @@ mod tests {
         ] {
             let path = RequestPath::read(target.as_bytes()).expect(target);
             assert_eq!(path.watches_objects(method), expected, "{method} {target}");
+        }
+    }
+
+    #[test]
+    fn only_a_watch_of_objects_and_a_followed_log_are_long() {
+        for (method, target, expected) in [
+            ("GET", "/api/v1/pods?watch=1", true),
+            ("GET", "/api/v1/namespaces/a/pods?fieldSelector=metadata.name%3Dp&watch=true", true),
+            ("GET", "/api/v1/watch/namespaces/a/pods/p", true),
+            ("GET", "/api/v1/namespaces/a/pods/p/log?follow=true", true),
+            ("GET", "/api/v1/namespaces/a/pods/p?watch=1", false),
+            ("GET", "/api/v1/namespaces/a?watch=1", false),
+            ("GET", "/api/v1/namespaces/a/pods/p/log?watch=1", false),
+            ("GET", "/api/v1/namespaces/a/pods?follow=true", false),
+            ("GET", "/api/v1/namespaces/a/services/s/proxy/x?watch=1&follow=true", false),
+            ("GET", "/version?watch=1", false),
+            ("HEAD", "/api/v1/pods?watch=1", false),
+            ("POST", "/api/v1/namespaces/a/pods?watch=1", false),
+            ("DELETE", "/api/v1/namespaces/a/pods?watch=1", false),
+            ("POST", "/api/v1/namespaces/a/pods/p/log?follow=true", false),
+        ] {
+            let path = RequestPath::read(target.as_bytes()).expect(target);
+            assert_eq!(path.is_long(method), expected, "{method} {target}");
+        }
+    }
+
+    #[test]
+    fn a_query_asks_for_a_watch_as_the_server_reads_it() {
+        for (query, expected) in [
+            ("watch", true),
+            ("watch=", true),
+            ("watch=no", true),
+            ("w%61tch=1", true),
+            ("watch=%31", true),
+            ("limit=1&watch=true&watch=0", true),
+            ("watch=0;&watch=1", true),
+            ("watch=%zz&watch=1", true),
+            ("watch=0", false),
+            ("watch=False", false),
+            ("watch=%30", false),
+            ("watch=0&watch=1", false),
+            ("watch=1;", false),
+            ("Watch=1", false),
+            ("labelSelector=watch%3D1", false),
+            ("", false),
+        ] {
+            let target = format!("/api/v1/pods?{query}");
+            let path = RequestPath::read(target.as_bytes()).expect(&target);
+            assert_eq!(path.watches_objects("GET"), expected, "{query}");
         }
     }
 

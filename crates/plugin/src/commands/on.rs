@@ -26,7 +26,8 @@ Examples:
   kubectl kubesvc on -l team=a -- rollout status deploy/web -n shop
   kubectl kubesvc on --all --parallel 4 -- apply -f quota.yaml
 
-It exits as kubectl did; with several accounts with 1 if any failed. KUBECTL names another kubectl than that of PATH.";
+It exits as kubectl did; with several accounts with 1 if any failed, or if its output was closed.
+KUBECTL names another kubectl than that of PATH.";
 
 /// Arguments of `on`.
 #[derive(Debug, clap::Args)]
@@ -68,7 +69,6 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &OnArguments) -> Resu
     let output = Output::of_process(accounts.iter().map(|account| account.entry.as_str()));
     let parallel = usize::from(arguments.parallel);
     let ended = kubectl.run_each(&accounts, parallel, &output, &mut signals).await?;
-    let Some(ended) = ended else { return Ok(()) };
     let names = accounts.iter().map(|account| account.entry.as_str());
     match summary(names.zip(&ended)) {
         Some(summary) => {
@@ -86,17 +86,30 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &OnArguments) -> Resu
 
 /// Refuses what would send kubectl elsewhere than to the account.
 fn stays_at_the_account(kubectl: &[OsString]) -> Result<(), CommandError> {
-    let own = kubectl.iter().map(|word| word.to_string_lossy()).take_while(|word| word != "--");
-    for word in own {
-        let flag = word.split_once('=').map_or(&*word, |(flag, _)| flag);
-        if matches!(flag, "--kubeconfig" | "--server" | "-s" | "--context" | "--cluster") {
-            return Err(CommandError::Usage(format!(
-                "kubectl's {flag} would leave the account; give --context and --kubeconfig of the operator's cluster before \
-                 the --"
-            )));
-        }
+    let words: Vec<_> =
+        kubectl.iter().map(|word| word.to_string_lossy()).take_while(|word| word != "--").collect();
+    let is_of_logs = words.iter().any(|word| word == "logs");
+    for word in &words {
+        let long = word.split_once('=').map_or(&**word, |(flag, _)| flag);
+        let flag = match long {
+            "--kubeconfig" | "--server" | "--context" | "--cluster" => long,
+            _ if names_server(word, is_of_logs) => "-s",
+            _ => continue,
+        };
+        return Err(CommandError::Usage(format!(
+            "kubectl's {flag} would leave the account; give --context and --kubeconfig of the operator's cluster before \
+             the --"
+        )));
     }
     Ok(())
+}
+
+/// Whether a word has kubectl's `-s`: alone, with its value attached, or after other short flags that take no value.
+fn names_server(word: &str, is_of_logs: bool) -> bool {
+    let Some(flags) = word.strip_prefix('-').filter(|flags| !flags.starts_with('-')) else { return false };
+    // What follows such a flag is its value. Of `logs`, `-f` and `-p` take none.
+    let takes_value = |flag: &char| "=LPceklnouv".contains(*flag) || (!is_of_logs && "fp".contains(*flag));
+    flags.chars().take_while(|flag| !takes_value(flag)).any(|flag| flag == 's')
 }
 
 /// Refuses a manifest from standard input, which only one kubectl can read.

@@ -38,15 +38,15 @@ const LARGE: usize = 100 << 20;
 type AnyBody = UnsyncBoxBody<Bytes, std::io::Error>;
 
 /// A server in front of a real one.
-pub(super) struct MisbehavingServer {
-    pub(super) kubeconfig: String,
+pub(crate) struct MisbehavingServer {
+    pub(crate) kubeconfig: String,
     /// The paths that it was asked for.
     asked: Arc<Mutex<Vec<String>>>,
 }
 
 impl MisbehavingServer {
     /// Starts it.
-    pub(super) async fn start(real: &ControlPlane) -> Self {
+    pub(crate) async fn start(real: &ControlPlane) -> Self {
         let authority = must(Authority::new("an odd API server"));
         let identity = must(authority.server(&["127.0.0.1", "localhost"]));
         let chain = vec![CertificateDer::from_pem_slice(identity.certificate.as_bytes()).expect("PEM")];
@@ -154,7 +154,7 @@ async fn answer(
     };
     Ok(match how {
         "hang" => std::future::pending().await,
-        "reset" => return Err(std::io::Error::other("reset")),
+        "reset" | "reset/exec" => return Err(std::io::Error::other("reset")),
         "redirect" => {
             let mut response = full(StatusCode::FOUND, "text/plain", String::new());
             response.headers_mut().insert(LOCATION, HeaderValue::from_static("/api/v1/elsewhere"));

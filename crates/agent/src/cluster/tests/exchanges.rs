@@ -480,7 +480,7 @@ async fn a_connection_that_is_cut_in_a_body_is_an_error_that_says_so() {
         assert!(matches!(error, ClusterError::Broken { .. }) && !error.is_before_send(), "{error:?}");
         let failure = Failure::from(error);
         let expected = ["the server closed the connection", "the connection broke: "]
-            .map(|meaning| format!("GET /api/v1/pods?watch=1 of {url}: {meaning}"));
+            .map(|meaning| format!("GET /api/v1/pods of {url}: {meaning}"));
         assert!(expected.iter().any(|start| failure.message.starts_with(start)), "{}", failure.message);
         assert!(failure.retryable, "{failure:?}");
     }
@@ -534,6 +534,37 @@ async fn neither_credential_nor_content_is_in_debug_output() {
         assert!(!shown.contains(part), "{part} in {shown}");
     }
     assert!(document.body.windows(TOKEN.len()).any(|part| part == TOKEN.as_bytes()), "it was there");
+}
+
+/// What a user runs in a container is in the query of an exec, with the passwords on its command line.
+#[tokio::test]
+async fn no_query_is_in_an_error_or_in_debug_output() {
+    const EXEC: &str = "/api/v1/namespaces/a/pods/p/exec?command=login&command=hunter2";
+    let authority = Authority::new();
+    let server = TestServer::scripted(&authority, HTTP1, async |request: Request<Incoming>| {
+        match request.uri().path() {
+            "/refused" => Ok(Response::builder().status(403).body(whole("{}")).expect("a response")),
+            _ => Err(io::Error::other("no answer")),
+        }
+    })
+    .await;
+    let (client, upgrade) = (client(&server, &authority), HeaderValue::from_static("SPDY/3.1"));
+    let exec = || ClusterRequest::new(Method::POST, EXEC).upgrade(upgrade.clone());
+    let errors = [
+        client.send(Use::Requests, exec()).await.expect_err("no answer"),
+        client.send(Use::Watches, exec()).await.expect_err("no upgrade over HTTP/2"),
+        client.get(Use::Requests, "/refused?of=hunter2", "*/*").await.expect_err("403"),
+        client.get(Use::Requests, "/broken?of=hunter2", "*/*").await.expect_err("no answer"),
+    ];
+    let said = "POST /api/v1/namespaces/a/pods/p/exec of https://127.0.0.1:";
+    assert!(chain(&errors[0]).starts_with(said), "{}", chain(&errors[0]));
+    assert_eq!(server.paths()[0], EXEC, "it is sent all the same");
+    for error in errors {
+        let (shown, failure) = (format!("{error:?} {} {:?}", chain(&error), exec()), Failure::from(error));
+        for text in [&shown, &failure.message] {
+            assert!(!text.contains("hunter2"), "{text}");
+        }
+    }
 }
 
 /// A server that can tell the agent's credential to others must not have it shown.

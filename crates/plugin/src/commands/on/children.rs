@@ -71,23 +71,18 @@ impl Kubectl<'_> {
         }
     }
 
-    /// Runs kubectl on each account, some at once. `None` if nobody reads the output any more.
+    /// Runs kubectl on each account, some at once.
     pub(super) async fn run_each(
         &self,
         accounts: &[NamedAccount],
         parallel: usize,
         output: &Output,
         signals: &mut Signals,
-    ) -> Result<Option<Vec<Ended>>, CommandError> {
+    ) -> Result<Vec<Ended>, CommandError> {
         let runs = accounts.iter().enumerate().map(|(index, account)| self.run_one(account, index, output));
         let all = stream::iter(runs).buffered(parallel).try_collect::<Vec<_>>();
         tokio::select! {
-            ended = all => match ended {
-                Ok(ended) => Ok(Some(ended)),
-                Err(RunError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(None),
-                Err(RunError::Output(error)) => Err(CommandError::Failed(format!("kubectl's output: {error}"))),
-                Err(RunError::Command(error)) => Err(error),
-            },
+            ended = all => ended.map_err(CommandError::from),
             // The children end with the stream of runs, and their kubeconfigs are removed.
             caught = signals.next() => Err(CommandError::Ended(Ended::Killed(caught as i32).exit_code())),
         }
@@ -157,7 +152,7 @@ impl Kubectl<'_> {
 }
 
 /// Why the runs on several accounts end early.
-enum RunError {
+pub(super) enum RunError {
     Output(io::Error),
     Command(CommandError),
 }
@@ -165,6 +160,17 @@ enum RunError {
 impl From<CommandError> for RunError {
     fn from(error: CommandError) -> Self {
         Self::Command(error)
+    }
+}
+
+impl From<RunError> for CommandError {
+    fn from(error: RunError) -> Self {
+        match error {
+            // Nobody reads why, but what kubectl was doing on other accounts was cut off.
+            RunError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Self::Ended(1),
+            RunError::Output(error) => Self::Failed(format!("kubectl's output: {error}")),
+            RunError::Command(error) => error,
+        }
     }
 }
 

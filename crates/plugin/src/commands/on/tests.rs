@@ -7,9 +7,10 @@ use std::task::{Context, Poll};
 use parking_lot::Mutex;
 use tokio::io::AsyncWrite;
 
-use super::children::Ended;
+use super::children::{Ended, RunError};
 use super::lines::{Output, Sink};
 use super::{reads_no_input, stays_at_the_account, summary};
+use crate::arguments::CommandError;
 
 fn words(line: &str) -> Vec<OsString> {
     line.split(' ').map(OsString::from).collect()
@@ -68,10 +69,32 @@ fn kubectl_stays_at_the_account() {
         "get pods --server=https://c",
         "-s https://c get pods",
         "--context a get ns",
+        "get pods -shttps://c",
+        "get pods -s=https://c",
+        "get pods -As https://c",
+        "get pods -Awshttps://c",
+        "exec -its https://c web",
+        "logs -fs https://c web",
+        "logs web -pfshttps://c",
     ] {
         assert!(stays_at_the_account(&words(line)).is_err(), "{line}");
     }
-    for line in ["get pods -o name", "exec web -- ls -s", "create clusterrolebinding b --user=u"] {
+    for line in [
+        "get pods -o name",
+        "exec web -- ls -s",
+        "create clusterrolebinding b --user=u",
+        "get pods -ojson -nkube-system -lapp=shop",
+        "get pods -A -o=jsonpath={.items}",
+        "get pods -Anshop",
+        "apply -fshop.yaml",
+        "apply -Rfshops",
+        "patch pod web -p{\"spec\":{}}",
+        "exec -itcshop web",
+        "set env deploy/web -eHOSTS=a",
+        "logs -f web --since=1h",
+        "logs -fn shop web",
+        "scale --replicas=-1 -",
+    ] {
         assert_eq!(stays_at_the_account(&words(line)), Ok(()), "{line}");
     }
 }
@@ -84,6 +107,14 @@ fn a_manifest_of_standard_input_goes_to_one_account_only() {
     for line in ["apply -f a.yaml", "exec web -- tar -f -", "get -o name"] {
         assert_eq!(reads_no_input(&words(line)), Ok(()), "{line}");
     }
+}
+
+#[test]
+fn a_closed_output_is_a_failure_without_a_message() {
+    let closed = RunError::Output(io::ErrorKind::BrokenPipe.into());
+    assert_eq!(CommandError::from(closed), CommandError::Ended(1));
+    let full = CommandError::from(RunError::Output(io::ErrorKind::StorageFull.into()));
+    assert!(matches!(&full, CommandError::Failed(why) if why.starts_with("kubectl's output: ")), "{full:?}");
 }
 
 #[test]
