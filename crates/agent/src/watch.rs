@@ -18,7 +18,9 @@
 //! ```
 //!
 //! Any of them may have to wait: after a failure, for a credential, or because the queue is full. A watch that the server
-//! did not end in time begins anew with `CheckVersion` too; a cluster that went back is listed.
+//! did not end in time begins anew with `CheckVersion` too; a cluster that went back is listed. So does a list that was
+//! given up because something must change, such as a right: until the cluster answers, it takes no memory and no rows of
+//! the hub.
 //!
 //! | file | owns |
 //! |---|---|

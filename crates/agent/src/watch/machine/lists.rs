@@ -21,7 +21,9 @@ impl ScopeWatch {
     /// Begins a list. The driver queues the start of the sync under this key, then reports the rows that the hub
     /// answers with. Returns whether a list was to begin.
     pub fn begin_sync(&mut self, sync_key: String, now: Instant) -> bool {
-        let Phase::NeedsList { deletes_only, sent, .. } = &mut self.phase else { return false };
+        let Phase::NeedsList { deletes_only, sent, asks_first: false, .. } = &mut self.phase else {
+            return false;
+        };
         self.phase = Phase::AwaitsBasis(List::new(sync_key, *deletes_only, sent.take()));
         self.begin_attempt(now);
         true
@@ -83,7 +85,6 @@ impl ScopeWatch {
         let is_last = match list.page_end(page) {
             Ok(is_last) => is_last,
             Err(why) => {
-                self.start_list(false, ListReason::Retry);
                 self.failed(&RequestFailure::Unreadable(why.to_owned()), now);
                 return PageStep::Restart;
             }

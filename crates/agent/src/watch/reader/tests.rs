@@ -480,29 +480,39 @@ async fn expired_version_is_listed_anew() {
 
 #[tokio::test]
 async fn missing_right_is_a_problem_until_it_is_granted() {
-    let script = vec![status(403), page(10, "", &[]), open_watch(&[])];
+    let script = vec![status(403), status(403), version(10), page(10, "", &[]), open_watch(&[])];
     let reading = Reading::start(ScopeStart::default(), false, script).await;
     reading.answer_basis(1, &[]).await;
     reading.until(|said| said.last() == Some(&Said::Problem(Some(403)))).await;
-    reading.inputs.clone().send(ReaderInput::Retry).await.expect("the reader runs");
+    let mut asked = tokio::time::interval(Duration::from_millis(20));
+    while reading.server.paths().len() < 3 {
+        asked.tick().await;
+        reading.inputs.clone().send(ReaderInput::Retry).await.expect("the reader runs");
+    }
+    let starts = |said: &[Said]| said.iter().filter(|said| matches!(said, Said::SyncStart(_))).count();
+    assert!(starts(&reading.heard.said.borrow()) <= 2, "the rows are not asked for each time");
+    reading.answer_basis(2, &[]).await;
+    let paths = reading.server.paths();
+    assert_eq!([1, 2].map(|at: usize| query(&paths[at])["limit"]), ["1", "1"], "{paths:?}");
     let said = reading.until(|said| said.contains(&Said::Problem(None))).await;
     assert!(said.iter().any(|said| matches!(said, Said::Synced(_))), "{said:?}");
 }
 
 #[tokio::test]
 async fn kind_without_a_right_keeps_no_other_from_being_listed() {
-    let script = vec![status(403), page(10, "", &[]), open_watch(&[])];
+    let script = vec![status(403), version(10), page(10, "", &[]), open_watch(&[])];
     let reading = Reading::start(ScopeStart::default(), false, script).await;
     reading.answer_basis(1, &[]).await;
     reading.until(|said| said.last() == Some(&Said::Problem(Some(403)))).await;
-    let other = timeout(Duration::from_secs(30), reading.budget.clone().acquire(1)).await;
-    assert!(other.is_ok(), "there is a turn");
+    let other = timeout(Duration::from_secs(30), reading.budget.clone().acquire(u64::MAX)).await;
+    assert!(other.is_ok(), "there is a turn, and all memory for rows");
     // Tried again while another kind is listed, it waits for its turn.
     reading.inputs.clone().send(ReaderInput::Retry).await.expect("the reader runs");
+    reading.until_asked(2).await;
     for _ in 0..20 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(reading.server.paths().len(), 1);
+    assert_eq!(reading.server.paths().len(), 2);
     drop(other);
     reading.answer_basis(2, &[]).await;
     let said = reading.until(|said| said.contains(&Said::Problem(None))).await;

@@ -189,7 +189,9 @@ fn list_that_does_not_end_is_a_problem() {
     assert_eq!(scope.waits(WaitReason::Refused), 30 * SECOND);
     let problem = scope.machine.problem().unwrap();
     assert_eq!(problem.message, "the list does not go on: two pages have the same continue token");
+    assert!(!scope.machine.is_listing());
     scope.pass(30 * SECOND);
+    scope.check_version("10");
     assert_eq!(scope.machine.action(), Action::BeginSync);
 }
 
