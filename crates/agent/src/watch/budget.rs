@@ -20,25 +20,31 @@ pub struct ListBudget {
 /// The right to list, until it is dropped.
 #[derive(Debug)]
 pub struct ListPermit {
-    /// Of the account and of the agent; none while the list has left its turn.
-    turns: Vec<OwnedSemaphorePermit>,
+    /// None while the list has left it.
+    turn: Option<ListTurn>,
     _basis: Option<OwnedSemaphorePermit>,
+}
+
+/// A turn among the lists of the account and of the agent, until it is dropped.
+#[derive(Debug)]
+pub(super) struct ListTurn {
+    _permits: Vec<OwnedSemaphorePermit>,
 }
 
 impl ListPermit {
     /// Leaves the turn to other lists, while this one cannot go on. The memory of its basis stays counted.
     pub fn leave_turn(&mut self) {
-        self.turns.clear();
+        self.turn = None;
     }
 
-    /// Takes the turn again if it was left. `false`: other lists run. This one must not wait for them while it has its
-    /// basis, for which they may wait.
-    pub fn retake_turn(&mut self, budget: &ListBudget) -> bool {
-        if self.turns.is_empty() {
-            let turns = [&budget.account, &budget.agent].map(|bound| Arc::clone(bound).try_acquire_owned());
-            self.turns = turns.into_iter().collect::<Result<_, _>>().unwrap_or_default();
-        }
-        !self.turns.is_empty()
+    /// Whether the list has its turn.
+    pub(super) fn has_turn(&self) -> bool {
+        self.turn.is_some()
+    }
+
+    /// Goes on with another turn.
+    pub(super) fn retake_turn(&mut self, turn: ListTurn) {
+        self.turn = Some(turn);
     }
 }
 
@@ -63,13 +69,21 @@ impl ListBudget {
     pub async fn acquire(self, rows: u64) -> ListPermit {
         let kib = (rows.saturating_mul(ROW_BYTES) / 1024).clamp(1, BASIS_KIB.into());
         let kib = u32::try_from(kib).unwrap_or(BASIS_KIB);
+        let basis = Arc::clone(&self.basis);
+        let turn = Some(self.turn().await);
+        ListPermit { turn, _basis: basis.acquire_many_owned(kib).await.ok() }
+    }
+
+    /// Waits for a turn, behind those that wait already. Those that have one may wait for memory, so a list that has its
+    /// basis must not wait for long.
+    pub(super) async fn turn(self) -> ListTurn {
         // The account's first: whoever waits for it must not keep others from listing. In one order, so that no two
         // wait for one another.
-        let mut turns = Vec::with_capacity(2);
+        let mut permits = Vec::with_capacity(2);
         for bound in [self.account, self.agent] {
-            turns.extend(bound.acquire_owned().await);
+            permits.extend(bound.acquire_owned().await);
         }
-        ListPermit { turns, _basis: self.basis.acquire_many_owned(kib).await.ok() }
+        ListTurn { _permits: permits }
     }
 }
 
@@ -112,14 +126,14 @@ mod tests {
     #[tokio::test]
     async fn list_that_cannot_go_on_leaves_its_turn_and_keeps_its_memory() {
         let budget = ListBudget::new(1, 1);
-        let mut refused = budget.clone().acquire(1).await;
-        refused.leave_turn();
+        let mut waiting = budget.clone().acquire(1).await;
+        waiting.leave_turn();
         let other = budget.clone().acquire(1).now_or_never().expect("there is a turn");
-        assert!(!refused.retake_turn(&budget));
+        assert!(!waiting.has_turn() && budget.clone().turn().now_or_never().is_none());
         drop(other);
-        assert!(refused.retake_turn(&budget));
-        assert!(budget.clone().acquire(1).now_or_never().is_none(), "it has its turn again");
-        drop(refused);
+        waiting.retake_turn(budget.clone().turn().now_or_never().expect("there is a turn"));
+        assert!(waiting.has_turn() && budget.clone().acquire(1).now_or_never().is_none());
+        drop(waiting);
         let mut large = budget.clone().acquire(u64::MAX).await;
         large.leave_turn();
         assert!(budget.acquire(1).now_or_never().is_none(), "its rows are in memory");

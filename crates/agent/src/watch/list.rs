@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::time::Instant;
 
 use kubesvc_core::wire::events::Synced;
 
@@ -125,6 +126,8 @@ pub(super) struct List {
     /// The page that arrives. It counts once it is complete.
     page: Counts,
     pages: u32,
+    /// Since when each request for the next page has failed.
+    pub(super) failing_since: Option<Instant>,
     /// Version of the first page: the watch begins there.
     version: Option<String>,
 }
@@ -141,6 +144,7 @@ impl List {
             complete: Counts::default(),
             page: Counts::default(),
             pages: 0,
+            failing_since: None,
             version: None,
         }
     }
@@ -188,6 +192,7 @@ impl List {
         self.complete.kept += kept;
         self.complete.sent += sent;
         self.pages += 1;
+        self.failing_since = None;
         self.version.get_or_insert(page.resource_version);
         if page.continue_token.is_some() && page.continue_token == self.continue_token {
             return Err("the list does not go on: two pages have the same continue token");

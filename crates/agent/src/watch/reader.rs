@@ -23,7 +23,7 @@ use crate::scrub::{
     BodyEncoder, Change, ClusterStatus, Inspected, InspectedObject, ItemSplitter, LineSplitter, ListPage,
     OmittedBody, RawObject, Scrubber, Unidentified, WatchLine, delete_event, read_watch_line,
 };
-use crate::watch::budget::{ListBudget, ListPermit};
+use crate::watch::budget::{ListBudget, ListPermit, ListTurn};
 use crate::watch::large_pieces::{LARGE_PIECE_BYTES, LargePieceTurn};
 use crate::watch::{
     Action, ItemStep, LargePieces, ListReason, ObjectStep, PageRequest, PageStep, RequestFailure, ScopeWatch,
@@ -41,6 +41,9 @@ const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 /// Maximum time for which a list waits for room in the queue. After that it is given up, and begun again once there is
 /// room: its response must not stand still for long on a connection that others use.
 const LIST_ROOM_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time for which a list that has its basis waits for its turn, after a failure. Others that have their turn may
+/// wait for the memory of its basis; the page that it goes on with is kept by the server for some minutes.
+const LIST_TURN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum time in which a large line or item arrives, while others wait for their turn.
 const LARGE_PIECE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Query of a list of which only the version counts. It names none itself, so the answer is not older than the request.
@@ -273,10 +276,10 @@ impl<S: ReaderSink> ScopeReader<S> {
             match &action {
                 Action::Wait(reason) => {
                     self.sink.state(WatchState::Waiting);
+                    // A turn is for lists that go on, and a connection for scopes that can be read.
+                    self.permit.iter_mut().for_each(ListPermit::leave_turn);
                     if reason.needs_change() {
-                        // Connection and turn are for scopes that can be read.
                         self.slot = None;
-                        self.permit.iter_mut().for_each(ListPermit::leave_turn);
                     }
                 }
                 Action::BeginSync | Action::AwaitBasis | Action::ListPage(_) => {
@@ -449,14 +452,26 @@ impl<S: ReaderSink> ScopeReader<S> {
     }
 
     async fn list_page(&mut self, action: &Action, page: &PageRequest) {
-        let budget = &self.context.budget;
-        if self.permit.as_mut().is_some_and(|permit| !permit.retake_turn(budget)) {
-            // It waits for its turn before it has a basis, as all do.
-            return self.machine.relist(false);
+        if self.permit.as_ref().is_some_and(|permit| !permit.has_turn()) {
+            let turn = timeout(LIST_TURN_TIMEOUT, self.context.budget.clone().turn());
+            match self.until_changed(action, turn).await {
+                Some(Ok(turn)) => self.retake_turn(turn),
+                // It waits for its turn before it has a basis, as all do.
+                Some(Err(_)) => return self.machine.relist(false),
+                None => return,
+            }
         }
         if let Some(page) = self.read_page(action, &page.query()).await {
             self.page_end(page).await;
         }
+    }
+
+    /// Goes on with the list, whose turn it is again.
+    fn retake_turn(&mut self, turn: ListTurn) {
+        if let Some(permit) = &mut self.permit {
+            permit.retake_turn(turn);
+        }
+        self.machine.progress(now());
     }
 
     async fn check_version(&mut self, action: &Action) {

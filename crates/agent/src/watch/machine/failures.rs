@@ -6,7 +6,9 @@ use crate::watch::action::WaitReason;
 use crate::watch::failure::{RequestFailure, Retry};
 use crate::watch::list::ListReason;
 use crate::watch::machine::{Phase, ScopeWatch};
-use crate::watch::{MAX_RETRY_AFTER, PAGE_LIMITS, PROBLEM_DELAY, PROBLEM_RETRY_INTERVAL};
+use crate::watch::{
+    MAX_LIST_WAIT, MAX_PAGE_FAILURE, MAX_RETRY_AFTER, PAGE_LIMITS, PROBLEM_DELAY, PROBLEM_RETRY_INTERVAL,
+};
 
 impl ScopeWatch {
     /// The request has failed: no response, a status other than 200, a response that cannot be read or that ended
@@ -23,9 +25,15 @@ impl ScopeWatch {
         }
         let is_unreadable = matches!(failure, RequestFailure::Unreadable(_));
         let (delay, reason) = self.retry_after(failure.retry());
+        let fails_for_long = match &mut self.phase {
+            Phase::Listing(list) => now >= *list.failing_since.get_or_insert(now) + MAX_PAGE_FAILURE,
+            _ => false,
+        };
         match &mut self.phase {
             // It may wait for days: it keeps no rows meanwhile.
-            Phase::Listing(_) if reason.needs_change() => self.give_list_up(),
+            Phase::Listing(_) if reason.needs_change() || delay > MAX_LIST_WAIT || fails_for_long => {
+                self.give_list_up();
+            }
             Phase::Listing(list) if list.can_repeat_page() => list.page_failed(),
             Phase::Listing(_) => self.start_list(false, ListReason::Retry),
             Phase::Watching(_) => {

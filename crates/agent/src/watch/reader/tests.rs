@@ -519,6 +519,54 @@ async fn kind_without_a_right_keeps_no_other_from_being_listed() {
     assert!(said.iter().any(|said| matches!(said, Said::Synced(_))), "{said:?}");
 }
 
+/// A list that had to wait after its first page, and another one that has its turn, once these times have passed.
+async fn list_that_has_lost_its_turn(waited: &[Duration]) -> (Reading, ListPermit) {
+    let (first, second) = (object("one", 8), object("two", 9));
+    let script = vec![
+        page(10, "more", std::slice::from_ref(&first)),
+        status(429),
+        page(10, "", &[first, second]),
+        open_watch(&[]),
+    ];
+    let reading = Reading::start(ScopeStart::default(), false, script).await;
+    reading.answer_basis(1, &[]).await;
+    reading.until_asked(2).await;
+    let other = timeout(Duration::from_secs(30), reading.budget.clone().acquire(1)).await;
+    let other = other.expect("it leaves its turn while it waits");
+    assert_eq!(reading.server.paths().len(), 2, "it has not gone on");
+    tokio::time::pause();
+    for time in waited {
+        tokio::time::advance(*time).await;
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+    }
+    tokio::time::resume();
+    assert_eq!(reading.server.paths().len(), 2, "it waits for its turn");
+    (reading, other)
+}
+
+#[tokio::test]
+async fn list_that_waits_after_a_failure_leaves_its_turn_and_goes_on_where_it_was_once_it_has_another() {
+    let (reading, other) = list_that_has_lost_its_turn(&[Duration::from_secs(3)]).await;
+    drop(other);
+    let said = reading.until(|said| matches!(said.last(), Some(Said::Synced(_)))).await;
+    assert_eq!(said.iter().filter(|said| matches!(said, Said::SyncStart(_))).count(), 1, "{said:?}");
+    assert_eq!(query(&reading.server.paths()[2])["continue"], "more");
+}
+
+#[tokio::test]
+async fn list_whose_turn_does_not_come_for_long_begins_anew() {
+    let too_long = LIST_TURN_TIMEOUT + Duration::from_secs(1);
+    let (reading, other) = list_that_has_lost_its_turn(&[Duration::from_secs(3), too_long]).await;
+    drop(other);
+    reading.answer_basis(2, &[("one", "8")]).await;
+    let said = reading.until(|said| matches!(said.last(), Some(Said::Synced(_)))).await;
+    let Some(Said::Synced(synced)) = said.last() else { unreachable!("{said:?}") };
+    assert_eq!((synced.kept, synced.sent), (1, 1));
+    assert!(!query(&reading.server.paths()[2]).contains_key("continue"));
+}
+
 #[tokio::test]
 async fn basis_that_cannot_be_read_begins_another_list() {
     let reading = Reading::start(ScopeStart::default(), false, vec![page(10, "", &[])]).await;

@@ -139,6 +139,47 @@ fn list_that_is_refused_keeps_no_rows_and_begins_once_a_small_request_is_answere
 }
 
 #[test]
+fn list_that_is_to_wait_for_more_than_30_seconds_keeps_no_rows() {
+    for (asked, is_kept) in [(20, true), (31, false), (600, false)] {
+        let mut scope = Scope::unknown();
+        scope.begin_list(&[object("a", "5")]);
+        let retry_after = Some(Duration::from_secs(asked));
+        let status = ClusterStatus { code: 503, retry_after, ..ClusterStatus::default() };
+        scope.machine.failed(&status.into(), scope.now);
+        assert_eq!(scope.machine.is_listing(), is_kept, "{asked} s");
+        let wait = scope.waits(WaitReason::Retry);
+        scope.pass(wait);
+        assert_eq!(matches!(scope.machine.action(), Action::ListPage(_)), is_kept);
+        assert_eq!(matches!(scope.machine.action(), Action::CheckVersion(_)), !is_kept);
+    }
+}
+
+#[test]
+fn list_whose_next_page_fails_for_a_minute_keeps_no_rows() {
+    let mut scope = Scope::unknown();
+    scope.begin_list(&[object("a", "5")]);
+    for token in ["t1", "t2"] {
+        scope.sleep(40 * SECOND);
+        scope.status(500);
+        let wait = scope.waits(WaitReason::Retry);
+        scope.pass(wait);
+        assert_eq!(scope.page_end("10", Some(token)), PageStep::More, "it goes on, so it is the same list");
+    }
+    let since = scope.now;
+    scope.status(504);
+    while scope.machine.is_listing() {
+        let wait = scope.waits(WaitReason::Retry);
+        scope.pass(wait);
+        scope.status(504);
+    }
+    assert!((60..=90).contains(&(scope.now - since).as_secs()), "{:?}", scope.now - since);
+    let wait = scope.waits(WaitReason::Retry);
+    scope.pass(wait);
+    scope.check_version("10");
+    scope.begin_list(&[object("a", "5")]);
+}
+
+#[test]
 fn small_request_before_a_list_is_given_up_after_a_minute_and_made_again() {
     let mut scope = Scope::unknown();
     scope.begin_list(&[]);
