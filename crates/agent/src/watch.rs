@@ -31,7 +31,7 @@
 //! | `list.rs` | how far a list has come |
 //! | `machine.rs`, `machine/` | the states, the timers, and the reports |
 //! | `reader.rs` | the one driver: requests of a scope, and their responses |
-//! | `budget.rs` | how many lists run at once |
+//! | `budget.rs` | how many lists run at once, and how much memory they take |
 //! | `large_pieces.rs` | how many large lines and items are in memory at once |
 
 use std::ops::RangeInclusive;

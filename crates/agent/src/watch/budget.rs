@@ -1,4 +1,5 @@
-//! How many lists run at once, and how much memory their bases take: in one account, and in the agent.
+//! How many lists run at once, in one account and in the agent, and how much memory they take: for their bases, and to
+//! remember what they have sent.
 
 use std::sync::Arc;
 
@@ -8,6 +9,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const BASIS_KIB: u32 = 32 * 1024;
 /// Memory that a row of a basis takes, in bytes.
 const ROW_BYTES: u64 = 100;
+/// Memory of all lists to remember what they have sent, in KiB. It is not that of the bases, which lists wait for: what is
+/// remembered is kept by lists that wait, so each could wait for the memory of another.
+const SENT_KIB: usize = 32 * 1024;
+/// Objects that 1 KiB of it is for: a hash takes 9 bytes of a table that is half full at worst, and 32 bytes while the
+/// table grows.
+const SENT_OBJECTS_PER_KIB: usize = 32;
 
 /// Bounds the lists that run at once. Clones share the bounds.
 #[derive(Clone, Debug)]
@@ -15,6 +22,7 @@ pub struct ListBudget {
     agent: Arc<Semaphore>,
     account: Arc<Semaphore>,
     basis: Arc<Semaphore>,
+    sent: Arc<Semaphore>,
 }
 
 /// The right to list, until it is dropped.
@@ -22,7 +30,7 @@ pub struct ListBudget {
 pub struct ListPermit {
     /// None while the list has left it.
     turn: Option<ListTurn>,
-    _basis: Option<OwnedSemaphorePermit>,
+    basis: Option<OwnedSemaphorePermit>,
 }
 
 /// A turn among the lists of the account and of the agent, until it is dropped.
@@ -32,6 +40,12 @@ pub(super) struct ListTurn {
 }
 
 impl ListPermit {
+    /// Takes memory for a basis of this many rows, if there is so much. One that takes more than all memory for bases
+    /// needs all of it.
+    pub(super) fn reserve(&mut self, rows: u64) -> bool {
+        self.basis.as_mut().is_some_and(|basis| grow(basis, basis_kib(rows)))
+    }
+
     /// Leaves the turn to other lists, while this one cannot go on. The memory of its basis stays counted.
     pub fn leave_turn(&mut self) {
         self.turn = None;
@@ -48,6 +62,43 @@ impl ListPermit {
     }
 }
 
+/// Memory of one scope to remember what its lists have sent, until it is dropped.
+#[derive(Debug, Default)]
+pub(super) struct SentMemory(Option<OwnedSemaphorePermit>);
+
+impl SentMemory {
+    /// Takes memory for this many objects, if there is so much.
+    pub(super) fn reserve(&mut self, budget: &ListBudget, objects: usize) -> bool {
+        let kib = u32::try_from(objects.div_ceil(SENT_OBJECTS_PER_KIB)).unwrap_or(u32::MAX);
+        if let Some(memory) = &mut self.0 {
+            return grow(memory, kib);
+        }
+        self.0 = Arc::clone(&budget.sent).try_acquire_many_owned(kib).ok();
+        self.0.is_some()
+    }
+}
+
+/// Takes permits up to this number, if there are so many.
+fn grow(held: &mut OwnedSemaphorePermit, permits: u32) -> bool {
+    let more = permits.saturating_sub(u32::try_from(held.num_permits()).unwrap_or(u32::MAX));
+    if more == 0 {
+        return true;
+    }
+    match Arc::clone(held.semaphore()).try_acquire_many_owned(more) {
+        Ok(more) => {
+            held.merge(more);
+            true
+        }
+        Err(_) => false,
+    }
+}
+
+/// Memory for this many rows, in KiB; at most all.
+fn basis_kib(rows: u64) -> u32 {
+    let kib = (rows.saturating_mul(ROW_BYTES) / 1024).clamp(1, BASIS_KIB.into());
+    u32::try_from(kib).unwrap_or(BASIS_KIB)
+}
+
 impl ListBudget {
     /// A budget of this many lists at once in the agent, and in each account; 0: no bound.
     pub fn new(in_agent: usize, in_account: usize) -> Self {
@@ -55,6 +106,7 @@ impl ListBudget {
             agent: bound(in_agent),
             account: bound(in_account),
             basis: Arc::new(Semaphore::new(BASIS_KIB as usize)),
+            sent: Arc::new(Semaphore::new(SENT_KIB)),
         }
     }
 
@@ -67,11 +119,9 @@ impl ListBudget {
     /// Waits until a list may begin whose basis has this many rows. One that takes more than all memory for bases runs
     /// alone.
     pub async fn acquire(self, rows: u64) -> ListPermit {
-        let kib = (rows.saturating_mul(ROW_BYTES) / 1024).clamp(1, BASIS_KIB.into());
-        let kib = u32::try_from(kib).unwrap_or(BASIS_KIB);
         let basis = Arc::clone(&self.basis);
         let turn = Some(self.turn().await);
-        ListPermit { turn, _basis: basis.acquire_many_owned(kib).await.ok() }
+        ListPermit { turn, basis: basis.acquire_many_owned(basis_kib(rows)).await.ok() }
     }
 
     /// Waits for a turn, behind those that wait already. Those that have one may wait for memory, so a list that has its
@@ -147,5 +197,30 @@ mod tests {
         drop(huge);
         let _small = budget.clone().acquire(1).await;
         assert!(budget.acquire(u64::MAX).now_or_never().is_none());
+    }
+
+    #[tokio::test]
+    async fn memory_of_a_basis_grows_while_there_is_some() {
+        let budget = ListBudget::new(8, 8);
+        let mut first = budget.clone().acquire(0).await;
+        assert!(first.reserve(200_000));
+        let mut second = budget.clone().acquire(100_000).await;
+        assert!(!second.reserve(200_000), "the first has more than half");
+        drop(first);
+        assert!(second.reserve(200_000) && second.reserve(u64::MAX), "it is alone");
+        assert!(budget.acquire(1).now_or_never().is_none());
+    }
+
+    #[tokio::test]
+    async fn what_lists_remember_to_have_sent_is_a_million_objects_in_all() {
+        const MAX_OBJECTS: usize = 1024 * 1024;
+        let budget = ListBudget::new(8, 8);
+        let (mut first, mut second) = (SentMemory::default(), SentMemory::default());
+        assert!(second.reserve(&budget.for_account(8), 32));
+        assert!([1, 33, 1000, MAX_OBJECTS - 32].into_iter().all(|objects| first.reserve(&budget, objects)));
+        assert!(!first.reserve(&budget, MAX_OBJECTS - 31) && !second.reserve(&budget, 33));
+        assert!(budget.clone().acquire(u64::MAX).now_or_never().is_some(), "rows have memory of their own");
+        drop(first);
+        assert!(second.reserve(&budget, MAX_OBJECTS));
     }
 }

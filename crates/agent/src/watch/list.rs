@@ -66,16 +66,16 @@ pub struct SyncEnd {
     pub synced: Synced,
 }
 
-/// Maximum number of objects of which a list for deletes alone knows that it has sent them: 16 MiB at most.
-const MAX_SENT_OBJECTS: usize = 1_000_000;
-
 /// What lists for deletes alone have sent, by a hash of uid and version. A list that takes the place of one that was given
-/// up need not send it again, where the hub has it: else a large list over a slow link would never come to its end.
+/// up need not send it again, where the hub has it: else a large list over a slow link would never come to its end. What
+/// was sent once there was no memory for more is sent again.
 #[derive(Debug, Default)]
 pub(super) struct SentObjects {
     queued: HashSet<u64>,
     /// The last one, of which it is not known yet whether the queue took it.
     last: Option<u64>,
+    /// Whether there is no memory for more.
+    pub(super) is_full: bool,
 }
 
 impl SentObjects {
@@ -91,14 +91,20 @@ impl SentObjects {
 
     fn add(&mut self, object: &Identity) {
         let before = self.last.replace(Self::hash(object));
-        if self.queued.len() < MAX_SENT_OBJECTS {
+        if !self.is_full {
             self.queued.extend(before);
         }
+    }
+
+    /// Number of objects that are remembered.
+    pub(super) fn len(&self) -> usize {
+        self.queued.len()
     }
 
     /// What is known to be queued, for the next list.
     pub(super) fn take(&mut self) -> Self {
         self.last = None;
+        self.is_full = false;
         std::mem::take(self)
     }
 }

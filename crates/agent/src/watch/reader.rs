@@ -23,7 +23,7 @@ use crate::scrub::{
     BodyEncoder, Change, ClusterStatus, Inspected, InspectedObject, ItemSplitter, LineSplitter, ListPage,
     OmittedBody, RawObject, Scrubber, Unidentified, WatchLine, delete_event, read_watch_line,
 };
-use crate::watch::budget::{ListBudget, ListPermit, ListTurn};
+use crate::watch::budget::{ListBudget, ListPermit, ListTurn, SentMemory};
 use crate::watch::large_pieces::{LARGE_PIECE_BYTES, LargePieceTurn};
 use crate::watch::{
     Action, ItemStep, LargePieces, ListReason, ObjectStep, PageRequest, PageStep, RequestFailure, ScopeWatch,
@@ -185,7 +185,7 @@ impl std::fmt::Debug for ReaderInput {
 pub struct ReaderContext {
     /// Encodes bodies, one after another.
     pub encoder: Arc<Mutex<BodyEncoder>>,
-    /// Bounds the lists that run at once.
+    /// Bounds the lists that run at once, and their memory.
     pub budget: ListBudget,
     /// Bounds the memory of large lines and items.
     pub large_pieces: LargePieces,
@@ -200,9 +200,11 @@ pub struct ScopeReader<S> {
     scrubber: Scrubber,
     context: ReaderContext,
     machine: ScopeWatch,
-    /// Rows of the scope, for the memory that its basis takes.
+    /// Rows of the scope when they were last counted, for the memory that its basis takes.
     objects: u64,
     permit: Option<ListPermit>,
+    /// Memory to remember what lists have sent, also while none runs.
+    sent_memory: SentMemory,
     /// Where each request takes a connection: one of its own, so that the same scopes are read all the time.
     slot: Option<ConnectionSlot>,
     problem: Option<Failure>,
@@ -248,6 +250,7 @@ impl<S: ReaderSink> ScopeReader<S> {
             machine,
             objects,
             permit: None,
+            sent_memory: SentMemory::default(),
             slot: None,
             problem: None,
             is_read: false,
@@ -313,6 +316,9 @@ impl<S: ReaderSink> ScopeReader<S> {
         if !self.machine.is_listing() {
             self.permit = None;
         }
+        if self.machine.sent_objects().unwrap_or_default() == 0 {
+            self.sent_memory = SentMemory::default();
+        }
         if self.machine.problem() != self.problem.as_ref() {
             self.problem = self.machine.problem().cloned();
             self.sink.problem(self.problem.as_ref());
@@ -360,19 +366,35 @@ impl<S: ReaderSink> ScopeReader<S> {
     }
 
     fn take_basis(&mut self, sync_key: &str, frames: impl Iterator<Item = Result<Vec<BasisRow>, Failure>>) {
+        if !self.machine.awaits_basis(sync_key) {
+            return;
+        }
+        let (mut count, mut has_memory) = (0, true);
         for frame in frames {
-            let failure = match frame {
-                Ok(rows) => rows.iter().find_map(|row| {
-                    let BasisRow { namespace, name, uid, rv } = row;
-                    self.machine.basis_row(sync_key, namespace, name, uid, rv).err()
-                }),
+            let rows = match frame {
+                Ok(rows) => rows,
                 Err(failure) => return self.give_up_list(&RequestFailure::Connection(failure)),
             };
+            count += rows.len() as u64;
+            has_memory = has_memory && self.permit.as_mut().is_some_and(|permit| permit.reserve(count));
+            if !has_memory {
+                // They are only counted.
+                continue;
+            }
+            let failure = rows.iter().find_map(|row| {
+                let BasisRow { namespace, name, uid, rv } = row;
+                self.machine.basis_row(sync_key, namespace, name, uid, rv).err()
+            });
             if let Some(too_large) = failure {
                 return self.give_up_list(&RequestFailure::Unreadable(too_large.to_string()));
             }
         }
-        self.machine.basis_end(sync_key, now());
+        if has_memory {
+            return self.machine.basis_end(sync_key, now());
+        }
+        // There are more rows than at the last sync. It waits for their memory before it has a basis, as all do.
+        self.objects = count;
+        self.machine.relist(false);
     }
 
     /// Begins the list anew, later.
@@ -543,6 +565,7 @@ impl<S: ReaderSink> ScopeReader<S> {
 
     /// The event for an item of a page, if it is sent.
     fn listed(&mut self, item: &Bytes) -> Option<Event> {
+        self.reserve_sent();
         match self.scrubber.inspect(&RawObject::read(item), Operation::Upsert) {
             Inspected::Object(object) => match self.machine.item(object.identity(), None, now()) {
                 ItemStep::Upsert => Some(encode(*object, &self.context.encoder, &self.sink)),
@@ -557,6 +580,14 @@ impl<S: ReaderSink> ScopeReader<S> {
                 self.sink.left_out(LeftOut::Object(unidentified));
                 None
             }
+        }
+    }
+
+    /// Takes memory to remember one object more that is sent.
+    fn reserve_sent(&mut self) {
+        let Some(objects) = self.machine.sent_objects() else { return };
+        if !self.sent_memory.reserve(&self.context.budget, objects + 1) {
+            self.machine.remember_no_more();
         }
     }
 
@@ -580,6 +611,7 @@ impl<S: ReaderSink> ScopeReader<S> {
     async fn page_end(&mut self, page: ListPage) {
         if let PageStep::Complete(end) = self.machine.page_end(page, now()) {
             let SyncEnd { leftover, synced } = *end;
+            self.objects = synced.kept.saturating_add(synced.sent);
             for gone in leftover {
                 queue(&self.sink, delete_event(0, gone.into())).await;
             }

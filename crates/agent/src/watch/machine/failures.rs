@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::watch::action::WaitReason;
 use crate::watch::failure::{RequestFailure, Retry};
-use crate::watch::list::ListReason;
+use crate::watch::list::{ListReason, SentObjects};
 use crate::watch::machine::{Phase, ScopeWatch};
 use crate::watch::{
     MAX_LIST_WAIT, MAX_PAGE_FAILURE, MAX_RETRY_AFTER, PAGE_LIMITS, PROBLEM_DELAY, PROBLEM_RETRY_INTERVAL,
@@ -50,8 +50,13 @@ impl ScopeWatch {
                     self.resume_watch(now);
                 }
             }
-            Phase::NeedsList { asks_first, .. } => *asks_first |= reason.needs_change(),
-            Phase::AwaitsBasis(_) => {}
+            Phase::NeedsList { asks_first, sent, .. } if reason.needs_change() => {
+                // It is refused again, and may be for days.
+                if std::mem::replace(asks_first, true) {
+                    *sent = SentObjects::default();
+                }
+            }
+            Phase::NeedsList { .. } | Phase::AwaitsBasis(_) => {}
         }
         self.attempt += 1;
         self.hold(delay, reason, now);

@@ -160,8 +160,18 @@ impl Reading {
         start: ScopeStart,
         is_metadata_alone: bool,
     ) -> Self {
+        Self::read_within(ListBudget::new(1, 1), (server, client), large_pieces, start, is_metadata_alone)
+    }
+
+    /// A reader that shares the budget of lists with others.
+    fn read_within(
+        budget: ListBudget,
+        (server, client): (Arc<TestServer>, ClusterClient),
+        large_pieces: LargePieces,
+        start: ScopeStart,
+        is_metadata_alone: bool,
+    ) -> Self {
         let limits = BodyLimits::for_messages(4 * 1024 * 1024, true);
-        let budget = ListBudget::new(1, 1);
         let context = ReaderContext {
             encoder: Arc::new(Mutex::new(BodyEncoder::new(limits).expect("memory"))),
             budget: budget.clone(),
@@ -517,6 +527,58 @@ async fn kind_without_a_right_keeps_no_other_from_being_listed() {
     reading.answer_basis(2, &[]).await;
     let said = reading.until(|said| said.contains(&Said::Problem(None))).await;
     assert!(said.iter().any(|said| matches!(said, Said::Synced(_))), "{said:?}");
+}
+
+/// A reader that shares the budget, of a server with these responses.
+async fn reading_within(budget: &ListBudget, start: ScopeStart, script: Script) -> Reading {
+    let options = ServerOptions { http2_streams: Some(100) };
+    let shared = Reading::scripted(&ClusterContext::default(), options, script).await;
+    Reading::read_within(budget.clone(), shared, LargePieces::default(), start, false)
+}
+
+#[tokio::test]
+async fn basis_with_more_rows_than_were_known_waits_for_their_memory() {
+    let budget = ListBudget::new(2, 2);
+    let script = vec![page(10, "", &[]), open_watch(&[])];
+    let reading = reading_within(&budget, ScopeStart::default(), script).await;
+    let names: Vec<String> = (0..10_000).map(|row| format!("row-{row}")).collect();
+    let rows: Vec<_> = names.iter().map(|name| (name.as_str(), "5")).collect();
+    reading.until(|said| !said.is_empty()).await;
+    let others = budget.clone().acquire(330_000).await;
+    reading.answer_basis(1, &rows).await;
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    assert!(reading.server.paths().is_empty(), "it does not go on without memory");
+    drop(others);
+    reading.answer_basis(2, &rows).await;
+    let said = reading.until(|said| matches!(said.last(), Some(Said::Synced(_)))).await;
+    let Some(Said::Synced(synced)) = said.last() else { unreachable!("{said:?}") };
+    assert_eq!(synced.deleted, 10_000);
+}
+
+#[tokio::test]
+async fn what_a_first_list_has_sent_is_remembered_while_there_is_memory_for_it() {
+    const MAX_OBJECTS: usize = 1024 * 1024;
+    let budget = ListBudget::new(1, 1);
+    let mut others = SentMemory::default();
+    assert!(others.reserve(&budget, MAX_OBJECTS));
+    for (has_memory, sent) in [(false, 2), (true, 1)] {
+        let items = [object("one", 8), object("two", 9)];
+        let script = vec![page(10, "more", &items), status(410), page(11, "", &items), open_watch(&[])];
+        let start = ScopeStart { resend: true, ..ScopeStart::default() };
+        let reading = reading_within(&budget, start, script).await;
+        reading.answer_basis(1, &[]).await;
+        reading.answer_basis(2, &[("one", "8"), ("two", "9")]).await;
+        let said = reading.until(|said| matches!(said.last(), Some(Said::Synced(_)))).await;
+        assert_eq!(said.iter().filter(|said| **said == upsert("one", "8")).count(), sent, "{said:?}");
+        reading.until_asked(4).await;
+        if has_memory {
+            assert!(others.reserve(&budget, MAX_OBJECTS), "a list that is complete remembers nothing");
+        } else {
+            others = SentMemory::default();
+        }
+    }
 }
 
 /// A list that had to wait after its first page, and another one that has its turn, once these times have passed.

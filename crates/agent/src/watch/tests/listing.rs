@@ -244,6 +244,40 @@ fn hub_sets_times_within_bounds() {
 }
 
 #[test]
+fn list_for_deletes_alone_without_memory_to_remember_what_it_has_sent_sends_it_again() {
+    let mut scope = Scope::new(ScopeStart { resend: true, ..ScopeStart::default() });
+    let rows = ["a", "b", "c", "d"].map(|name| object(name, "2"));
+    scope.begin_list(&rows);
+    scope.item(&rows[0]);
+    scope.item(&rows[1]);
+    assert_eq!(scope.machine.sent_objects(), Some(1), "the last one may not be queued");
+    scope.machine.remember_no_more();
+    scope.item(&rows[2]);
+    scope.item(&rows[3]);
+    assert_eq!(scope.machine.sent_objects(), Some(1));
+    scope.machine.relist(false);
+    scope.begin_list(&rows);
+    let steps = rows.each_ref().map(|row| scope.item(row));
+    assert_eq!(steps, [ItemStep::Skip, ItemStep::Upsert, ItemStep::Upsert, ItemStep::Upsert]);
+    assert_eq!(scope.machine.sent_objects(), Some(3), "there may be memory again");
+    scope.complete("10");
+    assert_eq!(scope.machine.sent_objects(), None);
+}
+
+#[test]
+fn list_for_deletes_alone_that_is_refused_twice_forgets_what_it_has_sent() {
+    let mut scope = Scope::new(ScopeStart { resend: true, ..ScopeStart::default() });
+    scope.begin_list(&[]);
+    scope.item(&object("a", "2"));
+    scope.item(&object("b", "2"));
+    scope.status(403);
+    assert_eq!(scope.machine.sent_objects(), Some(1));
+    scope.pass(30 * SECOND);
+    scope.status(403);
+    assert_eq!(scope.machine.sent_objects(), Some(0));
+}
+
+#[test]
 fn list_for_deletes_alone_that_is_given_up_sends_nothing_twice_that_the_hub_has_of_it() {
     let mut scope = Scope::new(ScopeStart { resend: true, ..ScopeStart::default() });
     scope.begin_list(&[object("old", "1")]);
