@@ -18,7 +18,9 @@
 //! ```
 //!
 //! Any of them may have to wait: after a failure, for a credential, or because the queue is full. A watch that the server
-//! did not end in time begins anew with `CheckVersion` too; a cluster that went back is listed.
+//! did not end in time begins anew with `CheckVersion` too; a cluster that went back is listed. So does a list that was
+//! given up because something must change, such as a right, or because the cluster fails for long: until the cluster
+//! answers, it takes no memory and no rows of the hub.
 //!
 //! | file | owns |
 //! |---|---|
@@ -29,7 +31,7 @@
 //! | `list.rs` | how far a list has come |
 //! | `machine.rs`, `machine/` | the states, the timers, and the reports |
 //! | `reader.rs` | the one driver: requests of a scope, and their responses |
-//! | `budget.rs` | how many lists run at once |
+//! | `budget.rs` | how many lists run at once, and how much memory they take |
 //! | `large_pieces.rs` | how many large lines and items are in memory at once |
 
 use std::ops::RangeInclusive;
@@ -87,6 +89,11 @@ const PROBLEM_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 const PROBLEM_DELAY: Duration = Duration::from_secs(60);
 /// Maximum time that a server can ask to be left alone.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
+/// Maximum time for which a list waits after a failure, and keeps the rows that it is compared with. Others may need that
+/// memory.
+const MAX_LIST_WAIT: Duration = Duration::from_secs(30);
+/// Time for which each request for a page may fail, before the list is given up for the same reason.
+const MAX_PAGE_FAILURE: Duration = Duration::from_secs(60);
 /// Maximum random delay of a list because its scope was paused for too long: then many scopes are.
 const PAUSED_LIST_SPREAD: Duration = Duration::from_secs(30);
 /// Interval between two lists of a scope that is watched, if the hub names none. It varies by a fifth.

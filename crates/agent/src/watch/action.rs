@@ -19,7 +19,8 @@ pub enum Action {
     /// Ask for a page of the list.
     ListPage(PageRequest),
     /// Ask for a list of one object, whose version is reported as
-    /// [`version_checked`](super::ScopeWatch::version_checked). It has the number of the attempt.
+    /// [`version_checked`](super::ScopeWatch::version_checked): before a watch goes on at a version from before, and
+    /// before a list that was refused begins again. It has the number of the attempt.
     CheckVersion(u64),
     /// Watch.
     Watch(WatchRequest),

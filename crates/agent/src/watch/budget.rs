@@ -1,4 +1,5 @@
-//! How many lists run at once, and how much memory their bases take: in one account, and in the agent.
+//! How many lists run at once, in one account and in the agent, and how much memory they take: for their bases, and to
+//! remember what they have sent.
 
 use std::sync::Arc;
 
@@ -8,6 +9,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const BASIS_KIB: u32 = 32 * 1024;
 /// Memory that a row of a basis takes, in bytes.
 const ROW_BYTES: u64 = 100;
+/// Memory of all lists to remember what they have sent, in KiB. It is not that of the bases, which lists wait for: what is
+/// remembered is kept by lists that wait, so each could wait for the memory of another.
+const SENT_KIB: usize = 32 * 1024;
+/// Objects that 1 KiB of it is for: a hash takes 9 bytes of a table that is half full at worst, and 32 bytes while the
+/// table grows.
+const SENT_OBJECTS_PER_KIB: usize = 32;
 
 /// Bounds the lists that run at once. Clones share the bounds.
 #[derive(Clone, Debug)]
@@ -15,31 +22,81 @@ pub struct ListBudget {
     agent: Arc<Semaphore>,
     account: Arc<Semaphore>,
     basis: Arc<Semaphore>,
+    sent: Arc<Semaphore>,
 }
 
 /// The right to list, until it is dropped.
 #[derive(Debug)]
 pub struct ListPermit {
-    /// Of the account and of the agent; none while the list has left its turn.
-    turns: Vec<OwnedSemaphorePermit>,
-    _basis: Option<OwnedSemaphorePermit>,
+    /// None while the list has left it.
+    turn: Option<ListTurn>,
+    basis: Option<OwnedSemaphorePermit>,
+}
+
+/// A turn among the lists of the account and of the agent, until it is dropped.
+#[derive(Debug)]
+pub(super) struct ListTurn {
+    _permits: Vec<OwnedSemaphorePermit>,
 }
 
 impl ListPermit {
-    /// Leaves the turn to other lists, while this one cannot go on. The memory of its basis stays counted.
-    pub fn leave_turn(&mut self) {
-        self.turns.clear();
+    /// Takes memory for a basis of this many rows, if there is so much. One that takes more than all memory for bases
+    /// needs all of it.
+    pub(super) fn reserve(&mut self, rows: u64) -> bool {
+        self.basis.as_mut().is_some_and(|basis| grow(basis, basis_kib(rows)))
     }
 
-    /// Takes the turn again if it was left. `false`: other lists run. This one must not wait for them while it has its
-    /// basis, for which they may wait.
-    pub fn retake_turn(&mut self, budget: &ListBudget) -> bool {
-        if self.turns.is_empty() {
-            let turns = [&budget.account, &budget.agent].map(|bound| Arc::clone(bound).try_acquire_owned());
-            self.turns = turns.into_iter().collect::<Result<_, _>>().unwrap_or_default();
-        }
-        !self.turns.is_empty()
+    /// Leaves the turn to other lists, while this one cannot go on. The memory of its basis stays counted.
+    pub fn leave_turn(&mut self) {
+        self.turn = None;
     }
+
+    /// Whether the list has its turn.
+    pub(super) fn has_turn(&self) -> bool {
+        self.turn.is_some()
+    }
+
+    /// Goes on with another turn.
+    pub(super) fn retake_turn(&mut self, turn: ListTurn) {
+        self.turn = Some(turn);
+    }
+}
+
+/// Memory of one scope to remember what its lists have sent, until it is dropped.
+#[derive(Debug, Default)]
+pub(super) struct SentMemory(Option<OwnedSemaphorePermit>);
+
+impl SentMemory {
+    /// Takes memory for this many objects, if there is so much.
+    pub(super) fn reserve(&mut self, budget: &ListBudget, objects: usize) -> bool {
+        let kib = u32::try_from(objects.div_ceil(SENT_OBJECTS_PER_KIB)).unwrap_or(u32::MAX);
+        if let Some(memory) = &mut self.0 {
+            return grow(memory, kib);
+        }
+        self.0 = Arc::clone(&budget.sent).try_acquire_many_owned(kib).ok();
+        self.0.is_some()
+    }
+}
+
+/// Takes permits up to this number, if there are so many.
+fn grow(held: &mut OwnedSemaphorePermit, permits: u32) -> bool {
+    let more = permits.saturating_sub(u32::try_from(held.num_permits()).unwrap_or(u32::MAX));
+    if more == 0 {
+        return true;
+    }
+    match Arc::clone(held.semaphore()).try_acquire_many_owned(more) {
+        Ok(more) => {
+            held.merge(more);
+            true
+        }
+        Err(_) => false,
+    }
+}
+
+/// Memory for this many rows, in KiB; at most all.
+fn basis_kib(rows: u64) -> u32 {
+    let kib = (rows.saturating_mul(ROW_BYTES) / 1024).clamp(1, BASIS_KIB.into());
+    u32::try_from(kib).unwrap_or(BASIS_KIB)
 }
 
 impl ListBudget {
@@ -49,6 +106,7 @@ impl ListBudget {
             agent: bound(in_agent),
             account: bound(in_account),
             basis: Arc::new(Semaphore::new(BASIS_KIB as usize)),
+            sent: Arc::new(Semaphore::new(SENT_KIB)),
         }
     }
 
@@ -61,15 +119,21 @@ impl ListBudget {
     /// Waits until a list may begin whose basis has this many rows. One that takes more than all memory for bases runs
     /// alone.
     pub async fn acquire(self, rows: u64) -> ListPermit {
-        let kib = (rows.saturating_mul(ROW_BYTES) / 1024).clamp(1, BASIS_KIB.into());
-        let kib = u32::try_from(kib).unwrap_or(BASIS_KIB);
+        let basis = Arc::clone(&self.basis);
+        let turn = Some(self.turn().await);
+        ListPermit { turn, basis: basis.acquire_many_owned(basis_kib(rows)).await.ok() }
+    }
+
+    /// Waits for a turn, behind those that wait already. Those that have one may wait for memory, so a list that has its
+    /// basis must not wait for long.
+    pub(super) async fn turn(self) -> ListTurn {
         // The account's first: whoever waits for it must not keep others from listing. In one order, so that no two
         // wait for one another.
-        let mut turns = Vec::with_capacity(2);
+        let mut permits = Vec::with_capacity(2);
         for bound in [self.account, self.agent] {
-            turns.extend(bound.acquire_owned().await);
+            permits.extend(bound.acquire_owned().await);
         }
-        ListPermit { turns, _basis: self.basis.acquire_many_owned(kib).await.ok() }
+        ListTurn { _permits: permits }
     }
 }
 
@@ -112,14 +176,14 @@ mod tests {
     #[tokio::test]
     async fn list_that_cannot_go_on_leaves_its_turn_and_keeps_its_memory() {
         let budget = ListBudget::new(1, 1);
-        let mut refused = budget.clone().acquire(1).await;
-        refused.leave_turn();
+        let mut waiting = budget.clone().acquire(1).await;
+        waiting.leave_turn();
         let other = budget.clone().acquire(1).now_or_never().expect("there is a turn");
-        assert!(!refused.retake_turn(&budget));
+        assert!(!waiting.has_turn() && budget.clone().turn().now_or_never().is_none());
         drop(other);
-        assert!(refused.retake_turn(&budget));
-        assert!(budget.clone().acquire(1).now_or_never().is_none(), "it has its turn again");
-        drop(refused);
+        waiting.retake_turn(budget.clone().turn().now_or_never().expect("there is a turn"));
+        assert!(waiting.has_turn() && budget.clone().acquire(1).now_or_never().is_none());
+        drop(waiting);
         let mut large = budget.clone().acquire(u64::MAX).await;
         large.leave_turn();
         assert!(budget.acquire(1).now_or_never().is_none(), "its rows are in memory");
@@ -133,5 +197,30 @@ mod tests {
         drop(huge);
         let _small = budget.clone().acquire(1).await;
         assert!(budget.acquire(u64::MAX).now_or_never().is_none());
+    }
+
+    #[tokio::test]
+    async fn memory_of_a_basis_grows_while_there_is_some() {
+        let budget = ListBudget::new(8, 8);
+        let mut first = budget.clone().acquire(0).await;
+        assert!(first.reserve(200_000));
+        let mut second = budget.clone().acquire(100_000).await;
+        assert!(!second.reserve(200_000), "the first has more than half");
+        drop(first);
+        assert!(second.reserve(200_000) && second.reserve(u64::MAX), "it is alone");
+        assert!(budget.acquire(1).now_or_never().is_none());
+    }
+
+    #[tokio::test]
+    async fn what_lists_remember_to_have_sent_is_a_million_objects_in_all() {
+        const MAX_OBJECTS: usize = 1024 * 1024;
+        let budget = ListBudget::new(8, 8);
+        let (mut first, mut second) = (SentMemory::default(), SentMemory::default());
+        assert!(second.reserve(&budget.for_account(8), 32));
+        assert!([1, 33, 1000, MAX_OBJECTS - 32].into_iter().all(|objects| first.reserve(&budget, objects)));
+        assert!(!first.reserve(&budget, MAX_OBJECTS - 31) && !second.reserve(&budget, 33));
+        assert!(budget.clone().acquire(u64::MAX).now_or_never().is_some(), "rows have memory of their own");
+        drop(first);
+        assert!(second.reserve(&budget, MAX_OBJECTS));
     }
 }

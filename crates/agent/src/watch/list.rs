@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::time::Instant;
 
 use kubesvc_core::wire::events::Synced;
 
@@ -65,16 +66,16 @@ pub struct SyncEnd {
     pub synced: Synced,
 }
 
-/// Maximum number of objects of which a list for deletes alone knows that it has sent them: 16 MiB at most.
-const MAX_SENT_OBJECTS: usize = 1_000_000;
-
 /// What lists for deletes alone have sent, by a hash of uid and version. A list that takes the place of one that was given
-/// up need not send it again, where the hub has it: else a large list over a slow link would never come to its end.
+/// up need not send it again, where the hub has it: else a large list over a slow link would never come to its end. What
+/// was sent once there was no memory for more is sent again.
 #[derive(Debug, Default)]
 pub(super) struct SentObjects {
     queued: HashSet<u64>,
     /// The last one, of which it is not known yet whether the queue took it.
     last: Option<u64>,
+    /// Whether there is no memory for more.
+    pub(super) is_full: bool,
 }
 
 impl SentObjects {
@@ -90,14 +91,20 @@ impl SentObjects {
 
     fn add(&mut self, object: &Identity) {
         let before = self.last.replace(Self::hash(object));
-        if self.queued.len() < MAX_SENT_OBJECTS {
+        if !self.is_full {
             self.queued.extend(before);
         }
+    }
+
+    /// Number of objects that are remembered.
+    pub(super) fn len(&self) -> usize {
+        self.queued.len()
     }
 
     /// What is known to be queued, for the next list.
     pub(super) fn take(&mut self) -> Self {
         self.last = None;
+        self.is_full = false;
         std::mem::take(self)
     }
 }
@@ -125,6 +132,8 @@ pub(super) struct List {
     /// The page that arrives. It counts once it is complete.
     page: Counts,
     pages: u32,
+    /// Since when each request for the next page has failed.
+    pub(super) failing_since: Option<Instant>,
     /// Version of the first page: the watch begins there.
     version: Option<String>,
 }
@@ -141,6 +150,7 @@ impl List {
             complete: Counts::default(),
             page: Counts::default(),
             pages: 0,
+            failing_since: None,
             version: None,
         }
     }
@@ -188,6 +198,7 @@ impl List {
         self.complete.kept += kept;
         self.complete.sent += sent;
         self.pages += 1;
+        self.failing_since = None;
         self.version.get_or_insert(page.resource_version);
         if page.continue_token.is_some() && page.continue_token == self.continue_token {
             return Err("the list does not go on: two pages have the same continue token");

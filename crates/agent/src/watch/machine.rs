@@ -71,8 +71,9 @@ impl From<&ScopeCheckpoint> for ScopeStart {
 /// What a scope does, unless it waits.
 #[derive(Debug)]
 enum Phase {
-    /// A list is to begin.
-    NeedsList { deletes_only: bool, reason: ListReason, sent: SentObjects },
+    /// A list is to begin. If the former one was given up because something must change, the cluster is first asked for
+    /// one object: a list takes memory and the rows of the hub, whether or not the cluster answers it.
+    NeedsList { deletes_only: bool, reason: ListReason, sent: SentObjects, asks_first: bool },
     /// A list has begun, and the rows of the hub arrive.
     AwaitsBasis(List),
     /// Pages arrive.
@@ -170,6 +171,7 @@ impl ScopeWatch {
                 deletes_only: resend,
                 reason: ListReason::Start,
                 sent: SentObjects::default(),
+                asks_first: false,
             },
             hold: None,
             is_paused: false,
@@ -198,6 +200,7 @@ impl ScopeWatch {
         }
         let attempt = self.attempt;
         match &self.phase {
+            Phase::NeedsList { asks_first: true, .. } => Action::CheckVersion(attempt),
             Phase::NeedsList { .. } => Action::BeginSync,
             Phase::AwaitsBasis(_) => Action::AwaitBasis,
             Phase::Listing(list) => Action::ListPage(PageRequest {
@@ -317,7 +320,8 @@ impl ScopeWatch {
                 Phase::AwaitsBasis(list) | Phase::Listing(list) => list.deletes_only,
                 Phase::Watching(_) => false,
             };
-        self.phase = Phase::NeedsList { deletes_only, reason, sent };
+        let asks_first = matches!(self.phase, Phase::NeedsList { asks_first: true, .. });
+        self.phase = Phase::NeedsList { deletes_only, reason, sent, asks_first };
         self.silence.since = None;
         self.attempt += 1;
     }
@@ -369,8 +373,8 @@ impl ScopeWatch {
 
     /// Takes the list out of the state, if there is one.
     fn take_list(&mut self) -> Option<List> {
-        let sent = SentObjects::default();
-        let nothing = Phase::NeedsList { deletes_only: false, reason: ListReason::Retry, sent };
+        let (reason, sent) = (ListReason::Retry, SentObjects::default());
+        let nothing = Phase::NeedsList { deletes_only: false, reason, sent, asks_first: false };
         match std::mem::replace(&mut self.phase, nothing) {
             Phase::AwaitsBasis(list) | Phase::Listing(list) => Some(list),
             other => {

@@ -23,7 +23,7 @@ use crate::scrub::{
     BodyEncoder, Change, ClusterStatus, Inspected, InspectedObject, ItemSplitter, LineSplitter, ListPage,
     OmittedBody, RawObject, Scrubber, Unidentified, WatchLine, delete_event, read_watch_line,
 };
-use crate::watch::budget::{ListBudget, ListPermit};
+use crate::watch::budget::{ListBudget, ListPermit, ListTurn, SentMemory};
 use crate::watch::large_pieces::{LARGE_PIECE_BYTES, LargePieceTurn};
 use crate::watch::{
     Action, ItemStep, LargePieces, ListReason, ObjectStep, PageRequest, PageStep, RequestFailure, ScopeWatch,
@@ -41,6 +41,9 @@ const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 /// Maximum time for which a list waits for room in the queue. After that it is given up, and begun again once there is
 /// room: its response must not stand still for long on a connection that others use.
 const LIST_ROOM_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time for which a list that has its basis waits for its turn, after a failure. Others that have their turn may
+/// wait for the memory of its basis; the page that it goes on with is kept by the server for some minutes.
+const LIST_TURN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum time in which a large line or item arrives, while others wait for their turn.
 const LARGE_PIECE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Query of a list of which only the version counts. It names none itself, so the answer is not older than the request.
@@ -182,7 +185,7 @@ impl std::fmt::Debug for ReaderInput {
 pub struct ReaderContext {
     /// Encodes bodies, one after another.
     pub encoder: Arc<Mutex<BodyEncoder>>,
-    /// Bounds the lists that run at once.
+    /// Bounds the lists that run at once, and their memory.
     pub budget: ListBudget,
     /// Bounds the memory of large lines and items.
     pub large_pieces: LargePieces,
@@ -197,9 +200,11 @@ pub struct ScopeReader<S> {
     scrubber: Scrubber,
     context: ReaderContext,
     machine: ScopeWatch,
-    /// Rows of the scope, for the memory that its basis takes.
+    /// Rows of the scope when they were last counted, for the memory that its basis takes.
     objects: u64,
     permit: Option<ListPermit>,
+    /// Memory to remember what lists have sent, also while none runs.
+    sent_memory: SentMemory,
     /// Where each request takes a connection: one of its own, so that the same scopes are read all the time.
     slot: Option<ConnectionSlot>,
     problem: Option<Failure>,
@@ -245,6 +250,7 @@ impl<S: ReaderSink> ScopeReader<S> {
             machine,
             objects,
             permit: None,
+            sent_memory: SentMemory::default(),
             slot: None,
             problem: None,
             is_read: false,
@@ -273,10 +279,10 @@ impl<S: ReaderSink> ScopeReader<S> {
             match &action {
                 Action::Wait(reason) => {
                     self.sink.state(WatchState::Waiting);
+                    // A turn is for lists that go on, and a connection for scopes that can be read.
+                    self.permit.iter_mut().for_each(ListPermit::leave_turn);
                     if reason.needs_change() {
-                        // Connection and turn are for scopes that can be read.
                         self.slot = None;
-                        self.permit.iter_mut().for_each(ListPermit::leave_turn);
                     }
                 }
                 Action::BeginSync | Action::AwaitBasis | Action::ListPage(_) => {
@@ -309,6 +315,9 @@ impl<S: ReaderSink> ScopeReader<S> {
         }
         if !self.machine.is_listing() {
             self.permit = None;
+        }
+        if self.machine.sent_objects().unwrap_or_default() == 0 {
+            self.sent_memory = SentMemory::default();
         }
         if self.machine.problem() != self.problem.as_ref() {
             self.problem = self.machine.problem().cloned();
@@ -357,19 +366,35 @@ impl<S: ReaderSink> ScopeReader<S> {
     }
 
     fn take_basis(&mut self, sync_key: &str, frames: impl Iterator<Item = Result<Vec<BasisRow>, Failure>>) {
+        if !self.machine.awaits_basis(sync_key) {
+            return;
+        }
+        let (mut count, mut has_memory) = (0, true);
         for frame in frames {
-            let failure = match frame {
-                Ok(rows) => rows.iter().find_map(|row| {
-                    let BasisRow { namespace, name, uid, rv } = row;
-                    self.machine.basis_row(sync_key, namespace, name, uid, rv).err()
-                }),
+            let rows = match frame {
+                Ok(rows) => rows,
                 Err(failure) => return self.give_up_list(&RequestFailure::Connection(failure)),
             };
+            count += rows.len() as u64;
+            has_memory = has_memory && self.permit.as_mut().is_some_and(|permit| permit.reserve(count));
+            if !has_memory {
+                // They are only counted.
+                continue;
+            }
+            let failure = rows.iter().find_map(|row| {
+                let BasisRow { namespace, name, uid, rv } = row;
+                self.machine.basis_row(sync_key, namespace, name, uid, rv).err()
+            });
             if let Some(too_large) = failure {
                 return self.give_up_list(&RequestFailure::Unreadable(too_large.to_string()));
             }
         }
-        self.machine.basis_end(sync_key, now());
+        if has_memory {
+            return self.machine.basis_end(sync_key, now());
+        }
+        // There are more rows than at the last sync. It waits for their memory before it has a basis, as all do.
+        self.objects = count;
+        self.machine.relist(false);
     }
 
     /// Begins the list anew, later.
@@ -449,14 +474,26 @@ impl<S: ReaderSink> ScopeReader<S> {
     }
 
     async fn list_page(&mut self, action: &Action, page: &PageRequest) {
-        let budget = &self.context.budget;
-        if self.permit.as_mut().is_some_and(|permit| !permit.retake_turn(budget)) {
-            // It waits for its turn before it has a basis, as all do.
-            return self.machine.relist(false);
+        if self.permit.as_ref().is_some_and(|permit| !permit.has_turn()) {
+            let turn = timeout(LIST_TURN_TIMEOUT, self.context.budget.clone().turn());
+            match self.until_changed(action, turn).await {
+                Some(Ok(turn)) => self.retake_turn(turn),
+                // It waits for its turn before it has a basis, as all do.
+                Some(Err(_)) => return self.machine.relist(false),
+                None => return,
+            }
         }
         if let Some(page) = self.read_page(action, &page.query()).await {
             self.page_end(page).await;
         }
+    }
+
+    /// Goes on with the list, whose turn it is again.
+    fn retake_turn(&mut self, turn: ListTurn) {
+        if let Some(permit) = &mut self.permit {
+            permit.retake_turn(turn);
+        }
+        self.machine.progress(now());
     }
 
     async fn check_version(&mut self, action: &Action) {
@@ -528,6 +565,7 @@ impl<S: ReaderSink> ScopeReader<S> {
 
     /// The event for an item of a page, if it is sent.
     fn listed(&mut self, item: &Bytes) -> Option<Event> {
+        self.reserve_sent();
         match self.scrubber.inspect(&RawObject::read(item), Operation::Upsert) {
             Inspected::Object(object) => match self.machine.item(object.identity(), None, now()) {
                 ItemStep::Upsert => Some(encode(*object, &self.context.encoder, &self.sink)),
@@ -542,6 +580,14 @@ impl<S: ReaderSink> ScopeReader<S> {
                 self.sink.left_out(LeftOut::Object(unidentified));
                 None
             }
+        }
+    }
+
+    /// Takes memory to remember one object more that is sent.
+    fn reserve_sent(&mut self) {
+        let Some(objects) = self.machine.sent_objects() else { return };
+        if !self.sent_memory.reserve(&self.context.budget, objects + 1) {
+            self.machine.remember_no_more();
         }
     }
 
@@ -565,6 +611,7 @@ impl<S: ReaderSink> ScopeReader<S> {
     async fn page_end(&mut self, page: ListPage) {
         if let PageStep::Complete(end) = self.machine.page_end(page, now()) {
             let SyncEnd { leftover, synced } = *end;
+            self.objects = synced.kept.saturating_add(synced.sent);
             for gone in leftover {
                 queue(&self.sink, delete_event(0, gone.into())).await;
             }

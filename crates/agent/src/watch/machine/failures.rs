@@ -4,9 +4,11 @@ use std::time::{Duration, Instant};
 
 use crate::watch::action::WaitReason;
 use crate::watch::failure::{RequestFailure, Retry};
-use crate::watch::list::ListReason;
+use crate::watch::list::{ListReason, SentObjects};
 use crate::watch::machine::{Phase, ScopeWatch};
-use crate::watch::{MAX_RETRY_AFTER, PAGE_LIMITS, PROBLEM_DELAY, PROBLEM_RETRY_INTERVAL};
+use crate::watch::{
+    MAX_LIST_WAIT, MAX_PAGE_FAILURE, MAX_RETRY_AFTER, PAGE_LIMITS, PROBLEM_DELAY, PROBLEM_RETRY_INTERVAL,
+};
 
 impl ScopeWatch {
     /// The request has failed: no response, a status other than 200, a response that cannot be read or that ended
@@ -16,16 +18,25 @@ impl ScopeWatch {
             return;
         }
         self.note_problem(failure, now);
+        if let Phase::Watching(watch) = &self.phase
+            && watch.has_lived(now)
+        {
+            self.failures.retry_delay.reset();
+        }
         let is_unreadable = matches!(failure, RequestFailure::Unreadable(_));
-        // It may wait for days: it keeps no rows meanwhile.
-        let gives_list_up = matches!(failure, RequestFailure::TooManyWatches(_));
+        let (delay, reason) = self.retry_after(failure.retry());
+        let fails_for_long = match &mut self.phase {
+            Phase::Listing(list) => now >= *list.failing_since.get_or_insert(now) + MAX_PAGE_FAILURE,
+            _ => false,
+        };
         match &mut self.phase {
-            Phase::Listing(list) if list.can_repeat_page() && !gives_list_up => list.page_failed(),
+            // It may wait for days: it keeps no rows meanwhile.
+            Phase::Listing(_) if reason.needs_change() || delay > MAX_LIST_WAIT || fails_for_long => {
+                self.give_list_up();
+            }
+            Phase::Listing(list) if list.can_repeat_page() => list.page_failed(),
             Phase::Listing(_) => self.start_list(false, ListReason::Retry),
-            Phase::Watching(watch) => {
-                if watch.has_lived(now) {
-                    self.failures.retry_delay.reset();
-                }
+            Phase::Watching(_) => {
                 // The second time at the same place: what cannot be read is passed by with a list.
                 if is_unreadable
                     && self.failures.unreadable_after.is_some()
@@ -39,11 +50,24 @@ impl ScopeWatch {
                     self.resume_watch(now);
                 }
             }
+            Phase::NeedsList { asks_first, sent, .. } if reason.needs_change() => {
+                // It is refused again, and may be for days.
+                if std::mem::replace(asks_first, true) {
+                    *sent = SentObjects::default();
+                }
+            }
             Phase::NeedsList { .. } | Phase::AwaitsBasis(_) => {}
         }
         self.attempt += 1;
-        let (delay, reason) = self.retry_after(failure.retry());
         self.hold(delay, reason, now);
+    }
+
+    /// Gives the list up, and its rows with it. The next one begins once the cluster answers.
+    fn give_list_up(&mut self) {
+        self.start_list(false, ListReason::Retry);
+        if let Phase::NeedsList { asks_first, .. } = &mut self.phase {
+            *asks_first = true;
+        }
     }
 
     /// The version of the request is no longer kept, so the scope is listed anew. Returns whether that was all.

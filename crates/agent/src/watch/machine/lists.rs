@@ -21,7 +21,9 @@ impl ScopeWatch {
     /// Begins a list. The driver queues the start of the sync under this key, then reports the rows that the hub
     /// answers with. Returns whether a list was to begin.
     pub fn begin_sync(&mut self, sync_key: String, now: Instant) -> bool {
-        let Phase::NeedsList { deletes_only, sent, .. } = &mut self.phase else { return false };
+        let Phase::NeedsList { deletes_only, sent, asks_first: false, .. } = &mut self.phase else {
+            return false;
+        };
         self.phase = Phase::AwaitsBasis(List::new(sync_key, *deletes_only, sent.take()));
         self.begin_attempt(now);
         true
@@ -50,11 +52,32 @@ impl ScopeWatch {
 
     /// Ends the rows of the hub: the first page may be asked for.
     pub fn basis_end(&mut self, sync_key: &str, now: Instant) {
-        let is_awaited = matches!(&self.phase, Phase::AwaitsBasis(list) if list.sync_key == sync_key);
-        if let Some(list) = is_awaited.then(|| self.take_list()).flatten() {
+        if let Some(list) = self.awaits_basis(sync_key).then(|| self.take_list()).flatten() {
             self.phase = Phase::Listing(list);
             self.begin_attempt(now);
         }
+    }
+
+    /// Number of objects that lists for deletes alone remember to have sent; `None` if that is not to be remembered. For
+    /// each further one the driver takes memory before its [`item`](Self::item).
+    pub fn sent_objects(&self) -> Option<usize> {
+        match &self.phase {
+            Phase::NeedsList { deletes_only: true, sent, .. } => Some(sent.len()),
+            Phase::AwaitsBasis(list) | Phase::Listing(list) if list.deletes_only => Some(list.sent.len()),
+            Phase::NeedsList { .. } | Phase::AwaitsBasis(_) | Phase::Listing(_) | Phase::Watching(_) => None,
+        }
+    }
+
+    /// There is no memory for more of them: the list that runs remembers no further ones.
+    pub fn remember_no_more(&mut self) {
+        if let Phase::Listing(list) = &mut self.phase {
+            list.sent.is_full = true;
+        }
+    }
+
+    /// Whether the rows of the hub for this list are awaited.
+    pub fn awaits_basis(&self, sync_key: &str) -> bool {
+        matches!(&self.phase, Phase::AwaitsBasis(list) if list.sync_key == sync_key)
     }
 
     /// Takes an item of the page, and why it is left out if it is.
@@ -83,7 +106,6 @@ impl ScopeWatch {
         let is_last = match list.page_end(page) {
             Ok(is_last) => is_last,
             Err(why) => {
-                self.start_list(false, ListReason::Retry);
                 self.failed(&RequestFailure::Unreadable(why.to_owned()), now);
                 return PageStep::Restart;
             }

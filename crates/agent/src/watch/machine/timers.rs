@@ -25,8 +25,10 @@ impl ScopeWatch {
             return due.into_iter().min();
         }
         match &self.phase {
+            Phase::NeedsList { asks_first: true, .. } | Phase::Listing(_) => {
+                due.push(self.idle_since + RESPONSE_IDLE_TIMEOUT);
+            }
             Phase::NeedsList { .. } | Phase::AwaitsBasis(_) => {}
-            Phase::Listing(_) => due.push(self.idle_since + RESPONSE_IDLE_TIMEOUT),
             Phase::Watching(watch) => {
                 due.push(self.idle_since + watch.idle_limit());
                 due.push(self.audit_at);
@@ -52,12 +54,12 @@ impl ScopeWatch {
             self.retry_now(now);
         }
         match &self.phase {
-            Phase::NeedsList { .. } | Phase::AwaitsBasis(_) => {}
-            Phase::Listing(_) => {
+            Phase::NeedsList { asks_first: true, .. } | Phase::Listing(_) => {
                 if now >= self.idle_since + RESPONSE_IDLE_TIMEOUT {
                     self.failed(&RequestFailure::stalled(RESPONSE_IDLE_TIMEOUT), now);
                 }
             }
+            Phase::NeedsList { .. } | Phase::AwaitsBasis(_) => {}
             Phase::Watching(watch) => self.tick_watch(*watch, now),
         }
         checkpoint

@@ -25,11 +25,17 @@ pub enum ObjectStep {
 impl ScopeWatch {
     /// Takes the version of the cluster, as a list of one object has it.
     pub fn version_checked(&mut self, version: &str, now: Instant) {
-        let Phase::Watching(Watch { checks_version: true, .. }) = self.phase else { return };
-        if has_gone_back(self.position.version.as_deref(), Some(version)) {
-            self.start_list(true, ListReason::WentBack);
-        } else {
-            self.start_watch(now);
+        match &mut self.phase {
+            // What counts is that there was an answer.
+            Phase::NeedsList { asks_first, .. } => *asks_first = false,
+            Phase::Watching(Watch { checks_version: true, .. }) => {
+                if has_gone_back(self.position.version.as_deref(), Some(version)) {
+                    self.start_list(true, ListReason::WentBack);
+                } else {
+                    self.start_watch(now);
+                }
+            }
+            Phase::Watching(_) | Phase::AwaitsBasis(_) | Phase::Listing(_) => {}
         }
     }
 

@@ -160,8 +160,18 @@ impl Reading {
         start: ScopeStart,
         is_metadata_alone: bool,
     ) -> Self {
+        Self::read_within(ListBudget::new(1, 1), (server, client), large_pieces, start, is_metadata_alone)
+    }
+
+    /// A reader that shares the budget of lists with others.
+    fn read_within(
+        budget: ListBudget,
+        (server, client): (Arc<TestServer>, ClusterClient),
+        large_pieces: LargePieces,
+        start: ScopeStart,
+        is_metadata_alone: bool,
+    ) -> Self {
         let limits = BodyLimits::for_messages(4 * 1024 * 1024, true);
-        let budget = ListBudget::new(1, 1);
         let context = ReaderContext {
             encoder: Arc::new(Mutex::new(BodyEncoder::new(limits).expect("memory"))),
             budget: budget.clone(),
@@ -480,33 +490,143 @@ async fn expired_version_is_listed_anew() {
 
 #[tokio::test]
 async fn missing_right_is_a_problem_until_it_is_granted() {
-    let script = vec![status(403), page(10, "", &[]), open_watch(&[])];
+    let script = vec![status(403), status(403), version(10), page(10, "", &[]), open_watch(&[])];
     let reading = Reading::start(ScopeStart::default(), false, script).await;
     reading.answer_basis(1, &[]).await;
     reading.until(|said| said.last() == Some(&Said::Problem(Some(403)))).await;
-    reading.inputs.clone().send(ReaderInput::Retry).await.expect("the reader runs");
+    let mut asked = tokio::time::interval(Duration::from_millis(20));
+    while reading.server.paths().len() < 3 {
+        asked.tick().await;
+        reading.inputs.clone().send(ReaderInput::Retry).await.expect("the reader runs");
+    }
+    let starts = |said: &[Said]| said.iter().filter(|said| matches!(said, Said::SyncStart(_))).count();
+    assert!(starts(&reading.heard.said.borrow()) <= 2, "the rows are not asked for each time");
+    reading.answer_basis(2, &[]).await;
+    let paths = reading.server.paths();
+    assert_eq!([1, 2].map(|at: usize| query(&paths[at])["limit"]), ["1", "1"], "{paths:?}");
     let said = reading.until(|said| said.contains(&Said::Problem(None))).await;
     assert!(said.iter().any(|said| matches!(said, Said::Synced(_))), "{said:?}");
 }
 
 #[tokio::test]
 async fn kind_without_a_right_keeps_no_other_from_being_listed() {
-    let script = vec![status(403), page(10, "", &[]), open_watch(&[])];
+    let script = vec![status(403), version(10), page(10, "", &[]), open_watch(&[])];
     let reading = Reading::start(ScopeStart::default(), false, script).await;
     reading.answer_basis(1, &[]).await;
     reading.until(|said| said.last() == Some(&Said::Problem(Some(403)))).await;
-    let other = timeout(Duration::from_secs(30), reading.budget.clone().acquire(1)).await;
-    assert!(other.is_ok(), "there is a turn");
+    let other = timeout(Duration::from_secs(30), reading.budget.clone().acquire(u64::MAX)).await;
+    assert!(other.is_ok(), "there is a turn, and all memory for rows");
     // Tried again while another kind is listed, it waits for its turn.
     reading.inputs.clone().send(ReaderInput::Retry).await.expect("the reader runs");
+    reading.until_asked(2).await;
     for _ in 0..20 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(reading.server.paths().len(), 1);
+    assert_eq!(reading.server.paths().len(), 2);
     drop(other);
     reading.answer_basis(2, &[]).await;
     let said = reading.until(|said| said.contains(&Said::Problem(None))).await;
     assert!(said.iter().any(|said| matches!(said, Said::Synced(_))), "{said:?}");
+}
+
+/// A reader that shares the budget, of a server with these responses.
+async fn reading_within(budget: &ListBudget, start: ScopeStart, script: Script) -> Reading {
+    let options = ServerOptions { http2_streams: Some(100) };
+    let shared = Reading::scripted(&ClusterContext::default(), options, script).await;
+    Reading::read_within(budget.clone(), shared, LargePieces::default(), start, false)
+}
+
+#[tokio::test]
+async fn basis_with_more_rows_than_were_known_waits_for_their_memory() {
+    let budget = ListBudget::new(2, 2);
+    let script = vec![page(10, "", &[]), open_watch(&[])];
+    let reading = reading_within(&budget, ScopeStart::default(), script).await;
+    let names: Vec<String> = (0..10_000).map(|row| format!("row-{row}")).collect();
+    let rows: Vec<_> = names.iter().map(|name| (name.as_str(), "5")).collect();
+    reading.until(|said| !said.is_empty()).await;
+    let others = budget.clone().acquire(330_000).await;
+    reading.answer_basis(1, &rows).await;
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    assert!(reading.server.paths().is_empty(), "it does not go on without memory");
+    drop(others);
+    reading.answer_basis(2, &rows).await;
+    let said = reading.until(|said| matches!(said.last(), Some(Said::Synced(_)))).await;
+    let Some(Said::Synced(synced)) = said.last() else { unreachable!("{said:?}") };
+    assert_eq!(synced.deleted, 10_000);
+}
+
+#[tokio::test]
+async fn what_a_first_list_has_sent_is_remembered_while_there_is_memory_for_it() {
+    const MAX_OBJECTS: usize = 1024 * 1024;
+    let budget = ListBudget::new(1, 1);
+    let mut others = SentMemory::default();
+    assert!(others.reserve(&budget, MAX_OBJECTS));
+    for (has_memory, sent) in [(false, 2), (true, 1)] {
+        let items = [object("one", 8), object("two", 9)];
+        let script = vec![page(10, "more", &items), status(410), page(11, "", &items), open_watch(&[])];
+        let start = ScopeStart { resend: true, ..ScopeStart::default() };
+        let reading = reading_within(&budget, start, script).await;
+        reading.answer_basis(1, &[]).await;
+        reading.answer_basis(2, &[("one", "8"), ("two", "9")]).await;
+        let said = reading.until(|said| matches!(said.last(), Some(Said::Synced(_)))).await;
+        assert_eq!(said.iter().filter(|said| **said == upsert("one", "8")).count(), sent, "{said:?}");
+        reading.until_asked(4).await;
+        if has_memory {
+            assert!(others.reserve(&budget, MAX_OBJECTS), "a list that is complete remembers nothing");
+        } else {
+            others = SentMemory::default();
+        }
+    }
+}
+
+/// A list that had to wait after its first page, and another one that has its turn, once these times have passed.
+async fn list_that_has_lost_its_turn(waited: &[Duration]) -> (Reading, ListPermit) {
+    let (first, second) = (object("one", 8), object("two", 9));
+    let script = vec![
+        page(10, "more", std::slice::from_ref(&first)),
+        status(429),
+        page(10, "", &[first, second]),
+        open_watch(&[]),
+    ];
+    let reading = Reading::start(ScopeStart::default(), false, script).await;
+    reading.answer_basis(1, &[]).await;
+    reading.until_asked(2).await;
+    let other = timeout(Duration::from_secs(30), reading.budget.clone().acquire(1)).await;
+    let other = other.expect("it leaves its turn while it waits");
+    assert_eq!(reading.server.paths().len(), 2, "it has not gone on");
+    tokio::time::pause();
+    for time in waited {
+        tokio::time::advance(*time).await;
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+    }
+    tokio::time::resume();
+    assert_eq!(reading.server.paths().len(), 2, "it waits for its turn");
+    (reading, other)
+}
+
+#[tokio::test]
+async fn list_that_waits_after_a_failure_leaves_its_turn_and_goes_on_where_it_was_once_it_has_another() {
+    let (reading, other) = list_that_has_lost_its_turn(&[Duration::from_secs(3)]).await;
+    drop(other);
+    let said = reading.until(|said| matches!(said.last(), Some(Said::Synced(_)))).await;
+    assert_eq!(said.iter().filter(|said| matches!(said, Said::SyncStart(_))).count(), 1, "{said:?}");
+    assert_eq!(query(&reading.server.paths()[2])["continue"], "more");
+}
+
+#[tokio::test]
+async fn list_whose_turn_does_not_come_for_long_begins_anew() {
+    let too_long = LIST_TURN_TIMEOUT + Duration::from_secs(1);
+    let (reading, other) = list_that_has_lost_its_turn(&[Duration::from_secs(3), too_long]).await;
+    drop(other);
+    reading.answer_basis(2, &[("one", "8")]).await;
+    let said = reading.until(|said| matches!(said.last(), Some(Said::Synced(_)))).await;
+    let Some(Said::Synced(synced)) = said.last() else { unreachable!("{said:?}") };
+    assert_eq!((synced.kept, synced.sent), (1, 1));
+    assert!(!query(&reading.server.paths()[2]).contains_key("continue"));
 }
 
 #[tokio::test]

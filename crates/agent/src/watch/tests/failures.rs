@@ -106,10 +106,95 @@ fn list_without_a_connection_keeps_no_rows_while_it_waits() {
     assert!(!scope.machine.is_listing());
     assert_eq!(scope.waits(WaitReason::Refused), 30 * SECOND);
     scope.pass(30 * SECOND);
-    assert_eq!(scope.machine.action(), Action::BeginSync);
     // The next one is not begun before there is a connection.
     scope.machine.failed(&crowded_out, scope.now);
     assert_eq!(scope.waits(WaitReason::Refused), 30 * SECOND);
+    scope.pass(30 * SECOND);
+    scope.check_version("10");
+    assert_eq!(scope.machine.action(), Action::BeginSync);
+}
+
+#[test]
+fn list_that_is_refused_keeps_no_rows_and_begins_once_a_small_request_is_answered() {
+    let refused = |code| RequestFailure::from(ClusterStatus { code, ..ClusterStatus::default() });
+    let unreadable = RequestFailure::from(ListError::NoVersion);
+    for failure in [refused(401), refused(403), refused(404), refused(405), unreadable] {
+        let mut scope = Scope::unknown();
+        scope.begin_list(&[object("a", "5")]);
+        for _ in 0..3 {
+            scope.machine.failed(&failure, scope.now);
+            assert!(!scope.machine.is_listing(), "{failure:?}");
+            assert!(matches!(scope.machine.action(), Action::Wait(reason) if reason.needs_change()));
+            scope.pass(30 * SECOND);
+            assert!(!scope.machine.begin_sync("too-early".to_owned(), scope.now));
+            assert!(matches!(scope.machine.action(), Action::CheckVersion(_)), "{failure:?}");
+        }
+        scope.check_version("10");
+        assert!(scope.machine.problem().is_some(), "it is not read yet");
+        scope.begin_list(&[object("a", "5")]);
+        assert_eq!(scope.item(&object("a", "5")), ItemStep::Skip);
+        scope.complete("10");
+        assert!(scope.machine.problem().is_none());
+    }
+}
+
+#[test]
+fn list_that_is_to_wait_for_more_than_30_seconds_keeps_no_rows() {
+    for (asked, is_kept) in [(20, true), (31, false), (600, false)] {
+        let mut scope = Scope::unknown();
+        scope.begin_list(&[object("a", "5")]);
+        let retry_after = Some(Duration::from_secs(asked));
+        let status = ClusterStatus { code: 503, retry_after, ..ClusterStatus::default() };
+        scope.machine.failed(&status.into(), scope.now);
+        assert_eq!(scope.machine.is_listing(), is_kept, "{asked} s");
+        let wait = scope.waits(WaitReason::Retry);
+        scope.pass(wait);
+        assert_eq!(matches!(scope.machine.action(), Action::ListPage(_)), is_kept);
+        assert_eq!(matches!(scope.machine.action(), Action::CheckVersion(_)), !is_kept);
+    }
+}
+
+#[test]
+fn list_whose_next_page_fails_for_a_minute_keeps_no_rows() {
+    let mut scope = Scope::unknown();
+    scope.begin_list(&[object("a", "5")]);
+    for token in ["t1", "t2"] {
+        scope.sleep(40 * SECOND);
+        scope.status(500);
+        let wait = scope.waits(WaitReason::Retry);
+        scope.pass(wait);
+        assert_eq!(scope.page_end("10", Some(token)), PageStep::More, "it goes on, so it is the same list");
+    }
+    let since = scope.now;
+    scope.status(504);
+    while scope.machine.is_listing() {
+        let wait = scope.waits(WaitReason::Retry);
+        scope.pass(wait);
+        scope.status(504);
+    }
+    assert!((60..=90).contains(&(scope.now - since).as_secs()), "{:?}", scope.now - since);
+    let wait = scope.waits(WaitReason::Retry);
+    scope.pass(wait);
+    scope.check_version("10");
+    scope.begin_list(&[object("a", "5")]);
+}
+
+#[test]
+fn small_request_before_a_list_is_given_up_after_a_minute_and_made_again() {
+    let mut scope = Scope::unknown();
+    scope.begin_list(&[]);
+    scope.status(403);
+    scope.pass(30 * SECOND);
+    scope.pass(59 * SECOND);
+    assert!(matches!(scope.machine.action(), Action::CheckVersion(_)));
+    scope.pass(SECOND);
+    let wait = scope.waits(WaitReason::Retry);
+    assert!(wait <= SECOND);
+    scope.pass(wait);
+    // A new connection changes nothing of it.
+    scope.machine.reconnect(scope.now);
+    scope.check_version("10");
+    scope.begin_list(&[]);
 }
 
 #[test]

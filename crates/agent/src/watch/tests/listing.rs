@@ -189,7 +189,9 @@ fn list_that_does_not_end_is_a_problem() {
     assert_eq!(scope.waits(WaitReason::Refused), 30 * SECOND);
     let problem = scope.machine.problem().unwrap();
     assert_eq!(problem.message, "the list does not go on: two pages have the same continue token");
+    assert!(!scope.machine.is_listing());
     scope.pass(30 * SECOND);
+    scope.check_version("10");
     assert_eq!(scope.machine.action(), Action::BeginSync);
 }
 
@@ -239,6 +241,40 @@ fn hub_sets_times_within_bounds() {
     assert_eq!(timing(1000, 1).audit_interval, MINUTE);
     assert_eq!(timing(1000, u64::MAX).audit_interval, MAX_AUDIT_INTERVAL);
     assert_eq!(timing(1000, 1).max_resumable_age, SECOND);
+}
+
+#[test]
+fn list_for_deletes_alone_without_memory_to_remember_what_it_has_sent_sends_it_again() {
+    let mut scope = Scope::new(ScopeStart { resend: true, ..ScopeStart::default() });
+    let rows = ["a", "b", "c", "d"].map(|name| object(name, "2"));
+    scope.begin_list(&rows);
+    scope.item(&rows[0]);
+    scope.item(&rows[1]);
+    assert_eq!(scope.machine.sent_objects(), Some(1), "the last one may not be queued");
+    scope.machine.remember_no_more();
+    scope.item(&rows[2]);
+    scope.item(&rows[3]);
+    assert_eq!(scope.machine.sent_objects(), Some(1));
+    scope.machine.relist(false);
+    scope.begin_list(&rows);
+    let steps = rows.each_ref().map(|row| scope.item(row));
+    assert_eq!(steps, [ItemStep::Skip, ItemStep::Upsert, ItemStep::Upsert, ItemStep::Upsert]);
+    assert_eq!(scope.machine.sent_objects(), Some(3), "there may be memory again");
+    scope.complete("10");
+    assert_eq!(scope.machine.sent_objects(), None);
+}
+
+#[test]
+fn list_for_deletes_alone_that_is_refused_twice_forgets_what_it_has_sent() {
+    let mut scope = Scope::new(ScopeStart { resend: true, ..ScopeStart::default() });
+    scope.begin_list(&[]);
+    scope.item(&object("a", "2"));
+    scope.item(&object("b", "2"));
+    scope.status(403);
+    assert_eq!(scope.machine.sent_objects(), Some(1));
+    scope.pass(30 * SECOND);
+    scope.status(403);
+    assert_eq!(scope.machine.sent_objects(), Some(0));
 }
 
 #[test]
