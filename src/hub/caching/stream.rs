@@ -28,11 +28,12 @@ use super::transaction_batching::LaneId;
 use super::{Caching, LaneOutcome, Mail, Mailbox, Sink};
 use crate::hub::sessions::events::SessionEvent;
 use crate::hub::sessions::session::Session;
+use kubesvc_core::CachingEpoch;
 use kubesvc_core::lifecycle::CachingReport;
 use kubesvc_core::wire::events::cache_down::Frame;
 use kubesvc_core::wire::events::cache_up;
 use kubesvc_core::wire::events::closed::Reason;
-use kubesvc_core::wire::events::{Batch, CacheDown, CacheUp, Credit, Pong, SyncBasis, revoked};
+use kubesvc_core::wire::events::{Batch, CacheDown, CacheUp, Credit, Pong, Revoked, SyncBasis, revoked};
 use kubesvc_runtime::telemetry::errors::chain;
 use kubesvc_store::FenceCheck;
 
@@ -290,6 +291,10 @@ impl CachingStream {
     fn apply(&mut self, uid: &Arc<str>, effects: Vec<Effect>) -> Result<(), StreamEnd> {
         for effect in effects {
             match effect {
+                Effect::Send(Frame::Revoked(revoked)) => {
+                    self.send(Frame::Revoked(revoked.clone()))?;
+                    self.note_revoked(uid, &revoked);
+                }
                 Effect::Send(frame) => self.send(frame)?,
                 Effect::ReadProgress { lane, added } => {
                     if let Some(account) = self.delivery.on_lane(uid, lane) {
@@ -339,6 +344,17 @@ impl CachingStream {
             }
         }
         Ok(())
+    }
+
+    /// Has the fence raised again of an account that is said to be gone: the agent drops its order, and if only the row of
+    /// the fence was missing, it is to be told again once that stands.
+    fn note_revoked(&self, uid: &str, revoked: &Revoked) {
+        let epoch = revoked.fence.as_ref().and_then(|fence| CachingEpoch::from_wire(fence.caching_epoch));
+        let Some(epoch) = epoch.filter(|_| revoked.reason() == revoked::Reason::AccountGone) else { return };
+        let is_lost = self.session.cached.lock().fence_lost(uid, epoch);
+        if is_lost {
+            self.publish(SessionEvent::FenceLost(uid));
+        }
     }
 
     /// Forgets what is left out of an account that is not streamed at present; its object keeps what it says.

@@ -150,6 +150,32 @@ async fn a_fence_that_moved_rewinds_or_revokes() {
 }
 
 #[tokio::test]
+async fn an_account_whose_fence_had_no_row_is_streamed_again_once_it_has_one() {
+    let mut world = World::start().await;
+    let (mut stream, _) = world.flowing().await;
+    world.hub.rows.unfenced.lock().push("uid-one".into());
+    world.cache.fences.lock().remove("uid-one");
+    stream.say(say(batch(0, 1, vec![upsert("a", 1, "{}")]))).await;
+    match stream.answer().await {
+        Frame::Revoked(revoked) => assert_eq!(revoked.reason(), events::revoked::Reason::AccountGone),
+        other => panic!("expected Revoked, got {other:?}"),
+    }
+    // The same epoch as before, so that no comparison shows that it was away.
+    world.cache.fences.lock().insert("uid-one".into(), (3, 0));
+    world.hub.rows.unfenced.lock().clear();
+    match world.agent.next().await {
+        Ok(Some(hub_frame::Frame::CachingAssignment(told))) => {
+            assert_eq!((told.fence, told.on), (fence(3), true));
+        }
+        other => panic!("expected CachingAssignment, got {other:?}"),
+    }
+    stream.say(begin()).await;
+    assert_eq!(stream.resumed().await.committed_seq, 0);
+    stream.say(say(batch(0, 2, vec![upsert("a", 1, "{}")]))).await;
+    stream.acknowledged(2).await;
+}
+
+#[tokio::test]
 async fn a_batch_over_its_credit_closes_its_stream_and_a_loan_lets_it_through() {
     let world = World::start().await;
     let (mut stream, _) = world.flowing().await;
