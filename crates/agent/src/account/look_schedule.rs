@@ -66,20 +66,21 @@ impl LookSchedule {
     pub(super) fn succeeded(&mut self, is_new: bool, now: Instant) {
         self.is_refused = false;
         self.must_connect &= !is_new;
-        self.ended(now);
+        self.ended(false, now);
     }
 
     /// The look failed. Returns whether the account cannot be held any longer: the cluster is another one, or refuses the
-    /// credential for the second time in a row.
+    /// credential for the second time in a row, which was read again in between.
     pub(super) fn failed(&mut self, failure: &Failure, now: Instant) -> bool {
         let is_refused = failure.http_status == 401;
         let was_refused = std::mem::replace(&mut self.is_refused, is_refused);
-        self.ended(now);
+        self.must_connect |= is_refused;
+        self.ended(is_refused, now);
         failure.class() == Class::ClusterMismatch || was_refused && is_refused
     }
 
-    fn ended(&mut self, now: Instant) {
-        let is_soon = matches!(self.phase, Phase::Looking { is_asked: true });
+    fn ended(&mut self, is_urgent: bool, now: Instant) {
+        let is_soon = is_urgent || matches!(self.phase, Phase::Looking { is_asked: true });
         let interval = if is_soon { MIN_DISCOVERY_INTERVAL } else { DISCOVERY_INTERVAL };
         self.phase = Phase::Waiting(now + interval);
     }
@@ -109,6 +110,25 @@ mod tests {
         schedule.asked(true, late);
         assert_eq!(schedule.due_at(), Some(late + MIN_DISCOVERY_INTERVAL));
         assert!(schedule.begins(), "with the credential as it is then");
+    }
+
+    #[test]
+    fn a_credential_that_a_look_finds_refused_is_read_again_before_the_account_is_lost() {
+        let now = Instant::now();
+        let mut schedule = LookSchedule::new(now);
+        schedule.begins();
+        schedule.succeeded(true, now);
+        for is_renewed in [true, false] {
+            assert!(!schedule.begins(), "over the connections that there are");
+            assert!(!schedule.failed(&failure(401), now));
+            assert_eq!(schedule.due_at(), Some(now + MIN_DISCOVERY_INTERVAL));
+            assert!(schedule.begins(), "the credential is read again");
+            if is_renewed {
+                schedule.succeeded(true, now);
+            } else {
+                assert!(schedule.failed(&failure(401), now));
+            }
+        }
     }
 
     #[test]
