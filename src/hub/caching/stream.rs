@@ -166,10 +166,10 @@ impl CachingStream {
     }
 
     fn handle_frame(&mut self, frame: Option<Result<CacheUp, Status>>) -> Result<(), StreamEnd> {
-        let frame = match frame {
+        let CacheUp { batch_bytes, frame } = match frame {
             None => return Err(StreamEnd::Gone("the agent ended it")),
             Some(Err(status)) => return Err(end_of_failed(&status)),
-            Some(Ok(frame)) => frame.frame,
+            Some(Ok(frame)) => frame,
         };
         match frame {
             Some(cache_up::Frame::Open(_)) => Err(StreamEnd::malformed("the stream is open already")),
@@ -179,7 +179,7 @@ impl CachingStream {
                 self.apply(&uid, effects)?;
                 if self.delivery.awaits_fence(&uid) { self.check_assignments() } else { Ok(()) }
             }
-            Some(cache_up::Frame::Batch(batch)) => self.handle_batch(batch),
+            Some(cache_up::Frame::Batch(batch)) => self.handle_batch(batch, batch_bytes.into()),
             Some(cache_up::Frame::Want(want)) => {
                 self.caching.credit.lock().want(self.id, u64::from(want.bytes));
                 self.caching.lend();
@@ -203,8 +203,10 @@ impl CachingStream {
         }
     }
 
-    fn handle_batch(&mut self, batch: Batch) -> Result<(), StreamEnd> {
-        let bytes = u64::try_from(batch.encoded_len()).unwrap_or(u64::MAX);
+    /// Handles a batch that its agent says to be of `sent_bytes` bytes. It takes and gives back as much credit as the agent
+    /// counts: decoding drops the fields of a newer agent. One that says too much takes more of its own credit.
+    fn handle_batch(&mut self, batch: Batch, sent_bytes: u64) -> Result<(), StreamEnd> {
+        let bytes = u64::try_from(batch.encoded_len()).unwrap_or(u64::MAX).max(sent_bytes);
         let taken = self.caching.credit.lock().take(self.id, bytes, self.caching.context.moment());
         taken.map_err(|exceeded| StreamEnd::malformed(exceeded.to_string()))?;
         self.count_pending(bytes, 0);

@@ -194,6 +194,26 @@ async fn a_batch_over_its_credit_closes_its_stream_and_a_loan_lets_it_through() 
 }
 
 #[tokio::test]
+async fn credit_is_counted_as_the_agent_says_and_never_as_less_than_what_came() {
+    let world = World::start().await;
+    let (mut stream, _) = world.flowing().await;
+    let up = |seq: u64, batch_bytes| {
+        let frame = Some(say(batch(seq - 1, seq, vec![upsert("a", seq, "{}")])));
+        events::CacheUp { batch_bytes, frame }
+    };
+    let known = u32::try_from(batch(1, 2, vec![upsert("a", 2, "{}")]).encoded_len()).expect("small");
+    for (seq, said, counted) in [(1, 60_000, 60_000), (2, 1, known)] {
+        stream.frames.send(up(seq, said)).await.expect("the stream is open");
+        stream.acknowledged(seq).await;
+        assert_eq!(stream.next().await, Frame::Credit(events::Credit { bytes: counted }));
+    }
+    stream.frames.send(up(3, 70_000)).await.expect("the stream is open");
+    let (reason, message) = stream.closed().await;
+    assert_eq!(reason, Reason::Malformed);
+    assert!(message.contains("70000 bytes"), "{message}");
+}
+
+#[tokio::test]
 async fn a_loan_that_the_pool_has_not_waits_for_one_that_is_repaid() {
     let world = World::with_pool(100_000).await;
     let (mut stream, _) = world.flowing().await;
