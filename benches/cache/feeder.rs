@@ -82,7 +82,7 @@ impl Feeder {
             boot_id: introduction.boot_id.clone(),
             replica_id: accepted.replica_id.clone(),
         };
-        let first = CacheUp { frame: Some(cache_up::Frame::Open(open)) };
+        let first = CacheUp { frame: Some(cache_up::Frame::Open(open)), ..CacheUp::default() };
         frames.send(first).await.map_err(|e| e.to_string())?;
         let answers = client.stream(ReceiverStream::new(outgoing)).await.map_err(|e| e.to_string())?;
         let (answers, in_flight) = (answers.into_inner(), VecDeque::new());
@@ -199,7 +199,10 @@ impl Feeder {
     }
 
     async fn send(&self, frame: cache_up::Frame) -> Result<()> {
-        self.frames.send(CacheUp { frame: Some(frame) }).await.map_err(|e| format!("the stream ended: {e}"))
+        self.frames
+            .send(CacheUp { frame: Some(frame), ..CacheUp::default() })
+            .await
+            .map_err(|e| format!("the stream ended: {e}"))
     }
 
     /// The next frame of the hub, after what it says of credit and commits is taken into account.

@@ -2,6 +2,7 @@
 //! reached or is very large, and a database without room. Afterwards both are the same, version by version.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
@@ -12,7 +13,7 @@ use kubesvc_core::{ELECT_CACHING_ANNOTATION, State, conditions};
 use serde_json::{Value, json};
 
 use crate::faults::proxy::{Proxy, ProxyMode};
-use crate::world::{Database, MAX_WAIT, Prepare, World, condition};
+use crate::world::{Agent, Cluster, Database, MAX_WAIT, Prepare, World, condition};
 use kubesvc_testkit::controlplane::{ControlPlane, StartOptions};
 use kubesvc_testkit::databases::{self, Kind};
 use kubesvc_testkit::{must, wait::eventually};
@@ -21,6 +22,8 @@ use kubesvc_testkit::{must, wait::eventually};
 const KIND: &str = "configMap";
 /// Longest delay before a transaction that failed is repeated.
 const MAX_RETRY: Duration = Duration::from_secs(45);
+/// Interval at which the leader compares the rows of accounts with their objects, and makes missing fences.
+const ROW_COMPARISON_INTERVAL: Duration = Duration::from_secs(60);
 /// Time within which an agent says that it never reached a cluster, and the condition follows.
 const MAX_UNREAD: Duration = Duration::from_secs(180);
 
@@ -161,6 +164,60 @@ async fn clock_jumps(prepare: Prepare) {
         agent.launch();
         objects.until_cached(&world, &format!("what changed before the clock went {goes}"), MAX_WAIT).await;
     }
+}
+
+/// Takes the row of the account's fence away while objects change, until the agent has dropped its order.
+async fn fence_is_lost(world: &World, agent: &Agent, objects: &Objects, statement: &str) {
+    assert_eq!(world.execute(statement).await, 1, "there is a fence");
+    let changes = AtomicUsize::new(1);
+    eventually("an agent that streams no more", MAX_WAIT, async || {
+        objects.change("changes", changes.fetch_add(1, Ordering::Relaxed)).await;
+        let log = agent.log_text();
+        if log.contains("caching is revoked") { Ok(()) } else { Err(log) }
+    })
+    .await;
+}
+
+/// Creates an account and waits until its objects are rows.
+async fn cached_account(world: &World) -> (Cluster, Agent, Objects) {
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").start().await;
+    let objects = Objects::of(world.api::<ConfigMap>().into_client(), world.namespace());
+    objects.create(&["stays", "changes", "goes"]).await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("prod", State::Active).await;
+    objects.until_cached(world, "what was there", MAX_WAIT).await;
+    (cluster, agent, objects)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_follow_again_when_the_row_of_the_fence_was_away_for_a_moment() {
+    let world = prepare().start().await;
+    let (_cluster, agent, objects) = cached_account(&world).await;
+    let away = "UPDATE kubesvc_caching SET account_uid = 'elsewhere' WHERE account = 'prod'";
+    fence_is_lost(&world, &agent, &objects, away).await;
+    objects.delete("goes").await;
+    // The leader may have made it anew by now.
+    world
+        .execute(
+            "UPDATE kubesvc_caching SET account_uid = (SELECT uid FROM kubesvc_accounts WHERE name = 'prod') \
+             WHERE account_uid = 'elsewhere'",
+        )
+        .await;
+    objects.until_cached(&world, "what changed meanwhile", MAX_WAIT).await;
+    assert_eq!(world.state("prod").await, Some(State::Active));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a minute: the leader makes the row anew with its next comparison"]
+async fn rows_follow_again_when_the_row_of_the_fence_was_deleted() {
+    let world = prepare().start().await;
+    let (_cluster, agent, objects) = cached_account(&world).await;
+    let deleted = "DELETE FROM kubesvc_caching WHERE account = 'prod'";
+    fence_is_lost(&world, &agent, &objects, deleted).await;
+    objects.delete("goes").await;
+    objects.until_cached(&world, "what changed meanwhile", ROW_COMPARISON_INTERVAL + MAX_WAIT).await;
+    assert_eq!(world.state("prod").await, Some(State::Active));
 }
 
 /// A kind of a group, and one object of it.

@@ -22,6 +22,7 @@ use kubesvc_core::wire::ops::AccountResult;
 mod account_readers;
 mod cached_account;
 mod cached_accounts;
+mod look_schedule;
 mod reader_sink;
 mod start_groups;
 mod synthetic_reader;

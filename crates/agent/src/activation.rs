@@ -49,6 +49,9 @@ const OWN_CLUSTER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Timeout for one probe, not counting the wait for its turn.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Timeout for reading the kinds that a cluster serves.
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(120);
+
 /// Starts accounts and probes their clusters, with a limit on concurrency.
 #[derive(Clone, Debug)]
 pub struct Activator {
@@ -155,7 +158,7 @@ impl Activator {
         };
         match timeout(self.deadline, self.reach(definition.spec(), origin)).await {
             Ok(result) => result,
-            Err(_) => Err(self.too_slow()),
+            Err(_) => Err(too_slow(self.deadline)),
         }
     }
 
@@ -172,7 +175,7 @@ impl Activator {
     ) -> Result<ClusterClient, Failure> {
         match timeout(self.deadline, self.open(definition.spec(), origin, known)).await {
             Ok(result) => result,
-            Err(_) => Err(self.too_slow()),
+            Err(_) => Err(too_slow(self.deadline)),
         }
     }
 
@@ -211,7 +214,11 @@ impl Activator {
         client: ClusterClient,
         known: &DiscoveryTags,
     ) -> Result<Option<ServedKinds>, Failure> {
-        discovery::changed_kinds(&mut ClusterReader::beside_watches(client), known).await
+        let mut reader = ClusterReader::beside_watches(client);
+        match timeout(DISCOVERY_TIMEOUT, discovery::changed_kinds(&mut reader, known)).await {
+            Ok(changed) => changed,
+            Err(_) => Err(too_slow(DISCOVERY_TIMEOUT)),
+        }
     }
 
     /// The uid of the kube-system namespace of the cluster that the agent runs in. `None` if the agent has no
@@ -247,13 +254,6 @@ impl Activator {
         !login.fresh
     }
 
-    fn too_slow(&self) -> Failure {
-        after_send(
-            Class::Timeout,
-            format!("the cluster could not be read within {} s", self.deadline.as_secs()),
-        )
-    }
-
     async fn identify(
         &self,
         source: ResolvedSource,
@@ -281,6 +281,10 @@ impl Activator {
         };
         Ok(ActivatedAccount { identity, files, at: Timestamp::now() })
     }
+}
+
+fn too_slow(limit: Duration) -> Failure {
+    after_send(Class::Timeout, format!("the cluster could not be read within {} s", limit.as_secs()))
 }
 
 /// Probes whether the cluster of an account can be reached from here. No credential is needed and none is sent.

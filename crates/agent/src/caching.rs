@@ -10,7 +10,8 @@
 //! | [`credit`] | how many bytes of the stream may be uncommitted at the hub |
 //! | `lifetime` | when the stream is opened, closed and opened again |
 //! | `sent_events` | how many events were sent, for metrics |
-//! | [`stream`] | all accounts on one stream, in turn |
+//! | `unacked` | the batches of an account that are not acknowledged |
+//! | [`stream`], `turns` | all accounts on one stream, in turn |
 //! | [`codec`] | frames that are encoded already, for tonic |
 //! | [`shared`], [`driver`] | the stream's state behind a lock; the task that opens, feeds and reads the stream |
 //!
@@ -37,6 +38,8 @@ pub mod shared;
 pub mod stream;
 #[cfg(test)]
 mod tests;
+mod turns;
+mod unacked;
 
 pub use basis::{BasisError, ScopeBasis};
 pub use batch::EncodedFrame;

@@ -53,6 +53,7 @@ impl SessionSubscriber for DirtyOutboxes {
             | SessionEvent::Listed(_)
             | SessionEvent::ProblemsChanged
             | SessionEvent::ReachableChanged(_)
+            | SessionEvent::FenceLost(_)
             | SessionEvent::NamespacesWritten(_) => {}
         }
     }

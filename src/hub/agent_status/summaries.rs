@@ -36,6 +36,7 @@ impl SessionSubscriber for DirtySummaries {
             SessionEvent::OfferChanged(..)
             | SessionEvent::CachingReportChanged(_)
             | SessionEvent::ReachableChanged(_)
+            | SessionEvent::FenceLost(_)
             | SessionEvent::NamespacesWritten(_) => {}
             SessionEvent::Stood { .. }
             | SessionEvent::Ended { .. }

@@ -28,11 +28,12 @@ use super::transaction_batching::LaneId;
 use super::{Caching, LaneOutcome, Mail, Mailbox, Sink};
 use crate::hub::sessions::events::SessionEvent;
 use crate::hub::sessions::session::Session;
+use kubesvc_core::CachingEpoch;
 use kubesvc_core::lifecycle::CachingReport;
 use kubesvc_core::wire::events::cache_down::Frame;
 use kubesvc_core::wire::events::cache_up;
 use kubesvc_core::wire::events::closed::Reason;
-use kubesvc_core::wire::events::{Batch, CacheDown, CacheUp, Credit, Pong, SyncBasis, revoked};
+use kubesvc_core::wire::events::{Batch, CacheDown, CacheUp, Credit, Pong, Revoked, SyncBasis, revoked};
 use kubesvc_runtime::telemetry::errors::chain;
 use kubesvc_store::FenceCheck;
 
@@ -165,10 +166,10 @@ impl CachingStream {
     }
 
     fn handle_frame(&mut self, frame: Option<Result<CacheUp, Status>>) -> Result<(), StreamEnd> {
-        let frame = match frame {
+        let CacheUp { batch_bytes, frame } = match frame {
             None => return Err(StreamEnd::Gone("the agent ended it")),
             Some(Err(status)) => return Err(end_of_failed(&status)),
-            Some(Ok(frame)) => frame.frame,
+            Some(Ok(frame)) => frame,
         };
         match frame {
             Some(cache_up::Frame::Open(_)) => Err(StreamEnd::malformed("the stream is open already")),
@@ -178,7 +179,7 @@ impl CachingStream {
                 self.apply(&uid, effects)?;
                 if self.delivery.awaits_fence(&uid) { self.check_assignments() } else { Ok(()) }
             }
-            Some(cache_up::Frame::Batch(batch)) => self.handle_batch(batch),
+            Some(cache_up::Frame::Batch(batch)) => self.handle_batch(batch, batch_bytes.into()),
             Some(cache_up::Frame::Want(want)) => {
                 self.caching.credit.lock().want(self.id, u64::from(want.bytes));
                 self.caching.lend();
@@ -202,8 +203,10 @@ impl CachingStream {
         }
     }
 
-    fn handle_batch(&mut self, batch: Batch) -> Result<(), StreamEnd> {
-        let bytes = u64::try_from(batch.encoded_len()).unwrap_or(u64::MAX);
+    /// Handles a batch that its agent says to be of `sent_bytes` bytes. It takes and gives back as much credit as the agent
+    /// counts: decoding drops the fields of a newer agent. One that says too much takes more of its own credit.
+    fn handle_batch(&mut self, batch: Batch, sent_bytes: u64) -> Result<(), StreamEnd> {
+        let bytes = u64::try_from(batch.encoded_len()).unwrap_or(u64::MAX).max(sent_bytes);
         let taken = self.caching.credit.lock().take(self.id, bytes, self.caching.context.moment());
         taken.map_err(|exceeded| StreamEnd::malformed(exceeded.to_string()))?;
         self.count_pending(bytes, 0);
@@ -290,6 +293,10 @@ impl CachingStream {
     fn apply(&mut self, uid: &Arc<str>, effects: Vec<Effect>) -> Result<(), StreamEnd> {
         for effect in effects {
             match effect {
+                Effect::Send(Frame::Revoked(revoked)) => {
+                    self.send(Frame::Revoked(revoked.clone()))?;
+                    self.note_revoked(uid, &revoked);
+                }
                 Effect::Send(frame) => self.send(frame)?,
                 Effect::ReadProgress { lane, added } => {
                     if let Some(account) = self.delivery.on_lane(uid, lane) {
@@ -339,6 +346,17 @@ impl CachingStream {
             }
         }
         Ok(())
+    }
+
+    /// Has the fence raised again of an account that is said to be gone: the agent drops its order, and if only the row of
+    /// the fence was missing, it is to be told again once that stands.
+    fn note_revoked(&self, uid: &str, revoked: &Revoked) {
+        let epoch = revoked.fence.as_ref().and_then(|fence| CachingEpoch::from_wire(fence.caching_epoch));
+        let Some(epoch) = epoch.filter(|_| revoked.reason() == revoked::Reason::AccountGone) else { return };
+        let is_lost = self.session.cached.lock().fence_lost(uid, epoch);
+        if is_lost {
+            self.publish(SessionEvent::FenceLost(uid));
+        }
     }
 
     /// Forgets what is left out of an account that is not streamed at present; its object keeps what it says.

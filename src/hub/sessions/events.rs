@@ -32,6 +32,8 @@ pub(crate) enum SessionEvent<'e> {
     Released(&'e str),
     /// What the session says of the objects that it streams of an account changed.
     CachingReportChanged(&'e str),
+    /// The session's agent was told that the account is gone, because its fence has no row.
+    FenceLost(&'e str),
     /// Namespaces of the account that the session streams were written, or how they are written changed.
     NamespacesWritten(&'e str),
     /// The agent's stream of requests was opened or has ended. Carries the accounts in its ledger.
@@ -98,6 +100,7 @@ impl SessionSubscriber for LeaderWakes {
             | SessionEvent::ProblemsChanged
             | SessionEvent::OfferChanged(..)
             | SessionEvent::ReachableChanged(_)
+            | SessionEvent::FenceLost(_)
             | SessionEvent::NamespacesWritten(_) => {}
         }
     }

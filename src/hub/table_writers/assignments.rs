@@ -106,6 +106,7 @@ impl SessionSubscriber for DirtyAssignments {
             | SessionEvent::ProblemsChanged
             | SessionEvent::OfferChanged(..)
             | SessionEvent::CachingReportChanged(_)
+            | SessionEvent::FenceLost(_)
             | SessionEvent::NamespacesWritten(_) => {}
         }
     }

@@ -35,6 +35,15 @@ struct StreamState {
     sent: Option<(CachingEpoch, GrantEpoch, i64)>,
 }
 
+impl StreamState {
+    /// Forgets the fence. The start that was sent counts as one that a hello names: it is sent again once the fence
+    /// stands, since the agent may have dropped it, and the agent can still be told to stop.
+    fn lose_fence(&mut self) {
+        self.fenced = None;
+        self.sent = self.sent.map(|(epoch, ..)| (epoch, GrantEpoch::NONE, 0));
+    }
+}
+
 /// Commands of one session, by account; bounded by the accounts it holds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CachingCommands {
@@ -68,13 +77,21 @@ impl CachingCommands {
         (fenced != Some(epoch)).then_some(epoch)
     }
 
+    /// Records that the agent is told under this epoch that its account is gone, because the fence has no row. Returns
+    /// whether the fence must be raised again.
+    pub(crate) fn fence_lost(&mut self, uid: &str, epoch: CachingEpoch) -> bool {
+        let entry = self.entries.get_mut(uid).filter(|entry| entry.fenced == Some(epoch));
+        entry.map(StreamState::lose_fence).is_some()
+    }
+
     /// Compares with the stored fences. Returns the accounts whose fence is lower than recorded and must be raised
     /// again.
     pub(crate) fn compare(&mut self, standing: &HashMap<String, CachingEpoch>) -> Vec<String> {
         let fell = |uid: &String, epoch: CachingEpoch| standing.get(uid).is_none_or(|stands| *stands < epoch);
         let mut fallen = Vec::new();
         for (uid, entry) in &mut self.entries {
-            if entry.fenced.take_if(|epoch| fell(uid, *epoch)).is_some() {
+            if entry.fenced.is_some_and(|epoch| fell(uid, epoch)) {
+                entry.lose_fence();
                 fallen.push(uid.clone());
             }
         }
@@ -233,5 +250,33 @@ mod tests {
         );
         assert_eq!(cached.compare(&HashMap::from([("u".to_owned(), CachingEpoch(0))])), ["u"]);
         assert_eq!(cached.to_raise(process(), &elected), Some(CachingEpoch(2)));
+    }
+
+    #[test]
+    fn an_agent_is_started_again_once_a_fence_that_was_lost_stands() {
+        let (mut cached, elected) = (CachingCommands::default(), account(Some("a"), "1", 2));
+        cached.fenced("u", CachingEpoch(2));
+        assert_eq!(cached.command(process(), &elected), CachingCommand::Start(CachingEpoch(2)));
+        assert!(!cached.fence_lost("u", CachingEpoch(1)), "that was under an earlier election");
+        let by_comparison = |cached: &mut CachingCommands| cached.compare(&HashMap::new()) == ["u"];
+        let by_stream = |cached: &mut CachingCommands| cached.fence_lost("u", CachingEpoch(2));
+        let ways: [fn(&mut CachingCommands) -> bool; 2] = [by_comparison, by_stream];
+        for is_lost in ways {
+            assert!(is_lost(&mut cached));
+            assert!(!is_lost(&mut cached), "that is known");
+            assert_eq!(cached.command(process(), &elected), CachingCommand::Nothing, "it does not stand");
+            assert_eq!(cached.to_raise(process(), &elected), Some(CachingEpoch(2)));
+            cached.fenced("u", CachingEpoch(2));
+            assert_eq!(
+                [cached.command(process(), &elected), cached.command(process(), &elected)],
+                [CachingCommand::Start(CachingEpoch(2)), CachingCommand::Nothing]
+            );
+        }
+        assert!(cached.fence_lost("u", CachingEpoch(2)));
+        assert_eq!(
+            cached.command(process(), &account(Some("b"), "1", 4)),
+            CachingCommand::Stop(CachingEpoch(2)),
+            "it may stream still"
+        );
     }
 }

@@ -75,7 +75,9 @@ impl SessionSubscriber for DirtyFences {
     fn session_event(&self, _serial: u64, event: SessionEvent<'_>) {
         match event {
             SessionEvent::Stood { accounts, .. } => self.0.wake_all(accounts.iter().cloned()),
-            SessionEvent::AnswerChanged(uid) | SessionEvent::Released(uid) => self.0.wake(uid.to_owned()),
+            SessionEvent::AnswerChanged(uid) | SessionEvent::Released(uid) | SessionEvent::FenceLost(uid) => {
+                self.0.wake(uid.to_owned());
+            }
             SessionEvent::Ended { .. }
             | SessionEvent::Listed(_)
             | SessionEvent::ProblemsChanged

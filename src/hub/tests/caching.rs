@@ -96,7 +96,8 @@ impl World {
         let answer = client.stream(ReceiverStream::new(outgoing)).await.expect("the stream opens");
         let stream = Stream { frames, answers: answer.into_inner() };
         // A replica that drains may have closed the stream by now.
-        let _ = stream.frames.send(events::CacheUp { frame: Some(first) }).await;
+        let first = events::CacheUp { frame: Some(first), ..events::CacheUp::default() };
+        let _ = stream.frames.send(first).await;
         stream
     }
 
@@ -117,7 +118,8 @@ impl World {
 
 impl Stream {
     async fn say(&self, frame: cache_up::Frame) {
-        self.frames.send(events::CacheUp { frame: Some(frame) }).await.expect("the stream is open");
+        let up = events::CacheUp { frame: Some(frame), ..events::CacheUp::default() };
+        self.frames.send(up).await.expect("the stream is open");
     }
 
     async fn next(&mut self) -> Frame {

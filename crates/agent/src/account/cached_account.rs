@@ -15,6 +15,7 @@ use tracing::Instrument as _;
 
 use crate::account::account_readers::LostAccount;
 use crate::account::cached_accounts::ReadingParts;
+use crate::account::look_schedule::LookSchedule;
 use crate::account::reader_sink::{LookRequests, ScopeSink};
 use crate::account::synthetic_reader;
 use crate::account_table;
@@ -36,10 +37,6 @@ use kubesvc_core::wire::common::{Failure, Scope};
 use kubesvc_core::wire::events::{ScopeDeclaration, ScopeProblem};
 use kubesvc_runtime::telemetry::errors::chain;
 
-/// Interval between looks at what the cluster serves.
-const DISCOVERY_INTERVAL: Duration = Duration::from_secs(30);
-/// Minimum interval between looks that readers ask for.
-const MIN_DISCOVERY_INTERVAL: Duration = Duration::from_secs(5);
 /// Time without any scope after which the hub is told why, so that another agent may read the account.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum number of inputs that wait for a reader. It has one basis at a time, and is told little else.
@@ -78,8 +75,6 @@ pub(super) struct CachedAccount {
 pub(super) struct AccountState {
     /// `None` until the cluster was first reached; no scope is declared before.
     client: Option<ClusterClient>,
-    /// Whether the credential is to be read again.
-    must_connect: bool,
     /// Tags of what the cluster serves.
     tags: DiscoveryTags,
     /// Declared scopes by their numbers.
@@ -89,8 +84,6 @@ pub(super) struct AccountState {
     readers: HashMap<ReaderId, RunningReader>,
     running: JoinSet<()>,
     look: Arc<LookRequests>,
-    /// Whether the last look failed because the credential was refused.
-    is_refused: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -138,8 +131,8 @@ impl WatchedScope {
 impl CachedAccount {
     /// Reads the account, for ever. Inputs are taken at any time, while the cluster is being asked too.
     pub(super) async fn run(mut self) {
-        let mut next_look = Instant::now();
         let begun = Instant::now();
+        let mut schedule = LookSchedule::new(begun.into_std());
         let look = Arc::clone(&self.state.look);
         let mut looking = OptionFuture::from(None);
         loop {
@@ -148,32 +141,29 @@ impl CachedAccount {
                     Some(AccountInput::Command(command)) => self.execute(command),
                     Some(AccountInput::Changed(account)) => {
                         self.account = account;
-                        // Which also asks again for what it serves, whatever that is.
-                        self.state.must_connect = true;
                         looking = OptionFuture::from(None);
-                        next_look = Instant::now();
+                        // Over new connections, so that what is served is applied anew, whatever that is.
+                        schedule.changed(now());
                     }
                     None => return,
                 },
                 Some(ended) = self.state.running.join_next_with_id() => self.ended(ended),
-                must_connect = look.asked() => {
-                    // A credential that is refused may have been renewed.
-                    self.state.must_connect |= must_connect;
-                    next_look = next_look.min(Instant::now() + MIN_DISCOVERY_INTERVAL);
-                }
-                () = sleep_until(next_look) => {
-                    next_look = Instant::now() + DISCOVERY_INTERVAL;
-                    looking = OptionFuture::from(Some(self.look().boxed()));
+                must_connect = look.asked() => schedule.asked(must_connect, now()),
+                Some(()) = OptionFuture::from(schedule.due_at().map(|due| sleep_until(due.into()))) => {
+                    let must_connect = schedule.begins();
+                    looking = OptionFuture::from(Some(self.look(must_connect).boxed()));
                 }
                 Some(seen) = &mut looking => {
                     looking = OptionFuture::from(None);
-                    next_look = Instant::now() + DISCOVERY_INTERVAL;
                     match seen {
-                        Ok(seen) => self.saw(seen),
+                        Ok(seen) => {
+                            schedule.succeeded(seen.is_new, now());
+                            self.saw(seen);
+                        }
                         Err(failure) => {
                             let class = failure.class().as_str_name();
                             tracing::warn!(class, "the objects of the account cannot be read: {}", failure.message);
-                            if self.is_lost_by(&failure) {
+                            if schedule.failed(&failure, now()) {
                                 return self.lose(failure).await;
                             }
                             if begun.elapsed() >= UNREAD_TIMEOUT {
@@ -195,13 +185,6 @@ impl CachedAccount {
         });
     }
 
-    /// Whether the account cannot be held any longer after a look that failed: the cluster is another one, or refuses the
-    /// credential for the second time in a row.
-    fn is_lost_by(&mut self, failure: &Failure) -> bool {
-        let was_refused = std::mem::replace(&mut self.state.is_refused, failure.http_status == 401);
-        failure.class() == Class::ClusterMismatch || was_refused && self.state.is_refused
-    }
-
     /// Stops reading, says why, and waits to be stopped.
     async fn lose(mut self, failure: Failure) {
         self.is_lost.store(true, Ordering::Relaxed);
@@ -221,9 +204,12 @@ impl CachedAccount {
         }
     }
 
-    /// Looks at what the cluster serves; over new connections, with the credential as it is now, if there is a reason.
-    fn look(&self) -> impl Future<Output = Result<SeenCluster, Failure>> + Send + 'static {
-        let known = self.state.client.clone().filter(|_| !self.state.must_connect);
+    /// Looks at what the cluster serves; over new connections, with the credential as it is now, if it must connect.
+    fn look(
+        &self,
+        must_connect: bool,
+    ) -> impl Future<Output = Result<SeenCluster, Failure>> + Send + 'static {
+        let known = self.state.client.clone().filter(|_| !must_connect);
         let tags = known.as_ref().map(|_| self.state.tags.clone()).unwrap_or_default();
         let ((activator, origin), account) = (self.activator.clone(), self.account.clone());
         async move {
@@ -239,14 +225,12 @@ impl CachedAccount {
 
     fn saw(&mut self, seen: SeenCluster) {
         let SeenCluster { client, is_new, served } = seen;
-        self.state.is_refused = false;
         if is_new {
             for reader in self.state.readers.values_mut() {
                 // One without room for it fails with the former client, and asks for another look.
                 let _ = reader.inputs.try_send(ReaderInput::Client(client.clone()));
             }
             self.state.client = Some(client);
-            self.state.must_connect = false;
         }
         if let Some(served) = served {
             self.apply(&served);
@@ -480,4 +464,8 @@ impl CachedAccount {
             self.restart(scope_id);
         }
     }
+}
+
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
 }

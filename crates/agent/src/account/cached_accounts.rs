@@ -108,8 +108,11 @@ impl CachedAccounts {
 
     /// Runs the accounts, for ever.
     pub async fn run(mut self) {
+        let mut must_reconcile = true;
         loop {
-            self.reconcile().await;
+            if must_reconcile {
+                self.reconcile().await;
+            }
             let next_group = self.next_group;
             let next_group = async {
                 match next_group {
@@ -117,27 +120,33 @@ impl CachedAccounts {
                     None => std::future::pending().await,
                 }
             };
-            tokio::select! {
-                () = self.wake.notified() => {}
-                () = next_group => {}
+            must_reconcile = tokio::select! {
+                () = self.wake.notified() => true,
+                () = next_group => true,
                 notice = self.notices.recv() => match notice {
                     Some(notice) => self.take(notice).await,
                     // The driver is gone: the agent is stopping, and ends this task too.
                     None => return std::future::pending().await,
                 },
-            }
+            };
         }
     }
 
-    async fn take(&mut self, notice: StreamNotice) {
+    /// Passes a notice on. Returns whether the table says something else since. Commands are many: an account has some for
+    /// each kind, and to compare all accounts with the table for each would be their square.
+    async fn take(&mut self, notice: StreamNotice) -> bool {
         match notice {
             StreamNotice::Command(command) => {
                 if let Some(running) = self.running.get_mut(&command.account_uid) {
                     // Fails if it has ended, and is removed then.
                     let _ = running.inputs.send(AccountInput::Command(command.command)).await;
                 }
+                false
             }
-            StreamNotice::Revoked(fence) => self.table.lock().revoke_caching(&fence),
+            StreamNotice::Revoked(fence) => {
+                self.table.lock().revoke_caching(&fence);
+                true
+            }
         }
     }
 

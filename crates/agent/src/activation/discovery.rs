@@ -5,13 +5,15 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
+use std::time::Duration;
 
 use http::HeaderValue;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
+use tokio::time::timeout;
 
 use crate::activation::identity::{ClusterReader, JSON, Metadata, parse};
-use crate::cluster::ClusterDocument;
+use crate::cluster::{ClusterDocument, ClusterError};
 use kubesvc_core::cache::selection::ServedKind;
 use kubesvc_core::wire::common::Failure;
 
@@ -21,6 +23,8 @@ const DISCOVERY: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroup
 const MAX_GROUPS: usize = 500;
 /// Maximum number of kinds kept for one cluster.
 const MAX_SERVED_KINDS: usize = 20_000;
+/// Timeout for the resources of one version of a group other than the core group.
+const GROUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Characters of a group's name or version that need no escaping in a path.
 const PATH_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');
 
@@ -235,8 +239,13 @@ async fn legacy_group(
     Ok(())
 }
 
-/// Reads one version of one group. A version that cannot be served (an aggregated API server is down) or read leaves the
-/// others usable.
+/// Whether an API server behind the cluster's has not answered for its group, or may not be asked.
+fn is_unanswered(error: &ClusterError) -> bool {
+    matches!(error, ClusterError::Timeout { .. }) || matches!(error.http_status(), 403 | 500..=599)
+}
+
+/// Reads one version of one group. A version that cannot be served (an aggregated API server is down, or hangs) or read
+/// leaves the others usable.
 async fn legacy_resources(
     reader: &mut ClusterReader,
     group: &str,
@@ -249,14 +258,19 @@ async fn legacy_resources(
     } else {
         format!("/apis/{}/{}", segment(group), segment(version))
     };
-    let answer = match reader.get(&path, JSON).await {
-        Ok(answer) => answer,
-        Err(error) if !group.is_empty() && error.http_status() == 404 => return Ok(()),
-        Err(error) if !group.is_empty() && matches!(error.http_status(), 403 | 500..=599) => {
-            found.unanswered.insert((group.to_owned(), version.to_owned()));
-            return Ok(());
+    let answer = if group.is_empty() {
+        // The API server itself answers for it.
+        reader.get(&path, JSON).await?
+    } else {
+        match timeout(GROUP_TIMEOUT, reader.get(&path, JSON)).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) if error.http_status() == 404 => return Ok(()),
+            Ok(Err(error)) if !is_unanswered(&error) => return Err(error.into()),
+            Ok(Err(_)) | Err(_) => {
+                found.unanswered.insert((group.to_owned(), version.to_owned()));
+                return Ok(());
+            }
         }
-        Err(error) => return Err(error.into()),
     };
     let list: DiscoveryResponse<'_> = parse(&answer, &path, reader)?;
     for resource in list.resources {

@@ -207,12 +207,23 @@ async fn group_whose_own_api_server_is_down_is_not_known_rather_than_gone() {
         "/apis/down.example/v1" => json(503, "{}"),
         path => good(path),
     };
-    for reply in [aggregated, legacy] {
+    let hanging: fn(&str) -> Reply = |path| match path {
+        "/apis" => json(
+            200,
+            r#"{"kind":"APIGroupList","groups":[{"name":"down.example","versions":[{"version":"v1"}]},
+                {"name":"gone.example","versions":[{"version":"v1"}]}]}"#,
+        ),
+        "/apis/down.example/v1" => Reply { after: Duration::from_secs(60), ..json(200, "{}") },
+        path => good(path),
+    };
+    let limits = Limits { answer: Duration::from_secs(1), ..Limits::default() };
+    let context = ClusterContext { limits, ..ClusterContext::default() };
+    for reply in [aggregated, legacy, hanging] {
         let authority = Authority::new();
         let server = TestServer::start(&authority, reply).await;
         let vetted = vet(&kubeconfig(&server.url(), Some(&authority.pem()), "a-token"), None).expect("good");
         let endpoint = ClusterEndpoint::new(vetted, &AgentPolicy::default());
-        let client = ClusterClient::new(endpoint, &ClusterContext::default()).expect("a client");
+        let client = ClusterClient::new(endpoint, &context).expect("a client");
         let served = Activator::changed_kinds(client, &DiscoveryTags::default()).await.expect("answers");
         let served = served.expect("no tags were known");
         assert!(served.is_unanswered("down.example", "v1"), "{served:?}");

@@ -23,6 +23,8 @@ pub const MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
 
 /// Tag of `CacheUp.batch`: field 3, length-delimited.
 const BATCH_TAG: u8 = 3 << 3 | 2;
+/// Tag of `CacheUp.batch_bytes`: field 8, varint.
+const BATCH_BYTES_TAG: u8 = 8 << 3;
 /// Tag of `Batch.events`: field 4, length-delimited.
 const EVENTS_TAG: u8 = 4 << 3 | 2;
 /// Tag of `Event.held_ms`: field 12, varint.
@@ -37,7 +39,7 @@ pub struct EncodedFrame(Bytes);
 impl EncodedFrame {
     /// Encodes a frame.
     pub fn encode(frame: cache_up::Frame) -> Self {
-        Self(CacheUp { frame: Some(frame) }.encode_to_vec().into())
+        Self(CacheUp { frame: Some(frame), ..CacheUp::default() }.encode_to_vec().into())
     }
 
     /// The encoded `CacheUp`.
@@ -280,12 +282,14 @@ impl BatchBuilder {
         self.rest.checkpoints = self.scopes.into_iter().filter_map(checkpoint).collect();
         self.rest.problems = self.problems.iter().map(|(_, problem)| problem.clone()).collect();
         let bytes = self.rest.encoded_len() + self.events.len();
-        let mut frame = Vec::with_capacity(bytes + 8);
+        let mut frame = Vec::with_capacity(bytes + 16);
         frame.push(BATCH_TAG);
         encode_length_delimiter(bytes, &mut frame).expect("a vector grows");
         self.rest.encode(&mut frame).expect("a vector grows");
         // Fields may come in any order; the events are encoded already.
         frame.extend_from_slice(&self.events);
+        frame.push(BATCH_BYTES_TAG);
+        encode_length_delimiter(bytes, &mut frame).expect("a vector grows");
         let added = self.rest.added.iter().map(|declaration| declaration.scope_id).collect();
         let sync_starts = self.rest.sync_starts;
         let (problems, event_count) = (self.problems, self.event_count);

@@ -2,7 +2,7 @@
 //!
 //! A stream has [`BASE_CREDIT_BYTES`] always. The hub says it in a first Credit, and gives it back by a Credit when
 //! batches are committed. Who has more to send says Want and is lent more; lent credit goes back to the hub's pool with
-//! the commit. A batch counts with the length of its encoded `Batch`.
+//! the commit. A batch counts with the length of its encoded `Batch`, which its frame says.
 //!
 //! The hub's numbers are kept as it says them, so that both sides count the same; what is in flight has a bound of the
 //! agent's own besides.

@@ -13,18 +13,19 @@
 //!   late answer is not taken for its own.
 //! * Each start of a scope has a new [`ReaderId`]; what an earlier reader of it reports is ignored.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prost::Message as _;
 
 use super::basis::{BasisError, ScopeBasis};
-use super::batch::{BatchBuilder, EncodedBatch, EncodedFrame, max_event_bytes};
+use super::batch::{BatchBuilder, EncodedFrame, max_event_bytes};
 use super::memory::{QueueFull, QueueMemory};
 use super::queue::PendingQueue;
 use super::resume::{ResumeAnswer, ResumeAssembly};
 use super::sent_events::SentEvents;
+use super::unacked::{InFlight, UnackedBatches};
 use kubesvc_core::cache::keys::ScopeKey;
 use kubesvc_core::wire::MAX_MESSAGE_BYTES;
 use kubesvc_core::wire::common::{Failure, Fence};
@@ -213,14 +214,6 @@ struct UnreadCluster {
     is_sent: bool,
 }
 
-#[derive(Clone, Debug)]
-struct UnackedBatch {
-    seq: u64,
-    batch: EncodedBatch,
-    /// Sent on this stream.
-    is_sent: bool,
-}
-
 /// One account under one fence.
 #[derive(Clone, Debug)]
 pub struct AccountDelivery {
@@ -235,7 +228,7 @@ pub struct AccountDelivery {
     /// Lowest number of a scope. An answer to the Begin of a former delivery names lower ones.
     first_scope_id: u32,
     readers: BTreeMap<ReaderId, u32>,
-    unacked: VecDeque<UnackedBatch>,
+    unacked: UnackedBatches,
     /// Why scopes are not read and kinds not watched, by number. Each stream is told anew.
     problems: BTreeMap<u32, ScopeProblem>,
     /// Numbers of kinds that are not watched, each as `Kind.group`.
@@ -275,7 +268,7 @@ impl AccountDelivery {
             unread: None,
             first_scope_id: numbers.scope.saturating_add(1),
             readers: BTreeMap::new(),
-            unacked: VecDeque::new(),
+            unacked: UnackedBatches::default(),
             problems: BTreeMap::new(),
             left_out: BTreeMap::new(),
             acked: 0,
@@ -306,13 +299,12 @@ impl AccountDelivery {
 
     /// Bytes that were sent on the current stream and are not known to be committed.
     pub fn in_flight_bytes(&self) -> usize {
-        self.unacked.iter().filter(|unacked| unacked.is_sent).map(|unacked| unacked.batch.bytes).sum()
+        self.in_flight().bytes
     }
 
-    /// Events of these batches.
-    pub(super) fn in_flight_events(&self) -> usize {
-        let sent = self.unacked.iter().filter(|unacked| unacked.is_sent);
-        sent.map(|unacked| unacked.batch.event_count).sum()
+    /// The same with their events.
+    pub(super) fn in_flight(&self) -> InFlight {
+        self.unacked.in_flight()
     }
 
     /// Takes what was sent since the last call, each batch once.
@@ -322,14 +314,13 @@ impl AccountDelivery {
 
     /// Bytes that wait to be sent.
     pub fn waiting_bytes(&self) -> usize {
-        let unsent = self.unacked.iter().filter(|unacked| !unacked.is_sent);
-        self.queue.bytes() + unsent.map(|unacked| unacked.batch.bytes).sum::<usize>()
+        self.queue.bytes() + self.unacked.unsent_bytes()
     }
 
     /// A new stream is open, to a hub that takes messages of at most `max_message_bytes`.
     pub fn attach(&mut self, max_message_bytes: usize) {
         self.max_message_bytes = max_message_bytes;
-        self.unacked.iter_mut().for_each(|unacked| unacked.is_sent = false);
+        self.unacked.unsend();
         // A batch cannot be cut anew, so this hub would never take it.
         self.must_restart |=
             self.unacked.iter().any(|unacked| unacked.batch.frame.bytes().len() > max_message_bytes);
@@ -339,7 +330,7 @@ impl AccountDelivery {
     /// The stream ended. What is read meanwhile waits.
     pub fn detach(&mut self) {
         self.stage = Stage::Detached;
-        self.unacked.iter_mut().for_each(|unacked| unacked.is_sent = false);
+        self.unacked.unsend();
         self.unread.iter_mut().for_each(|unread| unread.is_sent = false);
         self.resume = ResumeAssembly::default();
     }
@@ -363,11 +354,12 @@ impl AccountDelivery {
         match self.stage {
             Stage::Detached | Stage::AwaitingResume => NextFrame::Nothing(None),
             Stage::Beginning(after) => self.next_begin(after),
-            Stage::Streaming => match self.unacked.iter_mut().find(|unacked| !unacked.is_sent) {
-                Some(unsent) if unsent.batch.bytes > credit => NextFrame::Blocked(unsent.batch.bytes),
+            Stage::Streaming => match self.unacked.next_unsent() {
+                Some(unsent) if unsent.bytes > credit => NextFrame::Blocked(unsent.bytes),
                 Some(unsent) => {
-                    unsent.is_sent = true;
-                    NextFrame::Batch(unsent.batch.frame.clone(), unsent.batch.bytes)
+                    let next = NextFrame::Batch(unsent.frame.clone(), unsent.bytes);
+                    self.unacked.send_next();
+                    next
                 }
                 None => self.next_batch(credit, now, memory),
             },
@@ -438,7 +430,8 @@ impl AccountDelivery {
             }
         }
         let (frame, bytes) = (batch.frame.clone(), batch.bytes);
-        self.unacked.push_back(UnackedBatch { seq, batch, is_sent: true });
+        self.unacked.push(seq, batch);
+        self.unacked.send_next();
         self.head = seq;
         NextFrame::Batch(frame, bytes)
     }

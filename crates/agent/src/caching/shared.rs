@@ -40,8 +40,8 @@ impl SharedStream {
 
     /// Version up to which a reader has read.
     pub fn last_read(&self, account_uid: &str, reader: ReaderId) -> Option<String> {
-        let mut state = self.state.lock();
-        let (account, _) = state.account(account_uid)?;
+        let state = self.state.lock();
+        let (account, _) = state.inspect(account_uid)?;
         account.last_read(reader).map(str::to_owned)
     }
 
@@ -63,8 +63,8 @@ impl SharedStream {
             // From here on, no change is missed.
             changed.as_mut().enable();
             let has_room = {
-                let mut state = self.state.lock();
-                state.account(account_uid).is_none_or(|(account, memory)| account.is_half_free(memory))
+                let state = self.state.lock();
+                state.inspect(account_uid).is_none_or(|(account, memory)| account.is_half_free(memory))
             };
             if has_room {
                 return;

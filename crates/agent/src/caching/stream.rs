@@ -4,6 +4,7 @@
 //! [`CachingStream::poll`] until that says [`StreamAction::Wait`].
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::batch::{EncodedFrame, MAX_BATCH_EVENTS};
@@ -12,6 +13,8 @@ use super::delivery::{AccountDelivery, DeliveryNumbers, NextFrame, ReaderCommand
 use super::lifetime::{Demand, Lifetime, earlier};
 use super::memory::QueueMemory;
 use super::sent_events::SentEvents;
+use super::turns::Turns;
+use super::unacked::InFlight;
 use kubesvc_core::wire::MAX_UNCOMMITTED_EVENTS;
 use kubesvc_core::wire::common::Fence;
 use kubesvc_core::wire::events::closed::Reason;
@@ -87,9 +90,10 @@ pub struct CachingStream {
     stream: u64,
     credit: StreamCredit,
     memory: QueueMemory,
-    accounts: BTreeMap<String, AccountDelivery>,
-    /// The account that was served last.
-    served: Option<String>,
+    accounts: BTreeMap<Arc<str>, AccountDelivery>,
+    turns: Turns,
+    /// Events of all accounts that are in flight.
+    in_flight_events: usize,
     /// Frames of accounts that ended.
     ends: VecDeque<EncodedFrame>,
     /// Highest numbers of deliveries that ended.
@@ -106,7 +110,8 @@ impl CachingStream {
             credit: StreamCredit::new(now),
             memory,
             accounts: BTreeMap::new(),
-            served: None,
+            turns: Turns::default(),
+            in_flight_events: 0,
             ends: VecDeque::new(),
             used: DeliveryNumbers::default(),
         }
@@ -126,7 +131,7 @@ impl CachingStream {
 
     /// An account is assigned under a fence. An older delivery of it ends; one under the same fence goes on.
     pub fn assign(&mut self, fence: Fence, max_resumable_age: Duration, now: Instant) -> Vec<AccountCommand> {
-        let uid = fence.account_uid.clone();
+        let uid: Arc<str> = fence.account_uid.as_str().into();
         if self.accounts.get(&uid).is_some_and(|known| known.fence().caching_epoch >= fence.caching_epoch) {
             return Vec::new();
         }
@@ -135,6 +140,7 @@ impl CachingStream {
         if self.lifetime.is_open() {
             delivery.attach(self.max_message_bytes());
         }
+        self.turns.wake(&uid);
         self.accounts.insert(uid, delivery);
         self.lifetime.assigned(true, now);
         commands
@@ -142,7 +148,7 @@ impl CachingStream {
 
     /// Streaming of an account ends, under this epoch or an older one.
     pub fn unassign(&mut self, fence: &Fence, now: Instant) -> Vec<AccountCommand> {
-        let known = self.accounts.get(&fence.account_uid);
+        let known = self.accounts.get(fence.account_uid.as_str());
         if known.is_none_or(|known| known.fence().caching_epoch > fence.caching_epoch) {
             return Vec::new();
         }
@@ -153,9 +159,10 @@ impl CachingStream {
 
     /// Ends a delivery. The hub is told if it has heard of it on this stream.
     fn end_account(&mut self, uid: &str, now: Instant) -> Vec<AccountCommand> {
-        let Some(mut delivery) = self.accounts.remove(uid) else { return Vec::new() };
+        let Some((key, mut delivery)) = self.accounts.remove_entry(uid) else { return Vec::new() };
+        self.turns.forget(&key);
         self.used = self.used.max(delivery.numbers());
-        self.credit.settle(delivery.in_flight_bytes(), now);
+        self.settle(delivery.in_flight(), now);
         if delivery.is_begun() {
             let end = End { fence: Some(delivery.fence().clone()) };
             self.ends.push_back(EncodedFrame::encode(cache_up::Frame::End(end)));
@@ -163,14 +170,29 @@ impl CachingStream {
         for_account(uid, delivery.end(&mut self.memory))
     }
 
-    /// An account and the memory of its queue, for what its readers report.
+    /// An account and the memory of its queue, to change them: it may have something to send afterwards.
     pub fn account(&mut self, uid: &str) -> Option<(&mut AccountDelivery, &mut QueueMemory)> {
+        let (key, _) = self.accounts.get_key_value(uid)?;
+        self.turns.wake(key);
         self.accounts.get_mut(uid).map(|delivery| (delivery, &mut self.memory))
+    }
+
+    /// An account and the memory of its queue.
+    pub fn inspect(&self, uid: &str) -> Option<(&AccountDelivery, &QueueMemory)> {
+        self.accounts.get(uid).map(|delivery| (delivery, &self.memory))
+    }
+
+    /// What was in flight is committed, or discarded.
+    fn settle(&mut self, freed: InFlight, now: Instant) {
+        self.in_flight_events -= freed.events;
+        if freed.bytes > 0 {
+            self.credit.settle(freed.bytes, now);
+        }
     }
 
     /// Takes what was sent since the last call.
     pub(super) fn take_sent(&mut self) -> Option<SentEvents> {
-        let served = self.accounts.get_mut(self.served.as_ref()?)?;
+        let served = self.accounts.get_mut(self.turns.served()?)?;
         Some(served.take_sent()).filter(|sent| !sent.is_empty())
     }
 
@@ -188,6 +210,7 @@ impl CachingStream {
     fn detach(&mut self) {
         self.ends.clear();
         self.accounts.values_mut().for_each(AccountDelivery::detach);
+        self.in_flight_events = 0;
     }
 
     /// The stream of this number ended without a word, or could not be opened.
@@ -232,6 +255,7 @@ impl CachingStream {
         self.credit = StreamCredit::new(now);
         let max_message_bytes = self.max_message_bytes();
         self.accounts.values_mut().for_each(|delivery| delivery.attach(max_message_bytes));
+        self.accounts.keys().for_each(|uid| self.turns.wake(uid));
     }
 
     /// A frame of one account; `None`: it names no account. Frames of another fence are late.
@@ -246,30 +270,24 @@ impl CachingStream {
             Frame::Credit(_) | Frame::Closed(_) | Frame::Pong(_) => None,
         }?;
         let uid = &fence.account_uid;
-        let Some(delivery) = self.accounts.get_mut(uid).filter(|known| *known.fence() == fence) else {
+        let Some((delivery, memory)) = self.account(uid).filter(|(known, _)| *known.fence() == fence) else {
             return Some(FrameOutcome::default());
         };
+        let before = delivery.in_flight();
         let commands = match frame {
-            Frame::Resume(resume) => {
-                let before = delivery.in_flight_bytes();
-                let commands = delivery.resume(resume, &mut self.memory);
-                self.credit.settle(before - delivery.in_flight_bytes(), now);
-                commands
-            }
+            Frame::Resume(resume) => delivery.resume(resume, memory),
             Frame::SyncBasis(basis) => delivery.basis(basis).into_iter().collect(),
             Frame::Relist(relist) => delivery.relist(relist.scope_id).into_iter().collect(),
             Frame::Ack(ack) => {
-                self.credit.settle(delivery.ack(ack.seq), now);
+                delivery.ack(ack.seq);
                 Vec::new()
             }
-            Frame::Rewind(_) => {
-                let (freed, commands) = delivery.rewind(&mut self.memory);
-                self.credit.settle(freed, now);
-                commands
-            }
+            Frame::Rewind(_) => delivery.rewind(memory).1,
             Frame::Revoked(revoked) => return Some(self.revoke(&fence, revoked.reason, now)),
             Frame::Credit(_) | Frame::Closed(_) | Frame::Pong(_) => Vec::new(),
         };
+        let freed = before.minus(delivery.in_flight());
+        self.settle(freed, now);
         let commands = for_account(uid, commands);
         Some(FrameOutcome { commands, ..FrameOutcome::default() })
     }
@@ -327,53 +345,54 @@ impl CachingStream {
 
     /// The next frame of an account, one for each in turn; else a Want; else when something is due.
     fn next_turn(&mut self, now: Instant) -> Result<EncodedFrame, Option<Instant>> {
-        let in_flight_events: usize = self.accounts.values().map(AccountDelivery::in_flight_events).sum();
-        let stream_takes_events = in_flight_events + MAX_BATCH_EVENTS <= MAX_UNCOMMITTED_EVENTS;
+        self.turns.wake_due(now);
+        let stream_takes_events = self.in_flight_events + MAX_BATCH_EVENTS <= MAX_UNCOMMITTED_EVENTS;
         let mut blocked = BlockedAccounts::default();
-        let mut due = None;
-        for uid in self.turns() {
+        let mut last = self.turns.served().cloned();
+        for _ in 0..self.turns.ready_count() {
+            let Some(uid) = self.turns.next_after(last.as_deref()) else { break };
+            last = Some(Arc::clone(&uid));
             let Some(delivery) = self.accounts.get_mut(&uid) else { continue };
-            let in_flight = delivery.in_flight_bytes();
-            let takes_events = stream_takes_events
-                && delivery.in_flight_events() + MAX_BATCH_EVENTS <= MAX_ACCOUNT_UNCOMMITTED_EVENTS;
-            let credit = if takes_events { blocked.credit_for(&self.credit, in_flight) } else { 0 };
-            match delivery.next_frame(credit, now, &mut self.memory) {
-                NextFrame::Free(frame) => return Ok(self.serve(uid, frame)),
-                NextFrame::Batch(frame, bytes) => {
-                    self.credit.spend(bytes, now);
-                    return Ok(self.serve(uid, frame));
-                }
-                NextFrame::Nothing(at) => due = earlier(due, at),
+            let in_flight = delivery.in_flight();
+            let takes_events =
+                stream_takes_events && in_flight.events + MAX_BATCH_EVENTS <= MAX_ACCOUNT_UNCOMMITTED_EVENTS;
+            let credit = if takes_events { blocked.credit_for(&self.credit, in_flight.bytes) } else { 0 };
+            let mut next = match self.turns.still_needed(&uid, credit) {
+                Some(needed) => NextFrame::Blocked(needed),
+                None => delivery.next_frame(credit, now, &mut self.memory),
+            };
+            if let NextFrame::Blocked(needed) = next {
+                self.turns.block(&uid, credit, needed);
                 // More credit would not help: it waits for an acknowledgement.
-                NextFrame::Blocked(_) if !takes_events => {}
-                NextFrame::Blocked(needed) => {
-                    // One batch at least, whatever the account's share is.
-                    let is_alone = in_flight == 0 && needed > credit && needed <= blocked.rest(&self.credit);
-                    if is_alone
-                        && let NextFrame::Batch(frame, bytes) =
-                            delivery.next_frame(needed, now, &mut self.memory)
-                    {
-                        self.credit.spend(bytes, now);
-                        return Ok(self.serve(uid, frame));
-                    }
-                    blocked.add(needed, delivery.waiting_bytes(), in_flight);
+                if !takes_events {
+                    continue;
+                }
+                // One batch at least, whatever the account's share is.
+                let is_alone =
+                    in_flight.bytes == 0 && needed > credit && needed <= blocked.rest(&self.credit);
+                if is_alone
+                    && let batch @ NextFrame::Batch(..) = delivery.next_frame(needed, now, &mut self.memory)
+                {
+                    next = batch;
                 }
             }
+            match next {
+                NextFrame::Free(frame) => {
+                    self.turns.serve(&uid);
+                    return Ok(frame);
+                }
+                NextFrame::Batch(frame, bytes) => {
+                    self.in_flight_events += delivery.in_flight().minus(in_flight).events;
+                    self.credit.spend(bytes, now);
+                    self.turns.serve(&uid);
+                    return Ok(frame);
+                }
+                NextFrame::Nothing(until) => self.turns.rest(&uid, until),
+                NextFrame::Blocked(needed) => blocked.add(needed, delivery.waiting_bytes(), in_flight.bytes),
+            }
         }
-        self.credit_frame(&blocked, now).ok_or_else(|| earlier(due, self.give_back_at(&blocked)))
-    }
-
-    /// The accounts, beginning after the one that was served last.
-    fn turns(&self) -> Vec<String> {
-        let served = self.served.as_deref();
-        let later = self.accounts.keys().filter(|uid| served.is_none_or(|served| uid.as_str() > served));
-        let earlier = self.accounts.keys().filter(|uid| served.is_some_and(|served| uid.as_str() <= served));
-        later.chain(earlier).cloned().collect()
-    }
-
-    fn serve(&mut self, uid: String, frame: EncodedFrame) -> EncodedFrame {
-        self.served = Some(uid);
-        frame
+        let frame = self.credit_frame(&blocked, now);
+        frame.ok_or_else(|| earlier(self.turns.next_due(), self.give_back_at(&blocked)))
     }
 
     fn give_back_at(&self, blocked: &BlockedAccounts) -> Option<Instant> {

@@ -51,6 +51,8 @@ fn batch(frame: &NextFrame) -> Batch {
     let NextFrame::Batch(frame, bytes) = frame else { unreachable!("expected a batch, got {frame:?}") };
     let cache_up::Frame::Batch(batch) = decoded(frame) else { unreachable!("a batch is sent as a batch") };
     assert_eq!(batch.encoded_len(), *bytes, "its length is what it takes of the credit");
+    let sent = CacheUp::decode(frame.bytes().clone()).expect("a frame");
+    assert_eq!(sent.batch_bytes as usize, *bytes, "and what the hub is told");
     batch
 }
 

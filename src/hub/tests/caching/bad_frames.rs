@@ -72,7 +72,7 @@ async fn a_frame_of_an_unknown_type_is_ignored() {
     let world = World::start().await;
     let (mut stream, _) = world.flowing().await;
     // What a later version adds is read as no frame at all.
-    stream.frames.send(events::CacheUp { frame: None }).await.expect("the stream is open");
+    stream.frames.send(events::CacheUp::default()).await.expect("the stream is open");
     stream.say(say(batch(0, 1, vec![upsert("a", 1, "{}")]))).await;
     stream.acknowledged(1).await;
 }

@@ -150,6 +150,32 @@ async fn a_fence_that_moved_rewinds_or_revokes() {
 }
 
 #[tokio::test]
+async fn an_account_whose_fence_had_no_row_is_streamed_again_once_it_has_one() {
+    let mut world = World::start().await;
+    let (mut stream, _) = world.flowing().await;
+    world.hub.rows.unfenced.lock().push("uid-one".into());
+    world.cache.fences.lock().remove("uid-one");
+    stream.say(say(batch(0, 1, vec![upsert("a", 1, "{}")]))).await;
+    match stream.answer().await {
+        Frame::Revoked(revoked) => assert_eq!(revoked.reason(), events::revoked::Reason::AccountGone),
+        other => panic!("expected Revoked, got {other:?}"),
+    }
+    // The same epoch as before, so that no comparison shows that it was away.
+    world.cache.fences.lock().insert("uid-one".into(), (3, 0));
+    world.hub.rows.unfenced.lock().clear();
+    match world.agent.next().await {
+        Ok(Some(hub_frame::Frame::CachingAssignment(told))) => {
+            assert_eq!((told.fence, told.on), (fence(3), true));
+        }
+        other => panic!("expected CachingAssignment, got {other:?}"),
+    }
+    stream.say(begin()).await;
+    assert_eq!(stream.resumed().await.committed_seq, 0);
+    stream.say(say(batch(0, 2, vec![upsert("a", 1, "{}")]))).await;
+    stream.acknowledged(2).await;
+}
+
+#[tokio::test]
 async fn a_batch_over_its_credit_closes_its_stream_and_a_loan_lets_it_through() {
     let world = World::start().await;
     let (mut stream, _) = world.flowing().await;
@@ -165,6 +191,26 @@ async fn a_batch_over_its_credit_closes_its_stream_and_a_loan_lets_it_through() 
     stream.acknowledged(1).await;
     eventually("the loan is back", || (metric(&world.hub, "kubesvc_cache_lent_bytes") == 0.0).then_some(()))
         .await;
+}
+
+#[tokio::test]
+async fn credit_is_counted_as_the_agent_says_and_never_as_less_than_what_came() {
+    let world = World::start().await;
+    let (mut stream, _) = world.flowing().await;
+    let up = |seq: u64, batch_bytes| {
+        let frame = Some(say(batch(seq - 1, seq, vec![upsert("a", seq, "{}")])));
+        events::CacheUp { batch_bytes, frame }
+    };
+    let known = u32::try_from(batch(1, 2, vec![upsert("a", 2, "{}")]).encoded_len()).expect("small");
+    for (seq, said, counted) in [(1, 60_000, 60_000), (2, 1, known)] {
+        stream.frames.send(up(seq, said)).await.expect("the stream is open");
+        stream.acknowledged(seq).await;
+        assert_eq!(stream.next().await, Frame::Credit(events::Credit { bytes: counted }));
+    }
+    stream.frames.send(up(3, 70_000)).await.expect("the stream is open");
+    let (reason, message) = stream.closed().await;
+    assert_eq!(reason, Reason::Malformed);
+    assert!(message.contains("70000 bytes"), "{message}");
 }
 
 #[tokio::test]

@@ -8,9 +8,8 @@ impl AccountDelivery {
         if seq > self.head {
             return 0;
         }
-        let mut freed = 0;
-        while let Some(first) = self.unacked.pop_front_if(|first| first.seq <= seq) {
-            freed += if first.is_sent { first.batch.bytes } else { 0 };
+        let before = self.in_flight();
+        while let Some(first) = self.unacked.pop_up_to(seq) {
             self.acked = first.seq;
         }
         let acked = self.acked;
@@ -23,7 +22,7 @@ impl AccountDelivery {
             }
             scopes.retain(|_, scope| scope.leaves_after.is_none_or(|last| last > acked));
         }
-        freed
+        before.minus(self.in_flight()).bytes
     }
 
     /// The chain does not follow what is committed: Begin is sent anew. Returns the bytes that were in flight and are
@@ -61,7 +60,7 @@ impl AccountDelivery {
             }
             scopes.retain(|_, scope| scope.leaves_after.is_none());
         }
-        for unacked in std::mem::take(&mut self.unacked).into_iter().rev() {
+        for unacked in self.unacked.take().into_iter().rev() {
             for (scope_id, problem) in unacked.batch.problems {
                 if self.scopes.as_ref().is_some_and(|scopes| scopes.contains_key(&scope_id)) {
                     self.queue.problem_again(scope_id, problem, memory);
@@ -209,7 +208,7 @@ impl AccountDelivery {
 
     /// Ends the delivery: nothing more is accepted or sent.
     pub fn end(&mut self, memory: &mut QueueMemory) -> Vec<ReaderCommand> {
-        self.unacked.clear();
+        self.unacked.take();
         self.queue.clear(memory);
         self.stage = Stage::Detached;
         self.stop_readers()

@@ -272,6 +272,59 @@ fn no_more_events_are_in_flight_than_the_hub_takes_and_an_account_has_a_quarter(
 }
 
 #[test]
+fn events_of_an_account_that_ends_and_of_a_stream_that_ended_make_room() {
+    let (mut fixture, readers) = Fixture::watching(&["a", "b", "c", "d", "e"]);
+    fixture.credit(MAX_LENT_BYTES);
+    for (uid, reader) in ["a", "b", "c", "d"].into_iter().zip(&readers) {
+        fixture.send_deletes(uid, *reader, MAX_ACCOUNT_UNCOMMITTED_EVENTS);
+    }
+    fixture.event("e", readers[4], delete("x", 11));
+    assert!(fixture.sent().is_none());
+    fixture.stream.unassign(&fence("a", 1), fixture.now);
+    assert!(matches!(fixture.sent(), Some(cache_up::Frame::End(_))));
+    assert_eq!(fixture.batch().0, "e");
+    fixture.event("e", readers[4], delete("y", 12));
+    assert_eq!(fixture.batch().0, "e", "there is room for all that it may have");
+
+    fixture.stream.ended(fixture.number, fixture.now);
+    let StreamAction::Wait(Some(until)) = fixture.stream.poll(fixture.now) else { unreachable!("it waits") };
+    fixture.now = until;
+    fixture.open();
+    let mut resumed = 0;
+    while let Some(frame) = fixture.sent() {
+        if let cache_up::Frame::Begin(begin) = frame {
+            let here = begin.fence.expect("it names its account");
+            fixture.hear(cache_down::Frame::Resume(resume(&here, 0, vec![checkpoint(1, "10")])));
+            resumed += 1;
+        }
+    }
+    assert_eq!(resumed, 4);
+    fixture.credit(MAX_LENT_BYTES);
+    let mut sent = 0;
+    while let Some(frame) = fixture.sent() {
+        if let cache_up::Frame::Batch(batch) = frame {
+            sent += batch.events.len();
+        }
+    }
+    assert!(sent > 2 * MAX_ACCOUNT_UNCOMMITTED_EVENTS, "{sent}: all are sent again");
+}
+
+#[test]
+fn an_account_with_a_checkpoint_alone_is_due_later_and_is_then_sent() {
+    let (mut fixture, readers) = Fixture::watching(&["a", "b"]);
+    fixture.event("a", readers[0], upsert("x", 11));
+    assert_eq!(fixture.batch().0, "a");
+    let (delivery, _) = fixture.stream.account("a").expect("it is assigned");
+    delivery.bookmark(readers[0], "12".into());
+    let pings = |frame: &cache_up::Frame| matches!(frame, cache_up::Frame::Ping(_));
+    assert!(fixture.sent().is_none(), "not so soon");
+    fixture.now += super::super::queue::CHECKPOINT_INTERVAL;
+    let frames: Vec<_> = std::iter::from_fn(|| fixture.sent()).filter(|frame| !pings(frame)).collect();
+    let [cache_up::Frame::Batch(batch)] = &frames[..] else { unreachable!("{frames:?}") };
+    assert_eq!(batch.checkpoints[0].rv, "12");
+}
+
+#[test]
 fn unused_credit_is_given_back() {
     let (mut fixture, readers) = Fixture::watching(&["a"]);
     fixture.fill("a", readers[0], 30, 10_000);
