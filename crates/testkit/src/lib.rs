@@ -11,7 +11,7 @@
 //! | `kubeconfig.rs` | kubeconfigs for any user, and the certificates behind them |
 //! | `namespace.rs` | a separate namespace for each test |
 //! | `process.rs`, `folder.rs` | child processes and folders that are removed however the test ends |
-//! | `databases.rs`, `databases/` | private MariaDB and PostgreSQL servers, including full ones |
+//! | `databases.rs`, `databases/` | private MariaDB and PostgreSQL servers, including full ones, and ones that go back to a copy of their data |
 //! | `simulated_agent.rs` | an agent without clusters that speaks the real protocol and answers as configured |
 //! | `wait.rs`, `ports.rs` | waiting for a condition, progress output, and free ports |
 //!
