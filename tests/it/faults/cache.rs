@@ -10,10 +10,12 @@
 //! | `history.rs` | a bare watch of it, and what the rows have shown |
 //! | `row_oracle.rs` | rows and objects are the same |
 //! | `load.rs` | a fault while the cluster changes |
-//! | `agents.rs`, `hubs.rs`, `databases.rs`, `files.rs`, `clusters.rs` | the faults |
+//! | `agents.rs`, `hubs.rs`, `databases.rs`, `files.rs`, `clusters.rs`, `clocks.rs` | the faults |
 //! | `odd_objects.rs` | what a cluster may have and hardly ever has |
 
 mod agents;
+#[cfg(target_os = "linux")]
+mod clocks;
 mod clusters;
 mod databases;
 #[cfg(target_os = "linux")]
