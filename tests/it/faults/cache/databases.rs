@@ -60,11 +60,13 @@ async fn objects_catch_up_after_the_database_was_away_for_20_s() {
 
 /// Duration of the long outage. After five minutes without a commit, busy kinds have to be listed again.
 const LONG_OUTAGE: Duration = Duration::from_secs(600);
-/// Number of writers during it, and the pauses of each in milliseconds: 200 changes a second together.
+/// Number of writers during it, and the pauses of each in milliseconds: more than 200 changes a second together, less the
+/// time in which each waits for answers.
 const WRITERS: u64 = 8;
-const WRITER_PAUSES: std::ops::Range<u64> = 20..60;
-/// Changes a second below which the outage is no load.
-const MIN_CHANGES_PER_SECOND: u64 = 100;
+const WRITER_PAUSES: std::ops::Range<u64> = 10..40;
+/// Changes a second below which the outage is not under load. 200 are aimed at; two cores, on which the API server and the
+/// writers run beside the agent, may give less.
+const MIN_CHANGES_PER_SECOND: u64 = 150;
 /// Maximum growth of each program's memory during it, in KiB, as the benchmark of outages has it.
 const MAX_GROWTH_KIB: u64 = 16 * 1024;
 /// Interval between two looks at the memory of the programs.
@@ -127,6 +129,7 @@ async fn is_away_under_load(kind: Kind) {
     assert!(world.operator().is_running() && agent.exited().is_none(), "a program ended");
 }
 
+// `make faults` runs both alone, by their names: beside others, they would not write as fast.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "eleven minutes: make faults"]
 async fn objects_catch_up_after_ten_busy_minutes_without_mariadb() {
