@@ -33,8 +33,8 @@ test: controlplane databases judge controllers helm informer promtool checkers #
 	$(CARGO) test --workspace --features $(FEATURES) --quiet
 
 faults: controlplane databases informer helm ## The long faults: every crash point on every database, ten minutes without a database, informers of a killed agent, floods
-	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 4 --skip random_faults:: faults:: transparency::
-	$(CARGO) test --profile bench --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 1 floods::
+	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 4 --skip random_faults:: --skip ten_busy_minutes faults:: transparency::
+	$(CARGO) test --profile bench --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 1 floods:: ten_busy_minutes
 
 random-faults: controlplane databases informer helm ## An hour of random faults on three replicas, half on each server (KUBESVC_SEED, KUBESVC_FAULT_SECONDS)
 	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 1 random_faults::

@@ -13,7 +13,7 @@
 //! | `servers.rs` | a database on its own server |
 //! | `full_disk.rs` | a database server without room for another row |
 //! | `outage.rs` | a database that is away for ten minutes (`make faults`) |
-//! | `cache.rs`, `cache/` | anything, while objects are streamed into the tables |
+//! | `cache.rs`, `cache/` | anything, clocks included, while objects are streamed into the tables |
 //! | `settled.rs` | what holds after the faults |
 //! | `proxy.rs` | a connection that can be cut, held and slowed down |
 

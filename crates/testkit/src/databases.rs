@@ -16,6 +16,7 @@ use tokio::sync::OnceCell;
 
 use super::{folder::Folder, must, ports, process::Process, wait::try_eventually};
 
+mod backup;
 mod full;
 mod programs;
 

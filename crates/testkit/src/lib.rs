@@ -11,8 +11,9 @@
 //! | `kubeconfig.rs` | kubeconfigs for any user, and the certificates behind them |
 //! | `namespace.rs` | a separate namespace for each test |
 //! | `process.rs`, `folder.rs` | child processes and folders that are removed however the test ends |
-//! | `databases.rs`, `databases/` | private MariaDB and PostgreSQL servers, including full ones |
+//! | `databases.rs`, `databases/` | private MariaDB and PostgreSQL servers, including full ones, and ones that go back to a copy of their data |
 //! | `simulated_agent.rs` | an agent without clusters that speaks the real protocol and answers as configured |
+//! | `wall_clock.rs`, `wall_clock.c` | a wall clock that jumps under running programs |
 //! | `wait.rs`, `ports.rs` | waiting for a condition, progress output, and free ports |
 //!
 //! Setting `KUBESVC_TEST_KEEP` to anything keeps the folders, with every log in them.
@@ -31,5 +32,6 @@ pub mod ports;
 pub mod process;
 pub mod simulated_agent;
 pub mod wait;
+pub mod wall_clock;
 
 pub use wait::must;

@@ -1,8 +1,8 @@
 //! The rows of cached objects, while something dies: a cluster changes at random, and when it stops, rows and objects are
 //! the same, version by version. No row goes back meanwhile, unless the database has lost commits.
 //!
-//! `make test` has each fault once, `make faults` has them longer, and those that concern the database on each that can
-//! have them: SQLite is not full or failed over, and commits are lost where a standby takes over (PostgreSQL).
+//! `make test` has each fault once, `make faults` has them longer, and those that concern the database on each. Commits are
+//! lost where a standby takes over (PostgreSQL), or an earlier copy of the data is put back (MariaDB, SQLite).
 //!
 //! | file | provides |
 //! |---|---|
@@ -10,12 +10,16 @@
 //! | `history.rs` | a bare watch of it, and what the rows have shown |
 //! | `row_oracle.rs` | rows and objects are the same |
 //! | `load.rs` | a fault while the cluster changes |
-//! | `agents.rs`, `hubs.rs`, `databases.rs`, `clusters.rs` | the faults |
+//! | `agents.rs`, `hubs.rs`, `databases.rs`, `files.rs`, `clusters.rs`, `clocks.rs` | the faults |
 //! | `odd_objects.rs` | what a cluster may have and hardly ever has |
 
 mod agents;
+#[cfg(target_os = "linux")]
+mod clocks;
 mod clusters;
 mod databases;
+#[cfg(target_os = "linux")]
+mod files;
 pub(crate) mod history;
 mod hubs;
 pub(crate) mod kinds;

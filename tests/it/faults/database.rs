@@ -65,7 +65,7 @@ async fn locked_database_is_reported_and_delays_only_rows_and_finalizers() {
 }
 
 /// Limits the size of files that the operator writes.
-fn limit_files(world: &World, bytes: &str) {
+pub(super) fn limit_files(world: &World, bytes: &str) {
     let pid = world.operator().id().to_string();
     let status = Command::new("prlimit").args(["--pid", &pid, &format!("--fsize={bytes}:")]).status();
     assert!(status.expect("util-linux is there").success());

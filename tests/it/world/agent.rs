@@ -26,6 +26,7 @@ pub(crate) struct AgentBuilder<'w> {
     hub: u16,
     beside: bool,
     settings: Vec<(&'static str, serde_json::Value)>,
+    environment: Vec<(String, String)>,
     program: PathBuf,
 }
 
@@ -37,6 +38,7 @@ pub(crate) struct Agent {
     log: PathBuf,
     health: u16,
     kubeconfigs: PathBuf,
+    environment: Vec<(String, String)>,
     program: Mutex<PathBuf>,
     process: Mutex<Option<Process>>,
 }
@@ -52,6 +54,7 @@ impl World {
             hub: self.operator.hub_port(),
             beside: false,
             settings: Vec::new(),
+            environment: Vec::new(),
             program: env!("CARGO_BIN_EXE_kubesvc-agent").into(),
         }
     }
@@ -115,6 +118,12 @@ impl AgentBuilder<'_> {
         self
     }
 
+    /// Sets an environment variable for each start of the agent.
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
     /// Sets the program, by default that of this version.
     pub(crate) fn program(mut self, program: PathBuf) -> Self {
         self.program = program;
@@ -158,6 +167,7 @@ impl AgentBuilder<'_> {
             log,
             health,
             kubeconfigs,
+            environment: self.environment,
             program: Mutex::new(self.program),
             process: Mutex::new(None),
         };
@@ -245,6 +255,9 @@ impl Agent {
             .arg("--config-dir")
             .arg(&self.folder)
             .env("AGENT_ID", &self.id);
+        for (name, value) in &self.environment {
+            command.env(name, value);
+        }
         let mut process = self.process.lock();
         // Kill the old process first: it holds the port.
         *process = None;

@@ -9,7 +9,7 @@ use kube::api::{DynamicObject, ListParams};
 use serde_json::Value;
 
 use super::kinds::{CANARIES, WrittenKind, application};
-use crate::world::{CachedRow, World};
+use crate::world::{CachedRow, Connection, World};
 use kubesvc_testkit::wait::try_eventually;
 
 /// Number of differences that are named.
@@ -69,6 +69,12 @@ pub(crate) async fn compare(world: &World, account: &str, kinds: &[WrittenKind])
     }
     let named: Vec<_> = wrong.iter().take(NAMED).map(String::as_str).collect();
     Err(format!("{} of {} objects differ:\n  {}", wrong.len(), objects.len(), named.join("\n  ")))
+}
+
+/// The newest version of all rows. The versions of the tests' API servers are numbers that grow.
+pub(super) async fn newest_version(database: &mut Connection) -> sqlx::Result<u64> {
+    let rows = database.cached_rows().await?;
+    Ok(rows.iter().filter_map(|row| row.resource_version.parse().ok()).max().unwrap_or_default())
 }
 
 async fn objects(
