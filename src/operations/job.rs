@@ -51,7 +51,7 @@ pub(super) struct Progress {
     pub(super) write_in_flight: bool,
     /// Whether the first write takes the caller's id for itself.
     pub(super) claims_id: bool,
-    /// The operation of another replica that has taken the id.
+    /// What is recorded of the operation by somebody else: another replica has taken the id, or it was settled.
     pub(super) taken_by: Option<OperationRecord>,
     /// The last write whose answer decides.
     last_write: Option<String>,

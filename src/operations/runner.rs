@@ -16,6 +16,7 @@ use super::audit_lines::AskedWrite;
 use super::checks::{is_decisive, turn};
 use super::failures::{RunFailure, ask_again, run_again};
 use super::job::SharedJob;
+use super::row_queue::Committed;
 use super::submission::of_record;
 use crate::connected_agents::{
     AccountRequest, AccountResponse, AskedAgent, RequestBytes, RequestClass, RequestError,
@@ -65,7 +66,7 @@ impl Operations {
         }
     }
 
-    /// Takes over the end of the operation that another replica runs under the same id.
+    /// Takes over the end of an operation that another replica runs under the same id, or that was settled.
     async fn follow(&self, job: &SharedJob, other: OperationRecord) {
         let ended = self.wait_for_row(&job.id, other.clone(), job.deadline).await;
         let ended = ended.map_or_else(|| of_record(&other), |ended| (*ended).clone());
@@ -284,9 +285,15 @@ impl Operations {
                 Err(_) => false,
             };
         }
-        match self.rows.put_unless_stored(row) {
-            None => true,
-            Some(row) => timeout_at(job.deadline, self.rows.commit(row)).await.is_ok_and(|done| done.is_ok()),
+        let Some(row) = self.rows.put_unless_stored(row) else { return true };
+        match timeout_at(job.deadline, self.rows.commit(row)).await {
+            Ok(Ok(Committed::Open)) => true,
+            // Whoever has settled it has said what was done.
+            Ok(Ok(Committed::Ended(end))) => {
+                job.progress.lock().taken_by = Some(*end);
+                false
+            }
+            Ok(Err(_)) | Err(_) => false,
         }
     }
 

@@ -15,6 +15,7 @@ use super::checks::{self, OperationIdentity};
 use super::job::{Job, Progress};
 use super::known::{EndReceiver, KnownOperation};
 use super::records::{self, Beginning};
+use super::row_queue::Committed;
 use super::runner::now_ms;
 use super::{EndedOperation, OperationRefusal, Operations};
 use crate::access::audit::{AuditEvent, AuditLine};
@@ -264,7 +265,10 @@ impl Operations {
         is_callers_id: bool,
     ) -> Result<Option<OperationRecord>, StoreError> {
         if !is_callers_id {
-            return self.rows.commit(row).await.map(|()| None);
+            return Ok(match self.rows.commit(row).await? {
+                Committed::Open => None,
+                Committed::Ended(end) => Some(*end),
+            });
         }
         let claimed = crash_points::around(Some("operation-claim"), self.store.claim_operation(&row)).await?;
         if claimed.is_none() {

@@ -55,8 +55,9 @@ pub struct Overdue {
 /// The operations of all accounts. Each method that writes is one transaction.
 #[async_trait]
 pub trait OperationStore: Send + Sync {
-    /// Writes changes, all or none; at most [`MAX_OPERATIONS`] of each kind.
-    async fn write_operations(&self, changes: &OperationChanges) -> Result<(), StoreError>;
+    /// Writes changes, all or none; at most [`MAX_OPERATIONS`] of each kind. Returns the ends of those open ones that were
+    /// left out.
+    async fn write_operations(&self, changes: &OperationChanges) -> Result<Vec<OperationRecord>, StoreError>;
 
     /// Writes the row of an open operation, unless an operation with its id is there already. Returns the record of that
     /// one.
@@ -106,9 +107,9 @@ pub trait OperationStore: Send + Sync {
 
 #[async_trait]
 impl<D: Dialect> OperationStore for SqlStore<D> {
-    async fn write_operations(&self, changes: &OperationChanges) -> Result<(), StoreError> {
+    async fn write_operations(&self, changes: &OperationChanges) -> Result<Vec<OperationRecord>, StoreError> {
         if changes.open.is_empty() && changes.ends.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         rows::check(changes)?;
         self.transact(&Write(changes)).await
@@ -226,9 +227,9 @@ impl<D: Dialect> OperationStore for SqlStore<D> {
 struct Write<'c>(&'c OperationChanges);
 
 impl<D: Dialect> Transaction<D> for Write<'_> {
-    type Answer = ();
+    type Answer = Vec<OperationRecord>;
 
-    async fn run(&self, session: &mut Session<'_, D>) -> Result<(), StoreError> {
+    async fn run(&self, session: &mut Session<'_, D>) -> Result<Vec<OperationRecord>, StoreError> {
         let open = rows::sorted_open(&self.0.open);
         for piece in session.dialect.pieces(&open, |_| rows::WEIGHT) {
             session.execute(rows::put_open(piece)).await?;
@@ -236,12 +237,16 @@ impl<D: Dialect> Transaction<D> for Write<'_> {
         let ends = rows::sorted(&self.0.ends);
         delete_open(session, &ends).await?;
         insert_history(session, &ends).await?;
-        // A person may have settled one that its replica still runs. Last, when the open rows are locked: whoever ended
-        // one before has committed that, and whoever does it later finds its row.
+        // A person or the leader may have settled one that its replica still runs. Last, when the open rows are locked:
+        // whoever ended one before has committed that, and whoever does it later finds its row.
+        let mut left_out = Vec::new();
         for piece in session.dialect.pieces(&open, |_| 0) {
-            session.execute(rows::delete_ended(piece)).await?;
+            let ids: Vec<&str> = piece.iter().map(|open| open.record.operation_id.as_str()).collect();
+            let ended = rows::select(HISTORY.name).text(" WHERE operation_id ").one_of(&ids);
+            left_out.extend(session.all(ended, rows::read_record::<D>).await?);
         }
-        Ok(())
+        delete_open(session, &left_out.iter().collect::<Vec<_>>()).await?;
+        Ok(left_out)
     }
 }
 

@@ -242,17 +242,20 @@ impl MemoryRows {
 
 #[async_trait]
 impl OperationStore for MemoryRows {
-    async fn write_operations(&self, changes: &OperationChanges) -> Result<(), StoreError> {
+    async fn write_operations(&self, changes: &OperationChanges) -> Result<Vec<OperationRecord>, StoreError> {
         self.check()?;
         self.writes.fetch_add(1, Ordering::Relaxed);
+        let mut left_out = Vec::new();
         for open in &changes.open {
             let id = &open.record.operation_id;
-            if !self.history.lock().contains_key(id) {
+            let ended = self.history.lock().get(id).cloned();
+            if ended.is_none() {
                 self.open.lock().insert(id.clone(), open.clone());
             }
+            left_out.extend(ended);
         }
         changes.ends.iter().for_each(|record| self.finish(record));
-        Ok(())
+        Ok(left_out)
     }
 
     async fn claim_operation(&self, open: &OpenOperation) -> Result<Option<OperationRecord>, StoreError> {

@@ -249,8 +249,13 @@ pub(super) async fn operation_that_has_ended_is_not_opened_again(store: &dyn Sto
     assert_eq!(settled.expect("written"), HandSettlement::Settled);
     written.expect("written");
     assert_eq!(all_open(store).await, [open(3, "a")]);
-    write(store, goes_on.open, vec![ended(4, "a", OperationOutcome::Completed)]).await;
+    let goes_on = OperationChanges { ends: vec![ended(4, "a", OperationOutcome::Completed)], ..goes_on };
+    let mut left_out = store.write_operations(&goes_on).await.expect("written");
+    left_out.sort_by(|a, b| a.operation_id.cmp(&b.operation_id));
+    assert_eq!(left_out, [by_hand.clone(), ended(2, "a", OperationOutcome::Unknown)], "with their ends");
     assert_eq!(all_open(store).await, [open(3, "a")]);
+    let still_open = OperationChanges { open: vec![open(3, "a")], ends: Vec::new() };
+    assert_eq!(store.write_operations(&still_open).await.expect("written"), []);
     write(store, Vec::new(), vec![ended(1, "a", OperationOutcome::Failed)]).await;
     assert_eq!(store.operation(&id(1)).await.expect("read"), Some(by_hand));
     assert_eq!(page(store, None, 0, 10).await, [id(4), id(3), id(2), id(1)], "each in one table");
