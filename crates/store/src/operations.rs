@@ -43,13 +43,23 @@ pub enum HandSettlement {
     NotFound,
 }
 
-/// Which open operations somebody else must settle.
+/// Which open operations are settled for the process that left them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Overdue {
-    /// Those with a deadline before this time, in epoch milliseconds.
-    pub deadline_before_ms: i64,
-    /// Those of other replicas than these; empty: of none.
-    pub live_replicas: Vec<ReplicaId>,
+pub enum Overdue {
+    /// Those that are late, and those of dead replicas.
+    Left {
+        /// Those with a deadline before this time, in epoch milliseconds.
+        deadline_before_ms: i64,
+        /// Those of other replicas than these; empty: of none.
+        live_replicas: Vec<ReplicaId>,
+    },
+    /// Those of the former process of a replica that was started again under its id.
+    OfFormerProcess {
+        /// Id of the replica.
+        replica_id: ReplicaId,
+        /// Those that began before this time, in epoch milliseconds.
+        began_before_ms: i64,
+    },
 }
 
 /// The operations of all accounts. Each method that writes is one transaction.
@@ -74,7 +84,7 @@ pub trait OperationStore: Send + Sync {
         limit: u32,
     ) -> Result<Vec<OperationRecord>, StoreError>;
 
-    /// At most `limit` open operations that their replica does not settle any more, the oldest first.
+    /// At most `limit` open operations that their process does not settle any more, the oldest first.
     async fn overdue_operations(
         &self,
         overdue: &Overdue,
@@ -177,12 +187,20 @@ impl<D: Dialect> OperationStore for SqlStore<D> {
         limit: u32,
     ) -> Result<Vec<OpenOperation>, StoreError> {
         self.read(async |session| {
-            let select = rows::select_open().text(" WHERE deadline < ?").bind(overdue.deadline_before_ms);
-            let live: Vec<&str> = overdue.live_replicas.iter().map(ReplicaId::as_str).collect();
-            let select = if live.is_empty() {
-                select
-            } else {
-                select.text(" OR NOT (received_by_cd_id ").one_of(&live).text(")")
+            let select = match overdue {
+                Overdue::Left { deadline_before_ms, live_replicas } => {
+                    let late = rows::select_open().text(" WHERE deadline < ?").bind(*deadline_before_ms);
+                    let live: Vec<&str> = live_replicas.iter().map(ReplicaId::as_str).collect();
+                    if live.is_empty() {
+                        late
+                    } else {
+                        late.text(" OR NOT (received_by_cd_id ").one_of(&live).text(")")
+                    }
+                }
+                Overdue::OfFormerProcess { replica_id, began_before_ms } => rows::select_open()
+                    .text(" WHERE received_by_cd_id = ? AND start_time < ?")
+                    .bind(replica_id.as_str())
+                    .bind(*began_before_ms),
             };
             let select = select.text(" ORDER BY start_time, operation_id LIMIT ?").bind(i64::from(limit));
             session.all(select, rows::read_open::<D>).await

@@ -292,13 +292,18 @@ impl OperationStore for MemoryRows {
 
     async fn overdue_operations(&self, overdue: &Overdue, _: u32) -> Result<Vec<OpenOperation>, StoreError> {
         self.check()?;
-        let is_dead = |open: &OpenOperation| {
+        let is_overdue = |open: &OpenOperation| {
             let received = open.record.received.as_ref().map(|stage| stage.id.clone()).unwrap_or_default();
-            !overdue.live_replicas.is_empty()
-                && !overdue.live_replicas.iter().any(|live| live.as_str() == received)
+            match overdue {
+                Overdue::Left { deadline_before_ms, .. } if open.deadline_ms < *deadline_before_ms => true,
+                Overdue::Left { live_replicas, .. } => {
+                    !live_replicas.is_empty() && live_replicas.iter().all(|live| live.as_str() != received)
+                }
+                Overdue::OfFormerProcess { replica_id, began_before_ms } => {
+                    replica_id.as_str() == received && open.record.start_time_ms < *began_before_ms
+                }
+            }
         };
-        let is_overdue =
-            |open: &OpenOperation| open.deadline_ms < overdue.deadline_before_ms || is_dead(open);
         Ok(self.open.lock().values().filter(|open| is_overdue(open)).cloned().collect())
     }
 

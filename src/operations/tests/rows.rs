@@ -1,6 +1,7 @@
 //! Rows of open operations, who settles them, and what people settle by hand.
 
 use super::*;
+use kubesvc_runtime::background_tasks::{BackgroundTasks, TaskRegistry};
 
 fn never() -> Arc<ScriptedCluster> {
     ScriptedCluster::waiting(|_, _| std::future::pending::<Answered>().boxed())
@@ -330,4 +331,51 @@ async fn what_was_settled_as_never_sent_is_not_sent_when_its_replica_wakes() {
     assert_eq!(status, Some(500));
     assert!(sleeper.rows.open.lock().is_empty() && !sleeper.operations.rows.is_stored(&id));
     assert_eq!(sleeper.audit.lines(), Vec::<Value>::new(), "the one who settled it has written its line");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_former_process_of_a_replica_left_open_is_settled_once_it_runs_again() {
+    let rows = Arc::<MemoryRows>::default();
+    let left_open = |id: &str, verb, replica_id: &str, start_time_ms, change: fn(&mut OpenOperation)| {
+        let mut record = fakes::received(id, verb, "a", start_time_ms);
+        if let Some(received) = &mut record.received {
+            replica_id.clone_into(&mut received.id);
+        }
+        let mut open = records::open(record, i64::MAX, false);
+        change(&mut open);
+        rows.open.lock().insert(id.to_owned(), open);
+    };
+    let sent: fn(&mut OpenOperation) = |open| open.state = OperationState::Sent;
+    left_open("1-exec", "Connect", "r-0", 0, sent);
+    left_open("2-scale", "Scale", "r-0", 0, |_| {});
+    left_open("3-patch", "Patch", "r-0", 0, |open| {
+        open.state = OperationState::Sent;
+        open.last_write = Some("3-patch".to_owned());
+    });
+    left_open("4-of-another-replica", "Connect", "r-1", 0, sent);
+    left_open("5-of-this-process", "Connect", "r-0", now_ms() + 60_000, sent);
+    let again = Replica::over(never(), Arc::clone(&rows), "r-0");
+    let away = RequestError::NoAnswer { message: "it is away".into(), is_timeout: true };
+    *again.cluster.recalled.lock() = Some(Err(away));
+    let background = BackgroundTasks::new(TaskTracker::new(), again.stop.clone(), TaskRegistry::default());
+    again.operations.settle_former_process(&background);
+    assert_eq!(again.history("1-exec").await.outcome, OperationOutcome::Unknown);
+    assert_eq!(again.history("2-scale").await.outcome, OperationOutcome::Failed);
+    assert!(rows.open.lock().contains_key("3-patch"), "its agent may come back");
+    *again.cluster.recalled.lock() = Some(Ok(201));
+    assert_eq!(again.history("3-patch").await.outcome, OperationOutcome::Completed);
+    let open: Vec<_> = rows.open.lock().keys().cloned().collect();
+    assert_eq!(open, ["4-of-another-replica", "5-of-this-process"]);
+    while again.audit.lines().len() < 3 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let line = |line: &Value| format!("{} {}", line["message"], line["reason"]).replace('"', "");
+    let mut lines: Vec<_> = again.audit.lines().iter().map(line).collect();
+    lines.sort();
+    let expected = [
+        "stream-end unknown, settled for replica r-0: the connection is gone",
+        "write completed, settled for replica r-0: its answer was recalled",
+        "write failed, settled for replica r-0: nothing was sent",
+    ];
+    assert_eq!(lines, expected);
 }
