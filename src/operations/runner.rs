@@ -13,11 +13,11 @@ use tracing::debug;
 
 use super::Operations;
 use super::audit_lines::AskedWrite;
-use super::checks::{is_decisive, turn};
+use super::checks::{OperationIdentity, is_decisive, turn};
 use super::failures::{RunFailure, ask_again, run_again};
 use super::job::SharedJob;
 use super::row_queue::Committed;
-use super::submission::of_record;
+use super::submission::{of_record, same_record};
 use crate::connected_agents::{
     AccountRequest, AccountResponse, AskedAgent, RequestBytes, RequestClass, RequestError,
 };
@@ -49,8 +49,12 @@ impl Operations {
     pub(super) async fn run(self: Arc<Self>, job: SharedJob) {
         let shown = async {
             sleep(UNSEEN_FOR).await;
-            if !job.progress.lock().is_begun {
-                // Nothing is sent before its row says so.
+            let (is_begun, claims_id) = {
+                let progress = job.progress.lock();
+                (progress.is_begun, progress.claims_id)
+            };
+            // Nothing is sent before its row says so. An id that is not claimed yet may be that of another row.
+            if !is_begun && !claims_id {
                 self.rows.put(job.open_row());
             }
             std::future::pending::<()>().await;
@@ -60,9 +64,16 @@ impl Operations {
             () = shown => return,
         };
         let taken_by = job.progress.lock().taken_by.take();
-        match taken_by {
-            None => self.ended(&job, outcome, before_send),
-            Some(other) => self.follow(&job, other).await,
+        let Some(other) = taken_by else {
+            self.ended(&job, outcome, before_send);
+            return;
+        };
+        let identity = OperationIdentity::of(&job.operation, job.dry_run);
+        if same_record(&job.id, &identity, &other).is_ok() {
+            self.follow(&job, other).await;
+        } else {
+            // Its callers look the id up again, and are refused.
+            self.known.forget(&job.id);
         }
     }
 
@@ -269,12 +280,13 @@ impl Operations {
     /// Records that a write is about to be sent. Returns false if that must be recorded before, and cannot be.
     async fn recorded(&self, job: &SharedJob, request_id: &str, decides: bool) -> bool {
         let row = job.begin_write(request_id, decides);
-        let claims_id = std::mem::take(&mut job.progress.lock().claims_id);
+        let claims_id = job.progress.lock().claims_id;
         if claims_id {
             let claiming = self.store.claim_operation(&row);
             let claimed = crash_points::around(Some("operation-claim"), claiming).await;
             return match claimed {
                 Ok(None) => {
+                    job.progress.lock().claims_id = false;
                     self.rows.note_stored(&job.id);
                     true
                 }

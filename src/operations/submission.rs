@@ -126,11 +126,11 @@ impl Operations {
         let before = if is_callers_id { self.find(&id, &identity).await? } else { None };
         let found = match before {
             Some(found) => found,
-            None => self.begin(call, id.clone(), identity, &account, is_callers_id).await?,
+            None => self.begin(call, id.clone(), identity.clone(), &account, is_callers_id).await?,
         };
         let ended = match wait {
             None => None,
-            Some(wait) => self.wait(&id, found, Instant::now() + wait).await,
+            Some(wait) => self.wait(&id, &identity, found, Instant::now() + wait).await?,
         };
         Ok(Submitted { id, ended })
     }
@@ -298,22 +298,34 @@ impl Operations {
         }
     }
 
-    /// Waits for the end of an operation.
-    async fn wait(&self, id: &str, found: Found, until: Instant) -> Option<Arc<EndedOperation>> {
+    /// Waits for the end of an operation. The error: its id turns out to be that of another one.
+    async fn wait(
+        &self,
+        id: &str,
+        identity: &OperationIdentity,
+        found: Found,
+        until: Instant,
+    ) -> Result<Option<Arc<EndedOperation>>, OperationRefusal> {
         let mut ends = match found {
             Found::Here(ends) => ends,
-            Found::Stored(record) => return self.wait_for_row(id, *record, until).await,
+            Found::Stored(record) => return Ok(self.wait_for_row(id, *record, until).await),
         };
         loop {
             let look_at = until.min(Instant::now() + SETTLED_INTERVAL);
             let ended = match timeout_at(look_at, ends.wait_for(Option::is_some)).await {
-                Ok(Ok(ended)) => ended.clone(),
-                // It was not begun after all.
-                Ok(Err(_)) => return None,
-                Err(_) => None,
+                Ok(Ok(ended)) => Some(ended.clone()),
+                Ok(Err(_)) => None,
+                Err(_) => Some(None),
+            };
+            let Some(ended) = ended else {
+                // It was not begun after all: another replica may have taken the id.
+                return Ok(match self.find(id, identity).await? {
+                    Some(Found::Stored(record)) => self.wait_for_row(id, *record, until).await,
+                    Some(Found::Here(_)) | None => None,
+                });
             };
             if ended.is_some() || look_at == until {
-                return ended;
+                return Ok(ended);
             }
             // A person may have settled it at another replica.
             if let Ok(Some(record)) = self.store.operation(id).await
@@ -321,7 +333,7 @@ impl Operations {
             {
                 let ended = of_record(&record);
                 self.known.end(&record, ended.clone(), self.clock());
-                return Some(Arc::new(ended));
+                return Ok(Some(Arc::new(ended)));
             }
         }
     }
@@ -377,7 +389,8 @@ fn same(id: &str, identity: &OperationIdentity, known: &KnownOperation) -> Resul
     Err(OperationRefusal::AnotherOperation { id: id.to_owned(), what })
 }
 
-fn same_record(
+/// Checks that an operation is the one that is recorded under its id.
+pub(super) fn same_record(
     id: &str,
     identity: &OperationIdentity,
     record: &OperationRecord,
