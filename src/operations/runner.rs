@@ -14,7 +14,7 @@ use tracing::debug;
 use super::Operations;
 use super::audit_lines::AskedWrite;
 use super::checks::{OperationIdentity, is_decisive, turn};
-use super::failures::{RunFailure, ask_again, run_again};
+use super::failures::{RunFailure, after_begun_run, ask_again, run_again};
 use super::job::SharedJob;
 use super::row_queue::Committed;
 use super::submission::{of_record, same_record};
@@ -22,8 +22,8 @@ use crate::connected_agents::{
     AccountRequest, AccountResponse, AskedAgent, RequestBytes, RequestClass, RequestError,
 };
 use kubesvc_core::operations::{
-    ApiAnswer, ApiRequest, ApplySettings, Kinds, MAX_RESULT_BYTES, Outcome, OutcomeBody, OutcomeClass,
-    Program, ProgramContext, StartError, Step, program_for,
+    ApiAnswer, ApiRequest, ApplySettings, Kinds, MAX_RESULT_BYTES, Outcome, OutcomeClass, Program,
+    ProgramContext, StartError, Step, program_for,
 };
 use kubesvc_core::requests::target::RequestPath;
 use kubesvc_core::wire::operations::operation::Verb;
@@ -105,8 +105,12 @@ impl Operations {
         let mut runs = 0;
         loop {
             runs += 1;
+            let was_begun = job.progress.lock().is_begun;
             let failure = match self.one_run(job).await {
-                RunEnd::Outcome(outcome) => return (after_reruns(job, outcome, runs), false),
+                RunEnd::Outcome(outcome) if was_begun => {
+                    return (after_begun_run(job.operation.verb(), outcome), false);
+                }
+                RunEnd::Outcome(outcome) => return (outcome, false),
                 RunEnd::Failure(failure) => failure,
             };
             let is_begun = job.progress.lock().is_begun;
@@ -359,12 +363,6 @@ fn no_end(is_write: bool) -> RequestError {
     } else {
         RequestError::NoAnswer { message, is_timeout: true }
     }
-}
-
-/// What a later run found is what an earlier one did: an object that is gone was deleted.
-fn after_reruns(job: &SharedJob, outcome: Outcome, runs: u32) -> Outcome {
-    let was_deleted = runs > 1 && outcome.status == 404 && matches!(job.operation.verb(), Verb::Delete(_));
-    if was_deleted { Outcome::done(200, OutcomeBody::Empty) } else { outcome }
 }
 
 fn out_of_time(job: &SharedJob) -> RunEnd {
