@@ -1,7 +1,7 @@
 //! One operation that runs: what it is, and how far it is.
 
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -33,6 +33,8 @@ pub(super) struct Job {
     /// The same in epoch milliseconds.
     pub(super) deadline_ms: i64,
     pub(super) started: Instant,
+    /// The time of day when it first ran, in RFC 3339: what it writes is the same in each run.
+    pub(super) time_of_day: OnceLock<String>,
     pub(super) progress: Mutex<Progress>,
     pub(super) _counted: CountedOperation,
     /// What is held as long as it runs.

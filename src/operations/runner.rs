@@ -186,12 +186,12 @@ impl Operations {
         began: Duration,
         apply: &ApplySettings,
     ) -> Result<Box<dyn Program>, StartError> {
-        let time_of_day = format!("{:.0}", Timestamp::now());
+        let time_of_day = job.time_of_day.get_or_init(|| format!("{:.0}", Timestamp::now()));
         let context = ProgramContext {
             kinds,
             now: self.clock(),
             began,
-            time_of_day: &time_of_day,
+            time_of_day,
             operation_id: &job.id,
             dry_run: job.dry_run,
             apply,

@@ -1,8 +1,8 @@
 //! A call for an operation: its checks in order, its id, its start, and the wait for its end.
 
 use std::any::Any;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::Method;
@@ -246,6 +246,7 @@ impl Operations {
             deadline: started + limit,
             deadline_ms,
             started,
+            time_of_day: OnceLock::new(),
             progress: Mutex::new(Progress::new(record, claims_id)),
             _counted: counted,
             _held: call.held,

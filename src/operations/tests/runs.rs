@@ -60,6 +60,28 @@ async fn unknown_runs_again_as_often_as_the_settings_say() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_restart_that_runs_again_starts_no_second_rollout() {
+    let replica = Replica::new(ScriptedCluster::new(|number, _| {
+        if number > 1 {
+            return done();
+        }
+        // The annotation has whole seconds: the second run is in a later one.
+        let second = || jiff::Timestamp::now().as_second();
+        let asked_in = second();
+        while second() == asked_in {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Err(RequestError::Unknown("the agent is gone".into()))
+    }));
+    assert_eq!(replica.run(&format!("restart_rollout {{ {WEB} }}")).await.status, 200);
+    let bodies: Vec<_> = replica.cluster.asked().into_iter().map(|asked| asked.body).collect();
+    let [first, again] = bodies.as_slice() else { unreachable!("{bodies:?}") };
+    let annotations = &first["spec"]["template"]["metadata"]["annotations"];
+    assert!(annotations["kubectl.kubernetes.io/restartedAt"].is_string(), "{first}");
+    assert_eq!(first, again);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_delete_that_finds_nothing_the_second_time_has_deleted() {
     let replica = Replica::new(ScriptedCluster::new(|number, asked: &Asked| {
         match (number, asked.line.split(' ').next()) {
