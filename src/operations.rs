@@ -18,7 +18,7 @@
 //! | [`row_queue`], [`pending_rows`] | the rows to be written, in batches; which ones wait is pure |
 //! | [`audit_lines`] | audit lines of refused calls and of writes |
 //! | [`reading`], [`record_view`] | records for callers, and results that people give |
-//! | [`upkeep`] | of the leader: what dead replicas left open, and purging the history |
+//! | [`upkeep`] | of the leader: what dead replicas left open, and purging the history; of each: what its former process left |
 //! | [`refusal`], [`metrics`] | why a call is refused; `kubesvc_operations_*` |
 
 mod audit_lines;
@@ -152,9 +152,11 @@ pub struct Operations {
     metrics: Arc<OperationMetrics>,
     tasks: TaskTracker,
     is_draining: AtomicBool,
-    /// Held by the one who settles what other replicas left open.
+    /// Held by the one who settles what other processes left open.
     settling: tokio::sync::Mutex<()>,
     begun: Instant,
+    /// When this process began, in epoch milliseconds. None of its operations is older.
+    began_ms: i64,
 }
 
 impl Operations {
@@ -182,6 +184,7 @@ impl Operations {
             is_draining: AtomicBool::new(false),
             settling: tokio::sync::Mutex::default(),
             begun: Instant::now(),
+            began_ms: now_ms(),
         })
     }
 

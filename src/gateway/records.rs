@@ -165,7 +165,7 @@ impl Recorder {
         let within = i64::try_from(DEFAULT_HEAD_TIMEOUT.as_millis()).unwrap_or(i64::MAX);
         self.ports.history.begun(OpenOperation {
             state: OperationState::Sent,
-            // An upgraded connection lasts as long as its replica.
+            // An upgraded connection lasts as long as the process of its replica, for which it is settled then.
             deadline_ms: if self.is_upgrade { i64::MAX } else { record.start_time_ms.saturating_add(within) },
             is_idempotent: false,
             last_write: (!self.is_upgrade).then(|| self.request_id.clone()),

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::connected_agents::RequestError;
-use kubesvc_core::operations::{Outcome, OutcomeClass};
+use kubesvc_core::operations::{Outcome, OutcomeBody, OutcomeClass};
+use kubesvc_core::wire::operations::operation::Verb;
 
 /// First delay before an operation runs again; it doubles up to [`MAX_RETRY_DELAY`].
 const RETRY_DELAY: Duration = Duration::from_millis(200);
@@ -66,9 +67,25 @@ impl RunFailure {
         if !is_begun || self.is_unknown() {
             return (self.outcome, self.before_send);
         }
-        let message = self.outcome.failure.map(|failure| failure.message).unwrap_or_default();
-        let message = format!("the outcome is unknown: it was begun, then {message}");
-        (Outcome::failed(504, OutcomeClass::OutcomeUnknown, message), false)
+        (half_done(self.outcome), false)
+    }
+}
+
+/// The end of an operation that was begun before it failed like this.
+fn half_done(failed: Outcome) -> Outcome {
+    let message = failed.failure.map(|failure| failure.message).unwrap_or_default();
+    let message = format!("the outcome is unknown: it was begun, then {message}");
+    Outcome::failed(504, OutcomeClass::OutcomeUnknown, message)
+}
+
+/// The end of an operation whose last run ended like this, after an earlier one had begun: what is no longer found may be
+/// what that one did.
+pub(super) fn after_begun_run(verb: &Verb, outcome: Outcome) -> Outcome {
+    match verb {
+        Verb::Delete(_) if outcome.status == 404 => Outcome::done(200, OutcomeBody::Empty),
+        // The revision that a workload is brought back to gets a new number.
+        Verb::UndoRollout(_) if outcome.status == 404 => half_done(outcome),
+        _ => outcome,
     }
 }
 

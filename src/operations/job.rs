@@ -1,7 +1,7 @@
 //! One operation that runs: what it is, and how far it is.
 
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -33,6 +33,8 @@ pub(super) struct Job {
     /// The same in epoch milliseconds.
     pub(super) deadline_ms: i64,
     pub(super) started: Instant,
+    /// The time of day when it first ran, in RFC 3339: what it writes is the same in each run.
+    pub(super) time_of_day: OnceLock<String>,
     pub(super) progress: Mutex<Progress>,
     pub(super) _counted: CountedOperation,
     /// What is held as long as it runs.
@@ -51,7 +53,7 @@ pub(super) struct Progress {
     pub(super) write_in_flight: bool,
     /// Whether the first write takes the caller's id for itself.
     pub(super) claims_id: bool,
-    /// The operation of another replica that has taken the id.
+    /// What is recorded of the operation by somebody else: another replica has taken the id, or it was settled.
     pub(super) taken_by: Option<OperationRecord>,
     /// The last write whose answer decides.
     last_write: Option<String>,

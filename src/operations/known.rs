@@ -90,9 +90,12 @@ impl KnownOperations {
         self.known.lock().operations.get(id).cloned()
     }
 
-    /// Removes an operation that was not begun after all.
+    /// Removes an operation that was not begun after all. Those who wait for its end are told that there is none.
     pub(super) fn forget(&self, id: &str) {
-        self.known.lock().operations.remove(id);
+        let mut known = self.known.lock();
+        if known.operations.get(id).is_some_and(KnownOperation::is_running) {
+            known.operations.remove(id);
+        }
     }
 
     /// Replaces what is recorded of an operation that runs.

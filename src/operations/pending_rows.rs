@@ -121,6 +121,12 @@ impl<W> PendingRows<W> {
         self.rows.shift_remove(id);
     }
 
+    /// Removes an operation that somebody else has ended: it has no row among the open ones, and none is to be written.
+    pub(super) fn forget(&mut self, id: &str) {
+        self.remove(id);
+        self.stored.remove(id);
+    }
+
     pub(super) fn len(&self) -> usize {
         self.rows.len()
     }

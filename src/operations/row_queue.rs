@@ -24,7 +24,16 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Time limit for the last rows when the replica stops.
 const LAST_ROWS_TIMEOUT: Duration = Duration::from_secs(5);
 
-type Waiter = oneshot::Sender<Result<(), StoreError>>;
+type Waiter = oneshot::Sender<Result<Committed, StoreError>>;
+
+/// What became of the row of an open operation.
+#[derive(Clone, Debug)]
+pub(super) enum Committed {
+    /// It is committed.
+    Open,
+    /// It was left out: somebody has settled the operation, which has this end.
+    Ended(Box<OperationRecord>),
+}
 
 /// The rows that wait, and their writer.
 pub(super) struct RowQueue {
@@ -57,15 +66,18 @@ impl RowQueue {
         self.add(RowChange::End(Box::new(record)), None);
     }
 
-    /// Writes the row of an open operation and waits for its commit. If that fails, no row is left to be written.
-    pub(super) async fn commit(&self, open: OpenOperation) -> Result<(), StoreError> {
+    /// Writes the row of an open operation and waits for its commit. If that fails, or the operation has ended, no row is
+    /// left to be written.
+    pub(super) async fn commit(&self, open: OpenOperation) -> Result<Committed, StoreError> {
         let id = open.record.operation_id.clone();
         let (waiter, committed) = oneshot::channel();
         self.add(RowChange::Open(Box::new(open)), Some(waiter));
         let dropped = || StoreError::unavailable("its row had no room among those that wait");
         let committed = committed.await.unwrap_or_else(|_| Err(dropped()));
-        if committed.is_err() {
-            self.pending.lock().remove(&id);
+        match &committed {
+            Ok(Committed::Open) => {}
+            Ok(Committed::Ended(_)) => self.pending.lock().forget(&id),
+            Err(_) => self.pending.lock().remove(&id),
         }
         committed
     }
@@ -161,8 +173,8 @@ impl RowQueue {
         let taken = self.pending.lock().take(MAX_OPERATIONS);
         let written = self.write(&changes(&taken)).await;
         let is_up = match written {
-            Ok(()) => {
-                self.settled(taken, &Ok(()));
+            Ok(left_out) => {
+                self.settled(taken, &Ok(left_out));
                 true
             }
             Err(StoreError::Refused { .. }) if taken.len() > 1 => self.write_each(taken).await,
@@ -192,7 +204,7 @@ impl RowQueue {
         while let Some(row) = rows.next() {
             let row = vec![row];
             match self.write(&changes(&row)).await {
-                Ok(()) => self.settled(row, &Ok(())),
+                Ok(left_out) => self.settled(row, &Ok(left_out)),
                 Err(error @ StoreError::Refused { .. }) => {
                     warn!(
                         error = error.in_full(),
@@ -210,16 +222,23 @@ impl RowQueue {
         true
     }
 
-    async fn write(&self, changes: &OperationChanges) -> Result<(), StoreError> {
+    async fn write(&self, changes: &OperationChanges) -> Result<Vec<OperationRecord>, StoreError> {
         crash_points::around(Some("operation-rows"), self.store.write_operations(changes)).await
     }
 
-    fn settled(&self, rows: Vec<PendingRow<Waiter>>, result: &Result<(), StoreError>) {
+    /// Tells those who wait what became of rows: written, but for the open ones with these ends, or never to be.
+    fn settled(&self, rows: Vec<PendingRow<Waiter>>, result: &Result<Vec<OperationRecord>, StoreError>) {
         let written: Vec<_> = rows.iter().map(|row| &row.change).collect();
         self.pending.lock().written(&written);
-        for waiter in rows.into_iter().flat_map(|row| row.waiters) {
-            // The one who waited may have given up.
-            let _ = waiter.send(result.clone());
+        for PendingRow { change, waiters, .. } in rows {
+            for waiter in waiters {
+                let committed = match result {
+                    Ok(left_out) => Ok(committed(&change, left_out)),
+                    Err(error) => Err(error.clone()),
+                };
+                // The one who waited may have given up.
+                let _ = waiter.send(committed);
+            }
         }
     }
 
@@ -231,4 +250,14 @@ impl RowQueue {
             let _ = waiter.send(Err(error.clone()));
         }
     }
+}
+
+/// What became of a row in a transaction that left out the open rows with these ends.
+fn committed(change: &RowChange, left_out: &[OperationRecord]) -> Committed {
+    let end = match change {
+        RowChange::Open(open) => left_out.iter().find(|end| end.operation_id == open.record.operation_id),
+        // A person has ended it since its row was queued.
+        RowChange::End(end) => Some(&**end),
+    };
+    end.map_or(Committed::Open, |end| Committed::Ended(Box::new(end.clone())))
 }

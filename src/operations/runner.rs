@@ -13,16 +13,17 @@ use tracing::debug;
 
 use super::Operations;
 use super::audit_lines::AskedWrite;
-use super::checks::{is_decisive, turn};
-use super::failures::{RunFailure, ask_again, run_again};
+use super::checks::{OperationIdentity, is_decisive, turn};
+use super::failures::{RunFailure, after_begun_run, ask_again, run_again};
 use super::job::SharedJob;
-use super::submission::of_record;
+use super::row_queue::Committed;
+use super::submission::{of_record, same_record};
 use crate::connected_agents::{
     AccountRequest, AccountResponse, AskedAgent, RequestBytes, RequestClass, RequestError,
 };
 use kubesvc_core::operations::{
-    ApiAnswer, ApiRequest, ApplySettings, Kinds, MAX_RESULT_BYTES, Outcome, OutcomeBody, OutcomeClass,
-    Program, ProgramContext, StartError, Step, program_for,
+    ApiAnswer, ApiRequest, ApplySettings, Kinds, MAX_RESULT_BYTES, Outcome, OutcomeClass, Program,
+    ProgramContext, StartError, Step, program_for,
 };
 use kubesvc_core::requests::target::RequestPath;
 use kubesvc_core::wire::operations::operation::Verb;
@@ -48,8 +49,12 @@ impl Operations {
     pub(super) async fn run(self: Arc<Self>, job: SharedJob) {
         let shown = async {
             sleep(UNSEEN_FOR).await;
-            if !job.progress.lock().is_begun {
-                // Nothing is sent before its row says so.
+            let (is_begun, claims_id) = {
+                let progress = job.progress.lock();
+                (progress.is_begun, progress.claims_id)
+            };
+            // Nothing is sent before its row says so. An id that is not claimed yet may be that of another row.
+            if !is_begun && !claims_id {
                 self.rows.put(job.open_row());
             }
             std::future::pending::<()>().await;
@@ -59,13 +64,20 @@ impl Operations {
             () = shown => return,
         };
         let taken_by = job.progress.lock().taken_by.take();
-        match taken_by {
-            None => self.ended(&job, outcome, before_send),
-            Some(other) => self.follow(&job, other).await,
+        let Some(other) = taken_by else {
+            self.ended(&job, outcome, before_send);
+            return;
+        };
+        let identity = OperationIdentity::of(&job.operation, job.dry_run);
+        if same_record(&job.id, &identity, &other).is_ok() {
+            self.follow(&job, other).await;
+        } else {
+            // Its callers look the id up again, and are refused.
+            self.known.forget(&job.id);
         }
     }
 
-    /// Takes over the end of the operation that another replica runs under the same id.
+    /// Takes over the end of an operation that another replica runs under the same id, or that was settled.
     async fn follow(&self, job: &SharedJob, other: OperationRecord) {
         let ended = self.wait_for_row(&job.id, other.clone(), job.deadline).await;
         let ended = ended.map_or_else(|| of_record(&other), |ended| (*ended).clone());
@@ -93,8 +105,12 @@ impl Operations {
         let mut runs = 0;
         loop {
             runs += 1;
+            let was_begun = job.progress.lock().is_begun;
             let failure = match self.one_run(job).await {
-                RunEnd::Outcome(outcome) => return (after_reruns(job, outcome, runs), false),
+                RunEnd::Outcome(outcome) if was_begun => {
+                    return (after_begun_run(job.operation.verb(), outcome), false);
+                }
+                RunEnd::Outcome(outcome) => return (outcome, false),
                 RunEnd::Failure(failure) => failure,
             };
             let is_begun = job.progress.lock().is_begun;
@@ -170,12 +186,12 @@ impl Operations {
         began: Duration,
         apply: &ApplySettings,
     ) -> Result<Box<dyn Program>, StartError> {
-        let time_of_day = format!("{:.0}", Timestamp::now());
+        let time_of_day = job.time_of_day.get_or_init(|| format!("{:.0}", Timestamp::now()));
         let context = ProgramContext {
             kinds,
             now: self.clock(),
             began,
-            time_of_day: &time_of_day,
+            time_of_day,
             operation_id: &job.id,
             dry_run: job.dry_run,
             apply,
@@ -268,12 +284,13 @@ impl Operations {
     /// Records that a write is about to be sent. Returns false if that must be recorded before, and cannot be.
     async fn recorded(&self, job: &SharedJob, request_id: &str, decides: bool) -> bool {
         let row = job.begin_write(request_id, decides);
-        let claims_id = std::mem::take(&mut job.progress.lock().claims_id);
+        let claims_id = job.progress.lock().claims_id;
         if claims_id {
             let claiming = self.store.claim_operation(&row);
             let claimed = crash_points::around(Some("operation-claim"), claiming).await;
             return match claimed {
                 Ok(None) => {
+                    job.progress.lock().claims_id = false;
                     self.rows.note_stored(&job.id);
                     true
                 }
@@ -284,9 +301,15 @@ impl Operations {
                 Err(_) => false,
             };
         }
-        match self.rows.put_unless_stored(row) {
-            None => true,
-            Some(row) => timeout_at(job.deadline, self.rows.commit(row)).await.is_ok_and(|done| done.is_ok()),
+        let Some(row) = self.rows.put_unless_stored(row) else { return true };
+        match timeout_at(job.deadline, self.rows.commit(row)).await {
+            Ok(Ok(Committed::Open)) => true,
+            // Whoever has settled it has said what was done.
+            Ok(Ok(Committed::Ended(end))) => {
+                job.progress.lock().taken_by = Some(*end);
+                false
+            }
+            Ok(Err(_)) | Err(_) => false,
         }
     }
 
@@ -340,12 +363,6 @@ fn no_end(is_write: bool) -> RequestError {
     } else {
         RequestError::NoAnswer { message, is_timeout: true }
     }
-}
-
-/// What a later run found is what an earlier one did: an object that is gone was deleted.
-fn after_reruns(job: &SharedJob, outcome: Outcome, runs: u32) -> Outcome {
-    let was_deleted = runs > 1 && outcome.status == 404 && matches!(job.operation.verb(), Verb::Delete(_));
-    if was_deleted { Outcome::done(200, OutcomeBody::Empty) } else { outcome }
 }
 
 fn out_of_time(job: &SharedJob) -> RunEnd {

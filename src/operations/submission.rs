@@ -1,8 +1,8 @@
 //! A call for an operation: its checks in order, its id, its start, and the wait for its end.
 
 use std::any::Any;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::Method;
@@ -15,6 +15,7 @@ use super::checks::{self, OperationIdentity};
 use super::job::{Job, Progress};
 use super::known::{EndReceiver, KnownOperation};
 use super::records::{self, Beginning};
+use super::row_queue::Committed;
 use super::runner::now_ms;
 use super::{EndedOperation, OperationRefusal, Operations};
 use crate::access::audit::{AuditEvent, AuditLine};
@@ -125,11 +126,11 @@ impl Operations {
         let before = if is_callers_id { self.find(&id, &identity).await? } else { None };
         let found = match before {
             Some(found) => found,
-            None => self.begin(call, id.clone(), identity, &account, is_callers_id).await?,
+            None => self.begin(call, id.clone(), identity.clone(), &account, is_callers_id).await?,
         };
         let ended = match wait {
             None => None,
-            Some(wait) => self.wait(&id, found, Instant::now() + wait).await,
+            Some(wait) => self.wait(&id, &identity, found, Instant::now() + wait).await?,
         };
         Ok(Submitted { id, ended })
     }
@@ -245,6 +246,7 @@ impl Operations {
             deadline: started + limit,
             deadline_ms,
             started,
+            time_of_day: OnceLock::new(),
             progress: Mutex::new(Progress::new(record, claims_id)),
             _counted: counted,
             _held: call.held,
@@ -264,7 +266,10 @@ impl Operations {
         is_callers_id: bool,
     ) -> Result<Option<OperationRecord>, StoreError> {
         if !is_callers_id {
-            return self.rows.commit(row).await.map(|()| None);
+            return Ok(match self.rows.commit(row).await? {
+                Committed::Open => None,
+                Committed::Ended(end) => Some(*end),
+            });
         }
         let claimed = crash_points::around(Some("operation-claim"), self.store.claim_operation(&row)).await?;
         if claimed.is_none() {
@@ -294,22 +299,34 @@ impl Operations {
         }
     }
 
-    /// Waits for the end of an operation.
-    async fn wait(&self, id: &str, found: Found, until: Instant) -> Option<Arc<EndedOperation>> {
+    /// Waits for the end of an operation. The error: its id turns out to be that of another one.
+    async fn wait(
+        &self,
+        id: &str,
+        identity: &OperationIdentity,
+        found: Found,
+        until: Instant,
+    ) -> Result<Option<Arc<EndedOperation>>, OperationRefusal> {
         let mut ends = match found {
             Found::Here(ends) => ends,
-            Found::Stored(record) => return self.wait_for_row(id, *record, until).await,
+            Found::Stored(record) => return Ok(self.wait_for_row(id, *record, until).await),
         };
         loop {
             let look_at = until.min(Instant::now() + SETTLED_INTERVAL);
             let ended = match timeout_at(look_at, ends.wait_for(Option::is_some)).await {
-                Ok(Ok(ended)) => ended.clone(),
-                // It was not begun after all.
-                Ok(Err(_)) => return None,
-                Err(_) => None,
+                Ok(Ok(ended)) => Some(ended.clone()),
+                Ok(Err(_)) => None,
+                Err(_) => Some(None),
+            };
+            let Some(ended) = ended else {
+                // It was not begun after all: another replica may have taken the id.
+                return Ok(match self.find(id, identity).await? {
+                    Some(Found::Stored(record)) => self.wait_for_row(id, *record, until).await,
+                    Some(Found::Here(_)) | None => None,
+                });
             };
             if ended.is_some() || look_at == until {
-                return ended;
+                return Ok(ended);
             }
             // A person may have settled it at another replica.
             if let Ok(Some(record)) = self.store.operation(id).await
@@ -317,7 +334,7 @@ impl Operations {
             {
                 let ended = of_record(&record);
                 self.known.end(&record, ended.clone(), self.clock());
-                return Some(Arc::new(ended));
+                return Ok(Some(Arc::new(ended)));
             }
         }
     }
@@ -373,7 +390,8 @@ fn same(id: &str, identity: &OperationIdentity, known: &KnownOperation) -> Resul
     Err(OperationRefusal::AnotherOperation { id: id.to_owned(), what })
 }
 
-fn same_record(
+/// Checks that an operation is the one that is recorded under its id.
+pub(super) fn same_record(
     id: &str,
     identity: &OperationIdentity,
     record: &OperationRecord,

@@ -1,4 +1,5 @@
-//! What the leader does for all replicas: settling operations that nobody does any more, and purging the history.
+//! What the leader does for all replicas: settling operations that nobody does any more, and purging the history. What the
+//! former process of a replica left open, the replica settles itself, since to all others it is alive.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use super::runner::now_ms;
 use crate::connected_agents::AnsweringAgent;
 use kubesvc_core::lifecycle::Fact;
 use kubesvc_core::{AgentId, BootId, ReplicaId};
-use kubesvc_runtime::background_tasks::{Outcome, TaskRegistry, TaskSpec};
+use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskRegistry, TaskSpec};
 use kubesvc_runtime::crash_points;
 use kubesvc_store::account_projection::Projection;
 use kubesvc_store::{OpenOperation, OperationState, Overdue, StoreError};
@@ -26,6 +27,9 @@ use kubesvc_store::{OpenOperation, OperationState, Overdue, StoreError};
 const OVERDUE_AFTER: Duration = Duration::from_secs(5);
 /// Interval between two looks for such operations.
 const SETTLE_INTERVAL: Duration = Duration::from_secs(2);
+/// Time between the start of a replica and the settling of what its former process left open: agents that it had come back,
+/// here or elsewhere, and can be asked for answers.
+const RETURN_TIME: Duration = Duration::from_secs(15);
 /// Maximum number of operations that are settled at once.
 const MAX_SETTLED: usize = 128;
 /// Maximum number of overdue operations that are read to choose those from.
@@ -128,22 +132,55 @@ fn outcome<T>(done: Result<T, StoreError>) -> Outcome {
 }
 
 impl Operations {
-    /// Settles operations that are overdue, or whose replica is dead. The first one who ends an operation decides, so
-    /// that another replica may do this too. Returns how many were settled.
+    /// Starts a task that settles what the former process of this replica left open, until nothing of it is.
+    pub fn settle_former_process(self: &Arc<Self>, background: &BackgroundTasks) {
+        let accounts = Arc::clone(&self.accounts);
+        let returned = async move {
+            accounts.synced().await;
+            sleep(RETURN_TIME).await;
+        };
+        let what = "Settles what this replica left open when it was started again";
+        let task = TaskSpec::new("operations of the former process", what).once_after(returned);
+        let task = task.log_failure(|error| warn!(error, "cannot settle what was left open; retrying"));
+        let operations = Arc::clone(self);
+        background.start(task, move |_: Vec<()>| {
+            let operations = Arc::clone(&operations);
+            async move {
+                let former = Overdue::OfFormerProcess {
+                    replica_id: operations.settings.replica_id.clone(),
+                    began_before_ms: operations.began_ms,
+                };
+                match operations.settle_each(&former, None).await {
+                    Ok(0) => Outcome::Done,
+                    Ok(_) => Outcome::Again(Vec::new(), SETTLE_INTERVAL),
+                    Err(error) => Outcome::failed(error.in_full()),
+                }
+            }
+        });
+    }
+
+    /// Settles operations that are late, or whose replica is dead. Returns how many are left.
     pub(super) async fn settle_overdue(&self, leader: Option<&Projection>) -> Result<usize, StoreError> {
-        let _alone = self.settling.lock().await;
-        let now_ms = now_ms();
-        let overdue = Overdue {
-            deadline_before_ms: before(now_ms, OVERDUE_AFTER),
+        let left = Overdue::Left {
+            deadline_before_ms: before(now_ms(), OVERDUE_AFTER),
             live_replicas: self.live_replicas(),
         };
-        let open = self.store.overdue_operations(&overdue, MAX_READ).await?;
-        let open = in_turn(open).into_iter().filter(|open| {
+        self.settle_each(&left, leader).await
+    }
+
+    /// Settles some of these operations. The first one who ends an operation decides, so that another replica may do
+    /// this too. Returns how many are left.
+    async fn settle_each(&self, overdue: &Overdue, leader: Option<&Projection>) -> Result<usize, StoreError> {
+        let _alone = self.settling.lock().await;
+        let now_ms = now_ms();
+        let mut open = self.store.overdue_operations(overdue, MAX_READ).await?;
+        open.retain(|open| {
             // It is being ended here, later than it should be.
             let id = &open.record.operation_id;
             self.known.get(id).is_none() && !self.rows.is_stored(id)
         });
-        let settled = open.map(|open| async move {
+        let found = open.len();
+        let settled = in_turn(open).into_iter().map(|open| async move {
             let recalled = self.recalled(&open, now_ms).await?;
             let settlement = Settlement::of(&open, &recalled);
             Some((settled_for_another(open, &recalled, &self.settings.replica_id, now_ms), settlement))
@@ -154,7 +191,7 @@ impl Operations {
             .collect()
             .await;
         if settled.is_empty() {
-            return Ok(0);
+            return Ok(found);
         }
         let (records, settlements): (Vec<_>, Vec<_>) = settled.into_iter().unzip();
         let ends = records.as_slice();
@@ -175,7 +212,7 @@ impl Operations {
                 self.settled(record, settlement);
             }
         }
-        Ok(ended.len())
+        Ok(found.saturating_sub(ended.len()))
     }
 
     /// The replicas that settle their own operations; empty: that is not known.

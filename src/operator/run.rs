@@ -353,6 +353,7 @@ impl Assembly<'_> {
             callers: Arc::clone(&self.callers),
         };
         let operations = Operations::new(operation_settings(self.settings, &self.location), ports);
+        operations.settle_former_process(&self.background);
         let (writer, stop) = (Arc::clone(&operations), self.stop.clone());
         self.background.spawn("operations", "Writes the rows of operations", async move {
             writer.write_rows(stop).await;

@@ -215,8 +215,11 @@ impl kubesvc_store::TermStore for NoStore {
 
 #[async_trait]
 impl kubesvc_store::OperationStore for NoStore {
-    async fn write_operations(&self, _: &kubesvc_store::OperationChanges) -> Result<(), StoreError> {
-        Ok(())
+    async fn write_operations(
+        &self,
+        _: &kubesvc_store::OperationChanges,
+    ) -> Result<Vec<kubesvc_store::OperationRecord>, StoreError> {
+        Ok(Vec::new())
     }
 
     async fn claim_operation(

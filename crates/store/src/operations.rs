@@ -43,20 +43,31 @@ pub enum HandSettlement {
     NotFound,
 }
 
-/// Which open operations somebody else must settle.
+/// Which open operations are settled for the process that left them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Overdue {
-    /// Those with a deadline before this time, in epoch milliseconds.
-    pub deadline_before_ms: i64,
-    /// Those of other replicas than these; empty: of none.
-    pub live_replicas: Vec<ReplicaId>,
+pub enum Overdue {
+    /// Those that are late, and those of dead replicas.
+    Left {
+        /// Those with a deadline before this time, in epoch milliseconds.
+        deadline_before_ms: i64,
+        /// Those of other replicas than these; empty: of none.
+        live_replicas: Vec<ReplicaId>,
+    },
+    /// Those of the former process of a replica that was started again under its id.
+    OfFormerProcess {
+        /// Id of the replica.
+        replica_id: ReplicaId,
+        /// Those that began before this time, in epoch milliseconds.
+        began_before_ms: i64,
+    },
 }
 
 /// The operations of all accounts. Each method that writes is one transaction.
 #[async_trait]
 pub trait OperationStore: Send + Sync {
-    /// Writes changes, all or none; at most [`MAX_OPERATIONS`] of each kind.
-    async fn write_operations(&self, changes: &OperationChanges) -> Result<(), StoreError>;
+    /// Writes changes, all or none; at most [`MAX_OPERATIONS`] of each kind. Returns the ends of those open ones that were
+    /// left out.
+    async fn write_operations(&self, changes: &OperationChanges) -> Result<Vec<OperationRecord>, StoreError>;
 
     /// Writes the row of an open operation, unless an operation with its id is there already. Returns the record of that
     /// one.
@@ -73,7 +84,7 @@ pub trait OperationStore: Send + Sync {
         limit: u32,
     ) -> Result<Vec<OperationRecord>, StoreError>;
 
-    /// At most `limit` open operations that their replica does not settle any more, the oldest first.
+    /// At most `limit` open operations that their process does not settle any more, the oldest first.
     async fn overdue_operations(
         &self,
         overdue: &Overdue,
@@ -106,9 +117,9 @@ pub trait OperationStore: Send + Sync {
 
 #[async_trait]
 impl<D: Dialect> OperationStore for SqlStore<D> {
-    async fn write_operations(&self, changes: &OperationChanges) -> Result<(), StoreError> {
+    async fn write_operations(&self, changes: &OperationChanges) -> Result<Vec<OperationRecord>, StoreError> {
         if changes.open.is_empty() && changes.ends.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         rows::check(changes)?;
         self.transact(&Write(changes)).await
@@ -176,12 +187,20 @@ impl<D: Dialect> OperationStore for SqlStore<D> {
         limit: u32,
     ) -> Result<Vec<OpenOperation>, StoreError> {
         self.read(async |session| {
-            let select = rows::select_open().text(" WHERE deadline < ?").bind(overdue.deadline_before_ms);
-            let live: Vec<&str> = overdue.live_replicas.iter().map(ReplicaId::as_str).collect();
-            let select = if live.is_empty() {
-                select
-            } else {
-                select.text(" OR NOT (received_by_cd_id ").one_of(&live).text(")")
+            let select = match overdue {
+                Overdue::Left { deadline_before_ms, live_replicas } => {
+                    let late = rows::select_open().text(" WHERE deadline < ?").bind(*deadline_before_ms);
+                    let live: Vec<&str> = live_replicas.iter().map(ReplicaId::as_str).collect();
+                    if live.is_empty() {
+                        late
+                    } else {
+                        late.text(" OR NOT (received_by_cd_id ").one_of(&live).text(")")
+                    }
+                }
+                Overdue::OfFormerProcess { replica_id, began_before_ms } => rows::select_open()
+                    .text(" WHERE received_by_cd_id = ? AND start_time < ?")
+                    .bind(replica_id.as_str())
+                    .bind(*began_before_ms),
             };
             let select = select.text(" ORDER BY start_time, operation_id LIMIT ?").bind(i64::from(limit));
             session.all(select, rows::read_open::<D>).await
@@ -226,9 +245,9 @@ impl<D: Dialect> OperationStore for SqlStore<D> {
 struct Write<'c>(&'c OperationChanges);
 
 impl<D: Dialect> Transaction<D> for Write<'_> {
-    type Answer = ();
+    type Answer = Vec<OperationRecord>;
 
-    async fn run(&self, session: &mut Session<'_, D>) -> Result<(), StoreError> {
+    async fn run(&self, session: &mut Session<'_, D>) -> Result<Vec<OperationRecord>, StoreError> {
         let open = rows::sorted_open(&self.0.open);
         for piece in session.dialect.pieces(&open, |_| rows::WEIGHT) {
             session.execute(rows::put_open(piece)).await?;
@@ -236,12 +255,16 @@ impl<D: Dialect> Transaction<D> for Write<'_> {
         let ends = rows::sorted(&self.0.ends);
         delete_open(session, &ends).await?;
         insert_history(session, &ends).await?;
-        // A person may have settled one that its replica still runs. Last, when the open rows are locked: whoever ended
-        // one before has committed that, and whoever does it later finds its row.
+        // A person or the leader may have settled one that its replica still runs. Last, when the open rows are locked:
+        // whoever ended one before has committed that, and whoever does it later finds its row.
+        let mut left_out = Vec::new();
         for piece in session.dialect.pieces(&open, |_| 0) {
-            session.execute(rows::delete_ended(piece)).await?;
+            let ids: Vec<&str> = piece.iter().map(|open| open.record.operation_id.as_str()).collect();
+            let ended = rows::select(HISTORY.name).text(" WHERE operation_id ").one_of(&ids);
+            left_out.extend(session.all(ended, rows::read_record::<D>).await?);
         }
-        Ok(())
+        delete_open(session, &left_out.iter().collect::<Vec<_>>()).await?;
+        Ok(left_out)
     }
 }
 

@@ -242,17 +242,20 @@ impl MemoryRows {
 
 #[async_trait]
 impl OperationStore for MemoryRows {
-    async fn write_operations(&self, changes: &OperationChanges) -> Result<(), StoreError> {
+    async fn write_operations(&self, changes: &OperationChanges) -> Result<Vec<OperationRecord>, StoreError> {
         self.check()?;
         self.writes.fetch_add(1, Ordering::Relaxed);
+        let mut left_out = Vec::new();
         for open in &changes.open {
             let id = &open.record.operation_id;
-            if !self.history.lock().contains_key(id) {
+            let ended = self.history.lock().get(id).cloned();
+            if ended.is_none() {
                 self.open.lock().insert(id.clone(), open.clone());
             }
+            left_out.extend(ended);
         }
         changes.ends.iter().for_each(|record| self.finish(record));
-        Ok(())
+        Ok(left_out)
     }
 
     async fn claim_operation(&self, open: &OpenOperation) -> Result<Option<OperationRecord>, StoreError> {
@@ -289,13 +292,18 @@ impl OperationStore for MemoryRows {
 
     async fn overdue_operations(&self, overdue: &Overdue, _: u32) -> Result<Vec<OpenOperation>, StoreError> {
         self.check()?;
-        let is_dead = |open: &OpenOperation| {
+        let is_overdue = |open: &OpenOperation| {
             let received = open.record.received.as_ref().map(|stage| stage.id.clone()).unwrap_or_default();
-            !overdue.live_replicas.is_empty()
-                && !overdue.live_replicas.iter().any(|live| live.as_str() == received)
+            match overdue {
+                Overdue::Left { deadline_before_ms, .. } if open.deadline_ms < *deadline_before_ms => true,
+                Overdue::Left { live_replicas, .. } => {
+                    !live_replicas.is_empty() && live_replicas.iter().all(|live| live.as_str() != received)
+                }
+                Overdue::OfFormerProcess { replica_id, began_before_ms } => {
+                    replica_id.as_str() == received && open.record.start_time_ms < *began_before_ms
+                }
+            }
         };
-        let is_overdue =
-            |open: &OpenOperation| open.deadline_ms < overdue.deadline_before_ms || is_dead(open);
         Ok(self.open.lock().values().filter(|open| is_overdue(open)).cloned().collect())
     }
 

@@ -6,6 +6,12 @@ fn repeated(verb: &str, id: &str) -> OperationCall {
     OperationCall { client_request_id: Some(id.to_owned()), ..call(verb) }
 }
 
+/// A patch that may be made only once.
+fn json_patch(name: &str) -> String {
+    let target = WEB.replace("\"web\"", &format!("{name:?}"));
+    format!("patch {{ {target} type: JSON body {{ data: \"[]\" }} }}")
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_same_id_is_the_same_operation_with_its_answer() {
     let replica = Replica::new(ScriptedCluster::new(|_, _| done()));
@@ -55,7 +61,7 @@ async fn an_id_belongs_to_its_target_also_if_nothing_was_written() {
 
 #[tokio::test(start_paused = true)]
 async fn of_two_replicas_with_the_same_id_at_the_same_time_one_writes() {
-    let patch = format!("patch {{ {WEB} type: JSON body {{ data: \"[]\" }} }}");
+    let patch = json_patch("web");
     let here = Replica::new(ScriptedCluster::waiting(|_, _| {
         async {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -70,6 +76,44 @@ async fn of_two_replicas_with_the_same_id_at_the_same_time_one_writes() {
     assert_eq!(here.cluster.lines().len() + there.cluster.lines().len(), 1);
     let id = checks::derived_id("x");
     assert_eq!(here.history(&id).await.outcome, OperationOutcome::Completed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_operations_with_the_same_id_at_two_replicas_at_the_same_time_one_is_refused() {
+    let here = Replica::new(ScriptedCluster::new(|_, _| done()));
+    let there = Replica::over(ScriptedCluster::new(|_, _| done()), Arc::clone(&here.rows), "r-1");
+    let (one, other) = tokio::join!(
+        here.submit(repeated(&json_patch("web"), "x")),
+        there.submit(repeated(&json_patch("api"), "x"))
+    );
+    assert_eq!(one.expect("it is begun").ended.expect("it ended").status, 200);
+    let refused = other.expect_err("its id is taken");
+    assert_eq!(refused.status(), 409);
+    assert!(refused.to_string().contains("another target"), "{refused}");
+    assert_eq!(there.cluster.lines(), Vec::<String>::new());
+    assert_eq!(there.operations.known.running(), 0);
+    assert_eq!(there.audit.refusals(), ["Patch a 409"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_that_waits_for_its_turn_takes_no_row_from_another_one_with_its_id() {
+    let rows = Arc::<MemoryRows>::default();
+    let [here, there] = ["r-0", "r-1"].map(|id| {
+        let cluster = ScriptedCluster::waiting(|_, _| std::future::pending::<Answered>().boxed());
+        Replica::over(cluster, Arc::clone(&rows), id)
+    });
+    let short = |call: OperationCall| OperationCall { wait: Some(Duration::ZERO), ..call };
+    there.submit(short(call(&scale()))).await.expect("it is begun");
+    there.submit(short(repeated(&json_patch("web"), "x"))).await.expect("it waits for its turn");
+    here.submit(short(repeated(&json_patch("web"), "x"))).await.expect("it is begun");
+    while here.cluster.lines().is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // Longer than what runs goes without a row.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let open = rows.open.lock().get(&checks::derived_id("x")).cloned().expect("it runs");
+    assert_eq!(open.record.received.map(|stage| stage.id).as_deref(), Some("r-0"));
+    assert_eq!(open.state, OperationState::Sent);
 }
 
 #[tokio::test(start_paused = true)]

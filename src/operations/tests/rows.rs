@@ -1,6 +1,7 @@
 //! Rows of open operations, who settles them, and what people settle by hand.
 
 use super::*;
+use kubesvc_runtime::background_tasks::{BackgroundTasks, TaskRegistry};
 
 fn never() -> Arc<ScriptedCluster> {
     ScriptedCluster::waiting(|_, _| std::future::pending::<Answered>().boxed())
@@ -8,6 +9,19 @@ fn never() -> Arc<ScriptedCluster> {
 
 fn no_wait(verb: &str) -> OperationCall {
     OperationCall { wait: None, ..call(verb) }
+}
+
+/// A deploy, which reads before it writes.
+fn deploy() -> String {
+    let data = "{\\\"apiVersion\\\": \\\"v1\\\", \\\"kind\\\": \\\"ConfigMap\\\", \\\"metadata\\\": {\\\"name\\\": \\\"c\\\", \\\"namespace\\\": \\\"n\\\"}}";
+    format!("deploy {{ manifest {{ data: \"{data}\" }} }}")
+}
+
+/// Waits until nothing runs at a replica.
+async fn until_idle(replica: &Replica) {
+    while replica.operations.known.running() > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// Waits until the open row of an operation is as wanted.
@@ -54,12 +68,8 @@ async fn without_the_database_a_write_that_must_be_recorded_is_not_sent() {
         Ok((404, json!({"message": "there is none"})))
     });
     let replica = Replica::over(cluster, rows, "r-0");
-    let data = "{\\\"apiVersion\\\": \\\"v1\\\", \\\"kind\\\": \\\"ConfigMap\\\", \\\"metadata\\\": {\\\"name\\\": \\\"c\\\", \\\"namespace\\\": \\\"n\\\"}}";
-    let submitted = replica.submit(no_wait(&format!("deploy {{ manifest {{ data: \"{data}\" }} }}"))).await;
-    let id = submitted.expect("it is begun").id;
-    while replica.operations.known.running() > 0 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let id = replica.submit(no_wait(&deploy())).await.expect("it is begun").id;
+    until_idle(&replica).await;
     assert_eq!(replica.cluster.lines().len(), 1, "{:?}", replica.cluster.lines());
     replica.rows.is_away.store(false, Ordering::Relaxed);
     assert_eq!(replica.history(&id).await.outcome, OperationOutcome::Failed);
@@ -264,7 +274,7 @@ async fn without_the_database_an_operation_with_several_writes_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_person_settled_elsewhere_is_not_open_again_when_its_replica_goes_on() {
+async fn what_a_person_settled_elsewhere_is_not_open_again_and_its_replica_writes_no_more() {
     let gate = Arc::new(Semaphore::new(0));
     let opened = Arc::clone(&gate);
     let here = Replica::new(ScriptedCluster::waiting(move |_, asked: Asked| {
@@ -277,26 +287,95 @@ async fn what_a_person_settled_elsewhere_is_not_open_again_when_its_replica_goes
         }
         .boxed()
     }));
-    let until_deletes = async |count| {
-        while deletes(&here) < count {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
     let id = here.submit(no_wait(&delete_two())).await.expect("it is begun").id;
-    until_deletes(1).await;
+    while deletes(&here) == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     let there = Replica::over(never(), Arc::clone(&here.rows), "r-1");
     let result = result_from_text(&format!("op_id: \"{id}\" status: 409")).expect("a result");
     there.operations.settle_by_hand(&result, &caller()).await.expect("it is open");
-    gate.add_permits(1);
-    until_deletes(2).await;
-    assert!(here.rows.open.lock().is_empty(), "it is in the history");
-    gate.add_permits(1);
-    while here.operations.known.running() > 0 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    gate.add_permits(2);
+    until_idle(&here).await;
     here.operations.flush().await;
+    assert_eq!(deletes(&here), 1, "it has ended");
     assert!(here.rows.open.lock().is_empty());
     let record = here.history(&id).await;
     assert_eq!(record.outcome, OperationOutcome::Failed);
     assert_eq!(record.answered.map(|answer| answer.status), Some(409), "a later word is ignored");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_settled_as_never_sent_is_not_sent_when_its_replica_wakes() {
+    let gate = Arc::new(Semaphore::new(0));
+    let opened = Arc::clone(&gate);
+    let sleeper = Replica::new(ScriptedCluster::waiting(move |_, _| {
+        let gate = Arc::clone(&opened);
+        async move {
+            gate.acquire().await.expect("it is never closed").forget();
+            Ok((404, json!({"message": "there is none"})))
+        }
+        .boxed()
+    }));
+    let id = sleeper.submit(no_wait(&deploy())).await.expect("it is begun").id;
+    let leader = Replica::over(never(), Arc::clone(&sleeper.rows), "r-1");
+    leader.operations.look_at_open_rows().await.expect("the database is there");
+    assert_eq!(leader.history(&id).await.outcome, OperationOutcome::Failed);
+    gate.add_permits(2);
+    until_idle(&sleeper).await;
+    sleeper.operations.flush().await;
+    let lines = sleeper.cluster.lines();
+    assert!(matches!(lines.as_slice(), [read] if read.starts_with("GET")), "nothing was done: {lines:?}");
+    let known = sleeper.operations.known.get(&id).expect("it is known");
+    assert_eq!(known.record, leader.history(&id).await, "it ends as it is recorded");
+    let status = known.end().borrow().as_ref().map(|ended| ended.status);
+    assert_eq!(status, Some(500));
+    assert!(sleeper.rows.open.lock().is_empty() && !sleeper.operations.rows.is_stored(&id));
+    assert_eq!(sleeper.audit.lines(), Vec::<Value>::new(), "the one who settled it has written its line");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_former_process_of_a_replica_left_open_is_settled_once_it_runs_again() {
+    let rows = Arc::<MemoryRows>::default();
+    let left_open = |id: &str, verb, replica_id: &str, start_time_ms, change: fn(&mut OpenOperation)| {
+        let mut record = fakes::received(id, verb, "a", start_time_ms);
+        if let Some(received) = &mut record.received {
+            replica_id.clone_into(&mut received.id);
+        }
+        let mut open = records::open(record, i64::MAX, false);
+        change(&mut open);
+        rows.open.lock().insert(id.to_owned(), open);
+    };
+    let sent: fn(&mut OpenOperation) = |open| open.state = OperationState::Sent;
+    left_open("1-exec", "Connect", "r-0", 0, sent);
+    left_open("2-scale", "Scale", "r-0", 0, |_| {});
+    left_open("3-patch", "Patch", "r-0", 0, |open| {
+        open.state = OperationState::Sent;
+        open.last_write = Some("3-patch".to_owned());
+    });
+    left_open("4-of-another-replica", "Connect", "r-1", 0, sent);
+    left_open("5-of-this-process", "Connect", "r-0", now_ms() + 60_000, sent);
+    let again = Replica::over(never(), Arc::clone(&rows), "r-0");
+    let away = RequestError::NoAnswer { message: "it is away".into(), is_timeout: true };
+    *again.cluster.recalled.lock() = Some(Err(away));
+    let background = BackgroundTasks::new(TaskTracker::new(), again.stop.clone(), TaskRegistry::default());
+    again.operations.settle_former_process(&background);
+    assert_eq!(again.history("1-exec").await.outcome, OperationOutcome::Unknown);
+    assert_eq!(again.history("2-scale").await.outcome, OperationOutcome::Failed);
+    assert!(rows.open.lock().contains_key("3-patch"), "its agent may come back");
+    *again.cluster.recalled.lock() = Some(Ok(201));
+    assert_eq!(again.history("3-patch").await.outcome, OperationOutcome::Completed);
+    let open: Vec<_> = rows.open.lock().keys().cloned().collect();
+    assert_eq!(open, ["4-of-another-replica", "5-of-this-process"]);
+    while again.audit.lines().len() < 3 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let line = |line: &Value| format!("{} {}", line["message"], line["reason"]).replace('"', "");
+    let mut lines: Vec<_> = again.audit.lines().iter().map(line).collect();
+    lines.sort();
+    let expected = [
+        "stream-end unknown, settled for replica r-0: the connection is gone",
+        "write completed, settled for replica r-0: its answer was recalled",
+        "write failed, settled for replica r-0: nothing was sent",
+    ];
+    assert_eq!(lines, expected);
 }

@@ -60,6 +60,28 @@ async fn unknown_runs_again_as_often_as_the_settings_say() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_restart_that_runs_again_starts_no_second_rollout() {
+    let replica = Replica::new(ScriptedCluster::new(|number, _| {
+        if number > 1 {
+            return done();
+        }
+        // The annotation has whole seconds: the second run is in a later one.
+        let second = || jiff::Timestamp::now().as_second();
+        let asked_in = second();
+        while second() == asked_in {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Err(RequestError::Unknown("the agent is gone".into()))
+    }));
+    assert_eq!(replica.run(&format!("restart_rollout {{ {WEB} }}")).await.status, 200);
+    let bodies: Vec<_> = replica.cluster.asked().into_iter().map(|asked| asked.body).collect();
+    let [first, again] = bodies.as_slice() else { unreachable!("{bodies:?}") };
+    let annotations = &first["spec"]["template"]["metadata"]["annotations"];
+    assert!(annotations["kubectl.kubernetes.io/restartedAt"].is_string(), "{first}");
+    assert_eq!(first, again);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_delete_that_finds_nothing_the_second_time_has_deleted() {
     let replica = Replica::new(ScriptedCluster::new(|number, asked: &Asked| {
         match (number, asked.line.split(' ').next()) {
@@ -70,6 +92,58 @@ async fn a_delete_that_finds_nothing_the_second_time_has_deleted() {
     }));
     let ended = replica.run(&format!("delete {{ {WEB} }}")).await;
     assert_eq!((ended.status, &ended.failure), (200, &None), "{:?}", replica.cluster.lines());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_delete_that_finds_nothing_before_it_was_sent_has_not_deleted() {
+    let replica = Replica::new(ScriptedCluster::new(|number, _| {
+        if number > 1 {
+            return Ok((404, json!({"message": "there is none"})));
+        }
+        Err(RequestError::NoAgent { account: "a".into(), zone: "z".into(), is_expected: true })
+    }));
+    let submitted = replica.submit(call(&format!("delete {{ {WEB} }}"))).await.expect("it is begun");
+    assert_eq!(submitted.ended.expect("it ended").status, 404);
+    assert_eq!(replica.cluster.lines().len(), 2, "it ran again");
+    assert_eq!(replica.history(&submitted.id).await.outcome, OperationOutcome::Failed);
+}
+
+/// A Deployment, or its ReplicaSets with these revisions.
+fn deployment_or(revisions: [u32; 2], asked: &Asked) -> Value {
+    let template = |number: u32| json!({"spec": {"priority": number}});
+    if !asked.line.contains("replicasets") {
+        let metadata = json!({"name": "web", "namespace": "n", "uid": "u", "resourceVersion": "1"});
+        let selector = json!({"matchLabels": {"app": "web"}});
+        return json!({"metadata": metadata, "spec": {"selector": selector, "template": template(0)}});
+    }
+    let replica_set = |number: u32| {
+        let revision = json!({"deployment.kubernetes.io/revision": number.to_string()});
+        let owners = json!([{"controller": true, "uid": "u"}]);
+        let metadata = json!({"annotations": revision, "ownerReferences": owners});
+        json!({"metadata": metadata, "spec": {"template": template(number)}})
+    };
+    json!({"items": revisions.map(replica_set).to_vec()})
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_undo_whose_revision_is_gone_the_second_time_may_have_been_done() {
+    let replica = Replica::new(ScriptedCluster::new(|number, asked: &Asked| {
+        if asked.line.starts_with("PATCH") {
+            return Err(RequestError::Unknown("the agent is gone".into()));
+        }
+        // Its controller has made revision 3 the newest one.
+        Ok((200, deployment_or(if number < 3 { [3, 4] } else { [4, 5] }, asked)))
+    }));
+    let undo = |revision: u32| call(&format!("undo_rollout {{ {WEB} to_revision: {revision} }}"));
+    let submitted = replica.submit(undo(3)).await.expect("it is begun");
+    let ended = submitted.ended.expect("it ended");
+    let failure = ended.failure.as_ref().expect("nobody knows");
+    assert_eq!((ended.status, failure.class), (504, OutcomeClass::OutcomeUnknown));
+    assert!(failure.message.contains("there is no revision 3"), "{}", failure.message);
+    assert_eq!(replica.cluster.lines().len(), 5, "{:?}", replica.cluster.lines());
+    assert_eq!(replica.history(&submitted.id).await.outcome, OperationOutcome::Unknown);
+    let missing = replica.submit(undo(7)).await.expect("it is begun").ended.expect("it ended");
+    assert_eq!(missing.status, 404, "nothing was sent");
 }
 
 #[tokio::test(start_paused = true)]

@@ -264,16 +264,6 @@ pub(super) fn put_open<D: Dialect>(open: &[&OpenOperation]) -> Statement<D> {
     insert_into_open(open, &assigned.join(","))
 }
 
-/// Deletes those of these open operations that have ended.
-pub(super) fn delete_ended<D: Dialect>(open: &[&OpenOperation]) -> Statement<D> {
-    let ids: Vec<&str> = open.iter().map(|open| open.record.operation_id.as_str()).collect();
-    Statement::new(&format!("DELETE FROM {} WHERE operation_id ", OPEN.name)).one_of(&ids).text(&format!(
-        " AND EXISTS (SELECT 1 FROM {ended} WHERE {ended}.operation_id = {open}.operation_id)",
-        ended = HISTORY.name,
-        open = OPEN.name
-    ))
-}
-
 /// Inserts an open operation. One that is there keeps its row.
 pub(super) fn insert_open<D: Dialect>(open: &OpenOperation) -> Statement<D> {
     insert_into_open(&[open], &format!("operation_id={}.operation_id", OPEN.name))

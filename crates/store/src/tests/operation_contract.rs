@@ -12,6 +12,7 @@ macro_rules! contract_tests {
             operation_is_open_until_it_ends_and_then_history, id_is_claimed_by_one_operation, first_end_of_an_operation_counts,
             full_and_bare_records_come_back_as_they_were, pages_are_newest_first_over_both_tables_and_by_account,
             thousand_operations_end_in_one_transaction, overdue_operations_are_those_past_deadline_or_of_dead_replicas,
+            operations_of_a_former_process_are_those_of_its_replica_that_began_before,
             only_open_operations_are_ended_by_the_leader, person_settles_what_is_open_or_unknown,
             operation_that_has_ended_is_not_opened_again,
             history_is_purged_by_age_in_chunks, history_above_the_limit_loses_its_oldest,
@@ -77,7 +78,7 @@ async fn page(store: &dyn Store, account: Option<&str>, offset: u64, limit: u32)
 }
 
 async fn all_open(store: &dyn Store) -> Vec<OpenOperation> {
-    let overdue = Overdue { deadline_before_ms: i64::MAX, live_replicas: Vec::new() };
+    let overdue = Overdue::Left { deadline_before_ms: i64::MAX, live_replicas: Vec::new() };
     store.overdue_operations(&overdue, 10_000).await.expect("the open ones")
 }
 
@@ -196,7 +197,7 @@ pub(super) async fn overdue_operations_are_those_past_deadline_or_of_dead_replic
     let overdue = async |live: &[&str], limit| {
         let live_replicas = live.iter().map(|id| (*id).into()).collect();
         let found =
-            store.overdue_operations(&Overdue { deadline_before_ms: 100, live_replicas }, limit).await;
+            store.overdue_operations(&Overdue::Left { deadline_before_ms: 100, live_replicas }, limit).await;
         found.expect("read").into_iter().map(|open| open.record.operation_id).collect::<Vec<_>>()
     };
     assert_eq!(overdue(&["one", "two"], 10).await, [id(1), id(4)]);
@@ -205,6 +206,25 @@ pub(super) async fn overdue_operations_are_those_past_deadline_or_of_dead_replic
     assert_eq!(overdue(&["three"], 10).await, [id(1), id(2), id(3), id(4)]);
     // Nobody knows which replicas live: only time decides.
     assert_eq!(overdue(&[], 10).await, [id(1), id(4)]);
+}
+
+pub(super) async fn operations_of_a_former_process_are_those_of_its_replica_that_began_before(
+    store: &dyn Store,
+) {
+    let with = |number: u32, replica: &str| {
+        let mut open = OpenOperation { deadline_ms: i64::MAX, ..open(number, "a") };
+        open.record.received = Some(StageRecord { id: replica.to_owned(), time_ms: i64::from(number) });
+        open
+    };
+    write(store, vec![with(1, "one"), with(2, "two"), with(3, "one"), with(4, "one")], Vec::new()).await;
+    let former = async |replica: &str, limit| {
+        let overdue = Overdue::OfFormerProcess { replica_id: replica.into(), began_before_ms: 4 };
+        let found = store.overdue_operations(&overdue, limit).await;
+        found.expect("read").into_iter().map(|open| open.record.operation_id).collect::<Vec<_>>()
+    };
+    assert_eq!(former("one", 10).await, [id(1), id(3)]);
+    assert_eq!(former("one", 1).await, [id(1)]);
+    assert_eq!(former("three", 10).await, Vec::<String>::new());
 }
 
 pub(super) async fn only_open_operations_are_ended_by_the_leader(store: &dyn Store) {
@@ -249,8 +269,13 @@ pub(super) async fn operation_that_has_ended_is_not_opened_again(store: &dyn Sto
     assert_eq!(settled.expect("written"), HandSettlement::Settled);
     written.expect("written");
     assert_eq!(all_open(store).await, [open(3, "a")]);
-    write(store, goes_on.open, vec![ended(4, "a", OperationOutcome::Completed)]).await;
+    let goes_on = OperationChanges { ends: vec![ended(4, "a", OperationOutcome::Completed)], ..goes_on };
+    let mut left_out = store.write_operations(&goes_on).await.expect("written");
+    left_out.sort_by(|a, b| a.operation_id.cmp(&b.operation_id));
+    assert_eq!(left_out, [by_hand.clone(), ended(2, "a", OperationOutcome::Unknown)], "with their ends");
     assert_eq!(all_open(store).await, [open(3, "a")]);
+    let still_open = OperationChanges { open: vec![open(3, "a")], ends: Vec::new() };
+    assert_eq!(store.write_operations(&still_open).await.expect("written"), []);
     write(store, Vec::new(), vec![ended(1, "a", OperationOutcome::Failed)]).await;
     assert_eq!(store.operation(&id(1)).await.expect("read"), Some(by_hand));
     assert_eq!(page(store, None, 0, 10).await, [id(4), id(3), id(2), id(1)], "each in one table");

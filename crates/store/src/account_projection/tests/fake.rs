@@ -191,8 +191,8 @@ impl TermStore for Fake {
 
 #[async_trait]
 impl OperationStore for Fake {
-    async fn write_operations(&self, _: &OperationChanges) -> Result<(), StoreError> {
-        self.answers()
+    async fn write_operations(&self, _: &OperationChanges) -> Result<Vec<OperationRecord>, StoreError> {
+        self.answers().map(|()| Vec::new())
     }
 
     async fn claim_operation(&self, _: &OpenOperation) -> Result<Option<OperationRecord>, StoreError> {
