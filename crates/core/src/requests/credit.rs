@@ -32,6 +32,8 @@ pub const NO_MEMORY: &str = "there is no memory for it";
 
 /// Fraction of a window after whose use it doubles.
 const GROWTH_FRACTION: u32 = 8;
+/// Fraction of a window that a grant has at least: a smaller one is not worth a frame.
+const GRANT_FRACTION: u32 = 4;
 
 /// Memory that windows share: of a stream, and of the process if there is a parent.
 #[derive(Debug)]
@@ -165,7 +167,7 @@ impl Window {
             }
         }
         let more = self.size.saturating_sub(self.granted + self.held);
-        if more < self.size / 2 {
+        if more < self.size / GRANT_FRACTION {
             return 0;
         }
         self.granted += more;
