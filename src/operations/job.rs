@@ -49,6 +49,8 @@ pub(super) struct Progress {
     pub(super) is_begun: bool,
     /// Whether such a write was sent before the one that is being sent.
     sent_before: bool,
+    /// Whether a row was made that says that a write is sent: none that says less may follow.
+    pub(super) is_recorded: bool,
     /// Whether a write was sent and is not answered.
     pub(super) write_in_flight: bool,
     /// Whether the first write takes the caller's id for itself.
@@ -68,6 +70,7 @@ impl Progress {
             record,
             is_begun: false,
             sent_before: false,
+            is_recorded: false,
             write_in_flight: false,
             claims_id,
             taken_by: None,
@@ -108,6 +111,7 @@ impl Job {
         progress.last_write = is_decisive.then(|| request_id.to_owned());
         progress.agent_boot_id = None;
         progress.sent_before = progress.is_begun;
+        progress.is_recorded = true;
         let mut row = self.row_of(&progress);
         row.state = OperationState::Sent;
         row

@@ -49,12 +49,12 @@ impl Operations {
     pub(super) async fn run(self: Arc<Self>, job: SharedJob) {
         let shown = async {
             sleep(UNSEEN_FOR).await;
-            let (is_begun, claims_id) = {
+            let (is_recorded, claims_id) = {
                 let progress = job.progress.lock();
-                (progress.is_begun, progress.claims_id)
+                (progress.is_recorded, progress.claims_id)
             };
-            // Nothing is sent before its row says so. An id that is not claimed yet may be that of another row.
-            if !is_begun && !claims_id {
+            // An id that is not claimed yet may be that of another row.
+            if !is_recorded && !claims_id {
                 self.rows.put(job.open_row());
             }
             std::future::pending::<()>().await;

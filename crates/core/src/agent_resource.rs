@@ -136,11 +136,13 @@ pub const ID_RESERVATION: Duration = Duration::from_secs(30);
 
 impl AgentSession {
     /// Time for which the id is still reserved for the process of this session, because its end was requested; at
-    /// most [`ID_RESERVATION`], whatever the clocks of the replicas say.
+    /// most [`ID_RESERVATION`]. An end that lies further than that in the future says nothing: the clock went back.
     pub fn kept_for(&self, now: Timestamp) -> Option<Duration> {
         let ended_at = self.ended_at.as_ref().filter(|_| self.ended == Some(SessionEnd::Requested))?;
-        let since = Duration::try_from(now.duration_since(ended_at.0)).unwrap_or_default();
-        Some(ID_RESERVATION.saturating_sub(since)).filter(|left| !left.is_zero())
+        let since = now.duration_since(ended_at.0);
+        let is_near = since.unsigned_abs() < ID_RESERVATION;
+        let since = Duration::try_from(since).unwrap_or_default();
+        is_near.then(|| ID_RESERVATION.saturating_sub(since))
     }
 }
 
@@ -218,7 +220,8 @@ mod tests {
         let requested = ended(SessionEnd::Requested);
         let kept = |now| requested.kept_for(at(now)).map(|left| left.as_secs());
         assert_eq!([kept(1000), kept(1010), kept(1029), kept(1030)], [Some(30), Some(20), Some(1), None]);
-        assert_eq!(kept(10), Some(30), "a clock that is behind does not keep it for longer");
+        assert_eq!(kept(980), Some(30), "a clock that is behind does not keep it for longer");
+        assert_eq!(kept(10), None, "an end far ahead would keep it until then");
         for other in [SessionEnd::Goodbye, SessionEnd::Cut, SessionEnd::ReplicaLost, SessionEnd::Unknown] {
             assert_eq!(ended(other).kept_for(at(1000)), None);
         }

@@ -227,6 +227,8 @@ pub(crate) struct MemoryRows {
     pub(crate) history: Mutex<BTreeMap<String, OperationRecord>>,
     pub(crate) is_away: AtomicBool,
     pub(crate) writes: AtomicU64,
+    /// Time that the next write takes.
+    pub(crate) next_takes: Mutex<Duration>,
 }
 
 impl MemoryRows {
@@ -244,6 +246,8 @@ impl MemoryRows {
 impl OperationStore for MemoryRows {
     async fn write_operations(&self, changes: &OperationChanges) -> Result<Vec<OperationRecord>, StoreError> {
         self.check()?;
+        let takes = std::mem::take(&mut *self.next_takes.lock());
+        tokio::time::sleep(takes).await;
         self.writes.fetch_add(1, Ordering::Relaxed);
         let mut left_out = Vec::new();
         for open in &changes.open {

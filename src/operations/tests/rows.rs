@@ -60,6 +60,30 @@ async fn a_write_of_an_operation_with_a_row_is_recorded_before_it_is_sent() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_row_that_says_that_a_write_is_sent_is_replaced_by_none_that_says_less() {
+    let rows = Arc::<MemoryRows>::default();
+    let seen = Arc::clone(&rows);
+    let cluster = ScriptedCluster::waiting(move |_, asked: Asked| {
+        let (seen, is_read, id) = (Arc::clone(&seen), asked.line.starts_with("GET"), Some(asked.request_id));
+        async move {
+            if is_read {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                return Ok((404, json!({"message": "there is none"})));
+            }
+            let is_recorded = seen.open.lock().values().any(|open| open.last_write == id);
+            Ok((if is_recorded { 201 } else { 500 }, json!({})))
+        }
+        .boxed()
+    });
+    let replica = Replica::over(cluster, rows, "r-0");
+    let id = replica.submit(no_wait(&deploy())).await.expect("it is begun").id;
+    // The row of another operation holds up what is recorded next.
+    *replica.rows.next_takes.lock() = Duration::from_secs(3);
+    replica.submit(no_wait(&scale())).await.expect("it is begun");
+    assert_eq!(replica.history(&id).await.outcome, OperationOutcome::Completed);
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_the_database_a_write_that_must_be_recorded_is_not_sent() {
     let rows = Arc::<MemoryRows>::default();
     let away = Arc::clone(&rows);
