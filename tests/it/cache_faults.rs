@@ -263,6 +263,17 @@ async fn rows_of_an_aggregated_api_stay_while_its_server_is_down() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "two minutes: an agent says after one that it never reached the cluster"]
 async fn account_whose_agent_never_reached_the_cluster_says_so_until_it_does() {
+    cluster_is_not_read(ProxyMode::Cut, "all kinds: the cluster cannot be reached").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "some minutes: an agent says after one that the cluster does not answer, which it waits for longer"]
+async fn account_whose_cluster_hangs_says_so_until_it_answers() {
+    cluster_is_not_read(ProxyMode::Held, "all kinds: the cluster ").await;
+}
+
+/// The reason begins with `why`.
+async fn cluster_is_not_read(mode: ProxyMode, why: &str) {
     let world = World::prepare().setting("kubesvc.cache.cacheKinds", json!([KIND])).start().await;
     let cluster = world.cluster("far").await;
     let _agent = world.agent("agent-1").start().await;
@@ -275,19 +286,23 @@ async fn account_whose_agent_never_reached_the_cluster_says_so_until_it_does() {
     objects.until_cached(&world, "what was there", MAX_WAIT).await;
 
     // Under a new epoch, the agent begins anew, and does not reach the cluster.
-    proxy.set(ProxyMode::Cut);
+    proxy.set(mode);
     world.annotate("prod", ELECT_CACHING_ANNOTATION, "now").await;
     let caching = async |wanted: Option<&str>| {
         eventually(&format!("{wanted:?} is left out"), MAX_UNREAD, async || {
             let account = world.try_object("prod").await?.ok_or("it is gone")?;
             let caching = condition(&account, conditions::CACHING);
             let told = caching.as_ref().filter(|one| one.reason == conditions::LEFT_OUT);
-            let is_so = caching.is_some() && told.map(|one| one.message.as_str()) == wanted;
+            let is_so = caching.is_some()
+                && match wanted {
+                    Some(wanted) => told.is_some_and(|one| one.message.starts_with(wanted)),
+                    None => told.is_none(),
+                };
             if is_so { Ok(()) } else { Err(format!("{caching:?}")) }
         })
         .await;
     };
-    caching(Some("all kinds: the cluster cannot be reached")).await;
+    caching(Some(why)).await;
     objects.create(&["meanwhile"]).await;
     proxy.set(ProxyMode::Open);
     objects.until_cached(&world, "what came meanwhile", MAX_WAIT).await;

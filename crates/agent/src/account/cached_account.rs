@@ -39,6 +39,8 @@ use kubesvc_runtime::telemetry::errors::chain;
 
 /// Time without any scope after which the hub is told why, so that another agent may read the account.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// What the hub is told then, unless a look has failed.
+const HANGS: &str = "the cluster has not said what it serves";
 /// Maximum number of inputs that wait for a reader. It has one basis at a time, and is told little else.
 const MAX_READER_INPUTS: usize = 8;
 /// Maximum number of kinds that the hub is told are left out.
@@ -135,6 +137,8 @@ impl CachedAccount {
         let mut schedule = LookSchedule::new(begun.into_std());
         let look = Arc::clone(&self.state.look);
         let mut looking = OptionFuture::from(None);
+        let mut unread = std::pin::pin!(sleep_until(begun + UNREAD_TIMEOUT));
+        let (mut is_late, mut last_failure) = (false, None);
         loop {
             tokio::select! {
                 input = self.inputs.next() => match input {
@@ -149,6 +153,12 @@ impl CachedAccount {
                 },
                 Some(ended) = self.state.running.join_next_with_id() => self.ended(ended),
                 must_connect = look.asked() => schedule.asked(must_connect, now()),
+                () = &mut unread, if !is_late => {
+                    is_late = true;
+                    let why = last_failure.take();
+                    // A cluster that hangs holds the first look up for longer.
+                    self.tell_unread(why.unwrap_or_else(|| after_send(Class::Timeout, HANGS)));
+                }
                 Some(()) = OptionFuture::from(schedule.due_at().map(|due| sleep_until(due.into()))) => {
                     let must_connect = schedule.begins();
                     looking = OptionFuture::from(Some(self.look(must_connect).boxed()));
@@ -166,8 +176,10 @@ impl CachedAccount {
                             if schedule.failed(&failure, now()) {
                                 return self.lose(failure).await;
                             }
-                            if begun.elapsed() >= UNREAD_TIMEOUT {
+                            if is_late {
                                 self.tell_unread(failure);
+                            } else {
+                                last_failure = Some(failure);
                             }
                         }
                     }
@@ -176,7 +188,7 @@ impl CachedAccount {
         }
     }
 
-    /// Tells the delivery why no scope is known yet.
+    /// Tells the delivery why no scope is known yet, unless some are.
     fn tell_unread(&self, failure: Failure) {
         self.shared.change(|stream, _| {
             if let Some((delivery, _)) = stream.account(&self.account.account.uid) {
