@@ -4,6 +4,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use kubesvc_core::State;
+
 use super::shapes::hold_error;
 use crate::world::{Call, World};
 
@@ -140,8 +142,7 @@ fn addresses() -> Vec<(Call, &'static [u16])> {
 async fn malformed_requests_are_refused_and_change_nothing() {
     let world = World::start().await;
     world.account("there").inactive().spec("kubeconfig", json!({"serviceAccount": true})).create().await;
-    world.until_row("there", "INACTIVE").await;
-    let before = world.object("there").await.expect("it was made");
+    let before = world.until("there", State::Inactive).await;
 
     for (call, code) in bodies().into_iter().chain(contents()) {
         let told = told(&call);
