@@ -8,6 +8,8 @@ CARGO ?= cargo
 FEATURES := failpoints
 # Runs a program of Cargo in a network, with mounts and processes of its own, which needs root.
 INSIDE := --config 'target."cfg(unix)".runner=["sh","tests/node/inside.sh"]'
+# What no benchmark measures need not wait for link-time optimisation.
+UNLINKED := CARGO_PROFILE_BENCH_LTO=off CARGO_PROFILE_BENCH_CODEGEN_UNITS=16
 DENY_VERSION := 0.20.2
 DENY_FOLDER := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kubesvc/cargo-deny-$(DENY_VERSION)
 DENY := $(DENY_FOLDER)/bin/cargo-deny
@@ -34,7 +36,7 @@ test: controlplane databases judge controllers helm informer promtool checkers #
 
 faults: controlplane databases informer helm ## The long faults: every crash point on every database, ten minutes without a database, informers of a killed agent, floods
 	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 4 --skip random_faults:: --skip ten_busy_minutes faults:: transparency::
-	$(CARGO) test --profile bench --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 1 floods:: ten_busy_minutes
+	$(UNLINKED) $(CARGO) test --profile bench --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 1 floods:: ten_busy_minutes
 
 random-faults: controlplane databases informer helm ## An hour of random faults on three replicas, half on each server (KUBESVC_SEED, KUBESVC_FAULT_SECONDS)
 	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 1 random_faults::
@@ -50,7 +52,7 @@ fuzz: ## Random changes of hostile responses, operations, manifests, frames and 
 	PROPTEST_CASES=20000 $(CARGO) test --features $(FEATURES) --quiet --lib hub::requests::model
 
 model: ## Every order of steps of the protocol, in larger worlds than `make test` has; a table of what was seen
-	$(CARGO) test --profile bench --features $(FEATURES) --quiet --lib -- --ignored --nocapture hub::model_checker hub::caching::delivery_model
+	$(UNLINKED) $(CARGO) test --profile bench --features $(FEATURES) --quiet --lib -- --ignored --nocapture hub::model_checker hub::caching::delivery_model
 
 bench: controlplane databases ## Ratios against raw API writes and a bare client; results go to docs/benchmarks.md
 	$(CARGO) bench --bench accounts
