@@ -1,5 +1,6 @@
-//! A wall clock that jumps under running programs, by a library that they preload. It is compiled for each clock,
-//! by the C compiler that the dependencies need too. On Linux, for programs that are linked against the system's libc.
+//! A wall clock that jumps under running programs, by a library that they preload: Linux has a namespace for monotonic
+//! clocks, and none for this one. It is compiled for each clock, by the C compiler that the dependencies need too. For
+//! programs that are linked against the system's libc.
 
 use std::{fs::File, os::unix::fs::FileExt as _, path::PathBuf, process::Command};
 

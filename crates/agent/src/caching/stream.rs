@@ -282,7 +282,7 @@ impl CachingStream {
                 delivery.ack(ack.seq);
                 Vec::new()
             }
-            Frame::Rewind(_) => delivery.rewind(memory).1,
+            Frame::Rewind(_) => delivery.rewind(memory),
             Frame::Revoked(revoked) => return Some(self.revoke(&fence, revoked.reason, now)),
             Frame::Credit(_) | Frame::Closed(_) | Frame::Pong(_) => Vec::new(),
         };

@@ -3,12 +3,11 @@
 use super::*;
 
 impl AccountDelivery {
-    /// The batch `seq` and all before it are committed. Returns the bytes that were in flight and are no more.
-    pub fn ack(&mut self, seq: u64) -> usize {
+    /// The batch `seq` and all before it are committed.
+    pub fn ack(&mut self, seq: u64) {
         if seq > self.head {
-            return 0;
+            return;
         }
-        let before = self.in_flight();
         while let Some(first) = self.unacked.pop_up_to(seq) {
             self.acked = first.seq;
         }
@@ -22,17 +21,14 @@ impl AccountDelivery {
             }
             scopes.retain(|_, scope| scope.leaves_after.is_none_or(|last| last > acked));
         }
-        before.minus(self.in_flight()).bytes
     }
 
-    /// The chain does not follow what is committed: Begin is sent anew. Returns the bytes that were in flight and are
-    /// no more.
-    pub fn rewind(&mut self, memory: &mut QueueMemory) -> (usize, Vec<ReaderCommand>) {
+    /// The chain does not follow what is committed: Begin is sent anew.
+    pub fn rewind(&mut self, memory: &mut QueueMemory) -> Vec<ReaderCommand> {
         if self.stage != Stage::Streaming {
             // The Begin that is on its way answers for it.
-            return (0, Vec::new());
+            return Vec::new();
         }
-        let freed = self.in_flight_bytes();
         self.must_restart = true;
         let commands = self.stop_readers();
         self.discard_read(memory);
@@ -42,7 +38,7 @@ impl AccountDelivery {
             scope.added = None;
         }
         self.begin();
-        (freed, commands)
+        commands
     }
 
     /// Discards what was read and not acknowledged.

@@ -229,7 +229,7 @@ impl World {
                 let resume = answer(resume, &self.database, process.settings, self.left_out);
                 delivery.resume(resume, memory)
             }
-            cache_down::Frame::Rewind(rewind) if is_ours(&rewind.fence) => delivery.rewind(memory).1,
+            cache_down::Frame::Rewind(rewind) if is_ours(&rewind.fence) => delivery.rewind(memory),
             cache_down::Frame::SyncBasis(basis) if is_ours(&basis.fence) => {
                 delivery.basis(basis).into_iter().collect()
             }
