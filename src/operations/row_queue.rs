@@ -99,9 +99,7 @@ impl RowQueue {
         if pending.is_stored(&open.record.operation_id) {
             return Some(open);
         }
-        let dropped = pending.add(RowChange::Open(Box::new(open)), None);
-        drop(pending);
-        self.added(dropped.is_some(), false);
+        self.add_to(&mut pending, RowChange::Open(Box::new(open)), None);
         None
     }
 
@@ -126,20 +124,24 @@ impl RowQueue {
     }
 
     fn add(&self, change: RowChange, waiter: Option<Waiter>) {
-        let is_awaited = waiter.is_some();
-        let dropped = self.pending.lock().add(change, waiter);
-        self.added(dropped.is_some(), is_awaited);
+        self.add_to(&mut self.pending.lock(), change, waiter);
     }
 
-    fn added(&self, has_dropped: bool, is_awaited: bool) {
-        let len = self.len();
-        self.metrics.rows_waiting.set(i64::try_from(len).unwrap_or(i64::MAX));
-        if has_dropped {
+    /// Wakes the writer for a row that somebody waits for, and for the first one. Which one is the first is decided while
+    /// the rows are locked: of two that are added at once, each would take the other for it.
+    fn add_to(&self, pending: &mut PendingRows<Waiter>, change: RowChange, waiter: Option<Waiter>) {
+        let wakes = waiter.is_some() || pending.len() == 0;
+        if pending.add(change, waiter).is_some() {
             self.metrics.rows_dropped.inc();
         }
-        if is_awaited || len == 1 {
+        self.show_waiting(pending);
+        if wakes {
             self.wake.notify_one();
         }
+    }
+
+    fn show_waiting(&self, pending: &PendingRows<Waiter>) {
+        self.metrics.rows_waiting.set(i64::try_from(pending.len()).unwrap_or(i64::MAX));
     }
 
     /// Writes rows until `stop`, then the last ones.
@@ -194,7 +196,7 @@ impl RowQueue {
             }
         };
         self.written.send_modify(|count| *count += 1);
-        self.metrics.rows_waiting.set(i64::try_from(self.len()).unwrap_or(i64::MAX));
+        self.show_waiting(&self.pending.lock());
         is_up
     }
 
@@ -260,4 +262,56 @@ fn committed(change: &RowChange, left_out: &[OperationRecord]) -> Committed {
         RowChange::End(end) => Some(&**end),
     };
     end.map_or(Committed::Open, |end| Committed::Ended(Box::new(end.clone())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use prometheus_client::metrics::gauge::Gauge;
+
+    use super::*;
+    use crate::operations::records::open;
+    use crate::operations::tests::fakes::{MemoryRows, received};
+
+    const QUEUES: usize = 64;
+    const ROUNDS: usize = 8;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn rows_that_two_add_at_once_to_an_empty_queue_are_written() {
+        let queue = || {
+            let metrics = Arc::new(OperationMetrics::new(Gauge::default(), 100));
+            Arc::new(RowQueue::new(Arc::<MemoryRows>::default(), metrics))
+        };
+        let (queues, stop) = (Vec::from_iter((0..QUEUES).map(|_| queue())), CancellationToken::new());
+        for queue in &queues {
+            let (queue, stop) = (Arc::clone(queue), stop.clone());
+            tokio::spawn(async move { queue.run(stop).await });
+        }
+        for round in 0..ROUNDS {
+            let (both, queues) = (Barrier::new(2), &queues);
+            let adding = |who: &'static str| {
+                let both = &both;
+                move || {
+                    for queue in queues {
+                        let row = open(received(&format!("{who}-{round}"), "Scale", "a", 0), 1, true);
+                        both.wait();
+                        queue.put(row);
+                    }
+                }
+            };
+            tokio::task::block_in_place(|| {
+                thread::scope(|scope| ["one", "other"].map(|who| scope.spawn(adding(who))).map(|_| ()));
+            });
+            let written = async {
+                while queues.iter().any(|queue| queue.len() > 0) {
+                    sleep(GATHER).await;
+                }
+            };
+            let waiting = || queues.iter().filter(|queue| queue.len() > 0).count();
+            assert!(timeout(50 * GATHER, written).await.is_ok(), "{} queues sleep with rows", waiting());
+        }
+        stop.cancel();
+    }
 }
