@@ -109,11 +109,10 @@ impl Sessions {
         self.publish(session, SessionEvent::Ended { accounts: uids, affected: &affected });
     }
 
-    /// Handles that a session's stream of requests was opened or has ended.
-    pub(super) fn reachable(&self, session: &Session, is_reachable: bool) {
-        if session.set_reachable(is_reachable) {
-            self.publish(session, SessionEvent::ReachableChanged(&session.uids()));
-        }
+    /// Publishes that a session's stream of requests was opened or has ended. Subscribers read which of the two from the
+    /// session, so the order of two calls does not matter.
+    pub(super) fn reachable_changed(&self, session: &Session) {
+        self.publish(session, SessionEvent::ReachableChanged(&session.uids()));
     }
 
     /// Handles a different list of the agent's own accounts: wakes the static accounts of its zone.

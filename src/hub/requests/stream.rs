@@ -131,17 +131,20 @@ impl RegisteredStream {
             replica_id: requests.context.settings.replica_id.clone(),
             session,
         });
-        let former = {
+        let (former, has_changed) = {
             let mut streams = requests.streams.lock();
             let former = streams.insert(of_agent.session.id.clone(), Arc::clone(&of_agent));
             requests.metrics.streams.set(i64::try_from(streams.len()).unwrap_or(i64::MAX));
-            former
+            // Under the same lock, or the end of a former stream could be recorded after this.
+            (former, of_agent.session.set_reachable(true))
         };
         if let Some(former) = former {
             former.superseded.notify_one();
             former.channel.lost();
         }
-        requests.sessions.reachable(&of_agent.session, true);
+        if has_changed {
+            requests.sessions.reachable_changed(&of_agent.session);
+        }
         requests.changed.send_modify(|count| *count += 1);
         Self { requests, of_agent }
     }
@@ -150,7 +153,7 @@ impl RegisteredStream {
 impl Drop for RegisteredStream {
     fn drop(&mut self) {
         let Self { requests, of_agent } = self;
-        let is_last = {
+        let has_changed = {
             let mut streams = requests.streams.lock();
             let open = streams.get(&of_agent.session.id);
             let is_last = open.is_some_and(|open| Arc::ptr_eq(open, of_agent));
@@ -158,10 +161,10 @@ impl Drop for RegisteredStream {
                 streams.remove(&of_agent.session.id);
             }
             requests.metrics.streams.set(i64::try_from(streams.len()).unwrap_or(i64::MAX));
-            is_last
+            is_last && of_agent.session.set_reachable(false)
         };
-        if is_last {
-            requests.sessions.reachable(&of_agent.session, false);
+        if has_changed {
+            requests.sessions.reachable_changed(&of_agent.session);
         }
         of_agent.channel.lost();
         requests.metrics.dropped_frames.inc_by(of_agent.channel.dropped());
