@@ -33,7 +33,8 @@ use crate::hub::agent_status::AgentStatus;
 use crate::hub::context::HubContext;
 use crate::hub::sessions::Sessions;
 use crate::hub::sessions::ledger::Moment;
-use crate::informers::AgentIndex;
+use crate::hub::sessions::session::ApprovalSource;
+use crate::informers::{AgentIndex, version_of};
 use draining::Draining;
 use hello::{AcceptedHello, HelloRefusal};
 use kubesvc_core::wire::ops::refused::Reason;
@@ -236,7 +237,8 @@ fn apply(admission: &Admission, agent: &KubesvcAgent) {
         return;
     }
     // A session that is still registering is updated too; it checks its accounts once it is connected.
-    if session.approve(spec.approved) && sessions.registry.is_connected(&session) {
+    let source = ApprovalSource::Watch(version_of(agent));
+    if session.approve(spec.approved, source) && sessions.registry.is_connected(&session) {
         info!(agentId = session.agent.id.as_str(), approved = spec.approved, "approval of the agent changed");
         sessions.stood(&session, true);
     }

@@ -20,9 +20,9 @@ use crate::hub::caching::Caching;
 use crate::hub::context::HubContext;
 use crate::hub::requests::Requests;
 use crate::hub::sessions::registry::ClaimError;
-use crate::hub::sessions::session::Session;
 use crate::hub::sessions::session::frame_queue::{FrameQueue, Sink};
 use crate::hub::sessions::session::session_loop::{SessionLoop, SessionParts};
+use crate::hub::sessions::session::{ApprovalSource, Session};
 use kubesvc_core::agent_resource::{AgentSession, ID_RESERVATION};
 use kubesvc_core::lifecycle::Fact;
 use kubesvc_core::object_names;
@@ -267,7 +267,7 @@ async fn register(
                 if registered.approved_once {
                     session.set_was_approved();
                 }
-                session.approve(registered.approved);
+                session.approve(registered.approved, ApprovalSource::Registration(registered.version));
                 return Ok(());
             }
             Err(RegistrationError::Superseded) => return Err(duplicate(session, &ClaimError::Later)),

@@ -32,6 +32,8 @@ use kubesvc_core::{AgentId, BootId, GrantEpoch, SessionId, ZoneId};
 use kubesvc_runtime::work_queue::WorkQueue;
 use lifetime::Lifetime;
 
+pub(crate) use lifetime::ApprovalSource;
+
 static SERIALS: AtomicU64 = AtomicU64::new(1);
 
 /// The agent process of a session.

@@ -220,7 +220,7 @@ async fn an_agent_that_is_not_approved_gets_accounts_once_it_is() {
     let mut agent = hub.greet(hello("a")).await;
     assert!(!agent.accepted().await.approved);
     assert!(hub.hub.sessions("uid-one").is_empty());
-    hub.show_agent("a", true, "s", 5);
+    hub.show_agent("a", true, "s", 10);
     assert_eq!(agent.added().await.len(), 1);
 }
 
@@ -261,7 +261,7 @@ async fn agent_reconnects_after_approval_to_repeat_its_claims() {
     let accounts_held = vec![ops::HeldAccount { account: Some(claim), caching_epoch: 0 }];
     let mut agent = hub.greet(ops::Hello { accounts_held: accounts_held.clone(), ..hello("a") }).await;
     agent.accepted().await;
-    hub.show_agent("a", true, "s", 5);
+    hub.show_agent("a", true, "s", 10);
     let status = agent.next().await.expect_err("it is closed");
     assert!(status.message().contains("says anew"), "{}", status.message());
     *hub.objects.approve.lock() = true;
@@ -280,14 +280,14 @@ async fn an_approval_is_written_down_before_the_agent_is_given_anything() {
     hub.accounts.show(account("one"));
     let mut agent = hub.greet(hello("a")).await;
     agent.accepted().await;
-    let mut object = agent_object_in("a", "z", "r-0", 5);
+    let mut object = agent_object_in("a", "z", "r-0", 9);
     hub.agents.seen(object.clone());
     eventually("it is written down", || {
         hub.objects.log.lock().contains(&"approved a".to_owned()).then_some(())
     })
     .await;
     assert!(hub.hub.sessions("uid-one").is_empty());
-    object.metadata.resource_version = Some("6".into());
+    object.metadata.resource_version = Some("10".into());
     object.status.as_mut().expect("it has one").approved_once = true;
     hub.agents.seen(object);
     assert_eq!(agent.added().await.len(), 1);

@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tonic::Code;
 
 use crate::connected_agents::ConnectedAgents;
+use crate::hub::sessions::session::{ApprovalSource, Session};
 use crate::hub::tests::support::*;
 use crate::hub::{HubSettings, KnownAgent, ListenerSettings, SessionSettings};
 use crate::leases::{Replicas, Times};
@@ -352,4 +353,21 @@ async fn an_id_that_was_disconnected_on_request_at_another_replica_is_kept_in_ea
     let unlisted_fact = ops::Hello { boot_id: BOOT_B.into(), ..hello("a") };
     assert_eq!(hub.greet(unlisted_fact).await.refused().await.reason(), Reason::DuplicateAgentId);
     hub.greet(hello("a")).await.accepted().await;
+}
+
+#[test]
+fn approval_that_was_read_earlier_does_not_replace_a_later_one() {
+    let greeting = crate::hub::agent_admission::hello::check(hello("a"), 1024).expect("it is good");
+    let session = Session::new(&greeting, None, 0);
+    assert!(session.approve(true, ApprovalSource::Watch(12)));
+    assert!(!session.approve(false, ApprovalSource::Registration(10)), "its answer comes late");
+    assert!(session.is_approved());
+
+    let session = Session::new(&greeting, None, 0);
+    assert!(session.approve(true, ApprovalSource::Registration(10)));
+    assert!(!session.approve(false, ApprovalSource::Watch(9)), "the watch is behind");
+    assert!(session.is_approved());
+    assert!(session.approve(false, ApprovalSource::Watch(11)) && !session.is_approved());
+    assert!(session.approve(true, ApprovalSource::Watch(3)), "the API server was restored from a backup");
+    assert!(session.is_approved());
 }

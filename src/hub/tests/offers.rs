@@ -256,7 +256,7 @@ async fn an_agent_is_asked_once_it_is_approved() {
     let mut agent = hub.greet(hello("a")).await;
     agent.accepted().await;
     assert!(offers(&hub, "uid-one").is_empty());
-    hub.show_agent("a", true, "s", 5);
+    hub.show_agent("a", true, "s", 10);
     agent.asked().await;
 }
 

@@ -265,7 +265,7 @@ async fn an_agent_that_is_not_approved_makes_no_objects_until_it_is() {
     })
     .await;
     assert!(hub.made.log.lock().is_empty());
-    hub.show_agent("a", true, "s", 5);
+    hub.show_agent("a", true, "s", 10);
     agent.next().await.expect_err("it is to say it anew");
     *hub.objects.approve.lock() = true;
     let mut agent = hub.greet(ops::Hello { connect_seq: 2, ..hello("a") }).await;

@@ -23,6 +23,8 @@ const MORE_CLAIMS: &str = "it holds more accounts that are none of its zone, and
 pub(super) struct Lifetime {
     /// Whether the agent is given accounts.
     approved: watch::Sender<bool>,
+    /// Where that was read. Held while an approval is applied.
+    approval_source: Mutex<ApprovalSource>,
     /// The agent is approved, or was before: it may hold accounts, and what it says counts.
     was_approved: AtomicBool,
     /// The agent has said something of its accounts that was not taken in, since it was never approved.
@@ -40,12 +42,38 @@ impl Lifetime {
     pub(super) fn new(has_ignored_claims: bool) -> Self {
         Self {
             approved: watch::Sender::new(false),
+            approval_source: Mutex::new(ApprovalSource::Watch(0)),
             was_approved: AtomicBool::new(false),
             has_ignored_claims: AtomicBool::new(has_ignored_claims),
             claims: ClaimedAccounts::default(),
             named_since: AtomicU64::new(0),
             outbox: Mutex::default(),
             closing: Closing::default(),
+        }
+    }
+}
+
+/// Where an approval was read, with the version of the agent's object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ApprovalSource {
+    /// The answer to the session's registration.
+    Registration(u64),
+    /// The watch of KubesvcAgents.
+    Watch(u64),
+}
+
+impl ApprovalSource {
+    fn version(self) -> u64 {
+        let (Self::Registration(version) | Self::Watch(version)) = self;
+        version
+    }
+
+    /// Whether this was read before `other`. What the watch shows comes in order whatever its version, which is an earlier
+    /// one after the API server was restored from a backup.
+    fn is_older_than(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Watch(_), Self::Watch(_)) => false,
+            _ => self.version() < other.version(),
         }
     }
 }
@@ -92,8 +120,14 @@ impl Session {
         self.lifetime.was_approved.store(true, Ordering::SeqCst);
     }
 
-    /// Approval was given or taken. Answers whether that is new, and the session goes on.
-    pub(crate) fn approve(&self, approved: bool) -> bool {
+    /// Applies an approval, or its withdrawal, unless a later one was applied: registration and the watch do not wait for
+    /// each other. Returns whether the approval has changed and the session goes on.
+    pub(crate) fn approve(&self, approved: bool, source: ApprovalSource) -> bool {
+        let mut applied = self.lifetime.approval_source.lock();
+        if source.is_older_than(*applied) {
+            return false;
+        }
+        *applied = source;
         if approved {
             self.set_was_approved();
             if self.lifetime.has_ignored_claims.load(Ordering::SeqCst) {
