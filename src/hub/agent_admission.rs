@@ -185,10 +185,13 @@ impl Admission {
         }
     }
 
-    /// Publishes the number of waiting agents.
+    /// Publishes the number of waiting agents. It is counted while the channel is locked, or an older number could be
+    /// published last and stay.
     fn publish_backlog(&self) {
-        let waiting = self.queues.lock().backlog();
-        self.backlog.send_if_modified(|told| std::mem::replace(told, waiting) != waiting);
+        self.backlog.send_if_modified(|published| {
+            let waiting = self.queues.lock().backlog();
+            std::mem::replace(published, waiting) != waiting
+        });
     }
 }
 
