@@ -236,12 +236,14 @@ impl Caching {
 
     /// Lends what is free to the streams that wait for it.
     fn lend(&self) {
-        let (loans, lent, waiting) = {
+        let loans = {
             let mut credit = self.credit.lock();
-            (credit.lend(self.context.moment()), credit.lent(), credit.waiting())
+            let loans = credit.lend(self.context.moment());
+            // Under the same lock, or older numbers could be set last and stay.
+            self.metrics.lent_bytes.set(i64::try_from(credit.lent()).unwrap_or(i64::MAX));
+            self.metrics.streams_waiting.set(i64::try_from(credit.waiting()).unwrap_or(i64::MAX));
+            loans
         };
-        self.metrics.lent_bytes.set(i64::try_from(lent).unwrap_or(i64::MAX));
-        self.metrics.streams_waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
         if loans.is_empty() {
             return;
         }
