@@ -158,28 +158,41 @@ fn limits(server: Server, pings: Option<Pings>) -> Server {
         .accept_http1(false)
 }
 
-/// Number of open streams of one connection; clones share it.
+/// Numbers of streams of one connection.
+#[derive(Clone, Copy, Debug, Default)]
+struct StreamCounts {
+    /// Streams that are open.
+    open: usize,
+    /// Streams that were opened since the connection began. A stream that ends before the connection's watch runs shows
+    /// here alone.
+    opened: u64,
+}
+
+/// Counts the streams of one connection; clones share the counts.
 #[derive(Clone, Debug)]
-pub(crate) struct Streams(watch::Sender<usize>);
+pub(crate) struct Streams(watch::Sender<StreamCounts>);
 
 /// An open stream, closed when dropped.
-struct OpenStream(watch::Sender<usize>);
+struct OpenStream(watch::Sender<StreamCounts>);
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        self.0.send_modify(|open| *open -= 1);
+        self.0.send_modify(|counts| counts.open -= 1);
     }
 }
 
 impl Default for Streams {
     fn default() -> Self {
-        Self(watch::Sender::new(0))
+        Self(watch::Sender::new(StreamCounts::default()))
     }
 }
 
 impl Streams {
     fn open(&self) -> OpenStream {
-        self.0.send_modify(|open| *open += 1);
+        self.0.send_modify(|counts| {
+            counts.open += 1;
+            counts.opened += 1;
+        });
         OpenStream(self.0.clone())
     }
 }
@@ -195,11 +208,11 @@ pub(super) async fn watch_over(
     let ConnectionPolicy { settings, metrics, .. } = &*policy;
     let (mut seen, mut guard) = (streams.0.subscribe(), Some(guard));
     drop(streams);
-    let (mut limit, mut reason) = (settings.request_wait, "no_request");
+    let (mut limit, mut reason, mut opened) = (settings.request_wait, "no_request", 0);
     loop {
+        let next_stream = tokio::time::timeout(limit, seen.wait_for(|counts| counts.opened > opened));
         // `None`: the connection was closed otherwise.
-        let busy = close.run_until_cancelled(tokio::time::timeout(limit, seen.wait_for(|open| *open > 0)));
-        match busy.await {
+        match close.run_until_cancelled(next_stream).await {
             None | Some(Ok(Err(_))) => return,
             Some(Ok(Ok(_))) => drop(guard.take()),
             Some(Err(_)) => {
@@ -208,9 +221,9 @@ pub(super) async fn watch_over(
                 return;
             }
         }
-        match close.run_until_cancelled(seen.wait_for(|open| *open == 0)).await {
+        match close.run_until_cancelled(seen.wait_for(|counts| counts.open == 0)).await {
             None | Some(Err(_)) => return,
-            Some(Ok(_)) => (limit, reason) = (settings.idle_wait, "idle"),
+            Some(Ok(counts)) => (limit, reason, opened) = (settings.idle_wait, "idle", counts.opened),
         }
         let (waits, displaced) =
             policy.without_stream.enter_among(settings.without_stream_cap, caller, &close);
@@ -347,6 +360,21 @@ mod tests {
         watched.await.expect("no panic");
         assert_eq!((since.elapsed(), closed_for(&policy, "idle")), (IDLE_WAIT, 1));
         assert!(close.is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_ends_at_once_restarts_the_limit() {
+        let policy = policy(9);
+        let (streams, close, watched) = watched(&policy);
+        for limit in [REQUEST_WAIT, IDLE_WAIT, IDLE_WAIT] {
+            tokio::time::sleep(limit - Duration::from_secs(1)).await;
+            drop(streams.open());
+        }
+        assert!(!close.is_cancelled());
+        let since = tokio::time::Instant::now();
+        watched.await.expect("no panic");
+        assert_eq!((since.elapsed(), close.is_cancelled()), (IDLE_WAIT, true));
+        assert_eq!((closed_for(&policy, "idle"), closed_for(&policy, "no_request")), (1, 0));
     }
 
     #[tokio::test(start_paused = true)]
