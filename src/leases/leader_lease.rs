@@ -20,6 +20,8 @@ use kubesvc_runtime::telemetry::outages::{api_server_is_away, warn_unless_away};
 const MAX_JITTER_FACTOR: f64 = 1.2;
 /// Timeout for releasing the Lease.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Maximum time for which a replica that stops waits for the answer to a write that it has sent.
+const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Task that keeps a [`Leadership`] up to date.
 pub struct Elector {
@@ -65,7 +67,8 @@ impl Elector {
     /// Competes for the Lease until `finish` is cancelled, then releases it. The caller has stopped the
     /// leader's work by then.
     pub async fn run(mut self, finish: CancellationToken) {
-        while finish.run_until_cancelled(self.step()).await.is_some() {
+        while !finish.is_cancelled() {
+            self.step(&finish).await;
             let pause = self.pause();
             let (leadership, changed) = (Arc::clone(&self.leadership), Arc::clone(&self.changed));
             tokio::select! {
@@ -82,15 +85,19 @@ impl Elector {
         self.begun.elapsed()
     }
 
-    /// Performs the action that is due now.
-    async fn step(&mut self) {
-        if self.now() >= self.next_read && (self.candidate.renewed().is_none() || self.next_read.is_zero()) {
-            self.read().await;
+    /// Performs the action that is due now. `finish` ends a read at once. A write that was sent may take the Lease, so its
+    /// answer is awaited for up to [`LAST_ANSWER_TIMEOUT`], and the Lease can be released.
+    async fn step(&mut self, finish: &CancellationToken) {
+        if self.now() >= self.next_read
+            && (self.candidate.renewed().is_none() || self.next_read.is_zero())
+            && finish.run_until_cancelled(self.read()).await.is_none()
+        {
+            return;
         }
         match self.candidate.step(self.now()) {
             LeaseAction::Wait(_) => {}
             LeaseAction::Lost => self.lose(),
-            LeaseAction::Acquire | LeaseAction::Renew => self.write().await,
+            LeaseAction::Acquire | LeaseAction::Renew => self.write(finish).await,
         }
         if self.candidate.step(self.now()) == LeaseAction::Lost {
             self.lose();
@@ -136,11 +143,13 @@ impl Elector {
         }
     }
 
-    async fn write(&mut self) {
+    async fn write(&mut self, finish: &CancellationToken) {
         let sent = self.now();
         let lease = super::held(self.lease.as_ref(), LEADER_LEASE, self.id.as_str(), self.times.duration);
         let options = WriteOptions::default().at("lease");
-        match self.leases.put(&lease, self.within(), options).await {
+        let write = self.leases.put(&lease, self.within(), options);
+        let Some(written) = answer_of(write, finish).await else { return };
+        match written {
             Ok(lease) => {
                 self.candidate.wrote(super::record(&lease), sent);
                 self.lease = Some(lease);
@@ -154,7 +163,7 @@ impl Elector {
                 };
                 if failed.is_stale() {
                     // Find out at once who holds it; the pause applies to the next write.
-                    self.read().await;
+                    let _ = finish.run_until_cancelled(self.read()).await;
                 } else {
                     self.complain("write", &failed);
                 }
@@ -234,7 +243,108 @@ impl Elector {
     }
 }
 
+/// Waits for the answer to a write; `None` if there is none [`LAST_ANSWER_TIMEOUT`] after `finish`.
+async fn answer_of<T>(write: impl Future<Output = T>, finish: &CancellationToken) -> Option<T> {
+    let too_late = async {
+        finish.cancelled().await;
+        tokio::time::sleep(LAST_ANSWER_TIMEOUT).await;
+    };
+    tokio::select! {
+        answer = write => Some(answer),
+        () = too_late => None,
+    }
+}
+
 /// Returns `pause` multiplied by a random factor between 1 and 2.2.
 fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(1.0 + fastrand::f64() * MAX_JITTER_FACTOR)
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+    use kube::Client;
+    use parking_lot::Mutex;
+    use serde_json::json;
+
+    use super::*;
+    use crate::leases::holder;
+    use kubesvc_runtime::kube_access::KubeAccess;
+
+    /// An API server without a Lease at first, whose answer to the first write waits.
+    #[derive(Default)]
+    struct SlowApiServer {
+        /// The holders that were written.
+        holders: Mutex<Vec<String>>,
+        first_answer: Notify,
+    }
+
+    impl SlowApiServer {
+        async fn answer(
+            &self,
+            request: http::Request<kube::client::Body>,
+        ) -> http::Result<http::Response<kube::client::Body>> {
+            let is_read = request.method() == http::Method::GET;
+            let sent = request.into_body().collect().await.expect("a body").to_bytes();
+            let (code, body) = if is_read {
+                let missing = json!({
+                    "kind": "Status", "status": "Failure", "message": "none", "reason": "NotFound", "code": 404,
+                });
+                (404, missing.to_string().into_bytes())
+            } else {
+                let mut lease: Lease = serde_json::from_slice(&sent).expect("a Lease");
+                let writes = {
+                    let mut holders = self.holders.lock();
+                    holders.push(holder(&lease).to_owned());
+                    holders.len()
+                };
+                if writes == 1 {
+                    self.first_answer.notified().await;
+                }
+                lease.metadata.resource_version = Some(writes.to_string());
+                (200, serde_json::to_vec(&lease).expect("it is written as JSON"))
+            };
+            http::Response::builder().status(code).body(kube::client::Body::from(body))
+        }
+
+        fn elector(self: &Arc<Self>) -> Elector {
+            let server = Arc::clone(self);
+            let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+                let server = Arc::clone(&server);
+                async move { server.answer(request).await }
+            });
+            let access = KubeAccess::new(Client::new(service, "ns"), "test");
+            let leases = LeaseObjects::new(&access, "ns");
+            Elector::new(leases, &"r-0".into(), Times::default(), Leadership::unknown(), Arc::default())
+        }
+
+        async fn until_written(&self) {
+            while self.holders.lock().is_empty() {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lease_that_is_being_taken_at_the_end_is_released() {
+        let (server, finish) = (Arc::<SlowApiServer>::default(), CancellationToken::new());
+        let electing = tokio::spawn(server.elector().run(finish.clone()));
+        server.until_written().await;
+        finish.cancel();
+        tokio::task::yield_now().await;
+        server.first_answer.notify_one();
+        electing.await.expect("no panic");
+        assert_eq!(*server.holders.lock(), ["r-0", ""]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn write_without_an_answer_holds_up_the_end_for_three_seconds() {
+        let (server, finish) = (Arc::<SlowApiServer>::default(), CancellationToken::new());
+        let electing = tokio::spawn(server.elector().run(finish.clone()));
+        server.until_written().await;
+        let since = tokio::time::Instant::now();
+        finish.cancel();
+        electing.await.expect("no panic");
+        assert_eq!(since.elapsed(), LAST_ANSWER_TIMEOUT);
+    }
 }
