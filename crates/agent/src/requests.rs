@@ -165,6 +165,7 @@ impl AccountRequests {
     /// Takes no further requests, and waits until the writes are answered and the watches have ended at the end of a
     /// line, or 10 s.
     pub async fn drain(&self) {
+        self.running.drain();
         self.draining.cancel();
         let _ = timeout(DRAIN_TIMEOUT, self.running.drained()).await;
     }

@@ -62,10 +62,29 @@ struct Entry {
     end: CancellationToken,
 }
 
+/// Why a request is not added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum AddError {
+    /// The agent drains.
+    #[error("the agent is stopping")]
+    Draining,
+    /// [`MAX_REQUESTS_OF_AGENT`] requests run.
+    #[error("too many requests run at the agent")]
+    TooMany,
+}
+
+#[derive(Debug, Default)]
+struct RunningState {
+    entries: BTreeMap<u64, Entry>,
+    /// Whether further requests are refused. Under the same lock as the entries, so that none is added after
+    /// [`RunningRequests::drained`] has looked at them.
+    is_draining: bool,
+}
+
 /// All requests that run.
 #[derive(Debug)]
 pub(super) struct RunningRequests {
-    entries: Mutex<BTreeMap<u64, Entry>>,
+    state: Mutex<RunningState>,
     next: AtomicU64,
     changed: Notify,
     count: Gauge,
@@ -82,36 +101,40 @@ pub(super) struct Running {
 
 impl RunningRequests {
     pub(super) fn new(count: Gauge) -> Self {
-        Self { entries: Mutex::default(), next: AtomicU64::new(0), changed: Notify::new(), count }
+        Self { state: Mutex::default(), next: AtomicU64::new(0), changed: Notify::new(), count }
     }
 
-    /// Adds a request; `None` if there are too many.
+    /// Adds a request.
     pub(super) fn add(
         self: &Arc<Self>,
         uid: &str,
         kind: RequestKind,
         shown: RunningRequest,
-    ) -> Option<Running> {
-        let mut entries = self.entries.lock();
+    ) -> Result<Running, AddError> {
+        let mut state = self.state.lock();
+        let RunningState { entries, is_draining } = &mut *state;
+        if *is_draining {
+            return Err(AddError::Draining);
+        }
         if entries.len() >= MAX_REQUESTS_OF_AGENT {
-            return None;
+            return Err(AddError::TooMany);
         }
         let (serial, end) = (self.next.fetch_add(1, Ordering::Relaxed), CancellationToken::new());
         let entry = Entry { uid: uid.to_owned(), shown, kind, end: end.clone() };
         entries.insert(serial, entry);
         self.count.set(i64::try_from(entries.len()).unwrap_or(i64::MAX));
-        Some(Running { all: Arc::clone(self), serial, end })
+        Ok(Running { all: Arc::clone(self), serial, end })
     }
 
     pub(super) fn list(&self) -> Vec<RunningRequest> {
-        self.entries.lock().values().map(|entry| entry.shown.clone()).collect()
+        self.state.lock().entries.values().map(|entry| entry.shown.clone()).collect()
     }
 
     /// Ends the requests of an account; see [`AccountRequests::stop`](super::AccountRequests::stop).
     pub(super) fn stop(self: &Arc<Self>, uid: &str) -> Option<impl Future<Output = ()> + Send + use<>> {
         let awaited: Vec<u64> = {
-            let entries = self.entries.lock();
-            let of_account = entries.iter().filter(|(_, entry)| entry.uid == uid);
+            let state = self.state.lock();
+            let of_account = state.entries.iter().filter(|(_, entry)| entry.uid == uid);
             let of_account = of_account.inspect(|(_, entry)| {
                 if !(entry.kind == RequestKind::Write && entry.shown.state == RequestState::Sent) {
                     entry.end.cancel();
@@ -128,6 +151,11 @@ impl RunningRequests {
         })
     }
 
+    /// Refuses further requests.
+    pub(super) fn drain(&self) {
+        self.state.lock().is_draining = true;
+    }
+
     /// Waits until neither a write nor a watch runs.
     pub(super) async fn drained(&self) {
         self.until(|entries| entries.values().all(|entry| entry.kind == RequestKind::Read)).await;
@@ -139,7 +167,7 @@ impl RunningRequests {
             tokio::pin!(changed);
             // From here on, no change is missed.
             changed.as_mut().enable();
-            if is_reached(&self.entries.lock()) {
+            if is_reached(&self.state.lock().entries) {
                 return;
             }
             changed.await;
@@ -150,12 +178,12 @@ impl RunningRequests {
 impl Running {
     /// Records that the request is about to be sent. Returns false if it was stopped before.
     pub(super) fn sends(&self) -> bool {
-        let mut entries = self.all.entries.lock();
+        let mut state = self.all.state.lock();
         // Under the lock of stop, which decides by this whether the request is awaited.
         if self.end.is_cancelled() {
             return false;
         }
-        if let Some(entry) = entries.get_mut(&self.serial) {
+        if let Some(entry) = state.entries.get_mut(&self.serial) {
             entry.shown.state = RequestState::Sent;
         }
         true
@@ -163,7 +191,7 @@ impl Running {
 
     /// Records that the request is a watch without an end that a draining agent could wait for.
     pub(super) fn is_not_awaited(&self) {
-        if let Some(entry) = self.all.entries.lock().get_mut(&self.serial)
+        if let Some(entry) = self.all.state.lock().entries.get_mut(&self.serial)
             && entry.kind == RequestKind::Watch
         {
             entry.kind = RequestKind::Read;
@@ -174,10 +202,10 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let mut entries = self.all.entries.lock();
-        entries.remove(&self.serial);
-        self.all.count.set(i64::try_from(entries.len()).unwrap_or(i64::MAX));
-        drop(entries);
+        let mut state = self.all.state.lock();
+        state.entries.remove(&self.serial);
+        self.all.count.set(i64::try_from(state.entries.len()).unwrap_or(i64::MAX));
+        drop(state);
         self.all.changed.notify_waiters();
     }
 }
@@ -190,7 +218,43 @@ struct CutOnDrop {
 
 impl Drop for CutOnDrop {
     fn drop(&mut self) {
-        let entries = self.all.entries.lock();
-        self.serials.iter().filter_map(|serial| entries.get(serial)).for_each(|entry| entry.end.cancel());
+        let state = self.all.state.lock();
+        self.serials
+            .iter()
+            .filter_map(|serial| state.entries.get(serial))
+            .for_each(|entry| entry.end.cancel());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    fn shown() -> RunningRequest {
+        RunningRequest {
+            account: "prod".to_owned(),
+            request_id: "id".to_owned(),
+            method: "DELETE".to_owned(),
+            path: "/api/v1/pods".to_owned(),
+            class: "write",
+            state: RequestState::Waiting,
+            since: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    #[test]
+    fn no_request_is_added_once_the_agent_drains() {
+        let running = Arc::new(RunningRequests::new(Gauge::default()));
+        let write = running.add("uid-1", RequestKind::Write, shown()).expect("nothing runs");
+        running.drain();
+        assert!(running.drained().now_or_never().is_none(), "the write is awaited");
+        let late = running.add("uid-1", RequestKind::Write, shown());
+        assert_eq!(late.map(drop), Err(AddError::Draining));
+        drop(write);
+        assert!(running.drained().now_or_never().is_some());
+        let late = running.add("uid-1", RequestKind::Read, shown());
+        assert_eq!(late.map(drop), Err(AddError::Draining));
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use tracing::Instrument as _;
 
 use super::answering::{answer_write, whole_answer};
-use super::running::{RequestKind, RequestState, Running, RunningRequest};
+use super::running::{AddError, RequestKind, RequestState, Running, RunningRequest};
 use super::writes::RecordedWrite;
 use super::{AccountRequests, MAX_BODIES_BYTES};
 use crate::account_table::HeldDefinition;
@@ -120,7 +120,7 @@ impl AccountRequests {
     /// Checks a request against the account, the owner's policy and the agent's bounds.
     fn check(&self, open: Open) -> Result<(CheckedRequest, Running), Failure> {
         if self.draining.is_cancelled() {
-            return Err(before_send(Class::Overloaded, "the agent is stopping"));
+            return Err(before_send(Class::Overloaded, AddError::Draining.to_string()));
         }
         let account = open.account.clone().unwrap_or_default();
         let Some(held) = self.table.lock().held_definition(&account.uid) else {
@@ -171,8 +171,7 @@ impl AccountRequests {
             since: Timestamp::now(),
         };
         let running = self.running.add(&held.account.uid, kind, shown);
-        let running =
-            running.ok_or_else(|| before_send(Class::Overloaded, "too many requests run at the agent"))?;
+        let running = running.map_err(|error| before_send(Class::Overloaded, error.to_string()))?;
         let checked = CheckedRequest { held, open, method, headers, path, class, is_if_cluster_wide };
         Ok((checked, running))
     }
