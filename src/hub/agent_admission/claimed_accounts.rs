@@ -3,9 +3,10 @@
 //! says Hello again.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, TryAcquireError};
 
 use crate::hub::agent_admission::Admission;
 use crate::hub::agent_admission::hello::{AcceptedHello, HelloRefusal};
@@ -31,7 +32,7 @@ const LIMIT_REACHED_RETRY: Duration = Duration::from_secs(60);
 pub(crate) struct ForeignClaims {
     /// Uids of the accepted ones.
     pub(crate) uids: HashSet<String>,
-    /// Their permits.
+    /// Their permits; zero permits if none were free.
     pub(crate) permit: Option<OwnedSemaphorePermit>,
     /// Whether there are more.
     pub(crate) more: bool,
@@ -63,10 +64,7 @@ impl Admission {
         };
         let mut foreign = sort_out(&greeting.held, is_of_zone);
         let wanted = foreign.uids.len();
-        let free = self.foreign_claims.available_permits().min(wanted);
-        let permit = u32::try_from(free)
-            .ok()
-            .and_then(|free| self.foreign_claims.clone().try_acquire_many_owned(free).ok());
+        let permit = self.permits_for(wanted);
         let had = permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         if had < wanted {
             if class == AdmissionClass::Newcomer {
@@ -84,6 +82,19 @@ impl Admission {
         greeting.cached.retain(|(uid, _)| held.contains(uid.as_str()));
         greeting.cached.shrink_to_fit();
         Ok(foreign)
+    }
+
+    /// Takes permits for up to `wanted` foreign accounts: those that are free, even if there are none.
+    fn permits_for(&self, wanted: usize) -> Option<OwnedSemaphorePermit> {
+        loop {
+            let free = self.foreign_claims.available_permits().min(wanted);
+            match Arc::clone(&self.foreign_claims).try_acquire_many_owned(u32::try_from(free).ok()?) {
+                Ok(permit) => return Some(permit),
+                // Another hello has taken some of them meanwhile.
+                Err(TryAcquireError::NoPermits) => {}
+                Err(TryAcquireError::Closed) => return None,
+            }
+        }
     }
 }
 

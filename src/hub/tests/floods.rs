@@ -1,11 +1,13 @@
 //! What strangers and newcomers may cost, and that an agent which was here before notices nothing of it.
 
+use std::time::Duration;
+
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 
 use crate::connected_agents::ConnectedAgents as _;
 use crate::hub::tests::support::*;
-use crate::hub::{AdmissionClass, AdmissionSettings, HubSettings};
+use crate::hub::{AdmissionClass, AdmissionSettings, HubSettings, SessionSettings};
 use kubesvc_core::wire::common::AccountRef;
 use kubesvc_core::wire::ops::refused::Reason;
 use kubesvc_core::wire::ops::{self, hub_frame};
@@ -177,4 +179,28 @@ async fn foreign_claims_are_bounded_and_a_known_agent_is_admitted_without_them()
         Some(1)
     );
     drop(room);
+}
+
+#[tokio::test]
+async fn an_agent_none_of_whose_claims_was_accepted_repeats_them_once_permits_are_free() {
+    let heartbeat = Duration::from_millis(20);
+    let sessions = SessionSettings { heartbeat, cuts_off_silent: false, ..Default::default() };
+    let hub = TestHub::with(HubSettings { sessions, ..HubSettings::default() }).await;
+    hub.accounts.sync();
+    let room =
+        hub.hub.admission.foreign_claims.clone().try_acquire_many_owned(200_000).expect("nobody has any");
+    hub.show_agent_before("good");
+    let mut agent = hub.greet(claims("good", 2)).await;
+    agent.accepted().await;
+    let session = hub.hub.sessions.registry.of_agent(&"good".into()).expect("it stands");
+    tokio::time::sleep(heartbeat * 5).await;
+    assert!(session.uids().is_empty() && session.closed_because().is_none(), "no permit is free");
+    drop(room);
+    let end = agent.next().await.expect_err("it is closed");
+    assert!(end.message().contains("says them anew"), "{}", end.message());
+    hub.greet(ops::Hello { connect_seq: 2, ..claims("good", 2) }).await.accepted().await;
+    assert_eq!(
+        hub.hub.sessions.registry.of_agent(&"good".into()).map(|session| session.uids().len()),
+        Some(2)
+    );
 }

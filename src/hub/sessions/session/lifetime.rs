@@ -183,6 +183,23 @@ impl Session {
         }
     }
 
+    /// Closes the stream if the agent claimed more foreign accounts than were accepted, none of the accepted ones is open,
+    /// and further ones would be accepted now. An agent none of whose claims was accepted would keep all of them otherwise.
+    pub(crate) fn hear_further_claims(&self) {
+        let claims = &self.lifetime.claims;
+        if !claims.has_more.load(Ordering::Relaxed)
+            || !self.was_approved()
+            || self.ledger.lock().foreign() > 0
+        {
+            return;
+        }
+        let has_free_permits =
+            claims.permits.lock().as_ref().is_some_and(|permit| permit.semaphore().available_permits() > 0);
+        if has_free_permits {
+            self.close(MORE_CLAIMS);
+        }
+    }
+
     /// The agent's object names this session since this version.
     pub(crate) fn registered(&self, version: u64) {
         self.lifetime.named_since.store(version, Ordering::Relaxed);

@@ -209,6 +209,7 @@ impl SessionLoop {
             self.nonce += 1;
             let unix_ms = jiff::Timestamp::now().as_millisecond();
             self.frames.push_heartbeat(ops::Heartbeat { nonce: self.nonce, unix_ms, accounts_live: 0 });
+            self.session.hear_further_claims();
         }
         self.accounts.wake_due();
         ControlFlow::Continue(())
