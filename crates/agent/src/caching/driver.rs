@@ -127,7 +127,8 @@ impl StreamDriver {
                     self.connection_changed();
                 }
                 Some((stream, frame)) = self.received.1.recv() => {
-                    if frame.is_none() {
+                    // A frame that waits is of the open stream: the end of a former one does not concern it.
+                    if frame.is_none() && self.is_open(stream) {
                         unsent = None;
                     }
                     self.received(stream, frame).await;
@@ -167,6 +168,11 @@ impl StreamDriver {
         self.open = Some(OpenStream { number, outbound, _reading: reading });
     }
 
+    /// Whether the open stream has this number.
+    fn is_open(&self, number: u64) -> bool {
+        self.open.as_ref().is_some_and(|open| open.number == number)
+    }
+
     fn ended(&mut self) {
         if let Some(open) = self.open.take() {
             self.shared.drive(|state, now| state.ended(open.number, now));
@@ -175,7 +181,7 @@ impl StreamDriver {
 
     async fn received(&mut self, number: u64, frame: Option<CacheDown>) {
         // What a former stream still says is late.
-        if self.open.as_ref().is_none_or(|open| open.number != number) {
+        if !self.is_open(number) {
             return;
         }
         let Some(frame) = frame else { return self.ended() };
