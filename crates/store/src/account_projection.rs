@@ -86,12 +86,11 @@ impl Projection {
             let _table = self.table.lock().await;
             self.begin_leading().await.inspect_err(|error| self.fail(error))?;
             self.may_write()?;
-            self.state.lock().comparing = true;
+            let _comparison = Comparison::begin(&self.state);
             let expected = expected();
-            let read = self.read().await.inspect_err(|error| self.fail(error));
+            self.read().await.inspect_err(|error| self.fail(error))?;
+            // Unlocked before the comparison ends.
             let mut state = self.state.lock();
-            state.comparing = false;
-            read?;
             state.repair(expected)
         };
         self.changed();
@@ -265,6 +264,22 @@ impl Projection {
             true
         });
         self.state.lock().fail(error);
+    }
+}
+
+/// A comparison of the objects with the table, which ends when this is dropped: also if the repair fails or is abandoned.
+struct Comparison<'p>(&'p Mutex<ProjectionState>);
+
+impl<'p> Comparison<'p> {
+    fn begin(state: &'p Mutex<ProjectionState>) -> Self {
+        state.lock().comparing = true;
+        Self(state)
+    }
+}
+
+impl Drop for Comparison<'_> {
+    fn drop(&mut self) {
+        self.0.lock().comparing = false;
     }
 }
 

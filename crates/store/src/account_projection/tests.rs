@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use futures::future::join_all;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -324,6 +325,18 @@ async fn an_object_that_changes_during_a_comparison_has_its_row_as_it_is_now() {
     assert_eq!(scene.projection.repair(expected).await.expect("compared"), Repair::default());
     assert_eq!(scene.projection.repair(|| vec![now.clone()]).await.expect("compared"), Repair::default());
     assert_eq!(scene.fake.rows(), [now]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn row_that_the_table_holds_is_not_queued_after_an_abandoned_repair() {
+    let scene = Scene::new().await;
+    scene.projection.insert(one()).await.expect("inserted");
+    scene.settle().await;
+    scene.fake.holds_reads.store(true, Ordering::SeqCst);
+    let abandoned = scene.projection.repair(|| vec![one()]).now_or_never();
+    assert!(abandoned.is_none(), "the table is being read");
+    scene.projection.upsert(one());
+    assert_eq!(scene.projection.counters().pending.get(), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -27,6 +27,8 @@ pub(super) struct Fake {
     pub(super) reads: AtomicUsize,
     /// Nothing works.
     pub(super) down: AtomicBool,
+    /// Reads of the accounts do not complete.
+    pub(super) holds_reads: AtomicBool,
     /// It may be read.
     pub(super) full: AtomicBool,
     /// It commits, and the answer is lost.
@@ -50,6 +52,7 @@ impl Fake {
             commits: AtomicUsize::new(0),
             reads: AtomicUsize::new(0),
             down: AtomicBool::new(false),
+            holds_reads: AtomicBool::new(false),
             full: AtomicBool::new(false),
             loses_answers: AtomicBool::new(false),
             refuses: Mutex::default(),
@@ -118,6 +121,9 @@ impl AccountStore for Fake {
     }
 
     async fn accounts(&self) -> Result<StoredAccounts, StoreError> {
+        if self.holds_reads.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
         self.answers()?;
         self.reads.fetch_add(1, Ordering::SeqCst);
         Ok(StoredAccounts {
