@@ -46,6 +46,9 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time for which what is left out must stay the same before it is shown: after Resume, it arrives piece by piece.
 const REPORT_DELAY: Duration = Duration::from_secs(2);
 
+/// What a session says is left out of accounts, by their uid.
+type ShownReports = HashMap<Arc<str>, CachingReport>;
+
 /// Runs a stream from its first frame to its end.
 pub(super) async fn run(caching: Arc<Caching>, mut inbound: Streaming<CacheUp>, sink: Sink) {
     let end = match caching.open(&mut inbound).await {
@@ -98,11 +101,14 @@ impl CachingStream {
         let former = {
             let mut streams = caching.streams.lock();
             streams.mailboxes.insert(id, Arc::clone(&mailbox));
-            streams.by_session.insert(session.id.clone(), (id, superseded.clone()))
+            let former = streams.by_session.insert(session.id.clone(), (id, superseded.clone()));
+            if former.is_some() {
+                session.caching_reports.lock().clear();
+            }
+            former
         };
         if let Some((_, former)) = former {
             former.cancel();
-            session.caching_reports.lock().clear();
         }
         info!(agentId = session.agent.id.as_str(), "stream of objects opened");
         let mut ticks = interval(TICK_INTERVAL);
@@ -272,11 +278,20 @@ impl CachingStream {
     fn show_reports(&mut self) {
         let settled = self.reports.extract_if(|_, (_, since)| since.elapsed() >= REPORT_DELAY);
         for (uid, (report, _)) in settled.collect::<Vec<_>>() {
-            let before = self.session.caching_reports.lock().insert(Arc::clone(&uid), report.clone());
-            if before.as_ref() != Some(&report) {
+            let is_new =
+                |shown: &mut ShownReports| shown.insert(Arc::clone(&uid), report.clone()) != Some(report);
+            if self.change_shown_reports(is_new).unwrap_or_default() {
                 self.publish(SessionEvent::CachingReportChanged(&uid));
             }
         }
+    }
+
+    /// Changes what the session says is left out of accounts. Does nothing once a later stream of the session is open: what
+    /// counts is what that one says.
+    fn change_shown_reports<T>(&self, change: impl FnOnce(&mut ShownReports) -> T) -> Option<T> {
+        let streams = self.caching.streams.lock();
+        let is_current = streams.by_session.get(&self.session.id).is_some_and(|(id, _)| *id == self.id);
+        is_current.then(|| change(&mut self.session.caching_reports.lock()))
     }
 
     fn publish(&self, event: SessionEvent<'_>) {
@@ -362,7 +377,7 @@ impl CachingStream {
     /// Forgets what is left out of an account that is not streamed at present; its object keeps what it says.
     fn forget_report(&mut self, uid: &str) {
         self.reports.remove(uid);
-        self.session.caching_reports.lock().remove(uid);
+        self.change_shown_reports(|shown| shown.remove(uid));
     }
 
     fn send(&mut self, frame: Frame) -> Result<(), StreamEnd> {
