@@ -116,14 +116,17 @@ impl<W> PendingRows<W> {
         }
     }
 
-    /// Removes the row of an operation that is not done after all.
-    pub(super) fn remove(&mut self, id: &str) {
-        self.rows.shift_remove(id);
+    /// Removes the open row of an operation that is not done after all. Its end stays: a person may have given it since, and
+    /// was told that it is recorded.
+    pub(super) fn remove_open(&mut self, id: &str) {
+        if self.rows.get(id).is_some_and(|row| matches!(row.change, RowChange::Open(_))) {
+            self.rows.shift_remove(id);
+        }
     }
 
     /// Removes an operation that somebody else has ended: it has no row among the open ones, and none is to be written.
     pub(super) fn forget(&mut self, id: &str) {
-        self.remove(id);
+        self.rows.shift_remove(id);
         self.stored.remove(id);
     }
 
@@ -220,6 +223,22 @@ mod tests {
         let again = pending.take(10);
         assert_eq!(ids(&again), ["a", "c", "b"]);
         assert_eq!((again[2].change.clone(), again[2].waiters.as_slice()), (end("b"), [7].as_slice()));
+    }
+
+    #[test]
+    fn an_end_that_a_person_gives_while_the_open_row_is_refused_is_written() {
+        let mut pending = PendingRows::<u8>::default();
+        for id in ["a", "b"] {
+            pending.add(begin(id), None);
+        }
+        let taken = pending.take(10);
+        pending.add(end("b"), None);
+        pending.put_back(taken);
+        for id in ["a", "b"] {
+            pending.remove_open(id);
+        }
+        let left = pending.take(10);
+        assert_eq!((ids(&left), &left[0].change), (vec!["b"], &end("b")));
     }
 
     #[test]

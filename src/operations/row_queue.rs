@@ -74,11 +74,13 @@ impl RowQueue {
         self.add(RowChange::Open(Box::new(open)), Some(waiter));
         let dropped = || StoreError::unavailable("its row had no room among those that wait");
         let committed = committed.await.unwrap_or_else(|_| Err(dropped()));
+        let mut pending = self.pending.lock();
         match &committed {
             Ok(Committed::Open) => {}
-            Ok(Committed::Ended(_)) => self.pending.lock().forget(&id),
-            Err(_) => self.pending.lock().remove(&id),
+            Ok(Committed::Ended(_)) => pending.forget(&id),
+            Err(_) => pending.remove_open(&id),
         }
+        self.show_waiting(&pending);
         committed
     }
 

@@ -100,6 +100,15 @@ async fn without_the_database_a_write_that_must_be_recorded_is_not_sent() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_row_that_is_given_up_does_not_count_as_waiting() {
+    let replica = Replica::new(never());
+    replica.rows.is_away.store(true, Ordering::Relaxed);
+    assert!(replica.submit(no_wait(&scale())).await.is_err(), "its row is needed");
+    assert_eq!(replica.operations.rows.len(), 0);
+    assert_eq!(replica.operations.metrics.rows_waiting.get(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_person_ends_what_is_open_and_those_who_wait_get_that() {
     let replica = Replica::new(never());
     let waiting = OperationCall { client_request_id: Some("x".to_owned()), ..call(&scale()) };
