@@ -34,6 +34,18 @@ async fn until_open(replica: &Replica, id: &str, holds: impl Fn(&OpenOperation) 
     }
 }
 
+/// A replica that is writing the end of an operation, and the operation's id.
+async fn writing_an_end() -> (Replica, String) {
+    let replica = Replica::new(ScriptedCluster::new(|_, _| done()));
+    *replica.rows.next_takes.lock() = Duration::from_millis(300);
+    let id = replica.submit(call(&scale())).await.expect("it is begun").id;
+    while replica.operations.rows.len() > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(replica.rows.history.lock().is_empty(), "its end is being written");
+    (replica, id)
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_operation_nobody_waits_for_is_committed_before_its_call_is_answered() {
     let replica = Replica::new(never());
@@ -281,6 +293,21 @@ async fn records_of_accounts_that_may_not_be_read_are_left_out() {
     assert_eq!(replica.operations.record("x", &caller()).await.expect_err("away").status(), 503);
     assert!(replica.operations.records(None, (0, 10), &caller()).await.is_err());
     assert_eq!(replica.audit.refusals()[2..], ["get - 503", "list - 503"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_whose_end_is_being_written_is_listed() {
+    let (replica, id) = writing_an_end().await;
+    let records = replica.operations.records(None, (0, 10), &caller()).await.expect("they are read");
+    assert_eq!(records.into_iter().map(|record| record.operation_id).collect::<Vec<_>>(), [id]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_whose_end_is_being_written_has_a_result() {
+    let (replica, id) = writing_an_end().await;
+    let result = result_from_text(&format!("op_id: \"{id}\" status: 200")).expect("a result");
+    let refused = replica.operations.settle_by_hand(&result, &caller()).await.expect_err("it has one");
+    assert_eq!(refused.status(), 409, "{refused}");
 }
 
 #[tokio::test(start_paused = true)]
