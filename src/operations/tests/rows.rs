@@ -58,6 +58,18 @@ async fn an_operation_nobody_waits_for_is_committed_before_its_call_is_answered(
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_operation_whose_caller_hangs_up_before_its_row_is_committed_is_done() {
+    let replica = Replica::new(ScriptedCluster::new(|_, _| done()));
+    *replica.rows.next_takes.lock() = Duration::from_secs(3);
+    let repeated = OperationCall { client_request_id: Some("x".to_owned()), ..no_wait(&scale()) };
+    let hung_up = timeout(Duration::from_secs(1), replica.submit(repeated)).await;
+    assert!(hung_up.is_err(), "its row is being committed");
+    let record = timeout(MINUTE, replica.history(&checks::derived_id("x"))).await.expect("it ends");
+    assert_eq!(record.outcome, OperationOutcome::Completed);
+    assert_eq!(replica.operations.known.running(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_write_of_an_operation_with_a_row_is_recorded_before_it_is_sent() {
     let rows = Arc::<MemoryRows>::default();
     let seen = Arc::clone(&rows);
