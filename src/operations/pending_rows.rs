@@ -109,7 +109,8 @@ impl<W> PendingRows<W> {
         }
     }
 
-    /// Puts rows back that were not written, before all others. Those that were replaced since are dropped.
+    /// Puts rows back that were not written, before all others. Those that were replaced since are dropped, but for the end
+    /// of an operation: the first one stays.
     pub(super) fn put_back(&mut self, rows: Vec<PendingRow<W>>) {
         self.in_flight -= rows.len();
         for row in rows.into_iter().rev() {
@@ -119,7 +120,12 @@ impl<W> PendingRows<W> {
                 self.stored.remove(&id);
             }
             match self.rows.get_mut(&id) {
-                Some(newer) => newer.waiters.extend(row.waiters),
+                Some(newer) => {
+                    if matches!(row.change, RowChange::End(_)) {
+                        newer.change = row.change;
+                    }
+                    newer.waiters.extend(row.waiters);
+                }
                 None => {
                     self.rows.shift_insert(0, id, row);
                 }
@@ -127,10 +133,11 @@ impl<W> PendingRows<W> {
         }
     }
 
-    /// Removes the open row of an operation that is not done after all. Its end stays: a person may have given it since, and
-    /// was told that it is recorded.
+    /// Removes the open row of an operation that is not done after all, unless somebody else waits for it. Its end stays: a
+    /// person may have given it since, and was told that it is recorded.
     pub(super) fn remove_open(&mut self, id: &str) {
-        if self.rows.get(id).is_some_and(|row| matches!(row.change, RowChange::Open(_))) {
+        let is_open = |row: &PendingRow<W>| matches!(row.change, RowChange::Open(_));
+        if self.rows.get(id).is_some_and(|row| is_open(row) && row.waiters.is_empty()) {
             self.rows.shift_remove(id);
         }
     }
@@ -233,6 +240,17 @@ mod tests {
             assert!(rows.add(change, None).is_none());
         }
         assert_eq!(rows.take(10).remove(0).change, by_hand);
+    }
+
+    #[test]
+    fn the_first_end_of_an_operation_stays_also_if_it_is_put_back() {
+        let mut rows = PendingRows::<u8>::default();
+        rows.add(end("a"), Some(1));
+        let taken = rows.take(10);
+        rows.add(begin("a"), Some(2));
+        rows.put_back(taken);
+        let again = rows.take(10);
+        assert_eq!((again[0].change.clone(), again[0].waiters.as_slice()), (end("a"), [2, 1].as_slice()));
     }
 
     #[test]

@@ -70,17 +70,34 @@ impl RowQueue {
     /// left to be written.
     pub(super) async fn commit(&self, open: OpenOperation) -> Result<Committed, StoreError> {
         let id = open.record.operation_id.clone();
+        let committed = self.commit_change(&id, || RowChange::Open(Box::new(open))).await;
+        if committed.is_err() {
+            let mut pending = self.pending.lock();
+            pending.remove_open(&id);
+            self.show_waiting(&pending);
+        }
+        committed
+    }
+
+    /// Writes a row of an operation and waits for its commit. If that fails, the row waits on. It is made while the rows
+    /// are locked, so that it replaces none that says more.
+    pub(super) async fn commit_change(
+        &self,
+        id: &str,
+        change: impl FnOnce() -> RowChange,
+    ) -> Result<Committed, StoreError> {
         let (waiter, committed) = oneshot::channel();
-        self.add(RowChange::Open(Box::new(open)), Some(waiter));
+        {
+            let mut pending = self.pending.lock();
+            self.add_to(&mut pending, change(), Some(waiter));
+        }
         let dropped = || StoreError::unavailable("its row had no room among those that wait");
         let committed = committed.await.unwrap_or_else(|_| Err(dropped()));
-        let mut pending = self.pending.lock();
-        match &committed {
-            Ok(Committed::Open) => {}
-            Ok(Committed::Ended(_)) => pending.forget(&id),
-            Err(_) => pending.remove_open(&id),
+        if let Ok(Committed::Ended(_)) = &committed {
+            let mut pending = self.pending.lock();
+            pending.forget(id);
+            self.show_waiting(&pending);
         }
-        self.show_waiting(&pending);
         committed
     }
 

@@ -17,7 +17,8 @@ use super::audit_lines::refusal_by;
 use super::checks::{self, OperationIdentity};
 use super::failures::RunFailure;
 use super::job::{Job, Progress, SharedJob};
-use super::known::{EndReceiver, KnownOperation};
+use super::known::{FirstRow, FollowedOperation, KnownOperation};
+use super::pending_rows::RowChange;
 use super::records::{self, Beginning};
 use super::row_queue::Committed;
 use super::runner::now_ms;
@@ -93,7 +94,7 @@ struct FirstCommit {
 /// An operation as its call found it.
 enum Found {
     /// It runs here, or did.
-    Here(EndReceiver),
+    Here(FollowedOperation),
     /// Another replica runs it, or it ended long ago.
     Stored(Box<OperationRecord>),
 }
@@ -146,7 +147,10 @@ impl Operations {
             None => self.begin(call, id.clone(), identity.clone(), &account, is_callers_id).await?,
         };
         let ended = match wait {
-            None => None,
+            None => {
+                self.until_recorded(&id, &identity, found).await?;
+                None
+            }
             Some(wait) => self.wait(&id, &identity, found, Instant::now() + wait).await?,
         };
         Ok(Submitted { id, ended })
@@ -235,13 +239,9 @@ impl Operations {
         let may_run_again = may_run_again(&call.operation);
         let deadline_ms =
             record.start_time_ms.saturating_add(i64::try_from(limit.as_millis()).unwrap_or(i64::MAX));
-        let ends = match self.known.begin(identity.clone(), record.clone()) {
-            Ok(ends) => ends,
-            // Of two calls at the same time the other one was faster.
-            Err(known) => return same(&id, &identity, &known),
-        };
         let is_waited_for = call.wait.is_some();
         let claims_id = is_callers_id && !may_run_again && is_waited_for;
+        let first_row = if claims_id || !is_waited_for { FirstRow::Due } else { FirstRow::NotDue };
         let job = Arc::new(Job {
             id: id.clone(),
             account_uid: account.uid().to_owned(),
@@ -255,22 +255,27 @@ impl Operations {
             deadline_ms,
             started,
             time_of_day: OnceLock::new(),
-            progress: Mutex::new(Progress::new(record, claims_id)),
+            progress: Mutex::new(Progress::new(record.clone(), claims_id)),
             _counted: counted,
             _held: call.held,
         });
+        let followed = match self.known.begin(identity.clone(), record, first_row, Arc::downgrade(&job)) {
+            Ok(followed) => followed,
+            // Of two calls at the same time the other one was faster.
+            Err(known) => return same(&id, &identity, &known),
+        };
         let (told, committed) = oneshot::channel();
         let first = (!is_waited_for).then_some(FirstCommit { is_callers_id, told });
         let doing = self.tasks.track_future(operations.perform(job, first));
         drop(spawn_named("operation", doing).detach());
         if is_waited_for {
-            return Ok(Found::Here(ends));
+            return Ok(Found::Here(followed));
         }
         let Ok(committed) = committed.await else {
             return Err(OperationRefusal::Unavailable(NOT_BEGUN));
         };
         match committed.map_err(OperationRefusal::Database)? {
-            None => Ok(Found::Here(ends)),
+            None => Ok(Found::Here(followed)),
             Some(other) => {
                 same_record(&id, &identity, &other)?;
                 Ok(Found::Stored(Box::new(other)))
@@ -300,7 +305,9 @@ impl Operations {
     async fn commit_first(&self, job: &Job, first: FirstCommit) -> bool {
         let committed = self.commit_received(job.open_row(), first.is_callers_id).await;
         let is_to_run = matches!(committed, Ok(None));
-        if !is_to_run {
+        if is_to_run {
+            self.known.recorded(&job.id);
+        } else {
             self.known.forget(&job.id);
         }
         // The caller may have hung up.
@@ -348,6 +355,43 @@ impl Operations {
         }
     }
 
+    /// Waits until a row of an operation is committed. The error: none can be now, or its id turns out to be that of
+    /// another one.
+    async fn until_recorded(
+        &self,
+        id: &str,
+        identity: &OperationIdentity,
+        mut found: Found,
+    ) -> Result<(), OperationRefusal> {
+        while let Found::Here(mut followed) = found {
+            match followed.first_row().await {
+                Some(FirstRow::Committed) => return Ok(()),
+                Some(_) => self.commit_row(id).await?,
+                // It was not begun after all.
+                None => {}
+            }
+            found = self.find(id, identity).await?.ok_or(OperationRefusal::Unavailable(NOT_BEGUN))?;
+        }
+        Ok(())
+    }
+
+    /// Commits a row of an operation of which none is due: its end, if it has ended.
+    async fn commit_row(&self, id: &str) -> Result<(), OperationRefusal> {
+        let known = self.known.get(id).map(|known| (known.ended_record(), known.job.upgrade()));
+        let committed = match known {
+            Some((Some(end), _)) => self.rows.commit_change(id, || RowChange::End(Box::new(end))).await,
+            Some((None, Some(job))) => {
+                self.rows.commit_change(id, || RowChange::Open(Box::new(job.open_row()))).await
+            }
+            Some((None, None)) => return Err(OperationRefusal::Unavailable(NOT_BEGUN)),
+            // It is not known any more.
+            None => return Ok(()),
+        };
+        committed.map_err(OperationRefusal::Database)?;
+        self.known.recorded(id);
+        Ok(())
+    }
+
     /// Waits for the end of an operation. The error: its id turns out to be that of another one.
     async fn wait(
         &self,
@@ -357,7 +401,7 @@ impl Operations {
         until: Instant,
     ) -> Result<Option<Arc<EndedOperation>>, OperationRefusal> {
         let mut ends = match found {
-            Found::Here(ends) => ends,
+            Found::Here(followed) => followed.end,
             Found::Stored(record) => return Ok(self.wait_for_row(id, *record, until).await),
         };
         loop {
@@ -368,11 +412,13 @@ impl Operations {
                 Err(_) => Some(None),
             };
             let Some(ended) = ended else {
-                // It was not begun after all: another replica may have taken the id.
-                return Ok(match self.find(id, identity).await? {
-                    Some(Found::Stored(record)) => self.wait_for_row(id, *record, until).await,
-                    Some(Found::Here(_)) | None => None,
-                });
+                // It was not begun after all: another replica may have taken the id, or it could not be recorded.
+                match self.find(id, identity).await? {
+                    Some(Found::Stored(record)) => return Ok(self.wait_for_row(id, *record, until).await),
+                    Some(Found::Here(followed)) => ends = followed.end,
+                    None => return Err(OperationRefusal::Unavailable(NOT_BEGUN)),
+                }
+                continue;
             };
             if ended.is_some() || look_at == until {
                 return Ok(ended);
@@ -428,7 +474,7 @@ fn may_run_again(operation: &Operation) -> bool {
 
 fn same(id: &str, identity: &OperationIdentity, known: &KnownOperation) -> Result<Found, OperationRefusal> {
     if known.identity == *identity {
-        return Ok(Found::Here(known.end()));
+        return Ok(Found::Here(known.follow()));
     }
     let KnownOperation { identity: other, .. } = known;
     let what = if (other.account.as_str(), other.verb) == (identity.account.as_str(), identity.verb) {
