@@ -220,6 +220,11 @@ impl Operations {
     ) -> Result<Found, OperationRefusal> {
         self.check_usable(account).await?;
         let Some(operations) = self.this.upgrade() else { return Err(OperationRefusal::Unavailable(STOPS)) };
+        // Counted as running before it is asked whether the replica stops: what is begun after all is waited for.
+        let running = self.tasks.token();
+        if self.is_draining.load(Ordering::Relaxed) {
+            return Err(OperationRefusal::Unavailable(STOPS));
+        }
         let counted = self.in_flight.add(account.uid(), &call.caller.principal)?;
         let started = Instant::now();
         let target = identity.target();
@@ -266,7 +271,10 @@ impl Operations {
         };
         let (told, committed) = oneshot::channel();
         let first = (!is_waited_for).then_some(FirstCommit { is_callers_id, told });
-        let doing = self.tasks.track_future(operations.perform(job, first));
+        let doing = async move {
+            operations.perform(job, first).await;
+            drop(running);
+        };
         drop(spawn_named("operation", doing).detach());
         if is_waited_for {
             return Ok(Found::Here(followed));
