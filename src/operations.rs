@@ -193,14 +193,18 @@ impl Operations {
         self.metrics.register(registry);
     }
 
-    /// Writes rows until `stop`; then waits for what runs, at most ten seconds, and writes the last rows.
-    pub async fn write_rows(&self, stop: CancellationToken) {
+    /// Writes rows until `stop`; then waits for what runs, at most ten seconds, and for `served`, and writes the last rows.
+    /// `served` is cancelled once no caller is served any more: until then requests end, whose callers have their answers
+    /// and whose agents are told to forget them.
+    pub async fn write_rows(&self, stop: CancellationToken, served: CancellationToken) {
         let written = CancellationToken::new();
         let drained = async {
             stop.cancelled().await;
             self.is_draining.store(true, Ordering::Relaxed);
             self.tasks.close();
-            if timeout(DRAIN_TIMEOUT, self.tasks.wait()).await.is_err() {
+            let ended = timeout(DRAIN_TIMEOUT, self.tasks.wait());
+            let (ended, ()) = tokio::join!(ended, served.cancelled());
+            if ended.is_err() {
                 let left = self.known.running();
                 info!(operations = left, "operations still run; another replica settles them");
             }

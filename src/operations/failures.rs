@@ -58,6 +58,16 @@ impl RunFailure {
         }
     }
 
+    /// The operator failed while it ran the operation.
+    pub(super) fn panicked(is_begun: bool) -> Self {
+        let message = "the operator failed to run the operation; see its log";
+        Self {
+            outcome: Outcome::failed(500, OutcomeClass::Internal, message),
+            before_send: !is_begun,
+            is_passing: false,
+        }
+    }
+
     pub(super) fn is_unknown(&self) -> bool {
         self.outcome.failure.as_ref().is_some_and(|failure| failure.class == OutcomeClass::OutcomeUnknown)
     }

@@ -87,7 +87,7 @@ impl Job {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// Its open row now.
+    /// Its open row now, which says no less than those before.
     pub(super) fn open_row(&self) -> OpenOperation {
         let progress = self.progress.lock();
         self.row_of(&progress)
@@ -95,7 +95,8 @@ impl Job {
 
     fn row_of(&self, progress: &Progress) -> OpenOperation {
         let open = records::open(progress.record.clone(), self.deadline_ms, self.may_run_again);
-        let state = if progress.is_begun { OperationState::Sent } else { OperationState::Received };
+        let is_sent = progress.is_begun || progress.is_recorded;
+        let state = if is_sent { OperationState::Sent } else { OperationState::Received };
         OpenOperation {
             state,
             last_write: progress.last_write.clone(),
@@ -112,9 +113,7 @@ impl Job {
         progress.agent_boot_id = None;
         progress.sent_before = progress.is_begun;
         progress.is_recorded = true;
-        let mut row = self.row_of(&progress);
-        row.state = OperationState::Sent;
-        row
+        self.row_of(&progress)
     }
 
     /// Notes that an agent is asked. Returns the row that says so, if a write is sent.

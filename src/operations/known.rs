@@ -2,13 +2,14 @@
 //! again with the same id.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::checks::OperationIdentity;
+use super::job::Job;
 use kubesvc_core::operations::{OutcomeBody, OutcomeFailure};
 use kubesvc_store::{OperationOutcome, OperationRecord};
 
@@ -37,12 +38,41 @@ pub struct EndedOperation {
 /// The end of an operation, once there is one.
 pub(super) type EndReceiver = watch::Receiver<Option<Arc<EndedOperation>>>;
 
+/// Whether a row of an operation is committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FirstRow {
+    /// None is, and the operation commits the first one itself: its id may turn out to be that of another one.
+    Due,
+    /// None has to be yet. Whoever promises one commits it.
+    NotDue,
+    /// One is, here or at another replica.
+    Committed,
+}
+
 /// An operation that is known.
 #[derive(Clone, Debug)]
 pub(super) struct KnownOperation {
     pub(super) identity: OperationIdentity,
     pub(super) record: OperationRecord,
+    /// Gone once its task has ended.
+    pub(super) job: Weak<Job>,
+    first_row: watch::Sender<FirstRow>,
     end: watch::Sender<Option<Arc<EndedOperation>>>,
+}
+
+/// What is told of an operation for as long as it is known. Has no part in keeping it known.
+#[derive(Debug)]
+pub(super) struct FollowedOperation {
+    first_row: watch::Receiver<FirstRow>,
+    pub(super) end: EndReceiver,
+}
+
+impl FollowedOperation {
+    /// Waits until the operation has a row, or need not be waited for to have one. `None`: it is not known any more.
+    pub(super) async fn first_row(&mut self) -> Option<FirstRow> {
+        let decided = self.first_row.wait_for(|row| *row != FirstRow::Due).await;
+        decided.ok().map(|row| *row)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -59,9 +89,14 @@ struct Known {
 }
 
 impl KnownOperation {
-    /// Its end.
-    pub(super) fn end(&self) -> EndReceiver {
-        self.end.subscribe()
+    /// What is told of it.
+    pub(super) fn follow(&self) -> FollowedOperation {
+        FollowedOperation { first_row: self.first_row.subscribe(), end: self.end.subscribe() }
+    }
+
+    /// Its record, if it has ended.
+    pub(super) fn ended_record(&self) -> Option<OperationRecord> {
+        (!self.is_running()).then(|| self.record.clone())
     }
 
     pub(super) fn is_running(&self) -> bool {
@@ -75,14 +110,19 @@ impl KnownOperations {
         &self,
         identity: OperationIdentity,
         record: OperationRecord,
-    ) -> Result<EndReceiver, Box<KnownOperation>> {
+        first_row: FirstRow,
+        job: Weak<Job>,
+    ) -> Result<FollowedOperation, Box<KnownOperation>> {
         let mut known = self.known.lock();
         if let Some(one) = known.operations.get(&record.operation_id) {
             return Err(Box::new(one.clone()));
         }
-        let (end, ends) = watch::channel(None);
-        known.operations.insert(record.operation_id.clone(), KnownOperation { identity, record, end });
-        Ok(ends)
+        let id = record.operation_id.clone();
+        let (first_row, end) = (watch::Sender::new(first_row), watch::Sender::new(None));
+        let begun = KnownOperation { identity, record, job, first_row, end };
+        let followed = begun.follow();
+        known.operations.insert(id, begun);
+        Ok(followed)
     }
 
     /// An operation with this id.
@@ -95,6 +135,13 @@ impl KnownOperations {
         let mut known = self.known.lock();
         if known.operations.get(id).is_some_and(KnownOperation::is_running) {
             known.operations.remove(id);
+        }
+    }
+
+    /// Notes that a row of an operation is committed.
+    pub(super) fn recorded(&self, id: &str) {
+        if let Some(known) = self.known.lock().operations.get(id) {
+            known.first_row.send_replace(FirstRow::Committed);
         }
     }
 
@@ -119,6 +166,14 @@ impl KnownOperations {
         let size = body_size(&ended.body);
         one.record = record.clone();
         one.end.send_replace(Some(Arc::new(ended)));
+        one.first_row.send_if_modified(|row| {
+            let was_due = *row == FirstRow::Due;
+            if was_due {
+                // Its end is the only row that it will have.
+                *row = FirstRow::NotDue;
+            }
+            was_due
+        });
         if is_first {
             known.ended.push_back((now, record.operation_id.clone(), size));
             known.ended_bytes += size;
@@ -160,15 +215,24 @@ fn body_size(body: &OutcomeBody) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
     use kubesvc_core::operations::operation_from_text;
 
     use super::*;
     use crate::operations::tests::fakes::received;
 
-    fn begin(known: &KnownOperations, id: &str) -> Result<EndReceiver, Box<KnownOperation>> {
+    fn follow(
+        known: &KnownOperations,
+        id: &str,
+        first_row: FirstRow,
+    ) -> Result<FollowedOperation, Box<KnownOperation>> {
         let operation = operation_from_text("account { name: \"a\" } discovery {}").expect("an operation");
         let record = received(id, "Discovery", "a", 0);
-        known.begin(OperationIdentity::of(&operation, false), record)
+        known.begin(OperationIdentity::of(&operation, false), record, first_row, Weak::new())
+    }
+
+    fn begin(known: &KnownOperations, id: &str) -> Result<EndReceiver, Box<KnownOperation>> {
+        follow(known, id, FirstRow::NotDue).map(|followed| followed.end)
     }
 
     fn end(known: &KnownOperations, id: &str, bytes: usize, now: u64) -> bool {
@@ -186,10 +250,25 @@ mod tests {
         assert_eq!(known.running(), 1);
         assert!(end(&known, "a", 1, 0));
         assert!(ends.borrow().is_some() && known.running() == 0);
-        assert!(begin(&known, "a").expect_err("it is known").end().borrow().is_some());
+        assert!(begin(&known, "a").expect_err("it is known").follow().end.borrow().is_some());
         begin(&known, "b").expect("it is new");
         end(&known, "b", 1, 600);
         assert!(known.get("a").is_none() && known.get("b").is_some());
+    }
+
+    #[tokio::test]
+    async fn a_first_row_that_is_due_is_waited_for_until_it_is_committed_or_will_not_come() {
+        let known = KnownOperations::default();
+        let due = |id: &str| follow(&known, id, FirstRow::Due).expect("it is new");
+        let [mut committed, mut ended, mut forgotten] = ["committed", "ended", "forgotten"].map(due);
+        assert_eq!(ended.first_row().now_or_never(), None, "it is being committed");
+        known.recorded("committed");
+        end(&known, "committed", 1, 0);
+        end(&known, "ended", 1, 0);
+        known.forget("forgotten");
+        assert_eq!(committed.first_row().await, Some(FirstRow::Committed));
+        assert_eq!(ended.first_row().await, Some(FirstRow::NotDue));
+        assert_eq!(forgotten.first_row().await, None);
     }
 
     #[test]

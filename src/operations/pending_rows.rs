@@ -40,11 +40,15 @@ pub(super) struct PendingRows<W> {
     rows: IndexMap<String, PendingRow<W>>,
     /// Operations with a row among the open ones, or with one on its way there.
     stored: HashSet<String>,
+    /// Number of rows that were taken, and are neither written nor put back.
+    in_flight: usize,
+    /// Number of batches of which all rows were written, or never will be.
+    batches: usize,
 }
 
 impl<W> Default for PendingRows<W> {
     fn default() -> Self {
-        Self { rows: IndexMap::new(), stored: HashSet::new() }
+        Self { rows: IndexMap::new(), stored: HashSet::new(), in_flight: 0, batches: 0 }
     }
 }
 
@@ -79,7 +83,8 @@ impl<W> PendingRows<W> {
         self.stored.insert(id.to_owned());
     }
 
-    /// Takes the oldest rows, at most so many of each kind.
+    /// Takes the oldest rows, at most so many of each kind. The next batch is taken once all of this one are written or put
+    /// back.
     pub(super) fn take(&mut self, most: usize) -> Vec<PendingRow<W>> {
         let count = self.rows.len().min(most);
         let mut taken: Vec<_> = self.rows.drain(..count).map(|(_, row)| row).collect();
@@ -87,20 +92,27 @@ impl<W> PendingRows<W> {
             let is_open = matches!(row.change, RowChange::Open(_));
             row.is_first = is_open && self.stored.insert(row.change.id().to_owned());
         }
+        self.in_flight += taken.len();
         taken
     }
 
-    /// Notes that rows were written, or never will be.
+    /// Notes that rows that were taken are written, or never will be.
     pub(super) fn written(&mut self, changes: &[&RowChange]) {
         for change in changes {
             if matches!(change, RowChange::End(_)) {
                 self.stored.remove(change.id());
             }
         }
+        self.in_flight -= changes.len();
+        if self.in_flight == 0 && !changes.is_empty() {
+            self.batches += 1;
+        }
     }
 
-    /// Puts rows back that were not written, before all others. Those that were replaced since are dropped.
+    /// Puts rows back that were not written, before all others. Those that were replaced since are dropped, but for the end
+    /// of an operation: the first one stays.
     pub(super) fn put_back(&mut self, rows: Vec<PendingRow<W>>) {
+        self.in_flight -= rows.len();
         for row in rows.into_iter().rev() {
             let id = row.change.id().to_owned();
             if row.is_first {
@@ -108,7 +120,12 @@ impl<W> PendingRows<W> {
                 self.stored.remove(&id);
             }
             match self.rows.get_mut(&id) {
-                Some(newer) => newer.waiters.extend(row.waiters),
+                Some(newer) => {
+                    if matches!(row.change, RowChange::End(_)) {
+                        newer.change = row.change;
+                    }
+                    newer.waiters.extend(row.waiters);
+                }
                 None => {
                     self.rows.shift_insert(0, id, row);
                 }
@@ -116,19 +133,39 @@ impl<W> PendingRows<W> {
         }
     }
 
-    /// Removes the row of an operation that is not done after all.
-    pub(super) fn remove(&mut self, id: &str) {
-        self.rows.shift_remove(id);
+    /// Removes the open row of an operation that is not done after all, unless somebody else waits for it. Its end stays: a
+    /// person may have given it since, and was told that it is recorded.
+    pub(super) fn remove_open(&mut self, id: &str) {
+        let is_open = |row: &PendingRow<W>| matches!(row.change, RowChange::Open(_));
+        if self.rows.get(id).is_some_and(|row| is_open(row) && row.waiters.is_empty()) {
+            self.rows.shift_remove(id);
+        }
     }
 
     /// Removes an operation that somebody else has ended: it has no row among the open ones, and none is to be written.
     pub(super) fn forget(&mut self, id: &str) {
-        self.remove(id);
+        self.rows.shift_remove(id);
         self.stored.remove(id);
     }
 
     pub(super) fn len(&self) -> usize {
         self.rows.len()
+    }
+
+    /// Number of rows that wait or are being written.
+    pub(super) fn unwritten(&self) -> usize {
+        self.rows.len() + self.in_flight
+    }
+
+    /// Number of the batch after which all rows are written that wait now or are in flight; `most` is the maximum number of
+    /// rows in one. Rows that are put back come before all others, and fill no further batch.
+    pub(super) fn last_batch(&self, most: usize) -> usize {
+        self.batches + usize::from(self.in_flight > 0) + self.rows.len().div_ceil(most)
+    }
+
+    /// Whether this batch is written, or no row is left to be.
+    pub(super) fn is_written(&self, batch: usize) -> bool {
+        self.batches >= batch || self.unwritten() == 0
     }
 
     /// Whether somebody waits for a commit.
@@ -206,6 +243,17 @@ mod tests {
     }
 
     #[test]
+    fn the_first_end_of_an_operation_stays_also_if_it_is_put_back() {
+        let mut rows = PendingRows::<u8>::default();
+        rows.add(end("a"), Some(1));
+        let taken = rows.take(10);
+        rows.add(begin("a"), Some(2));
+        rows.put_back(taken);
+        let again = rows.take(10);
+        assert_eq!((again[0].change.clone(), again[0].waiters.as_slice()), (end("a"), [2, 1].as_slice()));
+    }
+
+    #[test]
     fn rows_that_were_not_written_come_first_unless_there_are_newer_ones() {
         let mut pending = PendingRows::<u8>::default();
         for id in ["a", "b"] {
@@ -220,6 +268,58 @@ mod tests {
         let again = pending.take(10);
         assert_eq!(ids(&again), ["a", "c", "b"]);
         assert_eq!((again[2].change.clone(), again[2].waiters.as_slice()), (end("b"), [7].as_slice()));
+    }
+
+    #[test]
+    fn an_end_that_a_person_gives_while_the_open_row_is_refused_is_written() {
+        let mut pending = PendingRows::<u8>::default();
+        for id in ["a", "b"] {
+            pending.add(begin(id), None);
+        }
+        let taken = pending.take(10);
+        pending.add(end("b"), None);
+        pending.put_back(taken);
+        for id in ["a", "b"] {
+            pending.remove_open(id);
+        }
+        let left = pending.take(10);
+        assert_eq!((ids(&left), &left[0].change), (vec!["b"], &end("b")));
+    }
+
+    #[test]
+    fn rows_in_flight_are_not_written_before_the_last_of_them_is_settled() {
+        let mut pending = PendingRows::<u8>::default();
+        assert!(pending.is_written(pending.last_batch(10)));
+        for id in ["a", "b"] {
+            pending.add(end(id), None);
+        }
+        let taken = pending.take(10);
+        let last = pending.last_batch(10);
+        assert_eq!((pending.len(), pending.unwritten(), pending.is_written(last)), (0, 2, false));
+        pending.written(&[&taken[0].change]);
+        assert_eq!((pending.unwritten(), pending.is_written(last)), (1, false));
+        pending.written(&[&taken[1].change]);
+        assert_eq!((pending.unwritten(), pending.is_written(last)), (0, true));
+    }
+
+    #[test]
+    fn a_batch_that_fails_is_waited_for_and_rows_that_come_later_are_not() {
+        let mut pending = PendingRows::<u8>::default();
+        for id in ["a", "b", "c"] {
+            pending.add(end(id), None);
+        }
+        let failed = pending.take(1);
+        let last = pending.last_batch(1);
+        pending.add(end("later"), None);
+        pending.put_back(failed);
+        assert!(!pending.is_written(last));
+        for id in ["a", "b", "c"] {
+            let taken = pending.take(1);
+            assert_eq!((ids(&taken), pending.is_written(last)), (vec![id], false));
+            pending.written(&[&taken[0].change]);
+        }
+        assert!(pending.is_written(last));
+        assert_eq!(pending.unwritten(), 1);
     }
 
     #[test]

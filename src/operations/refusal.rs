@@ -53,7 +53,7 @@ pub enum OperationRefusal {
     /// It cannot be recorded, or its id cannot be looked up (503).
     #[error("the database cannot be used now; try again")]
     Database(#[source] StoreError),
-    /// The replica stops, or has not read the accounts yet (503).
+    /// The replica stops or has not read the accounts yet, or the operation with the id was not begun after all (503).
     #[error("{0}")]
     Unavailable(&'static str),
 }

@@ -70,14 +70,33 @@ impl RowQueue {
     /// left to be written.
     pub(super) async fn commit(&self, open: OpenOperation) -> Result<Committed, StoreError> {
         let id = open.record.operation_id.clone();
+        let committed = self.commit_change(&id, || RowChange::Open(Box::new(open))).await;
+        if committed.is_err() {
+            let mut pending = self.pending.lock();
+            pending.remove_open(&id);
+            self.show_waiting(&pending);
+        }
+        committed
+    }
+
+    /// Writes a row of an operation and waits for its commit. If that fails, the row waits on. It is made while the rows
+    /// are locked, so that it replaces none that says more.
+    pub(super) async fn commit_change(
+        &self,
+        id: &str,
+        change: impl FnOnce() -> RowChange,
+    ) -> Result<Committed, StoreError> {
         let (waiter, committed) = oneshot::channel();
-        self.add(RowChange::Open(Box::new(open)), Some(waiter));
+        {
+            let mut pending = self.pending.lock();
+            self.add_to(&mut pending, change(), Some(waiter));
+        }
         let dropped = || StoreError::unavailable("its row had no room among those that wait");
         let committed = committed.await.unwrap_or_else(|_| Err(dropped()));
-        match &committed {
-            Ok(Committed::Open) => {}
-            Ok(Committed::Ended(_)) => self.pending.lock().forget(&id),
-            Err(_) => self.pending.lock().remove(&id),
+        if let Ok(Committed::Ended(_)) = &committed {
+            let mut pending = self.pending.lock();
+            pending.forget(id);
+            self.show_waiting(&pending);
         }
         committed
     }
@@ -103,19 +122,21 @@ impl RowQueue {
         None
     }
 
-    /// Waits until what waits now is written, or until the time limit.
+    /// Waits until the rows that wait now, and those that are being written, are committed, or until the time limit. Rows
+    /// that come later are not waited for: under load there are always some.
     pub(super) async fn flush(&self, within: Duration) {
         let mut written = self.written.subscribe();
-        if self.pending.lock().len() == 0 {
-            return;
-        }
-        self.wake.notify_one();
-        // A write that runs now may not have the newest rows.
-        for _ in 0..2 {
-            if timeout(within, written.changed()).await.is_err() || self.pending.lock().len() == 0 {
-                return;
+        let last = self.pending.lock().last_batch(MAX_OPERATIONS);
+        let flushed = async {
+            while !self.pending.lock().is_written(last) {
+                self.wake.notify_one();
+                if written.changed().await.is_err() {
+                    return;
+                }
             }
-        }
+        };
+        // Without the database, what is there is read.
+        let _ = timeout(within, flushed).await;
     }
 
     /// Number of rows that wait.
@@ -165,8 +186,10 @@ impl RowQueue {
             }
         }
         let last = async { while self.len() > 0 && self.write_some().await {} };
-        if timeout(LAST_ROWS_TIMEOUT, last).await.is_err() || self.len() > 0 {
-            warn!(rows = self.len(), "rows of operations were not written before the replica stopped");
+        let _ = timeout(LAST_ROWS_TIMEOUT, last).await;
+        let rows = self.pending.lock().unwritten();
+        if rows > 0 {
+            warn!(rows, "rows of operations were not written before the replica stopped");
         }
     }
 

@@ -70,6 +70,7 @@ impl Operations {
         };
         let identity = OperationIdentity::of(&job.operation, job.dry_run);
         if same_record(&job.id, &identity, &other).is_ok() {
+            self.known.recorded(&job.id);
             self.follow(&job, other).await;
         } else {
             // Its callers look the id up again, and are refused.
@@ -292,6 +293,7 @@ impl Operations {
                 Ok(None) => {
                     job.progress.lock().claims_id = false;
                     self.rows.note_stored(&job.id);
+                    self.known.recorded(&job.id);
                     true
                 }
                 Ok(Some(other)) => {

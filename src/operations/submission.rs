@@ -1,19 +1,24 @@
 //! A call for an operation: its checks in order, its id, its start, and the wait for its end.
 
 use std::any::Any;
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use http::Method;
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use ulid::Ulid;
 
 use super::audit_lines::refusal_by;
 use super::checks::{self, OperationIdentity};
-use super::job::{Job, Progress};
-use super::known::{EndReceiver, KnownOperation};
+use super::failures::RunFailure;
+use super::job::{Job, Progress, SharedJob};
+use super::known::{FirstRow, FollowedOperation, KnownOperation};
+use super::pending_rows::RowChange;
 use super::records::{self, Beginning};
 use super::row_queue::Committed;
 use super::runner::now_ms;
@@ -36,6 +41,11 @@ const FOLLOW_INTERVAL: Duration = Duration::from_millis(250);
 const SETTLED_INTERVAL: Duration = Duration::from_secs(5);
 /// Time limit for finding out why no agent can be asked.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Why nothing is begun while the replica stops.
+const STOPS: &str = "this replica stops; try again";
+/// Why an operation is not done that was to be.
+const NOT_BEGUN: &str = "the operation was not begun; try again";
 
 /// Who calls.
 #[derive(Clone, Debug)]
@@ -73,10 +83,18 @@ pub struct Submitted {
     pub ended: Option<Arc<EndedOperation>>,
 }
 
+/// The first row of an operation that nobody waits for.
+struct FirstCommit {
+    /// Whether the id is the caller's own.
+    is_callers_id: bool,
+    /// Is told what became of it: the operation that has the id already, if there is one.
+    told: oneshot::Sender<Result<Option<OperationRecord>, StoreError>>,
+}
+
 /// An operation as its call found it.
 enum Found {
     /// It runs here, or did.
-    Here(EndReceiver),
+    Here(FollowedOperation),
     /// Another replica runs it, or it ended long ago.
     Stored(Box<OperationRecord>),
 }
@@ -110,7 +128,7 @@ impl Operations {
             return Err(OperationRefusal::TwoIds);
         }
         if self.is_draining.load(Ordering::Relaxed) {
-            return Err(OperationRefusal::Unavailable("this replica stops; try again"));
+            return Err(OperationRefusal::Unavailable(STOPS));
         }
         let account = self.account_of(&call)?;
         for verb in checks::required_verbs(&call.operation) {
@@ -129,7 +147,10 @@ impl Operations {
             None => self.begin(call, id.clone(), identity.clone(), &account, is_callers_id).await?,
         };
         let ended = match wait {
-            None => None,
+            None => {
+                self.until_recorded(&id, &identity, found).await?;
+                None
+            }
             Some(wait) => self.wait(&id, &identity, found, Instant::now() + wait).await?,
         };
         Ok(Submitted { id, ended })
@@ -187,7 +208,8 @@ impl Operations {
             .transpose()
     }
 
-    /// Starts an operation.
+    /// Starts an operation. From where it is known, a task of its own does it, so that a caller that hangs up changes
+    /// nothing.
     async fn begin(
         &self,
         call: OperationCall,
@@ -197,8 +219,13 @@ impl Operations {
         is_callers_id: bool,
     ) -> Result<Found, OperationRefusal> {
         self.check_usable(account).await?;
-        let principal = &call.caller.principal;
-        let counted = self.in_flight.add(account.uid(), principal)?;
+        let Some(operations) = self.this.upgrade() else { return Err(OperationRefusal::Unavailable(STOPS)) };
+        // Counted as running before it is asked whether the replica stops: what is begun after all is waited for.
+        let running = self.tasks.token();
+        if self.is_draining.load(Ordering::Relaxed) {
+            return Err(OperationRefusal::Unavailable(STOPS));
+        }
+        let counted = self.in_flight.add(account.uid(), &call.caller.principal)?;
         let started = Instant::now();
         let target = identity.target();
         let record = records::received(&Beginning {
@@ -206,36 +233,22 @@ impl Operations {
             verb: call.operation.kind().name,
             account: account.account_name(),
             account_uid: account.uid(),
-            principal: &principal.name,
+            principal: &call.caller.principal.name,
             replica_id: &self.settings.replica_id,
             dry_run: call.dry_run,
             now_ms: now_ms(),
             // Of another call with the id the target is compared, also if nothing was written.
             request_id: is_callers_id.then(|| target.request_id()),
         });
-        let ends = match self.known.begin(identity.clone(), record.clone()) {
-            Ok(ends) => ends,
-            // Of two calls at the same time the other one was faster.
-            Err(known) => return same(&id, &identity, &known),
-        };
         let limit = checks::time_limit(&call.operation, self.settings.write_time, self.settings.read_time);
         let may_run_again = may_run_again(&call.operation);
         let deadline_ms =
             record.start_time_ms.saturating_add(i64::try_from(limit.as_millis()).unwrap_or(i64::MAX));
-        if call.wait.is_none() {
-            let row = records::open(record.clone(), deadline_ms, may_run_again);
-            let committed = self.commit_received(row, is_callers_id).await;
-            let other =
-                committed.inspect_err(|_| self.known.forget(&id)).map_err(OperationRefusal::Database)?;
-            if let Some(other) = other {
-                self.known.forget(&id);
-                same_record(&id, &identity, &other)?;
-                return Ok(Found::Stored(Box::new(other)));
-            }
-        }
-        let claims_id = is_callers_id && !may_run_again && call.wait.is_some();
+        let is_waited_for = call.wait.is_some();
+        let claims_id = is_callers_id && !may_run_again && is_waited_for;
+        let first_row = if claims_id || !is_waited_for { FirstRow::Due } else { FirstRow::NotDue };
         let job = Arc::new(Job {
-            id,
+            id: id.clone(),
             account_uid: account.uid().to_owned(),
             principal: call.caller.principal,
             claimed: call.caller.claimed,
@@ -247,16 +260,67 @@ impl Operations {
             deadline_ms,
             started,
             time_of_day: OnceLock::new(),
-            progress: Mutex::new(Progress::new(record, claims_id)),
+            progress: Mutex::new(Progress::new(record.clone(), claims_id)),
             _counted: counted,
             _held: call.held,
         });
-        if let Some(operations) = self.this.upgrade() {
-            let running = self.tasks.track_future(operations.run(job));
-            // It runs on if the caller hangs up.
-            drop(spawn_named("operation", running).detach());
+        let followed = match self.known.begin(identity.clone(), record, first_row, Arc::downgrade(&job)) {
+            Ok(followed) => followed,
+            // Of two calls at the same time the other one was faster.
+            Err(known) => return same(&id, &identity, &known),
+        };
+        let (told, committed) = oneshot::channel();
+        let first = (!is_waited_for).then_some(FirstCommit { is_callers_id, told });
+        let doing = async move {
+            operations.perform(job, first).await;
+            drop(running);
+        };
+        drop(spawn_named("operation", doing).detach());
+        if is_waited_for {
+            return Ok(Found::Here(followed));
         }
-        Ok(Found::Here(ends))
+        let Ok(committed) = committed.await else {
+            return Err(OperationRefusal::Unavailable(NOT_BEGUN));
+        };
+        match committed.map_err(OperationRefusal::Database)? {
+            None => Ok(Found::Here(followed)),
+            Some(other) => {
+                same_record(&id, &identity, &other)?;
+                Ok(Found::Stored(Box::new(other)))
+            }
+        }
+    }
+
+    /// Does an operation: commits its first row, if that was promised, and runs it. A panic is an end too: without one, its
+    /// id would be that of an operation that runs for ever.
+    async fn perform(self: Arc<Self>, job: SharedJob, first: Option<FirstCommit>) {
+        let doing = Box::pin(async {
+            if let Some(first) = first
+                && !self.commit_first(&job, first).await
+            {
+                return;
+            }
+            Arc::clone(&self).run(Arc::clone(&job)).await;
+        });
+        let Err(panic) = AssertUnwindSafe(doing).catch_unwind().await else { return };
+        let is_begun = job.progress.lock().is_begun;
+        let (outcome, before_send) = RunFailure::panicked(is_begun).into_outcome(is_begun);
+        self.ended(&job, outcome, before_send);
+        resume_unwind(panic);
+    }
+
+    /// Commits the first row of an operation, and tells its caller what became of that. Returns whether it is to run.
+    async fn commit_first(&self, job: &Job, first: FirstCommit) -> bool {
+        let committed = self.commit_received(job.open_row(), first.is_callers_id).await;
+        let is_to_run = matches!(committed, Ok(None));
+        if is_to_run {
+            self.known.recorded(&job.id);
+        } else {
+            self.known.forget(&job.id);
+        }
+        // The caller may have hung up.
+        let _ = first.told.send(committed);
+        is_to_run
     }
 
     /// Commits that an operation was received. Returns the operation that has its id already.
@@ -299,6 +363,43 @@ impl Operations {
         }
     }
 
+    /// Waits until a row of an operation is committed. The error: none can be now, or its id turns out to be that of
+    /// another one.
+    async fn until_recorded(
+        &self,
+        id: &str,
+        identity: &OperationIdentity,
+        mut found: Found,
+    ) -> Result<(), OperationRefusal> {
+        while let Found::Here(mut followed) = found {
+            match followed.first_row().await {
+                Some(FirstRow::Committed) => return Ok(()),
+                Some(_) => self.commit_row(id).await?,
+                // It was not begun after all.
+                None => {}
+            }
+            found = self.find(id, identity).await?.ok_or(OperationRefusal::Unavailable(NOT_BEGUN))?;
+        }
+        Ok(())
+    }
+
+    /// Commits a row of an operation of which none is due: its end, if it has ended.
+    async fn commit_row(&self, id: &str) -> Result<(), OperationRefusal> {
+        let known = self.known.get(id).map(|known| (known.ended_record(), known.job.upgrade()));
+        let committed = match known {
+            Some((Some(end), _)) => self.rows.commit_change(id, || RowChange::End(Box::new(end))).await,
+            Some((None, Some(job))) => {
+                self.rows.commit_change(id, || RowChange::Open(Box::new(job.open_row()))).await
+            }
+            Some((None, None)) => return Err(OperationRefusal::Unavailable(NOT_BEGUN)),
+            // It is not known any more.
+            None => return Ok(()),
+        };
+        committed.map_err(OperationRefusal::Database)?;
+        self.known.recorded(id);
+        Ok(())
+    }
+
     /// Waits for the end of an operation. The error: its id turns out to be that of another one.
     async fn wait(
         &self,
@@ -308,7 +409,7 @@ impl Operations {
         until: Instant,
     ) -> Result<Option<Arc<EndedOperation>>, OperationRefusal> {
         let mut ends = match found {
-            Found::Here(ends) => ends,
+            Found::Here(followed) => followed.end,
             Found::Stored(record) => return Ok(self.wait_for_row(id, *record, until).await),
         };
         loop {
@@ -319,11 +420,13 @@ impl Operations {
                 Err(_) => Some(None),
             };
             let Some(ended) = ended else {
-                // It was not begun after all: another replica may have taken the id.
-                return Ok(match self.find(id, identity).await? {
-                    Some(Found::Stored(record)) => self.wait_for_row(id, *record, until).await,
-                    Some(Found::Here(_)) | None => None,
-                });
+                // It was not begun after all: another replica may have taken the id, or it could not be recorded.
+                match self.find(id, identity).await? {
+                    Some(Found::Stored(record)) => return Ok(self.wait_for_row(id, *record, until).await),
+                    Some(Found::Here(followed)) => ends = followed.end,
+                    None => return Err(OperationRefusal::Unavailable(NOT_BEGUN)),
+                }
+                continue;
             };
             if ended.is_some() || look_at == until {
                 return Ok(ended);
@@ -379,7 +482,7 @@ fn may_run_again(operation: &Operation) -> bool {
 
 fn same(id: &str, identity: &OperationIdentity, known: &KnownOperation) -> Result<Found, OperationRefusal> {
     if known.identity == *identity {
-        return Ok(Found::Here(known.end()));
+        return Ok(Found::Here(known.follow()));
     }
     let KnownOperation { identity: other, .. } = known;
     let what = if (other.account.as_str(), other.verb) == (identity.account.as_str(), identity.verb) {

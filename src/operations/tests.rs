@@ -37,6 +37,8 @@ struct Replica {
     rows: Arc<MemoryRows>,
     audit: AuditLines,
     stop: CancellationToken,
+    /// No caller is served any more.
+    served: CancellationToken,
 }
 
 impl Replica {
@@ -62,10 +64,10 @@ impl Replica {
                 callers: Arc::default(),
             },
         );
-        let stop = CancellationToken::new();
-        let (writer, until) = (Arc::clone(&operations), stop.clone());
-        tokio::spawn(async move { writer.write_rows(until).await });
-        Self { operations, cluster, access, rows, audit, stop }
+        let (stop, served) = (CancellationToken::new(), CancellationToken::new());
+        let (writer, until, then) = (Arc::clone(&operations), stop.clone(), served.clone());
+        tokio::spawn(async move { writer.write_rows(until, then).await });
+        Self { operations, cluster, access, rows, audit, stop, served }
     }
 
     async fn submit(&self, call: OperationCall) -> Result<Submitted, OperationRefusal> {
@@ -199,6 +201,32 @@ async fn a_replica_that_stops_takes_no_more_and_ends_what_runs() {
     assert_eq!(refused.status().as_u16(), 503);
     gate.add_permits(1);
     assert_eq!(replica.history(&id).await.outcome, OperationOutcome::Completed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_ends_while_its_replica_stops_is_recorded_until_no_caller_is_served_any_more() {
+    let replica = Replica::new(ScriptedCluster::new(|_, _| done()));
+    replica.stop.cancel();
+    tokio::time::sleep(DRAIN_TIMEOUT).await;
+    let ends = fakes::received("01J00000000000000000000000", "Patch", "a", 0);
+    OperationHistory::ended(&*replica.operations, ends.clone());
+    replica.served.cancel();
+    let recorded = timeout(MINUTE, replica.history(&ends.operation_id)).await;
+    assert_eq!(recorded.expect("its end is recorded"), ends);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_checked_while_its_replica_stops_begins_nothing() {
+    let replica = Replica::new(ScriptedCluster::waiting(|_, _| std::future::pending::<Answered>().boxed()));
+    // It is found out first whether its agent is too old, for two seconds.
+    replica.cluster.has_agent.store(false, Ordering::Relaxed);
+    let stopping = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        replica.stop.cancel();
+    };
+    let (submitted, ()) = tokio::join!(replica.submit(call(&scale())), stopping);
+    assert_eq!(submitted.expect_err("it stops").status().as_u16(), 503);
+    assert_eq!(replica.operations.known.running(), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::info;
 
 use super::StartError;
@@ -52,7 +52,7 @@ impl GatewayPort {
         self.gateway.register(registry);
     }
 
-    /// Serves from now on, and keeps the certificate.
+    /// Serves from now on, and keeps the certificate. `serving` is held until the last request has ended.
     ///
     /// # Errors
     /// TLS cannot be served.
@@ -61,6 +61,7 @@ impl GatewayPort {
         location: &RunLocation,
         background: &BackgroundTasks,
         stop: &CancellationToken,
+        serving: Arc<DropGuard>,
     ) -> Result<(), StartError> {
         let certificate = Arc::<ServerCertificate>::default();
         if let Ok(address) = self.listener.local_addr() {
@@ -86,6 +87,7 @@ impl GatewayPort {
         let (gateway, stop) = (self.gateway, stop.clone());
         background.spawn("API of accounts", "Serves the Kubernetes API of accounts", async move {
             listener.serve(gateway, stop).await;
+            drop(serving);
         });
         Ok(())
     }

@@ -211,7 +211,7 @@ impl Assembly<'_> {
         );
 
         let router = Arc::new(RequestRouter::new(hub.requests(), Arc::clone(&self.peers)));
-        let operations = self.operations(&router, &leases);
+        let operations = self.operations(&router, &leases, ports.served());
         let metrics = ControllerMetrics::default();
         let gateway = self.gateway(&router, &operations, connections).await?;
         let of_accounts = (&*router, &*operations, gateway.as_ref());
@@ -240,9 +240,10 @@ impl Assembly<'_> {
             lease_duration: settings.leader_election.duration,
         };
         let left = self.lead(leader, &leases, &hub);
+        let also_serving = ports.serving();
         ports.serve(rest);
         if let Some(gateway) = gateway {
-            gateway.serve(location, &self.background, &self.stop)?;
+            gateway.serve(location, &self.background, &self.stop, also_serving)?;
         }
         let serving = bound.serve(hub, self.background.registry().clone(), self.stop.clone());
         self.background.spawn("hub", "Serves the agents", async move {
@@ -340,8 +341,13 @@ impl Assembly<'_> {
         }
     }
 
-    /// The operations of this replica, whose rows are written from now on.
-    fn operations(&self, router: &Arc<RequestRouter>, leases: &ReplicaLeases) -> Arc<Operations> {
+    /// The operations of this replica, whose rows are written from now on, until the last caller is served.
+    fn operations(
+        &self,
+        router: &Arc<RequestRouter>,
+        leases: &ReplicaLeases,
+        served: CancellationToken,
+    ) -> Arc<Operations> {
         let store: Arc<dyn Store> = Arc::clone(&self.store);
         let ports = OperationPorts {
             accounts: Arc::clone(&self.accounts),
@@ -356,7 +362,7 @@ impl Assembly<'_> {
         operations.settle_former_process(&self.background);
         let (writer, stop) = (Arc::clone(&operations), self.stop.clone());
         self.background.spawn("operations", "Writes the rows of operations", async move {
-            writer.write_rows(stop).await;
+            writer.write_rows(stop, served).await;
         });
         operations
     }

@@ -32,6 +32,10 @@ pub(super) struct StartupPorts {
     health: Option<oneshot::Sender<Router>>,
     /// Ends the answers of the start. Dropped also if startup fails, so that probes do not hear that it continues.
     started: DropGuard,
+    /// Cancelled once the last of `serving` is dropped: no caller is served any more.
+    served: CancellationToken,
+    /// Held by each server until its last request has ended.
+    serving: Arc<DropGuard>,
 }
 
 impl StartupPorts {
@@ -57,13 +61,17 @@ impl StartupPorts {
             None => None,
         };
         let started = stop.child_token();
+        let served = CancellationToken::new();
+        let serving = Arc::new(served.clone().drop_guard());
         let serve = |task, description, listener, [at_start, server]: [HttpServer; 2]| {
             let (listener, first) = rest::second_listener(listener).map_err(StartError::Listener)?;
             let at_start = at_start.serve(first, rest::starting(starting.clone()), started.clone());
             let (sender, routes) = oneshot::channel();
             let server = serve_with(routes, server, listener, stop.clone());
+            let serving = Arc::clone(&serving);
             background.spawn(task, description, async move {
                 tokio::join!(at_start, server);
+                drop(serving);
             });
             Ok::<_, StartError>(sender)
         };
@@ -78,7 +86,18 @@ impl StartupPorts {
             let servers = [health_server(), health_server()];
             serve("health", "Answers probes on a port of their own", listener, servers)
         });
-        Ok(Self { rest_address, rest, health: health.transpose()?, started: started.drop_guard() })
+        let (health, started) = (health.transpose()?, started.drop_guard());
+        Ok(Self { rest_address, rest, health, started, served, serving })
+    }
+
+    /// Is cancelled once neither these ports nor the other servers that hold [`StartupPorts::serving`] serve anybody.
+    pub(super) fn served(&self) -> CancellationToken {
+        self.served.clone()
+    }
+
+    /// What a further server holds until its last request has ended.
+    pub(super) fn serving(&self) -> Arc<DropGuard> {
+        Arc::clone(&self.serving)
     }
 
     /// Answers with the routes of `state` from now on.

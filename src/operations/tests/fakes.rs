@@ -227,13 +227,21 @@ pub(crate) struct MemoryRows {
     pub(crate) history: Mutex<BTreeMap<String, OperationRecord>>,
     pub(crate) is_away: AtomicBool,
     pub(crate) writes: AtomicU64,
-    /// Time that the next write takes.
+    /// Time that the next write or claim takes.
     pub(crate) next_takes: Mutex<Duration>,
 }
 
 impl MemoryRows {
     fn check(&self) -> Result<(), StoreError> {
         if self.is_away.load(Ordering::Relaxed) { Err(StoreError::unavailable("it is away")) } else { Ok(()) }
+    }
+
+    /// Takes the time of a write, at whose end the database must be there too.
+    async fn pass_time(&self) -> Result<(), StoreError> {
+        self.check()?;
+        let takes = std::mem::take(&mut *self.next_takes.lock());
+        tokio::time::sleep(takes).await;
+        self.check()
     }
 
     fn finish(&self, record: &OperationRecord) {
@@ -245,9 +253,7 @@ impl MemoryRows {
 #[async_trait]
 impl OperationStore for MemoryRows {
     async fn write_operations(&self, changes: &OperationChanges) -> Result<Vec<OperationRecord>, StoreError> {
-        self.check()?;
-        let takes = std::mem::take(&mut *self.next_takes.lock());
-        tokio::time::sleep(takes).await;
+        self.pass_time().await?;
         self.writes.fetch_add(1, Ordering::Relaxed);
         let mut left_out = Vec::new();
         for open in &changes.open {
@@ -263,7 +269,7 @@ impl OperationStore for MemoryRows {
     }
 
     async fn claim_operation(&self, open: &OpenOperation) -> Result<Option<OperationRecord>, StoreError> {
-        self.check()?;
+        self.pass_time().await?;
         let id = &open.record.operation_id;
         let there = self.history.lock().get(id).cloned();
         let there = there.or_else(|| self.open.lock().get(id).map(|open| open.record.clone()));

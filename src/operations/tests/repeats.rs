@@ -6,6 +6,10 @@ fn repeated(verb: &str, id: &str) -> OperationCall {
     OperationCall { client_request_id: Some(id.to_owned()), ..call(verb) }
 }
 
+fn unawaited(verb: &str, id: &str) -> OperationCall {
+    OperationCall { wait: None, ..repeated(verb, id) }
+}
+
 /// A patch that may be made only once.
 fn json_patch(name: &str) -> String {
     let target = WEB.replace("\"web\"", &format!("{name:?}"));
@@ -137,4 +141,58 @@ async fn an_id_of_the_operation_itself_is_taken_too() {
     assert_eq!(replica.submit(call(&text)).await.expect("it is begun").id, id);
     assert_eq!(replica.submit(call(&text)).await.expect("it is known").id, id);
     assert_eq!(replica.cluster.lines().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_with_the_id_of_one_that_is_being_recorded_is_answered_once_that_is() {
+    for wait in [None, Some(MINUTE)] {
+        let replica = Replica::new(ScriptedCluster::new(|_, _| done()));
+        *replica.rows.next_takes.lock() = Duration::from_secs(3);
+        let first = OperationCall { wait, ..repeated(&json_patch("web"), "x") };
+        let second = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let call = unawaited(&json_patch("web"), "x");
+            let id = replica.submit(call).await.expect("it is known").id;
+            let row = replica.rows.operation(&id).await.expect("the database is there");
+            assert!(row.is_some(), "the first one waits: {wait:?}");
+        };
+        let (begun, ()) = tokio::join!(replica.submit(first), second);
+        begun.expect("it is begun");
+        replica.history(&checks::derived_id("x")).await;
+        assert_eq!(replica.cluster.lines().len(), 1, "{:?}", replica.cluster.lines());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_with_the_id_of_one_that_has_ended_is_answered_once_its_end_is_recorded() {
+    let replica = Replica::new(ScriptedCluster::new(|_, _| done()));
+    replica.submit(repeated(&scale(), "x")).await.expect("it is begun").ended.expect("it ended");
+    let id = replica.submit(unawaited(&scale(), "x")).await.expect("it is known").id;
+    assert!(replica.rows.history.lock().contains_key(&id));
+    assert_eq!(replica.rows.writes.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_with_the_id_of_one_that_cannot_be_recorded_are_refused_as_it_is() {
+    let replica = Replica::new(ScriptedCluster::new(|_, _| done()));
+    *replica.rows.next_takes.lock() = Duration::from_secs(3);
+    let after = async |seconds: u64, call: OperationCall| {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        replica.submit(call).await
+    };
+    let outage = async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        replica.rows.is_away.store(true, Ordering::Relaxed);
+    };
+    let (first, unawaited, awaited, ()) = tokio::join!(
+        after(0, unawaited(&scale(), "x")),
+        after(1, unawaited(&scale(), "x")),
+        after(1, repeated(&scale(), "x")),
+        outage
+    );
+    for refused in [first, unawaited, awaited] {
+        assert_eq!(refused.expect_err("it has no row").status(), 503);
+    }
+    assert!(replica.cluster.lines().is_empty());
+    assert_eq!(replica.operations.known.running(), 0);
 }

@@ -34,6 +34,18 @@ async fn until_open(replica: &Replica, id: &str, holds: impl Fn(&OpenOperation) 
     }
 }
 
+/// A replica that is writing the end of an operation, and the operation's id.
+async fn writing_an_end() -> (Replica, String) {
+    let replica = Replica::new(ScriptedCluster::new(|_, _| done()));
+    *replica.rows.next_takes.lock() = Duration::from_millis(300);
+    let id = replica.submit(call(&scale())).await.expect("it is begun").id;
+    while replica.operations.rows.len() > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(replica.rows.history.lock().is_empty(), "its end is being written");
+    (replica, id)
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_operation_nobody_waits_for_is_committed_before_its_call_is_answered() {
     let replica = Replica::new(never());
@@ -43,6 +55,17 @@ async fn an_operation_nobody_waits_for_is_committed_before_its_call_is_answered(
     assert_eq!(open.state, OperationState::Sent);
     assert_eq!(open.last_write, replica.cluster.asked().pop().map(|asked| asked.request_id));
     assert_eq!(open.agent_boot_id.as_deref(), Some("boot"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_whose_caller_hangs_up_before_its_row_is_committed_is_done() {
+    let replica = Replica::new(ScriptedCluster::new(|_, _| done()));
+    *replica.rows.next_takes.lock() = Duration::from_secs(3);
+    let hung_up = timeout(Duration::from_secs(1), replica.submit(repeated(&scale(), None))).await;
+    assert!(hung_up.is_err(), "its row is being committed");
+    let record = timeout(MINUTE, replica.history(&checks::derived_id("x"))).await.expect("it ends");
+    assert_eq!(record.outcome, OperationOutcome::Completed);
+    assert_eq!(replica.operations.known.running(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -83,6 +106,50 @@ async fn a_row_that_says_that_a_write_is_sent_is_replaced_by_none_that_says_less
     assert_eq!(replica.history(&id).await.outcome, OperationOutcome::Completed);
 }
 
+/// A call with an id of its caller's own, which is always the same.
+fn repeated(verb: &str, wait: Option<Duration>) -> OperationCall {
+    OperationCall { client_request_id: Some("x".to_owned()), wait, ..call(verb) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_with_the_id_of_one_without_a_row_commits_one_that_says_how_far_it_is() {
+    for (verb, state, process) in
+        [(deploy(), OperationState::Received, None), (scale(), OperationState::Sent, Some("boot"))]
+    {
+        let replica = Replica::new(never());
+        replica.submit(repeated(&verb, Some(Duration::ZERO))).await.expect("it is begun");
+        while replica.cluster.asked().is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(replica.rows.open.lock().is_empty(), "none was promised: {verb}");
+        let id = replica.submit(repeated(&verb, None)).await.expect("it is known").id;
+        let open = replica.rows.open.lock().get(&id).cloned().expect(&verb);
+        assert_eq!((open.state, open.agent_boot_id.as_deref()), (state, process), "{verb}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_with_the_id_of_one_that_is_about_to_write_commits_a_row_that_says_so() {
+    let replica = Replica::new(ScriptedCluster::waiting(|_, asked: Asked| {
+        async move {
+            if !asked.line.starts_with("GET") {
+                std::future::pending::<()>().await;
+            }
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            Ok((404, json!({"message": "there is none"})))
+        }
+        .boxed()
+    }));
+    let id = replica.submit(repeated(&deploy(), Some(Duration::ZERO))).await.expect("it is begun").id;
+    until_open(&replica, &id, |open| open.state == OperationState::Received).await;
+    *replica.rows.next_takes.lock() = Duration::from_secs(3);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(replica.cluster.lines().len(), 1, "its write is being recorded");
+    replica.submit(repeated(&deploy(), None)).await.expect("it is known");
+    let state = replica.rows.open.lock().get(&id).map(|open| open.state);
+    assert_eq!(state, Some(OperationState::Sent));
+}
+
 #[tokio::test(start_paused = true)]
 async fn without_the_database_a_write_that_must_be_recorded_is_not_sent() {
     let rows = Arc::<MemoryRows>::default();
@@ -97,6 +164,15 @@ async fn without_the_database_a_write_that_must_be_recorded_is_not_sent() {
     assert_eq!(replica.cluster.lines().len(), 1, "{:?}", replica.cluster.lines());
     replica.rows.is_away.store(false, Ordering::Relaxed);
     assert_eq!(replica.history(&id).await.outcome, OperationOutcome::Failed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_is_given_up_does_not_count_as_waiting() {
+    let replica = Replica::new(never());
+    replica.rows.is_away.store(true, Ordering::Relaxed);
+    assert!(replica.submit(no_wait(&scale())).await.is_err(), "its row is needed");
+    assert_eq!(replica.operations.rows.len(), 0);
+    assert_eq!(replica.operations.metrics.rows_waiting.get(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -275,6 +351,21 @@ async fn records_of_accounts_that_may_not_be_read_are_left_out() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_operation_whose_end_is_being_written_is_listed() {
+    let (replica, id) = writing_an_end().await;
+    let records = replica.operations.records(None, (0, 10), &caller()).await.expect("they are read");
+    assert_eq!(records.into_iter().map(|record| record.operation_id).collect::<Vec<_>>(), [id]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_whose_end_is_being_written_has_a_result() {
+    let (replica, id) = writing_an_end().await;
+    let result = result_from_text(&format!("op_id: \"{id}\" status: 200")).expect("a result");
+    let refused = replica.operations.settle_by_hand(&result, &caller()).await.expect_err("it has one");
+    assert_eq!(refused.status(), 409, "{refused}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_the_database_an_operation_with_several_writes_goes_on() {
     let rows = Arc::<MemoryRows>::default();
     let cluster = ScriptedCluster::waiting(|_, asked: Asked| {
@@ -351,7 +442,7 @@ async fn what_was_settled_as_never_sent_is_not_sent_when_its_replica_wakes() {
     assert!(matches!(lines.as_slice(), [read] if read.starts_with("GET")), "nothing was done: {lines:?}");
     let known = sleeper.operations.known.get(&id).expect("it is known");
     assert_eq!(known.record, leader.history(&id).await, "it ends as it is recorded");
-    let status = known.end().borrow().as_ref().map(|ended| ended.status);
+    let status = known.follow().end.borrow().as_ref().map(|ended| ended.status);
     assert_eq!(status, Some(500));
     assert!(sleeper.rows.open.lock().is_empty() && !sleeper.operations.rows.is_stored(&id));
     assert_eq!(sleeper.audit.lines(), Vec::<Value>::new(), "the one who settled it has written its line");

@@ -158,6 +158,25 @@ async fn without_an_agent_nothing_is_done_and_that_is_said() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_operation_in_which_the_operator_fails_has_an_end_that_says_whether_a_write_was_sent() {
+    let replica = Replica::new(ScriptedCluster::new(|_, _| {
+        assert!(std::hint::black_box(false), "a fault in the operator");
+        done()
+    }));
+    for (verb, status, class, outcome) in [
+        (format!("get {{ {WEB} }}"), 500, OutcomeClass::Internal, OperationOutcome::Failed),
+        (scale(), 504, OutcomeClass::OutcomeUnknown, OperationOutcome::Unknown),
+    ] {
+        let submitted = replica.submit(call(&verb)).await.expect("it is begun");
+        let ended = submitted.ended.expect("it ended");
+        assert_eq!(ended.status, status, "{verb}");
+        assert_eq!(ended.failure.as_ref().map(|failure| failure.class), Some(class), "{verb}");
+        assert_eq!(replica.history(&submitted.id).await.outcome, outcome, "{verb}");
+    }
+    assert_eq!(replica.operations.known.running(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_caller_that_waits_shorter_gets_the_id_and_the_operation_goes_on() {
     let gate = Arc::new(Semaphore::new(0));
     let opened = Arc::clone(&gate);
