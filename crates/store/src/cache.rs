@@ -203,6 +203,8 @@ pub struct StoredScope {
 pub enum BatchOutcome {
     /// It is committed.
     Committed {
+        /// Number of objects written, also without their body.
+        written: usize,
         /// Rows that no database takes, or that this one refused: the table, the row's key, and whether it was left
         /// out or written without its body. Without contents of the row.
         refused: Vec<String>,

@@ -168,25 +168,33 @@ fn change(
 struct Bodies {
     format: BodyFormat,
     decompressor: Option<zstd::bulk::Decompressor<'static>>,
+    /// Room for the content of a body that stays compressed, at least as long as the largest one so far.
+    content: Vec<u8>,
 }
 
 impl Bodies {
     fn new(format: BodyFormat) -> Self {
-        Self { format, decompressor: None }
+        Self { format, decompressor: None, content: Vec::new() }
     }
 
     /// The body as it is stored. Its size was checked when the batch was taken.
     fn stored(&mut self, blob: Blob) -> Result<ObjectBody, BodyError> {
         let is_compressed = blob.encoding() == Encoding::Zstd;
+        let size = usize::try_from(blob.size).unwrap_or(usize::MAX);
         match self.format {
-            BodyFormat::Zstd if is_compressed => Ok(ObjectBody::Zstd(blob.data)),
-            BodyFormat::Zstd => zstd::bulk::compress(&blob.data, ZSTD_LEVEL)
-                .map(ObjectBody::Zstd)
-                .map_err(BodyError::Compress),
+            BodyFormat::Zstd if is_compressed => {
+                self.check_content(&blob.data, size)?;
+                Ok(ObjectBody::Zstd(blob.data))
+            }
+            BodyFormat::Zstd => {
+                std::str::from_utf8(&blob.data).map_err(BodyError::NotText)?;
+                let compressed = zstd::bulk::compress(&blob.data, ZSTD_LEVEL);
+                compressed.map(ObjectBody::Zstd).map_err(BodyError::Compress)
+            }
             BodyFormat::Text => {
                 let json = if is_compressed {
-                    let size = usize::try_from(blob.size).unwrap_or(usize::MAX);
-                    self.decompress(&blob.data, size).map_err(BodyError::Decompress)?
+                    let decompressor = decompressor(&mut self.decompressor).map_err(BodyError::Decompress)?;
+                    decompressor.decompress(&blob.data, size).map_err(BodyError::Decompress)?
                 } else {
                     blob.data
                 };
@@ -197,20 +205,39 @@ impl Bodies {
         }
     }
 
-    fn decompress(&mut self, data: &[u8], size: usize) -> std::io::Result<Vec<u8>> {
-        let decompressor = match &mut self.decompressor {
-            Some(decompressor) => decompressor,
-            none => none.insert(zstd::bulk::Decompressor::new()?),
-        };
-        decompressor.decompress(data, size)
+    /// Checks that a compressed body is whole and is text: its frame was not decompressed when the batch was taken.
+    fn check_content(&mut self, data: &[u8], size: usize) -> Result<(), BodyError> {
+        if self.content.len() < size {
+            self.content.resize(size, 0);
+        }
+        let decompressor = decompressor(&mut self.decompressor).map_err(BodyError::Decompress)?;
+        // No more than it says, whatever there is room for.
+        let content = &mut self.content[..size];
+        let length = decompressor.decompress_to_buffer(data, &mut *content).map_err(BodyError::Decompress)?;
+        std::str::from_utf8(&content[..length]).map_err(BodyError::NotText)?;
+        Ok(())
     }
+}
+
+/// The decompressor, made when it is needed first.
+fn decompressor(
+    made: &mut Option<zstd::bulk::Decompressor<'static>>,
+) -> std::io::Result<&mut zstd::bulk::Decompressor<'static>> {
+    Ok(match made {
+        Some(decompressor) => decompressor,
+        none => none.insert(zstd::bulk::Decompressor::new()?),
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use kubesvc_core::wire::events::Batch;
+
+    use super::super::batch_check::check;
     use super::*;
 
     const JSON: &[u8] = br#"{"kind":"Pod"}"#;
+    const FORMATS: [BodyFormat; 2] = [BodyFormat::Text, BodyFormat::Zstd];
 
     fn blob(encoding: Encoding, data: Vec<u8>) -> Blob {
         Blob { encoding: encoding.into(), size: u32::try_from(JSON.len()).expect("small"), data }
@@ -218,6 +245,14 @@ mod tests {
 
     fn compressed() -> Vec<u8> {
         zstd::bulk::compress(JSON, 1).expect("it compresses")
+    }
+
+    /// A body of a frame with this content of at most 31 bytes, uncompressed, which says that it has `size`.
+    fn framed(content: &[u8], size: u8) -> Blob {
+        let block = u8::try_from((content.len() << 3) | 1).expect("small");
+        let header = [0x28, 0xb5, 0x2f, 0xfd, 0x20, size, block, 0, 0];
+        let data = header.into_iter().chain(content.iter().copied()).collect();
+        Blob { encoding: Encoding::Zstd.into(), size: size.into(), data }
     }
 
     #[test]
@@ -236,9 +271,45 @@ mod tests {
 
     #[test]
     fn a_body_with_more_content_than_it_says_is_not_decompressed() {
-        let data = zstd::bulk::compress(&vec![b' '; 1 << 20], 1).expect("it compresses");
-        let error = Bodies::new(BodyFormat::Text).stored(blob(Encoding::Zstd, data));
-        assert!(matches!(error, Err(BodyError::Decompress(_))), "{error:?}");
+        let spaces = |bytes: usize| {
+            let data = zstd::bulk::compress(&vec![b' '; bytes], 1).expect("it compresses");
+            Blob { size: u32::try_from(bytes).expect("small"), ..blob(Encoding::Zstd, data) }
+        };
+        for format in FORMATS {
+            let mut bodies = Bodies::new(format);
+            // The room that a larger one had is not for it.
+            assert!(bodies.stored(spaces(2 << 20)).is_ok(), "{format:?}");
+            let error = bodies.stored(Blob { size: 1000, ..spaces(1 << 20) });
+            assert!(matches!(error, Err(BodyError::Decompress(_))), "{format:?}: {error:?}");
+        }
+    }
+
+    #[test]
+    fn a_corrupt_body_and_one_that_is_no_text_are_noticed_in_either_format() {
+        let whole = framed(JSON, 14);
+        let (corrupt, no_text) = (framed(JSON, 15), framed(b"a\xff", 2));
+        for sent in [&whole, &corrupt, &no_text] {
+            let event = Event {
+                op: Operation::Upsert.into(),
+                name: "one".into(),
+                hash: NO_HASH.to_vec(),
+                body: Some(Body::Blob(sent.clone())),
+                ..Event::default()
+            };
+            let batch = Batch { seq: 1, events: vec![event], ..Batch::default() };
+            assert!(check(&batch, 0).is_ok(), "the batch is taken: {sent:?}");
+        }
+        for format in FORMATS {
+            let mut bodies = Bodies::new(format);
+            assert!(bodies.stored(whole.clone()).is_ok(), "{format:?}");
+            let error = bodies.stored(corrupt.clone());
+            assert!(matches!(error, Err(BodyError::Decompress(_))), "{format:?}: {error:?}");
+            for sent in [no_text.clone(), blob(Encoding::Raw, b"a\xff".to_vec())] {
+                let error = bodies.stored(sent);
+                assert!(matches!(error, Err(BodyError::NotText(_))), "{format:?}: {error:?}");
+            }
+            assert!(bodies.stored(whole.clone()).is_ok(), "{format:?}: the next one is read as before");
+        }
     }
 
     #[test]

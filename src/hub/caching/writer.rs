@@ -232,8 +232,8 @@ impl Commit {
     fn report(&self, batch: &AccountBatch, receipts: PartReceipts<Receipt>, outcome: BatchOutcome) {
         let PartReceipts { uid, lane, last, deleted, receipts } = receipts;
         let check = match outcome {
-            BatchOutcome::Committed { refused } => {
-                self.count(batch, &receipts, &refused);
+            BatchOutcome::Committed { written, refused } => {
+                self.count(batch, &receipts, (written, &refused));
                 self.publish(batch, &deleted);
                 FenceCheck::Passed
             }
@@ -277,10 +277,10 @@ impl Commit {
         });
     }
 
-    fn count(&self, batch: &AccountBatch, receipts: &[Receipt], refused: &[String]) {
+    fn count(&self, batch: &AccountBatch, receipts: &[Receipt], (written, refused): (usize, &[String])) {
         let metrics = &self.caching.metrics;
         let count = |rows: usize| u64::try_from(rows).unwrap_or(u64::MAX);
-        metrics.rows_written.inc_by(count(batch.upserts.len()));
+        metrics.rows_written.inc_by(count(written));
         metrics.rows_deleted.inc_by(count(batch.deletes.len()));
         if !refused.is_empty() {
             metrics.refused_rows.inc_by(count(refused.len()));

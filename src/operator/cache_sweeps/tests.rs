@@ -94,8 +94,9 @@ impl World {
             deletes: Vec::new(),
             scopes: scopes.collect(),
         };
-        let written = cache.write_objects(&[batch]).await.expect("written");
-        assert_eq!(written, [BatchOutcome::Committed { refused: Vec::new() }]);
+        let written = batch.upserts.len();
+        let outcomes = cache.write_objects(&[batch]).await.expect("written");
+        assert_eq!(outcomes, [BatchOutcome::Committed { written, refused: Vec::new() }]);
         let sweeps = CacheSweeps {
             store: cache,
             projection: Projection::new(Arc::clone(&store)),

@@ -277,6 +277,32 @@ async fn server_side_apply_tells_conflicts_and_takes_over_what_was_applied_clien
 }
 
 #[tokio::test]
+async fn dry_run_of_a_server_side_apply_meets_the_conflicts_of_the_run() {
+    let place = Place::new().await;
+    let path = place.path("configmaps/c");
+    let text = deploy(&place.config(&json!({"a": "2", "b": "2"})), "mode: SERVER_SIDE");
+    for (taken, said) in [
+        (json!({"a": "taken"}), "Apply failed with 1 conflict: conflict with \"other\" using v1: .data.a"),
+        (
+            json!({"a": "taken", "b": "taken"}),
+            "Apply failed with 2 conflicts: conflicts with \"other\" using v1:\n- .data.a\n- .data.b",
+        ),
+    ] {
+        place.kubectl(&["apply", "-f", "-"], &place.config(&json!({"a": "1", "b": "1"}))).await;
+        let outcome = place.server.dry_run(&text).await;
+        assert_eq!(body(&outcome)["data"], json!({"a": "2", "b": "2"}), "kubectl is not in its way");
+        place.patch("configmaps/c", MERGE, &json!({"data": taken})).await;
+        let before = place.server.get(&path).await;
+        let dry = place.server.dry_run(&text).await;
+        assert_eq!(failure(&dry), (409, said));
+        assert_eq!(place.server.get(&path).await, before);
+        let outcome = place.server.run(&text).await;
+        assert_eq!(failure(&outcome), failure(&dry));
+        place.server.call(Method::Delete, &path, "application/json", &Value::Null).await;
+    }
+}
+
+#[tokio::test]
 async fn managed_fields_are_cleared_where_the_owner_wants_that() {
     let clears = ApplySettings { clear_managed_fields: Preference::Always, ..ApplySettings::default() };
     let place = Place::with(clears).await;

@@ -1,8 +1,11 @@
 //! A server-side apply: PATCH with the whole manifest, under a manager of kubesvc's own.
 //!
 //! What was applied client-side is moved to that manager first, so that fields which the manifest no longer has go, as
-//! they would with `kubectl apply --server-side`.
+//! they would with `kubectl apply --server-side`. A dry run moves nothing, and ignores conflicts with the managers that
+//! would have been moved.
 
+use std::collections::BTreeMap;
+use std::iter::once;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -10,8 +13,11 @@ use serde_json::{Map, Value, json};
 use super::MANAGER;
 use super::deployed::{Deployed, MAX_CONFLICTS, STRICT};
 use super::manifest::{LAST_APPLIED, annotation, with_last_applied_as_is};
-use super::outcome::{ApiAnswer, Outcome};
+use super::outcome::{ApiAnswer, Outcome, OutcomeClass};
 use super::program::{ApiRequest, Method, Program, Step, go_on};
+
+/// How the API server begins the message of a conflict.
+const CONFLICT_WITH: &str = "conflict with ";
 
 /// The program.
 #[derive(Debug)]
@@ -21,13 +27,21 @@ pub(super) struct ServerSideApply {
     clears_managed_fields: bool,
     state: State,
     conflicts: u32,
+    /// Messages of conflicts with the managers that a dry run does not move.
+    not_moved: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Begin,
     Reading,
-    Moving { with_last: bool },
+    Moving {
+        with_last: bool,
+    },
+    /// A dry run applies without force first, to know of all conflicts.
+    Trying {
+        with_last: bool,
+    },
     Applying,
 }
 
@@ -40,7 +54,8 @@ impl ServerSideApply {
         if is_secret(&deployed) {
             encode_string_data(&mut deployed.object);
         }
-        Self { deployed, force, clears_managed_fields, state: State::Begin, conflicts: 0 }
+        let (state, not_moved) = (State::Begin, Vec::new());
+        Self { deployed, force, clears_managed_fields, state, conflicts: 0, not_moved }
     }
 
     fn read(&mut self) -> Step {
@@ -81,13 +96,18 @@ impl ServerSideApply {
             fields.and_then(|fields| moved_managers(fields))
         };
         let Some(moved) = moved else { return self.apply(with_last) };
-        if self.clears_managed_fields || self.deployed.dry_run {
-            // What nobody manages any more conflicts with nobody that matters. And a dry run moves no managers, so that
-            // the former ones would stand in its way.
+        if self.clears_managed_fields {
+            // What nobody manages any more conflicts with nobody that matters.
             self.force = true;
         }
         if self.deployed.dry_run {
-            return self.apply(with_last);
+            let step = self.apply(with_last);
+            if !self.force {
+                let client_side = fields.into_iter().flatten().filter(|entry| is_client_side(entry));
+                self.not_moved = client_side.map(conflict_with).collect();
+                self.state = State::Trying { with_last };
+            }
+            return step;
         }
         self.state = State::Moving { with_last };
         let patch = json!([
@@ -102,6 +122,31 @@ impl ServerSideApply {
             "application/json-patch+json",
             &patch,
         ))
+    }
+
+    /// Goes on after the conflicts of a dry run: those with managers that are moved otherwise do not count.
+    fn go_on_after(&mut self, refusal: &ApiAnswer, with_last: bool) -> Step {
+        let status: Value = serde_json::from_slice(&refusal.body).unwrap_or_default();
+        let causes = status["details"]["causes"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let left: Vec<_> = causes.iter().filter(|cause| !self.is_with_not_moved(cause)).collect();
+        if left.len() == causes.len() {
+            return Step::Done(Outcome::of(refusal));
+        }
+        if left.is_empty() {
+            self.force = true;
+            return self.apply(with_last);
+        }
+        Step::Done(Outcome::failed(refusal.status, OutcomeClass::Conflict, conflicts_message(&left)))
+    }
+
+    fn is_with_not_moved(&self, cause: &Value) -> bool {
+        let message = text(&cause["message"]);
+        // Entries of old API servers have a time.
+        let is_with = |not_moved: &String| {
+            let rest = message.strip_prefix(not_moved.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" at "))
+        };
+        cause["reason"] == "FieldManagerConflict" && self.not_moved.iter().any(is_with)
     }
 }
 
@@ -123,7 +168,8 @@ impl Program for ServerSideApply {
                 go_on!(answer.object());
                 self.apply(with_last)
             }
-            (State::Applying, _) => Step::Done(Outcome::of(answer)),
+            (State::Trying { with_last }, 409) => self.go_on_after(answer, with_last),
+            (State::Trying { .. } | State::Applying, _) => Step::Done(Outcome::of(answer)),
         }
     }
 }
@@ -168,28 +214,62 @@ fn is_sole(fields: &[Value]) -> bool {
     fields.iter().filter(of_object).all(|entry| is_entry(entry, "Apply") && entry["manager"] == MANAGER)
 }
 
-/// `managedFields` with what was applied client-side moved to kubesvc's manager; `None` if nothing was. The managers
-/// that did are those that wrote the annotation.
-fn moved_managers(fields: &[Value]) -> Option<Vec<Value>> {
+/// Whether an entry of `managedFields` is of a manager that applied client-side: it wrote the annotation.
+fn is_client_side(entry: &Value) -> bool {
     let annotation = format!("f:{LAST_APPLIED}");
-    let client_side = |entry: &Value| {
-        is_entry(entry, "Update")
-            && !entry["fieldsV1"]["f:metadata"]["f:annotations"][annotation.as_str()].is_null()
-    };
+    is_entry(entry, "Update")
+        && !entry["fieldsV1"]["f:metadata"]["f:annotations"][annotation.as_str()].is_null()
+}
+
+/// The message of a conflict with the manager of an entry that [`is_client_side`], as the API server words it.
+fn conflict_with(entry: &Value) -> String {
+    // A manager's name is printable, which JSON quotes as Go does.
+    format!("{CONFLICT_WITH}{} using {}", entry["manager"], text(&entry["apiVersion"]))
+}
+
+/// What the API server says of these conflicts.
+fn conflicts_message(causes: &[&Value]) -> String {
+    if let [cause] = causes {
+        let (message, field) = (text(&cause["message"]), text(&cause["field"]));
+        return format!("Apply failed with 1 conflict: {message}: {field}");
+    }
+    let mut fields_by_manager = BTreeMap::<&str, Vec<&str>>::new();
+    for cause in causes {
+        let message = text(&cause["message"]);
+        let manager = message.strip_prefix(CONFLICT_WITH).unwrap_or(message);
+        fields_by_manager.entry(manager).or_default().push(text(&cause["field"]));
+    }
+    let lines = fields_by_manager.into_iter().flat_map(|(manager, fields)| {
+        let fields = fields.into_iter().map(|field| format!("- {field}"));
+        once(format!("conflicts with {manager}:")).chain(fields)
+    });
+    let lines: Vec<_> = lines.collect();
+    format!("Apply failed with {} conflicts: {}", causes.len(), lines.join("\n"))
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// `managedFields` with what was applied client-side moved to kubesvc's manager; `None` if nothing was.
+fn moved_managers(fields: &[Value]) -> Option<Vec<Value>> {
     let ours = |entry: &Value| is_entry(entry, "Apply") && entry["manager"] == MANAGER;
-    let mut moved =
-        fields.iter().find(|entry| ours(entry)).or_else(|| fields.iter().find(|e| client_side(e)))?.clone();
-    if !fields.iter().any(client_side) {
+    let mut moved = fields
+        .iter()
+        .find(|entry| ours(entry))
+        .or_else(|| fields.iter().find(|e| is_client_side(e)))?
+        .clone();
+    if !fields.iter().any(is_client_side) {
         return None;
     }
     moved["manager"] = MANAGER.into();
     moved["operation"] = "Apply".into();
     let version = moved["apiVersion"].clone();
     // Fields of another version cannot be joined; they stay with nobody, as kubectl leaves them.
-    for entry in fields.iter().filter(|entry| client_side(entry) && entry["apiVersion"] == version) {
+    for entry in fields.iter().filter(|entry| is_client_side(entry) && entry["apiVersion"] == version) {
         unite(&mut moved["fieldsV1"], &entry["fieldsV1"]);
     }
-    let others = fields.iter().filter(|entry| !client_side(entry) && !ours(entry)).cloned();
+    let others = fields.iter().filter(|entry| !is_client_side(entry) && !ours(entry)).cloned();
     Some(others.chain([moved]).collect())
 }
 

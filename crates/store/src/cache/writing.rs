@@ -81,15 +81,17 @@ impl<D: Dialect> Transaction<D> for Write<'_> {
         let due = objects::passed(&self.objects, &passed);
         let written = objects::write(session, due, now, self.on_refusal, &mut reports).await?;
         relations::write(session, &written, now, self.on_refusal, &mut reports).await?;
+        let mut counts = vec![0; self.batches.len()];
+        written.iter().for_each(|object| counts[object.batch] += 1);
         let deletes: Vec<&str> =
             self.deletes.iter().filter(|(_, batch)| passed[*batch]).map(|(id, _)| *id).collect();
         objects::delete(session, &deletes).await?;
         self.scopes.write(session, self.batches, &passed, now, self.on_refusal, &mut reports).await?;
         crash_points::point("cache-commit:in");
-        let outcome = |(check, refused)| match check {
-            FenceCheck::Passed => BatchOutcome::Committed { refused },
+        let outcome = |((check, refused), written)| match check {
+            FenceCheck::Passed => BatchOutcome::Committed { written, refused },
             check => BatchOutcome::Stopped(check),
         };
-        Ok(checks.into_iter().zip(reports).map(outcome).collect())
+        Ok(checks.into_iter().zip(reports).zip(counts).map(outcome).collect())
     }
 }

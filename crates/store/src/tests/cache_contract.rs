@@ -240,9 +240,18 @@ pub(super) async fn write(store: &CachedStore, batch: &AccountBatch) -> BatchOut
     unreachable!("the database is busy all the time")
 }
 
+/// The number of objects that a batch wrote, and the rows of it that were refused.
+fn committed(outcome: BatchOutcome) -> (usize, Vec<String>) {
+    match outcome {
+        BatchOutcome::Committed { written, refused } => (written, refused),
+        BatchOutcome::Stopped(check) => unreachable!("{check:?}"),
+    }
+}
+
 /// Writes one batch, of which nothing may be refused.
 pub(super) async fn commit(store: &CachedStore, batch: &AccountBatch) {
-    assert_eq!(write(store, batch).await, BatchOutcome::Committed { refused: Vec::new() });
+    let (_, refused) = committed(write(store, batch).await);
+    assert_eq!(refused, Vec::<String>::new());
 }
 
 pub(super) async fn ids(store: &CachedStore) -> Vec<String> {

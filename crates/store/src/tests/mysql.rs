@@ -139,7 +139,9 @@ async fn body_that_the_server_cannot_take_at_once_is_left_out() {
     };
     let upserts = vec![sized("fits-1", 700_000), sized("fits-2", 700_000), sized("large", 1_000_000)];
     let outcomes = cache.write_objects(&[first_batch("prod", upserts)]).await.expect("in several statements");
-    let [BatchOutcome::Committed { refused }] = &outcomes[..] else { unreachable!("{outcomes:?}") };
+    let [BatchOutcome::Committed { written: 3, refused }] = &outcomes[..] else {
+        unreachable!("{outcomes:?}")
+    };
     assert!(refused.len() == 1 && refused[0].contains("large\" written without its body"), "{refused:?}");
     for (name, has_body) in [("fits-1", true), ("fits-2", true), ("large", false)] {
         let found = cache.object_version("prod", "pod", "default", name).await.expect("read");

@@ -25,6 +25,8 @@ pub(super) struct FakeCache {
     pub(super) fences: Mutex<HashMap<String, (i64, i64)>>,
     pub(super) rows: Mutex<BTreeMap<String, ObjectRow>>,
     scopes: Mutex<BTreeMap<(String, ScopeKey), StoredScope>>,
+    /// Ids of rows that the database refuses.
+    pub(super) refused: Mutex<Vec<String>>,
     /// Number of writes that fail.
     pub(super) failing: Mutex<usize>,
     /// Number of writes whose answer is lost.
@@ -44,6 +46,7 @@ impl FakeCache {
             fences: Mutex::new(uids.iter().map(|uid| ((*uid).to_owned(), (3, 0))).collect()),
             rows: Mutex::default(),
             scopes: Mutex::default(),
+            refused: Mutex::default(),
             failing: Mutex::default(),
             lost: Mutex::default(),
             answers: watch::Sender::new(true),
@@ -92,13 +95,20 @@ impl FakeCache {
             return BatchOutcome::Stopped(check);
         }
         let mut rows = self.rows.lock();
-        rows.extend(batch.upserts.iter().map(|row| (row.id.clone(), row.clone())));
+        let (refused, written): (Vec<_>, Vec<_>) = {
+            let ids = self.refused.lock();
+            batch.upserts.iter().partition(|row| ids.contains(&row.id))
+        };
+        rows.extend(written.iter().map(|row| (row.id.clone(), (*row).clone())));
         batch.deletes.iter().for_each(|id| drop(rows.remove(id)));
         let mut scopes = self.scopes.lock();
         for change in &batch.scopes {
             apply(&mut scopes, batch, change);
         }
-        BatchOutcome::Committed { refused: Vec::new() }
+        BatchOutcome::Committed {
+            written: written.len(),
+            refused: refused.iter().map(|row| format!("row {:?} left out", row.id)).collect(),
+        }
     }
 }
 

@@ -43,6 +43,19 @@ async fn a_batch_is_acknowledged_when_it_is_committed_and_not_before() {
 }
 
 #[tokio::test]
+async fn row_that_the_database_refuses_is_counted_as_refused_and_not_as_written() {
+    let world = World::start().await;
+    let (mut stream, _) = world.flowing().await;
+    world.cache.refused.lock().push("one/ns/b".to_owned());
+    let events = ["a", "b", "c"].map(|name| upsert(name, 1, "{}"));
+    stream.say(say(batch(0, 1, events.into()))).await;
+    stream.acknowledged(1).await;
+    assert_eq!(world.cache.rows.lock().len(), 2);
+    assert_eq!(metric(&world.hub, "kubesvc_cache_rows_written_total"), 2.0);
+    assert_eq!(metric(&world.hub, "kubesvc_cache_refused_rows_total"), 1.0);
+}
+
+#[tokio::test]
 async fn what_is_committed_is_published_after_the_commit_with_the_names_of_what_is_deleted() {
     let world = World::start().await;
     let (mut stream, _) = world.flowing().await;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Run, deploy, refusal, start};
+use super::{ApiAnswer, Run, answer, deploy, refusal, start};
 use crate::operations::{ApplySettings, KindApplySettings, Preference, StartError};
 
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -141,7 +141,7 @@ fn refusals_keep_the_words_of_the_api_server() {
     assert_eq!(run.end(), (422, Some("spec.selector is required")));
     for (status, body) in [(500, "<html>"), (200, "<html>"), (302, "")] {
         let mut run = Run::new(&deploy(&web("2"), ""));
-        run.reply(&super::ApiAnswer { status, body: body.as_bytes().to_vec() });
+        run.reply(&ApiAnswer { status, body: body.as_bytes().to_vec() });
         assert!(run.end().0 >= 500, "{status} {body}");
     }
 }
@@ -260,6 +260,103 @@ fn server_side_apply_moves_what_was_applied_client_side() {
     assert!(run.body()["metadata"]["annotations"][LAST_APPLIED].is_string());
     run.reply(&refusal(409, "Apply failed with 1 conflict: conflict with \"hpa\": .spec.replicas"));
     assert_eq!(run.end(), (409, Some("Apply failed with 1 conflict: conflict with \"hpa\": .spec.replicas")));
+}
+
+/// A refusal of a server-side apply with this message. Each conflict is a manager as the API server prints it, and a field.
+fn conflicts(message: &str, conflicts: &[(&str, &str)]) -> ApiAnswer {
+    let cause = |(manager, field): &(&str, &str)| {
+        json!({
+            "reason": "FieldManagerConflict", "message": format!("conflict with {manager}"), "field": field,
+        })
+    };
+    let causes: Vec<_> = conflicts.iter().map(cause).collect();
+    answer(409, &json!({"kind": "Status", "message": message, "details": {"causes": causes}}))
+}
+
+/// A dry run of a server-side apply of an object that kubectl has applied client-side, with its first write sent.
+fn dry_run_over_client_side(more: &str) -> Run {
+    let annotation = format!("f:{LAST_APPLIED}");
+    let mut held = live(&web("1"), "7");
+    held["metadata"]["managedFields"] = json!([
+        {
+            "manager": "kubectl-client-side-apply", "operation": "Update", "apiVersion": "apps/v1",
+            "fieldsV1": {"f:metadata": {"f:annotations": {annotation: {}}}},
+        },
+        {
+            "manager": "kubectl-client-side-apply", "operation": "Update", "apiVersion": "apps/v1",
+            "subresource": "scale", "fieldsV1": {"f:spec": {"f:replicas": {}}},
+        },
+        {"manager": "hpa", "operation": "Update", "apiVersion": "apps/v1", "fieldsV1": {"f:spec": {"f:a": {}}}},
+    ]);
+    let mut run = Run::dry(&deploy(&web("2"), &format!("mode: SERVER_SIDE {more}")));
+    run.answer(200, &held);
+    assert!(run.line().ends_with("&dryRun=All"), "{}", run.line());
+    run
+}
+
+#[test]
+fn dry_run_ignores_conflicts_with_those_that_applied_client_side() {
+    for own in [
+        "\"kubectl-client-side-apply\" using apps/v1",
+        "\"kubectl-client-side-apply\" using apps/v1 at 2026-01-01T00:00:00Z",
+    ] {
+        let mut run = dry_run_over_client_side("");
+        assert!(run.line().contains("&force=false&"), "{}", run.line());
+        run.reply(&conflicts("2 conflicts", &[(own, ".spec.a"), (own, ".spec.b")]));
+        let line = run.line();
+        assert!(line.contains("&force=true&") && line.ends_with("&dryRun=All"), "{line}");
+        assert!(run.body()["metadata"]["annotations"][LAST_APPLIED].is_string());
+        run.answer(200, &web("2"));
+        assert_eq!(run.end(), (200, None));
+    }
+    let mut run = dry_run_over_client_side("");
+    run.answer(200, &web("2"));
+    assert_eq!(run.end(), (200, None));
+    let run = dry_run_over_client_side("force: true");
+    assert!(run.line().contains("&force=true&"), "{}", run.line());
+}
+
+#[test]
+fn dry_run_tells_the_conflicts_that_the_run_would_have() {
+    let own = ("\"kubectl-client-side-apply\" using apps/v1", ".spec.a");
+    let hpa = "\"hpa\" using apps/v1";
+    let argo = "\"argocd\"";
+    for (others, said) in [
+        (
+            vec![(hpa, ".spec.a")],
+            "Apply failed with 1 conflict: conflict with \"hpa\" using apps/v1: .spec.a",
+        ),
+        (
+            vec![(hpa, ".spec.a"), (argo, ".spec.c"), (hpa, ".spec.b")],
+            "Apply failed with 3 conflicts: conflicts with \"argocd\":\n- .spec.c\n\
+             conflicts with \"hpa\" using apps/v1:\n- .spec.a\n- .spec.b",
+        ),
+        // Entries of the same name that are not moved.
+        (
+            vec![(
+                "\"kubectl-client-side-apply\" with subresource \"scale\" using apps/v1",
+                ".spec.replicas",
+            )],
+            "Apply failed with 1 conflict: conflict with \"kubectl-client-side-apply\" with subresource \"scale\" \
+             using apps/v1: .spec.replicas",
+        ),
+        (
+            vec![("\"kubectl-client-side-apply\" using apps/v1beta1", ".spec.a")],
+            "Apply failed with 1 conflict: conflict with \"kubectl-client-side-apply\" using apps/v1beta1: .spec.a",
+        ),
+    ] {
+        let mut run = dry_run_over_client_side("");
+        let all: Vec<_> = [own].into_iter().chain(others.clone()).collect();
+        run.reply(&conflicts("of all", &all));
+        assert_eq!(run.end(), (409, Some(said)));
+        // Nothing is left out of what the API server says.
+        let mut run = dry_run_over_client_side("");
+        run.reply(&conflicts("of others", &others));
+        assert_eq!(run.end(), (409, Some("of others")));
+    }
+    let mut run = dry_run_over_client_side("");
+    run.reply(&refusal(409, "the object has been modified"));
+    assert_eq!(run.end(), (409, Some("the object has been modified")));
 }
 
 #[test]

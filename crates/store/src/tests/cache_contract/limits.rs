@@ -2,13 +2,6 @@
 
 use super::*;
 
-fn refused(outcome: BatchOutcome) -> Vec<String> {
-    match outcome {
-        BatchOutcome::Committed { refused } => refused,
-        BatchOutcome::Stopped(check) => unreachable!("{check:?}"),
-    }
-}
-
 pub(crate) async fn longest_names_of_any_characters_fit(store: &CachedStore, other: &CachedStore) {
     // Four bytes each, which is as long as a key can be in bytes.
     let account = "\u{1f680}".repeat(255);
@@ -86,7 +79,8 @@ pub(crate) async fn row_that_no_database_takes_is_left_out_and_named(store: &Cac
         with("related", |row| row.relations = vec![relation("\0", "pod"), relation("fits", "pod")]),
         object("prod", "pod", &"n".repeat(64), "namespace", "1"),
     ];
-    let mut said = refused(write(store, &first_batch("prod", upserts)).await);
+    let (written, mut said) = committed(write(store, &first_batch("prod", upserts)).await);
+    assert_eq!(written, 3, "also one without its body");
     said.sort();
     assert_eq!(
         said.iter().map(|one| one.split(" row ").next().unwrap_or_default()).collect::<Vec<_>>(),
@@ -140,8 +134,9 @@ pub(crate) async fn row_that_the_database_refuses_is_found_and_left_out(
     prod.scopes = vec![added("", "Pod")];
     let test = first_batch("test", rows("test"));
     let mut outcomes = store.write_objects(&[prod, test]).await.expect("written");
-    assert_eq!(outcomes.pop(), Some(BatchOutcome::Committed { refused: Vec::new() }));
-    let mut said = refused(outcomes.pop().expect("two batches"));
+    assert_eq!(outcomes.pop(), Some(BatchOutcome::Committed { written: 300, refused: Vec::new() }));
+    let (written, mut said) = committed(outcomes.pop().expect("two batches"));
+    assert_eq!(written, 301, "also one without its body");
     said.sort();
     assert_eq!(said.len(), 3, "{said:?}");
     for (said, (name, what)) in said.iter().zip([
@@ -175,7 +170,7 @@ pub(crate) async fn refused_scope_leaves_the_others(store: &CachedStore, _: &Cac
         ],
         ..batch("prod", 0, 1)
     };
-    let said = refused(write(store, &rows).await);
+    let (_, said) = committed(write(store, &rows).await);
     assert_eq!(said.len(), 3, "{said:?}");
     assert!(said.iter().all(|one| one.starts_with("kubesvc_resourceversion row \"prod:")), "{said:?}");
     let scopes = store.scopes("prod").await.expect("read");

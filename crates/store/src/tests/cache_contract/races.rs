@@ -95,7 +95,7 @@ pub(crate) async fn former_account_of_a_name_takes_nothing_from_the_next(
     let (former, next) = (rows("uid-of-prod", "old"), rows("uid-new", "new"));
     let gone = BatchOutcome::Stopped(FenceCheck::Gone);
     let outcomes = store.write_objects(&[next, former.clone()]).await.expect("written");
-    assert_eq!(outcomes, [BatchOutcome::Committed { refused: Vec::new() }, gone.clone()]);
+    assert_eq!(outcomes, [BatchOutcome::Committed { written: 1, refused: Vec::new() }, gone.clone()]);
     assert_eq!(write(other, &former).await, gone);
     let found = other.object_version("prod", "pod", "a", "p").await.expect("read").expect("it is there");
     assert_eq!(found.resource_version, "new");

@@ -209,7 +209,7 @@ pub(crate) async fn thousand_objects_are_one_transaction(store: &CachedStore, ot
     prod.upserts.insert(0, object("prod", "pod", "default", "pod-0001", "0"));
     let test = first_batch("test", rows("test"));
     let outcomes = store.write_objects(&[prod, test]).await.expect("written");
-    assert_eq!(outcomes, vec![BatchOutcome::Committed { refused: Vec::new() }; 2]);
+    assert_eq!(outcomes, vec![BatchOutcome::Committed { written: 1_300, refused: Vec::new() }; 2]);
     assert_eq!(
         other.numbers("SELECT count(*) FROM kubesvc_cache WHERE resource_version = '1'").await,
         [2_600]
@@ -247,7 +247,7 @@ pub(crate) async fn accounts_that_do_not_pass_are_left_out_with_their_outcome(
             BatchOutcome::Stopped(FenceCheck::Done),
             BatchOutcome::Stopped(FenceCheck::Lower(CachingEpoch(1))),
             BatchOutcome::Stopped(FenceCheck::Higher(CachingEpoch(2))),
-            BatchOutcome::Committed { refused: Vec::new() },
+            BatchOutcome::Committed { written: 1, refused: Vec::new() },
         ]
     );
     assert_eq!(ids(other).await, ["a:pod:default:p"]);
