@@ -220,9 +220,9 @@ impl Bodies {
 }
 
 /// The decompressor, made when it is needed first.
-fn decompressor(
-    made: &mut Option<zstd::bulk::Decompressor<'static>>,
-) -> std::io::Result<&mut zstd::bulk::Decompressor<'static>> {
+fn decompressor<'a>(
+    made: &'a mut Option<zstd::bulk::Decompressor<'static>>,
+) -> std::io::Result<&'a mut zstd::bulk::Decompressor<'static>> {
     Ok(match made {
         Some(decompressor) => decompressor,
         none => none.insert(zstd::bulk::Decompressor::new()?),
