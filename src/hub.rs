@@ -351,7 +351,8 @@ impl BoundHub {
     }
 
     /// Serves until stopped. Then drains: each agent gets a redial time, new agents are refused with one, and the call
-    /// returns when all have disconnected, within 5 s. `registry` lists the background tasks.
+    /// returns when all have disconnected: within 5 s, or up to 10 s later where answers of writes are awaited. `registry`
+    /// lists the background tasks.
     ///
     /// # Errors
     /// The server or a task cannot start or ends by itself: a bug.

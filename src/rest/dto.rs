@@ -142,9 +142,9 @@ pub(super) struct AccountDefinition {
     only_namespaced_resources: Option<bool>,
     /// Cache only resources that Spinnaker deployed.
     only_spinnaker_managed: Option<bool>,
-    /// Send pod metrics.
+    /// No effect: metrics of pods are not sent.
     metrics: Option<bool>,
-    /// Ignore the proxy settings in the agent's environment.
+    /// No effect: the agent dials directly, whatever proxy its environment names.
     no_proxy: Option<bool>,
     /// Maximum age, in milliseconds, of a stored resource version from which a watch may resume.
     #[schema(minimum = 0, maximum = 86400000)]

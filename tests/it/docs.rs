@@ -102,10 +102,12 @@ fn the_tables_of_settings_match_the_code() {
 fn commented_settings_files_have_every_setting() {
     for (program, file) in [(Program::Operator, "kubesvc.yml"), (Program::Agent, "armory-agent.yml")] {
         let text = read(&root().join("config/settings").join(file));
+        let present = setting_keys(&text);
         for row in reference(program).lines().filter(|row| row.contains("| now")) {
-            let key = row.split('`').nth(1).expect("a row begins with its key").trim_end_matches(".*");
-            let name = key.rsplit('.').next().unwrap_or(key);
-            assert!(text.contains(&format!("{name}:")), "config/settings/{file} does not tell of {key}");
+            let key = row.split('`').nth(1).expect("a row begins with its key");
+            // Names that the user chooses are on no list.
+            let key = key.split_once(".*").map_or(key, |(map, _)| map);
+            assert!(present.contains(key), "config/settings/{file} does not tell of {key}");
         }
     }
 }
@@ -136,9 +138,43 @@ fn doc_checks_find_errors() {
     assert_eq!(code.into_iter().flat_map(paths_in).collect::<Vec<_>>(), ["config/none"]);
     assert!(anchors_of(text).any(|anchor| anchor == "the-two-words-and-more"));
     assert_eq!(targets_of("a-b: c ## d\nX := 1\n\tcommand: x\n").collect::<Vec<_>>(), ["a-b"]);
+    let settings =
+        "a:\n  # Prose: and more.\n  b: 1\n  c: []\n  # - d: x\n  #   # e:\n  #   #   f: 2\n# g:\n#   b: 3\n";
+    let keys = ["a", "a.Prose", "a.b", "a.c", "a.c[].d", "a.c[].e", "a.c[].e.f", "g", "g.b"];
+    assert!(setting_keys(settings).iter().eq(&keys.map(str::to_owned)), "{:?}", setting_keys(settings));
     let commands = "kubesvc:0.1.0 .` --version 0.2.0, v1.36.3, 127.0.0.1, 3.18.\n\
                     /v0.3.0/kubesvc.yaml a-0.4.0-b.tar.gz 0.5.0.";
     assert_eq!(versions_of(commands), ["0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0"]);
+}
+
+/// The keys of a settings file in full, such as `kubernetes.accounts[].name`, also those in comments: `# key: value`, with
+/// one space after each `#`. Prose that begins with a word and a colon counts as a key too.
+fn setting_keys(text: &str) -> BTreeSet<String> {
+    let mut keys = BTreeSet::new();
+    // Column and name of the keys around a line; `[]` for the item of a list, between its dash and its first key.
+    let mut path: Vec<(usize, &str)> = Vec::new();
+    for line in text.lines() {
+        let mut rest = line.trim_start_matches(' ');
+        let mut column = line.len() - rest.len();
+        while let Some(comment) = rest.strip_prefix('#') {
+            rest = comment.trim_start_matches(' ');
+            column += (comment.len() - rest.len()).saturating_sub(1);
+        }
+        if let Some(item) = rest.strip_prefix("- ") {
+            path.retain(|(outer, _)| *outer <= column);
+            path.push((column + 1, "[]"));
+            (rest, column) = (item, column + 2);
+        }
+        let Some((key, _)) = rest.split_once(':') else { continue };
+        if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-') {
+            continue;
+        }
+        path.retain(|(outer, _)| *outer < column);
+        path.push((column, key));
+        let names: Vec<_> = path.iter().map(|(_, name)| *name).collect();
+        keys.insert(names.join(".").replace(".[]", "[]"));
+    }
+    keys
 }
 
 /// Inserts a table between a mark and the next `<!-- end -->`.

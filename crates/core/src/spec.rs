@@ -128,7 +128,7 @@ pub struct KubesvcAccountSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<bool>,
 
-    /// Ignore the proxy settings in the agent's environment for this cluster. Default: false.
+    /// No effect: the agent dials directly, whatever proxy its environment names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_proxy: Option<bool>,
 

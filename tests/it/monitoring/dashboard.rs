@@ -79,6 +79,7 @@ fn the_dashboard_has_a_row_for_each_part() {
         "Leader and replicas",
         "Writes to the API server",
         "Database",
+        "Cached objects",
         "Background tasks",
         "Agents, as they see it",
     ];

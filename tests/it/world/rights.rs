@@ -237,7 +237,7 @@ impl World {
         let question = [
             "auth",
             "can-i",
-            "patch",
+            "update",
             "kubesvcaccounts.kubesvc.io",
             "--subresource=status",
             "--as",

@@ -8,6 +8,10 @@ use crate::lifecycle::{runs_in_another_cluster, short};
 /// Minimum Jaro-Winkler similarity at which one zone is considered a misspelling of another.
 const MIN_SIMILARITY: f64 = 0.8;
 
+/// Prints the last lines of each agent's log. `kubectl logs` takes one namespace.
+const AGENT_LOGS: &str = "kubectl get pods -A -l app.kubernetes.io/name=kubesvc-agent --no-headers \
+    -o custom-columns=N:.metadata.namespace,P:.metadata.name | xargs -r -n 2 kubectl logs --tail=20 -n";
+
 /// The agents of the account's zone, or of all zones if it has none.
 pub(super) fn views(facts: &Facts<'_>) -> Option<Vec<ExplainedAgent>> {
     let known_agents = facts.known_agents?;
@@ -117,10 +121,7 @@ fn approve(facts: &Facts<'_>, mut verdict: Finding, unapproved: &[&KubesvcAgent]
 
 fn start_one(verdict: Finding, zone: Option<&ZoneId>) -> Finding {
     let of = zone.map(|zone| format!(" with zoneId {zone}")).unwrap_or_default();
-    verdict.command(
-        format!("Start an agent{of}, or see in its log why it cannot connect."),
-        "kubectl logs -A -l app.kubernetes.io/name=kubesvc-agent --tail=20",
-    )
+    verdict.command(format!("Start an agent{of}, or see in its log why it cannot connect."), AGENT_LOGS)
 }
 
 /// Suggests zones that may have been meant.
@@ -191,10 +192,7 @@ pub(super) fn revoke(facts: &Facts<'_>, then: &str) -> Finding {
     Finding::waits(format!(
         "Each connected agent of zone {zone} has to say that it let go of the account; then it {then}.{who}"
     ))
-    .command(
-        "If one does not answer, see its log.",
-        "kubectl logs -A -l app.kubernetes.io/name=kubesvc-agent --tail=20",
-    )
+    .command("If one does not answer, see its log.", AGENT_LOGS)
 }
 
 /// The first names, and how many more there are.

@@ -76,7 +76,7 @@ impl Change {
         let pausable = [("apps", "Deployment"), ("argoproj.io", "Rollout")];
         if !pausable.contains(&(resource.group.as_str(), resource.kind.as_str())) {
             return Err(InvalidOperation::Fields(
-                "only the rollout of a Deployment can be paused or resumed",
+                "only a Deployment of the group apps or a Rollout of argoproj.io can be paused or resumed",
             )
             .into());
         }

@@ -615,5 +615,5 @@ const ROWS: &[SettingRow] = &[
 ];
 
 const MANAGED: &str = "cache only what Spinnaker deployed, where an account does not say";
-const CUSTOM: &str = "what Spinnaker takes custom kinds for; deployPriority, versioned and namespaced are for deployments, which \
-     are not built yet";
+const CUSTOM: &str = "what Spinnaker takes custom kinds for; deployPriority, versioned and namespaced have no effect: each \
+     manifest is deployed as it is";
