@@ -14,9 +14,11 @@ pub(super) mod servers;
 
 use kubesvc_core::State;
 use serde_json::json;
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 
 use super::place::{EVERYTHING, Place};
-use super::refusals::get;
+use super::refusals::{connect, connect_to, get};
 use crate::world::MAX_WAIT;
 use kubesvc_testkit::must;
 use kubesvc_testkit::wait::eventually;
@@ -24,6 +26,29 @@ use servers::MisbehavingServer;
 
 /// Number of kinds that this test has at least.
 const KINDS: usize = 70;
+
+/// A door of the gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Door {
+    /// Its own port.
+    Direct,
+    /// The API server of the operator's cluster.
+    Aggregated,
+}
+
+impl Door {
+    /// Connects to it over TLS.
+    async fn connect(self, place: &Place) -> TlsStream<TcpStream> {
+        match self {
+            Self::Direct => connect(place, None).await,
+            Self::Aggregated => {
+                let plane = place.world.control_plane();
+                let port = plane.server_url().rsplit(':').next().and_then(|port| port.parse().ok());
+                connect_to(port.expect("an address has a port"), &plane.ca_pem(), None).await
+            }
+        }
+    }
+}
 
 /// What was tried, and what was answered wrongly.
 #[derive(Default)]
