@@ -34,8 +34,29 @@ use kubesvc_testkit::must;
 const ODD: &str = "/api/v1/namespaces/odd/configmaps/";
 /// Size of a large answer, in bytes.
 const LARGE: usize = 100 << 20;
+/// Number of bytes that are read of a slow answer, which never ends.
+const SLOW_BYTES: usize = 2;
 
 type AnyBody = UnsyncBoxBody<Bytes, std::io::Error>;
+
+/// What was read of an answer.
+#[derive(Debug)]
+struct Reading {
+    code: u16,
+    body: Vec<u8>,
+    end: ReadingEnd,
+}
+
+/// How the reading of an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReadingEnd {
+    /// With the whole answer.
+    Whole,
+    /// The answer was cut.
+    Cut,
+    /// Enough was read.
+    Enough,
+}
 
 /// A server in front of a real one.
 pub(crate) struct MisbehavingServer {
@@ -88,25 +109,28 @@ impl MisbehavingServer {
             ("error", 500, "the server is odd"),
             ("html", 200, "<html>"),
         ] {
-            let answered = read(place, token, name, usize::MAX).await;
-            let judged = answered.and_then(|(got, body, _)| {
-                let body = String::from_utf8_lossy(&body).into_owned();
-                let is_good = got == code && body.contains(says);
-                if is_good { Ok(()) } else { Err(format!("{got} instead of {code}: {body}")) }
-            });
+            let judged =
+                read(place, token, name, usize::MAX).await.and_then(|Reading { code: got, body, end }| {
+                    let body = String::from_utf8_lossy(&body).into_owned();
+                    let is_good = (got, end) == (code, ReadingEnd::Whole) && body.contains(says);
+                    if is_good { Ok(()) } else { Err(format!("{got} instead of {code}, {end:?}: {body}")) }
+                });
             tried.note(&format!("a server: {name}"), judged);
         }
-        let large = read(place, token, "large", usize::MAX).await;
-        let judged = large.and_then(|(code, body, is_whole)| {
-            let is_good = code == 200 && body.len() >= LARGE && is_whole;
-            if is_good { Ok(()) } else { Err(format!("{code}, {} bytes, whole: {is_whole}", body.len())) }
+        let judged = read(place, token, "large", usize::MAX).await.and_then(|Reading { code, body, end }| {
+            let is_good = (code, end) == (200, ReadingEnd::Whole) && body.len() >= LARGE;
+            if is_good { Ok(()) } else { Err(format!("{code}, {} bytes, {end:?}", body.len())) }
         });
         tried.note("a server: 100 MB", judged);
-        let slow = read(place, token, "slow", 400).await;
-        tried.note("a server: a byte a second", slow.map(|_| ()));
-        let cut = read(place, token, "cut", usize::MAX).await;
-        let judged = cut.and_then(|(code, _, is_whole)| {
-            if code == 503 || !is_whole { Ok(()) } else { Err(format!("{code}, whole: {is_whole}")) }
+        let judged = read(place, token, "slow", SLOW_BYTES).await.and_then(|Reading { code, body, end }| {
+            let is_good = (code, end) == (200, ReadingEnd::Enough) && body.iter().all(|byte| *byte == b' ');
+            if is_good { Ok(()) } else { Err(format!("{code}, {} bytes, {end:?}", body.len())) }
+        });
+        tried.note("a server: a byte a second", judged);
+        let judged = read(place, token, "cut", usize::MAX).await.and_then(|Reading { code, end, .. }| {
+            // The end may be known before the head is passed on.
+            let is_good = matches!((code, end), (200, ReadingEnd::Cut) | (503, ReadingEnd::Whole));
+            if is_good { Ok(()) } else { Err(format!("{code}, {end:?}")) }
         });
         tried.note("a server that cuts its answer", judged);
         for (verb, name, codes, says) in [
@@ -212,9 +236,8 @@ async fn forward(
     Ok(Response::from_parts(parts, Full::new(body).map_err(|never| match never {}).boxed_unsync()))
 }
 
-/// Reads an object of the odd server at the direct door, at most so many bytes: its code, the body, and whether it ended
-/// as a whole.
-async fn read(place: &Place, token: &str, name: &str, most: usize) -> Result<(u16, Vec<u8>, bool), String> {
+/// Reads an object of the odd server at the direct door, until this many bytes are enough.
+async fn read(place: &Place, token: &str, name: &str, enough: usize) -> Result<Reading, String> {
     let reading = async {
         let path = format!("{}{ODD}{name}", path_of(place.world.namespace(), "odd"));
         let (mut sender, connection) =
@@ -228,20 +251,19 @@ async fn read(place: &Place, token: &str, name: &str, most: usize) -> Result<(u1
             .body(Full::default())
             .expect("a request");
         let mut answer = sender.send_request(request).await.map_err(|e| e.to_string())?;
-        let (mut body, mut is_whole) = (Vec::new(), true);
-        // What is slow is read for a few bytes alone.
-        let enough = if most == usize::MAX { usize::MAX } else { 2 };
-        while let Some(frame) = answer.frame().await {
-            match frame {
-                Ok(frame) => body.extend_from_slice(&frame.into_data().unwrap_or_default()),
-                Err(_) => is_whole = false,
+        let mut body = Vec::new();
+        let end = loop {
+            if body.len() >= enough {
+                break ReadingEnd::Enough;
             }
-            if !is_whole || body.len() >= enough {
-                break;
+            match answer.frame().await {
+                Some(Ok(frame)) => body.extend_from_slice(&frame.into_data().unwrap_or_default()),
+                Some(Err(_)) => break ReadingEnd::Cut,
+                None => break ReadingEnd::Whole,
             }
-        }
+        };
         connection.abort();
-        Ok((answer.status().as_u16(), body, is_whole))
+        Ok(Reading { code: answer.status().as_u16(), body, end })
     };
     tokio::time::timeout(Duration::from_secs(90), reading)
         .await
