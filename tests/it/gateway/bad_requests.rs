@@ -7,10 +7,12 @@
 //! | `bytes.rs` | requests as bytes: paths, headers, bodies, tokens |
 //! | `calls.rs` | operations by REST |
 //! | `servers.rs` | API servers of accounts that misbehave, read and written |
+//! | `time_limits.rs` | what is slow or hangs, until the time that it may take is over |
 
 mod bytes;
 mod calls;
 pub(super) mod servers;
+mod time_limits;
 
 use kubesvc_core::State;
 use serde_json::json;
@@ -64,6 +66,11 @@ impl Tried {
             self.wrong.push(format!("{what}: {why}"));
         }
     }
+
+    fn append(&mut self, more: Self) {
+        self.kinds += more.kinds;
+        self.wrong.extend(more.wrong);
+    }
 }
 
 /// Whether a request to the good account is answered.
@@ -102,12 +109,17 @@ async fn bad_input_has_one_clear_answer_and_the_next_good_request_works() {
     })
     .await;
 
-    let mut tried = Tried::default();
-    bytes::try_all(&place, &token, &own_token, &mut tried).await;
-    tried.note("the next good request", good(&place, &token).await);
-    calls::try_all(&place, &token, &mut tried).await;
-    tried.note("the next good request", good(&place, &token).await);
-    server.try_all(&place, &token, &mut tried).await;
+    let (mut tried, mut until_limits) = (Tried::default(), Tried::default());
+    let at_once = async {
+        bytes::try_all(&place, &token, &own_token, &mut tried).await;
+        tried.note("the next good request", good(&place, &token).await);
+        calls::try_all(&place, &token, &mut tried).await;
+        tried.note("the next good request", good(&place, &token).await);
+        server.try_all(&place, &token, &mut tried).await;
+        tried.note("the next good request", good(&place, &token).await);
+    };
+    tokio::join!(at_once, time_limits::try_all(&place, &token, &own_token, &mut until_limits));
+    tried.append(until_limits);
     tried.note("the next good request", good(&place, &token).await);
 
     assert!(tried.wrong.is_empty(), "{} of {}:\n{}", tried.wrong.len(), tried.kinds, tried.wrong.join("\n"));

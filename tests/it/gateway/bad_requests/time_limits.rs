@@ -1,0 +1,39 @@
+//! What is slow or hangs, until the time that it may take is over. That is a minute each, so all run at once.
+
+use futures::future::join_all;
+use serde_json::{Value, json};
+
+use super::super::place::Place;
+use super::servers::{Reading, ReadingEnd, read};
+use super::{Door, Tried};
+
+/// Number of bytes that are read of an answer of a byte a second: it goes on for longer than any part of it may take.
+const SLOW_BYTES: usize = 62;
+
+/// Tries all kinds.
+pub(super) async fn try_all(place: &Place, token: &str, own_token: &str, tried: &mut Tried) {
+    let doors = [(Door::Direct, token), (Door::Aggregated, own_token)];
+    let hanging = join_all(doors.map(|(door, token)| read(place, door, token, "hang", usize::MAX)));
+    let slow = read(place, Door::Direct, token, "slow", SLOW_BYTES);
+    let (hanging, slow) = tokio::join!(hanging, slow);
+    for ((door, _), reading) in doors.into_iter().zip(hanging) {
+        let judged = reading.and_then(|reading| timed_out(&reading));
+        tried.note(&format!("a server that hangs ({door:?})"), judged);
+    }
+    let judged = slow.and_then(|Reading { code, body, end }| {
+        let is_good = (code, end) == (200, ReadingEnd::Enough) && body.iter().all(|byte| *byte == b' ');
+        if is_good { Ok(()) } else { Err(format!("{code}, {} bytes, {end:?}", body.len())) }
+    });
+    tried.note("a server: a byte a second", judged);
+}
+
+/// Checks that a read had no answer in time, and that a Status says so.
+fn timed_out(Reading { code, body, end }: &Reading) -> Result<(), String> {
+    let status: Value = serde_json::from_slice(body).unwrap_or_default();
+    let fields = (&status["kind"], &status["reason"], &status["code"]);
+    let is_status = fields == (&json!("Status"), &json!("Timeout"), &json!(504));
+    if (*code, *end) == (504, ReadingEnd::Whole) && is_status {
+        return Ok(());
+    }
+    Err(format!("{code}, {end:?}: {}", String::from_utf8_lossy(body)))
+}
