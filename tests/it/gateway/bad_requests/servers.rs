@@ -200,6 +200,10 @@ async fn answer(
             });
             streamed(bytes.boxed())
         }
+        "silent" => {
+            let first = futures::stream::once(std::future::ready(Ok(Bytes::from_static(b" "))));
+            streamed(first.chain(futures::stream::pending()).boxed())
+        }
         "cut" => {
             let parts = [Ok(Bytes::from_static(b"{\"kind\": \"ConfigMap\"")), Err(std::io::Error::other("cut"))];
             let mut response = streamed(futures::stream::iter(parts).boxed());

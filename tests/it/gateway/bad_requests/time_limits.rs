@@ -14,11 +14,19 @@ const SLOW_BYTES: usize = 62;
 pub(super) async fn try_all(place: &Place, token: &str, own_token: &str, tried: &mut Tried) {
     let doors = [(Door::Direct, token), (Door::Aggregated, own_token)];
     let hanging = join_all(doors.map(|(door, token)| read(place, door, token, "hang", usize::MAX)));
+    let silent = join_all(doors.map(|(door, token)| read(place, door, token, "silent", usize::MAX)));
     let slow = read(place, Door::Direct, token, "slow", SLOW_BYTES);
-    let (hanging, slow) = tokio::join!(hanging, slow);
+    let (hanging, silent, slow) = tokio::join!(hanging, silent, slow);
     for ((door, _), reading) in doors.into_iter().zip(hanging) {
         let judged = reading.and_then(|reading| timed_out(&reading));
         tried.note(&format!("a server that hangs ({door:?})"), judged);
+    }
+    for ((door, _), reading) in doors.into_iter().zip(silent) {
+        let judged = reading.and_then(|Reading { code, body, end }| {
+            let is_good = (code, end) == (200, ReadingEnd::Cut) && body == b" ";
+            if is_good { Ok(()) } else { Err(format!("{code}, {} bytes, {end:?}", body.len())) }
+        });
+        tried.note(&format!("a server that falls silent after a byte ({door:?})"), judged);
     }
     let judged = slow.and_then(|Reading { code, body, end }| {
         let is_good = (code, end) == (200, ReadingEnd::Enough) && body.iter().all(|byte| *byte == b' ');
