@@ -305,7 +305,8 @@ pub(super) async fn try_all(place: &Place, token: &str, own_token: &str, tried: 
                 line(&kind.line),
                 kind.headers
             );
-            let answered = exchange(place, door, [head.as_bytes(), &kind.body].concat(), kind.is_cut).await;
+            let bytes = [head.as_bytes(), &kind.body].concat();
+            let answered = exchange(place, door, bytes, kind.is_cut, LIMIT).await;
             tried.note(&format!("{} ({door:?})", kind.what), judge(&kind, door, answered));
         }
     }
@@ -316,14 +317,20 @@ pub(super) async fn try_all(place: &Place, token: &str, own_token: &str, tried: 
         let head = line(&format!(
             "GET {{P}}/version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n"
         ));
-        let answered = exchange(place, Door::Direct, head.into_bytes(), false).await;
+        let answered = exchange(place, Door::Direct, head.into_bytes(), false, LIMIT).await;
         let refused = kind(what, Direct, "", "", &[401], "");
         tried.note(what, judge(&refused, Door::Direct, answered));
     }
 }
 
 /// Sends bytes, and reads the answer to its end: its code and its text. 0: the connection was closed without one.
-async fn exchange(place: &Place, door: Door, bytes: Vec<u8>, is_cut: bool) -> Result<(u16, String), String> {
+pub(super) async fn exchange(
+    place: &Place,
+    door: Door,
+    bytes: Vec<u8>,
+    is_cut: bool,
+    limit: Duration,
+) -> Result<(u16, String), String> {
     let exchanging = async {
         let (mut reader, mut writer) = tokio::io::split(door.connect(place).await);
         // It may be answered, and closed, before all of it is sent.
@@ -346,7 +353,7 @@ async fn exchange(place: &Place, door: Door, bytes: Vec<u8>, is_cut: bool) -> Re
             None => Err(text),
         }
     };
-    tokio::time::timeout(LIMIT, exchanging).await.map_err(|_| "no answer in time".to_owned())?
+    tokio::time::timeout(limit, exchanging).await.map_err(|_| "no answer in time".to_owned())?
 }
 
 fn judge(kind: &Kind, door: Door, answered: Result<(u16, String), String>) -> Result<(), String> {
