@@ -7,16 +7,20 @@
 //! | `bytes.rs` | requests as bytes: paths, headers, bodies, tokens |
 //! | `calls.rs` | operations by REST |
 //! | `servers.rs` | API servers of accounts that misbehave, read and written |
+//! | `time_limits.rs` | what is slow or hangs, until the time that it may take is over |
 
 mod bytes;
 mod calls;
 pub(super) mod servers;
+mod time_limits;
 
 use kubesvc_core::State;
 use serde_json::json;
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 
 use super::place::{EVERYTHING, Place};
-use super::refusals::get;
+use super::refusals::{connect, connect_to, get};
 use crate::world::MAX_WAIT;
 use kubesvc_testkit::must;
 use kubesvc_testkit::wait::eventually;
@@ -24,6 +28,29 @@ use servers::MisbehavingServer;
 
 /// Number of kinds that this test has at least.
 const KINDS: usize = 70;
+
+/// A door of the gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Door {
+    /// Its own port.
+    Direct,
+    /// The API server of the operator's cluster.
+    Aggregated,
+}
+
+impl Door {
+    /// Connects to it over TLS.
+    async fn connect(self, place: &Place) -> TlsStream<TcpStream> {
+        match self {
+            Self::Direct => connect(place, None).await,
+            Self::Aggregated => {
+                let plane = place.world.control_plane();
+                let port = plane.server_url().rsplit(':').next().and_then(|port| port.parse().ok());
+                connect_to(port.expect("an address has a port"), &plane.ca_pem(), None).await
+            }
+        }
+    }
+}
 
 /// What was tried, and what was answered wrongly.
 #[derive(Default)]
@@ -38,6 +65,11 @@ impl Tried {
         if let Err(why) = answered {
             self.wrong.push(format!("{what}: {why}"));
         }
+    }
+
+    fn append(&mut self, more: Self) {
+        self.kinds += more.kinds;
+        self.wrong.extend(more.wrong);
     }
 }
 
@@ -77,12 +109,17 @@ async fn bad_input_has_one_clear_answer_and_the_next_good_request_works() {
     })
     .await;
 
-    let mut tried = Tried::default();
-    bytes::try_all(&place, &token, &own_token, &mut tried).await;
-    tried.note("the next good request", good(&place, &token).await);
-    calls::try_all(&place, &token, &mut tried).await;
-    tried.note("the next good request", good(&place, &token).await);
-    server.try_all(&place, &token, &mut tried).await;
+    let (mut tried, mut until_limits) = (Tried::default(), Tried::default());
+    let at_once = async {
+        bytes::try_all(&place, &token, &own_token, &mut tried).await;
+        tried.note("the next good request", good(&place, &token).await);
+        calls::try_all(&place, &token, &mut tried).await;
+        tried.note("the next good request", good(&place, &token).await);
+        server.try_all(&place, &token, &mut tried).await;
+        tried.note("the next good request", good(&place, &token).await);
+    };
+    tokio::join!(at_once, time_limits::try_all(&place, &token, &own_token, &mut until_limits));
+    tried.append(until_limits);
     tried.note("the next good request", good(&place, &token).await);
 
     assert!(tried.wrong.is_empty(), "{} of {}:\n{}", tried.wrong.len(), tried.kinds, tried.wrong.join("\n"));
