@@ -3,10 +3,14 @@
 //! hardly grow. A flood for one account leaves others their share. Watches of clients that were killed end.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
+use http::StatusCode;
 use http_body_util::BodyExt as _;
 use hyper::body::Bytes;
 use parking_lot::Mutex;
@@ -35,8 +39,11 @@ const STOPPED_READERS: usize = 8;
 const NEW_ACCOUNTS: usize = 12;
 /// Calls to the hub while something runs.
 const HUB_CALLS: usize = 100;
-/// Callers of a flood: more than an account's requests may be.
-const FLOOD: u32 = 190;
+/// Callers of a flood: more than the 256 requests that an account may have at once.
+const FLOOD: u32 = 400;
+/// Service accounts of the flood, none of them that of the measured calls. Each makes the 200 requests at once that one
+/// caller may make, so that it is the account's bound that refuses.
+const FLOOD_CALLERS: [&str; 2] = ["flood-1", "flood-2"];
 /// What a refusal asks its caller to wait.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Interval between readings of memory.
@@ -295,22 +302,34 @@ async fn watches(caller: &mut Caller) -> Result<usize, String> {
 async fn flood(options: &Options, running: &Running<'_>, report: &mut Report) -> Result<(), String> {
     let world = running.world;
     let idle = gets(options.calls, running).await?;
+    let mut doors = Vec::new();
+    for name in FLOOD_CALLERS {
+        let door = Door { token: world.token(name).await?, ..running.gateway(1) };
+        running.answers(&door, SCRIPTED).await?;
+        doors.push(door);
+    }
     let slow = Call::get(slow_path()).below(&world.account_path(SCRIPTED));
-    let flooding = floods(&running.gateway(1), &slow, FLOOD);
-    tokio::time::sleep(SLOW).await;
+    let flooding = Flood::start(&doors, &slow, FLOOD);
+    // By then all callers have begun, and one refused has called again.
+    tokio::time::sleep(RETRY_AFTER + SLOW).await;
+    let begun = Instant::now();
+    let refused = flooding.refused();
     let beside_slow = gets(options.calls, running).await?;
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+    let refused = (flooding.refused() - refused) as f64 / begun.elapsed().as_secs_f64();
     drop(flooding);
-    let fast = Call::get(CALL);
-    let flooding = floods(&running.gateway(1), &fast.clone().below(&world.account_path(STOPPED)), 16);
+    let (fast, door) = (Call::get(CALL), [running.gateway(1)]);
+    let flooding = Flood::start(&door, &fast.clone().below(&world.account_path(STOPPED)), 16);
     let beside_fast = gets(options.calls, running).await?;
     drop(flooding);
-    let flooding = floods(&world.direct(None)?, &fast, 16);
+    let flooding = Flood::start(&[world.direct(None)?], &fast, 16);
     let beside_direct = gets(options.calls, running).await?;
     drop(flooding);
     let mut add = |what: &str, value: f64, wanted: Wanted| {
         report.add(Row::series("neighbours", what, &Series::from_iter([value]), wanted));
     };
-    add("GET beside 190 callers of a slow account, p99, times idle", beside_slow / idle, Wanted::AtMost(2.0));
+    add("GET beside 400 callers of a slow account, p99, times idle", beside_slow / idle, Wanted::AtMost(2.0));
+    add("calls of theirs that are refused with 429, a second", refused, Wanted::AtLeast(1.0));
     add(
         "GET beside 16 callers of an account without a pause, p99, times idle",
         beside_fast / idle,
@@ -336,21 +355,39 @@ async fn gets(calls: usize, running: &Running<'_>) -> Result<f64, String> {
     Ok(times.quantile(0.99))
 }
 
-/// Calls from so many callers without a pause, until it is dropped. They begin one after the other within a second, and
-/// wait for as long as a refusal says, a second, as client-go does.
-fn floods(door: &Door, call: &Call, callers: u32) -> Vec<AbortOnDropHandle<()>> {
-    let one = |number| {
-        let (door, call) = (door.clone(), call.clone());
-        AbortOnDropHandle::new(tokio::spawn(async move {
-            tokio::time::sleep(RETRY_AFTER * number / callers).await;
-            while let Ok(mut caller) = Caller::connect(&door).await {
-                while let Ok((status, _)) = caller.call(&call).await {
-                    if !status.is_success() {
-                        tokio::time::sleep(RETRY_AFTER).await;
+/// Calls without a pause, until it is dropped.
+struct Flood {
+    refused: Arc<AtomicUsize>,
+    _callers: Vec<AbortOnDropHandle<()>>,
+}
+
+impl Flood {
+    /// Starts so many callers, at these doors in turn. They begin one after the other within a second. One that is
+    /// refused is counted, and calls again after as long as the refusal says, a second, as client-go does.
+    fn start(doors: &[Door], call: &Call, callers: u32) -> Self {
+        let refused = Arc::new(AtomicUsize::new(0));
+        let one = |(number, door): (u32, &Door)| {
+            let (door, call, refused) = (door.clone(), call.clone(), Arc::clone(&refused));
+            AbortOnDropHandle::new(tokio::spawn(async move {
+                tokio::time::sleep(RETRY_AFTER * number / callers).await;
+                while let Ok(mut caller) = Caller::connect(&door).await {
+                    while let Ok((status, _)) = caller.call(&call).await {
+                        if status == StatusCode::TOO_MANY_REQUESTS {
+                            refused.fetch_add(1, Ordering::SeqCst);
+                        }
+                        if !status.is_success() {
+                            tokio::time::sleep(RETRY_AFTER).await;
+                        }
                     }
                 }
-            }
-        }))
-    };
-    (0..callers).map(one).collect()
+            }))
+        };
+        let started = (0..callers).zip(doors.iter().cycle()).map(one).collect();
+        Self { refused, _callers: started }
+    }
+
+    /// Calls refused so far, with status 429.
+    fn refused(&self) -> usize {
+        self.refused.load(Ordering::SeqCst)
+    }
 }
