@@ -8,7 +8,7 @@
 //! | `tables.rs`, `rows.rs` | what a reader sees, and the bare loop |
 //! | `cluster.rs`, `proxy.rs`, `slow_link.rs` | objects of the cluster; a counting proxy, and a slow link, between agent and hub |
 //! | `world.rs`, `options.rs` | the servers; what to measure, and how much |
-//! | `shared` | what the benchmarks of accounts use too |
+//! | `shared` | what other benchmarks use too |
 //!
 //! `BENCH_OBJECTS=10000`, `BENCH_ROUNDS=5` and `BENCH_ONLY=p3,p8,p4,resume,beside,outage` select the size and the
 //! benchmarks.
@@ -69,6 +69,8 @@ mod report;
 mod resume;
 #[path = "cache/rows.rs"]
 mod rows;
+#[path = "shared/session_data.rs"]
+mod session_data;
 #[path = "cache/slow_link.rs"]
 mod slow_link;
 #[expect(dead_code, reason = "the benchmarks of accounts use the rest")]

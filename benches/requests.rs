@@ -7,6 +7,7 @@
 //! | `latency.rs` | how latencies are measured |
 //! | `echo.rs` | bare tonic programs where operator and agent stand: what the hops cost at least |
 //! | `callers.rs`, `watchers.rs` | callers, the same for both sides; callers that are killed |
+//! | `sessions.rs`, `session_recorder.rs` | sessions of the hub; a proxy that records the agent's |
 //! | `distant_server.rs`, `scripted_cluster.rs` | a server that is far away; a cluster with a long log and a slow object |
 //! | `world.rs`, `options.rs` | the servers and programs; what to measure, and how much |
 //! | `shared` | what other benchmarks use too |
@@ -72,6 +73,12 @@ mod progress;
 mod report;
 #[path = "requests/scripted_cluster.rs"]
 mod scripted_cluster;
+#[path = "shared/session_data.rs"]
+mod session_data;
+#[path = "requests/session_recorder.rs"]
+mod session_recorder;
+#[path = "requests/sessions.rs"]
+mod sessions;
 #[expect(dead_code, reason = "other benchmarks use the rest")]
 #[path = "shared/statistics.rs"]
 mod statistics;
@@ -120,7 +127,7 @@ async fn run() -> Result<Vec<String>, String> {
             Benchmark::Distance => distance::run(&options, &mut running, &mut report).await,
             Benchmark::Lists => lists::run(&options, &mut running, &mut report).await,
             Benchmark::Operations => operations::run(&options, &running, &mut report).await,
-            Benchmark::Neighbours => neighbours::run(&options, &running, &mut report).await,
+            Benchmark::Neighbours => neighbours::run(&options, &mut running, &mut report).await,
         };
         // Continue: the results of the other benchmarks are still useful.
         if let Err(reason) = done {

@@ -1,10 +1,11 @@
 //! P4: memory of the agent for the objects of a cluster, compared with client-go's informer over the same server; and
-//! memory and sockets of an agent with many accounts.
+//! memory and sockets of an agent with many accounts, whose cluster is a small one of their own.
 
 use std::{process::Command, time::Duration};
 
 use crate::{
     agent,
+    cluster::Workloads,
     operator::Database,
     options::Options,
     processes::{peak_resident, settled, sockets},
@@ -22,6 +23,8 @@ const MAX_WAIT: Duration = Duration::from_secs(120);
 const ACCOUNTS: usize = 100;
 /// The documented kinds.
 const KINDS: usize = 12;
+/// Deployments, and StatefulSets, of the cluster of the agent with many accounts.
+const WORKLOADS: usize = 20;
 /// Kinds with many objects and with none, as settings and as client-go name them.
 const FULL: [&str; 2] = ["deployment", "apps/v1/deployments"];
 const EMPTY: [&str; 2] = ["daemonSet", "apps/v1/daemonsets"];
@@ -109,14 +112,20 @@ async fn of_agent(world: &World, kind: &str, objects: usize) -> Result<Memory, S
     Ok(memory)
 }
 
+/// Memory and sockets for each of many accounts. Their cluster is new: one that other benchmarks have used would be as
+/// large as they left it.
 async fn many_accounts(world: &World, report: &mut Report) -> Result<(), String> {
+    let cluster = crate::control_plane().await?;
+    let (client, objects) = (cluster.client().await, cluster.namespace().await);
+    Workloads::deployments(&client, objects.name()).create(WORKLOADS).await?;
+    Workloads::stateful_sets(&client, objects.name()).create(WORKLOADS).await?;
     let (namespace, site) = world.site(Database::Sqlite, "{}").await?;
     let operator = site.start()?;
     operator.ready().await?;
     let folder = Folder::new("bench-agent")?;
     let agent = agent::start("agent-0", &folder, &site.hub())?;
     let before = (settled(agent.id()).await?, sockets(agent.id())?);
-    world.accounts(&namespace, ACCOUNTS).await?;
+    world.accounts_of(&cluster, &namespace, ACCOUNTS).await?;
     let mut tables = Tables::connect(site.database()).await?;
     let synced = "SELECT count(*) FROM kubesvc_resourceversion WHERE state = 'SYNCED'";
     let wanted = i64::try_from(ACCOUNTS * KINDS).unwrap_or(i64::MAX);

@@ -108,6 +108,7 @@ pub(crate) async fn run(options: &Options, world: &World, report: &mut Report) -
     add("changes a second meanwhile", pace, Wanted::AtLeast(MIN_PACE));
     add("memory of the operator, growth of its peak, MB", after[0] - before[0], Wanted::AtMost(ALLOWED));
     add("memory of the agent, growth of its peak, MB", after[1] - before[1], Wanted::AtMost(ALLOWED));
+    // No rate: most of it is the hub's wait until it tries the database again. `drained` measures the rate.
     add("seconds from its return until every row is the newest", caught_up, Wanted::Nothing);
     Ok(())
 }

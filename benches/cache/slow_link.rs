@@ -20,18 +20,14 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::session_data::SessionData;
+
 /// Receive buffer before the link, in bytes; a quarter of a second at 2 Mbit/s. The kernel doubles it for itself.
 const QUEUE_BYTES: u32 = 64 * 1024;
 /// Bytes that go over the link together, at most.
 const CHUNK_BYTES: usize = 2 * 1024;
 /// How late the link may be behind its rate, and make up for it.
 const LATEST: Duration = Duration::from_millis(50);
-/// HTTP/2 stream of the agent's session: the first that it opens.
-const SESSION_STREAM: u32 = 1;
-/// Bytes of a client before its first frame.
-const PREFACE_BYTES: usize = 24;
-const FRAME_HEAD_BYTES: usize = 9;
-const DATA: u8 = 0;
 
 /// A running link. It ends when it is dropped.
 pub(crate) struct SlowLink {
@@ -112,7 +108,7 @@ async fn forward(client: TcpStream, hub: SocketAddr, bytes_per_second: u32, seen
     let Ok(server) = socket.connect(hub).await else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
-    let (up, down) = (Frames { skip: PREFACE_BYTES, ..Frames::default() }, Frames::default());
+    let (up, down) = (SessionData::from_agent(), SessionData::from_hub());
     tokio::select! {
         () = carry(from_client, to_server, bytes_per_second, (up, &seen.session[0]), &seen.bytes) => {}
         () = carry(from_server, to_client, bytes_per_second, (down, &seen.session[1]), &seen.bytes) => {}
@@ -123,7 +119,7 @@ async fn carry(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     bytes_per_second: u32,
-    (mut frames, gaps): (Frames, &Mutex<Gaps>),
+    (mut session, gaps): (SessionData, &Mutex<Gaps>),
     bytes: &AtomicUsize,
 ) {
     let mut chunk = vec![0; CHUNK_BYTES];
@@ -135,7 +131,7 @@ async fn carry(
         carried_at = carried_at.max(idle_since) + Duration::from_secs(1) * length / bytes_per_second;
         sleep_until(carried_at).await;
         bytes.fetch_add(read, Ordering::SeqCst);
-        if frames.has_session_data(&chunk[..read]) {
+        if !session.of(&chunk[..read]).is_empty() {
             gaps.lock().seen(Instant::now());
         }
         if to.write_all(&chunk[..read]).await.is_err() {
@@ -148,36 +144,5 @@ impl Gaps {
     fn seen(&mut self, now: Instant) {
         self.longest = self.longest.max(self.last.map_or(Duration::ZERO, |last| now - last));
         self.last = Some(now);
-    }
-}
-
-/// The frames of one direction of an HTTP/2 connection.
-#[derive(Default)]
-struct Frames {
-    /// Bytes until the next frame begins.
-    skip: usize,
-    /// The head of the next frame, as far as it is there.
-    head: Vec<u8>,
-}
-
-impl Frames {
-    /// Whether a DATA frame of the session begins in these bytes.
-    fn has_session_data(&mut self, mut bytes: &[u8]) -> bool {
-        let mut found = false;
-        loop {
-            let skipped = self.skip.min(bytes.len());
-            self.skip -= skipped;
-            bytes = &bytes[skipped..];
-            let taken = (FRAME_HEAD_BYTES - self.head.len()).min(bytes.len());
-            self.head.extend_from_slice(&bytes[..taken]);
-            bytes = &bytes[taken..];
-            let Ok([a, b, c, kind, _flags, stream @ ..]) = <[u8; FRAME_HEAD_BYTES]>::try_from(&*self.head)
-            else {
-                return found;
-            };
-            self.head.clear();
-            self.skip = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
-            found |= kind == DATA && u32::from_be_bytes(stream) == SESSION_STREAM;
-        }
     }
 }

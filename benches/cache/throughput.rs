@@ -19,11 +19,13 @@ use crate::{
     world::World,
 };
 
-/// Number of accounts that the feeder streams.
-const ACCOUNTS: usize = 4;
+/// Number of accounts that the feeder streams: a hash decides which writer of the hub has an account, and so many are
+/// spread over them about evenly.
+const ACCOUNTS: usize = 16;
 /// Updates of each object in a burst.
 const UPDATES: u64 = 5;
-/// Objects that change together in a burst, such as the replica sets and pods of a rollout.
+/// Objects that change together in a burst, such as the replica sets and pods of a rollout; fewer where an account does
+/// not have as many.
 const TOGETHER: usize = 50;
 
 /// Share of the bare loop's rows that is wanted.
@@ -149,14 +151,15 @@ impl Pair<'_> {
     /// of the events that became rows, and events a second.
     async fn burst(&mut self, set: &str, objects: usize) -> Result<(f64, f64), String> {
         let accounts = self.feeder.accounts();
-        let count = (objects / 5 / (TOGETHER * accounts)).max(1) * TOGETHER * accounts;
-        let mut versions = Vec::with_capacity(count);
-        for group in 0..count / TOGETHER {
+        let together = TOGETHER.min(objects / accounts);
+        let turns = (objects / 5 / (together * accounts)).max(1);
+        let mut versions = Vec::new();
+        for group in 0..turns * accounts {
             for version in 0..UPDATES {
-                for one in 0..TOGETHER {
+                for one in 0..together {
                     // Object number `n` belongs to account `n % accounts`.
                     let (account, turn) = (group % accounts, group / accounts);
-                    let number = (turn * TOGETHER + one) * accounts + account;
+                    let number = (turn * together + one) * accounts + account;
                     versions.push((account, Recorded::new(set, number, 3 + version)));
                 }
             }

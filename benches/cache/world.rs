@@ -87,7 +87,17 @@ impl World {
 
     /// Creates accounts whose cluster is the operator's own.
     pub(crate) async fn accounts(&self, namespace: &TestNamespace, count: usize) -> Result<(), String> {
-        let (client, kubeconfig) = (self.plane.client().await, self.plane.admin_kubeconfig());
+        self.accounts_of(&self.plane, namespace, count).await
+    }
+
+    /// Creates accounts of a cluster.
+    pub(crate) async fn accounts_of(
+        &self,
+        cluster: &ControlPlane,
+        namespace: &TestNamespace,
+        count: usize,
+    ) -> Result<(), String> {
+        let (client, kubeconfig) = (self.plane.client().await, cluster.admin_kubeconfig());
         objects::create(&client, namespace.name(), count, Form::Applied, &kubeconfig).await
     }
 }

@@ -1,29 +1,31 @@
 //! Neighbours: what the callers of some accounts cost those of others. Beside readers that stop reading, a log of 1 GB and
-//! 200 watches, calls to another account, calls to the hub and new accounts take about as long as before, and the programs
-//! hardly grow. A flood for one account leaves others their share. Watches of clients that were killed end.
+//! 200 watches, calls to another account, heartbeats and the agent's answers for new accounts take about as long as before,
+//! and the programs hardly grow. A flood for one account leaves others their share. Watches of clients that were killed end.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
+use http::StatusCode;
 use http_body_util::BodyExt as _;
 use hyper::body::Bytes;
 use parking_lot::Mutex;
-use tokio_util::task::AbortOnDropHandle;
-use tonic::transport::Endpoint;
-use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
     callers::{Call, Caller, Door},
-    echo::{Echo, Hops},
     latencies::Latencies,
-    lists,
+    lists, objects,
     options::Options,
     processes::proportional,
     progress::say,
     report::{Report, Row, Wanted},
     scripted_cluster::{LOG_BYTES, SLOW, ScriptedCluster, log_path, slow_path},
+    sessions::Sessions,
     statistics::{Series, shown},
     watchers::Watchers,
     world::{ACCOUNTS, Running},
@@ -32,11 +34,12 @@ use crate::{
 const WATCHES: usize = 200;
 const STOPPED_READERS: usize = 8;
 /// New accounts while something runs.
-const NEW_ACCOUNTS: usize = 12;
-/// Calls to the hub while something runs.
-const HUB_CALLS: usize = 100;
-/// Callers of a flood: more than an account's requests may be.
-const FLOOD: u32 = 190;
+const NEW_ACCOUNTS: usize = 30;
+/// Callers of a flood: more than the 256 requests that an account may have at once.
+const FLOOD: u32 = 400;
+/// Service accounts of the flood, none of them that of the measured calls. Each makes the 200 requests at once that one
+/// caller may make, so that it is the account's bound that refuses.
+const FLOOD_CALLERS: [&str; 2] = ["flood-1", "flood-2"];
 /// What a refusal asks its caller to wait.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Interval between readings of memory.
@@ -49,13 +52,16 @@ const SCRIPTED: usize = ACCOUNTS;
 /// The call that is measured.
 const CALL: &str = "/api/v1/namespaces/default";
 
-/// What a caller of an account, and the account's programs, see.
+/// What a caller of an account, and the account's programs, see. Times are in milliseconds.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
+    /// Median and 99th percentile.
     get: [f64; 2],
     direct: f64,
-    hub: f64,
-    bare: f64,
+    /// The longest time between two heartbeats of a session.
+    heartbeat: f64,
+    /// From an `AddAccounts` until its answer.
+    answer: f64,
     new_account: f64,
 }
 
@@ -64,18 +70,18 @@ struct Seen {
 /// # Errors
 ///
 /// The benchmark could not run.
-pub(crate) async fn run(options: &Options, running: &Running<'_>, report: &mut Report) -> Result<(), String> {
+pub(crate) async fn run(
+    options: &Options,
+    running: &mut Running<'_>,
+    report: &mut Report,
+) -> Result<(), String> {
     let world = running.world;
     let cluster = ScriptedCluster::start(&world.direct(None)?).await?;
     world.create_accounts(SCRIPTED..SCRIPTED + 1, &cluster.kubeconfig).await?;
     world.active(SCRIPTED..SCRIPTED + 1).await.map_err(|reason| running.explain(&reason))?;
-    let mut next_account = SCRIPTED + 1;
-    let echo = Echo::start().await?;
-    // The first calls fill caches.
-    seen(options.calls / 5, running, &echo, &mut next_account).await?;
-    let idle = seen(options.calls, running, &echo, &mut next_account).await?;
-    beside_streams(options, running, (idle, &echo), &mut next_account, report).await?;
-    drop(echo);
+    let sessions = Sessions::start(running).await?;
+    beside_streams(options, running, &sessions, report).await?;
+    sessions.end(running).await?;
     let flooded = flood(options, running, report).await;
     drop(cluster);
     flooded
@@ -119,11 +125,14 @@ impl Memory {
 async fn beside_streams(
     options: &Options,
     running: &Running<'_>,
-    (idle, echo): (Seen, &Echo),
-    next_account: &mut usize,
+    sessions: &Sessions,
     report: &mut Report,
 ) -> Result<(), String> {
     let world = running.world;
+    // The first calls fill caches.
+    gets(options.calls / 5, running).await?;
+    let first = SCRIPTED + 1;
+    let idle = seen(options.calls, running, sessions, first).await?;
     let memory = Memory::of(running)?;
     let list = lists::prepare(world).await?.below(&world.account_path(STOPPED));
     let mut stopped = Vec::new();
@@ -139,9 +148,12 @@ async fn beside_streams(
     let watchers = Watchers::start(&running.gateway(1), &path, WATCHES).await?;
     until_watches(running, |count| count >= others + WATCHES, Duration::from_secs(30)).await?;
     let log = Call::get(log_path()).below(&world.account_path(SCRIPTED));
-    let reading = tokio::spawn(read_log(running.gateway(1), log));
-    let beside = seen(options.calls, running, echo, next_account).await?;
-    let (bytes, seconds) = AbortOnDropHandle::new(reading).await.map_err(|e| e.to_string())??;
+    let enough = CancellationToken::new();
+    let reading = tokio::spawn(read_logs(running.gateway(1), log, enough.clone()));
+    let reading = AbortOnDropHandle::new(reading);
+    let beside = seen(options.calls, running, sessions, first + NEW_ACCOUNTS).await?;
+    enough.cancel();
+    let (bytes, seconds) = reading.await.map_err(|e| e.to_string())??;
     let growth = memory.growth();
     drop(stopped);
     watchers.process.kill();
@@ -157,11 +169,15 @@ async fn beside_streams(
     add(&format!("the same {beside_what}, p99, ms"), beside.get[1], Wanted::Nothing);
     add("times idle", beside.get[1] / idle.get[1], Wanted::AtMost(2.0));
     add("the same made directly, times idle", beside.direct / idle.direct, Wanted::Nothing);
-    add("a call to the hub, times idle, p50", beside.hub / idle.hub, Wanted::AtMost(1.2));
-    add("a call to a bare server, times idle, p50", beside.bare / idle.bare, Wanted::Nothing);
+    add("longest time between two heartbeats of a session, idle, ms", idle.heartbeat, Wanted::Nothing);
+    add(&format!("the same {beside_what}, ms"), beside.heartbeat, Wanted::Nothing);
+    add("heartbeats, times idle", beside.heartbeat / idle.heartbeat, Wanted::AtMost(1.2));
+    add("AddAccounts until the agent's answer, idle, p50, ms", idle.answer, Wanted::Nothing);
+    add(&format!("the same {beside_what}, p50, ms"), beside.answer, Wanted::Nothing);
+    add("AddAccounts, p50, times idle", beside.answer / idle.answer, Wanted::AtMost(1.2));
     let times = beside.new_account / idle.new_account;
     add("a new account until it is ACTIVE, idle, p50, ms", idle.new_account, Wanted::Nothing);
-    add("a new account until it is ACTIVE, times idle, p50", times, Wanted::AtMost(1.2));
+    add("a new account until it is ACTIVE, times idle, p50", times, Wanted::Nothing);
     #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
     let (rate, allowed) = (bytes as f64 / 1e6 / seconds, 64.0 + WATCHES as f64 * 32.0 / 1024.0);
     add("the log, MB/s", rate, Wanted::Nothing);
@@ -177,85 +193,71 @@ async fn beside_streams(
     Ok(())
 }
 
-/// Reads a log to its end, at least once. Returns its bytes, and the seconds.
-async fn read_log(door: Door, log: Call) -> Result<(usize, f64), String> {
+/// Reads a log to its end, again and again until it is enough. Returns the bytes, and the seconds.
+async fn read_logs(door: Door, log: Call, enough: CancellationToken) -> Result<(usize, f64), String> {
     let (begun, mut bytes) = (Instant::now(), 0);
     let mut caller = Caller::connect(&door).await?;
-    let mut answer = caller.begin(&log).await?;
+    while !enough.is_cancelled() {
+        bytes += read_log(&mut caller, &log).await?;
+    }
+    Ok((bytes, begun.elapsed().as_secs_f64()))
+}
+
+/// Reads a log to its end. Returns its bytes.
+async fn read_log(caller: &mut Caller, log: &Call) -> Result<usize, String> {
+    let mut answer = caller.begin(log).await?;
     if !answer.status().is_success() {
         return Err(format!("the log: {}", answer.status()));
     }
+    let mut bytes = 0;
     while let Some(frame) = answer.body_mut().frame().await {
         bytes += frame.map_err(|e| e.to_string())?.data_ref().map_or(0, Bytes::len);
     }
     if bytes < LOG_BYTES / 10 * 9 {
         return Err(format!("the log has {bytes} bytes"));
     }
-    Ok((bytes, begun.elapsed().as_secs_f64()))
+    Ok(bytes)
 }
 
-/// Measures what others see.
+/// Measures what others see, with new accounts from this number on.
 async fn seen(
     calls: usize,
     running: &Running<'_>,
-    echo: &Echo,
-    next_account: &mut usize,
+    sessions: &Sessions,
+    first_account: usize,
 ) -> Result<Seen, String> {
-    let world = running.world;
+    let (world, begun) = (running.world, Instant::now());
     let get = Call::get(CALL);
     let mut direct = Caller::connect(&world.direct(None)?).await?;
     let mut through = Caller::connect(&running.gateway(1)).await?;
     let through_get = get.clone().below(&world.account_path(CALLED));
     let (mut direct_times, mut times) = (Latencies::default(), Latencies::default());
-    let getting = async {
-        for _ in 0..calls {
-            direct_times.add(direct.timed(&get).await?.0);
-            times.add(through.timed(&through_get).await.map_err(|reason| running.explain(&reason))?.0);
-        }
-        Ok::<_, String>(())
-    };
-    getting.await?;
-    let hub = hub_calls(running).await?;
-    let mut bare = Latencies::default();
-    for _ in 0..HUB_CALLS {
-        bare.add(echo.call(Hops { relayed: false, tls: false, times: 1 }, 16, 16).await?);
+    for _ in 0..calls {
+        direct_times.add(direct.timed(&get).await?.0);
+        times.add(through.timed(&through_get).await.map_err(|reason| running.explain(&reason))?.0);
     }
-    let bare = bare.quantile(0.5);
-    let new_account = new_accounts(running, next_account).await?;
+    let [answer, new_account] = new_accounts(running, sessions, first_account).await?;
+    let heartbeat = sessions.longest_gap(begun).await.map_err(|reason| running.explain(&reason))?;
+    let heartbeat = heartbeat.as_secs_f64() * 1000.0;
     let get = [times.quantile(0.5), times.quantile(0.99)];
-    let seen = Seen { get, direct: direct_times.quantile(0.99), hub, bare, new_account };
+    let seen = Seen { get, direct: direct_times.quantile(0.99), heartbeat, answer, new_account };
     say(&format!("neighbours: {seen:?}"));
     Ok(seen)
 }
 
-/// Median time of a call to the hub, in milliseconds.
-async fn hub_calls(running: &Running<'_>) -> Result<f64, String> {
-    let endpoint =
-        Endpoint::from_shared(format!("http://{}", running.world.hub())).map_err(|e| e.to_string())?;
-    let channel = endpoint.connect().await.map_err(|e| e.to_string())?;
-    let mut client = HealthClient::new(channel);
-    let mut times = Latencies::default();
-    for _ in 0..HUB_CALLS {
-        let begun = Instant::now();
-        client.check(HealthCheckRequest::default()).await.map_err(|e| e.to_string())?;
-        times.add(begun.elapsed());
-    }
-    Ok(times.quantile(0.5))
-}
-
-/// Median time until a new account is ACTIVE through the agent, in milliseconds.
-async fn new_accounts(running: &Running<'_>, next_account: &mut usize) -> Result<f64, String> {
+/// Median times of new accounts, in milliseconds: from the frame that sends one to the agent until its answer, and from its
+/// creation until it is ACTIVE.
+async fn new_accounts(running: &Running<'_>, sessions: &Sessions, first: usize) -> Result<[f64; 2], String> {
     let kubeconfig = running.world.target.admin_kubeconfig();
-    let mut times = Latencies::default();
-    for _ in 0..NEW_ACCOUNTS {
-        let number = *next_account;
-        *next_account += 1;
+    let (mut answers, mut times) = (Latencies::default(), Latencies::default());
+    for number in first..first + NEW_ACCOUNTS {
         let begun = Instant::now();
         running.world.create_accounts(number..number + 1, &kubeconfig).await?;
         running.world.one_active(number).await.map_err(|reason| running.explain(&reason))?;
         times.add(begun.elapsed());
+        answers.add(sessions.answered(&objects::name(number))?);
     }
-    Ok(times.quantile(0.5))
+    Ok([answers.quantile(0.5), times.quantile(0.5)])
 }
 
 /// Waits for a number of watches of `ConfigMaps` at the accounts' API server.
@@ -294,23 +296,37 @@ async fn watches(caller: &mut Caller) -> Result<usize, String> {
 /// A flood of calls to a slow cluster, and one of fast calls.
 async fn flood(options: &Options, running: &Running<'_>, report: &mut Report) -> Result<(), String> {
     let world = running.world;
+    // The first calls to an agent that has moved fill caches.
+    gets(options.calls / 5, running).await?;
     let idle = gets(options.calls, running).await?;
+    let mut doors = Vec::new();
+    for name in FLOOD_CALLERS {
+        let door = Door { token: world.token(name).await?, ..running.gateway(1) };
+        running.answers(&door, SCRIPTED).await?;
+        doors.push(door);
+    }
     let slow = Call::get(slow_path()).below(&world.account_path(SCRIPTED));
-    let flooding = floods(&running.gateway(1), &slow, FLOOD);
-    tokio::time::sleep(SLOW).await;
+    let flooding = Flood::start(&doors, &slow, FLOOD);
+    // By then all callers have begun, and one refused has called again.
+    tokio::time::sleep(RETRY_AFTER + SLOW).await;
+    let begun = Instant::now();
+    let refused = flooding.refused();
     let beside_slow = gets(options.calls, running).await?;
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+    let refused = (flooding.refused() - refused) as f64 / begun.elapsed().as_secs_f64();
     drop(flooding);
-    let fast = Call::get(CALL);
-    let flooding = floods(&running.gateway(1), &fast.clone().below(&world.account_path(STOPPED)), 16);
+    let (fast, door) = (Call::get(CALL), [running.gateway(1)]);
+    let flooding = Flood::start(&door, &fast.clone().below(&world.account_path(STOPPED)), 16);
     let beside_fast = gets(options.calls, running).await?;
     drop(flooding);
-    let flooding = floods(&world.direct(None)?, &fast, 16);
+    let flooding = Flood::start(&[world.direct(None)?], &fast, 16);
     let beside_direct = gets(options.calls, running).await?;
     drop(flooding);
     let mut add = |what: &str, value: f64, wanted: Wanted| {
         report.add(Row::series("neighbours", what, &Series::from_iter([value]), wanted));
     };
-    add("GET beside 190 callers of a slow account, p99, times idle", beside_slow / idle, Wanted::AtMost(2.0));
+    add("GET beside 400 callers of a slow account, p99, times idle", beside_slow / idle, Wanted::AtMost(2.0));
+    add("calls of theirs that are refused with 429, a second", refused, Wanted::AtLeast(1.0));
     add(
         "GET beside 16 callers of an account without a pause, p99, times idle",
         beside_fast / idle,
@@ -336,21 +352,39 @@ async fn gets(calls: usize, running: &Running<'_>) -> Result<f64, String> {
     Ok(times.quantile(0.99))
 }
 
-/// Calls from so many callers without a pause, until it is dropped. They begin one after the other within a second, and
-/// wait for as long as a refusal says, a second, as client-go does.
-fn floods(door: &Door, call: &Call, callers: u32) -> Vec<AbortOnDropHandle<()>> {
-    let one = |number| {
-        let (door, call) = (door.clone(), call.clone());
-        AbortOnDropHandle::new(tokio::spawn(async move {
-            tokio::time::sleep(RETRY_AFTER * number / callers).await;
-            while let Ok(mut caller) = Caller::connect(&door).await {
-                while let Ok((status, _)) = caller.call(&call).await {
-                    if !status.is_success() {
-                        tokio::time::sleep(RETRY_AFTER).await;
+/// Calls without a pause, until it is dropped.
+struct Flood {
+    refused: Arc<AtomicUsize>,
+    _callers: Vec<AbortOnDropHandle<()>>,
+}
+
+impl Flood {
+    /// Starts so many callers, at these doors in turn. They begin one after the other within a second. One that is
+    /// refused is counted, and calls again after as long as the refusal says, a second, as client-go does.
+    fn start(doors: &[Door], call: &Call, callers: u32) -> Self {
+        let refused = Arc::new(AtomicUsize::new(0));
+        let one = |(number, door): (u32, &Door)| {
+            let (door, call, refused) = (door.clone(), call.clone(), Arc::clone(&refused));
+            AbortOnDropHandle::new(tokio::spawn(async move {
+                tokio::time::sleep(RETRY_AFTER * number / callers).await;
+                while let Ok(mut caller) = Caller::connect(&door).await {
+                    while let Ok((status, _)) = caller.call(&call).await {
+                        if status == StatusCode::TOO_MANY_REQUESTS {
+                            refused.fetch_add(1, Ordering::SeqCst);
+                        }
+                        if !status.is_success() {
+                            tokio::time::sleep(RETRY_AFTER).await;
+                        }
                     }
                 }
-            }
-        }))
-    };
-    (0..callers).map(one).collect()
+            }))
+        };
+        let started = (0..callers).zip(doors.iter().cycle()).map(one).collect();
+        Self { refused, _callers: started }
+    }
+
+    /// Calls refused so far, with status 429.
+    fn refused(&self) -> usize {
+        self.refused.load(Ordering::SeqCst)
+    }
 }

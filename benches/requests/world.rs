@@ -81,7 +81,7 @@ impl World {
             folder,
         };
         running.authority = running.authority().await?;
-        running.token = self.token().await?;
+        running.token = self.token("caller").await?;
         Ok(running)
     }
 
@@ -127,9 +127,9 @@ impl World {
         self.home.kubectl_with_input(["apply", "-f", "-"], &list.to_string()).await.ok().map(drop)
     }
 
-    /// A token of a service account that may use every account.
-    async fn token(&self) -> Result<String, String> {
-        let (name, namespace) = ("caller", self.namespace.name());
+    /// A token of a service account of this name, which may use every account.
+    pub(crate) async fn token(&self, name: &str) -> Result<String, String> {
+        let namespace = self.namespace.name();
         let object = |kind: &str| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name, "namespace": namespace}});
         let (mut role, mut binding) = (object("Role"), object("RoleBinding"));
         role["rules"] =
