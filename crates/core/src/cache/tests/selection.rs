@@ -88,6 +88,35 @@ fn omitted_kinds_are_left_out_with_the_setting() {
 }
 
 #[test]
+fn names_of_an_account_that_omit_nothing_are_told_unless_they_are_native_kinds() {
+    let names = [
+        "Rolout.argoproj.io",
+        "rollout",
+        "widget",
+        "CronJob",
+        "Deployment.extensions",
+        "podPreset.settings.k8s.io",
+        "Pod.apps",
+        "sa",
+    ];
+    let omitting = account(|spec| spec.omit_kinds = texts(&names));
+    let selection = select(&cluster(), &operator_all(), &omitting);
+    let told: Vec<_> = selection.left_out.iter().filter(|left_out| !left_out.is_expected()).collect();
+    let why = "omitKinds names it, but the cluster serves no such kind: it omits nothing";
+    let expected = ["Rolout.argoproj.io", "widget", "Pod.apps"].map(|name| format!("{name}: {why}"));
+    assert_eq!(told.iter().map(ToString::to_string).collect::<Vec<_>>(), expected);
+    assert!(selection.left_out.ends_with(&told.into_iter().cloned().collect::<Vec<_>>()), "they come last");
+}
+
+#[test]
+fn what_the_operator_omits_in_all_clusters_is_not_told_of_one_that_lacks_it() {
+    let operator = operator_omitting(&["Rolout.argoproj.io", "widget", "Pod.apps"]);
+    let selection = select(&cluster(), &operator, &AccountRules::default());
+    let reasons = reasons_of(&selection);
+    assert!(!reasons.iter().any(|reason| reason.contains("omit")), "{reasons:?}");
+}
+
+#[test]
 fn everything_means_every_kind_that_can_be_listed_and_watched() {
     let selection = select(&cluster(), &operator_all(), &AccountRules::default());
     assert_eq!(
