@@ -25,6 +25,8 @@ pub enum Why {
     NotServed,
     /// A list of kinds to omit has it.
     Omitted,
+    /// The account's own `kinds` asks for it, and a list of kinds to omit has it.
+    NamedAndOmitted,
     /// An account's list of kinds to omit has it, and the cluster has no such kind.
     OmitsNothing,
     /// A list of kinds to cache does not have it.
@@ -69,9 +71,12 @@ impl LeftOut {
             Why::CannotBeListed | Why::CannotBeWatched | Why::CannotBeRead | Why::InvalidName => {
                 self.setting == Some(Setting::CacheAll)
             }
-            Why::NotServed | Why::NotNamed | Why::OmitsNothing | Why::TooManyScopes(_) | Why::NoNamespace => {
-                false
-            }
+            Why::NotServed
+            | Why::NotNamed
+            | Why::NamedAndOmitted
+            | Why::OmitsNothing
+            | Why::TooManyScopes(_)
+            | Why::NoNamespace => false,
         }
     }
 
@@ -81,6 +86,7 @@ impl LeftOut {
         match &self.why {
             Why::NotServed => "the cluster does not serve it".to_owned(),
             Why::Omitted => format!("{setting} names it"),
+            Why::NamedAndOmitted => format!("kinds names it, and {setting} omits it"),
             Why::OmitsNothing => {
                 format!("{setting} names it, but the cluster serves no such kind: it omits nothing")
             }

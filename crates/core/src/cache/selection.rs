@@ -86,11 +86,11 @@ pub struct Selection {
 /// account allow, in the account's namespaces.
 ///
 /// Kinds that only one of the lists leaves unnamed are not mentioned, unless it is the account that names them: then
-/// its owner waits for rows that the operator does not allow.
+/// its owner waits for rows that the operator does not allow. So does the owner of one that names what is omitted.
 pub fn select(served: &[ServedKind], operator: &OperatorRules, account: &AccountRules) -> Selection {
     let served = distinct(served);
     let homes = homes(&served);
-    let judge = Judge { operator, account, homes: &homes };
+    let judge = Judge { served: &served, operator, account, homes: &homes };
     let mut judged: Vec<Judged<'_>> = served.iter().filter_map(|kind| judge.judge(kind)).collect();
     judged.extend(not_served(&served, operator, account));
     judged.extend(omitting_nothing(&served, &account.omit_kinds));
@@ -112,6 +112,7 @@ enum Verdict<'a> {
 }
 
 struct Judge<'a> {
+    served: &'a [&'a ServedKind],
     operator: &'a OperatorRules,
     account: &'a AccountRules,
     homes: &'a HashMap<String, &'a str>,
@@ -142,11 +143,9 @@ impl Judge<'_> {
         if operators_place.is_none() {
             return left_out(Why::NotNamed, self.operator.setting());
         }
-        if self.operator.omit_kinds.names(group, kind) {
-            return left_out(Why::Omitted, Setting::CacheOmitKinds);
-        }
-        if self.account.omit_kinds.names(group, kind) {
-            return left_out(Why::Omitted, Setting::OmitKinds);
+        if let Some(setting) = self.omitted_by(group, kind) {
+            let is_awaited = self.account.kinds.as_ref().is_some_and(|kinds| self.awaits(kinds, group, kind));
+            return left_out(if is_awaited { Why::NamedAndOmitted } else { Why::Omitted }, setting);
         }
         if self.account.only_namespaced_resources && !served.namespaced {
             return left_out(Why::ClusterWide, Setting::OnlyNamespacedResources);
@@ -155,6 +154,26 @@ impl Judge<'_> {
             return left_out(why, self.asking(account_names_it));
         }
         Some(Judged { place, verdict: Verdict::Watched(served) })
+    }
+
+    /// The list of kinds to omit that has a kind.
+    fn omitted_by(&self, group: &str, kind: &str) -> Option<Setting> {
+        let lists = [
+            (&self.operator.omit_kinds, Setting::CacheOmitKinds),
+            (&self.account.omit_kinds, Setting::OmitKinds),
+        ];
+        lists.into_iter().find(|(names, _)| names.names(group, kind)).map(|(_, setting)| setting)
+    }
+
+    /// Whether an account that names these kinds awaits one that is omitted: it names the group too, or nothing else of that
+    /// name is left to watch. A list that omits one of several groups is no contradiction to a name that means all of them.
+    fn awaits(&self, kinds: &KindNames, group: &str, kind: &str) -> bool {
+        let is_left = |other: &&ServedKind| {
+            other.kind.eq_ignore_ascii_case(kind)
+                && self.omitted_by(&other.group, &other.kind).is_none()
+                && self.other_home(&other.group, &other.kind).is_none()
+        };
+        kinds.names(group, kind) && (kinds.names_with_group(group, kind) || !self.served.iter().any(is_left))
     }
 
     /// The group under which the objects of a native kind are watched, if it is another one.

@@ -7,7 +7,7 @@ use super::{
 use crate::cache::left_out::{LeftOut, Why};
 use crate::cache::object_filter::ObjectFilter;
 use crate::cache::rules::MAX_SCOPES;
-use crate::cache::rules::{AccountRules, OperatorRules};
+use crate::cache::rules::{AccountRules, CacheSettings, OperatorRules};
 use crate::cache::selection::{ServedKind, select};
 use crate::cache::synthetic::synthetic_objects;
 use crate::spec::Scope;
@@ -85,6 +85,33 @@ fn omitted_kinds_are_left_out_with_the_setting() {
         assert!(reasons.iter().any(|reason| reason == expected), "{expected} in {reasons:?}");
     }
     assert!(!reasons.iter().any(|reason| reason.starts_with("CronJob")), "nobody wants it: {reasons:?}");
+}
+
+#[test]
+fn kinds_that_an_account_names_and_a_list_omits_are_told() {
+    let told = |kinds: &[&str], omitted: &[&str]| -> Vec<String> {
+        let omitted = texts(omitted);
+        let settings =
+            CacheSettings { cache_all: true, cache_omit_kinds: &omitted, ..CacheSettings::default() };
+        let selection = select(&cluster(), &OperatorRules::read(&settings).0, &naming(kinds));
+        let told = selection.left_out.iter().filter(|left_out| !left_out.is_expected());
+        told.map(ToString::to_string).collect()
+    };
+    let omitted = |kind: &str| format!("{kind}: kinds names it, and kubesvc.cache.cacheOmitKinds omits it");
+    let both = told(&["pod", "ConfigMap", "Rollout.argoproj.io"], &["Pod", "rollout"]);
+    assert_eq!(both, [omitted("Pod"), omitted("Rollout.argoproj.io")]);
+    assert_eq!(told(&["rollout"], &["Rollout.argoproj.io"]), [omitted("Rollout.argoproj.io")]);
+    assert_eq!(told(&["event"], &["Event."]), [omitted("Event")], "the other group has the same objects");
+    let knative = "Service.serving.knative.dev";
+    assert_eq!(told(&["service"], &[knative]), [""; 0], "another group's is cached");
+    assert_eq!(told(&["service", knative], &[knative]), [omitted(knative)]);
+    let own = account(|spec| {
+        spec.kinds = texts(&["pod", "service"]);
+        spec.omit_kinds = texts(&["pod"]);
+    });
+    let selection = select(&cluster(), &operator_all(), &own);
+    assert_eq!(reasons_of(&selection), ["Pod: kinds names it, and omitKinds omits it"]);
+    assert!(selection.left_out.iter().all(|left_out| !left_out.is_expected()));
 }
 
 #[test]
