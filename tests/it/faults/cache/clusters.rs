@@ -1,5 +1,6 @@
 //! The cluster's API server restarts, forgets old versions, and takes rights away; CRDs and the account come and go.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::api::rbac::v1::ClusterRole;
@@ -13,8 +14,8 @@ use super::row_oracle::rows_are_objects;
 use super::writer::{ClusterWriter, define_gadgets, forget_gadgets};
 use crate::faults::hold;
 use crate::faults::proxy::{Proxy, ProxyMode};
-use crate::world::{Agent, Database, MAX_WAIT, World};
-use kubesvc_testkit::must;
+use crate::world::{Agent, Database, MAX_KIND_DELAY, MAX_WAIT, World};
+use kubesvc_testkit::{must, wait::eventually};
 
 /// The rows follow, within the usual time.
 const FOLLOW: (RowsMay, Duration) = (RowsMay::OnlyFollow, MAX_WAIT);
@@ -235,6 +236,26 @@ async fn right_that_is_withdrawn_in_mid_list_keeps_rows_until_it_is_granted_on_a
     }
 }
 
+/// Waits for the first row of an object of the CRD as it is now.
+async fn until_first_gadget(world: &World) {
+    let (client, kind) = (world.control_plane().client().await, WrittenKind::Gadget);
+    let (gadgets, cached) = (kind.api(client, world.namespace()), kind.cached(world.namespace()));
+    eventually("the first row of a new CRD", MAX_KIND_DELAY, async || {
+        let read = async { world.open_database().await?.cached_rows().await };
+        let rows = read.await.map_err(|error| error.to_string())?;
+        let listed = gadgets.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+        let uids: BTreeSet<_> = listed.items.into_iter().filter_map(|object| object.metadata.uid).collect();
+        let is_current = |uid: &String| uids.contains(uid);
+        let mut rows = rows.into_iter().filter(|row| row.kind == cached);
+        if rows.any(|row| row.uid.as_ref().is_some_and(is_current)) {
+            Ok(())
+        } else {
+            Err(format!("there are {} objects", uids.len()))
+        }
+    })
+    .await;
+}
+
 /// A CRD is deleted with its objects and made anew, for a shorter and a longer time.
 async fn crd_comes_and_goes(database: Database) {
     let world = prepare().database(database).start().await;
@@ -242,25 +263,23 @@ async fn crd_comes_and_goes(database: Database) {
     let _agent = world.agent("agent-1").start().await;
     create_account(&world, None).await;
     let kinds = [WrittenKind::Gadget, WrittenKind::Secret];
-    // What is served is looked at every 30 s.
-    let limit = Duration::from_secs(100);
     for round in 0..3 {
         let mut writer = ClusterWriter::new(&world, 20 + round).await.of_kinds(&kinds);
         if round == 0 {
             writer.fill(0).await;
         }
-        under_load(&world, writer, (RowsMay::GoBack, limit), async {
+        under_load(&world, writer, (RowsMay::GoBack, MAX_KIND_DELAY), async {
             hold(Duration::from_secs(2)).await;
             forget_gadgets(&world).await;
             // Now and then for less time than between two looks.
             hold(Duration::from_secs(round * 20)).await;
             define_gadgets(&world).await;
-            hold(Duration::from_secs(2)).await;
+            until_first_gadget(&world).await;
         })
         .await;
     }
     forget_gadgets(&world).await;
-    must(rows_are_objects(&world, ACCOUNT, &kinds, limit).await);
+    must(rows_are_objects(&world, ACCOUNT, &kinds, MAX_KIND_DELAY).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
