@@ -1,11 +1,9 @@
-//! The cluster's API server restarts, forgets old versions, and takes rights away; CRDs and the account come and go.
+//! The cluster's API server restarts and forgets old versions; CRDs and the account come and go.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use k8s_openapi::api::rbac::v1::ClusterRole;
-use kube::Api;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::ListParams;
 use serde_json::json;
 
 use super::kinds::WrittenKind;
@@ -21,8 +19,6 @@ use kubesvc_testkit::{must, wait::eventually};
 const FOLLOW: (RowsMay, Duration) = (RowsMay::OnlyFollow, MAX_WAIT);
 /// Time limit for an API server to stop when asked.
 const END: Duration = Duration::from_secs(5);
-/// Interval between two attempts to read what is not allowed, and a margin.
-const PROBLEM_RETRY: Duration = Duration::from_secs(45);
 
 /// The newest version of the cluster.
 async fn version(world: &World) -> u64 {
@@ -192,47 +188,6 @@ async fn account_made_anew_has_its_own_rows_alone() {
 async fn account_made_anew_many_times_has_its_own_rows_alone_on_any_database() {
     for database in [Database::Sqlite, Database::MariaDb, Database::Postgres] {
         account_is_made_anew(database, 8).await;
-    }
-}
-
-/// Lets the account's user read these resources alone.
-async fn let_read(world: &World, resources: &[&str]) {
-    let roles: Api<ClusterRole> = Api::all(world.control_plane().client().await);
-    let rules =
-        json!({"rules": [{"apiGroups": ["*"], "resources": resources, "verbs": ["get", "list", "watch"]}]});
-    let name = format!("{}-spinnaker", world.namespace());
-    let patched = roles.patch(&name, &PatchParams::default(), &Patch::Merge(&rules)).await;
-    must(patched.map(drop).map_err(|error| error.to_string()));
-}
-
-/// The right to a kind is withdrawn in the first list, and while the kind is watched.
-async fn right_is_withdrawn(database: Database) {
-    let world = prepare().database(database).start().await;
-    let writer = filled(&world, 13, STILL).await;
-    let _agent = world.agent("agent-1").start().await;
-    create_account(&world, None).await;
-    let without = ["namespaces", "deployments", "replicasets", "secrets", "customresourcedefinitions"];
-    under_load(&world, writer, (RowsMay::OnlyFollow, MAX_WAIT + PROBLEM_RETRY), async {
-        // In the first list.
-        let_read(&world, &without).await;
-        hold(Duration::from_secs(10)).await;
-        let_read(&world, &["*"]).await;
-        hold(PROBLEM_RETRY).await;
-        // While it is watched.
-        let_read(&world, &without).await;
-        hold(Duration::from_secs(10)).await;
-        let_read(&world, &["*"]).await;
-    })
-    .await;
-    let rows = must(world.try_cached_objects().await);
-    assert!(rows.iter().filter(|row| row.1 == world.namespace()).count() >= STILL, "{}", rows.len());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "two minutes each: make faults"]
-async fn right_that_is_withdrawn_in_mid_list_keeps_rows_until_it_is_granted_on_any_database() {
-    for database in [Database::Sqlite, Database::MariaDb, Database::Postgres] {
-        right_is_withdrawn(database).await;
     }
 }
 

@@ -37,6 +37,12 @@ pub(super) fn prepare() -> Prepare {
     World::prepare().setting("kubesvc.cache.cacheKinds", kinds)
 }
 
+/// Port of the API server of the world's cluster.
+pub(super) fn api_server_port(world: &World) -> u16 {
+    let url = world.control_plane().server_url();
+    url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a URL with a port")
+}
+
 /// Creates the account, whose cluster is at this address, and waits until it is ACTIVE.
 pub(super) async fn create_account(world: &World, server: Option<&str>) {
     let cluster = world.cluster("spinnaker").await;
