@@ -31,7 +31,7 @@ async fn until_listing(world: &World) {
 async fn is_killed_in_mid_list(database: Database, kills: u64) {
     let world = prepare().database(database).start().await;
     let writer = filled(&world, 1, STILL).await;
-    let line = Proxy::to(api_server_port(&world)).await;
+    let line = Proxy::to(api_server_port(world.control_plane())).await;
     let agent = world.agent("agent-1").start().await;
     under_load(&world, writer, FOLLOW, async {
         // Every page takes so long that the list is seen to run.

@@ -120,7 +120,7 @@ async fn right_is_withdrawn(database: Database) {
     // Over the slow line, an activation takes seconds, too.
     let world = prepare.with_long_timeouts().start().await;
     let writer = filled(&world, 13, STILL).await;
-    let line = Proxy::to(api_server_port(&world)).await;
+    let line = Proxy::to(api_server_port(world.control_plane())).await;
     let _agent = world.agent("agent-1").start().await;
     under_load(&world, writer, FOLLOW, async {
         // While they are listed.
