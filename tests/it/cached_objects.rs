@@ -9,11 +9,9 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kubesvc_core::{KubesvcAccount, State, conditions};
 use serde_json::{Value, json};
 
-use crate::world::{CachedObject, Database, MAX_WAIT, World, condition};
+use crate::world::{CachedObject, Database, MAX_KIND_DELAY, MAX_LEFT_OUT_DELAY, MAX_WAIT, World, condition};
 use kubesvc_testkit::{must, wait::eventually};
 
-/// Time within which a change of what is left out is told: it is noticed within 30 s, and written at most once a minute.
-const MAX_LEFT_OUT_DELAY: Duration = Duration::from_secs(90);
 /// Data of a Secret that must never leave the API server, and its form in Base64.
 const CANARY: [&str; 2] = ["canary-in-a-secret", "Y2FuYXJ5LWluLWEtc2VjcmV0"];
 
@@ -36,7 +34,17 @@ async fn until_cached(
     what: &str,
     holds: impl Fn(&[CachedObject]) -> bool,
 ) -> Vec<CachedObject> {
-    eventually(what, MAX_WAIT, async || {
+    until_cached_within(world, what, MAX_WAIT, holds).await
+}
+
+/// Like [`until_cached`], with a time limit.
+async fn until_cached_within(
+    world: &World,
+    what: &str,
+    limit: Duration,
+    holds: impl Fn(&[CachedObject]) -> bool,
+) -> Vec<CachedObject> {
+    eventually(what, limit, async || {
         let all = world.try_cached_objects().await?;
         let own: Vec<_> = all.into_iter().filter(|row| row.1 == world.namespace()).collect();
         if holds(&own) { Ok(own) } else { Err(format!("{own:?}")) }
@@ -175,10 +183,15 @@ async fn objects_of_an_inactive_account_go_and_come_back_and_go_with_the_account
     until_cached(&world, "no object of a deleted account", |rows| !is_cached(rows)).await;
 }
 
+/// Waits for the first row of a Secret, such as the one with the account's kubeconfig, after the right was granted.
+async fn until_secrets(world: &World) {
+    let has_secret = |rows: &[CachedObject]| rows.iter().any(|row| row.0 == "secret");
+    until_cached_within(world, "the first row after the right was granted", MAX_KIND_DELAY, has_secret).await;
+}
+
 /// Waits until the condition of account `prod` says that this is left out.
 async fn until_left_out(world: &World, expected: Option<&str>) -> KubesvcAccount {
-    let limit = MAX_LEFT_OUT_DELAY + MAX_WAIT;
-    eventually(&format!("{expected:?} is left out"), limit, async || {
+    eventually(&format!("{expected:?} is left out"), MAX_LEFT_OUT_DELAY, async || {
         let account = world.try_object("prod").await?.ok_or("it is gone")?;
         let caching = condition(&account, conditions::CACHING);
         let told = caching.as_ref().filter(|one| one.reason == conditions::LEFT_OUT);
@@ -210,6 +223,7 @@ async fn kinds_that_cannot_be_read_are_told_until_the_right_is_granted_and_names
     .await;
 
     world.may_read("reader", &["deployments", "namespaces", "secrets"]).await;
+    until_secrets(&world).await;
     let after = until_left_out(&world, Some(unserved)).await;
     let other = |account: &KubesvcAccount| {
         let mut status = account.status.clone().expect("it has one");
@@ -243,5 +257,6 @@ async fn what_is_left_out_reaches_the_leader_from_an_agent_at_a_follower() {
     world.until("prod", State::Active).await;
     until_left_out(&world, Some("Secret: the credential may not list and watch it")).await;
     world.may_read("reader", &["deployments", "namespaces", "secrets"]).await;
+    until_secrets(&world).await;
     until_left_out(&world, None).await;
 }

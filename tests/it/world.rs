@@ -64,6 +64,12 @@ use kubesvc_testkit::{
 
 /// Time limit for a condition to become true, far longer than on an idle machine.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(45);
+/// Time limit of the promise that a kind is cached within a minute after its CRD was made or the right to it was granted,
+/// and that its rows are gone within a minute after its CRD. Agents look every 30 s, and the leader sweeps every 10 s.
+pub(crate) const MAX_KIND_DELAY: Duration = Duration::from_secs(60);
+/// Time limit for the condition `Caching` to follow what is left out, which is noticed within 30 s and written at most once
+/// a minute.
+pub(crate) const MAX_LEFT_OUT_DELAY: Duration = Duration::from_secs(90);
 /// Number of lines of each log that a failed test prints.
 const TAIL: usize = 60;
 

@@ -10,7 +10,7 @@
 //! | `history.rs` | a bare watch of it, and what the rows have shown |
 //! | `row_oracle.rs` | rows and objects are the same |
 //! | `load.rs` | a fault while the cluster changes |
-//! | `agents.rs`, `hubs.rs`, `databases.rs`, `files.rs`, `clusters.rs`, `clocks.rs` | the faults |
+//! | `agents.rs`, `hubs.rs`, `databases.rs`, `files.rs`, `clusters.rs`, `replaced.rs`, `rights.rs`, `clocks.rs` | the faults |
 //! | `odd_objects.rs` | what a cluster may have and hardly ever has |
 
 mod agents;
@@ -25,5 +25,7 @@ mod hubs;
 pub(crate) mod kinds;
 mod load;
 mod odd_objects;
+mod replaced;
+mod rights;
 pub(crate) mod row_oracle;
 pub(crate) mod writer;

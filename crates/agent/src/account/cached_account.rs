@@ -255,10 +255,14 @@ impl CachedAccount {
         let rules = &self.account.rules;
         let (operator, _) = OperatorRules::from_wire(rules);
         let (account, _) = AccountRules::from_wire(self.account.definition.spec(), rules);
-        let selection = select(kinds, &operator, &account);
+        let mut selection = select(kinds, &operator, &account);
+        selection
+            .left_out
+            .retain(|left_out| left_out.why != Why::OmitsNothing || !served.may_have(&left_out.kind));
         if !self.state.is_declared {
             for left_out in selection.left_out.iter().filter(|left_out| !left_out.is_expected()) {
-                tracing::info!("not cached: {left_out}");
+                let what = if left_out.why == Why::OmitsNothing { "not omitted" } else { "not cached" };
+                tracing::info!("{what}: {left_out}");
             }
         }
         let is_unanswered = |group: &str| served.unanswered.iter().any(|(of, _)| of == group);
@@ -294,7 +298,7 @@ impl CachedAccount {
         commands.into_iter().for_each(|command| self.execute(command));
     }
 
-    /// Tells the delivery which kinds are not watched although a setting asks for them.
+    /// Tells the delivery which kinds are not watched although a setting asks for them, and which names omit nothing.
     fn tell_left_out(&self, left_out: &[LeftOut]) {
         let unexpected = left_out.iter().filter(|one| !one.is_expected()).take(MAX_KINDS_LEFT_OUT);
         let kinds = unexpected.map(|one| {

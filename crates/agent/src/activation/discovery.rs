@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use crate::activation::identity::{ClusterReader, JSON, Metadata, parse};
 use crate::cluster::{ClusterDocument, ClusterError};
+use kubesvc_core::cache::kind_names::KindName;
 use kubesvc_core::cache::selection::ServedKind;
 use kubesvc_core::wire::common::Failure;
 
@@ -51,6 +52,15 @@ impl ServedKinds {
     /// Whether it is not known what is served of this version of a group.
     pub fn is_unanswered(&self, group: &str, version: &str) -> bool {
         self.unanswered.iter().any(|(of, one)| of == group && one == version)
+    }
+
+    /// Whether a kind that a setting names, and that is not among the kinds, may be served by a group that has not answered.
+    pub fn may_have(&self, name: &str) -> bool {
+        let name = KindName::parse(name);
+        match name.as_ref().and_then(KindName::group) {
+            Some(group) => self.unanswered.iter().any(|(of, _)| of == group),
+            None => !self.unanswered.is_empty(),
+        }
     }
 }
 

@@ -228,6 +228,8 @@ async fn group_whose_own_api_server_is_down_is_not_known_rather_than_gone() {
         let served = served.expect("no tags were known");
         assert!(served.is_unanswered("down.example", "v1"), "{served:?}");
         assert_eq!(served.unanswered.len(), 1, "{served:?}");
+        assert!(served.may_have("widget") && served.may_have("Widget.DOWN.example"), "{served:?}");
+        assert!(!served.may_have("Widget.up.example") && !served.may_have("Widget."), "{served:?}");
         assert!(served.kinds.iter().any(|kind| kind.kind == "Pod"));
     }
 }

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use super::classes::KindClasses;
+use super::findings::Setting;
 use super::native;
 use super::rules::AccountRules;
 use crate::failure::truncate;
@@ -98,7 +100,9 @@ fn joined(lines: impl Iterator<Item = String>, count: usize, max: usize) -> Opti
 /// The message of the condition `Caching` with the reason `LeftOut`: what is wrong with the account's own settings, and
 /// what its agent leaves out. `None`: nothing is left out.
 pub fn condition_message(spec: &KubesvcAccountSpec, left_out: Option<&str>) -> Option<String> {
-    let (_, findings) = AccountRules::from_spec(spec, false);
+    let (_, mut findings) = AccountRules::from_spec(spec, false);
+    let (_, of_classes) = KindClasses::read(&[(Setting::CustomResources, spec.custom_resources.as_slice())]);
+    findings.extend(of_classes);
     let lines = findings.iter().take(MAX_FINDINGS).map(ToString::to_string);
     let mut lines: Vec<_> = lines.chain(left_out.map(str::to_owned)).collect();
     let more = findings.len().saturating_sub(MAX_FINDINGS);

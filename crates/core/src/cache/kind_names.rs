@@ -55,6 +55,12 @@ impl KindName {
         self.alias_of.as_deref().unwrap_or(&self.kind)
     }
 
+    /// Whether it is a native kind's name, alone or with a group in which clusters have, or had, that kind.
+    pub(super) fn is_native(&self) -> bool {
+        let Some(native) = native::native_kind(self.kind()) else { return false };
+        self.group().is_none_or(|group| group == native.home || group == native::FORMER_GROUP)
+    }
+
     /// Whether it names a kind of a group.
     pub fn names(&self, group: &str, kind: &str) -> bool {
         let group_fits = self.group().is_none_or(|named| named.eq_ignore_ascii_case(group));
@@ -172,10 +178,11 @@ pub(super) fn quoted(text: &str) -> String {
     text
 }
 
-/// A finding where a name without a group is nearly that of a native kind.
+/// A finding where a name without a group, or with a native one, is nearly that of a native kind.
 fn unfamiliar(setting: Setting, text: &str, name: &KindName) -> Option<Finding> {
     let is_known = name.alias_of.is_some() || native::native_kind(&name.kind).is_some();
-    if is_known || name.group.is_some() {
+    let is_custom = name.group().is_some_and(|group| !native::is_native(group, &name.kind));
+    if is_known || is_custom {
         return None;
     }
     let nearest = native::nearest(&name.kind)?;

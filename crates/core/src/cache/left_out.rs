@@ -7,10 +7,10 @@ use super::kind_names::KindNames;
 use super::native;
 use super::rules::{AccountRules, ChosenKinds, MAX_SCOPES, OperatorRules};
 
-/// A kind, or an object of it, that is not cached.
+/// A kind, or an object of it, that is not cached; or a name that leaves out nothing, although a setting has it for that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOut {
-    /// `Kind.group`, or the kind alone in the core group.
+    /// `Kind.group`, or the kind alone in the core group; as the setting has it if the cluster has no such kind.
     pub kind: String,
     /// Why.
     pub why: Why,
@@ -25,6 +25,10 @@ pub enum Why {
     NotServed,
     /// A list of kinds to omit has it.
     Omitted,
+    /// The account's own `kinds` asks for it, and a list of kinds to omit has it.
+    NamedAndOmitted,
+    /// An account's list of kinds to omit has it, and the cluster has no such kind.
+    OmitsNothing,
     /// A list of kinds to cache does not have it.
     NotNamed,
     /// It is cluster-wide, and the account has only what is in namespaces.
@@ -67,7 +71,12 @@ impl LeftOut {
             Why::CannotBeListed | Why::CannotBeWatched | Why::CannotBeRead | Why::InvalidName => {
                 self.setting == Some(Setting::CacheAll)
             }
-            Why::NotServed | Why::NotNamed | Why::TooManyScopes(_) | Why::NoNamespace => false,
+            Why::NotServed
+            | Why::NotNamed
+            | Why::NamedAndOmitted
+            | Why::OmitsNothing
+            | Why::TooManyScopes(_)
+            | Why::NoNamespace => false,
         }
     }
 
@@ -77,6 +86,10 @@ impl LeftOut {
         match &self.why {
             Why::NotServed => "the cluster does not serve it".to_owned(),
             Why::Omitted => format!("{setting} names it"),
+            Why::NamedAndOmitted => format!("kinds names it, and {setting} omits it"),
+            Why::OmitsNothing => {
+                format!("{setting} names it, but the cluster serves no such kind: it omits nothing")
+            }
             Why::NotNamed => format!("{setting} does not name it"),
             Why::ClusterWide => "it is cluster-wide, and onlyNamespacedResources is set".to_owned(),
             Why::CannotBeListed => "it cannot be listed".to_owned(),

@@ -94,6 +94,9 @@ const NATIVE_GROUPS: &[&str] = &[
     "storage.k8s.io",
 ];
 
+/// API group in which older clusters serve native kinds that have other home groups now.
+pub(super) const FORMER_GROUP: &str = "extensions";
+
 /// Kinds with their groups that serve the objects of a native kind, in a group that is not native otherwise.
 const SAME_OBJECTS: &[(&str, &str)] = &[("Event", "events.k8s.io")];
 

@@ -77,7 +77,8 @@ pub struct Selection {
     /// At most 5,000 with the account's synthetic scopes, each with another key. Kinds come in the order of the list that
     /// names them.
     pub scopes: Vec<SelectedScope>,
-    /// Kinds that a setting asks for and that are not watched, in the same order.
+    /// Kinds that a setting asks for and that are not watched, in the same order; then the account's names that omit
+    /// nothing.
     pub left_out: Vec<LeftOut>,
 }
 
@@ -85,21 +86,22 @@ pub struct Selection {
 /// account allow, in the account's namespaces.
 ///
 /// Kinds that only one of the lists leaves unnamed are not mentioned, unless it is the account that names them: then
-/// its owner waits for rows that the operator does not allow.
+/// its owner waits for rows that the operator does not allow. So does the owner of one that names what is omitted.
 pub fn select(served: &[ServedKind], operator: &OperatorRules, account: &AccountRules) -> Selection {
     let served = distinct(served);
     let homes = homes(&served);
-    let judge = Judge { operator, account, homes: &homes };
+    let judge = Judge { served: &served, operator, account, homes: &homes };
     let mut judged: Vec<Judged<'_>> = served.iter().filter_map(|kind| judge.judge(kind)).collect();
     judged.extend(not_served(&served, operator, account));
+    judged.extend(omitting_nothing(&served, &account.omit_kinds));
     // Stable: kinds of one place stay in the order in which the cluster lists them.
     judged.sort_by_key(|judged| judged.place);
     within_bound(&judged, account, MAX_SCOPES.saturating_sub(synthetic_scopes(operator, account)))
 }
 
-/// A kind that a setting asks for.
+/// A kind that a setting asks for, or a name that omits nothing.
 struct Judged<'a> {
-    /// Place in the list that names it.
+    /// Place in the list that names it; what omits nothing comes after all others.
     place: usize,
     verdict: Verdict<'a>,
 }
@@ -110,6 +112,7 @@ enum Verdict<'a> {
 }
 
 struct Judge<'a> {
+    served: &'a [&'a ServedKind],
     operator: &'a OperatorRules,
     account: &'a AccountRules,
     homes: &'a HashMap<String, &'a str>,
@@ -140,11 +143,9 @@ impl Judge<'_> {
         if operators_place.is_none() {
             return left_out(Why::NotNamed, self.operator.setting());
         }
-        if self.operator.omit_kinds.names(group, kind) {
-            return left_out(Why::Omitted, Setting::CacheOmitKinds);
-        }
-        if self.account.omit_kinds.names(group, kind) {
-            return left_out(Why::Omitted, Setting::OmitKinds);
+        if let Some(setting) = self.omitted_by(group, kind) {
+            let is_awaited = self.account.kinds.as_ref().is_some_and(|kinds| self.awaits(kinds, group, kind));
+            return left_out(if is_awaited { Why::NamedAndOmitted } else { Why::Omitted }, setting);
         }
         if self.account.only_namespaced_resources && !served.namespaced {
             return left_out(Why::ClusterWide, Setting::OnlyNamespacedResources);
@@ -153,6 +154,26 @@ impl Judge<'_> {
             return left_out(why, self.asking(account_names_it));
         }
         Some(Judged { place, verdict: Verdict::Watched(served) })
+    }
+
+    /// The list of kinds to omit that has a kind.
+    fn omitted_by(&self, group: &str, kind: &str) -> Option<Setting> {
+        let lists = [
+            (&self.operator.omit_kinds, Setting::CacheOmitKinds),
+            (&self.account.omit_kinds, Setting::OmitKinds),
+        ];
+        lists.into_iter().find(|(names, _)| names.names(group, kind)).map(|(_, setting)| setting)
+    }
+
+    /// Whether an account that names these kinds awaits one that is omitted: it names the group too, or nothing else of that
+    /// name is left to watch. A list that omits one of several groups is no contradiction to a name that means all of them.
+    fn awaits(&self, kinds: &KindNames, group: &str, kind: &str) -> bool {
+        let is_left = |other: &&ServedKind| {
+            other.kind.eq_ignore_ascii_case(kind)
+                && self.omitted_by(&other.group, &other.kind).is_none()
+                && self.other_home(&other.group, &other.kind).is_none()
+        };
+        kinds.names(group, kind) && (kinds.names_with_group(group, kind) || !self.served.iter().any(is_left))
     }
 
     /// The group under which the objects of a native kind are watched, if it is another one.
@@ -226,6 +247,33 @@ fn homes<'a>(served: &[&'a ServedKind]) -> HashMap<String, &'a str> {
     homes
 }
 
+/// The names of a list that mean no kind of the cluster, with their places and texts.
+fn unserved_names<'n>(
+    served: &[&ServedKind],
+    names: &'n KindNames,
+) -> impl Iterator<Item = (usize, &'n str, &'n KindName)> + use<'n> {
+    let mut is_served = vec![false; names.texts().len()];
+    for place in served.iter().flat_map(|kind| names.places(&kind.group, &kind.kind)) {
+        is_served[place] = true;
+    }
+    let unserved = names.iter().enumerate().zip(is_served).filter(|(_, is_served)| !is_served);
+    unserved.map(|((place, (text, name)), _)| (place, text, name))
+}
+
+/// Names in an account's list of kinds to omit that mean no kind of the cluster. A native kind is not among them: it is
+/// spelled right, and other clusters have it. The operator's list is for all clusters, of which few have each custom kind.
+fn omitting_nothing<'a>(served: &[&ServedKind], omitted: &KindNames) -> Vec<Judged<'a>> {
+    let unknown = unserved_names(served, omitted).filter(|(_, _, name)| !name.is_native());
+    let left_out = |text: &str| LeftOut {
+        kind: quoted(text),
+        why: Why::OmitsNothing,
+        setting: Some(Setting::OmitKinds),
+    };
+    unknown
+        .map(|(_, text, _)| Judged { place: usize::MAX, verdict: Verdict::LeftOut(left_out(text)) })
+        .collect()
+}
+
 /// Kinds that are asked for by name and that the cluster does not have.
 fn not_served<'a>(
     served: &[&ServedKind],
@@ -237,16 +285,11 @@ fn not_served<'a>(
         Judged { place, verdict: Verdict::LeftOut(left_out) }
     };
     let of_list = |names: &KindNames, setting| -> Vec<Judged<'a>> {
-        let mut is_served = vec![false; names.texts().len()];
-        for place in served.iter().flat_map(|kind| names.places(&kind.group, &kind.kind)) {
-            is_served[place] = true;
-        }
         let is_omitted = |name: &KindName| {
             setting != Setting::Kinds && (operator.omit_kinds.covers(name) || account.omit_kinds.covers(name))
         };
-        let missing = names.iter().enumerate().zip(is_served);
-        let missing = missing.filter(|((_, (_, name)), is_served)| !is_served && !is_omitted(name));
-        missing.map(|((place, (text, _)), _)| left_out(place, quoted(text), setting)).collect()
+        let missing = unserved_names(served, names).filter(|(_, _, name)| !is_omitted(name));
+        missing.map(|(place, text, _)| left_out(place, quoted(text), setting)).collect()
     };
     if let Some(kinds) = &account.kinds {
         return of_list(kinds, Setting::Kinds);

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::load::{ACCOUNT, RowsMay, STILL, create_account, filled, prepare, settled, under_load};
+use super::load::{
+    ACCOUNT, RowsMay, STILL, api_server_port, create_account, filled, prepare, settled, under_load,
+};
 use crate::faults::hold;
 use crate::faults::proxy::{Proxy, ProxyMode};
 use crate::world::{Agent, Database, MAX_WAIT, World};
@@ -13,12 +15,6 @@ const FOLLOW: (RowsMay, Duration) = (RowsMay::OnlyFollow, MAX_WAIT);
 
 /// Delay of each answer of the API server while a list must not end unseen. Lists of ConfigMaps take several pages.
 const PAGE_DELAY: Duration = Duration::from_millis(400);
-
-/// Port of the API server of the world's cluster.
-fn api_server_port(world: &World) -> u16 {
-    let url = world.control_plane().server_url();
-    url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a URL with a port")
-}
 
 /// Waits until the list of a scope has begun and is not complete.
 async fn until_listing(world: &World) {
@@ -35,7 +31,7 @@ async fn until_listing(world: &World) {
 async fn is_killed_in_mid_list(database: Database, kills: u64) {
     let world = prepare().database(database).start().await;
     let writer = filled(&world, 1, STILL).await;
-    let line = Proxy::to(api_server_port(&world)).await;
+    let line = Proxy::to(api_server_port(world.control_plane())).await;
     let agent = world.agent("agent-1").start().await;
     under_load(&world, writer, FOLLOW, async {
         // Every page takes so long that the list is seen to run.

@@ -1,10 +1,9 @@
-//! The cluster's API server restarts, forgets old versions, and takes rights away; CRDs and the account come and go.
+//! The cluster's API server restarts and forgets old versions; CRDs and the account come and go.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use k8s_openapi::api::rbac::v1::ClusterRole;
-use kube::Api;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::ListParams;
 use serde_json::json;
 
 use super::kinds::WrittenKind;
@@ -13,15 +12,13 @@ use super::row_oracle::rows_are_objects;
 use super::writer::{ClusterWriter, define_gadgets, forget_gadgets};
 use crate::faults::hold;
 use crate::faults::proxy::{Proxy, ProxyMode};
-use crate::world::{Agent, Database, MAX_WAIT, World};
-use kubesvc_testkit::must;
+use crate::world::{Agent, Database, MAX_KIND_DELAY, MAX_WAIT, World};
+use kubesvc_testkit::{must, wait::eventually};
 
 /// The rows follow, within the usual time.
 const FOLLOW: (RowsMay, Duration) = (RowsMay::OnlyFollow, MAX_WAIT);
 /// Time limit for an API server to stop when asked.
 const END: Duration = Duration::from_secs(5);
-/// Interval between two attempts to read what is not allowed, and a margin.
-const PROBLEM_RETRY: Duration = Duration::from_secs(45);
 
 /// The newest version of the cluster.
 async fn version(world: &World) -> u64 {
@@ -194,45 +191,24 @@ async fn account_made_anew_many_times_has_its_own_rows_alone_on_any_database() {
     }
 }
 
-/// Lets the account's user read these resources alone.
-async fn let_read(world: &World, resources: &[&str]) {
-    let roles: Api<ClusterRole> = Api::all(world.control_plane().client().await);
-    let rules =
-        json!({"rules": [{"apiGroups": ["*"], "resources": resources, "verbs": ["get", "list", "watch"]}]});
-    let name = format!("{}-spinnaker", world.namespace());
-    let patched = roles.patch(&name, &PatchParams::default(), &Patch::Merge(&rules)).await;
-    must(patched.map(drop).map_err(|error| error.to_string()));
-}
-
-/// The right to a kind is withdrawn in the first list, and while the kind is watched.
-async fn right_is_withdrawn(database: Database) {
-    let world = prepare().database(database).start().await;
-    let writer = filled(&world, 13, STILL).await;
-    let _agent = world.agent("agent-1").start().await;
-    create_account(&world, None).await;
-    let without = ["namespaces", "deployments", "replicasets", "secrets", "customresourcedefinitions"];
-    under_load(&world, writer, (RowsMay::OnlyFollow, MAX_WAIT + PROBLEM_RETRY), async {
-        // In the first list.
-        let_read(&world, &without).await;
-        hold(Duration::from_secs(10)).await;
-        let_read(&world, &["*"]).await;
-        hold(PROBLEM_RETRY).await;
-        // While it is watched.
-        let_read(&world, &without).await;
-        hold(Duration::from_secs(10)).await;
-        let_read(&world, &["*"]).await;
+/// Waits for the first row of an object of the CRD as it is now.
+async fn until_first_gadget(world: &World) {
+    let (client, kind) = (world.control_plane().client().await, WrittenKind::Gadget);
+    let (gadgets, cached) = (kind.api(client, world.namespace()), kind.cached(world.namespace()));
+    eventually("the first row of a new CRD", MAX_KIND_DELAY, async || {
+        let read = async { world.open_database().await?.cached_rows().await };
+        let rows = read.await.map_err(|error| error.to_string())?;
+        let listed = gadgets.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+        let uids: BTreeSet<_> = listed.items.into_iter().filter_map(|object| object.metadata.uid).collect();
+        let is_current = |uid: &String| uids.contains(uid);
+        let mut rows = rows.into_iter().filter(|row| row.kind == cached);
+        if rows.any(|row| row.uid.as_ref().is_some_and(is_current)) {
+            Ok(())
+        } else {
+            Err(format!("there are {} objects", uids.len()))
+        }
     })
     .await;
-    let rows = must(world.try_cached_objects().await);
-    assert!(rows.iter().filter(|row| row.1 == world.namespace()).count() >= STILL, "{}", rows.len());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "two minutes each: make faults"]
-async fn right_that_is_withdrawn_in_mid_list_keeps_rows_until_it_is_granted_on_any_database() {
-    for database in [Database::Sqlite, Database::MariaDb, Database::Postgres] {
-        right_is_withdrawn(database).await;
-    }
 }
 
 /// A CRD is deleted with its objects and made anew, for a shorter and a longer time.
@@ -242,25 +218,23 @@ async fn crd_comes_and_goes(database: Database) {
     let _agent = world.agent("agent-1").start().await;
     create_account(&world, None).await;
     let kinds = [WrittenKind::Gadget, WrittenKind::Secret];
-    // What is served is looked at every 30 s.
-    let limit = Duration::from_secs(100);
     for round in 0..3 {
         let mut writer = ClusterWriter::new(&world, 20 + round).await.of_kinds(&kinds);
         if round == 0 {
             writer.fill(0).await;
         }
-        under_load(&world, writer, (RowsMay::GoBack, limit), async {
+        under_load(&world, writer, (RowsMay::GoBack, MAX_KIND_DELAY), async {
             hold(Duration::from_secs(2)).await;
             forget_gadgets(&world).await;
             // Now and then for less time than between two looks.
             hold(Duration::from_secs(round * 20)).await;
             define_gadgets(&world).await;
-            hold(Duration::from_secs(2)).await;
+            until_first_gadget(&world).await;
         })
         .await;
     }
     forget_gadgets(&world).await;
-    must(rows_are_objects(&world, ACCOUNT, &kinds, limit).await);
+    must(rows_are_objects(&world, ACCOUNT, &kinds, MAX_KIND_DELAY).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,10 +8,11 @@ use serde_json::json;
 
 use super::history::History;
 use super::kinds::{NATIVE_KINDS, WrittenKind};
-use super::row_oracle::rows_are_objects;
+use super::row_oracle::{rows_are_objects, rows_are_objects_of};
 use super::writer::ClusterWriter;
 use crate::world::{MAX_WAIT, Prepare, World};
 use kubesvc_core::State;
+use kubesvc_testkit::controlplane::ControlPlane;
 use kubesvc_testkit::{must, wait::try_eventually};
 
 /// The account whose objects are cached.
@@ -37,6 +38,12 @@ pub(super) fn prepare() -> Prepare {
     World::prepare().setting("kubesvc.cache.cacheKinds", kinds)
 }
 
+/// Port of a cluster's API server.
+pub(super) fn api_server_port(plane: &ControlPlane) -> u16 {
+    let url = plane.server_url();
+    url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a URL with a port")
+}
+
 /// Creates the account, whose cluster is at this address, and waits until it is ACTIVE.
 pub(super) async fn create_account(world: &World, server: Option<&str>) {
     let cluster = world.cluster("spinnaker").await;
@@ -58,7 +65,7 @@ pub(super) async fn settled(world: &World) {
 }
 
 /// Does something while the cluster changes. When it is over, the writer stops, and the rows must be the objects within
-/// `limit`; none may have gone back.
+/// `limit`; none may have gone back. A writer of another cluster than the world's needs [`RowsMay::GoBack`].
 pub(super) async fn under_load<T>(
     world: &World,
     mut writer: ClusterWriter,
@@ -82,7 +89,7 @@ pub(super) async fn under_load<T>(
             result = fault => result,
             never = writer.run() => match never {},
         };
-        must(rows_are_objects(world, ACCOUNT, &kinds, limit).await);
+        must(rows_are_objects_of(world, writer.target(), ACCOUNT, &kinds, limit).await);
         if let Some(history) = &history {
             // The last versions may reach the bare watch late.
             must(try_eventually("rows that only follow", VERDICT_TIMEOUT, async || history.verdict()).await);

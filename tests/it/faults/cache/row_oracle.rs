@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use kube::ResourceExt as _;
 use kube::api::{DynamicObject, ListParams};
+use kube::{Client, ResourceExt as _};
 use serde_json::Value;
 
 use super::kinds::{CANARIES, WrittenKind, application};
@@ -29,8 +29,24 @@ pub(crate) async fn rows_are_objects(
     kinds: &[WrittenKind],
     limit: Duration,
 ) -> Result<(), String> {
-    let what = format!("rows of {account} that are the objects of {}", world.namespace());
-    try_eventually(&what, limit, async || compare(world, account, kinds).await).await
+    let client = world.control_plane().client().await;
+    rows_are_objects_of(world, (&client, world.namespace()), account, kinds, limit).await
+}
+
+/// The same for the objects in a namespace of any cluster.
+///
+/// # Errors
+///
+/// Same as [`rows_are_objects`].
+pub(super) async fn rows_are_objects_of(
+    world: &World,
+    cluster: (&Client, &str),
+    account: &str,
+    kinds: &[WrittenKind],
+    limit: Duration,
+) -> Result<(), String> {
+    let what = format!("rows of {account} that are the objects of {}", cluster.1);
+    try_eventually(&what, limit, async || compare_with(world, cluster, account, kinds).await).await
 }
 
 /// Compares rows and objects once.
@@ -39,7 +55,17 @@ pub(crate) async fn rows_are_objects(
 ///
 /// They differ, or one of both cannot be read.
 pub(crate) async fn compare(world: &World, account: &str, kinds: &[WrittenKind]) -> Result<(), String> {
-    let objects = objects(world, kinds).await?;
+    let client = world.control_plane().client().await;
+    compare_with(world, (&client, world.namespace()), account, kinds).await
+}
+
+async fn compare_with(
+    world: &World,
+    (client, namespace): (&Client, &str),
+    account: &str,
+    kinds: &[WrittenKind],
+) -> Result<(), String> {
+    let objects = objects(client, namespace, kinds).await?;
     let of = |error: sqlx::Error| format!("the database: {error}");
     let mut database = world.open_database().await.map_err(of)?;
     let rows = database.cached_rows().await.map_err(of)?;
@@ -50,10 +76,9 @@ pub(crate) async fn compare(world: &World, account: &str, kinds: &[WrittenKind])
     }) {
         return Err(format!("the row of the Secret {} has its data", row.name));
     }
-    let names: BTreeSet<_> = kinds.iter().map(|kind| kind.cached(world.namespace())).collect();
-    let is_ours = |row: &CachedRow| {
-        row.account == account && row.namespace == world.namespace() && names.contains(&row.kind)
-    };
+    let names: BTreeSet<_> = kinds.iter().map(|kind| kind.cached(namespace)).collect();
+    let is_ours =
+        |row: &CachedRow| row.account == account && row.namespace == namespace && names.contains(&row.kind);
     let mut rows: BTreeMap<ObjectKey, CachedRow> =
         rows.into_iter().filter(is_ours).map(|row| ((row.kind.clone(), row.name.clone()), row)).collect();
     let mut wrong = Vec::new();
@@ -78,14 +103,14 @@ pub(super) async fn newest_version(database: &mut Connection) -> sqlx::Result<u6
 }
 
 async fn objects(
-    world: &World,
+    client: &Client,
+    namespace: &str,
     kinds: &[WrittenKind],
 ) -> Result<BTreeMap<ObjectKey, (WrittenKind, DynamicObject)>, String> {
-    let client = world.control_plane().client().await;
     let mut objects = BTreeMap::new();
     for kind in kinds {
-        let cached = kind.cached(world.namespace());
-        let listed = kind.api(client.clone(), world.namespace()).list(&ListParams::default()).await;
+        let cached = kind.cached(namespace);
+        let listed = kind.api(client.clone(), namespace).list(&ListParams::default()).await;
         match listed {
             Ok(listed) => objects.extend(
                 listed.items.into_iter().map(|object| ((cached.clone(), object.name_any()), (*kind, object))),

@@ -36,9 +36,14 @@ pub(crate) struct ClusterWriter {
 impl ClusterWriter {
     /// A writer in the world's namespace, of the kinds that every API server has.
     pub(crate) async fn new(world: &World, seed: u64) -> Self {
+        Self::of_cluster(world.control_plane().client().await, world.namespace(), seed)
+    }
+
+    /// The same in a namespace of any cluster.
+    pub(super) fn of_cluster(client: Client, namespace: &str, seed: u64) -> Self {
         Self {
-            client: world.control_plane().client().await,
-            namespace: world.namespace().to_owned(),
+            client,
+            namespace: namespace.to_owned(),
             kinds: NATIVE_KINDS.to_vec(),
             random: Rng::with_seed(seed),
             pauses: PAUSES,
@@ -64,6 +69,11 @@ impl ClusterWriter {
     /// The kinds that it writes.
     pub(crate) fn kinds(&self) -> &[WrittenKind] {
         &self.kinds
+    }
+
+    /// The cluster and the namespace that it writes to.
+    pub(super) fn target(&self) -> (&Client, &str) {
+        (&self.client, &self.namespace)
     }
 
     fn api(&self, kind: WrittenKind) -> Api<DynamicObject> {

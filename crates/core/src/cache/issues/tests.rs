@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::spec::CustomResourceTreatment;
 
 fn issues(of: &[(&str, &str, &str)]) -> BTreeSet<CacheIssue> {
     of.iter().map(|(group, kind, why)| CacheIssue::new(group, kind, why)).collect()
@@ -63,6 +64,29 @@ fn condition_tells_of_contradicting_settings_and_of_what_the_agent_leaves_out() 
     let many = spec(&many.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
     let text = condition_message(&many, None).expect("they are wrong");
     assert!(text.ends_with("and 6 more about its settings") && text.lines().count() == 1, "{text}");
+}
+
+#[test]
+fn condition_tells_of_custom_resources_that_count_as_nothing() {
+    let custom = |kinds: &[&str]| {
+        let treatment = |kind: &&str| CustomResourceTreatment {
+            kubernetes_kind: (*kind).to_owned(),
+            ..CustomResourceTreatment::default()
+        };
+        KubesvcAccountSpec {
+            custom_resources: kinds.iter().map(treatment).collect(),
+            ..KubesvcAccountSpec::default()
+        }
+    };
+    assert_eq!(condition_message(&custom(&["Rollout.argoproj.io", "deployment"]), None), None);
+    assert_eq!(
+        condition_message(&custom(&["Rollout", "a b", "Rollout.argoproj.io"]), Some("Pod: no right"))
+            .as_deref(),
+        Some(
+            "customResources: \"Rollout\" has no API group: write Kind.group; customResources: \"a b\" is no kind: \
+             write Kind or Kind.group, such as Deployment or Rollout.argoproj.io; Pod: no right"
+        )
+    );
 }
 
 proptest! {

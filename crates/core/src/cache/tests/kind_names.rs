@@ -67,6 +67,7 @@ fn a_slip_of_the_pen_is_found_and_counts_as_it_is() {
     assert_eq!(near("pods"), Some("pod"));
     assert_eq!(near("Deploymnet"), Some("deployment"));
     assert_eq!(near("statefullsets"), Some("statefulSet"));
+    assert_eq!(near("Deploymnet.apps"), Some("deployment"), "the group is native");
     for known in ["Pod", "deploy", "Rollout", "Node", "Endpoints", "CronTab", "Route", "Pods.example.com"] {
         assert_eq!(near(known), None, "{known}");
     }

@@ -7,7 +7,7 @@ use super::{
 use crate::cache::left_out::{LeftOut, Why};
 use crate::cache::object_filter::ObjectFilter;
 use crate::cache::rules::MAX_SCOPES;
-use crate::cache::rules::{AccountRules, OperatorRules};
+use crate::cache::rules::{AccountRules, CacheSettings, OperatorRules};
 use crate::cache::selection::{ServedKind, select};
 use crate::cache::synthetic::synthetic_objects;
 use crate::spec::Scope;
@@ -85,6 +85,62 @@ fn omitted_kinds_are_left_out_with_the_setting() {
         assert!(reasons.iter().any(|reason| reason == expected), "{expected} in {reasons:?}");
     }
     assert!(!reasons.iter().any(|reason| reason.starts_with("CronJob")), "nobody wants it: {reasons:?}");
+}
+
+#[test]
+fn kinds_that_an_account_names_and_a_list_omits_are_told() {
+    let told = |kinds: &[&str], omitted: &[&str]| -> Vec<String> {
+        let omitted = texts(omitted);
+        let settings =
+            CacheSettings { cache_all: true, cache_omit_kinds: &omitted, ..CacheSettings::default() };
+        let selection = select(&cluster(), &OperatorRules::read(&settings).0, &naming(kinds));
+        let told = selection.left_out.iter().filter(|left_out| !left_out.is_expected());
+        told.map(ToString::to_string).collect()
+    };
+    let omitted = |kind: &str| format!("{kind}: kinds names it, and kubesvc.cache.cacheOmitKinds omits it");
+    let both = told(&["pod", "ConfigMap", "Rollout.argoproj.io"], &["Pod", "rollout"]);
+    assert_eq!(both, [omitted("Pod"), omitted("Rollout.argoproj.io")]);
+    assert_eq!(told(&["rollout"], &["Rollout.argoproj.io"]), [omitted("Rollout.argoproj.io")]);
+    assert_eq!(told(&["event"], &["Event."]), [omitted("Event")], "the other group has the same objects");
+    let knative = "Service.serving.knative.dev";
+    assert_eq!(told(&["service"], &[knative]), [""; 0], "another group's is cached");
+    assert_eq!(told(&["service", knative], &[knative]), [omitted(knative)]);
+    let own = account(|spec| {
+        spec.kinds = texts(&["pod", "service"]);
+        spec.omit_kinds = texts(&["pod"]);
+    });
+    let selection = select(&cluster(), &operator_all(), &own);
+    assert_eq!(reasons_of(&selection), ["Pod: kinds names it, and omitKinds omits it"]);
+    assert!(selection.left_out.iter().all(|left_out| !left_out.is_expected()));
+}
+
+#[test]
+fn names_of_an_account_that_omit_nothing_are_told_unless_they_are_native_kinds() {
+    let names = [
+        "Rolout.argoproj.io",
+        "rollout",
+        "widget",
+        "CronJob",
+        "Deployment.extensions",
+        "podPreset.settings.k8s.io",
+        "Pod.apps",
+        "sa",
+    ];
+    let omitting = account(|spec| spec.omit_kinds = texts(&names));
+    let selection = select(&cluster(), &operator_all(), &omitting);
+    let told: Vec<_> = selection.left_out.iter().filter(|left_out| !left_out.is_expected()).collect();
+    let why = "omitKinds names it, but the cluster serves no such kind: it omits nothing";
+    let expected = ["Rolout.argoproj.io", "widget", "Pod.apps"].map(|name| format!("{name}: {why}"));
+    assert_eq!(told.iter().map(ToString::to_string).collect::<Vec<_>>(), expected);
+    assert!(selection.left_out.ends_with(&told.into_iter().cloned().collect::<Vec<_>>()), "they come last");
+}
+
+#[test]
+fn what_the_operator_omits_in_all_clusters_is_not_told_of_one_that_lacks_it() {
+    let operator = operator_omitting(&["Rolout.argoproj.io", "widget", "Pod.apps"]);
+    let selection = select(&cluster(), &operator, &AccountRules::default());
+    let reasons = reasons_of(&selection);
+    assert!(!reasons.iter().any(|reason| reason.contains("omit")), "{reasons:?}");
 }
 
 #[test]

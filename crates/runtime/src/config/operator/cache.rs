@@ -71,7 +71,7 @@ impl AccountDefaults {
     }
 
     /// The classes of kinds for the account of this name, whose spec has these custom resources. Findings are left out:
-    /// those of the settings are errors of the configuration.
+    /// those of the settings are errors of the configuration, those of the spec are told in the account's condition.
     pub fn classes(&self, account: &str, own: &[CustomResourceTreatment]) -> KindClasses {
         let of_account = self.accounts.get(account).map(|settings| settings.custom_resources.as_slice());
         let lists = [
