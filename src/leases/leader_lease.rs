@@ -289,6 +289,7 @@ mod tests {
             let (code, body) = if is_read {
                 let missing = json!({
                     "kind": "Status", "status": "Failure", "message": "none", "reason": "NotFound", "code": 404,
+                    "details": {"name": LEADER_LEASE, "group": "coordination.k8s.io", "kind": "leases"},
                 });
                 (404, missing.to_string().into_bytes())
             } else {
@@ -320,7 +321,7 @@ mod tests {
 
         async fn until_written(&self) {
             while self.holders.lock().is_empty() {
-                tokio::task::yield_now().await;
+                tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
     }

@@ -203,6 +203,19 @@ fn an_agent_that_lists_a_static_account_no_more_loses_it_and_another_streams_it(
 }
 
 #[test]
+fn an_election_that_is_written_late_elects_who_held_the_account_when_it_was_decided() {
+    let steps = [
+        LifecycleStep::Connect(0),
+        LifecycleStep::Person(Deed::Create),
+        LifecycleStep::Work(1),
+        LifecycleStep::Person(Deed::Elect),
+        LifecycleStep::Decide { lag: 0, crash: Crash::Paused },
+        LifecycleStep::LateWrite,
+    ];
+    live(&steps).expect("no invariant is broken");
+}
+
+#[test]
 fn a_life_without_faults_reaches_every_state_that_is_written() {
     let mut seen = std::collections::BTreeSet::new();
     let mut sim = Sim::new();

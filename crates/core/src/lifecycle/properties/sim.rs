@@ -152,6 +152,10 @@ impl Sim {
         self.memory.view = self.memory.view.max(latest.saturating_sub(lag));
         let Some(seen) = self.versions[self.memory.view].clone() else { return Ok(()) };
         let Some(action) = self.decided(&seen)?.action else { return Ok(()) };
+        // Whom it elects holds the account now; by the time of a late write it may be gone.
+        if let Action::WriteStatus(write) = &action {
+            self.check_caching(&seen, &write.status)?;
+        }
         match crash {
             Crash::No => self.apply(&seen, action, false),
             Crash::Before => {
@@ -284,7 +288,6 @@ impl Sim {
             }
             Action::WriteStatus(write) => {
                 checks::status(seen, &write.status, &self.heard)?;
-                self.check_caching(seen, &write.status)?;
                 let orphaned = write.status.state() == State::Orphaned && status.state() != State::Orphaned;
                 checks::queue(!orphaned || !self.is_protected(), "an account was orphaned")?;
                 self.states.push(write.status.state().as_str());

@@ -7,7 +7,7 @@ use crate::lifecycle::retry_schedule::mark;
 use crate::{CachingAssignment, KubesvcAccountStatus};
 
 impl Sim {
-    /// What must hold of who streams when a status is written.
+    /// What must hold of who streams when a status is decided.
     pub(super) fn check_caching(
         &self,
         seen: &KubesvcAccount,
