@@ -143,15 +143,16 @@ impl AccountRequests {
         settings: RequestSettings,
         metrics: RequestMetrics,
     ) -> Arc<Self> {
+        let draining = CancellationToken::new();
         Arc::new(Self {
             clients: ClusterClients::new(Arc::clone(&table), activators),
             table,
             settings,
             writes: Arc::default(),
-            running: Arc::new(RunningRequests::new(metrics.running.clone())),
+            running: Arc::new(RunningRequests::new(metrics.running.clone(), draining.clone())),
             metrics,
             bodies: AtomicUsize::new(0),
-            draining: CancellationToken::new(),
+            draining,
         })
     }
 
@@ -166,7 +167,6 @@ impl AccountRequests {
     /// line, or 10 s.
     pub async fn drain(&self) {
         self.running.drain();
-        self.draining.cancel();
         let _ = timeout(DRAIN_TIMEOUT, self.running.drained()).await;
     }
 

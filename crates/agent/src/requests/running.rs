@@ -73,21 +73,15 @@ pub(super) enum AddError {
     TooMany,
 }
 
-#[derive(Debug, Default)]
-struct RunningState {
-    entries: BTreeMap<u64, Entry>,
-    /// Whether further requests are refused. Under the same lock as the entries, so that none is added after
-    /// [`RunningRequests::drained`] has looked at them.
-    is_draining: bool,
-}
-
 /// All requests that run.
 #[derive(Debug)]
 pub(super) struct RunningRequests {
-    state: Mutex<RunningState>,
+    entries: Mutex<BTreeMap<u64, Entry>>,
     next: AtomicU64,
     changed: Notify,
     count: Gauge,
+    /// Cancelled under the lock of the entries, so that none is added after [`RunningRequests::drained`] has looked at them.
+    draining: CancellationToken,
 }
 
 /// A request that runs, until this is dropped.
@@ -100,8 +94,9 @@ pub(super) struct Running {
 }
 
 impl RunningRequests {
-    pub(super) fn new(count: Gauge) -> Self {
-        Self { state: Mutex::default(), next: AtomicU64::new(0), changed: Notify::new(), count }
+    /// `draining` is cancelled by [`RunningRequests::drain`] alone.
+    pub(super) fn new(count: Gauge, draining: CancellationToken) -> Self {
+        Self { entries: Mutex::default(), next: AtomicU64::new(0), changed: Notify::new(), count, draining }
     }
 
     /// Adds a request.
@@ -111,9 +106,8 @@ impl RunningRequests {
         kind: RequestKind,
         shown: RunningRequest,
     ) -> Result<Running, AddError> {
-        let mut state = self.state.lock();
-        let RunningState { entries, is_draining } = &mut *state;
-        if *is_draining {
+        let mut entries = self.entries.lock();
+        if self.draining.is_cancelled() {
             return Err(AddError::Draining);
         }
         if entries.len() >= MAX_REQUESTS_OF_AGENT {
@@ -127,14 +121,14 @@ impl RunningRequests {
     }
 
     pub(super) fn list(&self) -> Vec<RunningRequest> {
-        self.state.lock().entries.values().map(|entry| entry.shown.clone()).collect()
+        self.entries.lock().values().map(|entry| entry.shown.clone()).collect()
     }
 
     /// Ends the requests of an account; see [`AccountRequests::stop`](super::AccountRequests::stop).
     pub(super) fn stop(self: &Arc<Self>, uid: &str) -> Option<impl Future<Output = ()> + Send + use<>> {
         let awaited: Vec<u64> = {
-            let state = self.state.lock();
-            let of_account = state.entries.iter().filter(|(_, entry)| entry.uid == uid);
+            let entries = self.entries.lock();
+            let of_account = entries.iter().filter(|(_, entry)| entry.uid == uid);
             let of_account = of_account.inspect(|(_, entry)| {
                 if !(entry.kind == RequestKind::Write && entry.shown.state == RequestState::Sent) {
                     entry.end.cancel();
@@ -153,7 +147,8 @@ impl RunningRequests {
 
     /// Refuses further requests.
     pub(super) fn drain(&self) {
-        self.state.lock().is_draining = true;
+        let _entries = self.entries.lock();
+        self.draining.cancel();
     }
 
     /// Waits until neither a write nor a watch runs.
@@ -167,7 +162,7 @@ impl RunningRequests {
             tokio::pin!(changed);
             // From here on, no change is missed.
             changed.as_mut().enable();
-            if is_reached(&self.state.lock().entries) {
+            if is_reached(&self.entries.lock()) {
                 return;
             }
             changed.await;
@@ -178,12 +173,12 @@ impl RunningRequests {
 impl Running {
     /// Records that the request is about to be sent. Returns false if it was stopped before.
     pub(super) fn sends(&self) -> bool {
-        let mut state = self.all.state.lock();
+        let mut entries = self.all.entries.lock();
         // Under the lock of stop, which decides by this whether the request is awaited.
         if self.end.is_cancelled() {
             return false;
         }
-        if let Some(entry) = state.entries.get_mut(&self.serial) {
+        if let Some(entry) = entries.get_mut(&self.serial) {
             entry.shown.state = RequestState::Sent;
         }
         true
@@ -191,7 +186,7 @@ impl Running {
 
     /// Records that the request is a watch without an end that a draining agent could wait for.
     pub(super) fn is_not_awaited(&self) {
-        if let Some(entry) = self.all.state.lock().entries.get_mut(&self.serial)
+        if let Some(entry) = self.all.entries.lock().get_mut(&self.serial)
             && entry.kind == RequestKind::Watch
         {
             entry.kind = RequestKind::Read;
@@ -202,10 +197,10 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let mut state = self.all.state.lock();
-        state.entries.remove(&self.serial);
-        self.all.count.set(i64::try_from(state.entries.len()).unwrap_or(i64::MAX));
-        drop(state);
+        let mut entries = self.all.entries.lock();
+        entries.remove(&self.serial);
+        self.all.count.set(i64::try_from(entries.len()).unwrap_or(i64::MAX));
+        drop(entries);
         self.all.changed.notify_waiters();
     }
 }
@@ -218,11 +213,8 @@ struct CutOnDrop {
 
 impl Drop for CutOnDrop {
     fn drop(&mut self) {
-        let state = self.all.state.lock();
-        self.serials
-            .iter()
-            .filter_map(|serial| state.entries.get(serial))
-            .for_each(|entry| entry.end.cancel());
+        let entries = self.all.entries.lock();
+        self.serials.iter().filter_map(|serial| entries.get(serial)).for_each(|entry| entry.end.cancel());
     }
 }
 
@@ -246,7 +238,7 @@ mod tests {
 
     #[test]
     fn no_request_is_added_once_the_agent_drains() {
-        let running = Arc::new(RunningRequests::new(Gauge::default()));
+        let running = Arc::new(RunningRequests::new(Gauge::default(), CancellationToken::new()));
         let write = running.add("uid-1", RequestKind::Write, shown()).expect("nothing runs");
         running.drain();
         assert!(running.drained().now_or_never().is_none(), "the write is awaited");
