@@ -62,12 +62,12 @@ pub(super) struct KnownOperation {
 
 /// What is told of an operation for as long as it is known. Has no part in keeping it known.
 #[derive(Debug)]
-pub(super) struct FollowedOperation {
+pub(super) struct OperationSubscription {
     first_row: watch::Receiver<FirstRow>,
     pub(super) end: EndReceiver,
 }
 
-impl FollowedOperation {
+impl OperationSubscription {
     /// Waits until the operation has a row, or need not be waited for to have one. `None`: it is not known any more.
     pub(super) async fn first_row(&mut self) -> Option<FirstRow> {
         let decided = self.first_row.wait_for(|row| *row != FirstRow::Due).await;
@@ -89,9 +89,9 @@ struct Known {
 }
 
 impl KnownOperation {
-    /// What is told of it.
-    pub(super) fn follow(&self) -> FollowedOperation {
-        FollowedOperation { first_row: self.first_row.subscribe(), end: self.end.subscribe() }
+    /// Subscribes to what is told of it.
+    pub(super) fn subscribe(&self) -> OperationSubscription {
+        OperationSubscription { first_row: self.first_row.subscribe(), end: self.end.subscribe() }
     }
 
     /// Its record, if it has ended.
@@ -112,7 +112,7 @@ impl KnownOperations {
         record: OperationRecord,
         first_row: FirstRow,
         job: Weak<Job>,
-    ) -> Result<FollowedOperation, Box<KnownOperation>> {
+    ) -> Result<OperationSubscription, Box<KnownOperation>> {
         let mut known = self.known.lock();
         if let Some(one) = known.operations.get(&record.operation_id) {
             return Err(Box::new(one.clone()));
@@ -120,9 +120,9 @@ impl KnownOperations {
         let id = record.operation_id.clone();
         let (first_row, end) = (watch::Sender::new(first_row), watch::Sender::new(None));
         let begun = KnownOperation { identity, record, job, first_row, end };
-        let followed = begun.follow();
+        let subscription = begun.subscribe();
         known.operations.insert(id, begun);
-        Ok(followed)
+        Ok(subscription)
     }
 
     /// An operation with this id.
@@ -221,18 +221,18 @@ mod tests {
     use super::*;
     use crate::operations::tests::fakes::received;
 
-    fn follow(
+    fn begin_with(
         known: &KnownOperations,
         id: &str,
         first_row: FirstRow,
-    ) -> Result<FollowedOperation, Box<KnownOperation>> {
+    ) -> Result<OperationSubscription, Box<KnownOperation>> {
         let operation = operation_from_text("account { name: \"a\" } discovery {}").expect("an operation");
         let record = received(id, "Discovery", "a", 0);
         known.begin(OperationIdentity::of(&operation, false), record, first_row, Weak::new())
     }
 
     fn begin(known: &KnownOperations, id: &str) -> Result<EndReceiver, Box<KnownOperation>> {
-        follow(known, id, FirstRow::NotDue).map(|followed| followed.end)
+        begin_with(known, id, FirstRow::NotDue).map(|subscription| subscription.end)
     }
 
     fn end(known: &KnownOperations, id: &str, bytes: usize, now: u64) -> bool {
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(known.running(), 1);
         assert!(end(&known, "a", 1, 0));
         assert!(ends.borrow().is_some() && known.running() == 0);
-        assert!(begin(&known, "a").expect_err("it is known").follow().end.borrow().is_some());
+        assert!(begin(&known, "a").expect_err("it is known").subscribe().end.borrow().is_some());
         begin(&known, "b").expect("it is new");
         end(&known, "b", 1, 600);
         assert!(known.get("a").is_none() && known.get("b").is_some());
@@ -259,7 +259,7 @@ mod tests {
     #[tokio::test]
     async fn a_first_row_that_is_due_is_waited_for_until_it_is_committed_or_will_not_come() {
         let known = KnownOperations::default();
-        let due = |id: &str| follow(&known, id, FirstRow::Due).expect("it is new");
+        let due = |id: &str| begin_with(&known, id, FirstRow::Due).expect("it is new");
         let [mut committed, mut ended, mut forgotten] = ["committed", "ended", "forgotten"].map(due);
         assert_eq!(ended.first_row().now_or_never(), None, "it is being committed");
         known.recorded("committed");

@@ -17,7 +17,7 @@ use super::audit_lines::refusal_by;
 use super::checks::{self, OperationIdentity};
 use super::failures::RunFailure;
 use super::job::{Job, Progress, SharedJob};
-use super::known::{FirstRow, FollowedOperation, KnownOperation};
+use super::known::{FirstRow, KnownOperation, OperationSubscription};
 use super::pending_rows::RowChange;
 use super::records::{self, Beginning};
 use super::row_queue::Committed;
@@ -94,7 +94,7 @@ struct FirstCommit {
 /// An operation as its call found it.
 enum Found {
     /// It runs here, or did.
-    Here(FollowedOperation),
+    Here(OperationSubscription),
     /// Another replica runs it, or it ended long ago.
     Stored(Box<OperationRecord>),
 }
@@ -264,8 +264,8 @@ impl Operations {
             _counted: counted,
             _held: call.held,
         });
-        let followed = match self.known.begin(identity.clone(), record, first_row, Arc::downgrade(&job)) {
-            Ok(followed) => followed,
+        let subscription = match self.known.begin(identity.clone(), record, first_row, Arc::downgrade(&job)) {
+            Ok(subscription) => subscription,
             // Of two calls at the same time the other one was faster.
             Err(known) => return same(&id, &identity, &known),
         };
@@ -277,13 +277,13 @@ impl Operations {
         };
         drop(spawn_named("operation", doing).detach());
         if is_waited_for {
-            return Ok(Found::Here(followed));
+            return Ok(Found::Here(subscription));
         }
         let Ok(committed) = committed.await else {
             return Err(OperationRefusal::Unavailable(NOT_BEGUN));
         };
         match committed.map_err(OperationRefusal::Database)? {
-            None => Ok(Found::Here(followed)),
+            None => Ok(Found::Here(subscription)),
             Some(other) => {
                 same_record(&id, &identity, &other)?;
                 Ok(Found::Stored(Box::new(other)))
@@ -371,8 +371,8 @@ impl Operations {
         identity: &OperationIdentity,
         mut found: Found,
     ) -> Result<(), OperationRefusal> {
-        while let Found::Here(mut followed) = found {
-            match followed.first_row().await {
+        while let Found::Here(mut subscription) = found {
+            match subscription.first_row().await {
                 Some(FirstRow::Committed) => return Ok(()),
                 Some(_) => self.commit_row(id).await?,
                 // It was not begun after all.
@@ -409,7 +409,7 @@ impl Operations {
         until: Instant,
     ) -> Result<Option<Arc<EndedOperation>>, OperationRefusal> {
         let mut ends = match found {
-            Found::Here(followed) => followed.end,
+            Found::Here(subscription) => subscription.end,
             Found::Stored(record) => return Ok(self.wait_for_row(id, *record, until).await),
         };
         loop {
@@ -423,7 +423,7 @@ impl Operations {
                 // It was not begun after all: another replica may have taken the id, or it could not be recorded.
                 match self.find(id, identity).await? {
                     Some(Found::Stored(record)) => return Ok(self.wait_for_row(id, *record, until).await),
-                    Some(Found::Here(followed)) => ends = followed.end,
+                    Some(Found::Here(subscription)) => ends = subscription.end,
                     None => return Err(OperationRefusal::Unavailable(NOT_BEGUN)),
                 }
                 continue;
@@ -482,7 +482,7 @@ fn may_run_again(operation: &Operation) -> bool {
 
 fn same(id: &str, identity: &OperationIdentity, known: &KnownOperation) -> Result<Found, OperationRefusal> {
     if known.identity == *identity {
-        return Ok(Found::Here(known.follow()));
+        return Ok(Found::Here(known.subscribe()));
     }
     let KnownOperation { identity: other, .. } = known;
     let what = if (other.account.as_str(), other.verb) == (identity.account.as_str(), identity.verb) {

@@ -442,7 +442,7 @@ async fn what_was_settled_as_never_sent_is_not_sent_when_its_replica_wakes() {
     assert!(matches!(lines.as_slice(), [read] if read.starts_with("GET")), "nothing was done: {lines:?}");
     let known = sleeper.operations.known.get(&id).expect("it is known");
     assert_eq!(known.record, leader.history(&id).await, "it ends as it is recorded");
-    let status = known.follow().end.borrow().as_ref().map(|ended| ended.status);
+    let status = known.subscribe().end.borrow().as_ref().map(|ended| ended.status);
     assert_eq!(status, Some(500));
     assert!(sleeper.rows.open.lock().is_empty() && !sleeper.operations.rows.is_stored(&id));
     assert_eq!(sleeper.audit.lines(), Vec::<Value>::new(), "the one who settled it has written its line");
