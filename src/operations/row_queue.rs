@@ -161,8 +161,9 @@ impl RowQueue {
         }
     }
 
+    /// Shows how many rows wait, with those that are being written.
     fn show_waiting(&self, pending: &PendingRows<Waiter>) {
-        self.metrics.rows_waiting.set(i64::try_from(pending.len()).unwrap_or(i64::MAX));
+        self.metrics.rows_waiting.set(i64::try_from(pending.unwritten()).unwrap_or(i64::MAX));
     }
 
     /// Writes rows until `stop`, then the last ones.
