@@ -25,6 +25,18 @@ mod zones;
 
 use serde_json::{Value, json};
 
+use crate::world::{MAX_WAIT, Operator};
+use kubesvc_testkit::wait::try_eventually;
+
+/// Waits until a replica has written all rows of operations: those of calls that waited for the end come after the answer.
+async fn until_written(replica: &Operator) -> Result<(), String> {
+    try_eventually("written rows", MAX_WAIT, async || {
+        let rows = replica.metric("kubesvc_operations_rows_waiting").await?;
+        if rows == 0 { Ok(()) } else { Err(format!("{rows} wait")) }
+    })
+    .await
+}
+
 /// An operation that creates a ConfigMap on the account `prod`.
 fn creates_map(namespace: &str, name: &str) -> Value {
     let object = json!({

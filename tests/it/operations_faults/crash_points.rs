@@ -5,7 +5,7 @@ use kubesvc_core::State;
 use kubesvc_runtime::crash_points::POINTS;
 use serde_json::{Value, json};
 
-use super::creates_map;
+use super::{creates_map, until_written};
 use crate::operations::EVERYTHING;
 use crate::operations::callers::Caller;
 use crate::world::{Agent, Call, Database, MAX_WAIT, World};
@@ -141,15 +141,6 @@ impl Scene {
         connection.number(statement).await.map_err(|e| e.to_string())
     }
 
-    /// Waits until the operator has written all rows: those of operations that were waited for come after their answers.
-    async fn until_written(&self) {
-        eventually("written rows", MAX_WAIT, async || {
-            let rows = self.world.operator().metric("kubesvc_operations_rows_waiting").await?;
-            if rows == 0 { Ok(()) } else { Err(format!("{rows} wait")) }
-        })
-        .await;
-    }
-
     async fn until_rows(&self, table: &str, wanted: i64) {
         eventually(&format!("{wanted} rows of {table}"), MAX_WAIT, async || {
             let rows = self.rows(table).await?;
@@ -283,11 +274,11 @@ async fn a_crash_while_the_history_is_purged_loses_only_what_is_too_much() {
         for number in 0..5 {
             scene.until_usable(&format!("{}-{number}", point.replace(':', "-"))).await;
         }
-        scene.until_written().await;
+        kubesvc_testkit::must(until_written(world.operator()).await);
         for number in scene.rows(HISTORY).await.unwrap_or_default()..KEPT + 5 {
             scene.until_usable(&format!("more-{number}")).await;
         }
-        scene.until_written().await;
+        kubesvc_testkit::must(until_written(world.operator()).await);
         let total = eventually("rows that are too many", MAX_WAIT, async || {
             scene.until_rows(OPEN, 0).await;
             let rows = scene.rows(HISTORY).await?;

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use super::rounds::{FAULTS, Fault, Round, STEPS, Step};
 use super::scene::{ACCOUNT, Scene};
+use super::until_written;
 use super::verdict::{Seen, Told, faults_of};
 use super::writes::{KINDS, WriteKind};
 use crate::world::MAX_WAIT;
@@ -133,7 +134,7 @@ async fn try_round(scene: &Scene, round: Round) -> Vec<Tried> {
     let (go, late) = watch::channel(!round.reads_before());
     let (told, reached) = if matches!(round.step, Step::Recorded | Step::Acknowledged) {
         let told = join_all(cells.iter().map(|cell| cell.ask(scene, round.asked_at(), &late))).await;
-        let reached = until_written(scene).await;
+        let reached = until_all_written(scene).await;
         round.strike(scene);
         (told, reached)
     } else {
@@ -144,7 +145,7 @@ async fn try_round(scene: &Scene, round: Round) -> Vec<Tried> {
                     go.send_replace(true);
                 }
                 round.until_there(scene).await?;
-                if round.step == Step::Asked { Ok(()) } else { until_written(scene).await }
+                if round.step == Step::Asked { Ok(()) } else { until_all_written(scene).await }
             };
             let reached = reached.await;
             go.send_replace(true);
@@ -182,13 +183,9 @@ async fn until_agents_known(scene: &Scene) -> Result<(), String> {
 }
 
 /// Waits until the replicas have written all rows.
-async fn until_written(scene: &Scene) -> Result<(), String> {
+async fn until_all_written(scene: &Scene) -> Result<(), String> {
     for at in [0, 1] {
-        try_eventually("written rows", MAX_WAIT, async || {
-            let rows = scene.replica(at).metric("kubesvc_operations_rows_waiting").await?;
-            if rows == 0 { Ok(()) } else { Err(format!("{rows} wait")) }
-        })
-        .await?;
+        until_written(scene.replica(at)).await?;
     }
     until_agents_known(scene).await
 }
