@@ -33,6 +33,8 @@ pub enum Why {
     NotNamed,
     /// It is cluster-wide, and the account has only what is in namespaces.
     ClusterWide,
+    /// The account's own `kinds` asks for it, and it is cluster-wide, and the account has only what is in namespaces.
+    NamedAndClusterWide,
     /// Its API does not list.
     CannotBeListed,
     /// Its API does not watch.
@@ -74,6 +76,7 @@ impl LeftOut {
             Why::NotServed
             | Why::NotNamed
             | Why::NamedAndOmitted
+            | Why::NamedAndClusterWide
             | Why::OmitsNothing
             | Why::TooManyScopes(_)
             | Why::NoNamespace => false,
@@ -92,6 +95,9 @@ impl LeftOut {
             }
             Why::NotNamed => format!("{setting} does not name it"),
             Why::ClusterWide => "it is cluster-wide, and onlyNamespacedResources is set".to_owned(),
+            Why::NamedAndClusterWide => {
+                "kinds names it, but it is cluster-wide, and onlyNamespacedResources is set".to_owned()
+            }
             Why::CannotBeListed => "it cannot be listed".to_owned(),
             Why::CannotBeWatched => "it cannot be watched".to_owned(),
             Why::CannotBeRead => "it can be neither listed nor watched".to_owned(),
@@ -192,7 +198,7 @@ fn outside_namespaces(
 }
 
 /// Whether a cluster-wide kind has synthetic rows where cluster-wide kinds are not read.
-fn has_synthetic_rows(group: &str, kind: &str) -> bool {
+pub(super) fn has_synthetic_rows(group: &str, kind: &str) -> bool {
     let is = |of: &str, name: &str| group == of && kind.eq_ignore_ascii_case(name);
     is("", "Namespace") || is("apiextensions.k8s.io", "CustomResourceDefinition")
 }

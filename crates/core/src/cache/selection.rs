@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use super::findings::Setting;
 use super::keys::{MAX_KIND_CHARS, ScopeKey};
 use super::kind_names::{KindName, KindNames, is_group, is_kind, quoted};
-use super::left_out::{LeftOut, Why};
+use super::left_out::{LeftOut, Why, has_synthetic_rows};
 use super::native;
 use super::rules::{AccountRules, ChosenKinds, MAX_SCOPES, Namespaces, OperatorRules};
 use super::synthetic::synthetic_scopes;
@@ -144,11 +144,13 @@ impl Judge<'_> {
             return left_out(Why::NotNamed, self.operator.setting());
         }
         if let Some(setting) = self.omitted_by(group, kind) {
-            let is_awaited = self.account.kinds.as_ref().is_some_and(|kinds| self.awaits(kinds, group, kind));
-            return left_out(if is_awaited { Why::NamedAndOmitted } else { Why::Omitted }, setting);
+            let why = if self.awaits(group, kind) { Why::NamedAndOmitted } else { Why::Omitted };
+            return left_out(why, setting);
         }
-        if self.account.only_namespaced_resources && !served.namespaced {
-            return left_out(Why::ClusterWide, Setting::OnlyNamespacedResources);
+        if self.is_outside_namespaces(served) {
+            let is_missed = self.awaits(group, kind) && !has_synthetic_rows(group, kind);
+            let why = if is_missed { Why::NamedAndClusterWide } else { Why::ClusterWide };
+            return left_out(why, Setting::OnlyNamespacedResources);
         }
         if let Some(why) = unreadable(served) {
             return left_out(why, self.asking(account_names_it));
@@ -165,13 +167,21 @@ impl Judge<'_> {
         lists.into_iter().find(|(names, _)| names.names(group, kind)).map(|(_, setting)| setting)
     }
 
-    /// Whether an account that names these kinds awaits one that is omitted: it names the group too, or nothing else of that
-    /// name is left to watch. A list that omits one of several groups is no contradiction to a name that means all of them.
-    fn awaits(&self, kinds: &KindNames, group: &str, kind: &str) -> bool {
+    /// Whether a kind is cluster-wide, of an account that has only what is in namespaces.
+    fn is_outside_namespaces(&self, served: &ServedKind) -> bool {
+        self.account.only_namespaced_resources && !served.namespaced
+    }
+
+    /// Whether an account names a kind that other settings leave out, and awaits it: it names the group too, or nothing else
+    /// of that name is left to watch. A list that omits one of several groups is no contradiction to a name that means all of
+    /// them.
+    fn awaits(&self, group: &str, kind: &str) -> bool {
+        let Some(kinds) = &self.account.kinds else { return false };
         let is_left = |other: &&ServedKind| {
             other.kind.eq_ignore_ascii_case(kind)
                 && self.omitted_by(&other.group, &other.kind).is_none()
                 && self.other_home(&other.group, &other.kind).is_none()
+                && !self.is_outside_namespaces(other)
         };
         kinds.names(group, kind) && (kinds.names_with_group(group, kind) || !self.served.iter().any(is_left))
     }

@@ -216,6 +216,27 @@ fn namespaces_are_one_scope_each_and_what_is_cluster_wide_is_whole() {
 }
 
 #[test]
+fn cluster_wide_kinds_that_an_account_of_namespaces_alone_names_are_told() {
+    let told = |kinds: &[&str]| -> Vec<String> {
+        let only = account(|spec| {
+            spec.namespaces = texts(&["a"]);
+            spec.only_namespaced_resources = Some(true);
+            spec.kinds = texts(kinds);
+        });
+        let served = [cluster(), vec![served("Issuer.example.com", true, "list watch")]].concat();
+        let selection = select(&served, &operator_all(), &only);
+        let told = selection.left_out.iter().filter(|left_out| !left_out.is_expected());
+        told.map(ToString::to_string).collect()
+    };
+    let issuer =
+        "Issuer.cert-manager.io: kinds names it, but it is cluster-wide, and onlyNamespacedResources is set";
+    assert_eq!(told(&["pod", "Issuer.cert-manager.io"]), [issuer]);
+    assert_eq!(told(&["pod", "issuer"]), [""; 0], "that of another group is in namespaces");
+    assert_eq!(told(&["namespace"]), [""; 0], "the namespaces themselves have rows");
+    assert_eq!(told(&[]), [""; 0], "nobody asks for it");
+}
+
+#[test]
 fn a_kind_for_which_there_is_no_room_is_left_out_with_what_to_do() {
     let custom = (0..300).map(|i| served(&format!("Kind{i}.example.com"), true, "list watch"));
     let kinds: Vec<ServedKind> = custom.chain([served("Node", false, "list watch")]).collect();
