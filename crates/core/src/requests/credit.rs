@@ -3,7 +3,8 @@
 //! Credit is a hard limit, since what was granted cannot be taken back. A window begins at [`INITIAL_CREDIT`] for a body,
 //! at [`INITIAL_ANSWER_CREDIT`] for an answer, and doubles, up to [`MAX_CREDIT`], each time that an eighth of it was used
 //! while the receiver keeps up. Later would be too late for a sender that is far away: it waits while the grant is on its
-//! way. When many requests share the memory, each begins with less, and none grows while half of the memory is in use.
+//! way. When many requests share the memory, each begins with less, and none grows while a quarter of the memory is in
+//! use: callers that stop reading keep what their windows have grown to.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,6 +31,8 @@ pub const OVERRUN: &str = "more was sent than the credit allows";
 /// Why a request whose bytes find no room cannot go on.
 pub const NO_MEMORY: &str = "there is no memory for it";
 
+/// Fraction of the memory into which windows grow.
+const GROWN_FRACTION: u64 = 4;
 /// Fraction of a window after whose use it doubles.
 const GROWTH_FRACTION: u32 = 8;
 /// Fraction of a window that a grant has at least: a smaller one is not worth a frame.
@@ -55,9 +58,9 @@ impl CreditBudget {
         self.parent.as_ref().map_or(own, |parent| own.min(parent.free()))
     }
 
-    /// Bytes by which windows may grow: half of all is for those that begin.
+    /// Bytes by which windows may grow: the rest of all is for those that begin.
     fn growable(&self) -> u64 {
-        let own = (self.max / 2).saturating_sub(self.used.load(Ordering::Relaxed));
+        let own = (self.max / GROWN_FRACTION).saturating_sub(self.used.load(Ordering::Relaxed));
         self.parent.as_ref().map_or(own, |parent| own.min(parent.growable()))
     }
 
@@ -225,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_grow_into_half_of_the_memory_alone() {
+    fn windows_grow_into_a_quarter_of_the_memory_alone() {
         let budget = CreditBudget::new(MAX_CREDIT_OF_AGENT, None);
         let mut windows: Vec<_> = (0..8).map(|_| Window::open(&budget, INITIAL_ANSWER_CREDIT)).collect();
         for _ in 0..12 {
@@ -236,7 +239,7 @@ mod tests {
             }
         }
         assert!(windows.iter().any(|window| window.size() > INITIAL_ANSWER_CREDIT));
-        assert!(budget.used() <= MAX_CREDIT_OF_AGENT / 2, "{}", budget.used());
+        assert!(budget.used() <= MAX_CREDIT_OF_AGENT / 4, "{}", budget.used());
     }
 
     #[test]
