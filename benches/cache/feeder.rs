@@ -7,8 +7,8 @@ use kubesvc_core::wire::{
     MAX_MESSAGE_BYTES,
     common::{Fence, Scope},
     events::{
-        Batch, Begin, CacheDown, CacheUp, Checkpoint, Event, Open, Ping, ScopeDeclaration, SyncStart, Synced,
-        Want, cache_down, cache_up,
+        Batch, Begin, CacheDown, CacheUp, Checkpoint, Open, Ping, ScopeDeclaration, SyncStart, Synced, Want,
+        cache_down, cache_up,
     },
     ops::hub_frame,
 };
@@ -22,6 +22,7 @@ use crate::{
     objects::ZONE,
     operator::Operator,
     recorded::{BODY_BYTES, KIND, Recorded, SCOPE},
+    tables::AccountObject,
 };
 use kubesvc_testkit::{
     simulated_agent::{SimulatedAgent, frames::Introduction},
@@ -126,26 +127,45 @@ impl Feeder {
         self.feed(starts).await
     }
 
-    /// Batches of these events for the accounts in turn, at most [`BATCH_EVENTS`] in one.
+    /// These objects in the order in which they are fed: at most [`BATCH_EVENTS`] of each account in turn.
+    fn in_turns<'o>(
+        &self,
+        objects: impl IntoIterator<Item = (usize, &'o Recorded)>,
+    ) -> Vec<(usize, Vec<&'o Recorded>)> {
+        let mut of_accounts: Vec<Vec<&Recorded>> = vec![Vec::new(); self.accounts.len()];
+        for (account, object) in objects {
+            of_accounts[account].push(object);
+        }
+        let longest = of_accounts.iter().map(Vec::len).max().unwrap_or_default();
+        let turns = (0..longest).step_by(BATCH_EVENTS).flat_map(|begin| {
+            of_accounts.iter().enumerate().map(move |(account, objects)| {
+                let turn = objects.iter().skip(begin).take(BATCH_EVENTS).copied();
+                (account, turn.collect::<Vec<_>>())
+            })
+        });
+        turns.filter(|(_, objects)| !objects.is_empty()).collect()
+    }
+
+    /// Batches of these objects for the accounts in turn.
     pub(crate) fn record<'o>(
         &mut self,
         objects: impl IntoIterator<Item = (usize, &'o Recorded)>,
     ) -> Vec<(usize, Batch)> {
-        let mut events: Vec<Vec<Event>> = vec![Vec::new(); self.accounts.len()];
-        for (account, object) in objects {
-            events[account].push(object.event());
-        }
-        let mut batches: Vec<Vec<Batch>> = events.into_iter().map(of_events).collect();
-        let longest = batches.iter().map(Vec::len).max().unwrap_or_default();
-        let mut all = Vec::new();
-        for turn in 0..longest {
-            for (account, of_account) in batches.iter_mut().enumerate() {
-                if let Some(batch) = of_account.get_mut(turn) {
-                    all.push((account, std::mem::take(batch)));
-                }
-            }
-        }
-        self.number(all)
+        let turns = self.in_turns(objects).into_iter();
+        let batches = turns.map(|(account, objects)| (account, batch(&objects))).collect();
+        self.number(batches)
+    }
+
+    /// The rows that the hub makes of these objects, in the same order.
+    pub(crate) fn rows<'o>(
+        &'o self,
+        objects: impl IntoIterator<Item = (usize, &'o Recorded)>,
+    ) -> Vec<AccountObject<'o>> {
+        let row = |account: usize, object| AccountObject { account: self.account(account), object };
+        let turns = self.in_turns(objects).into_iter();
+        turns
+            .flat_map(|(account, objects)| objects.into_iter().map(move |object| row(account, object)))
+            .collect()
     }
 
     /// Numbers batches and names their fences.
@@ -233,17 +253,11 @@ impl Feeder {
     }
 }
 
-/// Splits events into batches, each with a checkpoint at its last event.
-fn of_events(events: Vec<Event>) -> Vec<Batch> {
-    let mut batches = Vec::with_capacity(events.len() / BATCH_EVENTS + 1);
-    let mut events = events.into_iter().peekable();
-    while events.peek().is_some() {
-        let events: Vec<Event> = events.by_ref().take(BATCH_EVENTS).collect();
-        let rv = events.last().map(|event| event.rv.clone()).unwrap_or_default();
-        let checkpoints = vec![Checkpoint { scope_id: SCOPE, rv }];
-        batches.push(Batch { events, checkpoints, ..Batch::default() });
-    }
-    batches
+/// A batch of these objects, with a checkpoint at the last one.
+fn batch(objects: &[&Recorded]) -> Batch {
+    let rv = objects.last().map(|object| object.version.clone()).unwrap_or_default();
+    let checkpoints = vec![Checkpoint { scope_id: SCOPE, rv }];
+    Batch { events: objects.iter().map(|object| object.event()).collect(), checkpoints, ..Batch::default() }
 }
 
 /// Waits until the agent is told to stream this many accounts.

@@ -24,7 +24,7 @@ use crate::{
     report::{Report, Row, Wanted},
     rows::{until_number, until_version},
     statistics::{Series, shown},
-    tables::{self, Tables},
+    tables::{self, AccountObject, Tables},
     world::World,
 };
 use kubesvc_testkit::folder::Folder;
@@ -146,7 +146,7 @@ async fn follow(
                 metadata.resource_version.unwrap_or_default(),
                 body,
             );
-            if let Err(reason) = tables.write(&account, std::slice::from_ref(&object)).await {
+            if let Err(reason) = tables.write(&[AccountObject { account: &account, object: &object }]).await {
                 say(&format!("the bare process cannot write: {reason}"));
                 return;
             }

@@ -146,8 +146,8 @@ async fn drained(options: &Options, world: &World, report: &mut Report) -> Resul
     for round in 0..options.rounds.min(MAX_ROUNDS) {
         let objects: Vec<_> =
             (0..options.objects).map(|number| Recorded::new(&format!("drain{round}"), number, 1)).collect();
-        let spread = objects.iter().enumerate().map(|(at, object)| (at % ACCOUNTS, object));
-        let recorded = feeder.record(spread);
+        let spread = || objects.iter().enumerate().map(|(at, object)| (at % ACCOUNTS, object));
+        let recorded = feeder.record(spread());
         let written = || operator.counter("kubesvc_cache_rows_written_total");
         let before = written().await?;
         world.server(kind).stop().await?;
@@ -169,9 +169,10 @@ async fn drained(options: &Options, world: &World, report: &mut Report) -> Resul
         let left = objects.len() as f64 - (first - before);
         let rate = left / (ended - begun).as_secs_f64();
         let mut tables = Tables::connect(&bare).await?;
+        let rows = feeder.rows(spread());
         let begun = Instant::now();
-        for batch in objects.chunks(BATCH) {
-            tables.write(feeder.account(0), batch).await?;
+        for batch in rows.chunks(BATCH) {
+            tables.write(batch).await?;
         }
         #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
         let bare_rate = objects.len() as f64 / begun.elapsed().as_secs_f64();

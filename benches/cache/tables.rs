@@ -36,6 +36,13 @@ pub(crate) struct Stored {
     pub(crate) body: String,
 }
 
+/// An object of an account, of which a row is made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AccountObject<'o> {
+    pub(crate) account: &'o str,
+    pub(crate) object: &'o Recorded,
+}
+
 type Result<T> = std::result::Result<T, String>;
 
 fn problem(error: &sqlx::Error) -> String {
@@ -142,9 +149,9 @@ impl Tables {
         }
     }
 
-    /// Writes objects of an account in one transaction, as the hub's statement does.
-    pub(crate) async fn write(&mut self, account: &str, objects: &[Recorded]) -> Result<()> {
-        let rows = Rows::of(account, objects);
+    /// Writes objects in one transaction, as the hub's statement does.
+    pub(crate) async fn write(&mut self, objects: &[AccountObject<'_>]) -> Result<()> {
+        let rows = Rows::of(objects);
         match self {
             Self::Sqlite(connection) => rows.write_sqlite(connection).await,
             Self::MariaDb(connection) => rows.write_mariadb(connection).await,
@@ -156,8 +163,7 @@ impl Tables {
 
 /// What the hub binds for each row, made from the objects as it does.
 struct Rows<'o> {
-    account: &'o str,
-    objects: &'o [Recorded],
+    objects: &'o [AccountObject<'o>],
     ids: Vec<String>,
     hashes: Vec<String>,
     now: i64,
@@ -167,25 +173,25 @@ const AGENT: &str = "agent-0";
 const CACHED_KIND: &str = "configMap";
 
 impl<'o> Rows<'o> {
-    fn of(account: &'o str, objects: &'o [Recorded]) -> Self {
+    fn of(objects: &'o [AccountObject<'o>]) -> Self {
         Self {
-            account,
             objects,
-            ids: objects.iter().map(|object| object.id(account)).collect(),
-            hashes: objects.iter().map(|object| hex::encode(object.hash)).collect(),
+            ids: objects.iter().map(|row| row.object.id(row.account)).collect(),
+            hashes: objects.iter().map(|row| hex::encode(row.object.hash)).collect(),
             now: jiff::Timestamp::now().as_millisecond(),
         }
     }
 
     async fn write_postgresql(&self, connection: &mut PgConnection) -> std::result::Result<(), sqlx::Error> {
         let all = |value: &'static str| vec![value; self.objects.len()];
-        let of = |text: fn(&Recorded) -> &str| self.objects.iter().map(text).collect::<Vec<_>>();
+        let of =
+            |text: fn(&Recorded) -> &str| self.objects.iter().map(|row| text(row.object)).collect::<Vec<_>>();
         let mut transaction = connection.begin().await?;
         sqlx::query(AssertSqlSafe(postgresql()))
             .bind(self.ids.iter().map(String::as_str).collect::<Vec<_>>())
             .bind(all(AGENT))
             .bind(all(CACHED_KIND))
-            .bind(vec![self.account; self.objects.len()])
+            .bind(self.objects.iter().map(|row| row.account).collect::<Vec<_>>())
             .bind(vec![None::<&str>; self.objects.len()])
             .bind(all(NAMESPACE))
             .bind(of(|object| &object.name))
@@ -207,8 +213,8 @@ impl<'o> Rows<'o> {
             let mut query =
                 sqlx::query(AssertSqlSafe(values(end - begin, "ON DUPLICATE KEY UPDATE ", "VALUES(", ")")));
             for at in begin..end {
-                let object = &self.objects[at];
-                query = query.bind(&self.ids[at]).bind(AGENT).bind(CACHED_KIND).bind(self.account);
+                let AccountObject { account, object } = self.objects[at];
+                query = query.bind(&self.ids[at]).bind(AGENT).bind(CACHED_KIND).bind(account);
                 query = query.bind(None::<&str>).bind(NAMESPACE).bind(&object.name).bind(KIND[1]);
                 query =
                     query.bind(&object.uid).bind(&object.version).bind(&self.hashes[at]).bind(&object.body);
@@ -225,8 +231,8 @@ impl<'o> Rows<'o> {
             let sql = values(end - begin, "ON CONFLICT (id) DO UPDATE SET ", "excluded.", "");
             let mut query = sqlx::query(AssertSqlSafe(sql));
             for at in begin..end {
-                let object = &self.objects[at];
-                query = query.bind(&self.ids[at]).bind(AGENT).bind(CACHED_KIND).bind(self.account);
+                let AccountObject { account, object } = self.objects[at];
+                query = query.bind(&self.ids[at]).bind(AGENT).bind(CACHED_KIND).bind(account);
                 query = query.bind(None::<&str>).bind(NAMESPACE).bind(&object.name).bind(KIND[1]);
                 query =
                     query.bind(&object.uid).bind(&object.version).bind(&self.hashes[at]).bind(&object.body);
