@@ -93,14 +93,18 @@ impl Feeder {
         Ok(feeder)
     }
 
-    /// Name of the account of this number.
-    pub(crate) fn account(&self, at: usize) -> &str {
-        &self.accounts[at].name
-    }
-
     /// Number of accounts.
     pub(crate) fn accounts(&self) -> usize {
         self.accounts.len()
+    }
+
+    /// Gives each object to one of the accounts.
+    pub(crate) fn spread<'o>(
+        &self,
+        objects: &'o [Recorded],
+    ) -> impl Iterator<Item = (usize, &'o Recorded)> + use<'o> {
+        let accounts = self.accounts.len();
+        objects.iter().enumerate().map(move |(at, object)| (at % accounts, object))
     }
 
     /// Declares the scope of each account, and an empty list of it, so that what follows are changes.
@@ -156,15 +160,17 @@ impl Feeder {
         self.number(batches)
     }
 
-    /// The rows that the hub makes of these objects, in the same order.
-    pub(crate) fn rows<'o>(
+    /// These objects with their accounts' names, in the order in which they are fed.
+    pub(crate) fn account_objects<'o>(
         &'o self,
         objects: impl IntoIterator<Item = (usize, &'o Recorded)>,
     ) -> Vec<AccountObject<'o>> {
-        let row = |account: usize, object| AccountObject { account: self.account(account), object };
         let turns = self.in_turns(objects).into_iter();
         turns
-            .flat_map(|(account, objects)| objects.into_iter().map(move |object| row(account, object)))
+            .flat_map(|(account, objects)| {
+                let account = self.accounts[account].name.as_str();
+                objects.into_iter().map(move |object| AccountObject { account, object })
+            })
             .collect()
     }
 

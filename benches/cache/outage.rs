@@ -146,8 +146,7 @@ async fn drained(options: &Options, world: &World, report: &mut Report) -> Resul
     for round in 0..options.rounds.min(MAX_ROUNDS) {
         let objects: Vec<_> =
             (0..options.objects).map(|number| Recorded::new(&format!("drain{round}"), number, 1)).collect();
-        let spread = || objects.iter().enumerate().map(|(at, object)| (at % ACCOUNTS, object));
-        let recorded = feeder.record(spread());
+        let recorded = feeder.record(feeder.spread(&objects));
         let written = || operator.counter("kubesvc_cache_rows_written_total");
         let before = written().await?;
         world.server(kind).stop().await?;
@@ -169,7 +168,7 @@ async fn drained(options: &Options, world: &World, report: &mut Report) -> Resul
         let left = objects.len() as f64 - (first - before);
         let rate = left / (ended - begun).as_secs_f64();
         let mut tables = Tables::connect(&bare).await?;
-        let rows = feeder.rows(spread());
+        let rows = feeder.account_objects(feeder.spread(&objects));
         let begun = Instant::now();
         for batch in rows.chunks(BATCH) {
             tables.write(batch).await?;

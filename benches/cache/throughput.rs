@@ -132,7 +132,7 @@ impl Pair<'_> {
 
     /// Writes the rows of the same objects in the same order as the hub.
     async fn of_bare(&mut self, objects: &[Recorded]) -> Result<f64, String> {
-        let rows = self.feeder.rows(self.spread(objects));
+        let rows = self.feeder.account_objects(self.feeder.spread(objects));
         let begun = Instant::now();
         for batch in rows.chunks(BATCH) {
             self.bare.write(batch).await?;
@@ -141,16 +141,10 @@ impl Pair<'_> {
     }
 
     async fn of_hub(&mut self, objects: &[Recorded]) -> Result<f64, String> {
-        let recorded = self.feeder.record(self.spread(objects));
+        let recorded = self.feeder.record(self.feeder.spread(objects));
         let begun = Instant::now();
         self.feeder.feed(recorded).await?;
         Ok(rate(objects.len(), begun.elapsed()))
-    }
-
-    /// Gives each object to one of the accounts.
-    fn spread<'o>(&self, objects: &'o [Recorded]) -> impl Iterator<Item = (usize, &'o Recorded)> + use<'o> {
-        let accounts = self.feeder.accounts();
-        objects.iter().enumerate().map(move |(at, object)| (at % accounts, object))
     }
 
     /// Feeds [`UPDATES`] further versions of the first objects, [`TOGETHER`] of one account at a time. Returns the share

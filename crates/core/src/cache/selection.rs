@@ -167,7 +167,7 @@ impl Judge<'_> {
         lists.into_iter().find(|(names, _)| names.names(group, kind)).map(|(_, setting)| setting)
     }
 
-    /// Whether a kind is cluster-wide, of an account that has only what is in namespaces.
+    /// Whether a kind is cluster-wide, and the account has only what is in namespaces.
     fn is_outside_namespaces(&self, served: &ServedKind) -> bool {
         self.account.only_namespaced_resources && !served.namespaced
     }

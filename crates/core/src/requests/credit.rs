@@ -32,7 +32,7 @@ pub const OVERRUN: &str = "more was sent than the credit allows";
 pub const NO_MEMORY: &str = "there is no memory for it";
 
 /// Fraction of the memory into which windows grow.
-const GROWN_FRACTION: u64 = 4;
+const GROWABLE_FRACTION: u64 = 4;
 /// Fraction of a window after whose use it doubles.
 const GROWTH_FRACTION: u32 = 8;
 /// Fraction of a window that a grant has at least: a smaller one is not worth a frame.
@@ -60,7 +60,7 @@ impl CreditBudget {
 
     /// Bytes by which windows may grow: the rest of all is for those that begin.
     fn growable(&self) -> u64 {
-        let own = (self.max / GROWN_FRACTION).saturating_sub(self.used.load(Ordering::Relaxed));
+        let own = (self.max / GROWABLE_FRACTION).saturating_sub(self.used.load(Ordering::Relaxed));
         self.parent.as_ref().map_or(own, |parent| own.min(parent.growable()))
     }
 
