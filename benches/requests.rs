@@ -6,9 +6,11 @@
 //! | `calls.rs`, `deploy.rs`, `distance.rs`, `lists.rs`, `operations.rs`, `neighbours.rs` | one benchmark each |
 //! | `latency.rs` | how latencies are measured |
 //! | `echo.rs` | bare tonic programs where operator and agent stand: what the hops cost at least |
-//! | `callers.rs`, `watchers.rs` | callers, the same for both sides; callers that are killed |
+//! | `callers.rs` | callers, the same for both sides |
+//! | `log_reader.rs`, `watchers.rs` | a caller that reads a log; callers that are killed |
 //! | `sessions.rs`, `session_recorder.rs` | sessions of the hub; a proxy that records the agent's |
 //! | `distant_server.rs`, `scripted_cluster.rs` | a server that is far away; a cluster with a long log and a slow object |
+//! | `parts.rs` | what runs in a process of its own |
 //! | `world.rs`, `options.rs` | the servers and programs; what to measure, and how much |
 //! | `shared` | what other benchmarks use too |
 //!
@@ -48,6 +50,8 @@ mod latencies;
 mod latency;
 #[path = "requests/lists.rs"]
 mod lists;
+#[path = "requests/log_reader.rs"]
+mod log_reader;
 #[path = "requests/neighbours.rs"]
 mod neighbours;
 #[expect(dead_code, reason = "other benchmarks use the rest")]
@@ -60,6 +64,8 @@ mod operations;
 mod operator;
 #[path = "requests/options.rs"]
 mod options;
+#[path = "requests/parts.rs"]
+mod parts;
 #[expect(dead_code, reason = "other benchmarks use the rest")]
 #[path = "shared/processes.rs"]
 mod processes;
@@ -91,14 +97,7 @@ fn main() -> ExitCode {
     if !program::is_asked_for() {
         return ExitCode::SUCCESS;
     }
-    // This program is also the bare programs that operator and agent are compared with.
-    if echo::is_bare() {
-        return echo::serve_bare();
-    }
-    if watchers::is_watcher() {
-        return watchers::watch();
-    }
-    program::run(run())
+    parts::run().unwrap_or_else(|| program::run(run()))
 }
 
 /// Runs the benchmarks and returns the targets that were missed.

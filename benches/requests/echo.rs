@@ -5,9 +5,8 @@
 
 use std::{
     collections::HashMap,
-    net::SocketAddr,
+    net::{Ipv4Addr, SocketAddr},
     pin::Pin,
-    process::{Command, ExitCode},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -25,6 +24,7 @@ use kubesvc_runtime::grpc::ops::{
 };
 use parking_lot::Mutex;
 use prost::bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
@@ -32,12 +32,9 @@ use tonic::{
     transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Server, ServerTlsConfig},
 };
 
+use crate::parts::Part;
 use kubesvc_testkit::{folder::Folder, kubeconfig::Authority, ports, process::Process, wait::try_eventually};
 
-/// Environment variable that makes this process a bare program: `hub PORT TLSPORT [NEXT]` or `agent HUB`.
-const BARE: &str = "BENCH_BARE_ECHO";
-/// Environment variable with the folder of the certificate.
-const FOLDER: &str = "BENCH_BARE_FOLDER";
 /// Metadata of the stream that is the bare agent's.
 const LINK: &str = "x-link";
 const START: Duration = Duration::from_secs(10);
@@ -67,19 +64,15 @@ impl Echo {
         let folder = Folder::new("bench-echo")?;
         let authority = Authority::new("bench")?;
         let server = authority.server(&["localhost"])?;
-        folder.write("tls.crt", &server.certificate)?;
-        folder.write("tls.key", &server.key)?;
-        let spawn = |name: &str, what: String| {
-            let program = std::env::current_exe().map_err(|e| format!("where this program is: {e}"))?;
-            let mut command = Command::new(program);
-            command.env(BARE, what).env(FOLDER, folder.path()).arg("--bench");
-            Process::spawn(name, &command, &folder.file(&format!("{name}.log")))
-        };
         let [far, far_tls, near, near_tls] = std::array::from_fn(|_| ports::free());
+        let hub = |plain, tls, next| {
+            let (certificate, key) = (server.certificate.clone(), server.key.clone());
+            Part::BareHub(BareHub { plain, tls, certificate, key, next })
+        };
         let programs = vec![
-            spawn("bare-hub", format!("hub {far} {far_tls}"))?,
-            spawn("bare-replica", format!("hub {near} {near_tls} 127.0.0.1:{far}"))?,
-            spawn("bare-agent", format!("agent 127.0.0.1:{far}"))?,
+            hub(far, far_tls, None).start("bare-hub", &folder)?,
+            hub(near, near_tls, Some(far)).start("bare-replica", &folder)?,
+            Part::BareAgent(BareAgent { hub: far }).start("bare-agent", &folder)?,
         ];
         let pem = authority.pem();
         let clients = [
@@ -134,73 +127,60 @@ async fn ask(client: &mut OperationsClient<Channel>, id: u64, bytes: Bytes) -> R
     }
 }
 
-/// Whether this process was started as a bare program.
-pub(crate) fn is_bare() -> bool {
-    std::env::var_os(BARE).is_some()
+/// A bare program where the operator stands.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct BareHub {
+    plain: u16,
+    tls: u16,
+    certificate: String,
+    key: String,
+    /// The server that has the agent; `None`: this one.
+    next: Option<u16>,
 }
 
-/// Serves until the process is killed.
-pub(crate) fn serve_bare() -> ExitCode {
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let what = std::env::var(BARE).unwrap_or_default();
-    let words: Vec<&str> = what.split(' ').collect();
-    let served = tokio::runtime::Runtime::new().map_err(|e| e.to_string()).and_then(|runtime| {
-        runtime.block_on(async {
-            match words.as_slice() {
-                ["hub", plain, tls, next @ ..] => serve_hub(plain, tls, next.first().copied()).await,
-                ["agent", hub] => serve_agent(hub).await,
-                _ => Err(format!("{BARE} is {what:?}")),
-            }
-        })
-    });
-    match served {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(reason) => {
-            eprintln!("bare program: {reason}");
-            ExitCode::FAILURE
-        }
+impl BareHub {
+    /// Serves until the process is killed.
+    pub(crate) async fn serve(self) -> Result<(), String> {
+        let identity = Identity::from_pem(&self.certificate, &self.key);
+        let next = match self.next {
+            Some(next) => Some(client(next, None).await?),
+            None => None,
+        };
+        let hub = Hub(Arc::new(HubParts { next, ..HubParts::default() }));
+        let address = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let service = || OperationsServer::new(hub.clone()).max_encoding_message_size(64 << 20);
+        let plain = Server::builder().add_service(service()).serve(address(self.plain));
+        let secure = Server::builder()
+            .tls_config(ServerTlsConfig::new().identity(identity))
+            .map_err(|e| e.to_string())?
+            .add_service(service())
+            .serve(address(self.tls));
+        tokio::try_join!(plain, secure).map(drop).map_err(|e| e.to_string())
     }
 }
 
-async fn serve_hub(plain: &str, tls: &str, next: Option<&str>) -> Result<(), String> {
-    let folder = std::env::var(FOLDER).map_err(|e| e.to_string())?;
-    let read = |file: &str| std::fs::read(format!("{folder}/{file}")).map_err(|e| format!("{file}: {e}"));
-    let identity = Identity::from_pem(read("tls.crt")?, read("tls.key")?);
-    let next = match next {
-        Some(next) => {
-            let port = next.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or_default();
-            Some(client(port, None).await?)
-        }
-        None => None,
-    };
-    let hub = Hub(Arc::new(HubParts { next, ..HubParts::default() }));
-    let address = |port: &str| -> Result<SocketAddr, String> {
-        format!("127.0.0.1:{port}").parse().map_err(|e| format!("{port}: {e}"))
-    };
-    let service = || OperationsServer::new(hub.clone()).max_encoding_message_size(64 << 20);
-    let plain = Server::builder().add_service(service()).serve(address(plain)?);
-    let secure = Server::builder()
-        .tls_config(ServerTlsConfig::new().identity(identity))
-        .map_err(|e| e.to_string())?
-        .add_service(service())
-        .serve(address(tls)?);
-    tokio::try_join!(plain, secure).map(drop).map_err(|e| e.to_string())
+/// A bare program where the agent stands.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct BareAgent {
+    hub: u16,
 }
 
-async fn serve_agent(hub: &str) -> Result<(), String> {
-    let port = hub.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or_default();
-    let mut client = client(port, None).await?;
-    let (up, frames) = mpsc::channel(64);
-    let mut request = Request::new(ReceiverStream::new(frames));
-    request.metadata_mut().insert(LINK, "1".parse().map_err(|_| "metadata")?);
-    let mut down = client.requests(request).await.map_err(|e| e.to_string())?.into_inner();
-    while let Some(frame) = down.message().await.map_err(|e| e.to_string())? {
-        let Some(request_down::Frame::Open(open)) = frame.frame else { continue };
-        let bytes = vec![b'x'; open.head_within_ms as usize].into();
-        let frame = RequestUp { id: frame.id, frame: Some(request_up::Frame::Data(Data { bytes })) };
-        up.send(frame).await.map_err(|e| e.to_string())?;
+impl BareAgent {
+    /// Answers until the process is killed.
+    pub(crate) async fn serve(self) -> Result<(), String> {
+        let mut client = client(self.hub, None).await?;
+        let (up, frames) = mpsc::channel(64);
+        let mut request = Request::new(ReceiverStream::new(frames));
+        request.metadata_mut().insert(LINK, "1".parse().map_err(|_| "metadata")?);
+        let mut down = client.requests(request).await.map_err(|e| e.to_string())?.into_inner();
+        while let Some(frame) = down.message().await.map_err(|e| e.to_string())? {
+            let Some(request_down::Frame::Open(open)) = frame.frame else { continue };
+            let bytes = vec![b'x'; open.head_within_ms as usize].into();
+            let frame = RequestUp { id: frame.id, frame: Some(request_up::Frame::Data(Data { bytes })) };
+            up.send(frame).await.map_err(|e| e.to_string())?;
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 #[derive(Default)]

@@ -22,7 +22,7 @@ use kubesvc_testkit::namespace::random;
 const OBJECTS: usize = 800;
 const OBJECT_BYTES: usize = 25_000;
 /// Lists of each side in a round.
-const LISTS: usize = 5;
+const LISTS: usize = 10;
 
 /// A side of the comparison, and what it must reach.
 struct Side {

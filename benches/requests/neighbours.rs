@@ -11,20 +11,20 @@ use std::{
 };
 
 use http::StatusCode;
-use http_body_util::BodyExt as _;
-use hyper::body::Bytes;
 use parking_lot::Mutex;
-use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     callers::{Call, Caller, Door},
     latencies::Latencies,
-    lists, objects,
+    lists,
+    log_reader::LogReader,
+    objects,
     options::Options,
     processes::proportional,
     progress::say,
     report::{Report, Row, Wanted},
-    scripted_cluster::{LOG_BYTES, SLOW, ScriptedCluster, log_path, slow_path},
+    scripted_cluster::{SLOW, ScriptedCluster, log_path, slow_path},
     sessions::Sessions,
     statistics::{Series, shown},
     watchers::Watchers,
@@ -34,7 +34,7 @@ use crate::{
 const WATCHES: usize = 200;
 const STOPPED_READERS: usize = 8;
 /// New accounts while something runs.
-const NEW_ACCOUNTS: usize = 30;
+const NEW_ACCOUNTS: usize = 100;
 /// Callers of a flood: more than the 256 requests that an account may have at once.
 const FLOOD: u32 = 400;
 /// Service accounts of the flood, none of them that of the measured calls. Each makes the 200 requests at once that one
@@ -76,7 +76,7 @@ pub(crate) async fn run(
     report: &mut Report,
 ) -> Result<(), String> {
     let world = running.world;
-    let cluster = ScriptedCluster::start(&world.direct(None)?).await?;
+    let cluster = ScriptedCluster::start(world.direct(None)?).await?;
     world.create_accounts(SCRIPTED..SCRIPTED + 1, &cluster.kubeconfig).await?;
     world.active(SCRIPTED..SCRIPTED + 1).await.map_err(|reason| running.explain(&reason))?;
     let sessions = Sessions::start(running).await?;
@@ -145,15 +145,13 @@ async fn beside_streams(
     let path = format!("{}{watched}", world.account_path(WATCHED));
     // Clusters watch some by themselves.
     let others = watches(&mut Caller::connect(&running.world.direct(None)?).await?).await?;
-    let watchers = Watchers::start(&running.gateway(1), &path, WATCHES).await?;
+    let watchers = Watchers::start(running.gateway(1), path, WATCHES).await?;
     until_watches(running, |count| count >= others + WATCHES, Duration::from_secs(30)).await?;
-    let log = Call::get(log_path()).below(&world.account_path(SCRIPTED));
-    let enough = CancellationToken::new();
-    let reading = tokio::spawn(read_logs(running.gateway(1), log, enough.clone()));
-    let reading = AbortOnDropHandle::new(reading);
+    let log = format!("{}{}", world.account_path(SCRIPTED), log_path());
+    let reader = LogReader::start(running.gateway(1), log).await?;
     let beside = seen(options.calls, running, sessions, first + NEW_ACCOUNTS).await?;
-    enough.cancel();
-    let (bytes, seconds) = reading.await.map_err(|e| e.to_string())??;
+    let rate = reader.rate()?;
+    drop(reader);
     let growth = memory.growth();
     drop(stopped);
     watchers.process.kill();
@@ -179,7 +177,7 @@ async fn beside_streams(
     add("a new account until it is ACTIVE, idle, p50, ms", idle.new_account, Wanted::Nothing);
     add("a new account until it is ACTIVE, times idle, p50", times, Wanted::Nothing);
     #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
-    let (rate, allowed) = (bytes as f64 / 1e6 / seconds, 64.0 + WATCHES as f64 * 32.0 / 1024.0);
+    let allowed = 64.0 + WATCHES as f64 * 32.0 / 1024.0;
     add("the log, MB/s", rate, Wanted::Nothing);
     add("growth of the operator's memory, MiB", growth[0], Wanted::AtMost(allowed));
     add("growth of the agent's memory, MiB", growth[1], Wanted::AtMost(allowed));
@@ -191,32 +189,6 @@ async fn beside_streams(
         Wanted::AtMost(1000.0),
     );
     Ok(())
-}
-
-/// Reads a log to its end, again and again until it is enough. Returns the bytes, and the seconds.
-async fn read_logs(door: Door, log: Call, enough: CancellationToken) -> Result<(usize, f64), String> {
-    let (begun, mut bytes) = (Instant::now(), 0);
-    let mut caller = Caller::connect(&door).await?;
-    while !enough.is_cancelled() {
-        bytes += read_log(&mut caller, &log).await?;
-    }
-    Ok((bytes, begun.elapsed().as_secs_f64()))
-}
-
-/// Reads a log to its end. Returns its bytes.
-async fn read_log(caller: &mut Caller, log: &Call) -> Result<usize, String> {
-    let mut answer = caller.begin(log).await?;
-    if !answer.status().is_success() {
-        return Err(format!("the log: {}", answer.status()));
-    }
-    let mut bytes = 0;
-    while let Some(frame) = answer.body_mut().frame().await {
-        bytes += frame.map_err(|e| e.to_string())?.data_ref().map_or(0, Bytes::len);
-    }
-    if bytes < LOG_BYTES / 10 * 9 {
-        return Err(format!("the log has {bytes} bytes"));
-    }
-    Ok(bytes)
 }
 
 /// Measures what others see, with new accounts from this number on.

@@ -19,26 +19,47 @@ use rustls::{
     ServerConfig,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
-use tokio::net::TcpListener;
+use serde::{Deserialize, Serialize};
+use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
-use tokio_util::task::AbortOnDropHandle;
 
-use crate::callers::{Call, Caller, Door};
-use kubesvc_testkit::kubeconfig::{self, Authority, Proof};
+use crate::{
+    callers::{Call, Caller, Door},
+    parts::Part,
+};
+use kubesvc_testkit::{
+    folder::Folder,
+    kubeconfig::{self, Authority, Identity, Proof},
+    ports,
+    process::Process,
+    wait::try_eventually,
+};
 
 /// Bytes of a log.
 pub(crate) const LOG_BYTES: usize = 1_000_000_000;
 /// Bytes that are written at once.
 const PART_BYTES: usize = 64 * 1024;
+/// Time limit for its start.
+const START: Duration = Duration::from_secs(10);
 /// Time for the answer of the slow object.
 pub(crate) const SLOW: Duration = Duration::from_secs(1);
 
 type Body = BoxBody<Bytes, Infallible>;
 
-/// A running server. It ends when it is dropped.
+/// A running server, in a process of its own. It is killed when it is dropped.
 pub(crate) struct ScriptedCluster {
     pub(crate) kubeconfig: String,
-    _task: AbortOnDropHandle<()>,
+    _process: Process,
+    _folder: Folder,
+}
+
+/// What the process serves.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Script {
+    port: u16,
+    certificate: String,
+    key: String,
+    real: Door,
 }
 
 /// Path of the log.
@@ -53,41 +74,51 @@ pub(crate) fn slow_path() -> &'static str {
 
 impl ScriptedCluster {
     /// Starts in front of a cluster.
-    pub(crate) async fn start(real: &Door) -> Result<Self, String> {
+    pub(crate) async fn start(real: Door) -> Result<Self, String> {
+        let folder = Folder::new("bench-scripted-cluster")?;
         let authority = Authority::new("scripted cluster")?;
-        let server = authority.server(&["localhost"])?;
-        let problem = |e: &dyn std::fmt::Display| format!("scripted cluster: {e}");
-        let chain = CertificateDer::pem_slice_iter(server.certificate.as_bytes());
-        let chain = chain.collect::<Result<Vec<_>, _>>().map_err(|e| problem(&e))?;
-        let key = PrivateKeyDer::from_pem_slice(server.key.as_bytes()).map_err(|e| problem(&e))?;
-        let config = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key);
-        let tls = TlsAcceptor::from(Arc::new(config.map_err(|e| problem(&e))?));
-        let listener = TcpListener::bind("127.0.0.1:0").await.map_err(|e| problem(&e))?;
-        let port = listener.local_addr().map_err(|e| problem(&e))?.port();
-        let behind = Arc::new(real.clone());
-        let task = tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let (tls, behind) = (tls.clone(), Arc::clone(&behind));
-                let _ = stream.set_nodelay(true);
-                tokio::spawn(async move {
-                    let Ok(stream) = tls.accept(stream).await else { return };
-                    let service = service_fn(move |request| {
-                        let behind = Arc::clone(&behind);
-                        async move { Ok::<_, Infallible>(answer(request, &behind).await) }
-                    });
-                    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
-                });
-            }
-        });
-        let (address, pem) = (format!("localhost:{port}"), authority.pem());
-        Ok(Self {
-            kubeconfig: kubeconfig::yaml(&format!("https://{address}"), &pem, Proof::Token(&real.token)),
-            _task: AbortOnDropHandle::new(task),
+        let Identity { certificate, key } = authority.server(&["localhost"])?;
+        let (port, token) = (ports::free(), real.token.clone());
+        let script = Script { port, certificate, key, real };
+        let process = Part::ScriptedCluster(script).start("scripted-cluster", &folder)?;
+        let url = format!("https://localhost:{port}");
+        let kubeconfig = kubeconfig::yaml(&url, &authority.pem(), Proof::Token(&token));
+        try_eventually("a scripted cluster", START, async || {
+            TcpStream::connect(("localhost", port)).await.map_err(|e| format!("{e}: {}", process.log_tail(3)))
         })
+        .await?;
+        Ok(Self { kubeconfig, _process: process, _folder: folder })
     }
 }
 
-async fn answer(request: Request<Incoming>, behind: &Door) -> Response<Body> {
+impl Script {
+    /// Serves until the process is killed.
+    pub(crate) async fn serve(self) -> Result<(), String> {
+        let problem = |e: &dyn std::fmt::Display| format!("scripted cluster: {e}");
+        let chain = CertificateDer::pem_slice_iter(self.certificate.as_bytes());
+        let chain = chain.collect::<Result<Vec<_>, _>>().map_err(|e| problem(&e))?;
+        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(|e| problem(&e))?;
+        let config = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key);
+        let tls = TlsAcceptor::from(Arc::new(config.map_err(|e| problem(&e))?));
+        let listener = TcpListener::bind(("127.0.0.1", self.port)).await.map_err(|e| problem(&e))?;
+        let real = Arc::new(self.real);
+        loop {
+            let (stream, _) = listener.accept().await.map_err(|e| problem(&e))?;
+            let (tls, real) = (tls.clone(), Arc::clone(&real));
+            let _ = stream.set_nodelay(true);
+            tokio::spawn(async move {
+                let Ok(stream) = tls.accept(stream).await else { return };
+                let service = service_fn(move |request| {
+                    let real = Arc::clone(&real);
+                    async move { Ok::<_, Infallible>(answer(request, &real).await) }
+                });
+                let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+            });
+        }
+    }
+}
+
+async fn answer(request: Request<Incoming>, real: &Door) -> Response<Body> {
     let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
     if path.starts_with(log_path()) {
         let part = Bytes::from(vec![b'l'; PART_BYTES]);
@@ -102,7 +133,7 @@ async fn answer(request: Request<Incoming>, behind: &Door) -> Response<Body> {
     if let Some(accept) = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok()) {
         accept.clone_into(&mut call.accept);
     }
-    pass_on(&call, behind).await.unwrap_or_else(|reason| {
+    pass_on(&call, real).await.unwrap_or_else(|reason| {
         let mut response = Response::new(whole(reason));
         *response.status_mut() = StatusCode::BAD_GATEWAY;
         response
@@ -110,8 +141,8 @@ async fn answer(request: Request<Incoming>, behind: &Door) -> Response<Body> {
 }
 
 /// Asks the real cluster. Activation asks for little, so that a connection for each question will do.
-async fn pass_on(call: &Call, behind: &Door) -> Result<Response<Body>, String> {
-    let mut caller = Caller::connect(behind).await?;
+async fn pass_on(call: &Call, real: &Door) -> Result<Response<Body>, String> {
+    let mut caller = Caller::connect(real).await?;
     let (head, body) = caller.begin(call).await?.into_parts();
     let body = body.collect().await.map_err(|e| e.to_string())?.to_bytes();
     let mut response = Response::new(whole(body));

@@ -1,18 +1,16 @@
 //! Clients that watch, in a process of their own, so that they can be killed.
 
-use std::{
-    process::{Command, ExitCode},
-    time::Duration,
-};
+use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde::{Deserialize, Serialize};
 
-use crate::callers::{Call, Caller, Door};
+use crate::{
+    callers::{Call, Caller, Door},
+    parts::Part,
+};
 use kubesvc_testkit::{folder::Folder, process::Process, wait::try_eventually};
 
-/// Environment variable with the file of a [`Task`].
-const WATCHERS: &str = "BENCH_WATCHERS";
 /// What the process prints when all watches are open.
 const OPEN: &str = "all watches are open";
 /// Connections that are opened at once.
@@ -20,7 +18,7 @@ const AT_ONCE: usize = 16;
 
 /// What the process does.
 #[derive(Serialize, Deserialize)]
-struct Task {
+pub(crate) struct Watches {
     door: Door,
     path: String,
     count: usize,
@@ -34,15 +32,9 @@ pub(crate) struct Watchers {
 
 impl Watchers {
     /// Opens so many watches of a path, each on a connection of its own.
-    pub(crate) async fn start(door: &Door, path: &str, count: usize) -> Result<Self, String> {
+    pub(crate) async fn start(door: Door, path: String, count: usize) -> Result<Self, String> {
         let folder = Folder::new("bench-watchers")?;
-        let task = Task { door: door.clone(), path: path.to_owned(), count };
-        let task = serde_json::to_string(&task).map_err(|e| e.to_string())?;
-        let file = folder.write("task.json", &task)?;
-        let program = std::env::current_exe().map_err(|e| format!("where this program is: {e}"))?;
-        let mut command = Command::new(program);
-        command.env(WATCHERS, file).arg("--bench");
-        let process = Process::spawn("watchers", &command, &folder.file("log"))?;
+        let process = Part::Watchers(Watches { door, path, count }).start("watchers", &folder)?;
         try_eventually("open watches", Duration::from_secs(60), async || {
             if process.log_text().contains(OPEN) { Ok(()) } else { Err(process.log_tail(3)) }
         })
@@ -51,34 +43,16 @@ impl Watchers {
     }
 }
 
-/// Whether this process was started to watch.
-pub(crate) fn is_watcher() -> bool {
-    std::env::var_os(WATCHERS).is_some()
-}
-
-/// Watches until the process is killed.
-pub(crate) fn watch() -> ExitCode {
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let watched = tokio::runtime::Runtime::new().map_err(|e| e.to_string()).and_then(|runtime| {
-        runtime.block_on(async {
-            let file = std::env::var(WATCHERS).map_err(|e| e.to_string())?;
-            let task = std::fs::read_to_string(&file).map_err(|e| format!("{file}: {e}"))?;
-            let Task { door, path, count } = serde_json::from_str(&task).map_err(|e| e.to_string())?;
-            let call = Call::get(&path);
-            let opening = stream::iter(0..count).map(|_| open(&door, &call)).buffer_unordered(AT_ONCE);
-            let held: Vec<_> = opening.try_collect().await?;
-            eprintln!("{OPEN}");
-            std::future::pending::<()>().await;
-            drop(held);
-            Ok::<_, String>(())
-        })
-    });
-    match watched {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(reason) => {
-            eprintln!("watchers: {reason}");
-            ExitCode::FAILURE
-        }
+impl Watches {
+    /// Opens the watches, and holds them.
+    pub(crate) async fn hold(self) -> Result<(), String> {
+        let call = Call::get(&self.path);
+        let opening = stream::iter(0..self.count).map(|_| open(&self.door, &call)).buffer_unordered(AT_ONCE);
+        let held: Vec<_> = opening.try_collect().await?;
+        eprintln!("{OPEN}");
+        std::future::pending::<()>().await;
+        drop(held);
+        Ok(())
     }
 }
 
