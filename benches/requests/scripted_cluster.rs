@@ -49,6 +49,8 @@ type Body = BoxBody<Bytes, Infallible>;
 /// A running server, in a process of its own. It is killed when it is dropped.
 pub(crate) struct ScriptedCluster {
     pub(crate) kubeconfig: String,
+    /// Where its own clients reach it.
+    pub(crate) door: Door,
     _process: Process,
     _folder: Folder,
 }
@@ -81,13 +83,14 @@ impl ScriptedCluster {
         let (port, token) = (ports::free(), real.token.clone());
         let script = Script { port, certificate, key, real };
         let process = Part::ScriptedCluster(script).start("scripted-cluster", &folder)?;
-        let url = format!("https://localhost:{port}");
-        let kubeconfig = kubeconfig::yaml(&url, &authority.pem(), Proof::Token(&token));
+        let (address, pem) = (format!("localhost:{port}"), authority.pem());
+        let kubeconfig = kubeconfig::yaml(&format!("https://{address}"), &pem, Proof::Token(&token));
+        let door = Door { address, authority: Some(pem), token };
         try_eventually("a scripted cluster", START, async || {
             TcpStream::connect(("localhost", port)).await.map_err(|e| format!("{e}: {}", process.log_tail(3)))
         })
         .await?;
-        Ok(Self { kubeconfig, _process: process, _folder: folder })
+        Ok(Self { kubeconfig, door, _process: process, _folder: folder })
     }
 }
 

@@ -7,9 +7,10 @@ use k8s_openapi::api::{
     authentication::v1::{TokenRequest, TokenRequestSpec},
     core::v1::{Secret, ServiceAccount},
 };
-use kube::{Api, api::PostParams};
+use kube::{Api, api::PostParams, runtime::wait::await_condition};
 use kubesvc_core::{KubesvcAccount, State};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::{
     agent,
@@ -28,8 +29,6 @@ use kubesvc_testkit::{
 
 const GRACE: Duration = Duration::from_secs(120);
 const MAX_WAIT: Duration = Duration::from_secs(120);
-/// Interval between looks at an account that becomes ACTIVE.
-const POLL: Duration = Duration::from_millis(2);
 /// Name of the Service by which replicas find one another.
 const PEERS: &str = "spin-clouddriver";
 
@@ -187,20 +186,15 @@ impl World {
         .await
     }
 
-    /// Waits until an account is ACTIVE, and looks often.
+    /// Waits until an account is ACTIVE.
     pub(crate) async fn one_active(&self, number: usize) -> Result<(), String> {
-        let accounts: Api<KubesvcAccount> = self.namespace.api();
-        let begun = std::time::Instant::now();
-        loop {
-            let account = accounts.get(&objects::name(number)).await.map_err(|e| e.to_string())?;
-            let state = account.status_or_default().state();
-            if state == State::Active {
-                return Ok(());
-            }
-            if begun.elapsed() > MAX_WAIT {
-                return Err(format!("{} is {}", objects::name(number), state.as_str()));
-            }
-            tokio::time::sleep(POLL).await;
+        let (accounts, name): (Api<KubesvcAccount>, _) = (self.namespace.api(), objects::name(number));
+        let is_active = |account: Option<&KubesvcAccount>| {
+            account.is_some_and(|account| account.status_or_default().state() == State::Active)
+        };
+        match timeout(MAX_WAIT, await_condition(accounts, &name, is_active)).await {
+            Ok(watched) => watched.map(drop).map_err(|e| format!("{name}: {e}")),
+            Err(_) => Err(format!("{name} is not ACTIVE")),
         }
     }
 
