@@ -48,8 +48,14 @@ fn line(line: Option<u64>) -> String {
     line.map(|line| format!(", from line {line} on")).unwrap_or_default()
 }
 
-/// Parses JSON or YAML without aliases and with one document.
+/// Parses JSON or YAML without aliases and with one document. Numbers are those that kubectl sends.
 pub(super) fn parse_any(data: &str) -> Result<Value, ManifestError> {
+    let mut value = json_or_yaml(data)?;
+    whole_floats_to_integers(&mut value);
+    Ok(value)
+}
+
+fn json_or_yaml(data: &str) -> Result<Value, ManifestError> {
     if data.len() > MAX_MANIFEST_BYTES {
         return Err(ManifestError::TooLarge);
     }
@@ -69,6 +75,8 @@ pub(super) fn parse_any(data: &str) -> Result<Value, ManifestError> {
             max_events: 2 * MAX_NODES,
             max_total_scalar_bytes: MAX_MANIFEST_BYTES,
         },
+        // Modes of files are written so: 0400.
+        legacy_octal_numbers: true,
         with_snippet: false,
     };
     let parsed: Result<Value, _> = serde_saphyr::from_str_with_options(data, options);
@@ -77,6 +85,23 @@ pub(super) fn parse_any(data: &str) -> Result<Value, ManifestError> {
         Ok(value) => Ok(value),
         Err(_) if data.trim().is_empty() => Err(ManifestError::Empty),
         Err(error) => Err(ManifestError::Malformed(error.location().map(|location| location.line()))),
+    }
+}
+
+/// Makes integers of floats that are whole, as Go writes them: `3.0` is `3`. In a field that is an integer, the API
+/// server refuses a float or cuts it off.
+fn whole_floats_to_integers(value: &mut Value) {
+    match value {
+        Value::Number(number) => {
+            let whole = number.as_f64().filter(|float| number.is_f64() && float.fract() == 0.0);
+            // Below this, each whole float is the integer that was meant.
+            if let Some(whole) = whole.filter(|float| float.abs() < 1e15) {
+                *number = (whole as i64).into();
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(whole_floats_to_integers),
+        Value::Object(map) => map.values_mut().for_each(whole_floats_to_integers),
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
     }
 }
 
@@ -186,10 +211,9 @@ fn go_json(value: &Value) -> String {
 
 fn write_go_json(value: &Value, to: &mut String) {
     match value {
-        Value::Null | Value::Bool(_) => {
+        Value::Null | Value::Bool(_) | Value::Number(_) => {
             let _ = write!(to, "{value}");
         }
-        Value::Number(number) => write_go_number(number, to),
         Value::String(text) => write_go_string(text, to),
         Value::Array(items) => {
             to.push('[');
@@ -216,14 +240,6 @@ fn write_go_json(value: &Value, to: &mut String) {
             to.push('}');
         }
     }
-}
-
-fn write_go_number(number: &serde_json::Number, to: &mut String) {
-    let whole = number.as_f64().filter(|value| number.is_f64() && value.fract() == 0.0 && value.abs() < 1e15);
-    let _ = match whole {
-        Some(whole) => write!(to, "{whole:.0}"),
-        None => write!(to, "{number}"),
-    };
 }
 
 fn write_go_string(text: &str, to: &mut String) {

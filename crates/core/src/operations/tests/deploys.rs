@@ -81,6 +81,34 @@ fn last_applied_is_written_as_go_writes_json() {
 }
 
 #[test]
+fn numbers_of_a_manifest_are_those_that_kubectl_sends() {
+    let yaml = |mode: &str| {
+        let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: n}\n";
+        let data = format!("{pod}spec:\n  volumes:\n  - name: v\n    secret:\n      defaultMode: {mode}\n");
+        format!("account {{ name: \"a\" }} deploy {{ manifest {{ data: {data:?} }} mode: CREATE }}")
+    };
+    for (mode, sent) in [
+        ("0400", json!(256)),
+        ("0o400", json!(256)),
+        ("-0400", json!(-256)),
+        ("256", json!(256)),
+        // No octal number.
+        ("0800", json!(800)),
+        ("3.0", json!(3)),
+        ("0.5", json!(0.5)),
+        ("\"0400\"", json!("0400")),
+    ] {
+        let body = Run::new(&yaml(mode)).body();
+        assert_eq!(body["spec"]["volumes"][0]["secret"]["defaultMode"], sent, "{mode}");
+    }
+    let mut object = web("1");
+    object["spec"]["replicas"] = json!(3.0);
+    let mut run = Run::new(&deploy(&object, ""));
+    run.reply(&refusal(404, "not found"));
+    assert_eq!(run.body()["spec"]["replicas"], json!(3), "in JSON too");
+}
+
+#[test]
 fn apply_patches_only_what_changes_at_the_version_it_read() {
     let mut run = Run::new(&deploy(&web("2"), ""));
     run.answer(200, &live(&web("1"), "7"));

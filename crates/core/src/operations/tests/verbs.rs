@@ -48,6 +48,8 @@ fn patch_goes_as_it_is_under_its_media_type() {
     let run = patch("", "spec: {paused: true}", "");
     assert_eq!(run.request().content_type, Some("application/strategic-merge-patch+json"));
     assert_eq!(run.body(), json!({"spec": {"paused": true}}));
+    assert_eq!(patch("", "spec: {replicas: 010}", "").body(), json!({"spec": {"replicas": 8}}));
+    assert_eq!(patch("", "{\"spec\": {\"replicas\": 3.0}}", "").body(), json!({"spec": {"replicas": 3}}));
     let run = patch("type: MERGE", r#"{"metadata": {"annotations": {"a": "b"}}}"#, "record: true");
     assert_eq!(run.request().content_type, Some("application/merge-patch+json"));
     let annotations = run.body()["metadata"]["annotations"].clone();
