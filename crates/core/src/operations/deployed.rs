@@ -22,8 +22,13 @@ pub(super) struct Deployed {
     pub(super) dry_run: bool,
 }
 
-/// The request that creates an object.
+/// The request that creates an object. As with kubectl, it leaves out the version that a manifest from `kubectl get`
+/// has: the API server creates no object with one.
 pub(super) fn create(deployed: &Deployed, manager: &str, object: &Value) -> ApiRequest {
+    let mut object = object.clone();
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("resourceVersion");
+    }
     let parameters = [("fieldManager", manager), STRICT];
-    ApiRequest::write(Method::Post, &deployed.collection, &parameters, deployed.dry_run, JSON, object)
+    ApiRequest::write(Method::Post, &deployed.collection, &parameters, deployed.dry_run, JSON, &object)
 }

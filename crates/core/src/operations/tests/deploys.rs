@@ -63,6 +63,26 @@ fn apply_creates_what_is_not_there_with_what_kubectl_would_record() {
 }
 
 #[test]
+fn object_is_created_without_the_version_of_its_manifest() {
+    let mut manifest = web("1");
+    manifest["metadata"]["resourceVersion"] = json!("7");
+    for more in ["mode: APPLY", "mode: CREATE", "mode: REPLACE", "mode: RECREATE"] {
+        let mut run = Run::new(&deploy(&manifest, more));
+        if run.line().starts_with("GET") {
+            run.reply(&refusal(404, "not found"));
+        }
+        assert!(run.line().starts_with("POST"), "{more}: {}", run.line());
+        let metadata = run.body()["metadata"].clone();
+        assert!(metadata.get("resourceVersion").is_none() && metadata["name"] == "web", "{more}: {metadata}");
+        if more == "mode: APPLY" {
+            // As kubectl records it.
+            let last = metadata["annotations"][LAST_APPLIED].as_str().unwrap_or_default();
+            assert!(last.contains(r#""resourceVersion":"7""#), "{last}");
+        }
+    }
+}
+
+#[test]
 fn last_applied_is_written_as_go_writes_json() {
     let object = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"},
