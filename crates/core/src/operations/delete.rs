@@ -43,6 +43,8 @@ pub(super) struct Delete {
     /// Objects to delete, then those to wait for.
     objects: VecDeque<Found>,
     gone: VecDeque<Found>,
+    /// What the API server said of a conflict, until it is known whether the object is still there.
+    conflict: Option<Outcome>,
     /// How the API server answered the last one.
     status: u16,
     /// Where the next page of the list begins.
@@ -58,11 +60,23 @@ struct Found {
     namespace: Value,
 }
 
+impl Found {
+    /// Whether an answer to a read of its path has it, and not another object of its name.
+    fn is_in(&self, answer: &ApiAnswer) -> Result<bool, Outcome> {
+        if answer.status == 404 {
+            return Ok(false);
+        }
+        Ok(answer.object()?["metadata"]["uid"] == self.uid)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Begin,
     Reading,
     Deleting,
+    /// After a conflict: is the object still there?
+    Checking,
     Waiting,
 }
 
@@ -99,6 +113,7 @@ impl Delete {
             state: State::Begin,
             objects: VecDeque::new(),
             gone: VecDeque::new(),
+            conflict: None,
             status: 200,
             next_page: String::new(),
             deleted_at: None,
@@ -140,6 +155,13 @@ impl Delete {
         let mut options = self.options.clone();
         options["preconditions"] = json!({ "uid": object.uid });
         Step::Request(ApiRequest::delete(&object.path, options, self.dry_run))
+    }
+
+    /// Looks whether the next object to delete is still there.
+    fn check_next(&mut self, elapsed: Duration) -> Step {
+        let Some(object) = self.objects.front() else { return self.delete_next(elapsed) };
+        self.state = State::Checking;
+        Step::Request(ApiRequest::get(object.path.clone()))
     }
 
     /// Looks whether the next object is gone.
@@ -190,20 +212,33 @@ impl Program for Delete {
                 let next = format!("{}&continue={}", self.read, encoded(&self.next_page));
                 Step::Request(ApiRequest::get(next))
             }
+            (State::Deleting, 409) => {
+                // Another object has the name by now, or an admission webhook denies the delete.
+                self.conflict = Some(Outcome::refused(answer));
+                self.check_next(elapsed)
+            }
             (State::Deleting, status) => {
-                // 409: another object has the name by now, or the uid; what was meant is gone either way.
-                if status != 404 && status != 409 {
+                if status != 404 {
                     go_on!(answer.object());
                     self.gone.extend(self.objects.front().cloned());
                 }
                 self.objects.pop_front();
                 self.delete_next(elapsed)
             }
-            (State::Waiting, status) => {
-                let is_there = status != 404 && {
-                    let object = go_on!(answer.object());
-                    self.gone.front().is_some_and(|gone| gone.uid == object["metadata"]["uid"])
-                };
+            (State::Checking, _) => {
+                let Some(object) = self.objects.front() else { return self.delete_next(elapsed) };
+                let is_there = go_on!(object.is_in(answer));
+                match self.conflict.take() {
+                    Some(refused) if is_there => Step::Done(refused),
+                    _ => {
+                        self.objects.pop_front();
+                        self.delete_next(elapsed)
+                    }
+                }
+            }
+            (State::Waiting, _) => {
+                let Some(object) = self.gone.front() else { return self.look_next() };
+                let is_there = go_on!(object.is_in(answer));
                 if !is_there {
                     self.gone.pop_front();
                     return self.look_next();

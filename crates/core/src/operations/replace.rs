@@ -99,6 +99,8 @@ pub(super) struct Recreate {
     deployed: Deployed,
     /// uid of the object that is deleted.
     uid: Value,
+    /// What the API server said of a conflict, until it is known whether the object is still there.
+    conflict: Option<Outcome>,
     state: RecreateState,
 }
 
@@ -113,7 +115,7 @@ enum RecreateState {
 
 impl Recreate {
     pub(super) fn new(deployed: Deployed) -> Self {
-        Self { deployed, uid: Value::Null, state: RecreateState::Begin }
+        Self { deployed, uid: Value::Null, conflict: None, state: RecreateState::Begin }
     }
 
     fn read(&mut self, state: RecreateState) -> Step {
@@ -161,9 +163,13 @@ impl Program for Recreate {
                 let live = go_on!(answer.object());
                 self.delete(&live)
             }
+            (RecreateState::Deleting, 409) => {
+                // Another object has the name by now, or an admission webhook denies the delete.
+                self.conflict = Some(Outcome::refused(answer));
+                self.read(RecreateState::Waiting)
+            }
             (RecreateState::Deleting, status) => {
-                // Gone, or replaced by another object in the meantime: the next look tells.
-                if status != 404 && status != 409 {
+                if status != 404 {
                     go_on!(answer.object());
                 }
                 if self.deployed.dry_run {
@@ -179,7 +185,7 @@ impl Program for Recreate {
                     let message = "another object of this name was created in the meantime";
                     return Step::Done(Outcome::failed(409, OutcomeClass::Conflict, message));
                 }
-                Step::Wait(POLL_INTERVAL)
+                self.conflict.take().map_or(Step::Wait(POLL_INTERVAL), Step::Done)
             }
             (RecreateState::Creating, _) => Step::Done(Outcome::of(answer)),
         }

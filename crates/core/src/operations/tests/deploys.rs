@@ -459,6 +459,27 @@ fn recreate_deletes_by_uid_waits_and_creates() {
 }
 
 #[test]
+fn recreate_whose_delete_is_denied_as_a_conflict_says_so() {
+    let held = live(&web("1"), "7");
+    for is_dry_run in [false, true] {
+        let denied = || {
+            let mut run =
+                Run::with(&deploy(&web("2"), "mode: RECREATE"), is_dry_run, &ApplySettings::default());
+            run.answer(200, &held).reply(&refusal(409, "web is in use"));
+            assert_eq!(run.line(), format!("GET {WEB}"));
+            run
+        };
+        let mut run = denied();
+        run.answer(200, &held);
+        assert_eq!(run.end(), (409, Some("web is in use")));
+        // It is gone meanwhile.
+        let mut run = denied();
+        run.reply(&refusal(404, "not found"));
+        assert!(run.line().starts_with("POST"), "{}", run.line());
+    }
+}
+
+#[test]
 fn dry_run_is_on_every_write() {
     for more in ["", "mode: APPLY", "mode: SERVER_SIDE", "mode: CREATE", "mode: REPLACE", "mode: RECREATE"] {
         for is_there in [true, false] {

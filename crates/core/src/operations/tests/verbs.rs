@@ -84,6 +84,28 @@ fn delete_is_by_uid_and_waits_until_it_is_gone() {
 }
 
 #[test]
+fn delete_that_is_denied_as_a_conflict_says_so_while_the_object_stays() {
+    let denied = || {
+        let mut run = Run::new(&of("delete { TARGET }"));
+        run.answer(200, &object("web", "uid-1")).reply(&refusal(409, "web is in use"));
+        assert_eq!(run.line(), format!("GET {WEB}"));
+        run
+    };
+    let mut run = denied();
+    run.answer(200, &object("web", "uid-1"));
+    assert_eq!(run.end(), (409, Some("web is in use")));
+    // The conflict was about another object of the name, or somebody has deleted it.
+    for now in [answer(200, &object("web", "uid-2")), refusal(404, "not found")] {
+        let mut run = denied();
+        run.reply(&now);
+        assert_eq!(run.end(), (200, None), "{now:?}");
+    }
+    let mut run = denied();
+    run.reply(&refusal(403, "you may not look"));
+    assert_eq!(run.end(), (403, Some("you may not look")));
+}
+
+#[test]
 fn dry_run_of_a_delete_stands_in_its_options() {
     let mut run = Run::dry(&of("delete { TARGET }"));
     run.answer(200, &object("web", "uid-1"));
@@ -145,6 +167,9 @@ fn delete_by_selector_deletes_every_page_and_waits_for_all() {
         assert_eq!(run.line(), format!("DELETE /api/v1/namespaces/n/pods/{name}"));
         run.reply(&answer(status, &object(name, "?")));
     }
+    // Made anew by somebody.
+    assert_eq!(run.line(), "GET /api/v1/namespaces/n/pods/three");
+    run.answer(200, &object("three", "4"));
     assert_eq!(run.line(), "GET /api/v1/namespaces/n/pods/one");
     run.reply(&refusal(404, ""));
     assert_eq!(run.end(), (200, None));
