@@ -28,6 +28,13 @@ pub(super) struct Revision {
     object: Value,
 }
 
+impl Revision {
+    /// What stays the same of it when it gets a new number.
+    pub(super) fn uid(&self) -> &Value {
+        &self.object["metadata"]["uid"]
+    }
+}
+
 /// The path that lists the revisions of a workload; `None` if it has no selector.
 pub(super) fn list_path(kind: &str, workload: &Value) -> Option<String> {
     let namespace = workload["metadata"]["namespace"].as_str()?;
@@ -99,26 +106,32 @@ pub(super) fn history(revisions: &[Revision]) -> Value {
 }
 
 /// Which revision is wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Wanted {
     Number(i64),
     /// 1: the one before the current.
     Back(i32),
+    /// The one that was chosen before, and the number that it had then.
+    Chosen {
+        uid: Value,
+        number: i64,
+    },
 }
 
 /// Finds a revision.
-pub(super) fn choose(revisions: &[Revision], wanted: Wanted) -> Result<&Revision, Outcome> {
+pub(super) fn choose<'r>(revisions: &'r [Revision], wanted: &Wanted) -> Result<&'r Revision, Outcome> {
     let found = match wanted {
-        Wanted::Number(number) => revisions.iter().find(|revision| revision.number == number),
+        Wanted::Number(number) => revisions.iter().find(|revision| revision.number == *number),
         Wanted::Back(back) => {
-            let back = usize::try_from(back).unwrap_or(usize::MAX);
+            let back = usize::try_from(*back).unwrap_or(usize::MAX);
             revisions.len().checked_sub(1).and_then(|last| last.checked_sub(back)).map(|at| &revisions[at])
         }
+        Wanted::Chosen { uid, .. } => revisions.iter().find(|revision| revision.uid() == uid),
     };
     found.ok_or_else(|| {
         let known: Vec<_> = revisions.iter().map(|revision| revision.number.to_string()).collect();
         let message = match wanted {
-            Wanted::Number(number) => {
+            Wanted::Number(number) | Wanted::Chosen { number, .. } => {
                 format!("there is no revision {number}; there are: {}", known.join(", "))
             }
             Wanted::Back(back) => {

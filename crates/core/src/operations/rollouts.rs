@@ -113,9 +113,10 @@ impl Undo {
     }
 
     fn patch(&mut self, workload: Value, revisions: &[Revision]) -> Step {
-        let revision = go_on!(choose(revisions, self.wanted));
-        // After a conflict, "one back" is to mean the same revision as before.
-        self.wanted = Wanted::Number(revision.number);
+        let revision = go_on!(choose(revisions, &self.wanted));
+        // After a conflict it is to be the same revision: "one back" may be another one by then. And the conflict may be
+        // with this patch itself, sent twice by an agent that had no answer: the revision has a new number then.
+        self.wanted = Wanted::Chosen { uid: revision.uid().clone(), number: revision.number };
         let Some((content_type, patch)) = go_on!(rollback(&self.reader.kind, &workload, revision)) else {
             return Step::Done(Outcome::done(200, OutcomeBody::Json(workload)));
         };

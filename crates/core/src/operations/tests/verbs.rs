@@ -182,7 +182,8 @@ fn delete_by_selector_deletes_every_page_and_waits_for_all() {
 fn replica_set(revision: u32, image: &str, owner: &str) -> Value {
     json!({
         "metadata": {
-            "name": format!("web-{revision}"), "creationTimestamp": "2026-01-01T00:00:00Z",
+            "name": format!("web-{image}"), "uid": format!("uid-of-{image}"),
+            "creationTimestamp": "2026-01-01T00:00:00Z",
             "annotations": {
                 "deployment.kubernetes.io/revision": revision.to_string(),
                 "deployment.kubernetes.io/desired-replicas": "3",
@@ -239,6 +240,26 @@ fn undo_brings_back_a_revision_at_the_version_it_read() {
         run.answer(200, &deployment(image));
         assert_eq!(run.end(), (200, None));
     }
+}
+
+#[test]
+fn undo_whose_patch_was_made_before_its_conflict_is_done() {
+    for to in ["to_revision: 1", "revisions_back: 2"] {
+        let mut run = Run::new(&of(&format!("undo_rollout {{ TARGET {to} }}")));
+        run.answer(200, &deployment("three")).answer(200, &history());
+        // An agent had no answer and sent it again. The controller has made the revision the newest one.
+        run.reply(&refusal(409, "modified")).answer(200, &deployment("one"));
+        let mut later = history();
+        later["items"][1] = replica_set(4, "one", "uid-1");
+        run.answer(200, &later);
+        assert_eq!(run.end(), (200, None), "{to}");
+    }
+    // It is not there any more.
+    let mut run = Run::new(&of("undo_rollout { TARGET to_revision: 1 }"));
+    run.answer(200, &deployment("three")).answer(200, &history());
+    run.reply(&refusal(409, "modified")).answer(200, &deployment("three"));
+    run.answer(200, &json!({"items": [replica_set(3, "three", "uid-1")]}));
+    assert_eq!(run.end(), (404, Some("there is no revision 1; there are: 3")));
 }
 
 #[test]
