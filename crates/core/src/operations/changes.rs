@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::outcome::{ApiAnswer, Outcome};
+use super::outcome::{ApiAnswer, Outcome, OutcomeBody};
 use super::program::{ApiRequest, Method, Program, ProgramContext, StartError, Step, go_on};
 use super::{InvalidOperation, MANAGER, Resource, manifest};
 use crate::wire::operations as wire;
@@ -27,13 +27,15 @@ const RESTARTED_AT: &str = "kubectl.kubernetes.io/restartedAt";
 #[derive(Debug)]
 pub(super) struct Change {
     requests: VecDeque<ApiRequest>,
+    /// What a dry run shows of a further patch, which it does not send.
+    not_sent: Option<Value>,
 }
 
 impl Change {
     fn of(path: &str, content_type: &'static str, patch: &Value, dry_run: bool) -> Self {
         let parameters = [("fieldManager", MANAGER)];
         let request = ApiRequest::write(Method::Patch, path, &parameters, dry_run, content_type, patch);
-        Self { requests: VecDeque::from([request]) }
+        Self { requests: VecDeque::from([request]), not_sent: None }
     }
 
     pub(super) fn patch(verb: &wire::Patch, context: &ProgramContext<'_>) -> Result<Self, StartError> {
@@ -54,7 +56,12 @@ impl Change {
         if is_json_patch {
             // It can add to annotations only where there are some, so the cause follows in a patch of its own.
             let mut both = Self::of(&path, content_type, &body, context.dry_run);
-            both.requests.extend(Self::of(&path, MERGE_PATCH, &recorded, context.dry_run).requests);
+            if context.dry_run {
+                // It would be made to the object as it is, and its answer would not show the first one.
+                both.not_sent = Some(recorded);
+            } else {
+                both.requests.extend(Self::of(&path, MERGE_PATCH, &recorded, false).requests);
+            }
             return Ok(both);
         }
         add(&mut body, &recorded);
@@ -124,13 +131,17 @@ impl Program for Change {
         if let Some(answer) = answer {
             let last = self.requests.is_empty();
             if last {
-                return Step::Done(Outcome::of(answer));
+                let mut outcome = Outcome::of(answer);
+                if let (OutcomeBody::Json(object), Some(patch)) = (&mut outcome.body, &self.not_sent) {
+                    add(object, patch);
+                }
+                return Step::Done(outcome);
             }
             go_on!(answer.object());
         }
         match self.requests.pop_front() {
             Some(request) => Step::Request(request),
-            None => Step::Done(Outcome::done(200, super::OutcomeBody::Empty)),
+            None => Step::Done(Outcome::done(200, OutcomeBody::Empty)),
         }
     }
 }

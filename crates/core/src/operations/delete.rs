@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::operation::MAX_RESULT_BYTES;
 use super::outcome::{ApiAnswer, Outcome, OutcomeBody, OutcomeClass};
 use super::program::{ApiRequest, Program, ProgramContext, StartError, Step, go_on, with_query};
 use super::replace::POLL_INTERVAL;
@@ -37,16 +38,18 @@ pub(super) struct Delete {
     wait: Duration,
     ignore_not_found: bool,
     dry_run: bool,
-    /// The object that a dry run would delete.
+    /// What a dry run would delete: the object, or one list of all pages.
     would_delete: Option<Value>,
+    /// Size of what was read of it, in bytes.
+    read_bytes: usize,
+    /// Number of objects that are not in this list, because a result has no room for them.
+    left_out: usize,
     state: State,
     /// Objects to delete, then those to wait for.
     objects: VecDeque<Found>,
     gone: VecDeque<Found>,
     /// What the API server said of a conflict, until it is known whether the object is still there.
     conflict: Option<Outcome>,
-    /// How the API server answered the last one.
-    status: u16,
     /// Where the next page of the list begins.
     next_page: String,
     deleted_at: Option<Duration>,
@@ -110,11 +113,12 @@ impl Delete {
             ignore_not_found: verb.ignore_not_found,
             dry_run: context.dry_run,
             would_delete: None,
+            read_bytes: 0,
+            left_out: 0,
             state: State::Begin,
             objects: VecDeque::new(),
             gone: VecDeque::new(),
             conflict: None,
-            status: 200,
             next_page: String::new(),
             deleted_at: None,
         })
@@ -132,18 +136,55 @@ impl Delete {
         }
     }
 
-    /// Takes over what was read.
-    fn take(&mut self, body: &Value) {
+    /// Takes over what was read. `bytes` is the size of the answer.
+    fn take(&mut self, body: Value, bytes: usize) {
         if self.lists {
             let found: Vec<Found> =
                 body["items"].as_array().into_iter().flatten().map(|o| self.found(o)).collect();
             self.objects.extend(found);
             body["metadata"]["continue"].as_str().unwrap_or_default().clone_into(&mut self.next_page);
         } else {
-            let found = self.found(body);
+            let found = self.found(&body);
             self.objects.push_back(found);
-            self.would_delete = self.dry_run.then(|| body.clone());
         }
+        if self.dry_run {
+            self.show(body, bytes);
+        }
+    }
+
+    /// Adds the object or a page to what a dry run shows.
+    fn show(&mut self, mut body: Value, bytes: usize) {
+        self.read_bytes += bytes;
+        let Some(shown) = &mut self.would_delete else {
+            self.would_delete = Some(body);
+            return;
+        };
+        let items = match body.get_mut("items") {
+            Some(Value::Array(items)) => std::mem::take(items),
+            _ => Vec::new(),
+        };
+        match shown.get_mut("items") {
+            Some(Value::Array(all)) if self.read_bytes <= MAX_RESULT_BYTES => all.extend(items),
+            _ => self.left_out += items.len(),
+        }
+    }
+
+    /// The end, with what a dry run shows.
+    fn end(&mut self) -> Step {
+        let Some(mut shown) = self.would_delete.take() else {
+            return Step::Done(Outcome::done(200, OutcomeBody::Empty));
+        };
+        if self.lists
+            && let Some(metadata) = shown.get_mut("metadata").and_then(Value::as_object_mut)
+        {
+            // What the API server says here is of the first page.
+            metadata.remove("continue");
+            metadata.remove("remainingItemCount");
+            if self.left_out > 0 {
+                metadata.insert("remainingItemCount".to_owned(), self.left_out.into());
+            }
+        }
+        Step::Done(Outcome::done(200, OutcomeBody::Json(shown)))
     }
 
     fn delete_next(&mut self, elapsed: Duration) -> Step {
@@ -167,22 +208,22 @@ impl Delete {
     /// Looks whether the next object is gone.
     fn look_next(&mut self) -> Step {
         self.state = State::Waiting;
-        match self.gone.front() {
-            Some(object) if !self.dry_run => Step::Request(ApiRequest::get(object.path.clone())),
-            _ => Step::Done(self.outcome(self.status)),
+        if !self.dry_run
+            && let Some(object) = self.gone.front()
+        {
+            return Step::Request(ApiRequest::get(object.path.clone()));
         }
+        self.end()
     }
 
-    fn outcome(&self, status: u16) -> Outcome {
-        if status == 202 {
-            let left: Vec<Value> = self
-                .gone
-                .iter()
-                .map(|object| json!({"namespace": object.namespace, "name": object.name, "uid": object.uid}))
-                .collect();
-            return Outcome::done(202, OutcomeBody::Json(json!({ "stillThere": left })));
-        }
-        Outcome::done(200, self.would_delete.clone().map_or(OutcomeBody::Empty, OutcomeBody::Json))
+    /// The end while some are not gone.
+    fn accepted(&self) -> Outcome {
+        let left: Vec<Value> = self
+            .gone
+            .iter()
+            .map(|object| json!({"namespace": object.namespace, "name": object.name, "uid": object.uid}))
+            .collect();
+        Outcome::done(202, OutcomeBody::Json(json!({ "stillThere": left })))
     }
 }
 
@@ -201,7 +242,7 @@ impl Program for Delete {
             }
             (State::Begin | State::Reading, _) => {
                 let body = go_on!(answer.object());
-                self.take(&body);
+                self.take(body, answer.body.len());
                 if self.objects.len() > MAX_OBJECTS {
                     let message = format!("the selector matches more than {MAX_OBJECTS} objects: narrow it");
                     return Step::Done(Outcome::failed(413, OutcomeClass::TooLarge, message));
@@ -244,7 +285,7 @@ impl Program for Delete {
                     return self.look_next();
                 }
                 if elapsed.saturating_sub(self.deleted_at.unwrap_or_default()) >= self.wait {
-                    return Step::Done(self.outcome(202));
+                    return Step::Done(self.accepted());
                 }
                 Step::Wait(POLL_INTERVAL)
             }
@@ -252,7 +293,7 @@ impl Program for Delete {
     }
 
     fn out_of_time(&self) -> Option<Outcome> {
-        (self.state == State::Waiting).then(|| self.outcome(202))
+        (self.state == State::Waiting).then(|| self.accepted())
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{ApiAnswer, Run, answer, kinds, refusal};
-use crate::operations::{KindLookup, Kinds, OutcomeBody};
+use crate::operations::{KindLookup, Kinds, MAX_RESULT_BYTES, OutcomeBody};
 
 const TARGET: &str =
     "target { group: \"apps\" version: \"v1\" kind: \"Deployment\" namespace: \"n\" name: \"web\" }";
@@ -65,6 +65,26 @@ fn patch_goes_as_it_is_under_its_media_type() {
 }
 
 #[test]
+fn dry_run_of_a_json_patch_shows_the_recorded_cause_beside_what_is_patched() {
+    let data = r#"[{"op": "remove", "path": "/spec/paused"}]"#;
+    let patch = of(&format!("patch {{ TARGET type: JSON body {{ data: {data:?} }} record: true }}"));
+    for annotations in [json!(null), json!({"mine": "x"})] {
+        let mut run = Run::dry(&patch);
+        assert_eq!(run.line(), format!("PATCH {WEB}?fieldManager=kubesvc&dryRun=All"));
+        let mut patched = object("web", "1");
+        patched["metadata"]["annotations"] = annotations.clone();
+        run.answer(200, &patched);
+        assert_eq!(run.end(), (200, None));
+        let metadata = &run.result()["metadata"];
+        assert!(metadata["annotations"]["kubernetes.io/change-cause"].is_string(), "{metadata}");
+        assert_eq!((&metadata["annotations"]["mine"], &metadata["uid"]), (&annotations["mine"], &json!("1")));
+    }
+    let mut run = Run::dry(&patch);
+    run.reply(&refusal(422, "there is no /spec/paused"));
+    assert_eq!(run.end(), (422, Some("there is no /spec/paused")));
+}
+
+#[test]
 fn delete_is_by_uid_and_waits_until_it_is_gone() {
     let mut run = Run::new(&of("delete { TARGET propagation: FOREGROUND grace_s: 5 }"));
     assert_eq!(run.line(), format!("GET {WEB}"));
@@ -114,6 +134,46 @@ fn dry_run_of_a_delete_stands_in_its_options() {
     run.answer(200, &object("web", "uid-1"));
     assert_eq!(run.end(), (200, None));
     assert_eq!(run.result()["metadata"]["uid"], "uid-1", "the object that would be deleted");
+}
+
+#[test]
+fn dry_run_of_a_delete_by_selector_shows_what_matches() {
+    let pods = "target { version: \"v1\" kind: \"Pod\" namespace: \"n\" }";
+    let delete = of(&format!("delete {{ {pods} label_selector: \"app=a\" }}"));
+    let page =
+        |metadata: &Value, items: &[Value]| json!({"kind": "PodList", "metadata": metadata, "items": items});
+    let first = json!({"resourceVersion": "9", "continue": "x", "remainingItemCount": 7});
+    // The second page is the last one, or has more than a result and is followed by another one.
+    for is_large in [false, true] {
+        let mut two = object("two", "2");
+        let mut names = vec!["one", "two"];
+        let mut run = Run::dry(&delete);
+        run.answer(200, &page(&first, &[object("one", "1")]));
+        if is_large {
+            two["data"] = "x".repeat(MAX_RESULT_BYTES).into();
+            run.answer(200, &page(&json!({"continue": "y"}), &[two]));
+            run.answer(200, &page(&json!({}), &[object("three", "3"), object("four", "4")]));
+            names.extend(["three", "four"]);
+        } else {
+            run.answer(200, &page(&json!({}), &[two]));
+        }
+        for name in names {
+            assert_eq!(run.line(), format!("DELETE /api/v1/namespaces/n/pods/{name}?dryRun=All"));
+            run.answer(200, &object(name, "?"));
+        }
+        assert_eq!(run.end(), (200, None));
+        let shown = run.result();
+        let (metadata, items) = if is_large {
+            (json!({"resourceVersion": "9", "remainingItemCount": 3}), vec![object("one", "1")])
+        } else {
+            (json!({"resourceVersion": "9"}), vec![object("one", "1"), object("two", "2")])
+        };
+        assert_eq!(*shown, page(&metadata, &items));
+    }
+    let mut run = Run::dry(&delete);
+    run.answer(200, &page(&json!({}), &[]));
+    assert_eq!(run.end(), (200, None));
+    assert_eq!(run.result()["items"], json!([]), "nothing matches");
 }
 
 #[test]
