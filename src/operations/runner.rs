@@ -103,11 +103,11 @@ impl Operations {
     }
 
     async fn runs(&self, job: &SharedJob) -> (Outcome, bool) {
-        let mut runs = 0;
+        let (mut runs, mut going_on) = (0, None);
         loop {
             runs += 1;
             let was_begun = job.progress.lock().is_begun;
-            let failure = match self.one_run(job).await {
+            let failure = match self.one_run(job, &mut going_on).await {
                 RunEnd::Outcome(outcome) if was_begun => {
                     return (after_begun_run(job.operation.verb(), outcome), false);
                 }
@@ -127,13 +127,15 @@ impl Operations {
         }
     }
 
-    /// Runs the program once.
-    async fn one_run(&self, job: &SharedJob) -> RunEnd {
-        let mut program = match self.program(job).await {
-            Ok(program) => program,
-            Err(end) => return end,
+    /// Runs the program once. `going_on`: the program of the run before and when it began, if this run goes on with it.
+    async fn one_run(&self, job: &SharedJob, going_on: &mut Option<(Box<dyn Program>, Instant)>) -> RunEnd {
+        let (mut program, begun) = match going_on.take() {
+            Some(before) => before,
+            None => match self.program(job).await {
+                Ok(program) => (program, Instant::now()),
+                Err(end) => return end,
+            },
         };
-        let begun = Instant::now();
         let mut answer = None;
         loop {
             let step = program.next(begun.elapsed(), answer.as_ref());
@@ -148,7 +150,12 @@ impl Operations {
                 }
                 Step::Request(request) => match self.ask(job, request).await {
                     Ok(answered) => answer = Some(answered),
-                    Err(failure) => return RunEnd::Failure(failure),
+                    Err(failure) => {
+                        if job.progress.lock().is_begun && program.goes_on() {
+                            *going_on = Some((program, begun));
+                        }
+                        return RunEnd::Failure(failure);
+                    }
                 },
             }
         }

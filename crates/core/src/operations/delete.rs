@@ -1,5 +1,5 @@
-//! Delete: of one object, or of those that a selector matches; each under the uid that was read, so that what was made
-//! anew under the same name stays.
+//! Delete: of one object, or of those that a selector matches; each under the uid that was read first, so that what was
+//! made anew under the same name stays, also if the operation runs again.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -78,7 +78,7 @@ enum State {
     Begin,
     Reading,
     Deleting,
-    /// After a conflict: is the object still there?
+    /// After a conflict, or without an answer: is the object still there?
     Checking,
     Waiting,
 }
@@ -230,10 +230,11 @@ impl Delete {
 impl Program for Delete {
     fn next(&mut self, elapsed: Duration, answer: Option<&ApiAnswer>) -> Step {
         let Some(answer) = answer else {
-            if self.state == State::Waiting {
-                return self.look_next();
+            match self.state {
+                State::Begin | State::Reading => self.state = State::Reading,
+                State::Deleting | State::Checking => return self.check_next(elapsed),
+                State::Waiting => return self.look_next(),
             }
-            self.state = State::Reading;
             return Step::Request(ApiRequest::get(self.read.clone()));
         };
         match (self.state, answer.status) {
@@ -271,6 +272,7 @@ impl Program for Delete {
                 let is_there = go_on!(object.is_in(answer));
                 match self.conflict.take() {
                     Some(refused) if is_there => Step::Done(refused),
+                    None if is_there => self.delete_next(elapsed),
                     _ => {
                         self.objects.pop_front();
                         self.delete_next(elapsed)
@@ -294,6 +296,11 @@ impl Program for Delete {
 
     fn out_of_time(&self) -> Option<Outcome> {
         (self.state == State::Waiting).then(|| self.accepted())
+    }
+
+    fn goes_on(&self) -> bool {
+        // A new program would take what was made anew for what is to be deleted.
+        !matches!(self.state, State::Begin | State::Reading)
     }
 }
 

@@ -13,12 +13,18 @@ use crate::wire::operations::Target;
 /// A program of requests to one cluster.
 pub trait Program: Send {
     /// The next step. `elapsed` is the time since the first one; `answer` is that to the last request, and `None` at the
-    /// beginning and after a wait.
+    /// beginning, after a wait, and where a new run goes on.
     fn next(&mut self, elapsed: Duration, answer: Option<&ApiAnswer>) -> Step;
 
     /// The outcome if the operation's time is over while the program waits. `None`: it is not done.
     fn out_of_time(&self) -> Option<Outcome> {
         None
+    }
+
+    /// Whether a new run of the operation, after a write that may have been executed, goes on with this program instead
+    /// of one that reads anew what it is to change.
+    fn goes_on(&self) -> bool {
+        false
     }
 }
 

@@ -127,6 +127,14 @@ impl Run {
         time
     }
 
+    /// Goes on in a new run, after the request that is waited for had no answer.
+    fn run_again(&mut self) -> &mut Self {
+        self.request();
+        assert!(self.program.goes_on(), "{}", self.line());
+        self.step = self.program.next(self.elapsed, None);
+        self
+    }
+
     fn outcome(&self) -> &Outcome {
         match &self.step {
             Step::Done(outcome) => outcome,

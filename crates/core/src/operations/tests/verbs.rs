@@ -126,6 +126,34 @@ fn delete_that_is_denied_as_a_conflict_says_so_while_the_object_stays() {
 }
 
 #[test]
+fn delete_that_runs_again_spares_what_was_made_anew() {
+    let mut run = Run::new(&of("delete { TARGET }"));
+    assert!(!run.program.goes_on(), "nothing is known yet");
+    run.answer(200, &object("web", "uid-1")).run_again();
+    assert_eq!(run.line(), format!("GET {WEB}"));
+    run.answer(200, &object("web", "uid-2"));
+    assert_eq!(run.end(), (200, None), "its controller has made it anew");
+    // It was not executed, and then the look had no answer either.
+    let mut run = Run::new(&of("delete { TARGET }"));
+    run.answer(200, &object("web", "uid-1")).run_again().run_again().answer(200, &object("web", "uid-1"));
+    assert_eq!(run.line(), format!("DELETE {WEB}"));
+    assert_eq!(run.body()["preconditions"], json!({"uid": "uid-1"}));
+    run.answer(200, &object("web", "uid-1")).run_again();
+    assert_eq!(run.line(), format!("GET {WEB}"), "it is deleted, and waited for");
+    run.reply(&refusal(404, "not found"));
+    assert_eq!(run.end(), (200, None));
+    // Of several, those that are left.
+    let pods = "target { version: \"v1\" kind: \"Pod\" namespace: \"n\" }";
+    let mut run = Run::new(&of(&format!("delete {{ {pods} label_selector: \"app=a\" }}")));
+    let items = ["one", "two", "three"].map(|name| object(name, name)).to_vec();
+    run.answer(200, &json!({"metadata": {}, "items": items})).answer(200, &object("one", "one")).run_again();
+    assert_eq!(run.line(), "GET /api/v1/namespaces/n/pods/two");
+    run.answer(200, &object("two", "anew"));
+    assert_eq!(run.line(), "DELETE /api/v1/namespaces/n/pods/three");
+    assert_eq!(run.body()["preconditions"], json!({"uid": "three"}));
+}
+
+#[test]
 fn dry_run_of_a_delete_stands_in_its_options() {
     let mut run = Run::dry(&of("delete { TARGET }"));
     run.answer(200, &object("web", "uid-1"));
