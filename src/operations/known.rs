@@ -102,6 +102,13 @@ impl KnownOperation {
     pub(super) fn is_running(&self) -> bool {
         self.end.borrow().is_none()
     }
+
+    /// Whether it has ended, and how is not known here: a person may say it, at any replica. What another replica ran is
+    /// pending if its end did not come in time.
+    pub(super) fn has_unknown_end(&self) -> bool {
+        let is_unknown = matches!(self.record.outcome, OperationOutcome::Unknown | OperationOutcome::Pending);
+        is_unknown && !self.is_running()
+    }
 }
 
 impl KnownOperations {
@@ -160,7 +167,7 @@ impl KnownOperations {
         let mut known = self.known.lock();
         let Some(one) = known.operations.get_mut(&record.operation_id) else { return false };
         let is_first = one.is_running();
-        if !is_first && one.record.outcome != OperationOutcome::Unknown {
+        if !is_first && !one.has_unknown_end() {
             return false;
         }
         let size = body_size(&ended.body);
@@ -282,6 +289,7 @@ mod tests {
             known.end(&record, ended, Duration::ZERO);
             ends.borrow().as_ref().map(|ended| ended.status)
         };
+        assert_eq!(end(OperationOutcome::Pending, 504), Some(504), "another replica runs it");
         assert_eq!(end(OperationOutcome::Unknown, 504), Some(504));
         assert_eq!(end(OperationOutcome::Completed, 200), Some(200), "a person knows more");
         assert_eq!(end(OperationOutcome::Failed, 409), Some(200), "a later word is ignored");

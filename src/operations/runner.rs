@@ -80,9 +80,8 @@ impl Operations {
 
     /// Takes over the end of an operation that another replica runs under the same id, or that was settled.
     async fn follow(&self, job: &SharedJob, other: OperationRecord) {
-        let ended = self.wait_for_row(&job.id, other.clone(), job.deadline).await;
-        let ended = ended.map_or_else(|| of_record(&other), |ended| (*ended).clone());
-        self.known.end(&other, ended, self.clock());
+        let record = self.last_row(&job.id, other, job.deadline).await;
+        self.known.end(&record, of_record(&record), self.clock());
     }
 
     /// Waits for the object's turn, and runs.

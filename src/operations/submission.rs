@@ -200,12 +200,26 @@ impl Operations {
     /// Finds the operation that has an id, which must be the same.
     async fn find(&self, id: &str, identity: &OperationIdentity) -> Result<Option<Found>, OperationRefusal> {
         if let Some(known) = self.known.get(id) {
-            return same(id, identity, &known).map(Some);
+            let found = same(id, identity, &known)?;
+            if known.has_unknown_end() {
+                self.read_end(id).await;
+            }
+            return Ok(Some(found));
         }
         let stored = self.store.operation(id).await.map_err(OperationRefusal::Database)?;
         stored
             .map(|record| same_record(id, identity, &record).map(|()| Found::Stored(Box::new(record))))
             .transpose()
+    }
+
+    /// Reads how an operation ended whose end is not known here: a person may have settled it at another replica.
+    async fn read_end(&self, id: &str) {
+        // Without the database, what is known here is the answer.
+        if let Ok(Some(record)) = self.store.operation(id).await
+            && !matches!(record.outcome, OperationOutcome::Unknown | OperationOutcome::Pending)
+        {
+            self.known.end(&record, of_record(&record), self.clock());
+        }
     }
 
     /// Starts an operation. From where it is known, a task of its own does it, so that a caller that hangs up changes
@@ -443,24 +457,31 @@ impl Operations {
     }
 
     /// Waits for the end of an operation that runs at another replica.
-    pub(super) async fn wait_for_row(
+    async fn wait_for_row(
+        &self,
+        id: &str,
+        record: OperationRecord,
+        until: Instant,
+    ) -> Option<Arc<EndedOperation>> {
+        let record = self.last_row(id, record, until).await;
+        (record.outcome != OperationOutcome::Pending).then(|| Arc::new(of_record(&record)))
+    }
+
+    /// Reads the row of an operation that runs at another replica until it has ended, or the time is over. Returns the row
+    /// that was read last.
+    pub(super) async fn last_row(
         &self,
         id: &str,
         mut record: OperationRecord,
         until: Instant,
-    ) -> Option<Arc<EndedOperation>> {
-        loop {
-            if record.outcome != OperationOutcome::Pending {
-                return Some(Arc::new(of_record(&record)));
-            }
-            if Instant::now() + FOLLOW_INTERVAL >= until {
-                return None;
-            }
+    ) -> OperationRecord {
+        while record.outcome == OperationOutcome::Pending && Instant::now() + FOLLOW_INTERVAL < until {
             sleep(FOLLOW_INTERVAL).await;
             if let Ok(Some(now)) = self.store.operation(id).await {
                 record = now;
             }
         }
+        record
     }
 }
 

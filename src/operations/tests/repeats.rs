@@ -83,6 +83,47 @@ async fn of_two_replicas_with_the_same_id_at_the_same_time_one_writes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_person_settles_at_another_replica_is_the_answer_to_a_repeated_call() {
+    let here = Replica::new(ScriptedCluster::new(|_, _| Err(RequestError::Unknown("it is gone".into()))));
+    let there = Replica::over(ScriptedCluster::new(|_, _| done()), Arc::clone(&here.rows), "r-1");
+    let patch = json_patch("web");
+    let first = here.submit(repeated(&patch, "x")).await.expect("it is begun");
+    assert_eq!(first.ended.expect("it ended").status, 504);
+    assert_eq!(here.history(&first.id).await.outcome, OperationOutcome::Unknown);
+    let result = result_from_text(&format!("op_id: \"{}\" status: 200", first.id)).expect("a result");
+    there.operations.settle_by_hand(&result, &caller()).await.expect("it is unknown");
+    here.rows.is_away.store(true, Ordering::Relaxed);
+    let again = here.submit(repeated(&patch, "x")).await.expect("it is known");
+    assert_eq!(again.ended.expect("it ended").status, 504, "that is what is known without the database");
+    here.rows.is_away.store(false, Ordering::Relaxed);
+    let again = here.submit(repeated(&patch, "x")).await.expect("it is known");
+    let ended = again.ended.expect("it ended");
+    assert_eq!((ended.status, &ended.failure), (200, &None));
+    assert_eq!(here.cluster.lines().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_person_settles_is_known_where_another_replica_was_waited_for_in_vain() {
+    let rows = Arc::<MemoryRows>::default();
+    let [here, there] = ["r-0", "r-1"].map(|id| {
+        let cluster = ScriptedCluster::waiting(|_, _| std::future::pending::<Answered>().boxed());
+        Replica::over(cluster, Arc::clone(&rows), id)
+    });
+    let patch = json_patch("web");
+    let (one, other) = tokio::join!(here.submit(repeated(&patch, "x")), there.submit(repeated(&patch, "x")));
+    let ends = [one, other].map(|submitted| submitted.expect("it is begun").ended.expect("it ended").status);
+    assert_eq!(ends, [504, 504], "the cluster does not answer");
+    let id = checks::derived_id("x");
+    assert_eq!(here.history(&id).await.outcome, OperationOutcome::Unknown);
+    let result = result_from_text(&format!("op_id: \"{id}\" status: 200")).expect("a result");
+    there.operations.settle_by_hand(&result, &caller()).await.expect("it is unknown");
+    for replica in [&here, &there] {
+        let again = replica.submit(repeated(&patch, "x")).await.expect("it is known");
+        assert_eq!(again.ended.expect("it ended").status, 200);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn of_two_operations_with_the_same_id_at_two_replicas_at_the_same_time_one_is_refused() {
     let here = Replica::new(ScriptedCluster::new(|_, _| done()));
     let there = Replica::over(ScriptedCluster::new(|_, _| done()), Arc::clone(&here.rows), "r-1");
