@@ -66,7 +66,9 @@ impl Settlement {
         let is_stream = open.record.operation_type == "Connect" && open.last_write.is_none();
         let (answered, how) = match (open.state, recalled) {
             (OperationState::Received, _) => (None, "nothing was sent"),
-            (OperationState::Sent, Recalled::Answered(status)) => (Some(*status), "its answer was recalled"),
+            (OperationState::Sent, Recalled::Answered { status, .. }) => {
+                (Some(*status), "its answer was recalled")
+            }
             (OperationState::Sent, Recalled::Lost) if is_stream => (None, "the connection is gone"),
             (OperationState::Sent, Recalled::Lost) => (None, "no answer decides it"),
         };

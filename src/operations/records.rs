@@ -1,5 +1,7 @@
 //! What is recorded of an operation, from its beginning to its end. Pure.
 
+use ulid::Ulid;
+
 use kubesvc_core::ReplicaId;
 use kubesvc_core::operations::{Outcome, OutcomeClass};
 use kubesvc_store::{
@@ -129,36 +131,47 @@ pub(super) fn settled_by_hand(
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Recalled {
     /// The cluster answered its last write.
-    Answered(u16),
+    Answered {
+        /// HTTP status.
+        status: u16,
+        /// The agent that was given the write.
+        agent: AskedAgent,
+    },
     /// Nobody knows.
     Lost,
 }
 
 /// Ends an operation for a replica that does not do it any more.
-pub(super) fn settled_for_another(
-    open: OpenOperation,
-    recalled: &Recalled,
-    replica_id: &ReplicaId,
-    now_ms: i64,
-) -> OperationRecord {
+pub(super) fn settled_for_another(open: OpenOperation, recalled: &Recalled, now_ms: i64) -> OperationRecord {
     let mut record = open.record;
     record.end_time_ms = Some(now_ms);
     record.outcome = match (open.state, recalled) {
         (OperationState::Received, _) => OperationOutcome::Failed,
-        (OperationState::Sent, Recalled::Answered(status)) if *status < 400 => OperationOutcome::Completed,
-        (OperationState::Sent, Recalled::Answered(_)) => OperationOutcome::Failed,
+        (OperationState::Sent, Recalled::Answered { status, .. }) if *status < 400 => {
+            OperationOutcome::Completed
+        }
+        (OperationState::Sent, Recalled::Answered { .. }) => OperationOutcome::Failed,
         (OperationState::Sent, Recalled::Lost) => OperationOutcome::Unknown,
     };
-    if let (Recalled::Answered(status), Some(sent)) = (recalled, record.sent.as_ref()) {
+    if let Recalled::Answered { status, agent } = recalled {
+        // Its replica may have died before it wrote which agent it asked.
+        let asked_ms = open.last_write.as_deref().and_then(time_of).unwrap_or(record.start_time_ms);
+        asked(&mut record, agent, asked_ms);
+        let begun = record.sent.as_ref().map_or(asked_ms, |sent| sent.time_ms);
         record.answered = Some(AnswerRecord {
-            agent_id: sent.id.clone(),
-            replica_id: replica_id.to_string(),
+            agent_id: agent.process.agent_id.to_string(),
+            replica_id: agent.replica_id.to_string(),
             time_ms: now_ms,
             status: i32::from(*status),
-            duration_ms: now_ms.saturating_sub(sent.time_ms).max(0),
+            duration_ms: now_ms.saturating_sub(begun).max(0),
         });
     }
     record
+}
+
+/// When a request was made, in epoch milliseconds: its id has that.
+fn time_of(request_id: &str) -> Option<i64> {
+    i64::try_from(Ulid::from_string(request_id).ok()?.timestamp_ms()).ok()
 }
 
 #[cfg(test)]
@@ -205,15 +218,35 @@ mod tests {
         assert_eq!(word(403, OutcomeClass::Forbidden, false), OperationOutcome::Failed);
     }
 
+    fn recalled(status: u16) -> Recalled {
+        Recalled::Answered { status, agent: agent() }
+    }
+
     #[test]
     fn what_was_never_sent_failed_and_what_nobody_answers_is_unknown() {
         let settled = |state, recalled| {
             let open = OpenOperation { state, ..open(record(), 5_000, true) };
-            settled_for_another(open, &recalled, &"r-1".into(), 9_000).outcome
+            settled_for_another(open, &recalled, 9_000).outcome
         };
         assert_eq!(settled(OperationState::Received, Recalled::Lost), OperationOutcome::Failed);
         assert_eq!(settled(OperationState::Sent, Recalled::Lost), OperationOutcome::Unknown);
-        assert_eq!(settled(OperationState::Sent, Recalled::Answered(201)), OperationOutcome::Completed);
-        assert_eq!(settled(OperationState::Sent, Recalled::Answered(409)), OperationOutcome::Failed);
+        assert_eq!(settled(OperationState::Sent, recalled(201)), OperationOutcome::Completed);
+        assert_eq!(settled(OperationState::Sent, recalled(409)), OperationOutcome::Failed);
+    }
+
+    #[test]
+    fn a_recalled_answer_says_which_agent_was_asked_and_when() {
+        let last_write = Some(Ulid::from_parts(2_000, 0).to_string());
+        let sent = OpenOperation { state: OperationState::Sent, last_write, ..open(record(), 5_000, true) };
+        let settled = settled_for_another(sent.clone(), &recalled(422), 9_000);
+        let answered = settled.answered.expect("an answer");
+        assert_eq!((answered.status, answered.duration_ms), (422, 7_000));
+        assert_eq!((answered.agent_id.as_str(), answered.replica_id.as_str()), ("agent", "r-1"));
+        let stage = |id: &str, time_ms| Some(StageRecord { id: id.to_owned(), time_ms });
+        assert_eq!((settled.sent, settled.processed), (stage("agent", 2_000), stage("r-1", 2_000)));
+        let mut known = sent;
+        asked(&mut known.record, &agent(), 1_010);
+        let settled = settled_for_another(known, &recalled(422), 9_000);
+        assert_eq!(settled.sent, stage("agent", 1_010), "its row has it");
     }
 }

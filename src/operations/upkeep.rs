@@ -183,7 +183,7 @@ impl Operations {
         let settled = in_turn(open).into_iter().map(|open| async move {
             let recalled = self.recalled(&open, now_ms).await?;
             let settlement = Settlement::of(&open, &recalled);
-            Some((settled_for_another(open, &recalled, &self.settings.replica_id, now_ms), settlement))
+            Some((settled_for_another(open, &recalled, now_ms), settlement))
         });
         let settled: Vec<_> = stream::iter(settled.collect::<Vec<_>>())
             .buffer_unordered(MAX_CONCURRENT_RECALLS)
@@ -243,7 +243,9 @@ impl Operations {
         });
         let recalling = self.requests.recall(uid, request_id, process);
         match timeout(RECALL_TIMEOUT, recalling).await {
-            Ok(Ok(response)) => Some(Recalled::Answered(response.status.as_u16())),
+            Ok(Ok(response)) => {
+                Some(Recalled::Answered { status: response.status.as_u16(), agent: response.agent })
+            }
             Ok(Err(error)) if is_final(&error) => Some(Recalled::Lost),
             _ if open.deadline_ms < before(now_ms, MAX_RECALL_AGE) => Some(Recalled::Lost),
             _ => None,

@@ -278,11 +278,19 @@ async fn a_row_that_does_not_say_which_agent_was_asked_is_settled_by_what_the_ag
     let dead = Replica::new(never());
     let id = dead.submit(no_wait(&scale())).await.expect("it is begun").id;
     let open = until_open(&dead, &id, |open| open.agent_boot_id.is_some()).await;
-    dead.rows.open.lock().insert(id.clone(), OpenOperation { agent_boot_id: None, ..open });
+    let record = OperationRecord { sent: None, processed: None, ..open.record.clone() };
+    dead.rows.open.lock().insert(id.clone(), OpenOperation { agent_boot_id: None, record, ..open });
     let leader = Replica::over(never(), Arc::clone(&dead.rows), "r-1");
-    *leader.cluster.recalled.lock() = Some(Ok(200));
+    *leader.cluster.recalled.lock() = Some(Ok(422));
     leader.operations.look_at_open_rows().await.expect("the database is there");
-    assert_eq!(leader.history(&id).await.outcome, OperationOutcome::Completed);
+    let record = leader.history(&id).await;
+    assert_eq!(record.outcome, OperationOutcome::Failed);
+    assert_eq!(record.answered.map(|answer| answer.status), Some(422));
+    assert_eq!(record.sent.map(|sent| sent.id).as_deref(), Some("agent"));
+    assert_eq!(leader.audit.lines()[0]["agent"], "agent");
+    let again = leader.submit(call(&format!("op_id: \"{id}\" {}", scale()))).await.expect("it is known");
+    let ended = again.ended.expect("it ended");
+    assert_eq!((ended.status, ended.before_send), (422, false));
 }
 
 #[tokio::test(start_paused = true)]
