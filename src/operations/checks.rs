@@ -63,15 +63,18 @@ pub(super) fn is_decisive(operation: &Operation, runs_once: bool, method: &str, 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OperationIdentity {
     pub(super) account: String,
+    /// The name alone is not enough: an account that was deleted may be made anew for another cluster.
+    pub(super) account_uid: String,
     pub(super) verb: &'static str,
     target: Vec<u8>,
     pub(super) dry_run: bool,
 }
 
 impl OperationIdentity {
-    pub(super) fn of(operation: &Operation, dry_run: bool) -> Self {
+    pub(super) fn of(operation: &Operation, account_uid: &str, dry_run: bool) -> Self {
         Self {
             account: operation.account().name.clone(),
+            account_uid: account_uid.to_owned(),
             verb: operation.kind().name,
             target: target(operation),
             dry_run,
@@ -197,7 +200,7 @@ mod tests {
 
     #[test]
     fn two_calls_are_the_same_by_account_verb_and_target() {
-        let of = |text: &str| OperationIdentity::of(&operation(text), false);
+        let of = |text: &str| OperationIdentity::of(&operation(text), "u", false);
         let deploy =
             |data: &str, mode: &str| of(&format!("deploy {{ manifest {{ data: \"{data}\" }} {mode} }}"));
         assert_eq!(deploy(MANIFEST, ""), deploy(MANIFEST, "mode: APPLY"));
@@ -205,12 +208,15 @@ mod tests {
         let web = of(&format!("scale {{ {TARGET} replicas: 1 }}"));
         assert_eq!(web, of(&format!("scale {{ {TARGET} replicas: 2 }}")));
         assert_ne!(web, of(&format!("restart_rollout {{ {TARGET} }}")));
-        assert_ne!(web, OperationIdentity::of(&operation(&format!("scale {{ {TARGET} }}")), true));
+        let scale = operation(&format!("scale {{ {TARGET} }}"));
+        assert_eq!(web, OperationIdentity::of(&scale, "u", false));
+        assert_ne!(web, OperationIdentity::of(&scale, "u", true));
+        assert_ne!(web, OperationIdentity::of(&scale, "v", false), "the account was made anew");
     }
 
     #[test]
     fn the_id_of_a_request_says_which_target_it_has() {
-        let digest = |text: &str| OperationIdentity::of(&operation(text), false).target();
+        let digest = |text: &str| OperationIdentity::of(&operation(text), "u", false).target();
         let web = digest(&format!("scale {{ {TARGET} replicas: 1 }}"));
         let (one, other) = (web.request_id(), web.request_id());
         assert_ne!(one, other);

@@ -235,7 +235,7 @@ mod tests {
     ) -> Result<OperationSubscription, Box<KnownOperation>> {
         let operation = operation_from_text("account { name: \"a\" } discovery {}").expect("an operation");
         let record = received(id, "Discovery", "a", 0);
-        known.begin(OperationIdentity::of(&operation, false), record, first_row, Weak::new())
+        known.begin(OperationIdentity::of(&operation, "u", false), record, first_row, Weak::new())
     }
 
     fn begin(known: &KnownOperations, id: &str) -> Result<EndReceiver, Box<KnownOperation>> {

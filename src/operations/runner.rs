@@ -68,7 +68,7 @@ impl Operations {
             self.ended(&job, outcome, before_send);
             return;
         };
-        let identity = OperationIdentity::of(&job.operation, job.dry_run);
+        let identity = OperationIdentity::of(&job.operation, &job.account_uid, job.dry_run);
         if same_record(&job.id, &identity, &other).is_ok() {
             self.known.recorded(&job.id);
             self.follow(&job, other).await;

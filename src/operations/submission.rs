@@ -140,7 +140,8 @@ impl Operations {
             (None, "") => Ulid::generate().to_string(),
             (None, id) => id.to_owned(),
         };
-        let (wait, identity) = (call.wait, OperationIdentity::of(&call.operation, call.dry_run));
+        let identity = OperationIdentity::of(&call.operation, account.uid(), call.dry_run);
+        let wait = call.wait;
         let before = if is_callers_id { self.find(&id, &identity).await? } else { None };
         let found = match before {
             Some(found) => found,
@@ -506,15 +507,22 @@ fn same(id: &str, identity: &OperationIdentity, known: &KnownOperation) -> Resul
         return Ok(Found::Here(known.subscribe()));
     }
     let KnownOperation { identity: other, .. } = known;
-    let what = if (other.account.as_str(), other.verb) == (identity.account.as_str(), identity.verb) {
-        "it has another target, or is a dry run".to_owned()
-    } else {
+    let what = if (other.account.as_str(), other.verb) != (identity.account.as_str(), identity.verb) {
         format!("it is {} on account {:?}", other.verb, other.account)
+    } else if other.account_uid != identity.account_uid {
+        on_earlier_account(&other.account)
+    } else {
+        "it has another target, or is a dry run".to_owned()
     };
     Err(OperationRefusal::AnotherOperation { id: id.to_owned(), what })
 }
 
-/// Checks that an operation is the one that is recorded under its id.
+/// How an operation differs from one on the account that has the name now.
+fn on_earlier_account(account: &str) -> String {
+    format!("it is on an earlier account of the name {account:?}")
+}
+
+/// Checks that an operation is the one that is recorded under its id. A row without a uid has any account of its name.
 pub(super) fn same_record(
     id: &str,
     identity: &OperationIdentity,
@@ -523,11 +531,13 @@ pub(super) fn same_record(
     let is_same = record.account == identity.account
         && record.operation_type == identity.verb
         && record.dry_run == identity.dry_run;
+    let has_account = record.account_uid.as_deref().is_none_or(|uid| uid == identity.account_uid);
     let has_target = record.request_id.as_deref().is_none_or(|id| identity.target().is_of(id));
-    let what = match (is_same, has_target) {
-        (true, true) => return Ok(()),
-        (true, false) => "it has another target".to_owned(),
-        (false, _) => format!("it is {} on account {:?}", record.operation_type, record.account),
+    let what = match (is_same, has_account, has_target) {
+        (true, true, true) => return Ok(()),
+        (true, true, false) => "it has another target".to_owned(),
+        (true, false, _) => on_earlier_account(&record.account),
+        (false, ..) => format!("it is {} on account {:?}", record.operation_type, record.account),
     };
     Err(OperationRefusal::AnotherOperation { id: id.to_owned(), what })
 }

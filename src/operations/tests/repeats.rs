@@ -64,6 +64,40 @@ async fn an_id_belongs_to_its_target_also_if_nothing_was_written() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_id_belongs_to_the_account_that_had_the_name_and_a_row_without_a_uid_to_any() {
+    let replica = Replica::new(ScriptedCluster::new(|_, _| done()));
+    let id = checks::derived_id("x");
+    for (uid, expected) in
+        [(Some("uid-earlier"), Err(409)), (Some("uid-a"), Ok(Some(200))), (None, Ok(Some(200)))]
+    {
+        let record = OperationRecord {
+            account_uid: uid.map(str::to_owned),
+            outcome: OperationOutcome::Completed,
+            ..fakes::received(&id, "Scale", "a", 0)
+        };
+        replica.rows.history.lock().insert(id.clone(), record);
+        let submitted = replica.submit(repeated(&scale(), "x")).await;
+        let status = submitted.map(|submitted| submitted.ended.map(|ended| ended.status));
+        assert_eq!(status.map_err(|refused| refused.status().as_u16()), expected, "{uid:?}");
+    }
+    assert!(replica.cluster.lines().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_id_that_was_used_before_its_account_was_made_anew_is_refused() {
+    let replica = Replica::new(ScriptedCluster::new(|_, _| done()));
+    replica.submit(repeated(&scale(), "x")).await.expect("it is begun");
+    let mut anew = account("a", "ACTIVE", "Open");
+    anew.metadata.uid = Some("uid-anew".to_owned());
+    anew.metadata.resource_version = Some("2".to_owned());
+    replica.operations.accounts.show(anew);
+    let refused = replica.submit(repeated(&scale(), "x")).await.expect_err("another account");
+    assert_eq!(refused.status(), 409);
+    assert!(refused.to_string().contains("on an earlier account"), "{refused}");
+    assert!(replica.submit(repeated(&scale(), "y")).await.is_ok(), "another id");
+}
+
+#[tokio::test(start_paused = true)]
 async fn of_two_replicas_with_the_same_id_at_the_same_time_one_writes() {
     let patch = json_patch("web");
     let here = Replica::new(ScriptedCluster::waiting(|_, _| {
