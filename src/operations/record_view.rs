@@ -19,7 +19,7 @@ pub struct OperationRecordView {
     /// Who asked for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     principal: Option<String>,
-    /// Id of its last request, as the target cluster's audit log has it.
+    /// Id of its last write, as the target cluster's audit log has it. If nothing was written, the log does not have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     request_id: Option<String>,
     /// Whether nothing was to be changed; left out if not.

@@ -156,7 +156,7 @@ pub struct OperationRecord {
     pub delivered: Option<StageRecord>,
     /// Who asked for it.
     pub principal: Option<String>,
-    /// Id of its last request, as the target cluster's audit log has it.
+    /// Id of its last write, as the target cluster's audit log has it. If nothing was written, the log does not have it.
     pub request_id: Option<String>,
     /// Whether nothing was to be changed.
     pub dry_run: bool,

@@ -267,7 +267,7 @@ const ROWS: &[SettingRow] = &[
         "kubesvc.cache.operationWaitMs",
         millis(1, DAY_MS),
         "30000",
-        "time for an operation in a cluster, unless its caller says another",
+        "time for an operation in a cluster, unless its caller says another; a delete may wait on top of it",
     ),
     read(
         "kubesvc.cache.onDemandQuickWaitMs",
