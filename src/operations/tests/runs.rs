@@ -60,6 +60,21 @@ async fn unknown_runs_again_as_often_as_the_settings_say() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_delete_that_runs_again_deletes_only_what_it_read_first() {
+    let replica = Replica::new(ScriptedCluster::new(|number, asked: &Asked| {
+        if asked.line.starts_with("DELETE") {
+            return Err(RequestError::Unknown("the agent is gone".into()));
+        }
+        // Its controller has made it anew by the second look.
+        let uid = if number == 1 { "1" } else { "2" };
+        Ok((200, json!({"metadata": {"uid": uid, "name": "web", "namespace": "n"}})))
+    }));
+    let ended = replica.run(&format!("delete {{ {WEB} }}")).await;
+    assert_eq!((ended.status, &ended.failure), (200, &None), "{:?}", replica.cluster.lines());
+    assert_eq!(deletes(&replica), 1, "{:?}", replica.cluster.lines());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_restart_that_runs_again_starts_no_second_rollout() {
     let replica = Replica::new(ScriptedCluster::new(|number, _| {
         if number > 1 {
