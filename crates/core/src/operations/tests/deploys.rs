@@ -103,7 +103,7 @@ fn last_applied_is_written_as_go_writes_json() {
 #[test]
 fn numbers_of_a_manifest_are_those_that_kubectl_sends() {
     let yaml = |mode: &str| {
-        let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: n}\n";
+        let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: shop}\n";
         let data = format!("{pod}spec:\n  volumes:\n  - name: v\n    secret:\n      defaultMode: {mode}\n");
         format!("account {{ name: \"a\" }} deploy {{ manifest {{ data: {data:?} }} mode: CREATE }}")
     };
