@@ -1,15 +1,16 @@
 //! Credit: how many bytes of a request the other side may send, and the memory that all requests of a process share.
 //!
-//! Credit is a hard limit, since what was granted cannot be taken back. A window begins at [`INITIAL_CREDIT`] for a body,
-//! at [`INITIAL_ANSWER_CREDIT`] for an answer, and doubles, up to [`MAX_CREDIT`], each time that an eighth of it was used
-//! while the receiver keeps up. Later would be too late for a sender that is far away: it waits while the grant is on its
-//! way. When many requests share the memory, each begins with less, and none grows while a quarter of the memory is in
-//! use: callers that stop reading keep what their windows have grown to.
+//! Credit is a hard limit, since what was granted cannot be taken back. A window begins at [`INITIAL_CREDIT`] for a body
+//! or a recalled answer, at [`INITIAL_ANSWER_CREDIT`] for any other answer, and doubles, up to [`MAX_CREDIT`], each time
+//! that an eighth of it was used while the receiver keeps up. Later would be too late for a sender that is far away: it
+//! waits while the grant is on its way. When many requests share the memory, each of those other answers begins with less,
+//! and no window grows while a quarter of the memory is in use: callers that stop reading keep what their windows have
+//! grown to.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Credit of a body at its beginning, in bytes. Both ends count on it.
+/// Credit of a body, or of an answer that is recalled, at its beginning, in bytes. Both ends count on it.
 pub const INITIAL_CREDIT: u32 = 256 * 1024;
 /// Credit of an answer at its beginning, in bytes, as long as few requests share the memory. Each doubling takes a round
 /// trip, and most lists are complete with this.
@@ -94,6 +95,8 @@ impl CreditBudget {
 pub struct Window {
     budget: Arc<CreditBudget>,
     size: u32,
+    /// Bytes that may be held and count against no sum.
+    uncounted: u32,
     /// Bytes of the budget that are taken whether they are held or not.
     reserved: u32,
     /// Bytes that the other side may still send.
@@ -112,23 +115,29 @@ impl Window {
         let reserved = size.saturating_sub(MIN_CREDIT);
         let is_taken = budget.take(reserved.into());
         let (size, reserved) = if is_taken { (size, reserved) } else { (MIN_CREDIT, 0) };
-        Self::new(budget, size, reserved)
+        Self::new(budget, size, MIN_CREDIT, reserved)
     }
 
     /// Opens a window of exactly this size, which the other side counts on. Its memory is taken when bytes arrive, so that
     /// a request which sends few has room whatever the others have.
     pub fn open_unreserved(budget: &Arc<CreditBudget>, size: u32) -> Self {
-        Self::new(budget, size, 0)
+        Self::new(budget, size, MIN_CREDIT, 0)
+    }
+
+    /// Opens a window of exactly this size, all of which counts against no sum: it has room also where open requests have
+    /// reserved all memory. Only for what is read at once.
+    pub fn open_uncounted(budget: &Arc<CreditBudget>, size: u32) -> Self {
+        Self::new(budget, size, size, 0)
     }
 
     /// A window whose reserved bytes are taken.
-    fn new(budget: &Arc<CreditBudget>, size: u32, reserved: u32) -> Self {
-        Self { budget: Arc::clone(budget), size, reserved, granted: size, held: 0, consumed: 0 }
+    fn new(budget: &Arc<CreditBudget>, size: u32, uncounted: u32, reserved: u32) -> Self {
+        Self { budget: Arc::clone(budget), size, uncounted, reserved, granted: size, held: 0, consumed: 0 }
     }
 
     /// Bytes of the budget that are taken while so many are held.
     fn taken(&self, held: u32) -> u64 {
-        self.reserved.max(held.saturating_sub(MIN_CREDIT)).into()
+        self.reserved.max(held.saturating_sub(self.uncounted)).into()
     }
 
     /// The credit at its beginning.

@@ -86,6 +86,10 @@ pub trait End {
     fn account_heard(_: &Self::Hears) -> &str {
         ""
     }
+    /// Whether what opens a request tells the credit of its answer. Else the other side counts on [`INITIAL_CREDIT`].
+    fn tells_credit(_: &Self::Says) -> bool {
+        true
+    }
 }
 
 /// A frame that an end sends, with the number of its request.
@@ -157,6 +161,11 @@ impl<E: End> RequestStreams<E> {
         let window = Window::open(&self.budget, INITIAL_ANSWER_CREDIT);
         self.last_opened += 1;
         let (id, head) = (self.last_opened, head(window.size()));
+        let window = if E::tells_credit(&head) {
+            window
+        } else {
+            Window::open_uncounted(&self.budget, INITIAL_CREDIT)
+        };
         let account = Arc::from(E::account_said(&head));
         let request = Request::new(window, Direction::New, Direction::Begun, INITIAL_CREDIT.into());
         self.insert(id, account, request);

@@ -47,6 +47,10 @@ impl End for HubEnd {
     fn account_said(opening: &Opening) -> &str {
         opening.account()
     }
+
+    fn tells_credit(opening: &Opening) -> bool {
+        matches!(opening, Opening::Open(_))
+    }
 }
 
 impl End for AgentEnd {

@@ -7,6 +7,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::requests::credit::MAX_CREDIT_OF_AGENT;
 
+/// What opens a request without telling the credit of its answer.
+const RECALL: &str = "recall";
+
 struct Hub;
 struct Agent;
 
@@ -20,6 +23,9 @@ impl End for Hub {
     }
     fn account_said(head: &Self::Says) -> &str {
         account_of(head.0)
+    }
+    fn tells_credit(head: &Self::Says) -> bool {
+        head.0 != RECALL
     }
 }
 
@@ -69,7 +75,10 @@ fn settle(hub: &mut RequestStreams<Hub>, agent: &mut RequestStreams<Agent>) {
 
 fn deliver_down(agent: &mut RequestStreams<Agent>, id: u64, frame: Frame<(&'static str, u32), &'static str>) {
     match frame {
-        Frame::Head(head) => drop(agent.receive_opening(id, head, head.1)),
+        Frame::Head(head) => {
+            let credit = if head.0 == RECALL { INITIAL_CREDIT } else { head.1 };
+            drop(agent.receive_opening(id, head, credit));
+        }
         other => drop(agent.receive(id, other)),
     }
 }
@@ -81,7 +90,7 @@ fn bytes(many: usize) -> Bytes {
 #[test]
 fn a_complete_answer_arrives_although_its_request_is_closed_before_the_other_direction_ended() {
     let (mut hub, mut agent) = (hub(), agent());
-    let id = hub.open(|credit| ("recall", credit));
+    let id = hub.open(|credit| (RECALL, credit));
     let (_, head) = hub.next_frame().expect("the head");
     deliver_down(&mut agent, id, head);
     assert!(agent.send_head(id, 200));
@@ -229,6 +238,37 @@ fn what_exceeds_the_credit_aborts() {
     let full = INITIAL_ANSWER_CREDIT as usize / MAX_DATA_BYTES;
     assert!((0..full).all(|_| hub.receive(id, Frame::Data(bytes(MAX_DATA_BYTES))) == Received::Changed));
     assert!(matches!(hub.receive(id, Frame::Data(bytes(1))), Received::Broken(_)));
+}
+
+#[test]
+fn a_recalled_answer_has_the_credit_that_its_sender_counts_on_whatever_runs() {
+    for running in [0, 92, 480, 4096] {
+        let (mut hub, mut agent) = (hub(), agent());
+        for _ in 0..running {
+            hub.open(|credit| ("GET", credit));
+        }
+        let id = hub.open(|credit| (RECALL, credit));
+        settle(&mut hub, &mut agent);
+        let (mut left, mut read) = (3 * INITIAL_CREDIT as usize, 0);
+        assert!(agent.send_head(id, 200));
+        while left > 0 {
+            // All that its sender may send arrives before any of it is read.
+            agent.send(id, bytes(left.min(INITIAL_CREDIT as usize)));
+            left = left.saturating_sub(INITIAL_CREDIT as usize);
+            settle(&mut hub, &mut agent);
+            while let Some(event) = hub.next_event(id) {
+                match event {
+                    Event::Head(_) => {}
+                    Event::Data(bytes) => read += bytes.len(),
+                    other => unreachable!("{running} requests run: {other:?}"),
+                }
+            }
+            settle(&mut hub, &mut agent);
+        }
+        agent.end(id);
+        settle(&mut hub, &mut agent);
+        assert_eq!((hub.next_event(id), read), (Some(Event::End), 3 * INITIAL_CREDIT as usize));
+    }
 }
 
 #[test]
