@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::header::UPGRADE;
-use http::{HeaderMap, Method};
+use http::{HeaderMap, Method, StatusCode};
 use jiff::Timestamp;
 use prost::bytes::{Bytes, BytesMut};
 use tokio::time::{sleep, timeout};
@@ -212,23 +212,17 @@ impl AccountRequests {
             Some(Err(failure)) => return self.refuse(&exchange, failure),
             None => return self.metrics.count(class, "cancelled"),
         };
-        let within = request.head_within();
-        let answering = async {
-            let response =
-                match timeout(within, self.send(&request, body.bytes.clone(), &running, || {})).await {
-                    Ok(response) => response?,
-                    Err(_) => return Err(after_send(Class::Timeout, "the cluster did not answer in time")),
-                };
-            self.stream_answer(&exchange, &request, &running, response).await
-        };
+        let answering = self.answer_read(&exchange, &request, &running, body.bytes.clone());
         let outcome = tokio::select! {
             outcome = answering => outcome,
-            () = running.end.cancelled() => Err(after_send(Class::NotFound, "the agent holds the account no longer")),
-            () = until_cancelled(&exchange, request.open.upgrade) => return self.metrics.count(class, "cancelled"),
+            () = running.end.cancelled() => {
+                Some(Err(after_send(Class::NotFound, "the agent holds the account no longer")))
+            }
         };
         match outcome {
-            Ok(()) => self.metrics.count(class, "answered"),
-            Err(failure) => {
+            None => self.metrics.count(class, "cancelled"),
+            Some(Ok(())) => self.metrics.count(class, "answered"),
+            Some(Err(failure)) => {
                 self.metrics.count(class, "failed");
                 tracing::info!(
                     class = failure.class().as_str_name(),
@@ -237,6 +231,30 @@ impl AccountRequests {
                 );
                 exchange.stop(failure);
             }
+        }
+    }
+
+    /// Sends a read and passes its answer on. `None`: the request was ended early.
+    async fn answer_read(
+        &self,
+        exchange: &Exchange<AgentEnd>,
+        request: &CheckedRequest,
+        running: &Running,
+        body: Bytes,
+    ) -> Option<Result<(), Failure>> {
+        let sent = tokio::select! {
+            sent = timeout(request.head_within(), self.send(request, body, running, || {})) => sent,
+            () = exchange.ended_early() => return None,
+        };
+        let response = match sent {
+            Ok(Ok(response)) => response,
+            Ok(Err(failure)) => return Some(Err(failure)),
+            Err(_) => return Some(Err(after_send(Class::Timeout, "the cluster did not answer in time"))),
+        };
+        let is_upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        tokio::select! {
+            outcome = self.stream_answer(exchange, request, running, response) => Some(outcome),
+            () = until_cancelled(exchange, is_upgraded) => None,
         }
     }
 
@@ -346,9 +364,10 @@ pub(super) fn not_sent(why: &str) -> Failure {
     before_send(Class::NotFound, why)
 }
 
-/// Waits until the hub has no use for the request any more. After an upgrade its events are data.
-async fn until_cancelled(exchange: &Exchange<AgentEnd>, is_upgrade: bool) {
-    if is_upgrade {
+/// Waits until the hub has no use for the request any more. After an upgrade its events are data, and the one who passes
+/// them on sees its end.
+async fn until_cancelled(exchange: &Exchange<AgentEnd>, is_upgraded: bool) {
+    if is_upgraded {
         std::future::pending::<()>().await;
     } else {
         exchange.ended_early().await;

@@ -473,6 +473,34 @@ async fn a_stream_that_is_cancelled_or_not_read_holds_up_nothing() {
 }
 
 #[tokio::test]
+async fn a_request_for_an_upgrade_that_has_none_ends_with_its_caller_before_and_after_the_head() {
+    let world = World::start(&[]).await;
+    let open = |number: u8, target: &str| {
+        world.open_with(|open| {
+            open.request_id = id(number);
+            open.method = "GET".into();
+            open.target = target.as_bytes().to_vec();
+            open.headers = vec![Header { name: "Upgrade".into(), value: b"x".to_vec() }];
+            open.upgrade = true;
+        })
+    };
+    let answered = open(32, "/api/v1/namespaces/a/lines?watch=1");
+    assert!(matches!(event(&answered).await, Event::Head(Head { status: 200, .. })));
+    assert!(matches!(event(&answered).await, Event::Data(bytes) if bytes == b"one\ntw"[..]));
+    let path = "/api/v1/namespaces/a/pods/slow";
+    let unanswered = open(33, path);
+    world.until_asked(path).await;
+    assert_eq!(world.service.list().len(), 2);
+    drop((answered, unanswered));
+    let ended = async {
+        while !world.service.list().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(1), ended).await.expect("nothing runs without its caller");
+}
+
+#[tokio::test]
 async fn a_drop_ends_reads_at_once_and_waits_for_a_write_that_was_sent() {
     let world = World::start(&[]).await;
     let read = world.open(&id(10), "GET", "/api/v1/namespaces/a/endless");
