@@ -48,7 +48,7 @@ const HOP_BY_HOP: [&str; 8] = [
 struct Admitted {
     account: Arc<KubesvcAccount>,
     recheck: Recheck,
-    /// `None` for a stream.
+    /// `None` for a watch and a followed log. That of an upgrade is given back with 101.
     short: Option<ShortRequest>,
     /// Name of the caller.
     principal: String,
@@ -67,13 +67,11 @@ struct Intent {
 }
 
 impl Intent {
-    fn new(method: &Method, target: String, path: RequestPath, is_upgrade: bool, prefix: String) -> Self {
+    /// A write upgrades no connection, whatever its headers ask for: some clients ask for HTTP/2 with each request.
+    fn new(method: &Method, target: String, path: RequestPath, asks_upgrade: bool, prefix: String) -> Self {
         let (class, is_long) = (path.class(method.as_str()), path.is_long(method.as_str()));
+        let is_upgrade = asks_upgrade && class != RequestClass::Write;
         Self { target, path, class, is_upgrade, is_long, prefix }
-    }
-
-    fn is_stream(&self) -> bool {
-        self.is_upgrade || self.is_long
     }
 
     /// Whether it must go on when its caller leaves.
@@ -95,9 +93,11 @@ impl Gateway {
     ) -> Result<Response<Body>, Refusal> {
         let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
         let target = path + &query;
-        let (path, is_upgrade) = self.read_head(&request, &target, call, &principal)?;
-        let intent = Intent::new(&call.method, target, path, is_upgrade, account.prefix());
-        let about = (&intent.path, intent.class, is_upgrade);
+        let (path, asks_upgrade) = self.read_head(&request, &target, call, &principal)?;
+        // A body is passed on; an upgraded request has none.
+        let asks_upgrade = asks_upgrade && request.body().is_end_stream();
+        let intent = Intent::new(&call.method, target, path, asks_upgrade, account.prefix());
+        let about = (&intent.path, intent.class, intent.is_upgrade);
         let query = query.strip_prefix('?').unwrap_or_default();
         let mut recorder =
             Recorder::new(&self.ports, &self.replica_id, call, principal.clone(), about, query);
@@ -107,7 +107,8 @@ impl Gateway {
         self.send(request, call, intent, admitted, recorder).await
     }
 
-    /// The path of a request as the account's API server reads it, and whether the connection is to be upgraded.
+    /// The path of a request as the account's API server reads it, and whether its headers ask for an upgrade of the
+    /// connection.
     pub(super) fn read_head<B>(
         &self,
         request: &Request<B>,
@@ -117,7 +118,7 @@ impl Gateway {
     ) -> Result<(RequestPath, bool), Refusal> {
         let path = RequestPath::read(target.as_bytes());
         let path = path.map_err(|error| Refusal::bad_request(error.to_string()));
-        let head = path.and_then(|path| Ok((path, is_upgrade(request)?)));
+        let head = path.and_then(|path| Ok((path, asks_upgrade(request)?)));
         head.inspect_err(|refusal| self.refused(&call.refusal_by(Some(principal)), refusal))
     }
 
@@ -147,8 +148,7 @@ impl Gateway {
         if length > MAX_REQUEST_BODY_BYTES as u64 {
             return Err(Refusal::too_large(format!("the body has more than {MAX_REQUEST_BODY_BYTES} bytes")));
         }
-        let is_short = !intent.is_stream();
-        let short = is_short.then(|| self.ports.callers.short(&principal.name)).transpose()?;
+        let short = (!intent.is_long).then(|| self.ports.callers.short(&principal.name)).transpose()?;
         Ok(Admitted { account, recheck, short, principal: principal.name.clone() })
     }
 
@@ -356,8 +356,8 @@ pub(super) fn narrows(call: &Call, account: &str) -> Result<(), Refusal> {
     Err(Refusal::forbidden(format!("X-SPINNAKER-ACCOUNTS does not name account {account:?}")))
 }
 
-/// Whether the connection is to be upgraded.
-fn is_upgrade<B>(request: &Request<B>) -> Result<bool, Refusal> {
+/// Whether the headers ask for an upgrade of the connection.
+fn asks_upgrade<B>(request: &Request<B>) -> Result<bool, Refusal> {
     let connection =
         request.headers().get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let asks =
@@ -442,20 +442,23 @@ mod tests {
     use crate::connected_agents::AnsweringAgent;
 
     #[test]
-    fn a_query_makes_no_stream_of_a_write_or_of_the_read_of_one_object() {
+    fn neither_a_query_nor_a_header_makes_a_stream_of_a_write_or_of_the_read_of_one_object() {
         const PODS: &str = "/api/v1/namespaces/n/pods";
-        for (method, target, is_upgrade, is_stream) in [
-            (Method::GET, format!("{PODS}?watch=1"), false, true),
-            (Method::GET, format!("{PODS}/p/log?follow=1"), false, true),
-            (Method::GET, format!("{PODS}/p/exec?command=sh"), true, true),
-            (Method::GET, format!("{PODS}/p?watch=1"), false, false),
-            (Method::POST, format!("{PODS}?watch=1"), false, false),
-            (Method::PATCH, format!("{PODS}/p?watch=1"), false, false),
+        for (method, target, asks_upgrade, is_upgrade, is_long) in [
+            (Method::GET, format!("{PODS}?watch=1"), false, false, true),
+            (Method::GET, format!("{PODS}?watch=1"), true, true, true),
+            (Method::GET, format!("{PODS}/p/log?follow=1"), false, false, true),
+            (Method::GET, format!("{PODS}/p/exec?command=sh"), true, true, false),
+            (Method::POST, format!("{PODS}/p/exec?command=sh"), true, true, false),
+            (Method::GET, format!("{PODS}/p?watch=1"), false, false, false),
+            (Method::POST, format!("{PODS}?watch=1"), true, false, false),
+            (Method::PATCH, format!("{PODS}/p?watch=1"), true, false, false),
+            (Method::DELETE, format!("{PODS}/p"), true, false, false),
         ] {
             let path = RequestPath::read(target.as_bytes()).expect("a path");
             let what = format!("{method} {target}");
-            let intent = Intent::new(&method, target, path, is_upgrade, String::new());
-            assert_eq!(intent.is_stream(), is_stream, "{what}");
+            let intent = Intent::new(&method, target, path, asks_upgrade, String::new());
+            assert_eq!((intent.is_upgrade, intent.is_long), (is_upgrade, is_long), "{what}");
         }
     }
 

@@ -1,14 +1,18 @@
 //! Requests to an account with rights, a cluster and a history that the tests script.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::{FutureExt as _, StreamExt as _, stream};
 use http::header::AUTHORIZATION;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::answers::{AnswerBody, OpenStream};
 use super::checks::wanted;
@@ -139,6 +143,36 @@ impl Scene {
         let recorder = self.recorder(&call(Method::POST), PODS);
         let request = AccountRequest::new(Method::POST, PODS, RequestClass::Write);
         (AccountRequest { on_asked: on_asked(&recorder), ..request }, recorder)
+    }
+
+    /// Sends a request of alice to account `prod` in HTTP/1.1, and reads its answer to the end.
+    async fn sent(&self, method: Method, path: &str, headers: &[(&str, &str)], body: &str) -> StatusCode {
+        let gateway = Arc::clone(&self.gateway);
+        let service = service_fn(move |request: Request<Incoming>| {
+            let gateway = Arc::clone(&gateway);
+            async move {
+                let (headers, method) = (request.headers().clone(), request.method().clone());
+                let call = Call { request_id: REQUEST_ID.to_owned(), headers, method };
+                let account = AccountPath { namespace: "ns".to_owned(), object: "prod".to_owned() };
+                let path = request.uri().path().to_owned();
+                let answered = gateway.proxy(request, &call, principal("alice"), &account, path).await;
+                Ok::<_, Infallible>(answered.unwrap_or_else(Refusal::response))
+            }
+        });
+        let (near, far) = tokio::io::duplex(64 * 1024);
+        let serving =
+            hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(near), service);
+        let _serving = AbortOnDropHandle::new(tokio::spawn(serving));
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(far)).await.expect("a connection");
+        let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
+        let request = Request::builder().method(method).uri(path);
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        let request = request.body(Full::new(Bytes::copy_from_slice(body.as_bytes()))).expect("a request");
+        let response = sender.send_request(request).await.expect("an answer");
+        let code = response.status();
+        response.into_body().collect().await.expect("a whole answer");
+        code
     }
 
     /// How many short requests a user may make beside those that run.
@@ -334,4 +368,53 @@ async fn an_account_made_anew_shows_no_operations_of_the_one_that_had_its_name()
         read.map_or_else(|refusal| refusal.code, |response| response.status())
     };
     assert_eq!((code("own").await, code("former").await), (StatusCode::OK, StatusCode::NOT_FOUND));
+}
+
+/// What a client of HTTP/2 without TLS sends with each request.
+const ASKS_FOR_HTTP2: [(&str, &str); 2] = [("connection", "Upgrade"), ("upgrade", "h2c")];
+
+#[tokio::test]
+async fn a_write_that_asks_for_an_upgrade_is_a_write_with_its_body() {
+    let cluster = ScriptedCluster::new(|_, _| Ok((200, json!({}))));
+    let scene = Scene::new(ExpiringTokens::default(), Arc::clone(&cluster));
+    scene.accounts.show(account("prod", "ACTIVE", "Open"));
+    let (pod, options) = (format!("{PODS}/p"), json!({"dryRun": ["All"]}));
+    let code = scene.sent(Method::DELETE, &pod, &ASKS_FOR_HTTP2, &options.to_string()).await;
+    assert_eq!(code, StatusCode::OK);
+    let asked = cluster.asked().pop().expect("a request");
+    assert_eq!((asked.line, asked.body, asked.upgrade), (format!("DELETE {pod}"), options, false));
+    let record = scene.history.ended.lock().pop().expect("a record");
+    assert_eq!((record.operation_type.as_str(), record.dry_run), ("Delete", true));
+    let open = scene.history.begun.lock().pop().expect("an open row");
+    assert!(open.last_write.is_some(), "its answer can be recalled");
+    let exec = format!("{PODS}/p/exec");
+    scene.sent(Method::POST, &exec, &ASKS_FOR_HTTP2, "").await;
+    assert!(cluster.asked().pop().is_some_and(|asked| asked.upgrade), "what can be upgraded is");
+}
+
+#[tokio::test]
+async fn a_request_for_an_upgrade_is_one_of_its_callers_short_ones_until_it_is_upgraded() {
+    let answers = Arc::new(Semaphore::new(0));
+    let gate = Arc::clone(&answers);
+    let cluster = ScriptedCluster::waiting(move |_, _| {
+        let gate = Arc::clone(&gate);
+        async move {
+            gate.acquire().await.expect("it is never closed").forget();
+            Ok((200, json!({})))
+        }
+        .boxed()
+    });
+    let scene = Scene::new(ExpiringTokens::default(), Arc::clone(&cluster));
+    scene.accounts.show(account("prod", "ACTIVE", "Open"));
+    let counted = async {
+        while cluster.asked().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let room = scene.room("alice");
+        answers.add_permits(1);
+        room
+    };
+    let sent = timeout(Duration::from_secs(10), scene.sent(Method::GET, PODS, &ASKS_FOR_HTTP2, ""));
+    let (code, room) = tokio::join!(sent, counted);
+    assert_eq!((code.ok(), room), (Some(StatusCode::OK), MAX_SHORT_OF_CALLER - 1));
 }

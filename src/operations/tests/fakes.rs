@@ -32,6 +32,7 @@ pub(crate) struct Asked {
     pub(crate) body: Value,
     pub(crate) request_id: String,
     pub(crate) repeatable: bool,
+    pub(crate) upgrade: bool,
 }
 
 /// How it answers.
@@ -99,12 +100,24 @@ fn kinds(line: &str) -> Value {
 #[async_trait]
 impl AccountRequests for ScriptedCluster {
     async fn send(&self, _: &str, request: AccountRequest) -> Result<AccountResponse, RequestError> {
-        let RequestBytes::Whole(body) = request.body else { unreachable!("operations have whole bodies") };
+        let body = match request.body {
+            RequestBytes::Whole(body) => body,
+            // What follows 101, which this cluster never answers.
+            RequestBytes::Stream(_) if request.upgrade => Bytes::new(),
+            RequestBytes::Stream(mut parts) => {
+                let mut body = Vec::new();
+                while let Some(part) = parts.next().await {
+                    body.extend_from_slice(&part.expect("a whole body"));
+                }
+                body.into()
+            }
+        };
         let asked = Asked {
             line: format!("{} {}", request.method, request.target),
             body: serde_json::from_slice(&body).unwrap_or_default(),
             request_id: request.request_id,
             repeatable: request.repeatable,
+            upgrade: request.upgrade,
         };
         let number = {
             let mut all = self.asked.lock();
