@@ -299,7 +299,10 @@ fn operation_type(
     is_upgrade: bool,
 ) -> Option<&'static str> {
     match class {
-        RequestClass::Connect => return (is_upgrade || *method != Method::GET).then_some("Connect"),
+        RequestClass::Connect => {
+            let is_read = matches!(*method, Method::GET | Method::HEAD);
+            return (is_upgrade || !is_read).then_some("Connect");
+        }
         RequestClass::Read => return is_upgrade.then_some("Connect"),
         RequestClass::Write => {}
     }
@@ -332,6 +335,10 @@ mod tests {
         let exec = "/api/v1/namespaces/ns/pods/web/exec?command=sh";
         assert_eq!(kind(Method::POST, exec, "", true), Some("Connect"));
         assert_eq!(kind(Method::GET, exec, "", true), Some("Connect"));
+        let proxy = "/api/v1/namespaces/ns/services/web/proxy/";
+        assert_eq!(kind(Method::POST, proxy, "", false), Some("Connect"));
+        assert_eq!(kind(Method::GET, proxy, "", false), None);
+        assert_eq!(kind(Method::HEAD, proxy, "", false), None);
         let review = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
         assert_eq!(kind(Method::POST, review, "", false), None);
     }

@@ -418,3 +418,14 @@ async fn a_request_for_an_upgrade_is_one_of_its_callers_short_ones_until_it_is_u
     let (code, room) = tokio::join!(sent, counted);
     assert_eq!((code.ok(), room), (Some(StatusCode::OK), MAX_SHORT_OF_CALLER - 1));
 }
+
+#[tokio::test]
+async fn a_head_of_what_is_behind_a_proxy_is_a_read_of_which_nothing_is_recorded() {
+    let scene = Scene::new(ExpiringTokens::default(), ScriptedCluster::new(|_, _| Ok((200, json!({})))));
+    scene.accounts.show(account("prod", "ACTIVE", "Open"));
+    for target in ["/api/v1/namespaces/n/services/s/proxy/", "/api/v1/nodes/n/proxy/healthz"] {
+        assert_eq!(scene.sent(Method::HEAD, target, &[], "").await, StatusCode::OK);
+    }
+    assert!(scene.history.begun.lock().is_empty() && scene.outcomes().is_empty());
+    assert!(scene.audit.lines().is_empty(), "nothing was written");
+}
