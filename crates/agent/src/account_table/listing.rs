@@ -71,6 +71,11 @@ impl AccountTable {
         })
     }
 
+    /// The epoch under which the account with this uid is held, if it is.
+    pub fn held_epoch(&self, uid: &str) -> Option<u64> {
+        Some(self.by_uid.get(uid)?.held.as_ref()?.account.epoch)
+    }
+
     /// The accounts that are held, in the form of a `Hello`.
     pub fn held(&self) -> impl Iterator<Item = HeldAccount> + '_ {
         let held = self

@@ -172,6 +172,10 @@ impl AccountRequests {
         };
         let running = self.running.add(&held.account.uid, kind, shown);
         let running = running.map_err(|error| before_send(Class::Overloaded, error.to_string()))?;
+        // What drops the account from now on finds the request; what dropped it before is seen in the table alone.
+        if self.table.lock().held_epoch(&account.uid) != Some(held.account.epoch) {
+            return Err(not_sent("the agent holds the account no longer"));
+        }
         let checked = CheckedRequest { held, open, method, headers, path, class, is_if_cluster_wide };
         Ok((checked, running))
     }

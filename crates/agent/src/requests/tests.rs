@@ -2,6 +2,7 @@
 #![expect(clippy::panic, reason = "this is how a test fails")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _};
@@ -11,6 +12,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::{Bytes, Frame as BodyFrame};
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
@@ -520,6 +522,59 @@ async fn a_drop_ends_reads_at_once_and_waits_for_a_write_that_was_sent() {
     world.released.notify_one();
     timeout(PATIENCE, ended).await.expect("in time").expect("no panic");
     assert_eq!(answer(&write).await.expect("its answer").0.status, 200);
+}
+
+#[tokio::test]
+async fn no_request_begins_beside_a_drop_that_does_not_find_it() {
+    const ROUNDS: u64 = 1000;
+    let (world, runtime) = (World::start(&[]).await, Handle::current());
+    let config = kubeconfig(&world.server.url(), None, "a-token-of-some-length");
+    world.table.lock().drop_account(reference(3));
+    for round in 0..ROUNDS {
+        let epoch = 4 + 2 * round;
+        let spec = AccountSpec {
+            account: Some(reference(epoch)),
+            credential: Some(Credential::Kubeconfig(config.clone())),
+            ..AccountSpec::default()
+        };
+        hold(&world.table, spec);
+        let agent = RequestChannel::<AgentEnd>::new(CreditBudget::new(MAX_CREDIT_OF_AGENT, None));
+        let open = Open {
+            account: Some(reference(epoch)),
+            request_id: id(34),
+            method: "GET".into(),
+            target: b"/api/v1/namespaces/a/pods".to_vec(),
+            ..Open::default()
+        };
+        let opening = agent.receive_opening(1, First::Open(Box::new(open)), INITIAL_CREDIT);
+        let Opening::Opened(exchange, First::Open(open)) = opening else { panic!("its id is new") };
+        let (is_ready, begins) = (AtomicBool::new(false), AtomicBool::new(false));
+        let wait_for = |flag: &AtomicBool| {
+            while !flag.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+        };
+        let found = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _entered = runtime.enter();
+                is_ready.store(true, Ordering::Release);
+                wait_for(&begins);
+                world.service.open(exchange, *open);
+            });
+            wait_for(&is_ready);
+            begins.store(true, Ordering::Release);
+            // A little later in each round, so that it comes between any two steps of the other thread.
+            (0..round % 200).for_each(|_| std::hint::spin_loop());
+            world.table.lock().drop_account(reference(epoch + 1));
+            world.service.stop(UID)
+        });
+        assert!(found.is_some() || world.service.list().is_empty(), "round {round}");
+        // The body of the request never ends, so it runs until its stream is lost.
+        agent.lost();
+        if let Some(ended) = found {
+            timeout(PATIENCE, ended).await.expect("it ends");
+        }
+    }
 }
 
 #[tokio::test]
