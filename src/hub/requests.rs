@@ -54,7 +54,7 @@ use metrics::RequestMetrics;
 type Sink = mpsc::Sender<Result<RequestDown, Status>>;
 
 /// Maximum number of answered writes of an agent whose `Forget` waits to be sent; further ones are not told, and their
-/// answers go after ten minutes. What waits is sent within a second, so a burst of writes that the agent refused, and does
+/// answers go after ten minutes. What waits is sent within two seconds, so a burst of writes that the agent refused, and does
 /// not keep, takes no place from those that came before it.
 const MAX_WAITING_FORGETS: usize = 4096;
 

@@ -32,8 +32,11 @@ const PING_INTERVAL: Duration = Duration::from_secs(20);
 const MAX_SILENCE: Duration = Duration::from_secs(60);
 /// Interval between lists of what runs.
 const RUNNING_INTERVAL: Duration = Duration::from_secs(30);
-/// Minimum time for which an agent keeps an answer that was received; at most twice as long. The rows of operations are
-/// committed within a fraction of it.
+/// Maximum time for which frames of requests leave without a look at what the stream itself is to say: their data may be
+/// queued without end.
+const MAX_REQUESTS_TURN: Duration = Duration::from_millis(100);
+/// Minimum time for which an agent keeps an answer that was received; at most twice as long, and some turns of requests.
+/// The rows of operations are committed within a fraction of it.
 const FORGET_DELAY: Duration = Duration::from_millis(500);
 /// Time limit for the agent to take a frame; then its stream is closed.
 const FRAME_SEND_TIMEOUT: Duration = Duration::from_secs(30);
@@ -212,20 +215,12 @@ impl AgentStream {
             return why;
         }
         loop {
-            while let Some((id, frame)) = self.channel.next_frame() {
-                let Some(frame) = wire::down(id, frame).frame else { continue };
-                let is_write = matches!(&frame, request_down::Frame::Open(open) if open.write);
-                let point = is_write.then_some("request-open");
-                if let Err(why) = crash_points::around(point, send(sink, id, frame)).await {
-                    return why;
-                }
-            }
+            let has_more = match self.write_requests(sink).await {
+                Ok(has_more) => has_more,
+                Err(why) => return why,
+            };
             let of_stream = tokio::select! {
-                () = self.channel.outgoing() => continue,
-                () = self.has_forgets.notified(), if forget_at.is_none() => {
-                    forget_at = Some(Instant::now() + FORGET_DELAY);
-                    continue;
-                }
+                biased;
                 () = sleep_until(forget_at.unwrap_or_else(Instant::now)), if forget_at.is_some() => {
                     let (request_ids, has_more) = self.take_forgets();
                     forget_at = has_more.then(|| Instant::now() + FORGET_DELAY);
@@ -241,10 +236,37 @@ impl AgentStream {
                     request_down::Frame::Ping(Ping {})
                 }
                 _ = lists.tick() => request_down::Frame::Running(Running { ids: self.channel.running() }),
+                () = self.has_forgets.notified(), if forget_at.is_none() => {
+                    forget_at = Some(Instant::now() + FORGET_DELAY);
+                    continue;
+                }
+                () = self.until_more(has_more) => continue,
             };
             if let Err(why) = send(sink, 0, of_stream).await {
                 return why;
             }
+        }
+    }
+
+    /// Sends frames of requests until none waits, or their turn is over. Returns whether more may wait.
+    async fn write_requests(&self, sink: &Sink) -> Result<bool, &'static str> {
+        let began = Instant::now();
+        while let Some((id, frame)) = self.channel.next_frame() {
+            let Some(frame) = wire::down(id, frame).frame else { continue };
+            let is_write = matches!(&frame, request_down::Frame::Open(open) if open.write);
+            let point = is_write.then_some("request-open");
+            crash_points::around(point, send(sink, id, frame)).await?;
+            if began.elapsed() >= MAX_REQUESTS_TURN {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Waits until a frame of a request may wait to be sent; not if `has_more` says that one does.
+    async fn until_more(&self, has_more: bool) {
+        if !has_more {
+            self.channel.outgoing().await;
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _};
+use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 use http::Method;
 use prost::bytes::Bytes;
 use tokio::sync::mpsc;
@@ -245,6 +245,41 @@ async fn the_answer_of_a_write_is_recalled_after_its_stream_was_lost() {
     }
     let response = sent.await.expect("no panic").expect("an answer");
     assert_eq!(body_of(response).await.expect("a body"), b"done");
+}
+
+#[tokio::test]
+async fn an_agent_that_is_sent_data_without_end_is_told_meanwhile_which_answers_it_may_forget() {
+    use request_down::Frame as Down;
+    let hub = hub().await;
+    let mut agent = RequestAgent::connect(&hub, "a").await;
+    let part = Bytes::from(vec![b'x'; 32 * 1024]);
+    let endless = RequestBytes::Stream(stream::repeat_with(move || Ok(part.clone())).boxed());
+    let exec = AccountRequest::new(Method::POST, "/api/v1/namespaces/a/pods/p/exec", RequestClass::Connect);
+    let upgrading = send(&hub, AccountRequest { upgrade: true, body: endless, ..exec });
+    let (id, Down::Open(_)) = agent.next().await else { panic!("expected Open") };
+    agent.say(id, request_up::Frame::Head(Head { status: 101, headers: Vec::new() })).await;
+    agent.say(id, request_up::Frame::Credit(Credit { bytes: 1 << 30 })).await;
+    let _upgraded = upgrading.await.expect("no panic").expect("a head");
+    let reading = async {
+        let (mut frames, mut writing, mut written) = (0, None, Vec::new());
+        loop {
+            // Slower than the data comes, so that some is always queued at the hub.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            match agent.next().await {
+                (_, Down::Data(_)) => frames += 1,
+                (_, Down::Open(open)) => written.push(open.request_id),
+                (of, Down::End(_)) => agent.answer(of, 200, b"done").await,
+                (0, Down::Forget(forget)) => return (written, forget.request_ids),
+                other => panic!("expected a frame of the requests, got {other:?}"),
+            }
+            if frames >= 100 && writing.is_none() {
+                writing = Some(send(&hub, write()));
+            }
+        }
+    };
+    let (written, told) =
+        tokio::time::timeout(Duration::from_secs(10), reading).await.expect("Forget comes in time");
+    assert_eq!(told, written);
 }
 
 #[tokio::test]

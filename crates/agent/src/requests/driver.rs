@@ -13,7 +13,7 @@ use tonic::{Status, Streaming};
 
 use super::{AccountRequests, RequestsConnection};
 use kubesvc_core::requests::credit::{CreditBudget, INITIAL_CREDIT, MAX_CREDIT_OF_AGENT};
-use kubesvc_core::requests::streams::Frame;
+use kubesvc_core::requests::streams::{Frame, NumberedFrame};
 use kubesvc_core::requests::wire::{self, AgentEnd, Opening as First};
 use kubesvc_core::wire::MAX_MESSAGE_BYTES;
 use kubesvc_core::wire::ops::refused::Reason;
@@ -237,34 +237,82 @@ impl Outgoing {
     /// The frames of the stream, this one first. The connection takes each when it can send it, so that all others wait
     /// where turns are decided.
     fn frames(&self, begin: RequestUp) -> impl Stream<Item = RequestUp> + Send + use<> {
-        let ticks = [PING_INTERVAL, RUNNING_INTERVAL].map(|period| {
-            let mut ticks = interval_at(Instant::now() + period, period);
-            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            ticks
-        });
-        let following = stream::unfold((self.clone(), ticks), async |(outgoing, mut ticks)| {
+        let following = stream::unfold((self.clone(), ticks()), async |(outgoing, mut ticks)| {
             let frame = outgoing.is_over.run_until_cancelled(outgoing.next(&mut ticks)).await?;
             Some((frame, (outgoing, ticks)))
         });
         stream::once(ready(begin)).chain(following)
     }
 
+    /// The next frame. What the stream itself has to say comes first: data may be queued without end.
     async fn next(&self, [pings, lists]: &mut [Interval; 2]) -> RequestUp {
-        loop {
-            if let Some((id, frame)) = self.channel.next_frame() {
-                return wire::up(id, frame);
-            }
-            let of_stream = tokio::select! {
-                () = self.channel.outgoing() => continue,
-                _ = pings.tick() => {
-                    if self.last_frame.lock().elapsed() >= MAX_SILENCE {
-                        self.is_silent.cancel();
-                    }
-                    request_up::Frame::Ping(Ping {})
+        let of_stream = tokio::select! {
+            biased;
+            _ = pings.tick() => {
+                if self.last_frame.lock().elapsed() >= MAX_SILENCE {
+                    self.is_silent.cancel();
                 }
-                _ = lists.tick() => request_up::Frame::Running(Running { ids: self.channel.running() }),
-            };
-            return RequestUp { id: 0, frame: Some(of_stream) };
+                request_up::Frame::Ping(Ping {})
+            }
+            _ = lists.tick() => request_up::Frame::Running(Running { ids: self.channel.running() }),
+            (id, frame) = self.next_of_requests() => return wire::up(id, frame),
+        };
+        RequestUp { id: 0, frame: Some(of_stream) }
+    }
+
+    async fn next_of_requests(&self) -> NumberedFrame<AgentEnd> {
+        loop {
+            if let Some(frame) = self.channel.next_frame() {
+                return frame;
+            }
+            self.channel.outgoing().await;
         }
+    }
+}
+
+/// When pings, and lists of what runs, are sent.
+fn ticks() -> [Interval; 2] {
+    [PING_INTERVAL, RUNNING_INTERVAL].map(|period| {
+        let mut ticks = interval_at(Instant::now() + period, period);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::bytes::Bytes;
+
+    use super::*;
+    use kubesvc_core::requests::credit::MAX_CREDIT;
+    use kubesvc_core::wire::ops::{Head, Open};
+
+    #[tokio::test(start_paused = true)]
+    async fn pings_and_lists_leave_while_data_is_always_queued() {
+        let outgoing = Outgoing {
+            channel: RequestChannel::new(CreditBudget::new(MAX_CREDIT_OF_AGENT, None)),
+            last_frame: Arc::new(Mutex::new(Instant::now())),
+            is_silent: CancellationToken::new(),
+            is_over: CancellationToken::new(),
+        };
+        let first = First::Open(Box::<Open>::default());
+        let opening = outgoing.channel.receive_opening(1, first, MAX_CREDIT);
+        let Opening::Opened(exchange, _) = opening else { unreachable!("its id is new") };
+        assert!(exchange.send_head(Head { status: 200, headers: Vec::new() }));
+        let (mut ticks, mut pings, mut lists) = (ticks(), 0, 0);
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(65) {
+            assert!(exchange.send(Bytes::from_static(b"x")).await);
+            loop {
+                match outgoing.next(&mut ticks).await.frame {
+                    Some(request_up::Frame::Data(_)) => break,
+                    Some(request_up::Frame::Ping(_)) => pings += 1,
+                    Some(request_up::Frame::Running(_)) => lists += 1,
+                    _ => {}
+                }
+            }
+            sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!((pings, lists), (3, 2));
     }
 }
