@@ -163,8 +163,8 @@ impl AccountRequests {
         self.running.stop(uid)
     }
 
-    /// Takes no further requests, and waits until the writes are answered and the watches have ended at the end of a
-    /// line, or 10 s.
+    /// Takes no further requests, and waits until the answers of the writes were sent and the watches have ended at the
+    /// end of a line, or 10 s.
     pub async fn drain(&self) {
         self.running.drain();
         let _ = timeout(DRAIN_TIMEOUT, self.running.drained()).await;

@@ -383,6 +383,23 @@ async fn a_write_that_an_agent_refused_since_it_stops_finds_it_expected_back() {
 }
 
 #[tokio::test]
+async fn the_answer_of_a_write_is_taken_that_goodbye_has_overtaken() {
+    let hub = hub().await;
+    let mut agent = RequestAgent::connect(&hub, "a").await;
+    let sent = send(&hub, write());
+    let (id, ..) = agent.opened().await;
+    agent.session.say(ops::agent_frame::Frame::Draining(ops::Draining {})).await;
+    agent.session.say(ops::agent_frame::Frame::Goodbye(ops::Goodbye {})).await;
+    // Long enough for the hub to have handled Goodbye.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    agent.answer(id, 201, b"made").await;
+    let response = sent.await.expect("no panic").expect("an answer");
+    assert_eq!(body_of(response).await.expect("a body"), b"made");
+    let next = agent.session.next().await;
+    assert!(matches!(next, Ok(None)), "the session ends: {next:?}");
+}
+
+#[tokio::test]
 async fn a_read_goes_to_another_agent_once() {
     let hub = hub().await;
     let mut one = RequestAgent::connect(&hub, "a").await;

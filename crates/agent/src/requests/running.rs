@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -78,6 +78,8 @@ pub(super) enum AddError {
 pub(super) struct RunningRequests {
     entries: Mutex<BTreeMap<u64, Entry>>,
     next: AtomicU64,
+    /// Number of answers of writes that are on their way to the hub.
+    answering: AtomicUsize,
     changed: Notify,
     count: Gauge,
     /// Cancelled under the lock of the entries, so that none is added after [`RunningRequests::drained`] has looked at them.
@@ -93,10 +95,21 @@ pub(super) struct Running {
     pub(super) end: CancellationToken,
 }
 
+/// The answer of a write on its way to the hub, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Answering(Arc<RunningRequests>);
+
 impl RunningRequests {
     /// `draining` is cancelled by [`RunningRequests::drain`] alone.
     pub(super) fn new(count: Gauge, draining: CancellationToken) -> Self {
-        Self { entries: Mutex::default(), next: AtomicU64::new(0), changed: Notify::new(), count, draining }
+        Self {
+            entries: Mutex::default(),
+            next: AtomicU64::new(0),
+            answering: AtomicUsize::new(0),
+            changed: Notify::new(),
+            count,
+            draining,
+        }
     }
 
     /// Adds a request.
@@ -118,6 +131,13 @@ impl RunningRequests {
         entries.insert(serial, entry);
         self.count.set(i64::try_from(entries.len()).unwrap_or(i64::MAX));
         Ok(Running { all: Arc::clone(self), serial, end })
+    }
+
+    /// Counts an answer of a write that is to be given to the hub. It begins before the write ends, so that one of both is
+    /// always seen.
+    pub(super) fn answering(self: &Arc<Self>) -> Answering {
+        self.answering.fetch_add(1, Ordering::Relaxed);
+        Answering(Arc::clone(self))
     }
 
     pub(super) fn list(&self) -> Vec<RunningRequest> {
@@ -151,9 +171,13 @@ impl RunningRequests {
         self.draining.cancel();
     }
 
-    /// Waits until neither a write nor a watch runs.
+    /// Waits until neither a write nor a watch runs, and the answers of the writes were taken.
     pub(super) async fn drained(&self) {
-        self.until(|entries| entries.values().all(|entry| entry.kind == RequestKind::Read)).await;
+        self.until(|entries| {
+            let runs_none = entries.values().all(|entry| entry.kind == RequestKind::Read);
+            runs_none && self.answering.load(Ordering::Relaxed) == 0
+        })
+        .await;
     }
 
     async fn until(&self, is_reached: impl Fn(&BTreeMap<u64, Entry>) -> bool) {
@@ -205,6 +229,13 @@ impl Drop for Running {
     }
 }
 
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.answering.fetch_sub(1, Ordering::Relaxed);
+        self.0.changed.notify_waiters();
+    }
+}
+
 /// Cuts the requests that have not ended when nobody waits for them any more.
 struct CutOnDrop {
     all: Arc<RunningRequests>,
@@ -244,7 +275,10 @@ mod tests {
         assert!(running.drained().now_or_never().is_none(), "the write is awaited");
         let late = running.add("uid-1", RequestKind::Write, shown());
         assert_eq!(late.map(drop), Err(AddError::Draining));
+        let answering = running.answering();
         drop(write);
+        assert!(running.drained().now_or_never().is_none(), "its answer is awaited");
+        drop(answering);
         assert!(running.drained().now_or_never().is_some());
         let late = running.add("uid-1", RequestKind::Read, shown());
         assert_eq!(late.map(drop), Err(AddError::Draining));

@@ -108,7 +108,11 @@ impl AccountRequests {
 
     fn recall_known(&self, exchange: Exchange<AgentEnd>, request_id: &str) {
         let awaited = self.writes.awaited(request_id);
-        let recalling = async move { answer_write(&exchange, awaited).await };
+        let answering = self.running.answering();
+        let recalling = async move {
+            answer_write(&exchange, awaited).await;
+            drop(answering);
+        };
         drop(spawn_named("recall", recalling).detach());
     }
 
@@ -285,9 +289,11 @@ impl AccountRequests {
         };
         let (service, request_id) = (Arc::clone(&self), request.open.request_id.clone());
         let awaited = recorded.awaited();
+        let answering = self.running.answering();
         let writing = async move { service.write_to_end(request, body, running, recorded).await };
         drop(spawn_named("sent write", writing.in_current_span()).detach());
         answer_write(&exchange, awaited).await;
+        drop(answering);
         if self.settings.forgets_answers {
             self.writes.forget(&[request_id]);
         }

@@ -633,6 +633,41 @@ async fn an_agent_that_drains_ends_watches_at_the_end_of_a_line_and_waits_for_wr
 }
 
 #[tokio::test]
+async fn an_agent_that_drains_waits_until_the_answers_of_its_writes_were_taken() {
+    let mut world = World::start(&[]).await;
+    let budget = || CreditBudget::new(MAX_CREDIT_OF_AGENT, None);
+    world.hub = RequestChannel::new(budget());
+    // Frames are carried only while this is polled.
+    let carrying = carry(Arc::clone(&world.hub), RequestChannel::new(budget()), Arc::clone(&world.service));
+    let mut carrying = std::pin::pin!(carrying);
+    let path = "/api/v1/namespaces/a/pods/slow";
+    let write = world.open(&id(35), "DELETE", path);
+    write.end();
+    tokio::select! {
+        () = &mut carrying => unreachable!("it never ends"),
+        () = world.until_asked(path) => {}
+    }
+    let service = Arc::clone(&world.service);
+    let drained = AbortOnDropHandle::new(tokio::spawn(async move { service.drain().await }));
+    world.service.draining.cancelled().await;
+    world.released.notify_one();
+    let ended = async {
+        while !world.service.list().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, ended).await.expect("the cluster answers in time");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!drained.is_finished(), "nothing of the answer was taken");
+    let answered = tokio::select! {
+        () = &mut carrying => unreachable!("it never ends"),
+        answered = answer(&write) => answered,
+    };
+    assert_eq!(answered.expect("its answer").0.status, 200);
+    timeout(PATIENCE / 2, drained).await.expect("in time").expect("no panic");
+}
+
+#[tokio::test]
 async fn a_followed_log_and_a_watch_that_is_no_lines_never_end_as_if_they_were_whole() {
     let world = World::start(&[]).await;
     let mut streams = Vec::new();

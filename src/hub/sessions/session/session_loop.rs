@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use kubesvc_runtime::shutdown::spawn_named;
+use tokio::time::timeout;
 use tonic::{Status, Streaming};
 use tracing::{debug, info, warn};
 
@@ -39,11 +40,16 @@ const FRAME_SEND_TIMEOUT: Duration = Duration::from_secs(30);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time for which a replica that stops waits for the answers of an agent's writes.
 const MAX_WRITES_WAIT: Duration = Duration::from_secs(10);
+/// Time for which answers of writes that an agent sent before its Goodbye may still be under way. The agent waits a little
+/// longer for the end of its stream.
+const GOODBYE_WRITES_WAIT: Duration = Duration::from_secs(2);
 
 /// How a session ended, and the status its stream ends with.
 enum LoopEnd {
-    /// The agent disconnected or said Goodbye.
+    /// The agent disconnected.
     Gone(&'static str),
+    /// The agent said Goodbye.
+    Goodbye,
     /// The hub ends the stream.
     Cut(&'static str, Status),
 }
@@ -112,9 +118,17 @@ impl SessionLoop {
                 break end;
             }
         };
+        if matches!(end, LoopEnd::Goodbye) {
+            // Its stream of requests ends with the session, and Goodbye may overtake what is on it.
+            let _ = timeout(GOODBYE_WRITES_WAIT, self.session.writes_ended()).await;
+        }
         let agent = self.session.agent.id.as_str();
         match end {
             LoopEnd::Gone(why) => {
+                info!(agentId = agent, zoneId = self.session.agent.zone.as_str(), why, "agent disconnected");
+            }
+            LoopEnd::Goodbye => {
+                let why = "the agent said goodbye";
                 info!(agentId = agent, zoneId = self.session.agent.zone.as_str(), why, "agent disconnected");
             }
             LoopEnd::Cut(why, status) => {
@@ -274,7 +288,7 @@ impl SessionLoop {
             }
             Some(agent_frame::Frame::Goodbye(_)) => {
                 self.session.record_goodbye();
-                return ControlFlow::Break(LoopEnd::Gone("the agent said goodbye"));
+                return ControlFlow::Break(LoopEnd::Goodbye);
             }
             Some(agent_frame::Frame::Hello(_)) => {
                 self.parts.context.metrics.ignore("second_hello");
