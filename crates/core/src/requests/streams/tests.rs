@@ -77,7 +77,7 @@ fn deliver_down(agent: &mut RequestStreams<Agent>, id: u64, frame: Frame<(&'stat
     match frame {
         Frame::Head(head) => {
             let credit = if head.0 == RECALL { INITIAL_CREDIT } else { head.1 };
-            drop(agent.receive_opening(id, head, credit));
+            let _ = agent.receive_opening(id, head, credit);
         }
         other => drop(agent.receive(id, other)),
     }
