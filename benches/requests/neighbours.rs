@@ -131,7 +131,7 @@ async fn beside_streams(
 ) -> Result<(), String> {
     let world = running.world;
     // The first calls fill caches.
-    gets(options.calls / 5, running).await?;
+    gets(options.calls / 5, running, &mut Latencies::default()).await?;
     let first = SCRIPTED + 1;
     let idle = seen(options.calls, running, sessions, first).await?;
     let memory = Memory::of(running)?;
@@ -282,8 +282,7 @@ async fn watches(caller: &mut Caller) -> Result<usize, String> {
 async fn flood(options: &Options, running: &Running<'_>, report: &mut Report) -> Result<(), String> {
     let world = running.world;
     // The first calls to an agent that has moved fill caches.
-    gets(options.calls / 5, running).await?;
-    let idle = gets(options.calls, running).await?;
+    gets(options.calls / 5, running, &mut Latencies::default()).await?;
     let mut doors = Vec::new();
     for name in FLOOD_CALLERS {
         let door = Door { token: world.token(name).await?, ..running.gateway(1) };
@@ -291,22 +290,33 @@ async fn flood(options: &Options, running: &Running<'_>, report: &mut Report) ->
         doors.push(door);
     }
     let slow = Call::get(slow_path()).below(&world.account_path(SCRIPTED));
-    let flooding = Flood::start(&doors, &slow, FLOOD);
-    // By then all callers have begun, and one refused has called again.
-    tokio::time::sleep(RETRY_AFTER + SLOW).await;
-    let begun = Instant::now();
-    let refused = flooding.refused();
-    let beside_slow = gets(options.calls, running).await?;
-    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
-    let refused = (flooding.refused() - refused) as f64 / begun.elapsed().as_secs_f64();
-    drop(flooding);
     let (fast, door) = (Call::get(CALL), [running.gateway(1)]);
-    let flooding = Flood::start(&door, &fast.clone().below(&world.account_path(STOPPED)), 16);
-    let beside_fast = gets(options.calls, running).await?;
-    drop(flooding);
-    let flooding = Flood::start(&[world.direct(None)?], &fast, 16);
-    let beside_direct = gets(options.calls, running).await?;
-    drop(flooding);
+    let through = fast.clone().below(&world.account_path(STOPPED));
+    let [mut idle, mut beside_slow, mut beside_fast, mut beside_direct] =
+        std::array::from_fn(|_| Latencies::default());
+    let (mut refused, mut seconds) = (0, 0.0);
+    for _ in 0..options.rounds {
+        gets(options.calls, running, &mut idle).await?;
+        let flooding = Flood::start(&doors, &slow, FLOOD);
+        // By then all callers have begun, and one refused has called again.
+        tokio::time::sleep(RETRY_AFTER + SLOW).await;
+        let (begun, before) = (Instant::now(), flooding.refused());
+        gets(options.calls, running, &mut beside_slow).await?;
+        refused += flooding.refused() - before;
+        seconds += begun.elapsed().as_secs_f64();
+        drop(flooding);
+        let flooding = Flood::start(&door, &through, 16);
+        gets(options.calls, running, &mut beside_fast).await?;
+        drop(flooding);
+        let flooding = Flood::start(&[world.direct(None)?], &fast, 16);
+        gets(options.calls, running, &mut beside_direct).await?;
+        drop(flooding);
+    }
+    let p99 = |times: &Latencies| times.quantile(0.99);
+    let [idle, beside_slow, beside_fast, beside_direct] =
+        [p99(&idle), p99(&beside_slow), p99(&beside_fast), p99(&beside_direct)];
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+    let refused = refused as f64 / seconds;
     let mut add = |what: &str, value: f64, wanted: Wanted| {
         report.add(Row::series("neighbours", what, &Series::from_iter([value]), wanted));
     };
@@ -326,15 +336,14 @@ async fn flood(options: &Options, running: &Running<'_>, report: &mut Report) ->
     Ok(())
 }
 
-/// 99th percentile of a GET, in milliseconds.
-async fn gets(calls: usize, running: &Running<'_>) -> Result<f64, String> {
+/// Times so many GETs.
+async fn gets(calls: usize, running: &Running<'_>, times: &mut Latencies) -> Result<(), String> {
     let call = Call::get(CALL).below(&running.world.account_path(CALLED));
     let mut caller = Caller::connect(&running.gateway(1)).await?;
-    let mut times = Latencies::default();
     for _ in 0..calls {
         times.add(caller.timed(&call).await.map_err(|reason| running.explain(&reason))?.0);
     }
-    Ok(times.quantile(0.99))
+    Ok(())
 }
 
 /// Calls without a pause, until it is dropped.
