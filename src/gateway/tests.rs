@@ -229,18 +229,24 @@ async fn a_watch_whose_callers_groups_changed_is_cut_by_what_these_may() {
     assert_eq!(ends.map(|line| &line["reason"]).collect::<Vec<_>>(), ["the user is suspended"]);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_write_whose_caller_left_is_counted_and_has_an_open_row_until_it_ends() {
+/// A cluster that gives an answer of this status for each permit.
+fn gated(status: u16) -> (Arc<ScriptedCluster>, Arc<Semaphore>) {
     let answers = Arc::new(Semaphore::new(0));
     let gate = Arc::clone(&answers);
     let cluster = ScriptedCluster::waiting(move |_, _| {
         let gate = Arc::clone(&gate);
         async move {
             gate.acquire().await.expect("it is never closed").forget();
-            Ok((201, json!({})))
+            Ok((status, json!({})))
         }
         .boxed()
     });
+    (cluster, answers)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_whose_caller_left_is_counted_and_has_an_open_row_until_it_ends() {
+    let (cluster, answers) = gated(201);
     let scene = Scene::new(ExpiringTokens::default(), cluster);
     let (request, recorder) = scene.write();
     let short = Some(scene.callers.short("alice").expect("room"));
@@ -394,16 +400,7 @@ async fn a_write_that_asks_for_an_upgrade_is_a_write_with_its_body() {
 
 #[tokio::test]
 async fn a_request_for_an_upgrade_is_one_of_its_callers_short_ones_until_it_is_upgraded() {
-    let answers = Arc::new(Semaphore::new(0));
-    let gate = Arc::clone(&answers);
-    let cluster = ScriptedCluster::waiting(move |_, _| {
-        let gate = Arc::clone(&gate);
-        async move {
-            gate.acquire().await.expect("it is never closed").forget();
-            Ok((200, json!({})))
-        }
-        .boxed()
-    });
+    let (cluster, answers) = gated(200);
     let scene = Scene::new(ExpiringTokens::default(), Arc::clone(&cluster));
     scene.accounts.show(account("prod", "ACTIVE", "Open"));
     let counted = async {
