@@ -1,13 +1,12 @@
 //! The operator dies at once, as in a power failure, just before and just after each of its writes, and in the
 //! transaction that writes objects.
 //!
-//! Each crash point has a world of its own, in which everything happens that an account can go through
-//! (`life.rs`). The operator is armed with the point, aborts there, and is started again; callers repeat
-//! their calls. At the end, everything must be as if nothing had happened. A point that is never reached
-//! fails the test.
+//! Each trial has a world of its own, in which everything happens that an account can go through (`life.rs`). Each
+//! start of the operator is armed with the next crash point of the trial, at which it aborts; callers repeat their
+//! calls. At the end, everything must be as if nothing had happened. A point that is never reached fails the test.
 //!
-//! Every run tries each point on one database, and points of database writes on all of them; `make faults`
-//! tries all points on all databases.
+//! `make test` goes through chains that have every point, on one database or on several. `make test-all` also has a
+//! world for each single point on each database, and runs each chain on each.
 
 mod life;
 
@@ -26,11 +25,14 @@ use crate::world::{Database, MAX_WAIT, World};
 use kubesvc_testkit::wait::eventually;
 
 /// Number of worlds that run at the same time.
-const BESIDE: usize = 4;
+const BESIDE: usize = 3;
 /// Number of accounts applied at once for a crash at the nth write of one kind.
 const BATCH: usize = 12;
 /// Time in seconds after which the object of a lost agent is removed, for trials about that.
-const AGENTS_GONE: &str = "4";
+const AGENTS_GONE: &str = "3";
+/// Grace in seconds in those trials. After twice that, an agent that left during a crash is marked as disconnected;
+/// its object must still be there.
+const SHORT_GRACE: u64 = 1;
 
 const DATABASES: [Database; 3] = [Database::Sqlite, Database::MariaDb, Database::Postgres];
 
@@ -55,13 +57,97 @@ const LATER_PASSAGES: &[&str] = &[
 /// Renewals of Leases while the operator works.
 const LATER_RENEWALS: &[&str] = &["lease:before#5", "lease:after#6", "replica-lease:after#3"];
 
-/// Sequences of crashes: each start is armed with the next point.
-const CHAINS: &[&str] = &[
-    "accepted:after agent-object:after status:before",
-    "add-accounts:after add-accounts:after row-update:before",
-    "status:after status:after#2 finalizer-remove:before row-delete:before",
-    "row-insert:after delete-accounts:before delete-accounts:after",
-    "adopt-create:after rest-secret:after secret-delete:before secret-delete:after",
+/// Points that are tried elsewhere: `followers.rs` has those that only a replica reaches that does not lead,
+/// `operations_faults/crash_points.rs` those of operations, `gateway/certificate.rs` those of the API of accounts.
+const ELSEWHERE: &[&str] = &["agent-report:", "operation-", "request-open:", "gateway-"];
+
+/// Points that are reached only where several replicas are possible, which excludes SQLite. They are first reached at
+/// startup, before the operator is ready.
+const OF_REPLICAS: &[&str] = &["term:", "lease:", "replica-lease:"];
+
+/// Points at which the database determines what a crash leaves behind.
+const OF_DATABASES: &[&str] =
+    &["row-", "assignments:", "fence:", "cache-", "term:", "lease:", "replica-lease:"];
+
+/// Crash points that one world goes through. Each point is one that a life still passes after the earlier crashes:
+/// at every start, later on the way of the same account, or in a later part of the life.
+const CHAINS: &[Trial] = &[
+    // The beginning of an account.
+    Trial::at(
+        Database::Sqlite,
+        "finalizer-add:before finalizer-add:after row-insert:before row-insert:after \
+         assignments:before assignments:after row-update:before row-update:after fence:before fence:after",
+    ),
+    Trial::at(
+        Database::MariaDb,
+        "row-insert:before row-insert:after status:before status:after \
+         assignments:before assignments:after row-update:before row-update:after fence:before fence:after",
+    ),
+    Trial::at(
+        Database::Postgres,
+        "row-insert:before row-insert:after add-accounts:before add-accounts:after add-accounts:after \
+         assignments:before assignments:after row-update:before row-update:after fence:before fence:after \
+         event:before event:after",
+    ),
+    // Adoption, REST, accounts of agents' files, and the end of an account.
+    Trial::at(
+        Database::Sqlite,
+        "rest-secret-claim:before rest-secret-claim:after rest-secret:before rest-secret:after \
+         rest-create:before rest-create:after rest-patch:before rest-patch:after \
+         rest-delete:before rest-delete:after row-delete:before row-delete:after \
+         finalizer-remove:before finalizer-remove:after",
+    ),
+    Trial::at(
+        Database::MariaDb,
+        "adopt-secret:before adopt-secret:after row-adopt:before row-adopt:after \
+         static-create:before static-create:after object-delete:before object-delete:after \
+         row-delete:before row-delete:after",
+    ),
+    Trial::at(
+        Database::Postgres,
+        "adopt-create:before adopt-create:after row-adopt:before row-adopt:after probe:before probe:after \
+         delete-accounts:before delete-accounts:after row-delete:before row-delete:after \
+         secret-delete:before secret-delete:after",
+    ),
+    // The start of the operator, and cached objects.
+    Trial::at(
+        Database::Sqlite,
+        "row-adopt:before row-adopt:after caching-assignment:before caching-assignment:after \
+         cache-commit:before cache-commit:in cache-commit:after static-update:before static-update:after \
+         cache-sweep:before cache-sweep:after",
+    ),
+    Trial::at(
+        Database::MariaDb,
+        "term:before term:after lease:before lease:after replica-lease:before replica-lease:after \
+         cache-commit:before cache-commit:in cache-commit:after cache-sweep:before cache-sweep:after",
+    ),
+    Trial::at(
+        Database::Postgres,
+        "secret-update:before secret-update:after replica-lease:before replica-lease:after \
+         lease:before#2 lease:after term:before term:after lease:before \
+         cache-commit:before cache-commit:in cache-commit:after cache-sweep:before cache-sweep:after",
+    ),
+    // Agents.
+    Trial::at(
+        Database::Sqlite,
+        "agent-create:before agent-create:after agent-object:before agent-object:after \
+         accepted:before accepted:after request-stream:before request-stream:after \
+         agent-note:before agent-note:after",
+    ),
+    Trial::at(Database::MariaDb, "agent-left:before agent-left:after agent-remove:before agent-remove:after"),
+    // Many accounts at once.
+    Trial::at(
+        Database::Sqlite,
+        "finalizer-add:after#5 status:before#7 add-accounts:after#2 row-update:after#3 event:before#4",
+    )
+    .of_a_batch(),
+    Trial::at(Database::MariaDb, "row-insert:after#2 status:before#2 status:after#11 status:before#3")
+        .of_a_batch(),
+    Trial::at(
+        Database::Postgres,
+        "row-insert:before#2 status:after#2 status:before#16 status:after#20 status:after#3",
+    )
+    .of_a_batch(),
 ];
 
 /// One world: its database, its sequence of crash points, and the number of additional accounts.
@@ -73,119 +159,87 @@ struct Trial {
 }
 
 impl Trial {
-    fn at(points: &'static str, database: Database) -> Self {
+    const fn at(database: Database, points: &'static str) -> Self {
         Self { database, points, batch: 0 }
     }
 
-    fn of_a_batch(self) -> Self {
+    const fn of_a_batch(self) -> Self {
         Self { batch: BATCH, ..self }
+    }
+
+    fn points(self) -> impl Iterator<Item = &'static str> {
+        self.points.split_whitespace()
+    }
+
+    fn has(self, point: &str) -> bool {
+        self.points().any(|one| one == point)
+    }
+
+    /// Whether one of its points begins so.
+    fn is_about(self, prefixes: &[&str]) -> bool {
+        self.points().any(|point| begins(point, prefixes))
+    }
+
+    /// Whether its database allows several replicas, if it has points of those.
+    fn is_possible(self) -> bool {
+        self.database != Database::Sqlite || !self.is_about(OF_REPLICAS)
     }
 
     /// Whether the trial is about writes of cached objects. In the others nothing is cached.
     fn is_about_objects(self) -> bool {
-        self.points.starts_with("cache-")
+        self.is_about(&["cache-"])
     }
 
-    /// Whether the trial is about writes to agents' objects.
-    fn is_about_agents(self) -> bool {
-        self.points.contains("agent-")
+    /// Whether the trial is about an agent that does not come back.
+    fn is_about_lost_agents(self) -> bool {
+        self.is_about(&["agent-left:", "agent-remove:"])
     }
 }
 
-/// The database on which every run tries this point.
-fn turn(points: &str) -> Database {
-    DATABASES[points.bytes().map(usize::from).sum::<usize>() % DATABASES.len()]
-}
-
-/// The points that every run tries on a database.
-fn points_on(database: Database) -> Vec<&'static str> {
-    // For these, the database determines what is left behind.
-    let at_the_database = |point: &str| {
-        ["row-", "assignments:", "fence:", "cache-"].iter().any(|prefix| point.starts_with(prefix))
-    };
-    let is_on = |point: &&str| {
-        if is_of_replicas(point) {
-            database != Database::Sqlite
-        } else {
-            at_the_database(point) || turn(point) == database
-        }
-    };
-    let later = LATER_RENEWALS.iter().copied().filter(|_| database != Database::Sqlite);
-    POINTS.iter().copied().filter(|point| !is_elsewhere(point)).filter(is_on).chain(later).collect()
-}
-
-/// Whether the point is tried elsewhere: `followers.rs` has those that only a replica reaches that does not lead,
-/// `operations_faults/crash_points.rs` those of operations, `gateway/certificate.rs` those of the API of accounts.
-fn is_elsewhere(point: &str) -> bool {
-    ["agent-report:", "operation-", "request-open:", "gateway-"]
-        .iter()
-        .any(|prefix| point.starts_with(prefix))
-}
-
-/// Whether the point is reached only where several replicas are possible, which excludes SQLite. It is first
-/// reached at startup, before the operator is ready.
-fn is_of_replicas(point: &str) -> bool {
-    ["term:", "lease:", "replica-lease:"].iter().any(|prefix| point.starts_with(prefix))
-}
-
-async fn try_points_on(database: Database) {
-    try_all(points_on(database).into_iter().map(|point| Trial::at(point, database)).collect()).await;
+fn begins(point: &str, prefixes: &[&str]) -> bool {
+    prefixes.iter().any(|prefix| point.starts_with(prefix))
 }
 
 #[test]
-fn every_crash_point_is_tried_and_spread_over_the_databases() {
-    let tried = DATABASES.map(points_on);
-    for point in POINTS.iter().filter(|point| !is_elsewhere(point)) {
-        assert!(tried.iter().any(|points| points.contains(point)), "{point}");
+fn every_crash_point_is_in_a_chain_and_those_of_databases_in_one_on_each() {
+    for point in POINTS.iter().chain(LATER_PASSAGES).filter(|point| !begins(point, ELSEWHERE)) {
+        let chains = CHAINS.iter().filter(|chain| chain.has(point));
+        let databases: Vec<_> = chains.map(|chain| chain.database).collect();
+        assert!(!databases.is_empty(), "{point}");
+        if begins(point, OF_DATABASES) && !point.contains('#') {
+            let all = DATABASES.into_iter().filter(|database| Trial::at(*database, point).is_possible());
+            for database in all {
+                assert!(databases.contains(&database), "{point} on {database:?}");
+            }
+        }
     }
-    for (database, points) in DATABASES.iter().zip(&tried) {
-        assert!(points.len() * 4 >= POINTS.len(), "{database:?} has {} points", points.len());
-    }
+    assert!(CHAINS.iter().all(|chain| chain.is_possible()), "SQLite has one replica");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crash_at_any_write_loses_nothing_and_brings_nothing_back() {
-    try_points_on(Database::Sqlite).await;
+async fn a_chain_of_crashes_at_writes_loses_nothing_and_brings_nothing_back() {
+    try_all(CHAINS.to_vec()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crash_at_any_write_with_mariadb_loses_nothing_and_brings_nothing_back() {
-    try_points_on(Database::MariaDb).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_crash_at_any_write_with_postgresql_loses_nothing_and_brings_nothing_back() {
-    try_points_on(Database::Postgres).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_crash_at_a_later_write_of_a_batch_loses_nothing_and_brings_nothing_back() {
-    try_all(LATER_PASSAGES.iter().map(|point| Trial::at(point, turn(point)).of_a_batch()).collect()).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_crash_in_the_recovery_from_a_crash_loses_nothing_and_brings_nothing_back() {
-    try_all(CHAINS.iter().map(|chain| Trial::at(chain, turn(chain))).collect()).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "ten minutes: make faults"]
+#[ignore = "make test-all"]
 async fn a_crash_at_any_write_on_any_database_loses_nothing_and_brings_nothing_back() {
     let mut trials = Vec::new();
     for database in DATABASES {
-        let passed =
-            |point: &&&str| !is_elsewhere(point) && (database != Database::Sqlite || !is_of_replicas(point));
-        let once = POINTS.iter().filter(passed).chain(CHAINS).map(|points| Trial::at(points, database));
-        let later = LATER_PASSAGES.iter().map(|point| Trial::at(point, database).of_a_batch());
-        trials.extend(once.chain(later));
+        let points = POINTS.iter().chain(LATER_RENEWALS).filter(|point| !begins(point, ELSEWHERE));
+        trials.extend(points.map(|point| Trial::at(database, point)));
+        trials.extend(LATER_PASSAGES.iter().map(|point| Trial::at(database, point).of_a_batch()));
+        let chains = CHAINS.iter().filter(|chain| chain.database != database);
+        trials.extend(chains.map(|chain| Trial { database, ..*chain }));
     }
+    trials.retain(|trial| trial.is_possible());
     try_all(trials).await;
 }
 
 /// Runs all trials, and fails with all failures.
 async fn try_all(trials: Vec<Trial>) {
     let (begun, count) = (Instant::now(), trials.len());
-    let passages: usize = trials.iter().map(|trial| trial.points.split_whitespace().count()).sum();
+    let passages: usize = trials.iter().map(|trial| trial.points().count()).sum();
     let made = trials.into_iter().map(|trial| async move {
         let begun = Instant::now();
         let result = tokio::spawn(try_points(trial)).await;
@@ -220,9 +274,9 @@ fn table(made: &[(Trial, Duration, Option<String>)]) -> String {
     let line = |(points, cells): (&str, BTreeMap<String, String>)| {
         let cell = |database| cells.get(&format!("{database:?}")).map_or("", String::as_str);
         let [sqlite, mariadb, postgres] = DATABASES.map(cell);
-        format!("{points:<70} {sqlite:<12} {mariadb:<12} {postgres}\n")
+        format!("{sqlite:<12} {mariadb:<12} {postgres:<12} {points}\n")
     };
-    let head = format!("{:<70} {:<12} {:<12} {}\n", "crash points", "SQLite", "MariaDB", "PostgreSQL");
+    let head = format!("{:<12} {:<12} {:<12} {}\n", "SQLite", "MariaDB", "PostgreSQL", "crash points");
     head + &rows.into_iter().map(line).collect::<String>()
 }
 
@@ -240,15 +294,17 @@ async fn try_points(trial: Trial) {
         .setting("kubesvc.dynamicAccounts.adoptRows", true)
         .setting("kubesvc.database.takeOver", true)
         .without_operator();
-    if trial.is_about_agents() {
-        prepare = prepare.operator_env("KUBESVC_AGENTS_GONE_SECONDS", AGENTS_GONE);
+    if trial.is_about_lost_agents() {
+        prepare = prepare
+            .operator_env("KUBESVC_AGENTS_GONE_SECONDS", AGENTS_GONE)
+            .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", SHORT_GRACE);
     }
     if trial.is_about_objects() {
         prepare = prepare.setting("kubesvc.cache.cacheKinds", json!(["namespace"]));
     }
     let world = prepare.start().await;
     let left = leave_rows(&world, trial.database).await;
-    let mut points = trial.points.split_whitespace();
+    let mut points = trial.points();
     let first = points.next().expect("there is one");
     world.operator().launch_with(&[("KUBESVC_CRASH_AT", first)]);
     if let Err(why) = world.operator().try_ready().await {
@@ -259,7 +315,7 @@ async fn try_points(trial: Trial) {
     if trial.is_about_objects() {
         life = life.with_objects();
     }
-    if trial.is_about_agents() {
+    if trial.is_about_lost_agents() {
         tokio::join!(crash(&world, first, points), async {
             life.loses_an_agent().await;
             life.run_changes().await;
@@ -269,7 +325,7 @@ async fn try_points(trial: Trial) {
     }
     life.settles().await;
     life.check_recovered().await;
-    if trial.is_about_agents() {
+    if trial.is_about(&["agent-"]) {
         life.until_agent_objects_settle().await;
     }
 }

@@ -83,8 +83,9 @@ impl Scene {
         }
         let world = prepare.start().await;
         // The operator dies again and again, and each time soon after the agent is back.
-        let agent = world.agent("agent-1").setting("clouddriver.backoff.multiplier", json!(1));
-        let agent = agent.start().await;
+        let agent = world.agent("agent-1").setting("kubernetes.reconnectTimeoutMs", json!(100));
+        let agent = agent.setting("clouddriver.backoff.baseDelay", json!(100_000_000));
+        let agent = agent.setting("clouddriver.backoff.multiplier", json!(1)).start().await;
         let cluster = world.cluster("spinnaker").await;
         world.let_write("spinnaker").await;
         world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
@@ -198,7 +199,7 @@ async fn operations_whose_replica_died_at_a_write_of_their_record_are_settled_wi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "a minute and a half: make faults"]
+#[ignore = "make test-all"]
 async fn operations_whose_replica_died_at_a_write_of_their_record_are_settled_with_mariadb() {
     operations_are_settled_after_a_crash(Database::MariaDb).await;
 }

@@ -52,7 +52,7 @@ async fn each_step_and_each_kind_of_write_survives_a_fault() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "five to ten minutes: make faults"]
+#[ignore = "make test-all"]
 async fn every_step_of_every_kind_of_write_survives_every_fault() {
     let all = STEPS.into_iter().flat_map(|step| {
         let of_step = FAULTS.into_iter().map(move |fault| (step, fault));

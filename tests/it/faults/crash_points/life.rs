@@ -93,10 +93,17 @@ impl<'w> Life<'w> {
     /// `left` the result of [`leave_rows`].
     pub(super) async fn begin(world: &'w World, batch: usize, left: String) -> Self {
         let good = world.cluster("spinnaker").await.kubeconfig();
+        let launch = |id, zone| {
+            let agent = world.agent(id).zone(zone);
+            // The operator dies again and again, and each time soon after the agent is back.
+            let agent = agent.setting("kubernetes.reconnectTimeoutMs", json!(100));
+            let agent = agent.setting("clouddriver.backoff.baseDelay", json!(100_000_000));
+            agent.setting("clouddriver.backoff.multiplier", json!(1)).launch()
+        };
         Self {
             world,
-            east: world.agent("agent-1").zone("east").launch(),
-            west: world.agent("agent-2").zone("west").launch(),
+            east: launch("agent-1", "east"),
+            west: launch("agent-2", "west"),
             other: format!("{good}# as changed by REST\n"),
             good,
             left,
@@ -227,7 +234,7 @@ impl<'w> Life<'w> {
         let file = self.east.kubeconfigs().join("own.yaml");
         must(std::fs::write(&file, &self.good).map_err(|error| format!("{}: {error}", file.display())));
         self.east.set("kubernetes.accounts", json!([self.own("own-kept"), self.own("own-gone")]));
-        for name in ["own-kept", "own-gone"] {
+        for name in ["own-kept", "own-gone", "anywhere"] {
             self.until_active(name).await;
         }
     }
