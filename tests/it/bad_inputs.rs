@@ -14,7 +14,7 @@
 //! | `settings.rs`, `parsed.rs` | people with files |
 //!
 //! Inputs to a single part are tested elsewhere: `crd_rules.rs`, `bad_objects.rs` (kubeconfigs),
-//! `references.rs`, `rest_states/malformed.rs`, `wire_frames/` (below gRPC), and the tables next to each
+//! `references.rs`, `rest_states/malformed.rs`, `wire_frames.rs` (below gRPC), and the tables next to each
 //! parser in `src/`.
 
 mod credentials;

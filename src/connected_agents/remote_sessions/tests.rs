@@ -245,6 +245,28 @@ fn an_offer_of_any_zone_reaches_the_account_that_asks() {
 }
 
 #[test]
+fn credential_mismatch_at_another_replica_reaches_the_leader_while_its_agent_is_connected() {
+    let mut scene = RemoteScene::new();
+    let account = scene.account("a", State::Active);
+    scene.agent("one", "z", "other", |_| {});
+    scene.woken();
+    assert!(!scene.remote.mismatched(&account));
+    let said = SessionReport { credential_mismatch: true, ..SessionReport::default() };
+    let mismatch = awaited(&account, &"z".into(), said).expect("it is awaited").entry;
+    for connected in [true, false] {
+        let outbox = vec![mismatch.clone()];
+        scene.agent("one", "z", "other", |status| (status.outbox, status.connected) = (outbox, connected));
+        assert_eq!(scene.woken(), ["uid-a"]);
+        assert_eq!(scene.remote.mismatched(&account), connected);
+    }
+    let mut renewed = account;
+    renewed.status.get_or_insert_default().epoch = GrantEpoch(5);
+    scene.agent("one", "z", "other", |status| status.outbox = vec![mismatch]);
+    scene.woken();
+    assert!(!scene.remote.mismatched(&renewed), "it was about the grant before");
+}
+
+#[test]
 fn listed_accounts_are_recognized_by_their_digests() {
     let mut scene = RemoteScene::new();
     let account = scene.account("a", State::Active);

@@ -104,9 +104,13 @@ fn a_hello_may_name_a_hundred_thousand_accounts_and_no_more() {
 #[tokio::test]
 async fn the_first_frame_must_be_a_hello() {
     let hub = TestHub::start().await;
-    let mut agent = hub.open().await;
-    agent.say(agent_frame::Frame::Heartbeat(ops::Heartbeat::default())).await;
-    assert_eq!(agent.refused().await.reason(), Reason::Malformed);
+    let heartbeat = agent_frame::Frame::Heartbeat(ops::Heartbeat::default());
+    let results = agent_frame::Frame::AccountResults(ops::AccountResults::default());
+    for frame in [Some(heartbeat), Some(results), None] {
+        let mut agent = hub.open().await;
+        agent.say_frame(ops::AgentFrame { frame, seq: 1, ack: 0 }).await;
+        assert_eq!(agent.refused().await.reason(), Reason::Malformed);
+    }
 }
 
 #[tokio::test]
@@ -253,9 +257,11 @@ async fn a_message_that_is_too_large_ends_the_stream_with_a_status() {
     };
     let hub = TestHub::with(settings).await;
     let mut agent = hub.agent("a").await;
-    let capabilities = vec!["x".repeat(100 * 1024)];
-    agent.say(agent_frame::Frame::Hello(ops::Hello { capabilities, ..hello("a") })).await;
+    let large = |agent_id| ops::Hello { capabilities: vec!["x".repeat(100 * 1024)], ..hello(agent_id) };
+    agent.say(agent_frame::Frame::Hello(large("a"))).await;
     assert_eq!(agent.next().await.expect_err("it is cut").code(), Code::OutOfRange);
+    let mut stranger = hub.greet(large("b")).await;
+    assert_eq!(stranger.next().await.expect_err("it is cut").code(), Code::OutOfRange);
 }
 
 #[tokio::test]
@@ -311,6 +317,18 @@ async fn an_agent_id_that_is_connected_in_another_zone_at_another_replica_is_ref
     assert!(refused.retry_after_ms >= 1000, "{refused:?}");
     assert!(hub.objects.log.lock().is_empty(), "nothing was written");
     replicas.now_are(&["r-0"]);
+    hub.agent("a").await;
+}
+
+#[tokio::test]
+async fn an_agent_id_that_is_connected_at_another_replica_is_refused_until_that_is_gone() {
+    let hub = TestHub::start().await;
+    *hub.objects.connected_at.lock() = Some("r-1");
+    let refused = hub.greet(hello("a")).await.refused().await;
+    assert_eq!(refused.reason(), Reason::DuplicateAgentId);
+    assert!(refused.message.contains("another process is connected") && !refused.permanent, "{refused:?}");
+    assert!(refused.retry_after_ms >= 1000 && hub.hub.agents().is_empty(), "{refused:?}");
+    *hub.objects.connected_at.lock() = None;
     hub.agent("a").await;
 }
 

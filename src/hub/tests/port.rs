@@ -2,9 +2,15 @@
 
 use std::time::Duration;
 
+use futures::future::join_all;
+use http::uri::PathAndQuery;
+use prost::bytes::{Buf as _, BufMut as _};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tonic::Code;
+use tokio_stream::StreamExt as _;
+use tonic::client::Grpc;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::{Code, Request, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
@@ -15,12 +21,18 @@ use kubesvc_core::wire::events;
 use kubesvc_runtime::grpc::events::caching_client::CachingClient;
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
 
+/// The HTTP/2 preface with a SETTINGS frame without settings.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// Sends bytes, and reads until the hub closes the connection, which it may do before it has all of them.
 async fn exchange(hub: &TestHub, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(hub.address).await.expect("the hub listens");
-    stream.write_all(bytes).await.expect("it is taken");
+    let _ = stream.write_all(bytes).await;
     let mut answer = Vec::new();
     let read = stream.read_to_end(&mut answer);
-    let _ = tokio::time::timeout(Duration::from_secs(20), read).await.expect("it is closed in time");
+    let begin = &bytes[..bytes.len().min(40)];
+    let closed = tokio::time::timeout(Duration::from_secs(20), read).await;
+    assert!(closed.is_ok(), "it is not closed after {begin:?}");
     String::from_utf8_lossy(&answer).into_owned()
 }
 
@@ -31,7 +43,12 @@ async fn http1_gets_505_and_a_sentence() {
         ..HubSettings::default()
     };
     let hub = TestHub::with(settings).await;
-    for request in ["GET / HTTP/1.1\r\nhost: a\r\n\r\n", "POST /armory/accounts HTTP/1.0\r\n\r\n"] {
+    for request in [
+        "GET / HTTP/1.1\r\nhost: a\r\n\r\n",
+        "POST /armory/accounts HTTP/1.0\r\n\r\n",
+        "POST /ops.Operations/GetOps HTTP/1.1\r\nhost: a\r\ncontent-type: application/grpc\r\n\r\n",
+        "PRI * HTTP/3.0\r\n\r\nSM\r\n\r\n",
+    ] {
         let answer = exchange(&hub, request.as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 505 "), "{answer}");
         assert!(answer.contains("gRPC over HTTP/2") && answer.contains("7002"), "{answer}");
@@ -41,8 +58,123 @@ async fn http1_gets_505_and_a_sentence() {
 #[tokio::test]
 async fn tls_and_anything_else_is_closed() {
     let hub = TestHub::start().await;
-    assert_eq!(exchange(&hub, b"\x16\x03\x01\x02\x00\x01").await, "");
-    assert_eq!(exchange(&hub, b"\0\0\0\0\0\0").await, "");
+    for bytes in [&b"\x16\x03\x01\x02\x00\x01"[..], &[0; 6], &[0xff; 64], b"SSH-2.0-OpenSSH_9.6\r\n"] {
+        assert_eq!(exchange(&hub, bytes).await, "");
+    }
+}
+
+#[tokio::test]
+async fn connections_that_break_http2_are_closed_and_an_agent_keeps_its_session() {
+    let hub = TestHub::start().await;
+    let mut agent = hub.agent("a").await;
+    let noise: Vec<u8> = (0..65_536).map(|_| rand::random()).collect();
+    let frame = |length: u32, kind: u8, flags: u8, stream: u32, payload: &[u8]| {
+        let head = [&length.to_be_bytes()[1..], &[kind, flags], &stream.to_be_bytes()].concat();
+        [PREFACE, &head, payload].concat()
+    };
+    let broken = [
+        [&PREFACE[..24], &noise].concat(),
+        // A frame over the limit.
+        frame(0x00ff_ffff, 0, 0, 1, &[0; 100]),
+        // Data on a stream that is not open.
+        frame(4, 0, 0, 1, &[0; 4]),
+        // Headers that are no HPACK, and on an even stream.
+        frame(8, 1, 4, 1, &[0xff; 8]),
+        frame(1, 1, 4, 2, &[0x82]),
+        // Settings and a ping of a wrong length.
+        frame(5, 4, 0, 0, &[0; 5]),
+        frame(3, 6, 0, 0, &[0; 3]),
+        // A window that overflows, and a push promise.
+        frame(4, 8, 0, 0, &0x7fff_ffff_u32.to_be_bytes()),
+        frame(4, 5, 4, 1, &[0; 4]),
+    ];
+    join_all(broken.iter().map(|bytes| exchange(&hub, bytes))).await;
+    join_all((0..500).map(|_| TcpStream::connect(hub.address))).await;
+    hub.accounts.show(account("one"));
+    assert_eq!(agent.added().await.len(), 1);
+}
+
+/// Passes bytes through unchanged.
+#[derive(Clone, Copy)]
+struct RawCodec;
+
+impl Codec for RawCodec {
+    type Encode = Vec<u8>;
+    type Decode = Vec<u8>;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        *self
+    }
+
+    fn decoder(&mut self) -> Self {
+        *self
+    }
+}
+
+impl Encoder for RawCodec {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn encode(&mut self, item: Vec<u8>, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put_slice(&item);
+        Ok(())
+    }
+}
+
+impl Decoder for RawCodec {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
+        Ok(Some(buffer.copy_to_bytes(buffer.remaining()).to_vec()))
+    }
+}
+
+/// Sends a message, and reads until the stream ends: the messages, and the status unless it ends well.
+async fn call(hub: &TestHub, path: &'static str, message: Vec<u8>) -> (Vec<Vec<u8>>, Option<Status>) {
+    let mut grpc = Grpc::new(hub.channel().await);
+    grpc.ready().await.expect("the hub listens");
+    // The stream stays open.
+    let messages = tokio_stream::iter([message]).chain(tokio_stream::pending());
+    let called = grpc.streaming(Request::new(messages), PathAndQuery::from_static(path), RawCodec).await;
+    let mut answers = match called {
+        Ok(answers) => answers.into_inner(),
+        Err(status) => return (Vec::new(), Some(status)),
+    };
+    let mut read = Vec::new();
+    let ended = async {
+        loop {
+            match answers.message().await {
+                Ok(Some(message)) => read.push(message),
+                Ok(None) => return None,
+                Err(status) => return Some(status),
+            }
+        }
+    };
+    let status = tokio::time::timeout(Duration::from_secs(20), ended).await.expect("the stream ends");
+    (read, status)
+}
+
+#[tokio::test]
+async fn unknown_calls_are_unimplemented() {
+    let hub = TestHub::start().await;
+    for path in ["/ops.Operations/Nothing", "/no.Such/Service", "/", "/events.Caching/Nothing"] {
+        let (_, status) = call(&hub, path, Vec::new()).await;
+        assert_eq!(status.expect("it does not end well").code(), Code::Unimplemented, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_first_message_that_is_no_protobuf_is_refused() {
+    let hub = TestHub::start().await;
+    for message in [vec![0xff; 100], vec![0x0a, 0xff, 0xff, 0xff, 0x7f], b"GET / HTTP/1.1".to_vec()] {
+        let (answers, status) = call(&hub, "/ops.Operations/GetOps", message).await;
+        assert!(answers.is_empty(), "{answers:?}");
+        assert_eq!(status.expect("it does not end well").code(), Code::Internal);
+    }
+    assert!(hub.hub.agents().is_empty());
 }
 
 #[tokio::test]
@@ -120,9 +252,8 @@ async fn connections_without_a_stream_are_bounded_and_keep_no_agent_out() {
     }
     eventually("both are there", || (hub.hub.context.metrics.connections.get() == 3).then_some(())).await;
     // Each that comes takes the place of the one that has been silent for the longest.
-    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     let mut third = TcpStream::connect(hub.address).await.expect("the hub listens");
-    third.write_all(preface).await.expect("it is taken");
+    third.write_all(PREFACE).await.expect("it is taken");
     assert_eq!(silent[0].read(&mut [0; 9]).await.expect("it is closed"), 0);
     hub.agent("b").await;
     assert_eq!(silent[1].read(&mut [0; 9]).await.expect("it is closed"), 0);
@@ -139,9 +270,7 @@ async fn a_connection_without_a_stream_is_closed_and_one_with_an_agent_stays() {
     };
     let hub = TestHub::with(settings).await;
     let _agent = hub.agent("a").await;
-    // The preface and empty SETTINGS.
-    let silent = exchange(&hub, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
-    silent.await;
+    exchange(&hub, PREFACE).await;
     assert_eq!(closed_for(&hub, "no_request"), 1);
     let mut health = HealthClient::new(hub.channel().await);
     health.check(HealthCheckRequest { service: String::new() }).await.expect("it is served");

@@ -44,6 +44,8 @@ pub(super) struct FakeObjects {
     /// Agents were approved before, but are not now.
     pub(super) withdrawn: Mutex<bool>,
     pub(super) failing: Mutex<usize>,
+    /// Replica at which another process is connected under the id of each registration.
+    pub(super) connected_at: Mutex<Option<&'static str>>,
     /// Registrations of this class do not complete.
     pub(super) holds_up: Mutex<Option<AdmissionClass>>,
     /// Number of writes of a disconnect that fail.
@@ -95,6 +97,9 @@ impl AgentObjects for FakeObjects {
                 *failing -= 1;
                 return Err(RegistrationError::Api { name: "a".into(), reason: "down".into() });
             }
+        }
+        if let Some(replica) = *self.connected_at.lock() {
+            return Err(RegistrationError::ConnectedElsewhere(replica.into()));
         }
         self.log.lock().push(format!("register {} {}", registration.agent_id, registration.connect_seq));
         self.needs.lock().push(registration.needs_accounts);
@@ -236,6 +241,7 @@ impl TestHub {
             approve: Mutex::new(true),
             withdrawn: Mutex::default(),
             failing: Mutex::default(),
+            connected_at: Mutex::default(),
             holds_up: Mutex::default(),
             unheard: Mutex::default(),
             known: Mutex::default(),

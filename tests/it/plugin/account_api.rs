@@ -1,14 +1,16 @@
-//! `kubeconfig`, `on` and `operations` against an API server that serves a group of the API's name, and kubectl's stand-in, a
-//! script that says what it was given.
+//! `kubeconfig`, `on` and `operations` against an API server by script, and kubectl's stand-in, a script that says what it was
+//! given.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use serde_json::json;
+
+use super::scripted_api::{ScriptedApi, account};
 use super::{PLUGIN, run, run_with};
 use kubesvc_testkit::controlplane::{ControlPlane, kubectl_path};
-use kubesvc_testkit::folder::Folder;
 use kubesvc_testkit::kubectl::{self, Output};
 use kubesvc_testkit::must;
 use kubesvc_testkit::process::Process;
@@ -29,64 +31,36 @@ test \"$account\" != bad || exit 3
 test \"$2\" != code || exit 7
 ";
 
-/// A control plane with kubesvc's definitions and some accounts.
+/// An API server with two accounts, which serves the group of the API of accounts if it is told to.
 struct Scene {
-    plane: ControlPlane,
-    folder: Folder,
+    api: ScriptedApi,
 }
 
 impl Scene {
     async fn start() -> Self {
-        let plane = must(ControlPlane::start().await);
-        let folder = must(Folder::new("account-api"));
-        let crds = format!("{}/crds", env!("CARGO_MANIFEST_DIR"));
-        must(plane.kubectl(["apply", "--server-side", "-f", &crds]).await.ok());
-        must(
-            plane
-                .kubectl(["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"])
-                .await
-                .ok(),
-        );
-        let scene = Self { plane, folder };
-        eventually("the kinds of accounts", MAX_WAIT, async || {
-            scene
-                .apply(&["good", "bad"].map(|name| account("default", name, name)).concat())
-                .await
-                .ok()
-                .map(drop)
-        })
-        .await;
-        let script = must(scene.folder.write("kubectl-stand-in", KUBECTL));
+        let scene = Self { api: ScriptedApi::with_accounts([account("bad"), account("good")]).await };
+        let script = must(scene.api.folder.write("kubectl-stand-in", KUBECTL));
         std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("our own file");
         std::fs::create_dir(scene.temporary()).expect("our own folder");
         scene
     }
 
-    async fn apply(&self, objects: &str) -> Output {
-        self.plane.kubectl_with_input(["apply", "-f", "-"], objects).await
-    }
-
-    /// Serves the group of the API of accounts, by a definition of the same name.
-    async fn serve_group(&self) {
-        let definition = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\n\
-            metadata: {name: accounts.proxy.kubesvc.io}\nspec:\n  group: proxy.kubesvc.io\n  scope: Namespaced\n  \
-            names: {plural: accounts, singular: account, kind: Account}\n  versions:\n  - {name: v1alpha1, served: true, \
-            storage: true, schema: {openAPIV3Schema: {type: object}}}\n";
-        must(self.apply(definition).await.ok());
-        eventually("the group", MAX_WAIT, async || {
-            self.plane.kubectl(["get", "--raw", "/apis/proxy.kubesvc.io/v1alpha1"]).await.ok().map(drop)
-        })
-        .await;
+    async fn with_group() -> Self {
+        let scene = Self::start().await;
+        let resources =
+            json!({"kind": "APIResourceList", "groupVersion": "proxy.kubesvc.io/v1alpha1", "resources": []});
+        scene.api.answer("/apis/proxy.kubesvc.io/v1alpha1", 200, resources);
+        scene
     }
 
     /// Folder for temporary files of the plugin.
     fn temporary(&self) -> PathBuf {
-        self.folder.file("temporary")
+        self.api.folder.file("temporary")
     }
 
     fn environment(&self) -> [String; 2] {
         [
-            format!("KUBECTL={}", self.folder.file("kubectl-stand-in").display()),
+            format!("KUBECTL={}", self.api.folder.file("kubectl-stand-in").display()),
             format!("TMPDIR={}", self.temporary().display()),
         ]
     }
@@ -95,7 +69,7 @@ impl Scene {
         let environment = self.environment();
         let all =
             environment.iter().map(String::as_str).chain([PLUGIN, "on"]).chain(arguments.iter().copied());
-        must(kubectl::run(Path::new("/usr/bin/env"), &self.plane.kubeconfig_path(), all, input).await)
+        must(kubectl::run(Path::new("/usr/bin/env"), &self.api.kubeconfig(), all, input).await)
     }
 
     fn no_file_is_left(&self) {
@@ -104,112 +78,124 @@ impl Scene {
     }
 }
 
-fn account(namespace: &str, name: &str, account_name: &str) -> String {
-    format!(
-        "apiVersion: kubesvc.io/v1alpha1\nkind: KubesvcAccount\nmetadata: {{name: {name}, namespace: {namespace}, labels: \
-         {{team: a}}}}\nspec: {{state: INACTIVE, zoneId: east, accountName: {account_name}, kubeconfig: {{serviceAccount: \
-         true}}}}\n---\n"
-    )
-}
-
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn without_the_api_of_accounts_the_commands_say_what_to_apply() {
-    let scene = Scene::start().await;
-    let kubeconfig = scene.plane.kubeconfig_path();
+    let Scene { api } = Scene::start().await;
     let commands = [&["kubeconfig", "good"][..], &["on", "good", "--", "get", "ns"], &["operations", "good"]];
     for arguments in commands {
-        let ended = run(&kubeconfig, arguments.iter().copied()).await;
+        let ended = api.plugin(arguments).await;
         assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""), "{arguments:?}: {ended:?}");
         assert!(ended.stderr.contains("apply config/gateway"), "{arguments:?}: {ended:?}");
         assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
     }
     // Added, and nobody is there.
-    let service = "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {name: v1alpha1.proxy.kubesvc.io}\n\
-        spec: {group: proxy.kubesvc.io, version: v1alpha1, groupPriorityMinimum: 1000, versionPriority: 15, \
-        insecureSkipTLSVerify: true, service: {name: nobody, namespace: default}}\n";
-    must(scene.apply(service).await.ok());
-    eventually("the word of the APIService", MAX_WAIT, async || {
-        let ended = run(&kubeconfig, ["kubeconfig", "good"]).await;
-        let is_said = ended.stderr.contains("does not reach the operator's gateway")
-            && ended.stderr.contains("service/nobody")
-            && ended.stderr.contains("apply config/gateway");
-        if ended.code == Some(1) && is_said { Ok(()) } else { Err(format!("{ended:?}")) }
-    })
-    .await;
+    api.refuse("/apis/proxy.kubesvc.io/v1alpha1", 503, "service unavailable");
+    let message = "service/nobody in \"default\" is not present";
+    let service =
+        json!({"status": {"conditions": [{"type": "Available", "status": "False", "message": message}]}});
+    api.answer("/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.proxy.kubesvc.io", 200, service);
+    is_unreachable(&api.plugin(&["kubeconfig", "good"]).await).unwrap_or_else(|said| unreachable!("{said}"));
     // The gateway itself needs no APIService.
-    let token = must(scene.folder.write("token", "abc\n")).display().to_string();
+    let token = must(api.folder.write("token", "abc\n")).display().to_string();
     let direct = ["kubeconfig", "good", "--gateway", "https://gateway:6443", "--token-file", &token];
-    let direct = must(run(&kubeconfig, direct).await.ok());
+    let direct = api.shown(&direct).await;
     assert!(
         direct.contains("https://gateway:6443/apis/proxy.kubesvc.io/") && direct.contains(&token),
         "{direct}"
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_kubeconfig_is_printed_merged_and_made_for_others() {
-    let scene = Scene::start().await;
-    scene.serve_group().await;
-    let kubeconfig = scene.plane.kubeconfig_path();
-    let printed = must(run(&kubeconfig, ["kubeconfig", "good"]).await.ok());
-    let file = must(scene.folder.write("good.kubeconfig", &printed));
-    let kubectl = must(kubectl_path());
-    let server = ["config", "view", "--minify", "-o", "jsonpath={.clusters[0].cluster.server}"];
-    let server = must(must(kubectl::run(&kubectl, &file, server, "").await).ok());
-    let path = "/apis/proxy.kubesvc.io/v1alpha1/namespaces/default/accounts/good/proxy";
-    assert_eq!(server, format!("{}{path}", scene.plane.server_url()));
-    // The user is the caller's own: the API server takes it.
-    let me = must(
-        kubectl::run(&kubectl, &file, ["config", "view", "--raw", "-o", "jsonpath={.users[0].user}"], "")
-            .await,
-    );
-    let own = must(
-        kubectl::run(
-            &kubectl,
-            &kubeconfig,
-            ["config", "view", "--raw", "-o", "jsonpath={.users[0].user}"],
-            "",
-        )
-        .await,
-    );
-    assert_eq!(me.stdout, own.stdout);
+/// Whether the plugin says that nobody is behind the APIService.
+fn is_unreachable(ended: &Output) -> Result<(), String> {
+    let is_said = ended.stderr.contains("does not reach the operator's gateway")
+        && ended.stderr.contains("service/nobody")
+        && ended.stderr.contains("apply config/gateway");
+    if ended.code == Some(1) && is_said { Ok(()) } else { Err(format!("{ended:?}")) }
+}
 
-    let merged = scene.folder.file("merged");
-    std::fs::copy(&kubeconfig, &merged).expect("our own folder");
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "make test-all"]
+async fn api_service_of_a_real_api_server_without_a_service_is_reported_with_its_condition() {
+    let plane = must(ControlPlane::start().await);
+    let crds = format!("{}/crds", env!("CARGO_MANIFEST_DIR"));
+    must(plane.kubectl(["apply", "--server-side", "-f", &crds]).await.ok());
+    let service = "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {name: v1alpha1.proxy.kubesvc.io}\n\
+        spec: {group: proxy.kubesvc.io, version: v1alpha1, groupPriorityMinimum: 1000, versionPriority: 15, \
+        insecureSkipTLSVerify: true, service: {name: nobody, namespace: default}}\n";
+    must(plane.kubectl_with_input(["apply", "-f", "-"], service).await.ok());
+    let good = "apiVersion: kubesvc.io/v1alpha1\nkind: KubesvcAccount\nmetadata: {name: good}\n\
+        spec: {state: INACTIVE, zoneId: east, kubeconfig: {serviceAccount: true}}\n";
+    eventually("the word of the APIService", MAX_WAIT, async || {
+        plane.kubectl_with_input(["apply", "-f", "-"], good).await.ok()?;
+        is_unreachable(&run(&plane.kubeconfig_path(), ["kubeconfig", "good"]).await)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_kubeconfig_is_printed_merged_and_made_for_others() {
+    let Scene { api } = Scene::with_group().await;
+    let printed = api.shown(&["kubeconfig", "good"]).await;
+    let file = must(api.folder.write("good.kubeconfig", &printed));
+    let kubectl = must(kubectl_path());
+    let view = async |file: &Path, arguments: &[&str]| {
+        let all = ["config"].into_iter().chain(arguments.iter().copied());
+        must(must(kubectl::run(&kubectl, file, all, "").await).ok())
+    };
+    let server = view(&file, &["view", "--minify", "-o", "jsonpath={.clusters[0].cluster.server}"]).await;
+    let path = "/apis/proxy.kubesvc.io/v1alpha1/namespaces/default/accounts/good/proxy";
+    assert_eq!(server, format!("{}{path}", api.server));
+    // The user is the caller's own: the API server takes it.
+    let user = ["view", "--raw", "-o", "jsonpath={.users[0].user}"];
+    assert_eq!(view(&file, &user).await, view(&api.kubeconfig(), &user).await);
+
+    let merged = api.folder.file("merged");
+    std::fs::copy(api.kubeconfig(), &merged).expect("our own folder");
     let first = must(run(&merged, ["kubeconfig", "-l", "team=a", "--merge"]).await.ok());
     assert_eq!(first, "context bad added\ncontext good added\n");
     let again = must(run(&merged, ["kubeconfig", "good", "bad", "--merge"]).await.ok());
     assert_eq!(again, "context good unchanged\ncontext bad unchanged\n");
-    let contexts =
-        must(must(kubectl::run(&kubectl, &merged, ["config", "get-contexts", "-o", "name"], "").await).ok());
+    let contexts = view(&merged, &["get-contexts", "-o", "name"]).await;
     assert_eq!(contexts.lines().count(), 3, "{contexts}");
-    let namespaces = must(kubectl::run(&kubectl, &merged, ["get", "ns", "-o", "name"], "").await);
-    assert!(must(namespaces.ok()).contains("namespace/default"), "its own context is still the current one");
+    let current = view(&merged, &["current-context"]).await;
+    assert_eq!(current.trim(), "kubesvc", "its own context is still the current one");
 
-    must(scene.plane.kubectl(["create", "serviceaccount", "argocd"]).await.ok());
-    let argocd =
-        run(&kubeconfig, ["kubeconfig", "good", "-o", "argocd", "--service-account", "argocd"]).await;
+    let token = json!({"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "metadata": {},
+        "spec": {"audiences": []}, "status": {"token": "made", "expirationTimestamp": "2027-01-01T00:00:00Z"}});
+    api.answer("/api/v1/namespaces/default/serviceaccounts/argocd/token", 201, token);
+    let argocd = ["kubeconfig", "good", "-o", "argocd", "--service-account", "argocd"];
+    let argocd = api.plugin(&argocd).await;
     assert!(argocd.stderr.contains("The token expires at"), "{argocd:?}");
-    must(scene.plane.kubectl_with_input(["apply", "-f", "-"], &must(argocd.ok())).await.ok());
-    let label = ["get", "secret", "-l", "argocd.argoproj.io/secret-type=cluster", "-o", "name"];
-    assert_eq!(must(scene.plane.kubectl(label).await.ok()).trim(), "secret/kubesvc-good");
-    let missing = run(&kubeconfig, ["kubeconfig", "good", "-o", "flux", "--service-account", "nobody"]).await;
+    let secret = must(argocd.ok());
+    for part in ["argocd.argoproj.io/secret-type: cluster", "name: kubesvc-good", "made"] {
+        assert!(secret.contains(part), "{part}: {secret}");
+    }
+    api.refuse(
+        "/api/v1/namespaces/default/serviceaccounts/nobody",
+        404,
+        "serviceaccounts \"nobody\" not found",
+    );
+    let missing = api.plugin(&["kubeconfig", "good", "-o", "flux", "--service-account", "nobody"]).await;
     assert!(missing.code == Some(1) && missing.stderr.contains("\"nobody\" not found"), "{missing:?}");
 
     // Who is not there, and who could be two.
-    let unknown = run(&kubeconfig, ["kubeconfig", "goood"]).await;
+    let unknown = api.plugin(&["kubeconfig", "goood"]).await;
     assert!(unknown.code == Some(1) && unknown.stderr.contains("did you mean good?"), "{unknown:?}");
-    must(scene.apply(&["twin-1", "twin-2"].map(|name| account("default", name, "Twin")).concat()).await.ok());
-    let twins = run(&kubeconfig, ["kubeconfig", "Twin"]).await;
+    for name in ["twin-1", "twin-2"] {
+        let mut twin = account(name);
+        twin["spec"]["accountName"] = json!("Twin");
+        api.add(twin);
+    }
+    let twins = api.plugin(&["kubeconfig", "Twin"]).await;
     assert!(twins.code == Some(1) && twins.stderr.contains("ksa/twin-1 or ksa/twin-2"), "{twins:?}");
-    let records = run(&kubeconfig, ["operations", "good"]).await;
+    api.refuse("/apis/proxy.kubesvc.io/v1alpha1/namespaces", 404, "not found");
+    let records = api.plugin(&["operations", "good"]).await;
     assert!(records.code == Some(1) && records.stderr.contains("has no records"), "{records:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn kubectl_runs_on_accounts() {
-    let scene = Scene::start().await;
-    scene.serve_group().await;
+    let scene = Scene::with_group().await;
     let one = scene.on(&["good", "--", "say", "-n", "shop", "--", "a b"], "").await;
     assert_eq!(one.code, Some(0), "{one:?}");
     assert_eq!(one.stdout, "good: -n shop -- a b\n-rw-------\n");
@@ -239,7 +225,7 @@ async fn kubectl_runs_on_accounts() {
         assert!(refused.stderr.contains(part), "{refused:?}");
     }
     let none = run_with(
-        &scene.plane.kubeconfig_path(),
+        &scene.api.kubeconfig(),
         &["KUBECTL=/nowhere/kubectl"],
         PLUGIN,
         &["on", "good", "--", "get", "ns"],
@@ -249,22 +235,17 @@ async fn kubectl_runs_on_accounts() {
     scene.no_file_is_left();
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_signal_ends_kubectl_and_leaves_no_kubeconfig() {
-    let scene = Scene::start().await;
-    scene.serve_group().await;
+    let scene = Scene::with_group().await;
     for (accounts, waiting, code) in [(&["good"][..], 1, 5), (&["good", "bad"], 2, 128 + 15)] {
         let mut command = Command::new(PLUGIN);
-        command
-            .arg("on")
-            .args(accounts)
-            .args(["--", "wait"])
-            .env("KUBECONFIG", scene.plane.kubeconfig_path());
+        command.arg("on").args(accounts).args(["--", "wait"]).env("KUBECONFIG", scene.api.kubeconfig());
         for variable in scene.environment() {
             let (name, value) = variable.split_once('=').expect("a variable");
             command.env(name, value);
         }
-        let log = scene.folder.file(&format!("on-{waiting}.log"));
+        let log = scene.api.folder.file(&format!("on-{waiting}.log"));
         let process = must(Process::spawn("kubectl-kubesvc", &command, &log));
         eventually("kubectl that waits", MAX_WAIT, async || {
             let text = process.log_text();

@@ -1,27 +1,21 @@
 //! Text from the cluster that could steer a terminal.
 
-use kube::api::{Patch, PatchParams};
-use kubesvc_core::KubesvcAccount;
 use serde_json::json;
 
-use super::{json as read, shown};
-use crate::world::World;
-use kubesvc_testkit::must;
+use super::json as read;
+use super::scripted_api::{ScriptedApi, account};
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn control_characters_from_the_cluster_never_reach_the_terminal() {
-    let world = World::prepare().without_operator().start().await;
-    world.account("prod").create().await;
     let message = "red \x1b[31m, clear \x1b[2J, csi \u{9b}5n, bell \x07, turned \u{202e}txt.exe";
-    let status = json!({"status": {
+    let mut prod = account("prod");
+    prod["status"] = json!({
         "state": "FAILED", "observedGeneration": 1, "failedCount": 1, "errorMessage": message,
         "kubeVersion": "v1\x1b]0;title\x07",
         "conditions": [{"type": "Ready", "status": "False", "reason": "Timeout", "message": message,
                         "lastTransitionTime": "2026-01-01T00:00:00Z"}],
-    }});
-    let api = world.api::<KubesvcAccount>();
-    let written = api.patch_status("prod", &PatchParams::default(), &Patch::Merge(status)).await;
-    must(written.map_err(|error| error.to_string()));
+    });
+    let api = ScriptedApi::with_accounts([prod]).await;
     for arguments in [
         &["list"][..],
         &["list", "-o", "wide"],
@@ -31,11 +25,11 @@ async fn control_characters_from_the_cluster_never_reach_the_terminal() {
         &["why", "prod"],
         &["why", "prod", "-o", "yaml"],
     ] {
-        let printed = shown(&world, arguments).await;
+        let printed = api.shown(arguments).await;
         let steering: Vec<_> =
             printed.chars().filter(|c| (c.is_control() && *c != '\n') || *c == '\u{202e}').collect();
         assert!(steering.is_empty(), "{arguments:?}: {steering:?} in {printed:?}");
     }
-    let json = read(&shown(&world, &["list", "prod", "-o", "json"]).await);
+    let json = read(&api.shown(&["list", "prod", "-o", "json"]).await);
     assert_eq!(json["status"]["errorMessage"], message, "JSON says the same, escaped");
 }

@@ -116,6 +116,26 @@ fn a_credential_is_read_before_a_zone_is_given_the_grant() {
     assert_eq!(new.credential(good_credential()).written().state(), State::Activating);
 }
 
+#[test]
+fn replacement_agent_that_holds_the_account_before_the_old_one_leaves_keeps_it_active() {
+    let mut world = active_world();
+    world.connect("agent-2", "east").say("agent-2", held());
+    assert_eq!(world.writes(), Vec::<String>::new());
+    world.cut("agent-1").wait(10);
+    assert_eq!(world.writes(), Vec::<String>::new(), "another agent holds it");
+    world.wait(3600);
+    assert_eq!(world.writes(), ["ACTIVE"], "once, for the agent that caches it");
+}
+
+#[test]
+fn only_agent_that_returns_within_the_grace_causes_no_write() {
+    let mut world = active_world();
+    world.cut("agent-1").wait(29).connect("agent-1", "east");
+    assert_eq!(world.writes(), Vec::<String>::new());
+    world.wait(29).say("agent-1", held()).wait(3600);
+    assert_eq!(world.writes(), Vec::<String>::new());
+}
+
 /// An account that asks for the cluster its agents are in, as it was just made.
 fn own_cluster() -> KubesvcAccount {
     account("a").pinned("east").with_the_agents_own()
