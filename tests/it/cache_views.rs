@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::world::{Database, MAX_WAIT, Operator, World};
+use crate::world::{Agent, Database, MAX_WAIT, Operator, World, case, run_cases};
 use kubesvc_testkit::kubectl::{self, Output};
 use kubesvc_testkit::{must, wait::eventually};
 
@@ -116,19 +116,27 @@ impl Changes {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rest_shows_what_is_cached_and_why_an_object_is_missing() {
-    let prepare = World::prepare().setting("kubesvc.cache.cacheKinds", json!(["deployment", "statefulSet"]));
-    let world = prepare.start().await;
-    let _agent = world.agent("agent-1").start().await;
+async fn rest_and_plugin_show_what_is_cached_and_what_is_not() {
+    let kinds = json!(["deployment", "secret", "statefulSet"]);
+    let world = World::prepare().setting("kubesvc.cache.cacheKinds", kinds).start().await;
+    let agent = world.agent("agent-1").start().await;
     create(&world, "web").await;
     account(&world).await;
+    run_cases([case(rest_shows_what_is_cached_and_why_an_object_is_missing(&world))]).await;
+    let why = why_says_which_kinds_lag_or_cannot_be_read_and_that_the_agent_is_gone(&world, &agent);
+    run_cases([case(why)]).await;
+    agent.launch();
+    run_cases([case(plugin_shows_what_is_cached_and_says_the_next_step(&world))]).await;
+}
+
+async fn rest_shows_what_is_cached_and_why_an_object_is_missing(world: &World) {
     let operator = world.operator();
     let cache = until_answer(operator, CACHE, |cache| cache["synced"] == true).await;
     assert_eq!((&cache["account"], &cache["agentId"]), (&json!("prod"), &json!("agent-1")), "{cache}");
     assert!(cache["epoch"].as_i64() > Some(0), "{cache}");
     let kinds: Vec<_> = cache["kinds"].as_array().expect("kinds").iter().map(|kind| &kind["kind"]).collect();
-    assert_eq!(kinds, ["deployment", "statefulSet"]);
-    let web = until_answer(operator, &object_path(&world, "Deployment.apps", "web"), |cache| {
+    assert_eq!(kinds, ["deployment", "secret", "statefulSet"]);
+    let web = until_answer(operator, &object_path(world, "Deployment.apps", "web"), |cache| {
         cache["object"]["cached"] == true
     })
     .await;
@@ -139,9 +147,9 @@ async fn rest_shows_what_is_cached_and_why_an_object_is_missing() {
         let answer = must(operator.get(&path).await);
         (answer.json["object"]["reason"].clone(), answer.json["object"]["message"].clone())
     };
-    let (missing, _) = reason(object_path(&world, "deploy", "never-there")).await;
+    let (missing, _) = reason(object_path(world, "deploy", "never-there")).await;
     assert_eq!(missing, "NOT_THERE");
-    let (left_out, message) = reason(object_path(&world, "configMap", "one")).await;
+    let (left_out, message) = reason(object_path(world, "configMap", "one")).await;
     assert_eq!(left_out, "LEFT_OUT");
     assert!(message.as_str().is_some_and(|text| text.contains("kubesvc.cache.cacheKinds")), "{message}");
     let (omitted, message) = reason(format!("{CACHE}?kind=deployment&namespace=left-out&name=web")).await;
@@ -204,22 +212,13 @@ async fn plugin(world: &World, arguments: &[&str]) -> Output {
     must(kubectl::run(Path::new(PLUGIN), &kubeconfig, arguments.iter().copied(), "").await)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn plugin_shows_what_is_cached_and_says_the_next_step() {
-    let prepare = World::prepare().setting("kubesvc.cache.cacheKinds", json!(["deployment"]));
-    let world = prepare.start().await;
-    let _agent = world.agent("agent-1").start().await;
-    create(&world, "web").await;
-    account(&world).await;
-    until_answer(world.operator(), &object_path(&world, "deployment", "web"), |cache| {
-        cache["object"]["cached"] == true
-    })
-    .await;
+async fn plugin_shows_what_is_cached_and_says_the_next_step(world: &World) {
+    until_why(world, true, "up to date: ").await;
     let url = format!("http://127.0.0.1:{}", world.operator().rest_port());
     let namespace = world.namespace();
     let shown = async |arguments: &[&str]| {
         let all = [arguments, &["-n", namespace, "--operator-url", &url]].concat();
-        must(plugin(&world, &all).await.ok())
+        must(plugin(world, &all).await.ok())
     };
     let cache = shown(&["cache", "prod"]).await;
     assert!(
@@ -231,28 +230,28 @@ async fn plugin_shows_what_is_cached_and_says_the_next_step() {
     let missing = shown(&["cache", "ksa/prod", "configmap/web", "-o", "json"]).await;
     let missing: Value = serde_json::from_str(&missing).expect("JSON");
     assert_eq!(missing["object"]["setting"], "kubesvc.cache.cacheKinds", "{missing}");
-    let nobody = plugin(&world, &["cache", "nobody", "-n", namespace, "--operator-url", &url]).await;
+    let nobody = plugin(world, &["cache", "nobody", "-n", namespace, "--operator-url", &url]).await;
     assert!(nobody.code == Some(1) && nobody.stderr.contains("does not exist"), "{nobody:?}");
     let why = shown(&["why", "prod"]).await;
     assert!(why.contains("up to date: ") && !why.contains("kubectl kubesvc cache"), "{why}");
     // Nothing publishes the operator as a Service here: the API server says so, and `why` needs no operator.
-    let why = must(plugin(&world, &["why", "prod", "-n", namespace]).await.ok());
+    let why = must(plugin(world, &["why", "prod", "-n", namespace]).await.ok());
     assert!(why.contains("cannot be asked") && why.contains("kubectl kubesvc cache prod -n "), "{why}");
-    let unpublished = plugin(&world, &["cache", "prod", "-n", namespace]).await;
+    let unpublished = plugin(world, &["cache", "prod", "-n", namespace]).await;
     assert!(
         unpublished.code == Some(1) && unpublished.stderr.contains("--operator-namespace"),
         "{unpublished:?}"
     );
-    let closed = plugin(&world, &["tail", "prod", "--operator-url", "http://127.0.0.1:1"]).await;
+    let closed = plugin(world, &["tail", "prod", "--operator-url", "http://127.0.0.1:1"]).await;
     assert!(closed.code == Some(1) && closed.stderr.contains("--operator-url"), "{closed:?}");
 
     let tail = async {
         let all = ["tail", "prod", "-o", "json", "-n", namespace, "--operator-url", &url];
-        plugin(&world, &all).await
+        plugin(world, &all).await
     };
     let changing = async {
         for replicas in 2..6 {
-            scale(&world, "web", replicas).await;
+            scale(world, "web", replicas).await;
         }
         world.delete("prod").await;
         world.until_gone("prod").await;
@@ -279,19 +278,14 @@ async fn until_why(world: &World, up_to_date: bool, part: &str) -> Value {
     .await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn why_says_which_kinds_lag_or_cannot_be_read_and_that_the_agent_is_gone() {
-    let prepare = World::prepare().setting("kubesvc.cache.cacheKinds", json!(["deployment", "secret"]));
-    let world = prepare.start().await;
-    let agent = world.agent("agent-1").start().await;
-    account(&world).await;
-    until_why(&world, true, "up to date: ").await;
+async fn why_says_which_kinds_lag_or_cannot_be_read_and_that_the_agent_is_gone(world: &World, agent: &Agent) {
+    until_why(world, true, "up to date: ").await;
 
     // As if nothing had been heard of a kind: it is again when the next bookmark comes, within a minute.
     let age =
         "UPDATE kubesvc_resourceversion SET last_updated = last_updated - 600000 WHERE kind = 'deployment'";
     assert_eq!(world.execute(age).await, 1);
-    let late = until_why(&world, false, "deployment: lags, nothing was heard of it for 10m").await;
+    let late = until_why(world, false, "deployment: lags, nothing was heard of it for 10m").await;
     let command = format!("kubectl kubesvc cache prod -n {}", world.namespace());
     assert!(
         late["advice"].as_array().is_some_and(|all| all.iter().any(|one| one["command"] == command)),
@@ -301,9 +295,9 @@ async fn why_says_which_kinds_lag_or_cannot_be_read_and_that_the_agent_is_gone()
     // As a kind that may not be read.
     let problem = "UPDATE kubesvc_resourceversion SET problem = 'no right' WHERE kind = 'secret'";
     assert_eq!(world.execute(problem).await, 1);
-    until_why(&world, false, "secret: no right").await;
+    until_why(world, false, "secret: no right").await;
     let quiet = "UPDATE kubesvc_resourceversion SET problem = NULL, last_updated = last_updated + 600000";
     world.execute(quiet).await;
     agent.kill();
-    until_why(&world, false, "nobody reads them now").await;
+    until_why(world, false, "nobody reads them now").await;
 }

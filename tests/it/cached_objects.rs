@@ -9,8 +9,13 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kubesvc_core::{KubesvcAccount, State, conditions};
 use serde_json::{Value, json};
 
+use crate::stories::on_one_database;
 use crate::world::{CachedObject, Database, MAX_KIND_DELAY, MAX_LEFT_OUT_DELAY, MAX_WAIT, World, condition};
 use kubesvc_testkit::{must, wait::eventually};
+
+on_one_database! {
+    objects_of_a_cluster_are_rows,
+}
 
 /// Data of a Secret that must never leave the API server, and its form in Base64.
 const CANARY: [&str; 2] = ["canary-in-a-secret", "Y2FuYXJ5LWluLWEtc2VjcmV0"];
@@ -58,7 +63,7 @@ fn body(rows: &[CachedObject], kind: &str, name: &str) -> Value {
     body.and_then(|body| serde_json::from_str(body).ok()).unwrap_or_default()
 }
 
-async fn follows_the_cluster(database: Database) {
+async fn objects_of_a_cluster_are_rows(database: Database) {
     let prepare = World::prepare().database(database);
     let world = prepare.setting("kubesvc.cache.cacheKinds", json!(["deployment", "secret"])).start().await;
     let agent = world.agent("agent-1").start().await;
@@ -110,21 +115,6 @@ async fn follows_the_cluster(database: Database) {
     for log in [agent.log_text(), world.operator().log_text()] {
         assert!(CANARY.iter().all(|canary| !log.contains(canary)), "{log}");
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn objects_of_a_cluster_are_rows_in_sqlite() {
-    follows_the_cluster(Database::Sqlite).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn objects_of_a_cluster_are_rows_in_postgresql() {
-    follows_the_cluster(Database::Postgres).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn objects_of_a_cluster_are_rows_in_mariadb() {
-    follows_the_cluster(Database::MariaDb).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

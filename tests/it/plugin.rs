@@ -1,4 +1,4 @@
-//! `kubectl kubesvc` against a real API server, operator and agents.
+//! `kubectl kubesvc` against a real API server, operator and agents; what it prints alone, against an API server by script.
 
 mod account_api;
 mod change;
@@ -6,6 +6,7 @@ mod control_characters;
 mod credential;
 mod errors;
 mod rights;
+mod scripted_api;
 mod shells;
 mod show;
 
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::world::World;
+use crate::world::{Agent, Cluster, World, case, run_cases};
 use kubesvc_testkit::kubectl::{self, Output};
 use kubesvc_testkit::must;
 
@@ -24,6 +25,51 @@ const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-kubesvc");
 const EXEC: &str = "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'https://c.example.com'}}]\n\
     users: [{name: u, user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: aws}}}]\n\
     contexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\n";
+
+/// A world that cases share, with a cluster and an agent of zone east.
+struct Scene {
+    world: World,
+    cluster: Cluster,
+    agent: Agent,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_show_and_change_accounts_agents_and_credentials_as_far_as_the_caller_may() {
+    let world = World::prepare().without_operator().start().await;
+    rights::apply_roles(&world).await;
+    run_cases([
+        case(change::gitops_owned_account_is_unchanged_unless_forced(&world)),
+        case(
+            rights::users_of_accounts_have_the_verbs_of_their_role_and_see_no_secret_of_the_operators_cluster(
+                &world,
+            ),
+        ),
+    ])
+    .await;
+    world.operator().start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").zone("east").start().await;
+    let scene = Scene { world, cluster, agent };
+    run_cases([case(change::deactivate_activate_retry_and_wait_work(&scene))]).await;
+    run_cases([case(show::accounts_and_agents_are_shown_in_every_form(&scene))]).await;
+    let target = credential::Target::start().await;
+    run_cases([
+        case(credential::account_gets_a_credential_and_keeps_its_agent_when_it_is_renewed(&scene, &target)),
+        case(rights::viewers_see_everything_and_change_nothing(&scene)),
+        case(rights::operators_change_accounts_and_agents_and_read_no_secret(&scene)),
+        case(change::agent_gets_accounts_only_while_approved(&scene)),
+    ])
+    .await;
+    run_cases([
+        case(credential::rights_of_the_presets_are_those_of_the_agents_chart(&scene.world, &target)),
+        case(credential::rights_can_be_limited_to_namespaces_and_yaml_shows_what_was_made(
+            &scene.world,
+            &target,
+        )),
+        case(credential::nothing_is_made_where_something_speaks_against_it(&scene.world, &target)),
+    ])
+    .await;
+}
 
 /// Runs the plugin in the world's namespace with all permissions.
 async fn plugin(world: &World, arguments: &[&str]) -> Output {

@@ -1,12 +1,12 @@
-//! Kubeconfigs by secret reference: read from where the reference says, noticed when they change, and refused
-//! with the reason if they are invalid.
+//! Kubeconfigs by secret reference, and in Secrets that come later: read from where the reference says, noticed when they
+//! change, and refused with the reason if they are invalid.
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::DeleteParams;
 use kubesvc_core::{KubesvcAccount, State};
 use serde_json::{Value, json};
 
-use crate::world::{World, condition};
+use crate::world::{Cluster, World, case, condition, run_cases};
 
 fn by(reference: &str) -> Value {
     json!({ "reference": reference })
@@ -20,25 +20,33 @@ fn is_stalled(account: &KubesvcAccount) -> bool {
     condition(account, "Stalled").is_some_and(|one| one.status == "True")
 }
 
-/// A world whose retries are so slow that they cannot be what repairs an account.
-async fn world_without_retries() -> World {
-    World::prepare()
+#[tokio::test(flavor = "multi_thread")]
+async fn kubeconfigs_are_read_from_where_their_sources_say_and_when_they_change() {
+    // Retries are so slow that they cannot be what repairs an account.
+    let world = World::prepare()
         .setting("kubesvc.dynamicAccounts.retryFrequencySeconds", 3600)
         .setting("kubesvc.dynamicAccounts.retryMaxDelaySeconds", 3600)
         .start()
-        .await
+        .await;
+    let cluster = world.cluster("spinnaker").await;
+    let _agent = world.agent("agent-1").start().await;
+    run_cases([
+        case(secret_reference_is_resolved_and_its_change_reactivates_the_account(&world, &cluster)),
+        case(invalid_reference_is_named_and_stalls_the_account(&world, &cluster)),
+        case(missing_secret_or_key_is_named_and_its_creation_activates_at_once(&world, &cluster)),
+        case(redacted_reference_sent_back_by_rest_is_kept(&world, &cluster)),
+        case(rest_accepts_a_reference_wherever_it_accepts_a_file(&world, &cluster)),
+    ])
+    .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn secret_reference_is_resolved_and_its_change_reactivates_the_account() {
-    let world = world_without_retries().await;
-    let (old, new) = (world.cluster("old").await, world.cluster("new").await);
-    let _agent = world.agent("agent-1").start().await;
-    world.secret("store", old.kubeconfig().as_bytes(), true).await;
-    let user_secret = format!("secret://k8s?n=store&k=kubeconfig&ns={}", world.namespace());
+async fn secret_reference_is_resolved_and_its_change_reactivates_the_account(world: &World, old: &Cluster) {
+    let new = world.cluster("new").await;
+    world.secret("changing", old.kubeconfig().as_bytes(), true).await;
+    let user_secret = format!("secret://k8s?n=changing&k=kubeconfig&ns={}", world.namespace());
     for (name, reference) in [
-        ("file", "encryptedFile:k8s!n:store!k:kubeconfig"),
-        ("value", "encrypted:k8s!k:kubeconfig!n:store"),
+        ("file", "encryptedFile:k8s!n:changing!k:kubeconfig"),
+        ("value", "encrypted:k8s!k:kubeconfig!n:changing"),
         ("user", user_secret.as_str()),
     ] {
         world.account(name).zone("east").spec("kubeconfig", by(reference)).create().await;
@@ -50,7 +58,7 @@ async fn secret_reference_is_resolved_and_its_change_reactivates_the_account() {
         let row = world.until_row(name, "ACTIVE").await;
         assert!(row.definition.is_some_and(|text| text.contains(reference)));
     }
-    world.secret("store", new.kubeconfig().as_bytes(), true).await;
+    world.secret("changing", new.kubeconfig().as_bytes(), true).await;
     for name in ["file", "value", "user"] {
         world
             .until_account(name, "is ACTIVE with the new credential", |account| {
@@ -61,20 +69,16 @@ async fn secret_reference_is_resolved_and_its_change_reactivates_the_account() {
     }
     // The Secret is deleted, and comes back.
     let secrets = world.api::<Secret>();
-    secrets.delete("store", &DeleteParams::default()).await.expect("it is there");
+    secrets.delete("changing", &DeleteParams::default()).await.expect("it is there");
     let failed = world.until_reason("file", State::Failed, "CredentialMissing").await;
     assert!(message(&failed).contains("n in spec.kubeconfig.reference"), "{}", message(&failed));
-    world.secret("store", new.kubeconfig().as_bytes(), true).await;
+    world.secret("changing", new.kubeconfig().as_bytes(), true).await;
     for name in ["file", "value", "user"] {
         world.until(name, State::Active).await;
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn invalid_reference_is_named_and_stalls_the_account() {
-    let world = world_without_retries().await;
-    let cluster = world.cluster("spinnaker").await;
-    let _agent = world.agent("agent-1").start().await;
+async fn invalid_reference_is_named_and_stalls_the_account(world: &World, cluster: &Cluster) {
     world.secret("store", cluster.kubeconfig().as_bytes(), true).await;
     world.secret("binary", b"\xff\xfe\0", true).await;
     world.secret("large", &vec![b'#'; 300 * 1024], true).await;
@@ -116,6 +120,23 @@ async fn invalid_reference_is_named_and_stalls_the_account() {
     world.until("foreign", State::Active).await;
 }
 
+async fn missing_secret_or_key_is_named_and_its_creation_activates_at_once(world: &World, cluster: &Cluster) {
+    world.account("uncreated").zone("east").create().await;
+    let source = json!({"secretRef": {"name": "without-key", "key": "config"}});
+    world.secret("without-key", cluster.kubeconfig().as_bytes(), true).await;
+    world.account("without-key").zone("east").spec("kubeconfig", source).create().await;
+    for (name, named) in [("uncreated", "uncreated"), ("without-key", "config")] {
+        let failed = world.until_reason(name, State::Failed, "CredentialMissing").await;
+        assert_eq!(condition(&failed, "Reconciling").map(|one| one.status).as_deref(), Some("True"));
+        let message = failed.status_or_default().error_message.clone().unwrap_or_default();
+        assert!(message.contains(named) && message.contains("Secret"), "{message}");
+    }
+    world.secret("uncreated", cluster.kubeconfig().as_bytes(), true).await;
+    world.until("uncreated", State::Active).await;
+    world.patch("without-key", json!({"spec": {"kubeconfig": {"secretRef": {"key": "kubeconfig"}}}})).await;
+    world.until("without-key", State::Active).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn operator_file_reference_is_read_only_below_configured_folders() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -150,29 +171,22 @@ async fn operator_file_reference_is_read_only_below_configured_folders() {
         .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn redacted_reference_sent_back_by_rest_is_kept() {
-    let world = World::start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let _agent = world.agent("agent-1").start().await;
+async fn redacted_reference_sent_back_by_rest_is_kept(world: &World, cluster: &Cluster) {
     let reference = format!("encryptedFile:noop!v:{}", cluster.kubeconfig_in_one_line());
-    let body = json!({"name": "prod", "zoneId": "east", "state": "ACTIVE", "kubeconfigFile": reference});
+    let body = json!({"name": "redacted", "zoneId": "east", "state": "ACTIVE", "kubeconfigFile": reference});
     let answer = world.rest("POST", "/armory/accounts/dynamic", &body).await;
     assert_eq!(answer.status, 202, "{answer}");
-    world.until("prod", State::Active).await;
-    let read = world.get("/armory/accounts/prod").await.json["definition"].clone();
+    world.until("redacted", State::Active).await;
+    let read = world.get("/armory/accounts/redacted").await.json["definition"].clone();
     assert_eq!(read["kubeconfigFile"], "encryptedFile:noop!v:redacted");
     let answer = world.rest("PUT", "/armory/accounts/dynamic", &read).await;
     assert_eq!(answer.status, 202, "{answer}");
-    let account = world.object("prod").await.expect("it is there");
+    let account = world.object("redacted").await.expect("it is there");
     assert_eq!(account.spec.kubeconfig.reference.as_deref(), Some(reference.as_str()));
     assert_eq!(account.metadata.generation, Some(1), "nothing has changed");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn rest_accepts_a_reference_wherever_it_accepts_a_file() {
-    let world = World::start().await;
-    let cluster = world.cluster("spinnaker").await;
+async fn rest_accepts_a_reference_wherever_it_accepts_a_file(world: &World, cluster: &Cluster) {
     let (accounts, dynamic) = ("/armory/accounts", "/armory/accounts/dynamic");
     let reference = |name: &str| format!("encryptedFile:k8s!n:{name}!k:kubeconfig");
     let stored = async || world.object("prod").await.expect("it is there").spec.kubeconfig;

@@ -16,7 +16,7 @@ use self::table::{
     ACTIVATING, ACTIVE, DEACTIVATING, DELETE_FAILED, DELETING, FAILED, FAILED_TO_STOP, INACTIVE, NO_ACCOUNT,
     ORPHANED, TO_DEACTIVATE, TO_MIGRATE,
 };
-use crate::world::{Answer, Call, Cluster, World};
+use crate::world::{Agent, Answer, Call, Cluster, World, case, run_cases};
 
 /// A request to the REST API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,21 +172,37 @@ async fn stable_states_answer_requests_as_documented() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn transient_states_answer_requests_as_documented() {
+async fn transient_and_requested_states_and_malformed_requests_are_answered_as_documented() {
     let (world, cluster, agent) = World::with_long_timeouts().await;
-    TO_MIGRATE.create(&world, "west", Some(&cluster)).await;
+    // The first two count all accounts, the third those that the agent holds.
+    run_cases([case(malformed::malformed_requests_are_refused_and_change_nothing(&world))]).await;
+    run_cases([case(shapes::request_naming_several_accounts_is_all_or_nothing(&world))]).await;
+    run_cases([case(shapes::agents_are_listed_and_disconnected(&world, &agent))]).await;
+    run_cases([
+        case(shapes::adding_from_a_credentials_source_is_refused_with_the_alternative(&world)),
+        case(transient_states_answer_requests_as_documented(&world, &cluster, &agent)),
+        case(unknown_accounts_answer_requests_as_documented(&world)),
+        case(shapes::account_names_that_are_no_labels_or_equal_routes_work(&world)),
+        case(shapes::gitops_owned_objects_are_unchanged_unless_forced(&world)),
+    ])
+    .await;
+    run_cases([case(requested_states_are_shown_before_they_begin(&world, &cluster))]).await;
+}
+
+async fn transient_states_answer_requests_as_documented(world: &World, cluster: &Cluster, agent: &Agent) {
+    TO_MIGRATE.create(world, "west", Some(cluster)).await;
     for line in [DEACTIVATING, DELETING] {
-        line.create(&world, "east", Some(&cluster)).await;
+        line.create(world, "east", Some(cluster)).await;
     }
     for line in [DEACTIVATING, DELETING] {
-        line.until(&world, State::Active).await;
+        line.until(world, State::Active).await;
     }
     agent.pause();
-    DEACTIVATING.patch(&world, &json!({"spec": {"state": "INACTIVE"}})).await;
-    DELETING.delete(&world).await;
-    ACTIVATING.create(&world, "east", Some(&cluster)).await;
+    DEACTIVATING.patch(world, &json!({"spec": {"state": "INACTIVE"}})).await;
+    DELETING.delete(world).await;
+    ACTIVATING.create(world, "east", Some(cluster)).await;
     for line in table::PASSING {
-        line.hold(&world).await;
+        line.hold(world).await;
     }
     agent.resume();
     for name in DELETING.accounts() {
@@ -202,17 +218,13 @@ async fn transient_states_answer_requests_as_documented() {
     world.until(&TO_MIGRATE.account(Request::Deactivate), State::Inactive).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn requested_states_are_shown_before_they_begin() {
-    let world = World::start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let _agent = world.agent("agent-1").zone("east").start().await;
-    TO_DEACTIVATE.create(&world, "east", Some(&cluster)).await;
-    TO_DEACTIVATE.until(&world, State::Active).await;
+async fn requested_states_are_shown_before_they_begin(world: &World, cluster: &Cluster) {
+    TO_DEACTIVATE.create(world, "east", Some(cluster)).await;
+    TO_DEACTIVATE.until(world, State::Active).await;
     world.forbid_status_writes().await;
-    TO_DEACTIVATE.patch(&world, &json!({"spec": {"state": "INACTIVE"}})).await;
+    TO_DEACTIVATE.patch(world, &json!({"spec": {"state": "INACTIVE"}})).await;
     for line in table::ASKED {
-        line.hold(&world).await;
+        line.hold(world).await;
     }
     world.allow_status_writes().await;
     for name in [Request::Deactivate, Request::Put].map(|request| TO_DEACTIVATE.account(request)) {
@@ -222,9 +234,7 @@ async fn requested_states_are_shown_before_they_begin() {
     world.until(&TO_DEACTIVATE.account(Request::Activate), State::Active).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn unknown_accounts_answer_requests_as_documented() {
-    let world = World::start().await;
+async fn unknown_accounts_answer_requests_as_documented(world: &World) {
     for (request, (code, then)) in REQUESTS.into_iter().zip(NO_ACCOUNT.cells) {
         // Names of each length: they are deleted in different ways.
         for name in [
@@ -232,7 +242,7 @@ async fn unknown_accounts_answer_requests_as_documented() {
             format!("{}-2", NO_ACCOUNT.account(request)),
             format!("{}-10", NO_ACCOUNT.account(request)),
         ] {
-            for answer in ask(&world, request, &name).await {
+            for answer in ask(world, request, &name).await {
                 if code < 400 {
                     assert_eq!((answer.status, &answer.json), (code, &json!([])), "{request:?}: {answer}");
                 } else {

@@ -19,6 +19,7 @@
 //! | `replica.rs` | additional operators on the same API server and database, and how they discover one another |
 //! | `cluster.rs` | users of a target cluster, and their kubeconfigs |
 //! | `account.rs` | accounts: creating, changing, and waiting for them |
+//! | `cases.rs` | cases that run beside one another in one world |
 //! | `database.rs` | the kinds of databases, and statements of a test |
 //! | `rest.rs`, `row.rs` | what callers of the REST API and readers of the database see |
 //!
@@ -26,6 +27,7 @@
 
 mod account;
 mod agent;
+mod cases;
 mod cluster;
 mod database;
 mod operator;
@@ -48,6 +50,7 @@ use serde_json::Value;
 pub(crate) use self::{
     account::condition,
     agent::Agent,
+    cases::{case, run_cases},
     cluster::Cluster,
     database::{CachedObject, CachedRow, Connection, Database, ForeignTableRow, connect},
     operator::Operator,

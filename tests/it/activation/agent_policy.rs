@@ -3,14 +3,12 @@
 use kubesvc_core::State;
 use serde_json::json;
 
-use crate::world::World;
+use super::Scene;
 use kubesvc_testkit::kubeconfig::Proof;
 use kubesvc_testkit::{folder::Folder, must};
 
-#[tokio::test(flavor = "multi_thread")]
-async fn agent_policy_refuses_loopback_and_allows_exec_for_own_accounts() {
-    let world = World::start().await;
-    let cluster = world.cluster("spinnaker").await;
+pub(super) async fn agent_policy_refuses_loopback_and_allows_exec_for_own_accounts(scene: &Scene) {
+    let Scene { world, cluster, .. } = scene;
     let printed = json!({
         "kind": "ExecCredential",
         "apiVersion": "client.authentication.k8s.io/v1",
@@ -27,7 +25,8 @@ async fn agent_policy_refuses_loopback_and_allows_exec_for_own_accounts() {
     let folder = must(Folder::new("exec"));
     let file = must(folder.write("kubeconfig", &with_exec));
     let _agent = world
-        .agent("agent-1")
+        .agent("agent-strict")
+        .zone("strict")
         .setting("kubernetes.policy.loopback", json!(false))
         .setting("kubernetes.execCommands", json!(["sh"]))
         .setting(
@@ -36,7 +35,7 @@ async fn agent_policy_refuses_loopback_and_allows_exec_for_own_accounts() {
         )
         .start()
         .await;
-    world.account("theirs").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.account("theirs").zone("strict").kubeconfig(&cluster.kubeconfig()).create().await;
     let refused = world.until_reason("theirs", State::Failed, "Forbidden").await;
     let message = refused.status_or_default().error_message.clone().unwrap_or_default();
     assert!(message.starts_with("policy: ") && message.contains("kubernetes.policy.loopback"), "{message}");

@@ -3,36 +3,37 @@
 use kubesvc_core::{KubesvcAccount, State};
 use serde_json::json;
 
-use super::{EXEC, plugin, shown};
+use super::{EXEC, Scene, plugin, shown};
 use crate::world::World;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn deactivate_activate_retry_and_wait_work() {
-    let world = World::start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let agent = world.agent("agent-1").zone("east").start().await;
+/// In a world without other accounts.
+pub(super) async fn deactivate_activate_retry_and_wait_work(scene: &Scene) {
+    let Scene { world, cluster, .. } = scene;
     for name in ["one", "two"] {
         world.account(name).zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     }
-    let told = shown(&world, &["wait", "--all", "--timeout", "45s"]).await;
+    let told = shown(world, &["wait", "--all", "--timeout", "45s"]).await;
     assert!(told.contains("kubesvcaccount.kubesvc.io/one is ready (ACTIVE)"), "{told}");
     assert_eq!(told.lines().count(), 2, "{told}");
 
-    let told = shown(&world, &["deactivate", "one", "--wait", "--timeout", "45s"]).await;
+    let told = shown(world, &["deactivate", "one", "--wait", "--timeout", "45s"]).await;
     assert_eq!(
         told.lines().collect::<Vec<_>>(),
         ["kubesvcaccount.kubesvc.io/one deactivated", "kubesvcaccount.kubesvc.io/one is INACTIVE"]
     );
     assert_eq!(world.state("one").await, Some(State::Inactive));
     written_by_the_plugin(&world.object("one").await.expect("it is there"));
-    assert!(shown(&world, &["deactivate", "one"]).await.contains("is to be INACTIVE already"));
-    let told = shown(&world, &["activate", "--all", "--wait", "--timeout=45s"]).await;
+    assert!(shown(world, &["deactivate", "one"]).await.contains("is to be INACTIVE already"));
+    let told = shown(world, &["activate", "--all", "--wait", "--timeout=45s"]).await;
     assert!(told.contains("one activated") && told.contains("two is to be ACTIVE already"), "{told}");
     assert_eq!(world.state("one").await, Some(State::Active));
 
-    a_stalled_one(&world, &cluster.kubeconfig()).await;
-    a_deleted_one(&world).await;
-    drop(agent);
+    a_stalled_one(world, &cluster.kubeconfig()).await;
+    a_deleted_one(world).await;
+    for name in ["two", "bad"] {
+        world.delete(name).await;
+        world.until_gone(name).await;
+    }
 }
 
 /// Checks the field manager. It must not start with `kubectl`, or Flux would drop the fields that it set.
@@ -73,14 +74,13 @@ async fn a_deleted_one(world: &World) {
     assert_eq!(gone.lines().count(), 2, "{gone}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn gitops_owned_account_is_unchanged_unless_forced() {
-    let world = World::prepare().without_operator().start().await;
+/// In a world without other accounts and without an operator.
+pub(super) async fn gitops_owned_account_is_unchanged_unless_forced(world: &World) {
     for name in ["kept", "free"] {
         world.account(name).create().await;
     }
     world.annotate("kept", "argocd.argoproj.io/tracking-id", "fleet:kubesvc.io/KubesvcAccount:ns/kept").await;
-    let ended = plugin(&world, &["deactivate", "--all"]).await;
+    let ended = plugin(world, &["deactivate", "--all"]).await;
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.stdout.contains("free deactivated") && !ended.stdout.contains("kept"), "{ended:?}");
     assert!(
@@ -90,27 +90,27 @@ async fn gitops_owned_account_is_unchanged_unless_forced() {
     );
     let kept = world.object("kept").await.expect("it is there");
     assert_eq!(kept.spec.state, None);
-    assert!(shown(&world, &["deactivate", "kept", "--force"]).await.contains("kept deactivated"));
+    assert!(shown(world, &["deactivate", "kept", "--force"]).await.contains("kept deactivated"));
     let kept = world.object("kept").await.expect("it is there");
     assert_eq!(serde_json::to_value(kept.spec.state).ok(), Some(json!("INACTIVE")));
-    let why = shown(&world, &["why", "kept"]).await;
+    let why = shown(world, &["why", "kept"]).await;
     assert!(why.contains("Argo CD application fleet; change it there"), "{why}");
+    for name in ["kept", "free"] {
+        world.delete(name).await;
+    }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn agent_gets_accounts_only_while_approved() {
-    let world = World::start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let agent = world.agent("agent-1").zone("east").start().await;
-    assert!(shown(&world, &["agents", "revoke", "agent-1"]).await.contains("revoked"));
-    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
-    world.until_reason("prod", State::Failed, "NoAgent").await;
-    let why = shown(&world, &["why", "prod"]).await;
+pub(super) async fn agent_gets_accounts_only_while_approved(scene: &Scene) {
+    let Scene { world, cluster, .. } = scene;
+    let _agent = world.agent("worker-1").zone("approved").start().await;
+    assert!(shown(world, &["agents", "revoke", "worker-1"]).await.contains("revoked"));
+    world.account("awaiting").zone("approved").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until_reason("awaiting", State::Failed, "NoAgent").await;
+    let why = shown(world, &["why", "awaiting"]).await;
     assert!(why.contains("connected, and not approved"), "{why}");
-    let near = plugin(&world, &["agents", "approve", "agnet-1"]).await;
-    assert!(near.code == Some(1) && near.stderr.contains("did you mean agent-1?"), "{near:?}");
-    assert!(shown(&world, &["agents", "approve", "agent-1"]).await.contains("approved"));
-    shown(&world, &["wait", "prod", "--timeout", "45s"]).await;
-    assert!(shown(&world, &["agents", "approve", "agent-1"]).await.contains("approved already"));
-    drop(agent);
+    let near = plugin(world, &["agents", "approve", "wroker-1"]).await;
+    assert!(near.code == Some(1) && near.stderr.contains("did you mean worker-1?"), "{near:?}");
+    assert!(shown(world, &["agents", "approve", "worker-1"]).await.contains("approved"));
+    shown(world, &["wait", "awaiting", "--timeout", "45s"]).await;
+    assert!(shown(world, &["agents", "approve", "worker-1"]).await.contains("approved already"));
 }

@@ -6,23 +6,37 @@ use kubesvc_testkit::controlplane::{ControlPlane, StartOptions};
 use kubesvc_testkit::kubectl::Output;
 use kubesvc_testkit::{helm, must};
 
-use super::{json, plugin, run};
+use super::{Scene, json, plugin, run};
 use crate::charts;
 use crate::world::World;
 
 const ACCOUNT: &str = "apiVersion: kubesvc.io/v1alpha1\nkind: KubesvcAccount\nmetadata: {name: prod}\n\
     spec: {zoneId: east, kubeconfig: {secretRef: {name: prod}}}\n";
 
-/// Runs `credential create prod` for a target, with further arguments.
-async fn create(world: &World, target: &ControlPlane, more: &[&str]) -> Output {
-    let path = target.kubeconfig_path().display().to_string();
-    let fixed = ["credential", "create", "prod", "--target-kubeconfig", &path];
+/// A target cluster, and the token of a user without rights in it.
+pub(super) struct Target {
+    plane: ControlPlane,
+    powerless: String,
+}
+
+impl Target {
+    pub(super) async fn start() -> Self {
+        let mut options = StartOptions::default();
+        let powerless = options.add_user("powerless", &[]);
+        Self { plane: must(ControlPlane::start_with(options).await), powerless }
+    }
+}
+
+/// Runs `credential create NAME` for a target, with further arguments.
+async fn create(world: &World, target: &Target, name: &str, more: &[&str]) -> Output {
+    let path = target.plane.kubeconfig_path().display().to_string();
+    let fixed = ["credential", "create", name, "--target-kubeconfig", &path];
     plugin(world, &[&fixed[..], more].concat()).await
 }
 
-/// The kubeconfig in the Secret `prod`.
-async fn stored(world: &World) -> String {
-    let secret = must(world.api::<Secret>().get("prod").await.map_err(|e| e.to_string()));
+/// The kubeconfig in a Secret.
+async fn stored(world: &World, name: &str) -> String {
+    let secret = must(world.api::<Secret>().get(name).await.map_err(|e| e.to_string()));
     let data = secret.data.unwrap_or_default();
     String::from_utf8(data["kubeconfig"].0.clone()).expect("it is text")
 }
@@ -32,12 +46,13 @@ fn token(kubeconfig: &str) -> String {
     line.expect("it has a token").trim_matches('"').to_owned()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn account_gets_a_credential_and_keeps_its_agent_when_it_is_renewed() {
-    let world = World::start().await;
-    let target = must(ControlPlane::start().await);
-    let agent = world.agent("agent-1").zone("east").start().await;
-    let first = create(&world, &target, &["--preset", "deploy"]).await;
+/// The first one in the target.
+pub(super) async fn account_gets_a_credential_and_keeps_its_agent_when_it_is_renewed(
+    scene: &Scene,
+    target: &Target,
+) {
+    let Scene { world, agent, .. } = scene;
+    let first = create(world, target, "prod", &["--preset", "deploy"]).await;
     let told = must(first.clone().ok());
     let lines: Vec<_> = told.lines().collect();
     assert_eq!(
@@ -52,7 +67,7 @@ async fn account_gets_a_credential_and_keeps_its_agent_when_it_is_renewed() {
     );
     assert!(first.stderr.contains("The token expires at "), "{first:?}");
     assert!(first.stderr.contains("There is no account prod"), "{first:?}");
-    let before = stored(&world).await;
+    let before = stored(world, "prod").await;
     let secret = token(&before);
     assert!(!told.contains(&secret) && !first.stderr.contains(&secret), "the token was printed");
 
@@ -60,11 +75,11 @@ async fn account_gets_a_credential_and_keeps_its_agent_when_it_is_renewed() {
     let active = world.until("prod", State::Active).await;
     let version =
         |account: &kubesvc_core::KubesvcAccount| account.status_or_default().credential_version.clone();
-    let again = create(&world, &target, &["--preset", "deploy"]).await;
+    let again = create(world, target, "prod", &["--preset", "deploy"]).await;
     let told = must(again.clone().ok());
     assert!(told.contains("clusterrolebinding.rbac.authorization.k8s.io/kubesvc-prod unchanged"), "{told}");
     assert!(told.contains("secret/prod configured") && !again.stderr.contains("no account"), "{again:?}");
-    assert_ne!(token(&stored(&world).await), secret);
+    assert_ne!(token(&stored(world, "prod").await), secret);
     let renewed = world
         .until_account("prod", "has the new credential", |account| version(account) != version(&active))
         .await;
@@ -83,7 +98,7 @@ async fn account_gets_a_credential_and_keeps_its_agent_when_it_is_renewed() {
     }
 
     // The token may do what the preset says, and no more.
-    let client = must(world.folder().write("credential.kubeconfig", &stored(&world).await));
+    let client = must(world.folder().write("credential.kubeconfig", &stored(world, "prod").await));
     let client = format!("--kubeconfig={}", client.display());
     for (verb, resource, may) in [
         ("create", "deployments.apps", true),
@@ -96,12 +111,9 @@ async fn account_gets_a_credential_and_keeps_its_agent_when_it_is_renewed() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn rights_of_the_presets_are_those_of_the_agents_chart() {
-    let world = World::prepare().without_operator().start().await;
-    let target = must(ControlPlane::start().await);
+pub(super) async fn rights_of_the_presets_are_those_of_the_agents_chart(world: &World, target: &Target) {
     for preset in ["view", "deploy"] {
-        let dry = create(&world, &target, &["--preset", preset, "--dry-run", "-o", "json"]).await;
+        let dry = create(world, target, "dry", &["--preset", preset, "--dry-run", "-o", "json"]).await;
         let dry = must(dry.ok());
         let list = json(&dry);
         let items = list["items"].as_array().expect("a list");
@@ -116,80 +128,83 @@ async fn rights_of_the_presets_are_those_of_the_agents_chart() {
         let secret = items.iter().find(|one| one["kind"] == "Secret").expect("a Secret");
         assert!(secret.get("data").is_none(), "a dry run has no token: {secret}");
     }
-    let left = must(target.kubectl(["get", "serviceaccounts,clusterroles", "-A", "-o", "name"]).await.ok());
-    assert!(!left.contains("kubesvc-prod"), "a dry run changes nothing: {left}");
-    assert_eq!(world.api::<Secret>().get_opt("prod").await.ok().flatten(), None);
+    let left =
+        must(target.plane.kubectl(["get", "serviceaccounts,clusterroles", "-A", "-o", "name"]).await.ok());
+    assert!(!left.contains("kubesvc-dry"), "a dry run changes nothing: {left}");
+    assert_eq!(world.api::<Secret>().get_opt("dry").await.ok().flatten(), None);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn rights_can_be_limited_to_namespaces_and_yaml_shows_what_was_made() {
-    let world = World::prepare().without_operator().start().await;
-    let target = must(ControlPlane::start().await);
-    must(create(&world, &target, &["--preset", "view"]).await.ok());
-    let missing = create(&world, &target, &["--preset", "view", "--namespaces", "shop"]).await;
+pub(super) async fn rights_can_be_limited_to_namespaces_and_yaml_shows_what_was_made(
+    world: &World,
+    target: &Target,
+) {
+    must(create(world, target, "limited", &["--preset", "view"]).await.ok());
+    let missing = create(world, target, "limited", &["--preset", "view", "--namespaces", "shop"]).await;
     assert_eq!(missing.code, Some(1), "{missing:?}");
     assert!(missing.stderr.contains("\"shop\" not found"), "{missing:?}");
-    must(target.kubectl(["create", "namespace", "shop"]).await.ok());
-    let made = create(&world, &target, &["--preset", "view", "--namespaces", "shop", "-o", "yaml"]).await;
+    must(target.plane.kubectl(["create", "namespace", "shop"]).await.ok());
+    let made =
+        create(world, target, "limited", &["--preset", "view", "--namespaces", "shop", "-o", "yaml"]).await;
     let yaml = must(made.clone().ok());
     let kinds = ["kind: ServiceAccount", "kind: Role\n", "kind: RoleBinding", "kind: Secret"];
     assert!(kinds.iter().all(|kind| yaml.contains(kind)) && !yaml.contains("ClusterRole"), "{yaml}");
     assert!(yaml.contains("kubeconfig: "), "asked for, the Secret is shown: {yaml}");
     assert!(
-        made.stderr.contains("ClusterRoleBinding kubesvc-prod in the target cluster still grants"),
+        made.stderr.contains("ClusterRoleBinding kubesvc-limited in the target cluster still grants"),
         "{made:?}"
     );
-    assert!(stored(&world).await.contains("namespace: \"shop\""));
+    assert!(stored(world, "limited").await.contains("namespace: \"shop\""));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_made_where_something_speaks_against_it() {
-    let world = World::prepare().without_operator().start().await;
-    let mut options = StartOptions::default();
-    let powerless = options.add_user("powerless", &[]);
-    let target = must(ControlPlane::start_with(options).await);
+pub(super) async fn nothing_is_made_where_something_speaks_against_it(world: &World, target: &Target) {
     let refused = async |output: Output, part: &str| {
         assert_eq!(output.code, Some(1), "{output:?}");
         assert!(output.stderr.contains(part), "{part:?} is not in {output:?}");
-        let left = must(target.kubectl(["get", "sa,clusterroles", "-A", "-o", "name"]).await.ok());
-        assert!(!left.contains("serviceaccount/kubesvc-"), "{part}: {left}");
+        let left = must(target.plane.kubectl(["get", "sa,clusterroles", "-A", "-o", "name"]).await.ok());
+        assert!(!left.contains("serviceaccount/kubesvc-refused"), "{part}: {left}");
     };
     let own = world.control_plane().kubeconfig_path().display().to_string();
     let deploy = ["--preset", "deploy"];
-    let same =
-        plugin(&world, &["credential", "create", "prod", "--target-kubeconfig", &own, "--preset", "deploy"])
-            .await;
+    let same = plugin(
+        world,
+        &["credential", "create", "refused", "--target-kubeconfig", &own, "--preset", "deploy"],
+    )
+    .await;
     refused(same, "is the operator's own cluster").await;
 
-    let path = must(world.folder().write("powerless", &target.kubeconfig_for_token(&powerless)));
+    let path = must(world.folder().write("powerless", &target.plane.kubeconfig_for_token(&target.powerless)));
     let path = path.display().to_string();
-    let weak = ["credential", "create", "prod", "--target-kubeconfig", &path, "--preset", "view"];
-    let weak = plugin(&world, &weak).await;
+    let weak = ["credential", "create", "refused", "--target-kubeconfig", &path, "--preset", "view"];
+    let weak = plugin(world, &weak).await;
     refused(weak, "target cluster: you may not get serviceaccounts in namespace kubesvc").await;
 
     // A cluster without kubesvc's definitions in the operator's place: the contexts were confused.
-    let confused = ["credential", "create", "prod", "--target-kubeconfig", &own, "--preset", "view"];
-    let confused = run(&target.kubeconfig_path(), confused).await;
+    let confused = ["credential", "create", "refused", "--target-kubeconfig", &own, "--preset", "view"];
+    let confused = run(&target.plane.kubeconfig_path(), confused).await;
     refused(confused, "kubesvc is not installed there").await;
 
-    must(world.kubectl(&["create", "secret", "generic", "prod", "--from-literal=a=b"]).await.ok());
-    refused(create(&world, &target, &deploy).await, "secret/prod is there").await;
-    must(world.kubectl(&["delete", "secret", "prod"]).await.ok());
+    must(world.kubectl(&["create", "secret", "generic", "refused", "--from-literal=a=b"]).await.ok());
+    refused(create(world, target, "refused", &deploy).await, "secret/refused is there").await;
+    must(world.kubectl(&["delete", "secret", "refused"]).await.ok());
     must(
-        target.kubectl(["create", "clusterrole", "kubesvc-prod", "--verb=get", "--resource=pods"]).await.ok(),
+        target
+            .plane
+            .kubectl(["create", "clusterrole", "kubesvc-refused", "--verb=get", "--resource=pods"])
+            .await
+            .ok(),
     );
     refused(
-        create(&world, &target, &deploy).await,
-        "clusterrole.rbac.authorization.k8s.io/kubesvc-prod is there",
+        create(world, target, "refused", &deploy).await,
+        "clusterrole.rbac.authorization.k8s.io/kubesvc-refused is there",
     )
     .await;
-    must(target.kubectl(["delete", "clusterrole", "kubesvc-prod"]).await.ok());
-    let usage = create(&world, &target, &["--preset", "admin"]).await;
+    must(target.plane.kubectl(["delete", "clusterrole", "kubesvc-refused"]).await.ok());
+    let usage = create(world, target, "refused", &["--preset", "admin"]).await;
     assert_eq!(usage.code, Some(2), "{usage:?}");
 
-    must(create(&world, &target, &deploy).await.ok());
-    let annotate = ["annotate", "secret", "prod", "kubesvc.io/credential-cluster=other", "--overwrite"];
+    must(create(world, target, "refused", &deploy).await.ok());
+    let annotate = ["annotate", "secret", "refused", "kubesvc.io/credential-cluster=other", "--overwrite"];
     must(world.kubectl(&annotate).await.ok());
-    let other = create(&world, &target, &deploy).await;
+    let other = create(world, target, "refused", &deploy).await;
     assert!(other.code == Some(1) && other.stderr.contains("credential of another cluster"), "{other:?}");
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use kubesvc_core::State;
 use serde_json::json;
 
-use super::run;
+use super::{Scene, run};
 use crate::world::{MAX_WAIT, World};
 use kubesvc_testkit::controlplane;
 use kubesvc_testkit::kubectl::Output;
@@ -86,32 +86,27 @@ impl<'w> Person<'w> {
     }
 }
 
-/// A world with the roles applied, an ACTIVE account, and one that waits for an agent.
-async fn world() -> (World, crate::world::Agent) {
-    let world = World::start().await;
+/// Creates the roles of `config/people`.
+pub(super) async fn apply_roles(world: &World) {
     let folder = format!("{}/config/people", env!("CARGO_MANIFEST_DIR"));
     must(world.kubectl(&["apply", "-k", &folder]).await.ok());
-    let kubeconfig = world.cluster("spinnaker").await.kubeconfig();
-    let agent = world.agent("agent-1").zone("east").start().await;
-    world.account("prod").zone("east").kubeconfig(&kubeconfig).create().await;
-    world.account("lonely").zone("nowhere").kubeconfig(&kubeconfig).create().await;
-    world.until("prod", State::Active).await;
-    world.until_reason("lonely", State::Failed, "NoAgent").await;
-    (world, agent)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn viewers_see_everything_and_change_nothing() {
-    let (world, _agent) = world().await;
-    let viewer = Person::with(&world, "kubesvc-view").await;
+pub(super) async fn viewers_see_everything_and_change_nothing(scene: &Scene) {
+    let Scene { world, cluster, .. } = scene;
+    let viewer = Person::with(world, "kubesvc-view").await;
+    world.account("viewed").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.account("unheld").zone("nowhere").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("viewed", State::Active).await;
+    world.until_reason("unheld", State::Failed, "NoAgent").await;
     for shown in [
         &["list"][..],
         &["list", "-o", "wide"],
         &["list", "-o", "json"],
-        &["describe", "prod"],
-        &["describe", "lonely"],
-        &["why", "lonely"],
-        &["wait", "prod", "--timeout", "30s"],
+        &["describe", "viewed"],
+        &["describe", "unheld"],
+        &["why", "unheld"],
+        &["wait", "viewed", "--timeout", "30s"],
         &["agents"],
     ] {
         viewer.may(shown).await;
@@ -122,13 +117,13 @@ async fn viewers_see_everything_and_change_nothing() {
     {
         assert!(!viewer.may_reach(verb, service).await, "{verb} {service}");
     }
-    let described = viewer.plugin(&["describe", "prod"]).await.stdout;
+    let described = viewer.plugin(&["describe", "viewed"]).await.stdout;
     assert!(described.contains("Activating"), "its Events are there: {described}");
-    let before = world.object("prod").await.expect("it is there");
+    let before = world.object("viewed").await.expect("it is there");
     for (changes, right) in [
-        (&["deactivate", "prod"][..], "you may not patch kubesvcaccounts"),
-        (&["activate", "prod", "--force"], "already"),
-        (&["retry", "lonely"], "you may not patch kubesvcaccounts"),
+        (&["deactivate", "viewed"][..], "you may not patch kubesvcaccounts"),
+        (&["activate", "viewed", "--force"], "already"),
+        (&["retry", "unheld"], "you may not patch kubesvcaccounts"),
         (&["agents", "revoke", "agent-1"], "you may not patch kubesvcagents"),
         (&["list", "-A"], "in all namespaces"),
     ] {
@@ -138,7 +133,7 @@ async fn viewers_see_everything_and_change_nothing() {
             viewer.may_not(changes, right).await;
         }
     }
-    let after = world.object("prod").await.expect("it is there");
+    let after = world.object("viewed").await.expect("it is there");
     assert_eq!(after.metadata.resource_version, before.metadata.resource_version);
     for (verb, resource) in [
         ("get", "secrets"),
@@ -150,20 +145,24 @@ async fn viewers_see_everything_and_change_nothing() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn operators_change_accounts_and_agents_and_read_no_secret() {
-    let (world, _agent) = world().await;
-    let operator = Person::with(&world, "kubesvc-operate").await;
+pub(super) async fn operators_change_accounts_and_agents_and_read_no_secret(scene: &Scene) {
+    let Scene { world, cluster, .. } = scene;
+    let operator = Person::with(world, "kubesvc-operate").await;
+    let _agent = world.agent("operated-1").zone("operated").start().await;
+    world.account("operated").zone("operated").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.account("waiting").zone("nowhere").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("operated", State::Active).await;
+    world.until_reason("waiting", State::Failed, "NoAgent").await;
     for command in [
         &["list"][..],
-        &["describe", "prod"],
-        &["why", "lonely"],
-        &["deactivate", "prod", "--wait", "--timeout", "45s"],
-        &["activate", "prod", "--wait", "--timeout", "45s"],
-        &["retry", "lonely"],
-        &["agents", "revoke", "agent-1"],
-        &["agents", "approve", "agent-1"],
-        &["wait", "prod", "--timeout", "45s"],
+        &["describe", "operated"],
+        &["why", "waiting"],
+        &["deactivate", "operated", "--wait", "--timeout", "45s"],
+        &["activate", "operated", "--wait", "--timeout", "45s"],
+        &["retry", "waiting"],
+        &["agents", "revoke", "operated-1"],
+        &["agents", "approve", "operated-1"],
+        &["wait", "operated", "--timeout", "45s"],
     ] {
         operator.may(command).await;
     }
@@ -181,13 +180,11 @@ async fn operators_change_accounts_and_agents_and_read_no_secret() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn users_of_accounts_have_the_verbs_of_their_role_and_see_no_secret_of_the_operators_cluster() {
-    let world = World::prepare().without_operator().start().await;
-    let folder = format!("{}/config/people", env!("CARGO_MANIFEST_DIR"));
-    must(world.kubectl(&["apply", "-k", &folder]).await.ok());
-    let viewer = Person::with(&world, "kubesvc-api-view").await;
-    let editor = Person::with(&world, "kubesvc-api-edit").await;
+pub(super) async fn users_of_accounts_have_the_verbs_of_their_role_and_see_no_secret_of_the_operators_cluster(
+    world: &World,
+) {
+    let viewer = Person::with(world, "kubesvc-api-view").await;
+    let editor = Person::with(world, "kubesvc-api-edit").await;
     for (verb, part, for_viewers, for_editors) in [
         ("get", "proxy", true, true),
         ("get", "operations", true, true),

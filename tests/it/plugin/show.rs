@@ -3,16 +3,12 @@
 use kubesvc_core::State;
 use serde_json::Value;
 
-use super::{EXEC, json, plugin, row, run_with, shown};
-use crate::world::World;
+use super::{EXEC, Scene, json, plugin, row, run_with, shown};
+use crate::world::{Cluster, World};
 use kubesvc_testkit::must;
 
-/// An operator, an agent in zone east, and three accounts: one that works, one that is refused, one without
-/// an agent.
-async fn three() -> (World, crate::world::Agent) {
-    let world = World::start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let agent = world.agent("agent-1").zone("east").start().await;
+/// Creates three accounts: one that works, one that is refused, one without an agent.
+async fn three(world: &World, cluster: &Cluster) {
     world
         .account("good")
         .zone("east")
@@ -31,19 +27,19 @@ async fn three() -> (World, crate::world::Agent) {
     world.until("good", State::Active).await;
     world.until_reason("bad", State::Failed, "ExecForbidden").await;
     world.until_reason("lonely", State::Failed, "NoAgent").await;
-    (world, agent)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn accounts_and_agents_are_shown_in_every_form() {
-    let (world, agent) = three().await;
-    the_list(&world).await;
-    the_filters(&world).await;
-    the_documents(&world).await;
-    the_description(&world).await;
-    the_reasons(&world).await;
-    the_fleet(&world, agent.id()).await;
-    the_colours(&world).await;
+/// In a world without other accounts and agents.
+pub(super) async fn accounts_and_agents_are_shown_in_every_form(scene: &Scene) {
+    let Scene { world, cluster, agent } = scene;
+    three(world, cluster).await;
+    the_list(world).await;
+    the_filters(world).await;
+    the_documents(world).await;
+    the_description(world).await;
+    the_reasons(world).await;
+    the_fleet(world, agent.id()).await;
+    the_colours(world).await;
 }
 
 async fn the_list(world: &World) {

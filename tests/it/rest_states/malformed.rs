@@ -138,9 +138,7 @@ fn addresses() -> Vec<(Call, &'static [u16])> {
     ]
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn malformed_requests_are_refused_and_change_nothing() {
-    let world = World::start().await;
+pub(super) async fn malformed_requests_are_refused_and_change_nothing(world: &World) {
     world.account("there").inactive().spec("kubeconfig", json!({"serviceAccount": true})).create().await;
     let before = world.until("there", State::Inactive).await;
 
@@ -158,7 +156,7 @@ async fn malformed_requests_are_refused_and_change_nothing() {
     }
     let nobody = world.get("/agents/kubernetes/accounts/nobody").await;
     assert_eq!((nobody.status, &nobody.json), (200, &json!({})), "{nobody}");
-    raw_requests(&world).await;
+    raw_requests(world).await;
 
     assert_eq!(
         world.object("there").await.map(|after| (after.metadata.resource_version, after.spec)),

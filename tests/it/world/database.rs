@@ -29,12 +29,24 @@ pub(crate) enum Connection {
 }
 
 impl Database {
+    /// The kind of server that has a database of this kind.
+    ///
+    /// # Panics
+    ///
+    /// SQLite has no server.
+    pub(crate) fn server(self) -> Kind {
+        match self {
+            Self::Sqlite => unreachable!("a story of servers runs on a server"),
+            Self::MariaDb => Kind::MariaDb,
+            Self::Postgres => Kind::PostgreSql,
+        }
+    }
+
     /// Creates an empty database of this kind and returns its URL.
     pub(super) async fn fresh(self, folder: &Folder) -> String {
         match self {
             Self::Sqlite => format!("sqlite://{}", folder.file("kubesvc.db").display()),
-            Self::MariaDb => databases::shared(Kind::MariaDb).await.fresh_database().await,
-            Self::Postgres => databases::shared(Kind::PostgreSql).await.fresh_database().await,
+            Self::MariaDb | Self::Postgres => databases::shared(self.server()).await.fresh_database().await,
         }
     }
 }
