@@ -6,8 +6,14 @@ use std::time::{Duration, Instant};
 use kubesvc_core::{AgentId, CachingAssignment, KubesvcAccount, State};
 use serde_json::json;
 
+use crate::stories::on_one_server;
 use crate::world::{Agent, Call, Database, MAX_WAIT, Operator, Prepare, World};
 use kubesvc_testkit::{must, wait::eventually};
+
+on_one_server! {
+    caching_agent_is_reelected_in_time_and_the_fence_follows,
+    rolling_restart_and_leader_death_keep_the_caching_agent,
+}
 
 /// Validity of a Lease, in seconds.
 const LEASE: u64 = 6;
@@ -79,7 +85,7 @@ async fn two_agents(world: &World) -> [Agent; 2] {
     [world.agent("agent-1").start().await, world.agent("agent-2").start().await]
 }
 
-async fn moves_in_time(database: Database) {
+async fn caching_agent_is_reelected_in_time_and_the_fence_follows(database: Database) {
     let world = prepare(database).start().await;
     let agents = two_agents(&world).await;
     held_by_both(&world, world.operator()).await;
@@ -146,18 +152,8 @@ async fn moves_in_time(database: Database) {
     assert_eq!(world.fences().await, []);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn caching_agent_is_reelected_in_time_and_the_fence_follows_on_postgresql() {
-    moves_in_time(Database::Postgres).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn caching_agent_is_reelected_in_time_and_the_fence_follows_on_mariadb() {
-    moves_in_time(Database::MariaDb).await;
-}
-
 /// A rolling restart and the death of the leader do not change the election.
-async fn stays(database: Database) {
+async fn rolling_restart_and_leader_death_keep_the_caching_agent(database: Database) {
     let world = prepare(database).start().await;
     let other = world.replica("operator-1").await;
     assert_eq!(world.until_one_leads(&[world.operator(), &other]).await, 0, "the first one was first");
@@ -194,14 +190,4 @@ async fn stays(database: Database) {
     .await;
     assert_eq!(caching(&world).await, elected);
     assert_eq!(world.writes_to("prod").len(), writes, "{:#?}", world.writes_to("prod"));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn rolling_restart_and_leader_death_keep_the_caching_agent_on_postgresql() {
-    stays(Database::Postgres).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn rolling_restart_and_leader_death_keep_the_caching_agent_on_mariadb() {
-    stays(Database::MariaDb).await;
 }

@@ -1,5 +1,5 @@
-//! What users rely on, from their point of view: each scenario runs on every database, with the real
-//! programs.
+//! What users rely on, from their point of view: with the real programs. Each story runs on
+//! one database, those of tables on each (`stories.rs`).
 //!
 //! | file | users |
 //! |---|---|
@@ -16,23 +16,3 @@ mod own_secrets;
 mod static_accounts;
 mod tables;
 mod zones;
-
-/// Generates a test for each scenario on each database.
-macro_rules! on_each_database {
-    ($($story:ident),+ $(,)?) => {
-        on_each_database! { @on sqlite, Sqlite, $($story),+ }
-        on_each_database! { @on mariadb, MariaDb, $($story),+ }
-        on_each_database! { @on postgres, Postgres, $($story),+ }
-    };
-    (@on $name:ident, $database:ident, $($story:ident),+) => {
-        mod $name {
-            use crate::world::Database;
-
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $story() {
-                super::$story(Database::$database).await;
-            })+
-        }
-    };
-}
-use on_each_database;

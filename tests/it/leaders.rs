@@ -7,7 +7,7 @@ use kubesvc_core::{KubesvcAccount, State};
 use serde_json::json;
 
 use crate::world::{Database, MAX_WAIT, Operator, Prepare, World, one_leads};
-use kubesvc_testkit::{must, wait::eventually};
+use kubesvc_testkit::{audit::AuditedWrite, must, wait::eventually};
 
 /// Validity of a Lease, in seconds.
 const LEASE: u64 = 6;
@@ -155,13 +155,20 @@ async fn leader_paused_longer_than_its_lease_becomes_a_follower() {
     world.patch("one", json!({"spec": {"environment": "changed"}})).await;
     let handled = |one: &KubesvcAccount| one.status_or_default().observed_generation == one.generation();
     world.until_account("one", "is handled", handled).await;
-    let writes = world.operator_writes("kubesvcaccounts").len();
 
+    let resumed = Timestamp::now();
     world.operator().resume();
     assert_eq!(world.until_one_leads(&[world.operator(), &other]).await, 1);
     assert!(world.operator().log_text().contains("this replica no longer leads"));
     leader_works(&world, "three").await;
-    let since: Vec<_> = world.operator_writes("kubesvcaccounts").into_iter().skip(writes).collect();
+    // A line of the audit log follows its write by a moment.
+    let is_since = |write: &AuditedWrite| write.received.parse::<Timestamp>().is_ok_and(|at| at >= resumed);
+    let since = eventually("the writes to the third account", MAX_WAIT, async || {
+        let mut since = world.operator_writes("kubesvcaccounts");
+        since.retain(is_since);
+        if since.len() >= 2 { Ok(since) } else { Err(format!("{since:#?}")) }
+    })
+    .await;
     assert!(since.iter().all(|write| write.name == "three"), "{since:#?}");
     assert_eq!(since.len(), 2, "{since:#?}");
 }

@@ -1,5 +1,6 @@
 //! The integration tests, in one binary: real control planes, the real programs, and nothing else between them.
 
+mod stories;
 mod world;
 
 mod activation;

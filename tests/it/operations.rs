@@ -20,9 +20,14 @@ mod verbs;
 use kubesvc_core::State;
 use serde_json::{Value, json};
 
+use crate::stories::on_one_database;
 use crate::world::{Agent, Call, Database, MAX_WAIT, Prepare, World};
 use callers::Caller;
 use kubesvc_testkit::{must, wait::eventually};
+
+on_one_database! {
+    operations_are_done_and_recorded,
+}
 
 pub(crate) const EVERYTHING: &[&str] = &["get", "create", "update", "patch", "delete"];
 
@@ -98,7 +103,7 @@ fn deploy(object: &Value, more: &str) -> Value {
     on_prod(&format!("deploy {{ manifest {{ data: {data} }} {more} }}"))
 }
 
-async fn deploys_and_records(database: Database) {
+async fn operations_are_done_and_recorded(database: Database) {
     let scene = Scene::on(database).await;
     let (world, alice) = (&scene.world, &scene.alice);
     let text = deploy(&scene.config_map("one", "1"), "");
@@ -156,21 +161,6 @@ async fn deploys_and_records(database: Database) {
         "{metrics}"
     );
     assert!(metrics.contains("kubesvc_security_open{door=\"operations\"} 0"), "{metrics}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn operations_are_done_and_recorded_in_sqlite() {
-    deploys_and_records(Database::Sqlite).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn operations_are_done_and_recorded_in_postgresql() {
-    deploys_and_records(Database::Postgres).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn operations_are_done_and_recorded_in_mariadb() {
-    deploys_and_records(Database::MariaDb).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

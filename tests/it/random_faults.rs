@@ -40,8 +40,12 @@ use self::processes::Leader;
 use self::scene::Scene;
 use self::watcher::Watcher;
 use crate::faults::cache::history::History;
+use crate::stories::on_one_server;
+use crate::world::Database;
 use kubesvc_testkit::databases::Kind;
 use kubesvc_testkit::must;
+
+on_one_server! { a_minute_of_random_faults_breaks_nothing }
 
 /// Duration of the faults in the tests, in seconds.
 const SHORT_RUN_SECONDS: u64 = 60;
@@ -170,14 +174,8 @@ impl Scene {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_minute_of_random_faults_on_postgresql_breaks_nothing() {
-    run(Kind::PostgreSql, 1, SHORT_RUN_SECONDS).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_minute_of_random_faults_on_mariadb_breaks_nothing() {
-    run(Kind::MariaDb, 2, SHORT_RUN_SECONDS).await;
+async fn a_minute_of_random_faults_breaks_nothing(database: Database) {
+    run(database.server(), 1, SHORT_RUN_SECONDS).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,10 +11,13 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::stories::on_one_database;
 use crate::world::{Database, MAX_WAIT, World};
 use kubesvc_testkit::simulated_agent::SimulatedAgent;
 use kubesvc_testkit::simulated_agent::frames::{Introduction, NoSession, Policy};
 use kubesvc_testkit::{must, wait::eventually};
+
+on_one_database! { accounts_stay_active_while_registration_takes_longer_than_grace }
 
 /// Number of agents, each with a zone and an account of its own.
 const AGENTS: usize = 10;
@@ -105,7 +108,7 @@ fn limit_registrations(world: &World) {
     must(std::fs::write(&file, format!("{settings:#}")).map_err(|error| error.to_string()));
 }
 
-async fn accounts_stay_active_while_agents_wait(database: Database) {
+async fn accounts_stay_active_while_registration_takes_longer_than_grace(database: Database) {
     let world = World::prepare()
         .database(database)
         .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", GRACE)
@@ -144,16 +147,6 @@ async fn accounts_stay_active_while_agents_wait(database: Database) {
     reconnecting.stop.cancel();
     reconnecting.tasks.close();
     reconnecting.tasks.wait().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn accounts_stay_active_while_registration_takes_longer_than_grace() {
-    accounts_stay_active_while_agents_wait(Database::Sqlite).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn accounts_stay_active_during_slow_registration_with_leader_election() {
-    accounts_stay_active_while_agents_wait(Database::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

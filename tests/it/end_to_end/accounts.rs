@@ -3,11 +3,11 @@
 use kubesvc_core::{GrantPhase, RETRY_ANNOTATION, State};
 use serde_json::json;
 
-use super::on_each_database;
+use crate::stories::on_one_database;
 use crate::world::{Database, World, condition};
 use kubesvc_testkit::must;
 
-on_each_database! {
+on_one_database! {
     applied_account_becomes_active_in_the_table,
     account_is_added_activated_and_deleted_by_rest,
     inactive_account_keeps_its_row_and_has_no_agent,

@@ -5,11 +5,11 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kubesvc_core::{KubesvcAccount, State, WATCH_LABEL};
 use serde_json::json;
 
-use super::on_each_database;
+use crate::stories::on_one_database;
 use crate::world::{Cluster, Database, World, condition};
 use kubesvc_testkit::{controlplane, kubeconfig::Proof, must};
 
-on_each_database! {
+on_one_database! {
     rotated_secret_is_sent_to_the_agent,
     account_waits_for_a_missing_secret,
     refused_token_stops_retries_and_a_new_token_reactivates,

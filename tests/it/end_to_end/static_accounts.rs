@@ -3,12 +3,12 @@
 use kubesvc_core::{KubesvcAccount, ORIGIN_LABEL, State};
 use serde_json::{Value, json};
 
-use super::on_each_database;
+use crate::stories::on_one_database;
 use crate::world::row::Row;
 use crate::world::{Agent, Cluster, Database, MAX_WAIT, World, condition};
 use kubesvc_testkit::{must, wait::eventually};
 
-on_each_database! {
+on_one_database! {
     static_account_is_registered_and_listed,
     rest_does_not_change_static_accounts,
     changed_agent_file_takes_effect_without_restart,

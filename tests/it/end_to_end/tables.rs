@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kubesvc_core::{ORIGIN_LABEL, State, ZoneId, owned_secret};
 use serde_json::json;
 
-use super::on_each_database;
+use crate::stories::on_each_database;
 use crate::world::{Database, ForeignTableRow, MAX_WAIT, World};
 use kubesvc_testkit::{must, wait::eventually};
 

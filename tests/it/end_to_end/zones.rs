@@ -4,24 +4,28 @@ use kube::api::{Patch, PatchParams};
 use kubesvc_core::{GrantPhase, KubesvcAccount, KubesvcAgent, State, ZoneId, object_names};
 use serde_json::json;
 
-use super::on_each_database;
+use crate::stories::{on_one_database, only_in_test_all};
 use crate::world::{Database, MAX_WAIT, World};
 use kubesvc_testkit::simulated_agent::SimulatedAgent;
 use kubesvc_testkit::simulated_agent::frames::{Introduction, OnAdd, Policy, identity};
 use kubesvc_testkit::{must, wait::eventually};
 
-on_each_database! {
+on_one_database! {
+    account_moves_when_its_zone_changes,
+    unapproved_agent_gets_no_accounts,
+    agent_that_reaches_another_cluster_drops_the_account,
+}
+
+// Decided by the lifecycle and the hub, whose own tests hold it.
+only_in_test_all! {
     account_without_zone_finds_the_zone_that_has_its_file,
     account_that_fits_two_zones_is_given_to_neither,
     accounts_of_a_zone_without_agents_move_to_another,
-    account_moves_when_its_zone_changes,
     account_stays_in_its_zone_until_the_new_one_has_an_agent,
     waiting_accounts_activate_when_an_agent_connects,
     overlapping_replacement_agent_orphans_no_account,
     agent_absent_within_grace_loses_no_account,
     accounts_are_orphaned_until_the_last_agent_returns,
-    unapproved_agent_gets_no_accounts,
-    agent_that_reaches_another_cluster_drops_the_account,
     fleet_summary_shows_all_agents_and_accounts,
 }
 

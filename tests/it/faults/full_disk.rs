@@ -4,16 +4,21 @@ use kubesvc_core::State;
 
 use super::settled::settled;
 use super::until_database;
-use crate::world::World;
-use kubesvc_testkit::databases::{self, Kind};
+use crate::stories::on_one_server;
+use crate::world::{Database, World};
+use kubesvc_testkit::databases;
 use kubesvc_testkit::must;
+
+on_one_server! {
+    full_server_is_reported_and_rows_catch_up_when_it_has_room,
+}
 
 const TABLE: &str = "kubesvc_accounts";
 /// More rows than fit onto existing pages.
 const ACCOUNTS: usize = 24;
 
-async fn is_full_and_gets_room(kind: Kind) {
-    let server = must(databases::own_small(kind).await);
+async fn full_server_is_reported_and_rows_catch_up_when_it_has_room(database: Database) {
+    let server = must(databases::own_small(database.server()).await);
     let url = server.fresh_database().await;
     let database = url.rsplit('/').next().expect("it has a name");
     let world = World::prepare().database_url(&url).start().await;
@@ -41,14 +46,4 @@ async fn is_full_and_gets_room(kind: Kind) {
     world.until_gone(last).await;
     let wanted: Vec<_> = names.iter().take(ACCOUNTS - 1).map(|name| (name.as_str(), State::Active)).collect();
     settled(&world, &[&agent], &wanted).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn full_mariadb_is_reported_and_rows_catch_up_when_it_has_room() {
-    is_full_and_gets_room(Kind::MariaDb).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn full_postgresql_is_reported_and_rows_catch_up_when_it_has_room() {
-    is_full_and_gets_room(Kind::PostgreSql).await;
 }

@@ -8,9 +8,17 @@ use serde_json::json;
 use super::proxy::{Proxy, ProxyMode};
 use super::settled::{settled, settled_within};
 use super::{hold, until_database};
-use crate::world::{Agent, Cluster, MAX_WAIT, Prepare, World};
+use crate::stories::on_one_server;
+use crate::world::{Agent, Cluster, Database, MAX_WAIT, Prepare, World};
 use kubesvc_testkit::databases::{self, Kind, Server};
 use kubesvc_testkit::must;
+
+on_one_server! {
+    rows_catch_up_after_the_server_was_killed,
+    hanging_server_delays_no_account,
+    server_behind_a_failing_connection_gets_every_row,
+    server_gets_every_row_despite_locks_of_others,
+}
 
 /// Duration of a fault whose end cannot be observed.
 const A_WHILE: Duration = Duration::from_secs(4);
@@ -74,8 +82,8 @@ async fn live_without_a_database(far: &RemoteDatabase, cluster: &Cluster) {
 const WANTED: [(&str, State); 3] =
     [("kept", State::Active), ("made", State::Active), ("stopped", State::Inactive)];
 
-async fn is_killed_and_comes_back(kind: Kind) {
-    let far = RemoteDatabase::start(kind).await;
+async fn rows_catch_up_after_the_server_was_killed(database: Database) {
+    let far = RemoteDatabase::start(database.server()).await;
     let (cluster, agent) = far.with_accounts(&["kept", "stopped", "deleted"]).await;
     far.server.kill();
     live_without_a_database(&far, &cluster).await;
@@ -84,18 +92,8 @@ async fn is_killed_and_comes_back(kind: Kind) {
     settled(&far.world, &[&agent], &WANTED).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn rows_catch_up_after_mariadb_was_killed() {
-    is_killed_and_comes_back(Kind::MariaDb).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn rows_catch_up_after_postgresql_was_killed() {
-    is_killed_and_comes_back(Kind::PostgreSql).await;
-}
-
-async fn server_hangs(kind: Kind) {
-    let far = RemoteDatabase::start(kind).await;
+async fn hanging_server_delays_no_account(database: Database) {
+    let far = RemoteDatabase::start(database.server()).await;
     let (cluster, agent) = far.with_accounts(&["kept", "stopped", "deleted"]).await;
     far.server.pause();
     live_without_a_database(&far, &cluster).await;
@@ -104,18 +102,8 @@ async fn server_hangs(kind: Kind) {
     settled(&far.world, &[&agent], &WANTED).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn hanging_mariadb_delays_no_account() {
-    server_hangs(Kind::MariaDb).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn hanging_postgresql_delays_no_account() {
-    server_hangs(Kind::PostgreSql).await;
-}
-
-async fn connection_is_cut_repeatedly(kind: Kind) {
-    let far = RemoteDatabase::start(kind).await;
+async fn server_behind_a_failing_connection_gets_every_row(database: Database) {
+    let far = RemoteDatabase::start(database.server()).await;
     let (cluster, agent) = far.with_accounts(&["kept", "stopped", "deleted"]).await;
     let world = &far.world;
     for round in 0..4 {
@@ -133,16 +121,6 @@ async fn connection_is_cut_repeatedly(kind: Kind) {
     far.line.set(ProxyMode::Open);
     until_database(world, false).await;
     settled(world, &[&agent], &WANTED).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn mariadb_behind_a_failing_connection_gets_every_row() {
-    connection_is_cut_repeatedly(Kind::MariaDb).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn postgresql_behind_a_failing_connection_gets_every_row() {
-    connection_is_cut_repeatedly(Kind::PostgreSql).await;
 }
 
 /// Counts the rows that still show the state before the standby stopped following, among those changed or
@@ -194,8 +172,8 @@ async fn writes_wait_until_a_read_only_standby_is_promoted() {
 }
 
 /// Other sessions lock the rows that the operator writes, in the order that causes deadlocks.
-async fn other_sessions_hold_locks(kind: Kind) {
-    let far = RemoteDatabase::start(kind).await;
+async fn server_gets_every_row_despite_locks_of_others(database: Database) {
+    let far = RemoteDatabase::start(database.server()).await;
     let (cluster, agent) = far.with_accounts(&["kept", "stopped", "deleted"]).await;
     let world = &far.world;
     let url = world.database_url().to_owned();
@@ -232,14 +210,4 @@ async fn other_sessions_hold_locks(kind: Kind) {
     world.account("made").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     others.await.expect("they end by themselves");
     settled(world, &[&agent], &WANTED).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn mariadb_gets_every_row_despite_locks_of_others() {
-    other_sessions_hold_locks(Kind::MariaDb).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn postgresql_gets_every_row_despite_locks_of_others() {
-    other_sessions_hold_locks(Kind::PostgreSql).await;
 }

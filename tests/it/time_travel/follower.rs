@@ -5,11 +5,17 @@ use kubesvc_core::{GrantPhase, State};
 use serde_json::json;
 
 use super::{A_WHILE, Travel, agent, holds, join, of};
+use crate::stories::on_one_server;
 use crate::world::Database;
 use kubesvc_testkit::simulated_agent::frames::Introduction;
 
+on_one_server! {
+    account_leaves_its_zone_before_entering_the_next_when_a_follower_is_stale,
+    reused_name_does_not_match_an_old_grant_at_a_stale_follower,
+}
+
 /// An account moves to another zone, and the follower with its agents does not see that.
-async fn an_account_moves(database: Database) {
+async fn account_leaves_its_zone_before_entering_the_next_when_a_follower_is_stale(database: Database) {
     let travel = Travel::start(database, 5).await;
     let (world, follower) = (&travel.world, &travel.follower);
     let east = agent(follower, "agent-1", "east").await;
@@ -50,19 +56,9 @@ async fn an_account_moves(database: Database) {
     assert_eq!(world.until_row("moves", "ACTIVE").await.zone_id.as_deref(), Some("west"));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn account_leaves_its_zone_before_entering_the_next_when_a_follower_is_stale_on_postgresql() {
-    an_account_moves(Database::Postgres).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn account_leaves_its_zone_before_entering_the_next_when_a_follower_is_stale_on_mariadb() {
-    an_account_moves(Database::MariaDb).await;
-}
-
 /// An account is deleted and created again under its name, and the follower with its agents does not see
 /// that.
-async fn account_is_recreated(database: Database) {
+async fn reused_name_does_not_match_an_old_grant_at_a_stale_follower(database: Database) {
     let travel = Travel::start(database, 3).await;
     let (world, follower) = (&travel.world, &travel.follower);
     let here = agent(world.operator(), "agent-1", "east").await;
@@ -115,14 +111,4 @@ async fn account_is_recreated(database: Database) {
     assert!(of(&old, &fresh.added()).is_empty() && of(&old, &there.added()).is_empty());
     let settled = world.object("prod").await.expect("it is there");
     assert_eq!(settled.status_or_default().epoch, new.status_or_default().epoch, "nothing was given anew");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn reused_name_does_not_match_an_old_grant_at_a_stale_follower_on_postgresql() {
-    account_is_recreated(Database::Postgres).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn reused_name_does_not_match_an_old_grant_at_a_stale_follower_on_mariadb() {
-    account_is_recreated(Database::MariaDb).await;
 }

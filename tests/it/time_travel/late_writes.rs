@@ -9,8 +9,14 @@ use serde_json::json;
 use url::Url;
 
 use crate::faults::proxy::{Proxy, ProxyMode};
+use crate::stories::on_one_server;
 use crate::world::{Database, MAX_WAIT, Operator, Prepare, World};
 use kubesvc_testkit::{must, wait::eventually};
+
+on_one_server! {
+    late_object_writes_of_a_paused_leader_are_refused,
+    late_row_writes_of_a_paused_leader_are_refused_counted_and_logged,
+}
 
 /// Number of accounts that are processed at once.
 const ACCOUNTS: usize = 20;
@@ -81,7 +87,7 @@ fn versions(objects: &BTreeMap<String, KubesvcAccount>) -> BTreeMap<&str, Option
     objects.iter().map(|(name, one)| (name.as_str(), one.metadata.resource_version.as_deref())).collect()
 }
 
-async fn writes_objects_too_late(database: Database) {
+async fn late_object_writes_of_a_paused_leader_are_refused(database: Database) {
     let world = prepare(database).start().await;
     let server = world.control_plane().server_url();
     let port = must(Url::parse(&server).map_err(|e| e.to_string())).port().expect("it has a port");
@@ -131,17 +137,7 @@ async fn writes_objects_too_late(database: Database) {
     until_handled(&world).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn late_object_writes_of_a_paused_leader_are_refused_on_postgresql() {
-    writes_objects_too_late(Database::Postgres).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn late_object_writes_of_a_paused_leader_are_refused_on_mariadb() {
-    writes_objects_too_late(Database::MariaDb).await;
-}
-
-async fn writes_rows_too_late(database: Database) {
+async fn late_row_writes_of_a_paused_leader_are_refused_counted_and_logged(database: Database) {
     let world = prepare(database).start().await;
     let sleeper = world.unstarted_replica("sleeper");
     sleeper.launch_with(&[("KUBESVC_STOP_AT", "row-update:before")]);
@@ -174,14 +170,4 @@ async fn writes_rows_too_late(database: Database) {
     assert_eq!(rows, format!("{:?}", world.rows().await));
     change(&world, "second").await;
     until_handled(&world).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn late_row_writes_of_a_paused_leader_are_refused_counted_and_logged_on_postgresql() {
-    writes_rows_too_late(Database::Postgres).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn late_row_writes_of_a_paused_leader_are_refused_counted_and_logged_on_mariadb() {
-    writes_rows_too_late(Database::MariaDb).await;
 }

@@ -4,12 +4,18 @@ use kubesvc_core::{KubesvcAccount, State};
 use serde_json::json;
 
 use super::{A_WHILE, Travel, agent, holds, join, of};
+use crate::stories::on_one_server;
 use crate::world::{Database, MAX_WAIT};
 use kubesvc_testkit::wait::eventually;
 
+on_one_server! {
+    leader_with_stale_watches_decides_nothing_from_them,
+    leader_without_agent_events_orphans_only_accounts_without_agents,
+}
+
 /// While the follower sees no changes, accounts are deactivated, changed, deleted, recreated and created, one
 /// each; then it starts to lead.
-async fn begins_to_lead(database: Database) {
+async fn leader_with_stale_watches_decides_nothing_from_them(database: Database) {
     let travel = Travel::start(database, 12).await;
     let (world, follower) = (&travel.world, &travel.follower);
     let east = agent(world.operator(), "agent-1", "east").await;
@@ -102,20 +108,10 @@ async fn begins_to_lead(database: Database) {
     assert!(world.row("deleted").await.is_none());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn leader_with_stale_watches_decides_nothing_from_them_on_postgresql() {
-    begins_to_lead(Database::Postgres).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn leader_with_stale_watches_decides_nothing_from_them_on_mariadb() {
-    begins_to_lead(Database::MariaDb).await;
-}
-
 /// Agents of two zones leave. While the leader sees no changes of agents, the agent of one zone comes back to
 /// another replica, and that of the other zone does not: when the latter zone is reported as deserted, the
 /// former could have been too.
-async fn agent_returns_unseen(database: Database) {
+async fn leader_without_agent_events_orphans_only_accounts_without_agents(database: Database) {
     let travel = Travel::start(database, 12).await;
     let (world, leader) = (&travel.world, &travel.follower);
     travel.create_in("west", &["marker"]).await;
@@ -147,14 +143,4 @@ async fn agent_returns_unseen(database: Database) {
     travel.second.let_watches_go();
     holds(&east, &[&kept]).await;
     assert_eq!(world.state("returns").await, Some(State::Active));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn leader_without_agent_events_orphans_only_accounts_without_agents_on_postgresql() {
-    agent_returns_unseen(Database::Postgres).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn leader_without_agent_events_orphans_only_accounts_without_agents_on_mariadb() {
-    agent_returns_unseen(Database::MariaDb).await;
 }

@@ -12,8 +12,13 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::load::{ACCOUNT, create_account};
+use crate::stories::on_each_database;
 use crate::world::{Database, MAX_WAIT, World};
 use kubesvc_testkit::{must, wait::eventually};
+
+on_each_database! {
+    odd_objects_are_rows,
+}
 
 /// Maximum length of a name.
 const LONGEST_NAME: usize = 253;
@@ -116,21 +121,6 @@ async fn odd_objects_are_rows(database: Database) {
     .await;
     let refused = must(world.operator().metric("kubesvc_cache_refused_rows_total").await);
     assert_eq!(refused, 0);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn odd_objects_are_rows_in_sqlite() {
-    odd_objects_are_rows(Database::Sqlite).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn odd_objects_are_rows_in_mariadb() {
-    odd_objects_are_rows(Database::MariaDb).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn odd_objects_are_rows_in_postgresql() {
-    odd_objects_are_rows(Database::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
