@@ -1,49 +1,56 @@
 # Everything a person does here. `make` says what there is.
 
 export RUST_BACKTRACE ?= 1
-# Tests mostly wait, for Leases and restarts, so that more of them run than there are cores.
-export RUST_TEST_THREADS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 CARGO ?= cargo
-# One build for tests and demo: the crash points are in it and do nothing unless asked.
+# One build for tests and demo: the crash points are in it and do nothing unless asked. It is that of the whole workspace, because
+# Cargo chooses features of dependencies by what is built together, and would build most of it twice.
 FEATURES := failpoints
+BUILD := $(CARGO) build --workspace --features $(FEATURES) --quiet
+PROGRAMS := $(or $(CARGO_TARGET_DIR),target)/debug
 # Runs a program of Cargo in a network, with mounts and processes of its own, which needs root.
 INSIDE := --config 'target."cfg(unix)".runner=["sh","tests/node/inside.sh"]'
 # What no benchmark measures need not wait for link-time optimisation.
 UNLINKED := CARGO_PROFILE_BENCH_LTO=off CARGO_PROFILE_BENCH_CODEGEN_UNITS=16
+# Tests that other targets run: with programs built in another way, with what only these targets see to, or for as long as they are told.
+ELSEWHERE := (floods|openapi_check|skew|mutations|full|walks)::|ten_busy_minutes|half_an_hour|[[:space:]]node$$
 DENY_VERSION := 0.20.2
 DENY_FOLDER := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kubesvc/cargo-deny-$(DENY_VERSION)
 DENY := $(DENY_FOLDER)/bin/cargo-deny
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-replicas test faults random-faults skew fuzz model bench lint fmt crds openapi docs controlplane databases judge controllers helm informer promtool checkers node-programs node node-test openapi-check build clean
+.PHONY: help demo demo-replicas test test-all faults floods random-faults skew fuzz model bench lint fmt crds openapi docs controlplane databases judge controllers helm informer promtool checkers node-programs node node-test openapi-check build clean
 
 help: ## Say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: controlplane ## Two real clusters, the real programs, three accounts; stays up until Ctrl-C
-	$(CARGO) build --quiet --features $(FEATURES) --bins --example demo
-	@$(CARGO) run --quiet --features $(FEATURES) --example demo
+	$(BUILD) --bins --example demo
+	@$(PROGRAMS)/examples/demo
 
 demo-replicas: controlplane databases ## Three replicas, two agents; the leader is killed and the account stays ACTIVE
-	$(CARGO) build --quiet --features $(FEATURES) --bins --example demo_replicas
-	@$(CARGO) run --quiet --features $(FEATURES) --example demo_replicas
+	$(BUILD) --bins --example demo_replicas
+	@$(PROGRAMS)/examples/demo_replicas
 
-test: controlplane databases judge controllers helm informer promtool checkers ## All tests: pure, database, real control planes, faults; real pods where make node-programs has run
-	$(CARGO) test --workspace --features $(FEATURES) --quiet --no-run
-	@if sh tests/node/inside.sh can; then $(MAKE) --no-print-directory node-test; \
-	else echo "The stories on a node with real pods are left out: make node-test sees to what they need and runs them." >&2; fi
-	$(CARGO) test --workspace --features $(FEATURES) --quiet
+test: controlplane databases judge controllers helm informer promtool checkers ## The tests that continuous integration runs: pure, database, real control planes, faults
+	@CARGO=$(CARGO) sh tests/run.sh
+
+test-all: controlplane databases judge controllers helm informer promtool checkers node-programs ## Every test: each story on each database, each crash point alone, the long faults, floods, REST against its description, the large models, a node (hours; root)
+	@CARGO=$(CARGO) WITHOUT='$(ELSEWHERE)' sh tests/run.sh --include-ignored
+	$(MAKE) --no-print-directory floods openapi-check model node-test
 
 faults: controlplane databases informer helm ## The long faults: every crash point on every database, ten minutes without a database, informers of a killed agent, floods
-	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 4 --skip random_faults:: --skip ten_busy_minutes faults:: transparency::
-	$(UNLINKED) $(CARGO) test --profile bench --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 1 floods:: ten_busy_minutes
+	$(CARGO) test --workspace --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 4 --skip random_faults:: --skip ten_busy_minutes faults:: transparency::
+	$(MAKE) --no-print-directory floods
+
+floods: controlplane databases ## What others notice of floods, and ten busy minutes without a database, with optimised programs and nothing beside them
+	$(UNLINKED) $(CARGO) test --profile bench --workspace --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 1 floods:: ten_busy_minutes
 
 random-faults: controlplane databases informer helm ## An hour of random faults on three replicas, half on each server (KUBESVC_SEED, KUBESVC_FAULT_SECONDS)
-	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 1 random_faults::
+	$(CARGO) test --workspace --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 1 random_faults::
 
 skew: controlplane databases helm ## Operator and agent beside those of the last tag, or of EARLIER=<revision>, which it builds first; each is upgraded
 	KUBESVC_EARLIER_PROGRAMS=$$(EARLIER=$(EARLIER) CARGO=$(CARGO) sh tests/earlier.sh) && export KUBESVC_EARLIER_PROGRAMS && \
-	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture skew::
+	$(CARGO) test --workspace --features $(FEATURES) --quiet --test it -- --ignored --nocapture skew::
 
 fuzz: ## Random changes of hostile responses, operations, manifests, frames and paths, a minute a target (KUBESVC_FUZZ_SECONDS, KUBESVC_SEED)
 	$(CARGO) test -p kubesvc-agent --quiet --lib scrub::tests::mutations -- --ignored --nocapture
@@ -62,7 +69,6 @@ bench: controlplane databases ## Ratios against raw API writes and a bare client
 lint: $(DENY) ## Format, clippy, licences and versions of dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --features $(FEATURES) --quiet -- -D warnings
-	$(CARGO) clippy --workspace --lib --bins --quiet -- -D warnings
 	$(DENY) --log-level error check --hide-inclusion-graph licenses bans sources
 	@sh tests/advisories.sh $(DENY)
 
@@ -74,54 +80,54 @@ fmt: ## Format the code
 	$(CARGO) fmt --all
 
 crds: ## Write crds/, and their copy in the chart, from the Rust types
-	$(CARGO) run --quiet --features $(FEATURES) --bin kubesvc-operator -- crds --directory crds
+	$(BUILD) --bins && $(PROGRAMS)/kubesvc-operator crds --directory crds
 	cp crds/*.yaml charts/kubesvc/files/crds/
 
 openapi: ## Write docs/openapi.json from the routes
-	$(CARGO) run --quiet --features $(FEATURES) --bin kubesvc-operator -- openapi > docs/openapi.json
+	$(BUILD) --bins && $(PROGRAMS)/kubesvc-operator openapi > docs/openapi.json
 
 docs: ## Write the tables of docs/settings.md and the charts' schemas of settings from the code
-	UPDATE_DOCS=1 $(CARGO) test --features $(FEATURES) --quiet --test it -- docs::the_tables drift::the_charts
+	UPDATE_DOCS=1 $(CARGO) test --workspace --features $(FEATURES) --quiet --test it -- docs::the_tables drift::the_charts
 
 openapi-check: controlplane helm ## Drive every REST call with schemathesis (installed once in the cache folder, pinned; needs Python and PyPI)
 	KUBESVC_SCHEMATHESIS=$$(sh tests/openapi/schemathesis.sh) && export KUBESVC_SCHEMATHESIS && \
-	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture openapi_check::
+	$(CARGO) test --workspace --features $(FEATURES) --quiet --test it -- --ignored --nocapture openapi_check::
 
 controlplane: ## Build etcd, kube-apiserver and kubectl once (three minutes; kept in a cache folder)
-	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane
+	@$(BUILD) --example controlplane && $(PROGRAMS)/examples/controlplane
 
 databases: ## See to the programs of MariaDB and PostgreSQL for the tests (Debian: installs them)
 	@sh tests/databases.sh
 
 judge: ## Build what judges objects as Argo CD and Flux do (half a minute; kept in the same place)
-	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane judge
+	@$(BUILD) --example controlplane && $(PROGRAMS)/examples/controlplane judge
 
 controllers: ## Build kube-controller-manager, which rolls out in the tests (some minutes; kept in the same place)
-	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane controllers
+	@$(BUILD) --example controlplane && $(PROGRAMS)/examples/controlplane controllers
 
 helm: ## Build Helm, which installs the charts in the tests (four minutes; kept in the same place)
-	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane helm
+	@$(BUILD) --example controlplane && $(PROGRAMS)/examples/controlplane helm
 
 informer: ## Build what uses clusters by client-go in the tests: informers, and credentials of GitOps tools (two minutes; kept in the same place)
-	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane informer
+	@$(BUILD) --example controlplane && $(PROGRAMS)/examples/controlplane informer
 
 promtool: ## Build promtool, which checks alerts and runs their unit tests (two minutes; kept in the same place)
-	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane promtool
+	@$(BUILD) --example controlplane && $(PROGRAMS)/examples/controlplane promtool
 
 checkers: ## Build kubeconform, actionlint and krew's validator, which check renders, the release workflow and the plugin's manifest (a minute; kept in the same place)
-	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane checkers
+	@$(BUILD) --example controlplane && $(PROGRAMS)/examples/controlplane checkers
 
 node-programs: controlplane controllers ## Build kubelet, kube-scheduler, kube-proxy and a DNS (eight minutes; kept in the same place), and install containerd (Debian, root)
 	@sh tests/node/inside.sh check
-	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane node
+	@$(BUILD) --example controlplane && $(PROGRAMS)/examples/controlplane node
 
 node: node-programs ## A node with real pods and the image of kubesvc, until Ctrl-C; needs root, leaves nothing behind
-	$(CARGO) build --quiet --features $(FEATURES) --bins --example node
-	@$(CARGO) run --quiet --features $(FEATURES) $(INSIDE) --example node
+	$(BUILD) --bins --example node
+	@sh tests/node/inside.sh $(PROGRAMS)/examples/node
 
 node-test: node-programs databases helm ## Install, upgrade, restart, drain, restore and remove on a node with real pods (six minutes); needs root
-	$(CARGO) test --features $(FEATURES) --quiet --test node --no-run
-	$(CARGO) test --features $(FEATURES) --quiet $(INSIDE) --test node -- --ignored --nocapture --test-threads 1
+	$(CARGO) test --workspace --features $(FEATURES) --quiet --test node --no-run
+	$(CARGO) test --workspace --features $(FEATURES) --quiet $(INSIDE) --test node -- --ignored --nocapture --test-threads 1
 
 build: ## Build the three programs for release
 	$(CARGO) build --release --bins

@@ -7,12 +7,6 @@ const MAX_CAUSES: usize = 32;
 
 /// Returns the error and each of its sources, joined by `: `. A source whose text already ends the result is
 /// left out, so errors that embed their source read the same as those that do not.
-///
-/// ```
-/// # use kubesvc_runtime::telemetry::errors::chain;
-/// let error = std::io::Error::other("disk full");
-/// assert_eq!(chain(&error), "disk full");
-/// ```
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut out = error.to_string();
     let mut last = out.clone();
