@@ -74,7 +74,7 @@ lint: $(DENY) ## Format, clippy, licences and versions of dependencies
 
 $(DENY):
 	@echo "building cargo-deny $(DENY_VERSION) once, into $(DENY_FOLDER) (some minutes)"
-	@$(CARGO) install --quiet --locked --version $(DENY_VERSION) --root $(DENY_FOLDER) cargo-deny
+	@CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) install --debug --quiet --locked --version $(DENY_VERSION) --root $(DENY_FOLDER) cargo-deny
 
 fmt: ## Format the code
 	$(CARGO) fmt --all
