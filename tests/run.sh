@@ -8,6 +8,8 @@ set -eu
 cd "$(dirname "$0")/.."
 FOLDER=${CARGO_TARGET_DIR:-target}/test-run
 LANES=${LANES:-$(($(getconf _NPROCESSORS_ONLN) * 3 / 2))}
+# Seconds after which a part is ended: the last line of its output then names the test that hangs.
+LIMIT=${LIMIT:-1200}
 
 # Runs one part, as `xargs` says, and prints one line about it; everything if it fails.
 if [ "${1:-}" = part ]; then
@@ -18,7 +20,7 @@ if [ "${1:-}" = part ]; then
     program=$(cut -f 2 "$FOLDER/parts/$name" | head -n 1)
     code=0
     # shellcheck disable=SC2046 # names of tests have no blanks
-    (cd "$folder" && RUSTC_BOOTSTRAP=1 exec "$program" --test-threads 1 -Z unstable-options --report-time "$@" \
+    (cd "$folder" && RUSTC_BOOTSTRAP=1 exec timeout "$LIMIT" "$program" --test-threads 1 -Z unstable-options --report-time "$@" \
         --exact $(cut -f 3 "$FOLDER_ABSOLUTE/parts/$name")) >"$FOLDER/out/$name" 2>"$FOLDER/err/$name" || code=$?
     tests=$(sed -n 's/^test result: [^.]*\. \([0-9]*\) passed; \([0-9]*\) failed.*/\1 passed, \2 failed/p' "$FOLDER/out/$name")
     printf '%5s s  %s: %s\n' "$(($(date +%s) - begin))" "$name" "${tests:-ended with $code}"

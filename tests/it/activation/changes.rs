@@ -50,7 +50,8 @@ pub(super) async fn only_a_changed_definition_reactivates_the_account(scene: &Sc
     world.account("redefined").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     world.until("redefined", State::Active).await;
 
-    let changed = world.patch("redefined", json!({"spec": {"kinds": ["deployment"]}})).await;
+    // Not `kinds`: that these are not cached would be written to the condition Caching, half a minute later.
+    let changed = world.patch("redefined", json!({"spec": {"onlySpinnakerManaged": true}})).await;
     let generation = changed.metadata.generation.expect("an object has one");
     let active = world
         .until_account("redefined", "is ACTIVE with the new definition", |account| {
@@ -59,7 +60,7 @@ pub(super) async fn only_a_changed_definition_reactivates_the_account(scene: &Sc
         })
         .await;
     assert_eq!(active.status_or_default().epoch.0, 2, "epoch + 1");
-    activate_another(world, cluster, "after-kinds", "east").await;
+    activate_another(world, cluster, "after-definition", "east").await;
     assert_eq!(writes(world, "redefined"), 3 + 2, "ACTIVATING, ACTIVE: {:#?}", world.writes_to("redefined"));
 
     let patch = json!({"spec": {"permissions": {"READ": ["dev"]}, "environment": "production"}});
