@@ -25,7 +25,6 @@ static RULES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
             r"\b[A-Z][a-z]{2},? (\d\d [A-Z][a-z]{2} \d{4}|[A-Z][a-z]{2} [ \d]\d) \d\d:\d\d:\d\d( \+0000| \d{4})?",
             "TIME",
         ),
-        (r"\b\d+(d|h|m|s|ms)(\d+(h|m|s))*\b *", "AGE "),
         (r#""modifiedAt": "\d+""#, r#""modifiedAt": "TIME""#),
         // Names that controllers make: of a ReplicaSet, whose hash is a number that may be small, of its pods, and others.
         (r"\b(web|shop|extra|plain|every)-[bcdf-hj-np-tv-z2456789]{6,10}\b", "$1-HASH"),
@@ -33,6 +32,8 @@ static RULES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         (r"-HASH-[bcdf-hj-np-tv-z2456789]{5}\b", "-HASH-POD"),
         (r"\bmade-[bcdf-hj-np-tv-z2456789]{5}\b", "made-NAME"),
         (r"\.[0-9a-f]{16}\b", ".EVENT"),
+        // After the names: one of them may read as an age, as 25d6h does.
+        (r"\b\d+(d|h|m|s|ms)(\d+(h|m|s))*\b *", "AGE "),
         // Addresses and files.
         (r"\b10\.96\.\d+\.\d+\b *", "ADDRESS  "),
         (r"/tmp/(LIVE|MERGED)-\d+", "/tmp/$1"),
@@ -50,14 +51,28 @@ pub(super) fn text(way: &Way, text: &str) -> String {
     for server in &way.servers {
         text = text.replace(server.as_str(), "https://SERVER");
     }
-    for (rule, with) in RULES.iter() {
-        if let std::borrow::Cow::Owned(replaced) = rule.replace_all(&text, *with) {
-            text = replaced;
-        }
-    }
+    let text = masked(text);
     if ["ADDRESS", "MOMENT"].iter().any(|word| text.contains(word)) {
         COLUMNS.replace_all(&text, "  ").into_owned()
     } else {
         text
     }
+}
+
+fn masked(mut text: String) -> String {
+    for (rule, with) in RULES.iter() {
+        if let std::borrow::Cow::Owned(replaced) = rule.replace_all(&text, *with) {
+            text = replaced;
+        }
+    }
+    text
+}
+
+#[test]
+fn name_that_reads_as_an_age_is_masked_as_a_name() {
+    for suffix in ["25d6h", "7xk2p", "9z48h"] {
+        let line = format!("shop-6f8d5c97b9-{suffix}   1/1   Running   0   25d6h");
+        assert_eq!(masked(line), "shop-HASH-POD   1/1   Running   0   AGE ");
+    }
+    assert_eq!(masked("shop-5d4h8m9s7 3d".to_owned()), "shop-HASH AGE ");
 }
