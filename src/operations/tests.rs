@@ -82,10 +82,13 @@ impl Replica {
 
     /// Waits until a record is in the history.
     async fn history(&self, id: &str) -> OperationRecord {
+        // Real time: the clock of a test may stand still.
+        let begun = std::time::Instant::now();
         loop {
             if let Some(record) = self.rows.history.lock().get(id).cloned() {
                 return record;
             }
+            assert!(begun.elapsed() < Duration::from_secs(60), "{id} is not in the history");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
