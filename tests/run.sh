@@ -7,7 +7,9 @@
 set -eu
 cd "$(dirname "$0")/.."
 FOLDER=${CARGO_TARGET_DIR:-target}/test-run
-LANES=${LANES:-$(($(getconf _NPROCESSORS_ONLN) * 3 / 2))}
+# Tests mostly wait, so that more of them run than there are cores. There are ports for eight (crates/testkit/src/ports.rs).
+lanes=$(($(getconf _NPROCESSORS_ONLN) * 2))
+LANES=${LANES:-$((lanes < 8 ? lanes : 8))}
 # Seconds after which a part is ended: the last line of its output then names the test that hangs.
 LIMIT=${LIMIT:-1200}
 
