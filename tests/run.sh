@@ -22,7 +22,7 @@ if [ "${1:-}" = part ]; then
     program=$(cut -f 2 "$FOLDER/parts/$name" | head -n 1)
     code=0
     # shellcheck disable=SC2046 # names of tests have no blanks
-    (cd "$folder" && RUSTC_BOOTSTRAP=1 exec timeout "$LIMIT" "$program" --test-threads 1 -Z unstable-options --report-time "$@" \
+    (cd "$folder" && RUSTC_BOOTSTRAP=1 exec timeout --foreground "$LIMIT" "$program" --test-threads 1 -Z unstable-options --report-time "$@" \
         --exact $(cut -f 3 "$FOLDER_ABSOLUTE/parts/$name")) >"$FOLDER/out/$name" 2>"$FOLDER/err/$name" || code=$?
     tests=$(sed -n 's/^test result: [^.]*\. \([0-9]*\) passed; \([0-9]*\) failed.*/\1 passed, \2 failed/p' "$FOLDER/out/$name")
     printf '%5s s  %s: %s\n' "$(($(date +%s) - begin))" "$name" "${tests:-ended with $code}"
