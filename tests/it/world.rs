@@ -50,7 +50,7 @@ use serde_json::Value;
 pub(crate) use self::{
     account::condition,
     agent::Agent,
-    cases::{case, run_cases},
+    cases::{case, panic_message, run_cases},
     cluster::Cluster,
     database::{CachedObject, CachedRow, Connection, Database, ForeignTableRow, connect},
     operator::Operator,

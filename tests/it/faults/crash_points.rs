@@ -21,7 +21,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 
 use self::life::{Life, leave_rows};
-use crate::world::{Database, MAX_WAIT, World};
+use crate::world::{Database, MAX_WAIT, World, panic_message};
 use kubesvc_testkit::wait::eventually;
 
 /// Number of worlds that run at the same time.
@@ -243,7 +243,7 @@ async fn try_all(trials: Vec<Trial>) {
     let made = trials.into_iter().map(|trial| async move {
         let begun = Instant::now();
         let result = tokio::spawn(try_points(trial)).await;
-        (trial, begun.elapsed(), result.err().map(|error| said(error.into_panic())))
+        (trial, begun.elapsed(), result.err().map(|error| panic_message(&*error.into_panic()).to_owned()))
     });
     let made: Vec<_> = futures::stream::iter(made).buffer_unordered(BESIDE).collect().await;
     let mut report = table(&made);
@@ -278,14 +278,6 @@ fn table(made: &[(Trial, Duration, Option<String>)]) -> String {
     };
     let head = format!("{:<12} {:<12} {:<12} {}\n", "SQLite", "MariaDB", "PostgreSQL", "crash points");
     head + &rows.into_iter().map(line).collect::<String>()
-}
-
-/// The message of a panicked task.
-fn said(panic: Box<dyn std::any::Any + Send>) -> String {
-    panic.downcast::<String>().map_or_else(
-        |panic| panic.downcast_ref::<&str>().copied().unwrap_or("it panicked").to_owned(),
-        |text| *text,
-    )
 }
 
 async fn try_points(trial: Trial) {

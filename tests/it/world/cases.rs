@@ -23,13 +23,14 @@ pub(crate) fn case<'c>(run: impl Future<Output = ()> + 'c) -> Case<'c> {
 pub(crate) async fn run_cases<'c>(cases: impl IntoIterator<Item = Case<'c>>) {
     let runs = cases.into_iter().map(|case| async move {
         let ended = AssertUnwindSafe(case.run).catch_unwind().await;
-        ended.err().map(|panic| format!("{}: {}", case.name, message(&*panic)))
+        ended.err().map(|panic| format!("{}: {}", case.name, panic_message(&*panic)))
     });
     let failed: Vec<_> = join_all(runs).await.into_iter().flatten().collect();
     must(if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) });
 }
 
-fn message(panic: &(dyn Any + Send)) -> &str {
+/// The message of a panic.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref().copied()).unwrap_or("it panicked")
 }
