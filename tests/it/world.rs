@@ -52,13 +52,14 @@ pub(crate) use self::{
     agent::Agent,
     cases::{case, panic_message, run_cases},
     cluster::Cluster,
-    database::{CachedObject, CachedRow, Connection, Database, ForeignTableRow, connect},
+    database::{CachedObject, Connection, Database, ForeignTableRow, connect},
     operator::Operator,
     prepare::Prepare,
     proxied_peers::one_leads,
     replica::{SERVICE, address},
     rest::{Answer, Call, get_from},
     rights::{in_repository, install_definitions},
+    row::CachedRow,
 };
 use kubesvc_testkit::{
     audit::AuditedWrite, controlplane::ControlPlane, folder::Folder, kubectl::Output, must,

@@ -2,7 +2,8 @@
 
 use std::future::Future;
 
-use sqlx::migrate::{Migrate, MigrateError, Migrator};
+use sqlx::migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator};
+use sqlx::{AssertSqlSafe, SqlSafeStr as _};
 
 use super::accounts::ACCOUNTS;
 use super::cache::OBJECTS;
@@ -15,9 +16,33 @@ use super::{StoreError, VendorTables};
 /// The table in which sqlx records the applied migrations.
 pub(super) const HISTORY_TABLE: &str = "kubesvc_schema_migrations";
 
-/// Configures the migrations of a folder. Each can run again. They run under a lock taken by the caller, because
-/// sqlx's own lock does nothing on MariaDB and SQLite.
-pub(super) fn steps(mut steps: Migrator) -> Migrator {
+/// The migrations of one folder of `migrations`, in order. Every folder has the same.
+macro_rules! steps {
+    ($folder:literal) => {
+        $crate::migrations::steps!(
+            $folder: "0001_accounts" "0002_locks" "0003_meta" "0004_assignments" "0005_caching" "0006_connections"
+                "0007_cache" "0008_cache_rel" "0009_resourceversion" "0010_ops" "0011_ops_history"
+        )
+    };
+    ($folder:literal: $($name:literal)+) => {
+        $crate::migrations::migrator(&[$((
+            $name,
+            include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../migrations/", $folder, "/", $name, ".sql")),
+        )),+])
+    };
+}
+pub(super) use steps;
+
+/// Makes migrations of names (`VERSION_DESCRIPTION`) and statements. Each can run again. They run under a lock taken by
+/// the caller, because sqlx's own lock does nothing on MariaDB and SQLite.
+pub(super) fn migrator(files: &[(&'static str, &'static str)]) -> Migrator {
+    let migrations = files.iter().map(|(name, sql)| {
+        let (version, description) = name.split_once('_').expect("names are listed above");
+        let version = version.parse().expect("names are listed above");
+        let sql = AssertSqlSafe(*sql).into_sql_str();
+        Migration::new(version, description.into(), MigrationType::Simple, sql, false)
+    });
+    let mut steps = Migrator::with_migrations(migrations.collect());
     steps.dangerous_set_table_name(HISTORY_TABLE);
     steps.set_locking(false).set_ignore_missing(true);
     steps
@@ -241,5 +266,27 @@ fn failed(database: &str, error: MigrateError, at_start: impl Fn(sqlx::Error) ->
              that made it, or give kubesvc.database.url another database"
         )),
         error => StoreError::Unfit(format!("the schema of {database} cannot be brought up to date: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    #[test]
+    fn every_file_of_the_folders_is_a_migration() {
+        let folders =
+            [("sqlite", steps!("sqlite")), ("mysql", steps!("mysql")), ("postgres", steps!("postgres"))];
+        for (folder, steps) in folders {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations").join(folder);
+            let mut files: Vec<_> = std::fs::read_dir(path)
+                .expect("the folder can be read")
+                .map(|file| file.expect("it can be listed").file_name().into_string().expect("UTF-8"))
+                .collect();
+            files.sort_unstable();
+            let known: Vec<_> =
+                steps.iter().map(|step| format!("{:04}_{}.sql", step.version, step.description)).collect();
+            assert_eq!(known, files, "{folder}");
+        }
     }
 }

@@ -26,8 +26,7 @@ use dialect::at_start;
 
 mod dialect;
 
-static STEPS: LazyLock<Migrator> =
-    LazyLock::new(|| migrations::steps(sqlx::migrate!("../../migrations/mysql")));
+static STEPS: LazyLock<Migrator> = LazyLock::new(|| migrations::steps!("mysql"));
 
 /// Seconds after which the server closes an idle connection. Longer than the pool keeps one, so that only the
 /// connections of a stalled process are affected. MySQL has no shorter limit for a connection in a transaction, whose

@@ -23,8 +23,7 @@ use dialect::at_start;
 
 mod dialect;
 
-static STEPS: LazyLock<Migrator> =
-    LazyLock::new(|| migrations::steps(sqlx::migrate!("../../migrations/postgres")));
+static STEPS: LazyLock<Migrator> = LazyLock::new(|| migrations::steps!("postgres"));
 
 /// Key of the advisory lock: "kubesvc" in ASCII. Its scope is one database.
 const ADVISORY_LOCK_KEY: i64 = 0x006b_7562_6573_7663;

@@ -28,8 +28,7 @@ use dialect::at_start;
 mod dialect;
 mod file;
 
-static STEPS: LazyLock<Migrator> =
-    LazyLock::new(|| migrations::steps(sqlx::migrate!("../../migrations/sqlite")));
+static STEPS: LazyLock<Migrator> = LazyLock::new(|| migrations::steps!("sqlite"));
 
 /// A SQLite file.
 pub(super) struct Sqlite {

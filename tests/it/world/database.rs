@@ -5,7 +5,10 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions as _};
 
-use super::{World, row::Row};
+use super::{
+    World,
+    row::{CachedRow, Row},
+};
 use kubesvc_testkit::databases::{self, Kind};
 use kubesvc_testkit::{folder::Folder, must};
 
@@ -120,20 +123,6 @@ impl World {
 
 /// Kind, namespace, name, application and body of a cached object.
 pub(crate) type CachedObject = (String, String, String, Option<String>, Option<String>);
-
-/// A row of `kubesvc_cache`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, sqlx::FromRow)]
-pub(crate) struct CachedRow {
-    pub(crate) kind: String,
-    pub(crate) account: String,
-    pub(crate) namespace: String,
-    pub(crate) name: String,
-    pub(crate) id: String,
-    pub(crate) uid: Option<String>,
-    pub(crate) resource_version: String,
-    pub(crate) application: Option<String>,
-    pub(crate) body: Option<String>,
-}
 
 /// Connects to the database of this URL.
 pub(crate) async fn connect(url: &str) -> sqlx::Result<Connection> {

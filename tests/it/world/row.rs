@@ -1,7 +1,5 @@
 //! Rows of the database, as an external reader sees them.
 
-use sqlx::FromRow;
-
 use super::{CachedObject, MAX_WAIT, World};
 use kubesvc_testkit::wait::eventually;
 
@@ -9,30 +7,66 @@ pub(super) const SELECT: &str = "SELECT name, uid, status, zone_id, is_dynamic, 
                       kube_version, cert_fingerprint, cluster_uid, namespaces, namespaces_count, error_message, \
                       failed_count, generation, observed_generation, connections FROM kubesvc_accounts";
 
-/// A row of `kubesvc_accounts`.
-#[derive(Clone, Debug, FromRow)]
-#[expect(dead_code, reason = "all columns are shown when a test fails")]
-pub(crate) struct Row {
-    pub(crate) name: String,
-    pub(crate) uid: Option<String>,
-    pub(crate) status: String,
-    pub(crate) zone_id: Option<String>,
-    pub(crate) is_dynamic: bool,
-    pub(crate) origin: String,
-    pub(crate) definition: Option<String>,
-    pub(crate) props: Option<String>,
-    pub(crate) kube_host: Option<String>,
-    pub(crate) kube_version: Option<String>,
-    pub(crate) cert_fingerprint: Option<String>,
-    pub(crate) cluster_uid: Option<String>,
-    pub(crate) namespaces: Option<String>,
-    pub(crate) namespaces_count: Option<i32>,
-    pub(crate) error_message: Option<String>,
-    pub(crate) failed_count: i32,
-    pub(crate) generation: i64,
-    pub(crate) observed_generation: i64,
-    pub(crate) connections: i32,
+/// Defines a row, read from the columns that its fields are named after.
+macro_rules! row {
+    ($(#[$attribute:meta])* $row:ident { $($column:ident: $type:ty,)+ }) => {
+        $(#[$attribute])*
+        pub(crate) struct $row {
+            $(pub(crate) $column: $type,)+
+        }
+
+        impl<'r, R: sqlx::Row> sqlx::FromRow<'r, R> for $row
+        where
+            &'static str: sqlx::ColumnIndex<R>,
+            $($type: sqlx::Decode<'r, R::Database> + sqlx::Type<R::Database>,)+
+        {
+            fn from_row(row: &'r R) -> sqlx::Result<Self> {
+                Ok(Self { $($column: row.try_get(stringify!($column))?,)+ })
+            }
+        }
+    };
 }
+
+row! {
+/// A row of `kubesvc_accounts`.
+#[derive(Clone, Debug)]
+#[expect(dead_code, reason = "all columns are shown when a test fails")]
+Row {
+    name: String,
+    uid: Option<String>,
+    status: String,
+    zone_id: Option<String>,
+    is_dynamic: bool,
+    origin: String,
+    definition: Option<String>,
+    props: Option<String>,
+    kube_host: Option<String>,
+    kube_version: Option<String>,
+    cert_fingerprint: Option<String>,
+    cluster_uid: Option<String>,
+    namespaces: Option<String>,
+    namespaces_count: Option<i32>,
+    error_message: Option<String>,
+    failed_count: i32,
+    generation: i64,
+    observed_generation: i64,
+    connections: i32,
+}}
+
+row! {
+/// A row of `kubesvc_cache`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+CachedRow {
+    kind: String,
+    account: String,
+    namespace: String,
+    name: String,
+    id: String,
+    uid: Option<String>,
+    resource_version: String,
+    application: Option<String>,
+    body: Option<String>,
+}}
 
 impl World {
     /// Returns the row of an account. Like all reads here, retries while the database does not answer.
