@@ -7,6 +7,7 @@ CARGO ?= cargo
 FEATURES := failpoints
 BUILD := $(CARGO) build --workspace --features $(FEATURES) --quiet
 PROGRAMS := $(or $(CARGO_TARGET_DIR),target)/debug
+CLIPPY ?= $(CARGO) clippy --workspace --all-targets --features $(FEATURES) --quiet -- -D warnings
 # Runs a program of Cargo in a network, with mounts and processes of its own, which needs root.
 INSIDE := --config 'target."cfg(unix)".runner=["sh","tests/node/inside.sh"]'
 # What no benchmark measures need not wait for link-time optimisation.
@@ -68,7 +69,7 @@ bench: controlplane databases ## Ratios against raw API writes and a bare client
 
 lint: $(DENY) ## Format, clippy, licences and versions of dependencies
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --features $(FEATURES) --quiet -- -D warnings
+	$(CLIPPY)
 	$(DENY) --log-level error check --hide-inclusion-graph licenses bans sources
 	@sh tests/advisories.sh $(DENY)
 
