@@ -67,6 +67,14 @@ impl LeaseObjects {
         Self(kube.namespaced(namespace))
     }
 
+    /// Checks that Leases can be read.
+    ///
+    /// # Errors
+    /// The API server does not answer, or refuses.
+    pub async fn may_be_read(&self) -> Result<(), KubeError> {
+        self.0.get(LEADER_LEASE).await.map(drop)
+    }
+
     /// Reads a Lease from the API server, not from its watch cache; `None` if it does not exist.
     async fn get(&self, name: &str, within: Duration) -> Result<Option<Lease>, KubeError> {
         self.within(within).get(name).await

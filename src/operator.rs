@@ -54,9 +54,12 @@ enum StartError {
     NoDefinitions { server: String, plural: String },
     /// The operator lacks a permission.
     #[error(
-        "the operator may not list {plural}.kubesvc.io in {scope}; apply config/rbac, or give it a kubeconfig that may ({why})"
+        "the operator may not {verb} {resource} in {scope}; apply config/rbac, or give it a kubeconfig that may ({why})"
     )]
-    Forbidden { plural: String, scope: String, why: String },
+    Forbidden { verb: &'static str, resource: String, scope: String, why: String },
+    /// The operator's own namespace does not exist.
+    #[error("namespace {0} does not exist; create it, or give --namespace")]
+    NoNamespace(String),
     /// The API server does not answer, or refuses otherwise.
     #[error("the API server {server} cannot be used")]
     ApiServer { server: String, source: KubeError },

@@ -172,15 +172,36 @@ impl Leadership {
 
     /// Waits until this replica leads.
     pub async fn taken(&self) -> Mandate {
+        self.taken_after(|_| {}).await
+    }
+
+    /// Waits until this replica leads. `seen` is called with each replica that leads before.
+    pub async fn taken_after(&self, mut seen: impl FnMut(&ReplicaId)) -> Mandate {
         let mut standing = self.leader.subscribe();
         loop {
-            if let Some(mandate) = standing.borrow_and_update().mandate.clone() {
+            let LeaderView { mandate, leader } = standing.borrow_and_update().clone();
+            if let Some(mandate) = mandate {
                 return mandate;
+            }
+            if let Some(leader) = &leader {
+                seen(leader);
             }
             if standing.changed().await.is_err() {
                 // The sender lives as long as self.
                 std::future::pending::<()>().await;
             }
+        }
+    }
+
+    /// Waits until another replica leads. Returns its id.
+    pub async fn taken_by_another(&self) -> ReplicaId {
+        let mut standing = self.leader.subscribe();
+        let is_led = |view: &LeaderView| view.mandate.is_none() && view.leader.is_some();
+        let led = standing.wait_for(is_led).await;
+        match led.ok().and_then(|view| view.leader.clone()) {
+            Some(leader) => leader,
+            // The sender lives as long as self.
+            None => std::future::pending().await,
         }
     }
 

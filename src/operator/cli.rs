@@ -25,6 +25,7 @@ Examples:
   kubesvc-operator --config kubesvc.yml
   kubesvc-operator --config clouddriver.yml --config kubesvc-local.yml --kubeconfig ~/.kube/config --namespace spinnaker
   kubesvc-operator --config kubesvc.yml --print-config
+  kubesvc-operator --config kubesvc.yml claim-database
   kubesvc-operator crds | kubectl apply -f -
   kubesvc-operator settings-schema agent > armory-agent.schema.json";
 
@@ -66,6 +67,10 @@ enum Command {
     },
     /// Copy all accounts from one database to another, for example from SQLite to PostgreSQL.
     CopyDatabase(CopyArguments),
+    /// Make the database of the settings that of this installation, after a move or a restore into another cluster.
+    ///
+    /// Takes --config, --kubeconfig, --context and --namespace, before the command, as the operator does.
+    ClaimDatabase,
 }
 
 /// Arguments of `copy-database`.
@@ -119,6 +124,7 @@ pub fn main() -> ExitCode {
             Ok(summary) => say(&summary),
             Err((reason, code)) => complain(&reason, code),
         },
+        Some(Command::ClaimDatabase) => claim_database(&cli.run),
         None => operate(&cli.run),
     }
 }
@@ -133,6 +139,24 @@ fn operate(arguments: &RunArguments) -> ExitCode {
         return say(&loaded.print());
     }
     start(arguments, &loaded)
+}
+
+fn claim_database(arguments: &RunArguments) -> ExitCode {
+    let unknown = arguments.config_unknown;
+    let loaded = match config::load_operator(&arguments.config, &|name| std::env::var(name).ok(), unknown) {
+        Ok(loaded) => loaded,
+        Err(error) => return complain(&error.to_string(), USAGE),
+    };
+    install_crypto();
+    let claimed =
+        tokio::runtime::Runtime::new().map_err(|error| format!("no runtime: {error}")).and_then(|runtime| {
+            let claiming = run::claim_database(arguments, &loaded.settings);
+            runtime.block_on(claiming).map_err(|error| chain(&error))
+        });
+    match claimed {
+        Ok(summary) => say(&summary),
+        Err(reason) => complain(&reason, FAILURE),
+    }
 }
 
 fn start(arguments: &RunArguments, loaded: &Loaded<OperatorSettings>) -> ExitCode {

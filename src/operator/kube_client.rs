@@ -18,11 +18,14 @@ use tower::{BoxError, ServiceBuilder};
 
 use super::StartError;
 use super::run_arguments::RunArguments;
+use crate::leases::LeaseObjects;
+use k8s_openapi::api::core::v1::Namespace;
 use kubesvc_core::{FIELD_MANAGER, KubesvcAccount, KubesvcAgent, ReplicaId};
 use kubesvc_runtime::config::operator::OperatorSettings;
 use kubesvc_runtime::kube_access::{KubeAccess, KubeError};
 use kubesvc_runtime::telemetry::outages::Noticing;
 use kubesvc_runtime::watch_backoff::WATCH_SECONDS;
+use kubesvc_store::Installation;
 
 /// Time limit for connecting, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -48,6 +51,8 @@ pub(super) struct RunLocation {
     /// Configuration of its client.
     pub(super) config: Config,
     pub(super) namespace: String,
+    /// The installation, which is identified by that namespace.
+    pub(super) installation: Installation,
     pub(super) replica_id: ReplicaId,
     /// The namespaces to watch; a `None` stands for all.
     pub(super) watched: Vec<Option<String>>,
@@ -73,10 +78,11 @@ impl RunLocation {
             some => some.iter().cloned().map(Some).collect(),
         };
         check(&kube, &server, &watched).await?;
+        let installation = installation(&kube, &server, &namespace).await?;
         let replica_id = std::env::var("POD_NAME").unwrap_or_else(|_| {
             format!("{}-{}", gethostname::gethostname().to_string_lossy(), std::process::id())
         });
-        Ok(Self { kube, config, namespace, replica_id: replica_id.into(), watched })
+        Ok(Self { kube, config, namespace, installation, replica_id: replica_id.into(), watched })
     }
 
     /// Whether only accounts of the operator's own namespace are watched.
@@ -119,6 +125,27 @@ async fn check(kube: &KubeAccess, server: &str, namespaces: &[Option<String>]) -
     agents.list(&one).await.map(drop).map_err(|error| cannot_list(server, None, error))
 }
 
+/// The installation of the operator in a namespace, and whether it may use Leases there.
+async fn installation(kube: &KubeAccess, server: &str, name: &str) -> Result<Installation, StartError> {
+    let failed = |error: KubeError| cannot_read(server, name, error);
+    let namespace = kube.all::<Namespace>().get(name).await.map_err(failed)?;
+    let Some(namespace) = namespace else { return Err(StartError::NoNamespace(name.to_owned())) };
+    LeaseObjects::new(kube, name).may_be_read().await.map_err(failed)?;
+    let namespace_uid = namespace.metadata.uid.unwrap_or_default();
+    Ok(Installation { namespace_uid, namespace: name.to_owned() })
+}
+
+fn cannot_read(server: &str, namespace: &str, error: KubeError) -> StartError {
+    let (server, resource) = (server.to_owned(), error.request().plural.to_string());
+    match error.status() {
+        Some(status) if matches!(status.code, 401 | 403) => {
+            let scope = format!("namespace {namespace}");
+            StartError::Forbidden { verb: "get", resource, scope, why: status.message.clone() }
+        }
+        _ => StartError::ApiServer { server, source: error },
+    }
+}
+
 fn cannot_list(server: &str, namespace: Option<&str>, error: KubeError) -> StartError {
     let (server, plural) = (server.to_owned(), error.request().plural.to_string());
     match error.status() {
@@ -126,7 +153,8 @@ fn cannot_list(server: &str, namespace: Option<&str>, error: KubeError) -> Start
         Some(status) if matches!(status.code, 401 | 403) => {
             let whole = || "all namespaces".to_owned();
             let scope = namespace.map_or_else(whole, |namespace| format!("namespace {namespace}"));
-            StartError::Forbidden { plural, scope, why: status.message.clone() }
+            let resource = format!("{plural}.kubesvc.io");
+            StartError::Forbidden { verb: "list", resource, scope, why: status.message.clone() }
         }
         _ => StartError::ApiServer { server, source: error },
     }

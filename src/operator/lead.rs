@@ -2,6 +2,7 @@
 //! that only the leader may do begins and ends here, any number of times in one process.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -32,6 +33,8 @@ pub(super) struct Leader {
     pub(super) has_peers: bool,
     /// Duration for which the leader's Lease is valid.
     pub(super) lease_duration: Duration,
+    /// Whether this process has led before.
+    pub(super) has_led: AtomicBool,
 }
 
 impl Leader {
@@ -88,7 +91,9 @@ impl Leader {
             // The last rows are written under this leadership, and then the Lease is released.
             return;
         }
-        self.context.projection.follow();
+        if self.has_peers {
+            self.context.projection.follow();
+        }
         if !mandate.lost().is_cancelled() {
             self.leadership.resign();
             mandate.lost().cancelled().await;
@@ -123,6 +128,8 @@ impl Leader {
                 over.cancel();
                 return;
             }
+        }
+        if self.has_peers || self.has_led.swap(true, Ordering::Relaxed) {
             self.context.accounts.list_anew().await;
         }
         self.hub.remember_agents().await;

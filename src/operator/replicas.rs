@@ -1,4 +1,5 @@
-//! This replica among the others: the Leases that it holds or competes for, and the way to its peers.
+//! This replica among the others: the Leases that it holds or competes for, and the way to its peers. An operator that may
+//! have no others starts once it holds the leader's Lease.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,14 +10,16 @@ use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
+use tracing::{error, warn};
 
 use super::kube_client::RunLocation;
 use super::settings::may_have_peers;
 use super::{StartError, kube_client};
 use crate::hub::Hub;
 use crate::informers::AgentIndex;
-use crate::leases::{Elector, Leadership, LeaseObjects, OwnLease, Replicas, Times};
+use crate::leases::{Elector, LEADER_LEASE, Leadership, LeaseObjects, OwnLease, Replicas, Times};
 use crate::peers::{JoinPoints, Lookup, PeerIdentity, Peers};
+use crate::rest::StartupState;
 use crate::secrets::SharedKey;
 use kubesvc_core::{FIELD_MANAGER, ReplicaId};
 use kubesvc_runtime::background_tasks::BackgroundTasks;
@@ -28,10 +31,14 @@ use kubesvc_runtime::listen::connection_limits::KnownCallers;
 pub(super) struct ReplicaLeases {
     /// `None` if this is the only replica.
     pub(super) leases: Option<LeaseObjects>,
+    all: LeaseObjects,
+    namespace: String,
     replica_id: ReplicaId,
     times: Times,
     pub(super) leadership: Arc<Leadership>,
     pub(super) replicas: Arc<Replicas>,
+    /// Cancelled when the leader's Lease is to be released.
+    pub(super) releasing: CancellationToken,
 }
 
 impl ReplicaLeases {
@@ -42,39 +49,89 @@ impl ReplicaLeases {
             renew_deadline: election.renew_deadline,
             retry_period: election.retry_period,
         };
-        let (id, replica_id) = (&location.replica_id, location.replica_id.clone());
-        if may_have_peers(settings) {
-            let leases = Some(LeaseObjects::new(&location.kube, &location.namespace));
-            let (leadership, replicas) = (Leadership::unknown(), Replicas::unknown(id, times));
-            return Self { leases, replica_id, times, leadership, replicas };
+        let (replica_id, all) =
+            (location.replica_id.clone(), LeaseObjects::new(&location.kube, &location.namespace));
+        let has_peers = may_have_peers(settings);
+        Self {
+            leases: has_peers.then(|| all.clone()),
+            all,
+            namespace: location.namespace.clone(),
+            times,
+            leadership: Leadership::unknown(),
+            replicas: if has_peers {
+                Replicas::unknown(&replica_id, times)
+            } else {
+                Replicas::alone(&replica_id)
+            },
+            replica_id,
+            releasing: CancellationToken::new(),
         }
-        let (leadership, replicas) = (Leadership::alone(id), Replicas::alone(id));
-        Self { leases: None, replica_id, times, leadership, replicas }
     }
 
-    /// Starts the tasks that maintain the Leases: the leader's until `releasing`, and this replica's own until its
-    /// agents have `left`.
-    pub(super) fn start(
+    /// Competes for the leader's Lease. Without peers, returns once this process holds it: two operators that each take
+    /// themselves for the only one would undo what the other does. Returns `false` if stopped before.
+    pub(super) async fn wait_for_turn(
         &self,
         background: &BackgroundTasks,
-        hub: &Hub,
-        releasing: &CancellationToken,
-        left: &CancellationToken,
-    ) {
+        starting: &StartupState,
+        stop: &CancellationToken,
+    ) -> bool {
+        if self.leases.is_some() {
+            return true;
+        }
+        self.elect(background, Arc::default());
+        let namespace = &self.namespace;
+        starting.waits_for(
+            "leadership",
+            &format!("the Lease {LEADER_LEASE} of namespace {namespace} is not held yet"),
+        );
+        let taken = self.leadership.taken_after(|other| {
+            let why = second_operator(namespace, other);
+            if starting.waits_for("leadership", &why) {
+                warn!("{why}; waiting for its end");
+            }
+        });
+        if stop.run_until_cancelled(taken).await.is_none() {
+            return false;
+        }
+        let (leadership, namespace, stop) = (Arc::clone(&self.leadership), namespace.clone(), stop.clone());
+        background.spawn("only operator", "Stops if another operator has taken the Lease", async move {
+            if let Some(other) = stop.run_until_cancelled(leadership.taken_by_another()).await {
+                error!("stopping: {}", second_operator(&namespace, &other));
+            }
+        });
+        true
+    }
+
+    /// Starts the task that takes, renews and releases the leader's Lease.
+    fn elect(&self, background: &BackgroundTasks, changed: Arc<Notify>) {
+        let (leases, leadership) = (self.all.clone(), Arc::clone(&self.leadership));
+        let elector = Elector::new(leases, &self.replica_id, self.times, leadership, changed);
+        let electing = elector.run(self.releasing.clone());
+        background.spawn("leader election", "Takes, renews and releases the leader's Lease", electing);
+    }
+
+    /// Starts the tasks that maintain the Leases of several replicas: the leader's until `releasing`, and this replica's
+    /// own until its agents have `left`.
+    pub(super) fn start(&self, background: &BackgroundTasks, hub: &Hub, left: &CancellationToken) {
         let Some(leases) = self.leases.clone() else { return };
         let changed = Arc::new(Notify::new());
         let (watched, told) = (leases.clone(), Arc::clone(&changed));
-        let (replicas, until) = (Arc::clone(&self.replicas), releasing.clone());
+        let (replicas, until) = (Arc::clone(&self.replicas), self.releasing.clone());
         background.spawn("watch of Leases", "Sees which replicas are alive, and who leads", async move {
             replicas.run(watched, told, until).await;
         });
-        let own = OwnLease::new(leases.clone(), Arc::clone(&self.replicas), self.times, hub.backlog());
+        let own = OwnLease::new(leases, Arc::clone(&self.replicas), self.times, hub.backlog());
         background.spawn("own Lease", "Renews the Lease of this replica", own.run(left.clone()));
-        let elector =
-            Elector::new(leases, &self.replica_id, self.times, Arc::clone(&self.leadership), changed);
-        let electing = elector.run(releasing.clone());
-        background.spawn("leader election", "Takes, renews and releases the leader's Lease", electing);
+        self.elect(background, changed);
     }
+}
+
+fn second_operator(namespace: &str, other: &ReplicaId) -> String {
+    format!(
+        "operator {other} holds the Lease {LEADER_LEASE} of namespace {namespace}, and without a database server, or with \
+         kubesvc.cluster: local, there can be one only; scale it to one replica, or let all replicas use one database server"
+    )
 }
 
 /// Joins the other replicas, or runs alone if the settings say so.

@@ -52,7 +52,7 @@ use kubesvc_runtime::shutdown;
 use kubesvc_runtime::telemetry::metrics::Metrics;
 use kubesvc_runtime::work_queue::WorkQueue;
 use kubesvc_store::account_projection::Projection;
-use kubesvc_store::{CacheStore, Store, VendorTables};
+use kubesvc_store::{CacheStore, Claim, OpenOptions, Store, StoreError, VendorTables};
 
 /// What most parts of the operator share.
 struct Assembly<'a> {
@@ -105,10 +105,22 @@ pub(super) async fn run(
     let replicas = Arc::new(KnownCallers::new(MAX_RELAYED));
     let ports =
         StartupPorts::open(server, connections.rest, &replicas, &starting, &http, &background, &stop).await?;
-    let vendor = if settings.take_database_over { VendorTables::Rename } else { VendorTables::Refuse };
-    let (url, cache_writers) = (&settings.database_url, settings.cache.writers);
-    let opened = startup::open_database(url, vendor, cache_writers, &starting, &stop).await?;
-    let Some((store, cache)) = opened else { return Ok(()) };
+    let leases = ReplicaLeases::new(settings, &location);
+    // Also where startup ends early.
+    let releasing = leases.releasing.clone().drop_guard();
+    let opened = if leases.wait_for_turn(&background, &starting, &stop).await {
+        let opening = open_options(settings, &location, false);
+        let (url, cache_writers) = (&settings.database_url, settings.cache.writers);
+        startup::open_database(url, &opening, cache_writers, &starting, &stop).await?
+    } else {
+        None
+    };
+    let Some((store, cache)) = opened else {
+        drop((releasing, ports));
+        tasks.close();
+        tasks.wait().await;
+        return Ok(());
+    };
     starting.waits_for("accounts", "the first list of KubesvcAccounts is not complete");
 
     let agents = Arc::new(AgentIndex::default());
@@ -133,7 +145,9 @@ pub(super) async fn run(
     let credentials = assembly.watch_accounts_and_secrets();
     // While the objects are listed, so that startup takes only as long as the slower of the two.
     startup::load_rows(&assembly.projection).await?;
-    let readiness = assembly.start(connections, &http, ports, credentials).await?;
+    let readiness = assembly.start(connections, &http, ports, (credentials, leases)).await?;
+    // From here on, the writer of rows says when.
+    let _ = releasing.disarm();
 
     tasks.close();
     assembly.stop.cancelled().await;
@@ -142,6 +156,31 @@ pub(super) async fn run(
     info!("stopped");
     let failed = assembly.background.failed_task();
     failed.map_or(Ok(()), |why| Err(StartError::TaskEnded(why.to_owned())))
+}
+
+/// Makes the database that of this installation. Returns what it was, in one sentence.
+///
+/// # Errors
+/// The API server or the database cannot be used.
+pub(super) async fn claim_database(
+    arguments: &RunArguments,
+    settings: &OperatorSettings,
+) -> Result<String, StartError> {
+    let location = RunLocation::find(arguments, settings).await?;
+    let (database, own) = (config::redact_url(&settings.database_url), location.installation.clone());
+    match kubesvc_store::open(&settings.database_url, open_options(settings, &location, false)).await {
+        Ok(_) => Ok(format!("The database {database} belongs to {own} already.")),
+        Err(StoreError::Claimed { owner, .. }) => {
+            kubesvc_store::open(&settings.database_url, open_options(settings, &location, true)).await?;
+            Ok(format!("The database {database} belongs to {own} now; before, it belonged to {owner}."))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn open_options(settings: &OperatorSettings, location: &RunLocation, replaces: bool) -> OpenOptions {
+    let vendor = if settings.take_database_over { VendorTables::Rename } else { VendorTables::Refuse };
+    OpenOptions { vendor, claim: Some(Claim { by: location.installation.clone(), replaces }) }
 }
 
 impl Assembly<'_> {
@@ -182,10 +221,9 @@ impl Assembly<'_> {
         connections: Connections,
         http: &HttpMetrics,
         ports: StartupPorts,
-        credentials: WatchedCredentials,
+        (credentials, leases): (WatchedCredentials, ReplicaLeases),
     ) -> Result<Arc<OperatorReadiness>, StartError> {
         let Self { settings, location, .. } = self;
-        let leases = ReplicaLeases::new(settings, location);
         let rate_limit = RateLimit::new(settings.kubernetes.qps, settings.kubernetes.burst);
         let kube = location.kube.clone().limited_by(rate_limit.clone(), []);
         let registered = self.agent_objects(&leases, rate_limit);
@@ -238,6 +276,7 @@ impl Assembly<'_> {
             leadership: Arc::clone(&leases.leadership),
             has_peers: leases.leases.is_some(),
             lease_duration: settings.leader_election.duration,
+            has_led: AtomicBool::new(false),
         };
         let left = self.lead(leader, &leases, &hub);
         let also_serving = ports.serving();
@@ -522,11 +561,11 @@ impl Assembly<'_> {
             self.projection.follow();
         }
         let (leading, writing) = (self.stop.clone(), CancellationToken::new());
-        let (releasing, left) = (CancellationToken::new(), CancellationToken::new());
-        leases.start(&self.background, hub, &releasing, &left);
+        let left = CancellationToken::new();
+        leases.start(&self.background, hub, &left);
         let written = writing.clone();
         // Drop guards, so that a panic of one task also lets the others finish.
-        let (writing, releasing) = (writing.drop_guard(), releasing.drop_guard());
+        let (writing, releasing) = (writing.drop_guard(), leases.releasing.clone().drop_guard());
         let (projection, listed) = (Arc::clone(&self.projection), self.background.registry().clone());
         let what = "Writes rows until the controller has said its last one";
         self.background.spawn("rows", what, async move {

@@ -19,7 +19,7 @@ use kubesvc_runtime::config::operator::ServerSettings;
 use kubesvc_runtime::listen::connection_limits::KnownCallers;
 use kubesvc_runtime::listen::http::{HttpLimits, HttpMetrics, HttpServer};
 use kubesvc_store::account_projection::Projection;
-use kubesvc_store::{CacheStore, Store, StoreError, VendorTables};
+use kubesvc_store::{CacheStore, OpenOptions, Store, StoreError};
 
 /// Maximum delay between two attempts to open the database, before jitter, which at most doubles it.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
@@ -139,13 +139,13 @@ pub(super) async fn listen(
 }
 
 /// Opens the database of this URL, with up to `cache_writers` connections for cached objects, and waits while it is
-/// unreachable. Returns `None` if stopped before.
+/// unreachable or belongs to another installation. Returns `None` if stopped before.
 ///
 /// # Errors
 /// URL, login or schema are wrong; waiting does not help there.
 pub(super) async fn open_database(
     url: &str,
-    vendor: VendorTables,
+    opening: &OpenOptions,
     cache_writers: u32,
     starting: &StartupState,
     stop: &CancellationToken,
@@ -158,8 +158,8 @@ pub(super) async fn open_database(
         .build();
     let mut waited = false;
     loop {
-        let opening = kubesvc_store::open_with_cache(url, vendor, cache_writers);
-        match stop.run_until_cancelled(opening).await {
+        let opened = kubesvc_store::open_with_cache(url, opening.clone(), cache_writers);
+        match stop.run_until_cancelled(opened).await {
             None => return Ok(None),
             Some(Ok(stores)) => {
                 if waited {
@@ -167,11 +167,11 @@ pub(super) async fn open_database(
                 }
                 return Ok(Some(stores));
             }
-            Some(Err(error @ StoreError::Unavailable(_))) => {
+            Some(Err(error @ (StoreError::Unavailable(_) | StoreError::Claimed { .. }))) => {
                 waited = true;
                 let why = error.in_full();
                 if starting.waits_for("database", &why) {
-                    warn!(error = why, "the database is unavailable; waiting for it");
+                    warn!(error = why, "cannot open the database; waiting for it");
                 }
             }
             Some(Err(error)) => return Err(error),

@@ -256,3 +256,51 @@ async fn replicas_without_api_server_have_no_leader() {
     let since: Vec<_> = world.operator_writes("kubesvcaccounts").into_iter().skip(writes).collect();
     assert!(since.iter().all(|write| write.name == "two"), "{since:#?}");
 }
+
+/// Waits until an operator that runs, and is not ready, says that this other one holds the Lease.
+async fn until_it_waits_for(operator: &Operator, other: &str) {
+    eventually("it says why it waits", MAX_WAIT, async || {
+        let answer = operator.get("/health/readiness").await?;
+        let says_why = answer.text.contains(&format!("operator {other} holds the Lease"));
+        if answer.status == 503 && says_why { Ok(()) } else { Err(answer.to_string()) }
+    })
+    .await;
+    assert_eq!(must(operator.get("/health/liveness").await).status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn second_operator_on_sqlite_waits_for_the_end_of_the_first() {
+    // The test would time out if it had to wait for such a Lease to expire.
+    let world = prepare(Database::Sqlite, 600).start().await;
+    leader_works(&world, "one").await;
+    let url = format!("sqlite://{}", world.folder().file("second.db").display());
+    let second =
+        world.differing_replica("operator-1", &[("kubesvc.database.url", json!(url))], str::to_owned);
+    second.launch_with(&[]);
+    until_it_waits_for(&second, "operator-0").await;
+    assert!(world.operator().terminate().await.success());
+    second.ready().await;
+    let inactive = world.account("two").zone("east").inactive();
+    inactive.kubeconfig("apiVersion: v1\nkind: Config\n").create().await;
+    world.until("two", State::Inactive).await;
+    world.operator().launch_with(&[]);
+    until_it_waits_for(world.operator(), "operator-1").await;
+    // One that waits ends as well, and takes nothing.
+    assert!(world.operator().terminate().await.success());
+    assert_eq!(second.metric("kubesvc_leader").await, Ok(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operator_on_sqlite_ends_when_another_one_has_taken_its_lease() {
+    let world = prepare(Database::Sqlite, LEASE).start().await;
+    leader_works(&world, "one").await;
+    let taken = json!({"spec": {"holderIdentity": "another"}});
+    let leases = world.api::<Lease>();
+    leases.patch(LEADER, &PatchParams::default(), &Patch::Merge(&taken)).await.expect("it is patched");
+    let ended = must(world.operator().ended(MAX_WAIT).await);
+    assert_eq!(ended.code(), Some(1));
+    assert!(world.operator().log_text().contains("operator another holds the Lease"));
+    // Nobody renews it.
+    world.operator().start().await;
+    leader_works(&world, "two").await;
+}

@@ -4,6 +4,8 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
+use super::installation::Installation;
+
 /// An error of the database. Cheap to clone, because every waiter of a commit receives it.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
@@ -22,6 +24,17 @@ pub enum StoreError {
     /// The settings or the schema do not fit. The message says what to do.
     #[error("{0}")]
     Unfit(String),
+    /// The database belongs to another installation; nothing was changed.
+    #[error(
+        "the database {database} belongs to {owner}: give kubesvc.database.url another database, or, if it was moved or \
+         restored from there, run kubesvc-operator claim-database"
+    )]
+    Claimed {
+        /// The database, without its password.
+        database: String,
+        /// Its owner.
+        owner: Installation,
+    },
     /// Another replica leads under a later term; nothing was written.
     #[error("another replica leads: a later term has begun in kubesvc_locks")]
     Deposed,

@@ -27,6 +27,7 @@ pub use cache::{
 };
 pub use error::{Malformed, StoreError};
 pub use fences::{BatchClaim, Fence, FenceCheck, FenceStore, RaiseOutcome, StoredFence};
+pub use installation::{Claim, Installation};
 pub use leader_terms::{Term, TermStore};
 pub use namespaces::{MAX_NAMESPACES, NamespaceList, NamespaceStore};
 pub use operations::{
@@ -45,6 +46,7 @@ pub mod copy_database;
 mod dialect;
 mod error;
 mod fences;
+mod installation;
 mod leader_terms;
 mod migrations;
 mod mysql;
@@ -83,8 +85,8 @@ pub trait Store:
 /// # Errors
 ///
 /// [`StoreError::Unfit`] says in one line what is wrong and what to do; it never contains a password.
-pub async fn open(url: &str, vendor: VendorTables) -> Result<Arc<dyn Store>, StoreError> {
-    Ok(open_database(url, vendor).await?)
+pub async fn open(url: &str, opening: impl Into<OpenOptions>) -> Result<Arc<dyn Store>, StoreError> {
+    Ok(open_database(url, opening).await?)
 }
 
 /// Opens a database like [`open`], also as a store of cached objects.
@@ -98,14 +100,15 @@ pub async fn open(url: &str, vendor: VendorTables) -> Result<Arc<dyn Store>, Sto
 /// The same as from [`open`].
 pub async fn open_with_cache(
     url: &str,
-    vendor: VendorTables,
+    opening: impl Into<OpenOptions>,
     cache_writers: u32,
 ) -> Result<(Arc<dyn Store>, Arc<dyn CacheStore>), StoreError> {
+    let opening = &opening.into();
     Ok(match url::parse(url)? {
-        url::DatabaseUrl::Sqlite(path) => both_ports(sqlite::open(&path, vendor).await?, cache_writers),
-        url::DatabaseUrl::MySql(address) => both_ports(mysql::open(&address, vendor).await?, cache_writers),
+        url::DatabaseUrl::Sqlite(path) => both_ports(sqlite::open(&path, opening).await?, cache_writers),
+        url::DatabaseUrl::MySql(address) => both_ports(mysql::open(&address, opening).await?, cache_writers),
         url::DatabaseUrl::Postgres(address) => {
-            both_ports(postgres::open(&address, vendor).await?, cache_writers)
+            both_ports(postgres::open(&address, opening).await?, cache_writers)
         }
     })
 }
@@ -117,6 +120,21 @@ fn both_ports<D: dialect::Dialect>(
     store.pools.add_cache_pools(cache_writers);
     let store = Arc::new(store);
     (Arc::<sql::SqlStore<D>>::clone(&store), store)
+}
+
+/// How a database is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// What to do with another product's tables.
+    pub vendor: VendorTables,
+    /// The installation that the database is to belong to. Without one, the owner is neither checked nor set.
+    pub claim: Option<Claim>,
+}
+
+impl From<VendorTables> for OpenOptions {
+    fn from(vendor: VendorTables) -> Self {
+        Self { vendor, claim: None }
+    }
 }
 
 /// What to do with another product's tables that have the names of kubesvc's tables.
@@ -154,12 +172,13 @@ pub fn serves_several(url: &str) -> bool {
 
 async fn open_database(
     url: &str,
-    vendor: VendorTables,
+    opening: impl Into<OpenOptions>,
 ) -> Result<Arc<dyn copy_database::ForeignRowStore>, StoreError> {
+    let opening = &opening.into();
     Ok(match url::parse(url)? {
-        url::DatabaseUrl::Sqlite(path) => Arc::new(sqlite::open(&path, vendor).await?),
-        url::DatabaseUrl::MySql(address) => Arc::new(mysql::open(&address, vendor).await?),
-        url::DatabaseUrl::Postgres(address) => Arc::new(postgres::open(&address, vendor).await?),
+        url::DatabaseUrl::Sqlite(path) => Arc::new(sqlite::open(&path, opening).await?),
+        url::DatabaseUrl::MySql(address) => Arc::new(mysql::open(&address, opening).await?),
+        url::DatabaseUrl::Postgres(address) => Arc::new(postgres::open(&address, opening).await?),
     })
 }
 

@@ -9,9 +9,10 @@ use super::accounts::ACCOUNTS;
 use super::cache::OBJECTS;
 use super::cache::relations::RELATIONS;
 use super::cache::scopes::SCOPES;
+use super::installation::{self, Installation};
 use super::operations::rows::{HISTORY, OPEN};
 use super::sql::statement::SqlTable;
-use super::{StoreError, VendorTables};
+use super::{OpenOptions, StoreError, VendorTables};
 
 /// The table in which sqlx records the applied migrations.
 pub(super) const HISTORY_TABLE: &str = "kubesvc_schema_migrations";
@@ -21,7 +22,7 @@ macro_rules! steps {
     ($folder:literal) => {
         $crate::migrations::steps!(
             $folder: "0001_accounts" "0002_locks" "0003_meta" "0004_assignments" "0005_caching" "0006_connections"
-                "0007_cache" "0008_cache_rel" "0009_resourceversion" "0010_ops" "0011_ops_history"
+                "0007_cache" "0008_cache_rel" "0009_resourceversion" "0010_ops" "0011_ops_history" "0012_installation"
         )
     };
     ($folder:literal: $($name:literal)+) => {
@@ -57,7 +58,7 @@ struct OwnTable {
 }
 
 /// The tables of this version.
-fn tables() -> [OwnTable; 10] {
+fn tables() -> [OwnTable; 11] {
     let table = |version, name, columns, key| OwnTable { version, name, columns, key };
     let with = |of: &SqlTable, more: &[&'static str]| {
         of.column_names().into_iter().chain(more.iter().copied()).collect::<Vec<_>>()
@@ -92,6 +93,7 @@ fn tables() -> [OwnTable; 10] {
         table(9, SCOPES.name, with(&SCOPES, &[]), SCOPES.key),
         table(10, OPEN.name, with(&OPEN, &[]), OPEN.key),
         table(11, HISTORY.name, with(&HISTORY, &[]), HISTORY.key),
+        table(12, installation::TABLE, vec!["id", "namespace_uid", "namespace", "claimed_at"], &["id"]),
     ]
 }
 
@@ -116,6 +118,16 @@ pub(super) trait Schema: Migrate {
 
     /// Runs a statement whose text contains no outside input.
     fn run(&mut self, sql: String) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    /// The row of `kubesvc_installation`, if there is one.
+    fn owner(&mut self) -> impl Future<Output = Result<Option<Installation>, sqlx::Error>> + Send;
+
+    /// Inserts the row of `kubesvc_installation`.
+    fn set_owner(
+        &mut self,
+        owner: &Installation,
+        claimed_at: i64,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 }
 
 /// Whether a table has a unique key of exactly these columns; `pairs` are (key, column), sorted by key.
@@ -128,16 +140,17 @@ pub(super) fn has_key(pairs: &[(String, String)], columns: &[&str]) -> bool {
 /// Migrates the schema to the current version. Can run any number of times, and continues where an earlier run ended.
 /// The caller holds a lock that keeps other processes from migrating.
 ///
-/// A foreign table under one of kubesvc's names (it lacks a column or key of kubesvc's) is renamed to `NAME_vendor`
+/// A database of another installation is not changed, unless it is claimed. A foreign table under one of kubesvc's names (it lacks a column or key of kubesvc's) is renamed to `NAME_vendor`
 /// with all its data if `vendor` says so; otherwise nothing is changed. A database migrated by a newer version is
 /// refused, except for one step ahead: migrations only add, so the previous version can run beside the new one.
 pub(super) async fn migrate<C: Schema>(
     connection: &mut C,
     steps: &Migrator,
     database: &str,
-    vendor: VendorTables,
+    options: &OpenOptions,
     at_start: impl Fn(sqlx::Error) -> StoreError,
 ) -> Result<(), StoreError> {
+    let owner = installation::check(connection, database, options, &at_start).await?;
     let mut applied: Vec<i64> = Vec::new();
     if !connection.columns_of(HISTORY_TABLE).await.map_err(&at_start)?.is_empty() {
         // A migration that did not finish is run again: each has one effect and checks whether it is already there.
@@ -154,7 +167,7 @@ pub(super) async fn migrate<C: Schema>(
         )));
     }
     let foreign = foreign_tables(connection, &applied, &at_start).await?;
-    move_foreign_tables(connection, &foreign, database, vendor, &at_start).await?;
+    move_foreign_tables(connection, &foreign, database, options.vendor, &at_start).await?;
     note_added(connection, steps, &applied, database, &at_start).await?;
     steps.run_direct(None, connection, false).await.map_err(|error| failed(database, error, &at_start))?;
     for mut table in tables() {
@@ -167,7 +180,7 @@ pub(super) async fn migrate<C: Schema>(
             )));
         }
     }
-    Ok(())
+    installation::claim(connection, owner, options, &at_start).await
 }
 
 /// Records migrations of [`ADDED`] whose column exists without a record, because a process died in between or the

@@ -17,11 +17,12 @@ use sqlx::pool::PoolOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
 
 use super::dialect::Dialect as _;
+use super::installation::Installation;
 use super::migrations::{self, Schema};
 use super::sql::pools::Pools;
 use super::sql::{self, LOCK_TIMEOUT_SECONDS, MAX_BUSY_RETRIES, SERVER_STATEMENT_SECONDS, SqlStore};
 use super::url::ServerAddress;
-use super::{StoreError, VendorTables};
+use super::{OpenOptions, StoreError};
 use dialect::at_start;
 
 mod dialect;
@@ -42,10 +43,10 @@ pub(super) struct MySql {
 /// Connects and migrates the schema.
 pub(super) async fn open(
     address: &ServerAddress,
-    vendor: VendorTables,
+    opening: &OpenOptions,
 ) -> Result<SqlStore<MySql>, StoreError> {
     let connect = options(address)?;
-    migrate(&connect, address, vendor).await?;
+    migrate(&connect, address, opening).await?;
     // Only MariaDB reads what is between /*M! and */.
     let session = format!(
         "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES'), autocommit = 1, \
@@ -101,7 +102,7 @@ fn options(address: &ServerAddress) -> Result<MySqlConnectOptions, StoreError> {
 async fn migrate(
     options: &MySqlConnectOptions,
     address: &ServerAddress,
-    vendor: VendorTables,
+    opening: &OpenOptions,
 ) -> Result<(), StoreError> {
     let at_start = |error| at_start(address, error);
     let mut connection = sql::connect(options.connect(), at_start).await?;
@@ -116,7 +117,7 @@ async fn migrate(
         {
             tracing::info!(database = %address, "waiting for another process to migrate the schema");
         }
-        migrations::migrate(&mut connection, &STEPS, &address.to_string(), vendor, at_start).await
+        migrations::migrate(&mut connection, &STEPS, &address.to_string(), opening, at_start).await
     };
     let result = sql::started(result).await;
     if result.is_ok() {
@@ -154,5 +155,25 @@ impl Schema for MySqlConnection {
 
     async fn run(&mut self, sql: String) -> Result<(), sqlx::Error> {
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(self).await.map(drop)
+    }
+
+    async fn owner(&mut self) -> Result<Option<Installation>, sqlx::Error> {
+        let row: Option<(String, String)> =
+            sqlx::query_as("SELECT namespace_uid, namespace FROM kubesvc_installation WHERE id = 1")
+                .fetch_optional(self)
+                .await?;
+        Ok(row.map(|(namespace_uid, namespace)| Installation { namespace_uid, namespace }))
+    }
+
+    async fn set_owner(&mut self, owner: &Installation, claimed_at: i64) -> Result<(), sqlx::Error> {
+        sqlx::query(
+            "INSERT INTO kubesvc_installation (id, namespace_uid, namespace, claimed_at) VALUES (1, ?, ?, ?)",
+        )
+        .bind(&owner.namespace_uid)
+        .bind(&owner.namespace)
+        .bind(claimed_at)
+        .execute(self)
+        .await
+        .map(drop)
     }
 }

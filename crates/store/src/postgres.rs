@@ -14,11 +14,12 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
 
 use super::dialect::Dialect as _;
+use super::installation::Installation;
 use super::migrations::{self, Schema};
 use super::sql::pools::Pools;
 use super::sql::{self, LOCK_TIMEOUT_SECONDS, MAX_BUSY_RETRIES, SERVER_STATEMENT_SECONDS, SqlStore};
 use super::url::ServerAddress;
-use super::{StoreError, VendorTables};
+use super::{OpenOptions, StoreError};
 use dialect::at_start;
 
 mod dialect;
@@ -34,10 +35,10 @@ pub(super) struct Postgres;
 /// Connects and migrates the schema.
 pub(super) async fn open(
     address: &ServerAddress,
-    vendor: VendorTables,
+    opening: &OpenOptions,
 ) -> Result<SqlStore<Postgres>, StoreError> {
     let connect = options(address)?;
-    migrate(&connect, address, vendor).await?;
+    migrate(&connect, address, opening).await?;
     let session = format!(
         "SET default_transaction_isolation = 'read committed'; SET statement_timeout = '{SERVER_STATEMENT_SECONDS}s'; \
          SET lock_timeout = '{LOCK_TIMEOUT_SECONDS}s'; SET idle_in_transaction_session_timeout = '{SERVER_STATEMENT_SECONDS}s'; \
@@ -84,7 +85,7 @@ fn options(address: &ServerAddress) -> Result<PgConnectOptions, StoreError> {
 async fn migrate(
     options: &PgConnectOptions,
     address: &ServerAddress,
-    vendor: VendorTables,
+    opening: &OpenOptions,
 ) -> Result<(), StoreError> {
     let at_start = |error| at_start(address, error);
     let mut connection = sql::connect(options.connect(), at_start).await?;
@@ -96,7 +97,7 @@ async fn migrate(
             .execute(&mut connection)
             .await
             .map_err(at_start)?;
-        migrations::migrate(&mut connection, &STEPS, &address.to_string(), vendor, at_start).await
+        migrations::migrate(&mut connection, &STEPS, &address.to_string(), opening, at_start).await
     };
     let result = sql::started(result).await;
     // The lock is released with the connection.
@@ -135,5 +136,23 @@ impl Schema for PgConnection {
 
     async fn run(&mut self, sql: String) -> Result<(), sqlx::Error> {
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(self).await.map(drop)
+    }
+
+    async fn owner(&mut self) -> Result<Option<Installation>, sqlx::Error> {
+        let row: Option<(String, String)> =
+            sqlx::query_as("SELECT namespace_uid, namespace FROM kubesvc_installation WHERE id = 1")
+                .fetch_optional(self)
+                .await?;
+        Ok(row.map(|(namespace_uid, namespace)| Installation { namespace_uid, namespace }))
+    }
+
+    async fn set_owner(&mut self, owner: &Installation, claimed_at: i64) -> Result<(), sqlx::Error> {
+        sqlx::query("INSERT INTO kubesvc_installation (id, namespace_uid, namespace, claimed_at) VALUES (1, $1, $2, $3)")
+            .bind(&owner.namespace_uid)
+            .bind(&owner.namespace)
+            .bind(claimed_at)
+            .execute(self)
+            .await
+            .map(drop)
     }
 }

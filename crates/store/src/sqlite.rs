@@ -19,10 +19,11 @@ use sqlx::sqlite::{
 use sqlx::{AssertSqlSafe, Connection as _};
 
 use super::dialect::Dialect as _;
+use super::installation::Installation;
 use super::migrations::{self, Schema};
 use super::sql::pools::{MAX_READERS, Pools};
 use super::sql::{self, SqlStore};
-use super::{StoreError, VendorTables};
+use super::{OpenOptions, StoreError};
 use dialect::at_start;
 
 mod dialect;
@@ -50,13 +51,13 @@ impl Default for SqliteTuning {
 }
 
 /// Opens the file, or creates it, and migrates its schema.
-pub(super) async fn open(path: &Path, vendor: VendorTables) -> Result<SqlStore<Sqlite>, StoreError> {
-    open_with(path, vendor, &SqliteTuning::default()).await
+pub(super) async fn open(path: &Path, opening: &OpenOptions) -> Result<SqlStore<Sqlite>, StoreError> {
+    open_with(path, opening, &SqliteTuning::default()).await
 }
 
 pub(super) async fn open_with(
     path: &Path,
-    vendor: VendorTables,
+    opening: &OpenOptions,
     tuning: &SqliteTuning,
 ) -> Result<SqlStore<Sqlite>, StoreError> {
     let path = file::locate(path)?;
@@ -83,7 +84,7 @@ pub(super) async fn open_with(
     };
     let writer =
         pool().max_connections(1).connect_with(writing).await.map_err(|error| at_start(&path, error))?;
-    migrate(&writer, &path, vendor).await?;
+    migrate(&writer, &path, opening).await?;
     let readers = pool().max_connections(MAX_READERS).connect_lazy_with(options.pragma("query_only", "ON"));
     let pools = Pools::of_file(writer, readers, Sqlite::classify);
     let retry = sql::retry(tuning.busy_retries);
@@ -91,10 +92,10 @@ pub(super) async fn open_with(
 }
 
 /// Migrates the schema; see [`migrations::migrate`].
-async fn migrate(pool: &SqlitePool, path: &Path, vendor: VendorTables) -> Result<(), StoreError> {
+async fn migrate(pool: &SqlitePool, path: &Path, opening: &OpenOptions) -> Result<(), StoreError> {
     let at_start = |error| at_start(path, error);
     let mut connection = pool.acquire().await.map_err(at_start)?;
-    migrations::migrate(&mut *connection, &STEPS, &path.display().to_string(), vendor, at_start).await?;
+    migrations::migrate(&mut *connection, &STEPS, &path.display().to_string(), opening, at_start).await?;
     // Statements prepared before the migration are stale.
     connection.clear_cached_statements().await.map_err(at_start)
 }
@@ -121,5 +122,25 @@ impl Schema for SqliteConnection {
 
     async fn run(&mut self, sql: String) -> Result<(), sqlx::Error> {
         sqlx::query(AssertSqlSafe(sql)).execute(self).await.map(drop)
+    }
+
+    async fn owner(&mut self) -> Result<Option<Installation>, sqlx::Error> {
+        let row: Option<(String, String)> =
+            sqlx::query_as("SELECT namespace_uid, namespace FROM kubesvc_installation WHERE id = 1")
+                .fetch_optional(self)
+                .await?;
+        Ok(row.map(|(namespace_uid, namespace)| Installation { namespace_uid, namespace }))
+    }
+
+    async fn set_owner(&mut self, owner: &Installation, claimed_at: i64) -> Result<(), sqlx::Error> {
+        sqlx::query(
+            "INSERT INTO kubesvc_installation (id, namespace_uid, namespace, claimed_at) VALUES (1, ?, ?, ?)",
+        )
+        .bind(&owner.namespace_uid)
+        .bind(&owner.namespace)
+        .bind(claimed_at)
+        .execute(self)
+        .await
+        .map(drop)
     }
 }

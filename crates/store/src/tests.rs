@@ -5,6 +5,7 @@ pub(super) mod contract;
 mod copy_database;
 mod faults;
 mod fence_contract;
+mod installations;
 mod manual_edits;
 mod mysql;
 mod operation_contract;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::cache_contract::first_batch;
 use super::contract::row;
+use super::installations::database_belongs_to_the_installation_that_opened_it_first;
 use crate::{
     Assignment, AssignmentChanges, Changes, ForeignRow, Store, StoreError, VendorTables, open,
     open_with_cache,
@@ -16,7 +17,7 @@ use kubesvc_testkit::must;
 macro_rules! contract_tests {
     ($kind:expr) => {
         $crate::tests::manual_edits::contract_tests! { @each $kind,
-            written_rows_survive_a_restart, last_updated_moves_only_with_the_row,
+            written_rows_survive_a_restart, another_installation_is_kept_out, last_updated_moves_only_with_the_row,
             rows_of_others_stay_as_they_are, rows_of_others_that_come_between_stay, rows_of_others_are_adopted,
             rows_of_the_vendors_table_are_adopted, rows_edited_by_hand_are_named,
             tables_of_another_product_are_kept, a_table_without_our_key_is_kept,
@@ -92,6 +93,10 @@ async fn rows(store: &dyn Store) -> Vec<AccountRow> {
     let accounts = store.accounts().await.expect("the accounts");
     assert_eq!(accounts.malformed, []);
     accounts.rows
+}
+
+pub(super) async fn another_installation_is_kept_out(home: &ServerDatabase) {
+    database_belongs_to_the_installation_that_opened_it_first(&home.url).await;
 }
 
 pub(super) async fn written_rows_survive_a_restart(home: &ServerDatabase) {

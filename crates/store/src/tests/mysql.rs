@@ -42,7 +42,7 @@ mod fence_contract {
 
     async fn replica(home: &manual_edits::ServerDatabase) -> Arc<dyn Streaming> {
         let Ok(DatabaseUrl::MySql(address)) = parse(&home.url) else { unreachable!("it is one") };
-        Arc::new(crate::mysql::open(&address, VendorTables::Refuse).await.expect("it opens"))
+        Arc::new(crate::mysql::open(&address, &VendorTables::Refuse.into()).await.expect("it opens"))
     }
 }
 
@@ -62,7 +62,7 @@ mod cache_contract {
 
     pub(super) async fn replica(home: &manual_edits::ServerDatabase) -> CachedStore {
         let Ok(DatabaseUrl::MySql(address)) = parse(&home.url) else { unreachable!("it is one") };
-        let mut store = crate::mysql::open(&address, VendorTables::Refuse).await.expect("it opens");
+        let mut store = crate::mysql::open(&address, &VendorTables::Refuse.into()).await.expect("it opens");
         store.pools.add_cache_pools(2);
         Arc::new(store)
     }
@@ -153,7 +153,7 @@ async fn body_that_the_server_cannot_take_at_once_is_left_out() {
 async fn server_ends_a_client_idle_in_a_transaction() {
     let home = manual_edits::ServerDatabase::new(Kind::MariaDb).await;
     let Ok(DatabaseUrl::MySql(address)) = url::parse(&home.url) else { unreachable!("it is MariaDB's") };
-    let store = crate::mysql::open(&address, VendorTables::Refuse).await.expect("it opens");
+    let store = crate::mysql::open(&address, &VendorTables::Refuse.into()).await.expect("it opens");
     let mut connection = store.pools.acquire(PoolUse::Write).await.expect("it connects");
     let times: (u64, u64) = sqlx::query_as(
         "SELECT CAST(@@idle_transaction_timeout AS UNSIGNED), CAST(@@wait_timeout AS UNSIGNED)",

@@ -39,7 +39,7 @@ mod fence_contract {
 
     async fn replica(home: &manual_edits::ServerDatabase) -> Arc<dyn Streaming> {
         let Ok(DatabaseUrl::Postgres(address)) = parse(&home.url) else { unreachable!("it is one") };
-        Arc::new(crate::postgres::open(&address, VendorTables::Refuse).await.expect("it opens"))
+        Arc::new(crate::postgres::open(&address, &VendorTables::Refuse.into()).await.expect("it opens"))
     }
 }
 
@@ -59,7 +59,8 @@ mod cache_contract {
 
     pub(super) async fn replica(home: &manual_edits::ServerDatabase) -> CachedStore {
         let Ok(DatabaseUrl::Postgres(address)) = parse(&home.url) else { unreachable!("it is one") };
-        let mut store = crate::postgres::open(&address, VendorTables::Refuse).await.expect("it opens");
+        let mut store =
+            crate::postgres::open(&address, &VendorTables::Refuse.into()).await.expect("it opens");
         store.pools.add_cache_pools(2);
         Arc::new(store)
     }

@@ -11,6 +11,7 @@ use crate::sql::SqlStore;
 use crate::sql::pools::PoolUse;
 use crate::sqlite::{Sqlite, SqliteTuning, open_with};
 use crate::tests::contract::{contract_tests, row};
+use crate::tests::installations::database_belongs_to_the_installation_that_opened_it_first;
 use crate::{
     AccountStore as _, Assignment, AssignmentChanges, AssignmentStore as _, Changes, NamespaceStore as _,
     Store, StoreError, StoredProgress, VendorTables, open, open_with_cache,
@@ -88,7 +89,7 @@ impl DatabaseFolder {
     }
 
     async fn open_with(&self, tuning: SqliteTuning) -> Result<SqlStore<Sqlite>, StoreError> {
-        open_with(&self.path(), VendorTables::Rename, &tuning).await
+        open_with(&self.path(), &VendorTables::Rename.into(), &tuning).await
     }
 
     /// Runs SQL on the file as another client.
@@ -115,6 +116,12 @@ async fn rows(store: &dyn Store) -> Vec<AccountRow> {
     let accounts = store.accounts().await.expect("the accounts");
     assert_eq!(accounts.malformed, []);
     accounts.rows
+}
+
+#[tokio::test]
+async fn another_installation_is_kept_out() {
+    let home = DatabaseFolder::new();
+    database_belongs_to_the_installation_that_opened_it_first(&home.url()).await;
 }
 
 #[tokio::test]

@@ -1,0 +1,74 @@
+//! Which installation a database belongs to. Two installations on one database would each remove the rows of the other.
+
+use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::migrations::Schema;
+use super::{OpenOptions, StoreError};
+
+/// The table with the owner.
+pub(super) const TABLE: &str = "kubesvc_installation";
+
+/// An installation of kubesvc, by the namespace of its operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Installation {
+    /// uid of the namespace: another cluster may have a namespace of the same name.
+    pub namespace_uid: String,
+    /// Name of the namespace.
+    pub namespace: String,
+}
+
+impl fmt::Display for Installation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the installation in namespace {} (uid {})", self.namespace, self.namespace_uid)
+    }
+}
+
+/// The installation that opens a database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The installation.
+    pub by: Installation,
+    /// Whether the database becomes its own if it is that of another one.
+    pub replaces: bool,
+}
+
+/// Returns the owner of the database.
+///
+/// # Errors
+/// [`StoreError::Claimed`] if that is another installation than the one that opens it.
+pub(super) async fn check<C: Schema>(
+    connection: &mut C,
+    database: &str,
+    options: &OpenOptions,
+    at_start: impl Fn(sqlx::Error) -> StoreError,
+) -> Result<Option<Installation>, StoreError> {
+    // An older version has no such table.
+    if connection.columns_of(TABLE).await.map_err(&at_start)?.is_empty() {
+        return Ok(None);
+    }
+    let owner = connection.owner().await.map_err(&at_start)?;
+    match (&owner, &options.claim) {
+        (Some(owner), Some(claim)) if owner.namespace_uid != claim.by.namespace_uid && !claim.replaces => {
+            Err(StoreError::Claimed { database: database.to_owned(), owner: owner.clone() })
+        }
+        _ => Ok(owner),
+    }
+}
+
+/// Records the installation that opens the database as its owner.
+pub(super) async fn claim<C: Schema>(
+    connection: &mut C,
+    owner: Option<Installation>,
+    options: &OpenOptions,
+    at_start: impl Fn(sqlx::Error) -> StoreError,
+) -> Result<(), StoreError> {
+    let Some(claim) = &options.claim else { return Ok(()) };
+    match owner {
+        Some(owner) if owner == claim.by => return Ok(()),
+        Some(_) => connection.run(format!("DELETE FROM {TABLE}")).await.map_err(&at_start)?,
+        None => {}
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    connection.set_owner(&claim.by, i64::try_from(now).unwrap_or(i64::MAX)).await.map_err(&at_start)
+}
