@@ -104,7 +104,7 @@ pub trait ConnectedAgents: Send + Sync {
     /// that follows those objects.
     fn catch_up(&self, _zone: &ZoneId) {}
 
-    /// Closes the session of an agent; the agent may connect again at once. Returns false if it is not
-    /// connected.
-    fn disconnect(&self, agent_id: &AgentId) -> bool;
+    /// Closes the sessions of the agents of an id, in one zone or in each; the agents may connect again at once. Returns
+    /// false if none is connected.
+    fn disconnect(&self, agent_id: &AgentId, zone: Option<&ZoneId>) -> bool;
 }

@@ -125,8 +125,8 @@ impl ConnectedAgents for ClusterSessions {
         round.outcome.get_or_init(|| outcome).clone()
     }
 
-    fn disconnect(&self, agent_id: &AgentId) -> bool {
-        self.here.disconnect(agent_id)
+    fn disconnect(&self, agent_id: &AgentId, zone: Option<&ZoneId>) -> bool {
+        self.here.disconnect(agent_id, zone)
     }
 }
 
@@ -211,7 +211,7 @@ mod tests {
             Ok(())
         }
 
-        fn disconnect(&self, _: &AgentId) -> bool {
+        fn disconnect(&self, _: &AgentId, _: Option<&ZoneId>) -> bool {
             false
         }
     }

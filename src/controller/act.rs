@@ -227,10 +227,9 @@ impl Controller {
         write: StatusWrite,
     ) -> Result<ActionOutcome, ActionError> {
         let version = account.metadata.resource_version.clone().unwrap_or_default();
-        let caching = |status: &KubesvcAccountStatus| status.caching_agent().cloned();
-        let elected =
-            caching(&write.status).filter(|_| write.status.caching != account.status_or_default().caching);
-        let _election = elected.map(|agent_id| self.elections.begin(agent_id));
+        let elected = write.status.caching_agent_key();
+        let elected = elected.filter(|_| write.status.caching != account.status_or_default().caching);
+        let _election = elected.map(|agent| self.elections.begin(agent));
         let body = StatusBody::of(account, &version, &write.status);
         let options = WriteOptions::with(Urgency::Answer).at("status");
         let answer = self.objects(account).replace_status(body.metadata.name, &body, options).await;

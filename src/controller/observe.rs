@@ -16,9 +16,9 @@ impl Controller {
     pub(super) fn decide(&self, account: &KubesvcAccount, transient_state: &TransientState) -> Decision {
         let context = &self.context;
         let mut sessions: Vec<SessionFact> = context.connected_agents.sessions(account.uid());
-        let loads = context.accounts.cached_by(sessions.iter().map(|session| session.agent_id.as_str()));
+        let loads = context.accounts.cached_by(sessions.iter().map(SessionFact::agent));
         for (session, load) in sessions.iter_mut().zip(loads) {
-            session.process.load = load + self.elections.of(&session.agent_id);
+            session.process.load = load + self.elections.of(&session.agent());
         }
         let rival = rival_of(context, account).map(|rival| Rival::of(&rival));
         let listed_by = self.listings.of(account);

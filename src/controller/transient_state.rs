@@ -10,7 +10,7 @@ use crate::informers::AccountKey;
 use kubesvc_core::failure::Failure;
 use kubesvc_core::lifecycle::{CredentialFact, Fact, Tick};
 use kubesvc_core::secret_reference::is_read_by_operator;
-use kubesvc_core::{AgentId, GrantEpoch, KubesvcAccount, State};
+use kubesvc_core::{AgentKey, GrantEpoch, KubesvcAccount, State};
 
 /// Minimum delays, in ticks, before the credential is read again for an agent's replica, after each consecutive time.
 /// The last one repeats.
@@ -241,34 +241,34 @@ fn differ(before: &Result<CredentialFact, Failure>, now: &Result<CredentialFact,
 /// Elections that are decided but not yet written, by agent. Accounts that become ACTIVE at the same time count them,
 /// so that they do not all choose the same agent. Bounded by the accounts reconciled concurrently.
 #[derive(Debug, Default)]
-pub(super) struct Elections(Arc<Mutex<HashMap<AgentId, usize>>>);
+pub(super) struct Elections(Arc<Mutex<HashMap<AgentKey, usize>>>);
 
 /// An election that is being written. Ends when dropped.
 pub(super) struct PendingElection {
-    elections: Arc<Mutex<HashMap<AgentId, usize>>>,
-    agent_id: AgentId,
+    elections: Arc<Mutex<HashMap<AgentKey, usize>>>,
+    agent: AgentKey,
 }
 
 impl Elections {
     /// Counts an election of this agent until the returned value is dropped.
-    pub(super) fn begin(&self, agent_id: AgentId) -> PendingElection {
-        *self.0.lock().entry(agent_id.clone()).or_default() += 1;
-        PendingElection { elections: Arc::clone(&self.0), agent_id }
+    pub(super) fn begin(&self, agent: AgentKey) -> PendingElection {
+        *self.0.lock().entry(agent.clone()).or_default() += 1;
+        PendingElection { elections: Arc::clone(&self.0), agent }
     }
 
     /// Number of elections of this agent that are being written.
-    pub(super) fn of(&self, agent_id: &AgentId) -> usize {
-        self.0.lock().get(agent_id).copied().unwrap_or_default()
+    pub(super) fn of(&self, agent: &AgentKey) -> usize {
+        self.0.lock().get(agent).copied().unwrap_or_default()
     }
 }
 
 impl Drop for PendingElection {
     fn drop(&mut self) {
         let mut elections = self.elections.lock();
-        if let Some(count) = elections.get_mut(&self.agent_id) {
+        if let Some(count) = elections.get_mut(&self.agent) {
             *count -= 1;
             if *count == 0 {
-                elections.remove(&self.agent_id);
+                elections.remove(&self.agent);
             }
         }
     }
@@ -384,10 +384,12 @@ mod tests {
     #[test]
     fn an_election_counts_while_it_is_written() {
         let elections = Elections::default();
-        let (one, two) = (elections.begin("a".into()), elections.begin("a".into()));
-        assert_eq!((elections.of(&"a".into()), elections.of(&"b".into())), (2, 0));
+        let agent = |id: &str, zone: &str| AgentKey::new(&id.into(), &zone.into());
+        let (one, two) = (elections.begin(agent("a", "z")), elections.begin(agent("a", "z")));
+        let of = |id, zone| elections.of(&agent(id, zone));
+        assert_eq!((of("a", "z"), of("b", "z"), of("a", "another")), (2, 0, 0));
         drop(one);
-        assert_eq!(elections.of(&"a".into()), 1);
+        assert_eq!(of("a", "z"), 1);
         drop(two);
         assert!(elections.0.lock().is_empty());
     }

@@ -38,7 +38,7 @@ use crate::informers::{AgentIndex, version_of};
 use draining::Draining;
 use hello::{AcceptedHello, HelloRefusal};
 use kubesvc_core::wire::ops::refused::Reason;
-use kubesvc_core::{AgentId, GrantPhase, KubesvcAgent, State, object_names};
+use kubesvc_core::{AgentKey, GrantPhase, KubesvcAgent, State, object_names};
 use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
 use queue::{AdmissionClass, AdmissionDecision, AdmissionQueues, UNAPPROVED_RETRY_DELAY};
 
@@ -137,13 +137,12 @@ impl Admission {
         greeting: &AcceptedHello,
         class: AdmissionClass,
     ) -> Result<QueuedAgent<'_>, HelloRefusal> {
-        let agent_id = &greeting.agent_id;
-        let name = object_names::agent_object_name(agent_id, &greeting.zone);
+        let name = object_names::agent_object_name(&greeting.agent_id, &greeting.zone);
         let (agents, now) = (&self.context.agent_index, self.context.moment());
         if class == AdmissionClass::Unapproved && !self.unapproved_agents.lock().admit(&name, agents, now) {
             return Err(too_many_unapproved());
         }
-        let decision = self.queues.lock().arrive(class, agent_id, self.context.moment());
+        let decision = self.queues.lock().arrive(class, &greeting.key(), self.context.moment());
         self.publish_backlog();
         match decision {
             AdmissionDecision::Now => Ok(QueuedAgent { admission: self, class }),
@@ -157,8 +156,8 @@ impl Admission {
     }
 
     /// Puts an agent back whose registration failed. Returns the time until its next turn.
-    fn requeue(&self, agent_id: &AgentId, class: AdmissionClass) -> Duration {
-        let wait = self.queues.lock().again(class, agent_id, self.context.moment());
+    fn requeue(&self, agent: &AgentKey, class: AdmissionClass) -> Duration {
+        let wait = self.queues.lock().again(class, agent, self.context.moment());
         self.publish_backlog();
         wait
     }
@@ -179,8 +178,8 @@ impl Admission {
     }
 
     /// Removes the reserved time of an agent that is connected to another replica.
-    fn forget(&self, agent_id: &AgentId) {
-        if self.queues.lock().forget(agent_id) {
+    fn forget(&self, agent: &AgentKey) {
+        if self.queues.lock().forget(agent) {
             self.publish_backlog();
         }
     }
@@ -223,12 +222,10 @@ fn apply(admission: &Admission, agent: &KubesvcAgent) {
     let in_force = status.and_then(|status| status.session.as_ref());
     let is_elsewhere = in_force.is_some_and(|session| session.replica != context.settings.replica_id);
     if is_elsewhere && status.is_some_and(|status| status.connected) {
-        admission.forget(&spec.agent_id);
+        admission.forget(&spec.key());
     }
     agent_status.queue_missed_disconnect(agent);
-    let session =
-        sessions.registry.of_agent(&spec.agent_id).filter(|session| session.agent.zone == spec.zone_id);
-    let Some(session) = session else { return };
+    let Some(session) = sessions.registry.of_agent(&spec.key()) else { return };
     if sessions.yields_to_owner(&session, agent) {
         return;
     }

@@ -179,10 +179,7 @@ pub(super) fn start(background: &BackgroundTasks, status: &Arc<AgentStatus>) {
 /// Records approvals of agents that are connected here.
 async fn record_approvals(status: Arc<AgentStatus>, names: Vec<String>) -> Outcome<String> {
     for agent in names.iter().filter_map(|name| status.context.agent_index.get(name)) {
-        let session = status.sessions.registry.of_agent(&agent.spec.agent_id);
-        let Some(session) = session.filter(|session| session.agent.zone == agent.spec.zone_id) else {
-            continue;
-        };
+        let Some(session) = status.sessions.registry.of_agent(&agent.spec.key()) else { continue };
         if let Err(error) = status.agents.write_approved(session.reference()).await {
             return Outcome::failed(error.to_string());
         }

@@ -119,12 +119,10 @@ impl ConnectedAgents for Hub {
         }
     }
 
-    fn disconnect(&self, agent_id: &AgentId) -> bool {
-        let session = self.sessions.registry.reserve_id(agent_id, self.context.moment());
-        if let Some(session) = &session {
-            session.close_on_request();
-        }
-        session.is_some()
+    fn disconnect(&self, agent_id: &AgentId, zone: Option<&ZoneId>) -> bool {
+        let sessions = self.sessions.registry.reserve_id(agent_id, zone, self.context.moment());
+        sessions.iter().for_each(|session| session.close_on_request());
+        !sessions.is_empty()
     }
 }
 

@@ -56,7 +56,9 @@ impl HubMetrics {
         registry.register("sessions_accepted", "Agent sessions accepted", self.sessions_accepted.clone());
         registry.register("sessions_ended", "Agent sessions ended", self.sessions_ended.clone());
         // A counter that begins with its first event shows no increase.
-        drop(self.refusals.get_or_create(&ReasonLabel { reason: Reason::Overloaded.as_str_name() }));
+        for reason in [Reason::Overloaded, Reason::DuplicateAgentId] {
+            drop(self.refusals.get_or_create(&ReasonLabel { reason: reason.as_str_name() }));
+        }
         registry.register("refusals", "Hellos refused", self.refusals.clone());
         registry.register("frames_in", "Frames from agents", self.frames_in.clone());
         registry.register("frames_out", "Frames to agents", self.frames_out.clone());
@@ -88,10 +90,15 @@ mod tests {
     use kubesvc_runtime::telemetry::metrics::Metrics;
 
     #[test]
-    fn refusals_for_overload_are_counted_from_zero() {
+    fn refusals_with_an_alert_are_counted_from_zero() {
         let mut metrics = Metrics::new();
         HubMetrics::default().register(&mut metrics.registry);
         let text = metrics.encode();
-        assert!(text.contains(r#"kubesvc_hub_refusals_total{reason="OVERLOADED"} 0"#), "{text}");
+        for reason in ["OVERLOADED", "DUPLICATE_AGENT_ID"] {
+            assert!(
+                text.contains(&format!(r#"kubesvc_hub_refusals_total{{reason="{reason}"}} 0"#)),
+                "{text}"
+            );
+        }
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use kubesvc_core::name_precedence::Precedence;
 use kubesvc_core::secret_reference::secrets_of;
-use kubesvc_core::{AgentId, KubesvcAccount};
+use kubesvc_core::{AgentKey, KubesvcAccount};
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
 use kubesvc_runtime::work_queue::WorkQueue;
 
@@ -60,7 +60,7 @@ struct AccountIndexState {
     /// By namespace and name of the Secret.
     by_secret: HashMap<(String, String), HashSet<AccountKey>>,
     /// Number of accounts that each agent caches.
-    cached: HashMap<AgentId, usize>,
+    cached: HashMap<AgentKey, usize>,
 }
 
 /// The accounts, and the subscribers to their changes.
@@ -140,9 +140,9 @@ impl AccountIndex {
     }
 
     /// Returns the number of accounts that each of the agents caches, in the order of `agents`.
-    pub fn cached_by<'a>(&self, agents: impl Iterator<Item = &'a str>) -> Vec<usize> {
+    pub fn cached_by(&self, agents: impl Iterator<Item = AgentKey>) -> Vec<usize> {
         let index = self.index.read();
-        agents.map(|agent| index.cached.get(agent).copied().unwrap_or_default()).collect()
+        agents.map(|agent| index.cached.get(&agent).copied().unwrap_or_default()).collect()
     }
 
     /// All accounts, by account name.
@@ -341,7 +341,7 @@ impl AccountIndexState {
         self.by_uid.insert(account.uid().to_owned(), key.clone());
         self.by_account_name.entry(account.account_name().to_owned()).or_default().push(key.clone());
         if let Some(agent) = caching_agent(&account) {
-            *self.cached.entry(agent.to_owned()).or_default() += 1;
+            *self.cached.entry(agent).or_default() += 1;
         }
         for secret in secrets_of(&account) {
             self.by_secret.entry(secret).or_default().insert(key.clone());
@@ -363,11 +363,11 @@ impl AccountIndexState {
             }
         }
         if let Some(agent) = caching_agent(&old)
-            && let Some(count) = self.cached.get_mut(agent)
+            && let Some(count) = self.cached.get_mut(&agent)
         {
             *count -= 1;
             if *count == 0 {
-                self.cached.remove(agent);
+                self.cached.remove(&agent);
             }
         }
         for secret in secrets_of(&old) {
@@ -380,8 +380,8 @@ impl AccountIndexState {
     }
 }
 
-fn caching_agent(account: &KubesvcAccount) -> Option<&AgentId> {
-    account.status.as_ref()?.caching_agent()
+fn caching_agent(account: &KubesvcAccount) -> Option<AgentKey> {
+    account.status.as_ref()?.caching_agent_key()
 }
 
 #[cfg(test)]
@@ -522,22 +522,27 @@ mod tests {
             let mut account = account(name, name, version);
             let agent_id = agent.map(str::to_owned);
             let caching = CachingAssignment {
-                agent_id: agent_id.map(AgentId::from),
+                agent_id: agent_id.map(Into::into),
                 boot_id: None,
                 epoch: CachingEpoch(1),
             };
-            account.status = Some(KubesvcAccountStatus { caching: Some(caching), ..Default::default() });
+            let zone_id = Some("z".into());
+            account.status =
+                Some(KubesvcAccountStatus { caching: Some(caching), zone_id, ..Default::default() });
             account
         };
         accounts.seen(cached("a", "10", Some("x")));
         accounts.seen(cached("b", "11", Some("x")));
-        let loads = || accounts.cached_by(["x", "y"].into_iter());
-        assert_eq!(loads(), [2, 0]);
+        let loads = || {
+            let agents = [("x", "z"), ("y", "z"), ("x", "another")];
+            accounts.cached_by(agents.into_iter().map(|(id, zone)| AgentKey::new(&id.into(), &zone.into())))
+        };
+        assert_eq!(loads(), [2, 0, 0]);
         accounts.seen(cached("b", "12", Some("y")));
-        assert_eq!(loads(), [1, 1]);
+        assert_eq!(loads(), [1, 1, 0]);
         accounts.seen(cached("b", "13", None));
         accounts.gone(&key("a"));
-        assert_eq!(loads(), [0, 0]);
+        assert_eq!(loads(), [0, 0, 0]);
     }
 
     #[test]

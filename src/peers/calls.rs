@@ -16,7 +16,7 @@ use super::client::{CallError, PeerCall};
 use super::{PeerLines, PeerTransport, Peers, Replica};
 use crate::connected_agents::AgentView;
 use crate::informers::AgentIndex;
-use kubesvc_core::{AgentId, KubesvcAgent, ReplicaId};
+use kubesvc_core::{AgentId, AgentKey, KubesvcAgent, ReplicaId, ZoneId};
 
 /// Timeout for another replica's answer to a question.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
@@ -41,8 +41,8 @@ pub struct RemoteAgent {
 pub struct RemoteHolders {
     /// Ids of agents, by the uid of the account that they hold.
     pub agents: BTreeMap<String, Vec<AgentId>>,
-    /// Ids of agents whose replicas do not answer, so that it is unknown what they hold.
-    pub unknown: HashSet<AgentId>,
+    /// Agents whose replicas do not answer, so that it is unknown what they hold.
+    pub unknown: HashSet<AgentKey>,
 }
 
 /// Reason why an agent of another replica was not disconnected.
@@ -92,7 +92,8 @@ impl Peers {
                 }
             }
             let silent = silent.iter().map(|replica| &replica.id).collect();
-            all.unknown.extend(of_replicas(&link.agents, &silent).into_iter().map(|agent| agent.agent_id));
+            let unknown = of_replicas(&link.agents, &silent).into_iter();
+            all.unknown.extend(unknown.map(|agent| AgentKey { id: agent.agent_id, zone: agent.zone_id }));
         }
         all
     }
@@ -106,27 +107,40 @@ impl Peers {
         others.map(|answer| Duration::from_millis(answer.answered_for_ms)).max()
     }
 
-    /// Closes the session of an agent at another replica.
+    /// Closes the sessions of the agents of an id at the other replicas, in one zone or in each. `found_here`: this replica
+    /// had one.
     ///
     /// # Errors
-    /// No other replica has the agent, or the one that has it cannot be reached.
-    pub async fn disconnect(&self, agent_id: &AgentId) -> Result<(), RelayError> {
-        let Some(link) = &self.transport else { return Err(RelayError::NotConnected) };
-        let others = self.others();
-        let holder = replica_of(&link.agents, agent_id).filter(|replica| *replica != self.replica_id);
-        let known = others.iter().find(|replica| Some(&replica.id) == holder.as_ref());
-        if let Some(replica) = known
-            && self.relay(link, replica, agent_id).await?
-        {
-            return Ok(());
+    /// No replica has such an agent, or one that has it cannot be reached.
+    pub async fn disconnect(
+        &self,
+        agent_id: &AgentId,
+        zone: Option<&ZoneId>,
+        found_here: bool,
+    ) -> Result<(), RelayError> {
+        let nowhere = || if found_here { Ok(()) } else { Err(RelayError::NotConnected) };
+        let Some(link) = &self.transport else { return nowhere() };
+        let mut holders = replicas_of(&link.agents, agent_id, zone);
+        holders.retain(|replica| *replica != self.replica_id);
+        let (known, rest): (Vec<_>, Vec<_>) =
+            self.others().into_iter().partition(|replica| holders.contains(&replica.id));
+        let relay_to = |replicas| self.relay_to_all(link, replicas, agent_id, zone);
+        let mut closed = false;
+        for relayed in relay_to(&known).await {
+            closed |= relayed?;
         }
+        let missing = holders.into_iter().find(|holder| known.iter().all(|replica| replica.id != *holder));
         // The KubesvcAgents may lag behind, and if Endpoints name no pods, they match no replica.
-        let rest = others.iter().filter(|replica| known.is_none_or(|known| known.id != replica.id));
-        let relayed = join_all(rest.map(|replica| self.relay(link, replica, agent_id))).await;
-        match (relayed.contains(&Ok(true)), known, holder) {
-            (true, _, _) => Ok(()),
-            (false, None, Some(replica)) => Err(RelayError::NotFound(replica)),
-            (false, _, _) => Err(RelayError::NotConnected),
+        if missing.is_some() || !(closed || found_here) {
+            let relayed = relay_to(&rest).await;
+            if relayed.contains(&Ok(true)) {
+                return Ok(());
+            }
+        }
+        match missing {
+            Some(replica) => Err(RelayError::NotFound(replica)),
+            None if closed => Ok(()),
+            None => nowhere(),
         }
     }
 
@@ -138,14 +152,14 @@ impl Peers {
     pub async fn changes(
         &self,
         account_uid: &str,
-        agent_id: &AgentId,
+        agent: &AgentKey,
     ) -> Result<(ReplicaId, PeerLines), RelayError> {
         let Some(link) = &self.transport else { return Err(RelayError::NotConnected) };
         let others = self.others();
-        let holder = replica_of(&link.agents, agent_id).filter(|replica| *replica != self.replica_id);
-        let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+        let holder = replicas_of(&link.agents, &agent.id, Some(&agent.zone)).into_iter().next();
+        let holder = holder.filter(|replica| *replica != self.replica_id);
         let path =
-            format!("/internal/v1/changes/{}?agent={}", encoded(account_uid), encoded(agent_id.as_str()));
+            format!("/internal/v1/changes/{}?agent={}", encoded(account_uid), encoded(agent.id.as_str()));
         let is_holder = |replica: &&Replica| Some(&replica.id) == holder.as_ref();
         // If Endpoints name no pods, the KubesvcAgents match no replica: each is asked.
         let known = others.iter().find(is_holder).map(std::slice::from_ref);
@@ -163,21 +177,30 @@ impl Peers {
         Err(RelayError::NotConnected)
     }
 
-    /// Returns whether that replica had the agent and closed its session.
+    async fn relay_to_all(
+        &self,
+        link: &PeerTransport,
+        replicas: &[Replica],
+        agent_id: &AgentId,
+        zone: Option<&ZoneId>,
+    ) -> Vec<Result<bool, CallError>> {
+        join_all(replicas.iter().map(|replica| self.relay(link, replica, agent_id, zone))).await
+    }
+
+    /// Returns whether that replica had such an agent and closed its session.
     async fn relay(
         &self,
         link: &PeerTransport,
         replica: &Replica,
         agent_id: &AgentId,
+        zone: Option<&ZoneId>,
     ) -> Result<bool, CallError> {
         let timestamp = Timestamp::now().as_millisecond();
         let message = DisconnectCall { cluster_driven: true, origin: self.replica_id.clone(), timestamp };
+        let zone = zone.map(|zone| format!("?zoneId={}", encoded(zone.as_str()))).unwrap_or_default();
         let ask = PeerCall {
             method: Method::POST,
-            path: format!(
-                "/internal/v1/agents/{}/disconnect",
-                utf8_percent_encode(agent_id.as_str(), NON_ALPHANUMERIC)
-            ),
+            path: format!("/internal/v1/agents/{}/disconnect{zone}", encoded(agent_id.as_str())),
             body: serde_json::to_vec(&message).expect("texts and numbers are JSON"),
             within: DISCONNECT_TIMEOUT,
         };
@@ -244,6 +267,10 @@ impl PeerTransport {
     }
 }
 
+fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
 pub(super) fn get(path: &str) -> PeerCall {
     PeerCall { method: Method::GET, path: path.to_owned(), body: Vec::new(), within: QUESTION_TIMEOUT }
 }
@@ -298,12 +325,16 @@ pub struct DisconnectCall {
     pub timestamp: i64,
 }
 
-/// The replica that has an agent's session, according to the KubesvcAgents; the latest one if the id has several.
-pub(super) fn replica_of(agents: &AgentIndex, agent_id: &AgentId) -> Option<ReplicaId> {
-    let agents = agents.all();
-    let of_agent = agents.iter().filter(|agent| agent.spec.agent_id == *agent_id);
-    let connected = of_agent.filter_map(|agent| connected(agent));
-    connected.max_by_key(|agent| agent.connected_since).map(|agent| agent.replica_id)
+/// The replicas that have sessions of the agents of an id, in one zone or in each, according to the KubesvcAgents; that of
+/// the latest session first.
+pub(super) fn replicas_of(agents: &AgentIndex, agent_id: &AgentId, zone: Option<&ZoneId>) -> Vec<ReplicaId> {
+    let objects = agents.of_id(agent_id);
+    let mut connected: Vec<_> = objects.iter().filter_map(|agent| connected(agent)).collect();
+    connected.retain(|agent| zone.is_none_or(|zone| agent.zone_id == *zone));
+    connected.sort_by_key(|agent| std::cmp::Reverse(agent.connected_since));
+    let mut replicas: Vec<_> = connected.into_iter().map(|agent| agent.replica_id).collect();
+    replicas.dedup();
+    replicas
 }
 
 /// The agents of these replicas, according to the KubesvcAgents, which do not say which accounts they hold.
@@ -345,17 +376,24 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_session_of_an_agent_counts_while_it_stands() {
+    fn the_latest_session_of_an_id_comes_first_while_it_stands() {
         let agents = AgentIndex::default();
         agents.seen(object("east", "a", "one", 1, true));
         agents.seen(object("west", "a", "two", 2, true));
-        assert_eq!(replica_of(&agents, &"a".into()), Some("two".into()));
-        assert_eq!(replica_of(&agents, &"b".into()), None);
+        let replicas = |agent: &str, zone: Option<&str>| {
+            replicas_of(&agents, &agent.into(), zone.map(ZoneId::from).as_ref())
+        };
+        assert_eq!(replicas("a", None), ["two", "one"]);
+        assert_eq!(
+            (replicas("a", Some("east")), replicas("a", Some("west"))),
+            (vec!["one".into()], vec!["two".into()])
+        );
+        assert!(replicas("b", None).is_empty());
         agents.seen(object("west", "a", "two", 3, false));
-        assert_eq!(replica_of(&agents, &"a".into()), Some("one".into()));
+        assert_eq!(replicas("a", None), ["one"]);
         let of = |replica: &str| of_replicas(&agents, &HashSet::from([&replica.into()])).len();
         assert_eq!((of("one"), of("two")), (1, 0));
         agents.gone("east", 4);
-        assert_eq!(replica_of(&agents, &"a".into()), None);
+        assert!(replicas("a", None).is_empty());
     }
 }

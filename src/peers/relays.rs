@@ -22,7 +22,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::io::ReaderStream;
 
-use super::calls::{connected, replica_of};
+use super::calls::{connected, replicas_of};
 use super::client::{CallError, PeerCall, http_client, refused, unproven, unreachable, whole};
 use super::frames::{ByteStream, FrameSigner, PeerFrames};
 use super::key::SigningKey;
@@ -126,12 +126,12 @@ impl Peers {
         ranked.into_iter().map(|(_, replica)| replica).collect()
     }
 
-    /// The other replicas, first the one that has the agent's session according to its object.
+    /// The other replicas, first those that have sessions of the id according to the KubesvcAgents.
     pub fn replicas_for_agent(&self, agent_id: &AgentId) -> Vec<Replica> {
         let Some(link) = &self.transport else { return Vec::new() };
-        let holder = replica_of(&link.agents, agent_id);
+        let holders = replicas_of(&link.agents, agent_id, None);
         let mut others = self.others();
-        others.sort_by_key(|replica| Some(&replica.id) != holder.as_ref());
+        others.sort_by_key(|replica| !holders.contains(&replica.id));
         others
     }
 

@@ -57,6 +57,7 @@ async fn a_single_replica_makes_and_takes_no_calls() {
     let alone = cluster("0.0.0.0:7002", vec![sighting(Some("other"), "127.0.0.1", true)]);
     assert_eq!(alone.agents().await, []);
     assert_eq!(alone.holders(&["uid".to_owned()]).await, RemoteHolders::default());
-    assert_eq!(alone.disconnect(&"a".into()).await, Err(RelayError::NotConnected));
+    assert_eq!(alone.disconnect(&"a".into(), None, false).await, Err(RelayError::NotConnected));
+    assert_eq!(alone.disconnect(&"a".into(), None, true).await, Ok(()));
     assert_eq!(alone.check_headers(&HeaderMap::new(), None).await.err(), Some(SignatureError::Alone));
 }

@@ -22,7 +22,7 @@ use super::memory_limit::MemoryPermit;
 use super::request_rules::Request;
 use super::view::{AccountItem, AccountPage, AccountView, ExistingAccount};
 use kubesvc_core::spinnaker::AccountInput;
-use kubesvc_core::{AgentId, DesiredState, KubesvcAccount};
+use kubesvc_core::{AgentId, DesiredState, KubesvcAccount, KubesvcAccountStatus};
 
 /// Add accounts from a credentials source, as INACTIVE.
 #[utoipa::path(post, path = "/armory/accounts", operation_id = "addAccounts", tag = "accounts",
@@ -260,8 +260,8 @@ impl RestState {
         let mut remote = self.peers.holders(&uids).await;
         let each = accounts.iter().zip(&uids).map(|(account, uid)| {
             let own = self.connected_agents.holders(uid).into_iter().map(|agent| agent.agent_id);
-            let recorded = account.status.iter().flat_map(|status| &status.agents);
-            let recorded = recorded.filter(|agent_id| remote.unknown.contains(*agent_id)).cloned();
+            let recorded = account.status.iter().flat_map(KubesvcAccountStatus::agent_keys);
+            let recorded = recorded.filter(|agent| remote.unknown.contains(agent)).map(|agent| agent.id);
             let answered = remote.agents.remove(uid).unwrap_or_default();
             let all: BTreeSet<_> = own.chain(recorded).chain(answered).collect();
             all.into_iter().collect()

@@ -16,12 +16,12 @@ use super::account_writes::{MAX_ATTEMPTS, patch};
 use super::body::{self, MediaTypes, PendingBody};
 use super::dto::{AccountNames, DisconnectRequest};
 use super::error::{ErrorBody, RestError};
-use super::extract::{Force, PathName};
+use super::extract::{Force, InZone, PathName};
 use super::lookup::{all, refuse_if_any, summed_up};
-use super::view::caching_agent;
+use crate::connected_agents::AgentView;
 use crate::informers::AccountKey;
 use crate::peers::{RelayError, RemoteAgent};
-use kubesvc_core::{AgentId, ELECT_CACHING_ANNOTATION, KubesvcAccount, ZoneId};
+use kubesvc_core::{AgentId, AgentKey, ELECT_CACHING_ANNOTATION, KubesvcAccount, KubesvcAccountStatus};
 
 /// A connected agent.
 #[derive(Serialize, ToSchema)]
@@ -31,6 +31,8 @@ pub(super) struct ArmoryAgent {
     accounts: Vec<String>,
     /// Id of the agent.
     agent_id: String,
+    /// Zone of the agent: each zone may have an agent of the same id.
+    zone_id: String,
     /// Whether the agent streams the objects of at least one account.
     caching: bool,
     /// Id of the replica that the agent is connected to.
@@ -45,14 +47,15 @@ pub(super) struct ArmoryAgent {
 }
 
 impl ArmoryAgent {
-    fn of(seen: RemoteAgent, caching: &HashSet<AgentId>) -> Self {
+    fn of(key: AgentKey, seen: RemoteAgent, caching: &HashSet<AgentKey>) -> Self {
         let RemoteAgent { agent, replica_answers } = seen;
         let mut accounts = agent.accounts;
         accounts.sort_unstable();
         Self {
             accounts,
-            caching: caching.contains(&agent.agent_id),
-            agent_id: agent.agent_id.into(),
+            caching: caching.contains(&key),
+            agent_id: key.id.into(),
+            zone_id: key.zone.into(),
             clouddriver_id: agent.replica_id.into(),
             last_connection: format!("{:.3}", agent.connected_since),
             kind: "kubernetes",
@@ -62,18 +65,18 @@ impl ArmoryAgent {
 }
 
 impl RestState {
-    /// Returns the connected agents of all replicas, by id. Agents of a replica that does not answer are shown as
+    /// Returns the connected agents of all replicas, by id and zone. Agents of a replica that does not answer are shown as
     /// recorded in their objects.
     async fn agents(&self) -> Vec<ArmoryAgent> {
         let accounts = self.accounts.all();
-        let caching = accounts.iter().filter_map(|account| caching_agent(account).cloned());
-        let caching: HashSet<AgentId> = caching.collect();
+        let statuses = accounts.iter().filter_map(|account| account.status.as_ref());
+        let caching: HashSet<_> = statuses.filter_map(KubesvcAccountStatus::caching_agent_key).collect();
         let mut remote = self.peers.agents().await;
         self.fill_in_accounts(&mut remote);
         let own = self.connected_agents.agents().into_iter();
         let own = own.map(|agent| RemoteAgent { agent, replica_answers: true });
         let agents = latest(own.chain(remote));
-        agents.into_values().map(|agent| ArmoryAgent::of(agent, &caching)).collect()
+        agents.into_iter().map(|(key, agent)| ArmoryAgent::of(key, agent, &caching)).collect()
     }
 
     /// Fills in the account names of agents whose replica does not answer, from the agents that the accounts' status
@@ -81,13 +84,13 @@ impl RestState {
     fn fill_in_accounts(&self, agents: &mut [RemoteAgent]) {
         let silent = agents.iter_mut().filter(|agent| !agent.replica_answers);
         let mut silent: HashMap<_, _> =
-            silent.map(|seen| (seen.agent.agent_id.clone(), &mut seen.agent.accounts)).collect();
+            silent.map(|seen| (key_of(&seen.agent), &mut seen.agent.accounts)).collect();
         if silent.is_empty() {
             return;
         }
         for account in self.accounts.all() {
-            for agent_id in account.status.iter().flat_map(|status| &status.agents) {
-                if let Some(names) = silent.get_mut(agent_id) {
+            for agent in account.status.iter().flat_map(KubesvcAccountStatus::agent_keys) {
+                if let Some(names) = silent.get_mut(&agent) {
                     names.push(account.account_name().to_owned());
                 }
             }
@@ -95,11 +98,15 @@ impl RestState {
     }
 }
 
-/// Returns the latest connection of each agent and zone. While an agent moves, two replicas briefly report it.
-fn latest(agents: impl Iterator<Item = RemoteAgent>) -> BTreeMap<(AgentId, ZoneId), RemoteAgent> {
+fn key_of(agent: &AgentView) -> AgentKey {
+    AgentKey::new(&agent.agent_id, &agent.zone_id)
+}
+
+/// Returns the latest connection of each agent. While an agent moves, two replicas briefly report it.
+fn latest(agents: impl Iterator<Item = RemoteAgent>) -> BTreeMap<AgentKey, RemoteAgent> {
     let mut all: BTreeMap<_, RemoteAgent> = BTreeMap::new();
     for seen in agents {
-        match all.entry((seen.agent.agent_id.clone(), seen.agent.zone_id.clone())) {
+        match all.entry(key_of(&seen.agent)) {
             Entry::Vacant(place) => {
                 place.insert(seen);
             }
@@ -112,7 +119,7 @@ fn latest(agents: impl Iterator<Item = RemoteAgent>) -> BTreeMap<(AgentId, ZoneI
     all
 }
 
-/// List the connected agents of all replicas, sorted by id.
+/// List the connected agents of all replicas, sorted by id and zone.
 #[utoipa::path(get, path = "/armory/agents", operation_id = "listAgents", tag = "agents",
     responses(
         (status = 200, description = "The connected agents; if an agent's replica does not respond, `clouddriverAlive` is false and the entry shows what the objects record", body = [ArmoryAgent]),
@@ -122,9 +129,9 @@ pub(super) async fn list(State(state): State<RestState>) -> Json<Vec<ArmoryAgent
     Json(state.agents().await)
 }
 
-/// Get one connected agent.
+/// Get one connected agent; if several zones have an agent of that id, the one of the first zone by name.
 #[utoipa::path(get, path = "/armory/agents/{agentId}", operation_id = "getAgent", tag = "agents",
-    params(("agentId" = String, Path, description = "Id of the agent, percent-encoded")),
+    params(("agentId" = String, Path, description = "Id of the agent, percent-encoded"), InZone),
     responses(
         (status = 200, description = "The agent", body = ArmoryAgent),
         (status = 400, description = "The id is not percent-encoded UTF-8", body = ErrorBody),
@@ -133,45 +140,51 @@ pub(super) async fn list(State(state): State<RestState>) -> Json<Vec<ArmoryAgent
 pub(super) async fn get(
     State(state): State<RestState>,
     id: PathName,
+    zone: InZone,
 ) -> Result<Json<ArmoryAgent>, RestError> {
-    let id = id.id()?;
-    let mut agents = state.agents().await.into_iter().filter(|agent| agent.agent_id == id);
+    let (id, zone) = (id.id()?, zone.read()?);
+    let is_meant =
+        |agent: &ArmoryAgent| agent.agent_id == id && zone.as_ref().is_none_or(|zone| *zone == agent.zone_id);
+    let mut agents = state.agents().await.into_iter().filter(is_meant);
     agents.next().map(Json).ok_or_else(|| not_connected(id.as_str()))
 }
 
-/// Disconnect an agent, regardless of the replica that it is connected to.
+/// Disconnect the agents of an id, regardless of the replicas that they are connected to.
 ///
-/// The same process may reconnect at once, another process with the agent's id after 30 s.
+/// The same processes may reconnect at once, another process with an agent's id in its zone after 30 s.
 #[utoipa::path(post, path = "/armory/agent/{agentId}/disconnect", operation_id = "disconnectAgent", tag = "agents",
-    params(("agentId" = String, Path, description = "Id of the agent, percent-encoded")),
+    params(("agentId" = String, Path, description = "Id of the agents, percent-encoded"), InZone),
     request_body(content = DisconnectRequest, description = "Optional"),
     responses(
-        (status = 200, description = "The agent was disconnected"),
+        (status = 200, description = "The agents were disconnected"),
         (status = 400, description = "The body is malformed", body = ErrorBody),
         (status = 404, description = "No such agent is connected", body = ErrorBody),
         (status = 413, description = "The body is too large", body = ErrorBody),
         (status = 415, description = "The body is not JSON in UTF-8", body = ErrorBody),
-        (status = 503, description = "The agent is connected to a replica that is unreachable", body = ErrorBody),
+        (status = 503, description = "An agent is connected to a replica that is unreachable", body = ErrorBody),
     ))]
 pub(super) async fn disconnect(
     State(state): State<RestState>,
     id: PathName,
+    zone: InZone,
     received: PendingBody,
 ) -> Result<StatusCode, RestError> {
-    disconnect_agent(&state, id, received).await
+    disconnect_agents(&state, id, zone, received).await
 }
 
-/// Disconnects the agent whose id is `operations`: its path is also one of the calls about operations.
+/// Disconnects the agents whose id is `operations`: their path is also one of the calls about operations.
 pub(super) async fn disconnect_operations(
     State(state): State<RestState>,
+    zone: InZone,
     received: PendingBody,
 ) -> Result<StatusCode, RestError> {
-    disconnect_agent(&state, PathName::of("operations"), received).await
+    disconnect_agents(&state, PathName::of("operations"), zone, received).await
 }
 
-async fn disconnect_agent(
+async fn disconnect_agents(
     state: &RestState,
     id: PathName,
+    zone: InZone,
     received: PendingBody,
 ) -> Result<StatusCode, RestError> {
     let body = body::read_optional(state, received).await?;
@@ -179,15 +192,15 @@ async fn disconnect_agent(
         Some((body, _)) => is_relayed(body)?,
         None => false,
     };
-    let id = AgentId::from(id.id()?);
-    if state.connected_agents.disconnect(&id) {
+    let (id, zone) = (AgentId::from(id.id()?), zone.read()?);
+    let found_here = state.connected_agents.disconnect(&id, zone.as_ref());
+    if found_here {
         tracing::info!(agentId = id.as_str(), "disconnected an agent at a caller's request");
-        return Ok(StatusCode::OK);
     }
     if relayed {
-        return Err(not_connected(id.as_str()));
+        return if found_here { Ok(StatusCode::OK) } else { Err(not_connected(id.as_str())) };
     }
-    match state.peers.disconnect(&id).await {
+    match state.peers.disconnect(&id, zone.as_ref(), found_here).await {
         Ok(()) => Ok(StatusCode::OK),
         Err(RelayError::NotConnected) => Err(not_connected(id.as_str())),
         Err(problem) => {

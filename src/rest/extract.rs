@@ -8,6 +8,7 @@ use utoipa::IntoParams;
 
 use super::error::RestError;
 use super::view::{AccountItem, AccountPage};
+use kubesvc_core::ZoneId;
 use kubesvc_core::cache::keys::{MAX_NAME_CHARS, MAX_NAMESPACE_CHARS};
 use kubesvc_core::cache::kind_names::KindName;
 use kubesvc_core::spinnaker::is_account_name;
@@ -88,6 +89,31 @@ impl<S: Send + Sync> FromRequestParts<S> for Force {
             Some(_) => Err(RestError::bad_request("force must be true or false")),
         });
         Ok(Self(force))
+    }
+}
+
+/// Zone of the agents that a call is about.
+#[derive(IntoParams)]
+#[into_params(names("zoneId"), parameter_in = Query)]
+pub(super) struct InZone(
+    /// Zone of the agent. Without it, the call is about the agents of that id in each zone.
+    #[param(required = false, value_type = String)]
+    Result<Option<String>, RestError>,
+);
+
+impl InZone {
+    /// Returns the zone, if one is named.
+    pub(super) fn read(self) -> Result<Option<ZoneId>, RestError> {
+        // An empty text counts as absent, as in bodies.
+        Ok(self.0?.filter(|zone| !zone.is_empty()).map(ZoneId::from))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for InZone {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self(single_value(parts.uri.query(), "zoneId")))
     }
 }
 

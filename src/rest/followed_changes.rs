@@ -24,10 +24,9 @@ use utoipa::ToSchema;
 use super::RestState;
 use super::error::{ErrorBody, RestError};
 use super::extract::PathName;
-use super::view::caching_agent;
 use crate::cache_changes::{ChangeReader, FeedItem, MAX_READERS};
 use crate::peers::PeerLines;
-use kubesvc_core::{AgentId, KubesvcAccount, ReplicaId};
+use kubesvc_core::{AgentId, AgentKey, KubesvcAccount, ReplicaId};
 
 /// Time without a line after which an empty one is sent, which shows that the call stands.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -143,7 +142,7 @@ pub(super) async fn get(State(state): State<RestState>, name: PathName) -> Resul
     let place = place(&state)?;
     let follower = Follower {
         uid: account.uid().to_owned(),
-        elected: caching_agent(&account).cloned(),
+        elected: caching_agent(&account),
         state,
         account: name,
         source: Source::Nowhere,
@@ -200,6 +199,10 @@ fn place(state: &RestState) -> Result<OwnedSemaphorePermit, RestError> {
             "{MAX_READERS} calls follow changes at this replica already; end one of them"
         ))
     })
+}
+
+fn caching_agent(account: &KubesvcAccount) -> Option<AgentKey> {
+    account.status.as_ref()?.caching_agent_key()
 }
 
 impl RestState {
@@ -270,7 +273,7 @@ struct Follower {
     account: String,
     uid: String,
     /// The agent that was elected when it was last looked.
-    elected: Option<AgentId>,
+    elected: Option<AgentKey>,
     source: Source,
     /// Lines to send before others.
     waiting: VecDeque<String>,
@@ -335,11 +338,13 @@ impl Follower {
         let elected = caching_agent(account);
         let is_left = match &self.source {
             Source::Nowhere => false,
-            Source::Here(_) => !elected.is_some_and(|agent| self.state.has_here(&self.uid, agent)),
+            Source::Here(_) => {
+                !elected.as_ref().is_some_and(|agent| self.state.has_here(&self.uid, &agent.id))
+            }
             Source::There(_) => false,
         };
-        let is_other = self.elected.as_ref() != elected;
-        self.elected = elected.cloned();
+        let is_other = self.elected != elected;
+        self.elected = elected;
         if is_other && !matches!(self.source, Source::Nowhere) {
             self.moved("another agent was elected to stream the objects");
         } else if is_left {
@@ -358,21 +363,21 @@ impl Follower {
 
     /// Finds the replica that has the agent's session.
     async fn locate(&mut self) {
-        let Some(agent_id) = self.elected.clone() else {
+        let Some(agent) = self.elected.clone() else {
             return self.waits_for("no agent is elected to stream the account's objects");
         };
-        if self.state.has_here(&self.uid, &agent_id) {
+        if self.state.has_here(&self.uid, &agent.id) {
             self.source = Source::Here(self.state.changes.follow(&self.uid));
             let replica = self.state.settings.replica_id.clone();
-            return self.follows(agent_id, replica);
+            return self.follows(agent.id, replica);
         }
         let peers = Arc::clone(&self.state.peers);
-        match peers.changes(&self.uid, &agent_id).await {
+        match peers.changes(&self.uid, &agent).await {
             Ok((replica, lines)) => {
                 self.source = Source::There(Box::new(lines));
-                self.follows(agent_id, replica);
+                self.follows(agent.id, replica);
             }
-            Err(problem) => self.waits_for(&format!("agent {agent_id}: {problem}")),
+            Err(problem) => self.waits_for(&format!("agent {}: {problem}", agent.id)),
         }
     }
 

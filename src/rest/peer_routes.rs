@@ -20,7 +20,7 @@ use super::RestState;
 use super::agents::not_connected;
 use super::body::{self, PeerBody, PendingBody};
 use super::error::{self, RestError, no_route};
-use super::extract::{PathName, single_value};
+use super::extract::{InZone, PathName, single_value};
 use super::followed_changes;
 use super::relayed_requests::{self, SignedFrames, has_request_body};
 use crate::peers::{
@@ -130,11 +130,12 @@ async fn reach(State(state): State<RestState>) -> Json<ReachAnswer> {
 async fn disconnect(
     State(state): State<RestState>,
     id: PathName,
+    zone: InZone,
     body: Body,
 ) -> Result<Json<Value>, RestError> {
     let DisconnectCall { origin, .. } = read(body).await?;
     let id = AgentId::from(id.id()?);
-    if !state.connected_agents.disconnect(&id) {
+    if !state.connected_agents.disconnect(&id, zone.read()?.as_ref()) {
         return Err(not_connected(id.as_str()));
     }
     tracing::info!(

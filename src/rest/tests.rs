@@ -70,8 +70,8 @@ impl ConnectedAgents for NoAgents {
         Vec::new()
     }
 
-    fn disconnect(&self, agent_id: &AgentId) -> bool {
-        agent_id == "a/1"
+    fn disconnect(&self, agent_id: &AgentId, zone: Option<&ZoneId>) -> bool {
+        agent_id == "a/1" && zone.is_none_or(|zone| zone == "z")
     }
 }
 

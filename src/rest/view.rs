@@ -280,8 +280,8 @@ fn last_assignment(account: &KubesvcAccount) -> Option<String> {
     Some(format!("cached by {who}, epoch {epoch}"))
 }
 
-/// Returns the agent that streams an account's objects.
-pub(super) fn caching_agent(account: &KubesvcAccount) -> Option<&AgentId> {
+/// The agent that streams an account's objects.
+fn caching_agent(account: &KubesvcAccount) -> Option<&AgentId> {
     account.status.as_ref()?.caching_agent()
 }
 

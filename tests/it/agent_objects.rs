@@ -95,6 +95,7 @@ async fn agent_object_is_updated_and_deleted_only_at_the_observed_version() {
         static_accounts: Some(vec![object_names::digest("one")]),
         static_sources: None,
         kept_from: None,
+        rival: None,
         problem: Some(("ListRefused".into(), "too many".into())),
     };
     let seen = listed_as_written(&agents, &namespace).await;

@@ -78,8 +78,11 @@
 {{- end -}}
 {{- end -}}
 {{- range .Values.extraEnv -}}
-{{- if has .name (list "POD_NAME" "POD_NAMESPACE" "DEPLOYMENT_NAME" "AGENT_ID" "PROMETHEUS_ENABLED") -}}
-{{- fail (printf "extraEnv has %s, which the chart sets or which would give all agents one id: leave it out." .name) -}}
+{{- if has .name (list "POD_NAME" "POD_NAMESPACE" "DEPLOYMENT_NAME" "PROMETHEUS_ENABLED") -}}
+{{- fail (printf "extraEnv has %s, which the chart sets: leave it out." .name) -}}
+{{- end -}}
+{{- if and (eq .name "AGENT_ID") (gt (int $.Values.replicas) 1) -}}
+{{- fail (printf "extraEnv has AGENT_ID, which would give all %d agents one id: leave it out, or set replicas=1." (int $.Values.replicas)) -}}
 {{- end -}}
 {{- if and (regexMatch "(?i)password|token" .name) .value -}}
 {{- fail (printf "extraEnv has %s with its value in the clear: take it from a Secret, with valueFrom.secretKeyRef." .name) -}}

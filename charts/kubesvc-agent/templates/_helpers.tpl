@@ -45,9 +45,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ .Values.hub.address | default (ternary (printf "kubesvc-operator.%s.svc:9091" .Release.Namespace) "" (eq .Values.mode "spinnaker-service")) }}
 {{- end -}}
 
-{{/* The zone of the settings; empty: NAME_NAMESPACE. */}}
+{{/* The zone. It does not depend on the name of the release. */}}
 {{- define "kubesvc-agent.zone" -}}
-{{ ternary .Values.clusterName .Values.zoneId (eq .Values.mode "agent") }}
+{{- $default := ternary (printf "kubesvc-agent_%s" .Release.Namespace) "" (eq .Values.mode "spinnaker-service") -}}
+{{ ternary .Values.clusterName (.Values.zoneId | default $default) (eq .Values.mode "agent") }}
 {{- end -}}
 
 {{/* Writes the leaves of `node` into `out`, by their dotted keys without case, hyphens and underscores, as the agent

@@ -10,7 +10,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::ids::{AgentId, BootId, ReplicaId, SessionId, ZoneId};
+use super::ids::{AgentId, AgentKey, BootId, ReplicaId, SessionId, ZoneId};
 use super::lifecycle::SessionEnding;
 use super::report_outbox::OutboxEntry;
 use super::{KubesvcAccount, object_names};
@@ -52,6 +52,13 @@ pub struct KubesvcAgentSpec {
     /// Whether the agent receives accounts. An agent that is not approved may connect, but receives none.
     #[serde(default)]
     pub approved: bool,
+}
+
+impl KubesvcAgentSpec {
+    /// The agent among all agents.
+    pub fn key(&self) -> AgentKey {
+        AgentKey::new(&self.agent_id, &self.zone_id)
+    }
 }
 
 /// State of the agent, written by the replica that it is connected to.
@@ -96,7 +103,7 @@ pub struct KubesvcAgentStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000))]
     pub outbox: Vec<OutboxEntry>,
-    /// StaticAccounts is False while accounts of the agent's own file are rejected. SameCluster is False while accounts are withheld from the agent because they are bound to another cluster than the one that it is in or reaches. The messages say which accounts, and why.
+    /// StaticAccounts is False while accounts of the agent's own file are rejected. SameCluster is False while accounts are withheld from the agent because they are bound to another cluster than the one that it is in or reaches. The messages say which accounts, and why. UniqueId is False while another process connects under the agent's id in its zone.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }

@@ -179,13 +179,29 @@ text_id! {
 }
 
 text_id! {
-    /// An agent: unique among the agents of one operator.
+    /// Id of an agent: unique in its zone. Each cluster may have an agent of the same id, as the pods of a StatefulSet have.
     AgentId
 }
 
 text_id! {
     /// A zone: the agents that can reach the same clusters.
     ZoneId
+}
+
+/// An agent among all agents of an operator. Ordered by id, then by zone.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AgentKey {
+    /// Id of the agent.
+    pub id: AgentId,
+    /// Zone of the agent.
+    pub zone: ZoneId,
+}
+
+impl AgentKey {
+    /// The agent of an id in a zone.
+    pub fn new(id: &AgentId, zone: &ZoneId) -> Self {
+        Self { id: id.clone(), zone: zone.clone() }
+    }
 }
 
 text_id! {

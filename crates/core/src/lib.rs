@@ -53,7 +53,7 @@ pub mod status;
 pub mod wire;
 
 pub use agent_resource::{KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus};
-pub use ids::{AgentId, BootId, CachingEpoch, GrantEpoch, ReplicaId, SessionId, ZoneId};
+pub use ids::{AgentId, AgentKey, BootId, CachingEpoch, GrantEpoch, ReplicaId, SessionId, ZoneId};
 pub use spec::{KubesvcAccount, KubesvcAccountSpec};
 pub use status::{
     CachingAssignment, DesiredState, Grant, GrantPhase, KubesvcAccountStatus, ListingAgent, NameHolder, State,

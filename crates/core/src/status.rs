@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::failure::FailureClass;
-use super::ids::{AgentId, BootId, CachingEpoch, GrantEpoch, MAX_EPOCH, ZoneId};
+use super::ids::{AgentId, AgentKey, BootId, CachingEpoch, GrantEpoch, MAX_EPOCH, ZoneId};
 
 /// Maximum number of agents named in `agents`; `agentCount` counts all.
 pub const MAX_AGENTS_SHOWN: usize = 16;
@@ -225,6 +225,18 @@ impl KubesvcAccountStatus {
     /// The agent that streams the account's objects.
     pub fn caching_agent(&self) -> Option<&AgentId> {
         self.caching.as_ref()?.agent_id.as_ref()
+    }
+
+    /// The agents that hold the account, as last displayed, among all agents.
+    pub fn agent_keys(&self) -> impl Iterator<Item = AgentKey> {
+        let zone = self.granted_zone().or(self.zone_id.as_ref());
+        zone.into_iter().flat_map(|zone| self.agents.iter().map(|agent| AgentKey::new(agent, zone)))
+    }
+
+    /// The same among all agents: an agent of the zone that has the grant, or had it last.
+    pub fn caching_agent_key(&self) -> Option<AgentKey> {
+        let zone = self.granted_zone().or(self.zone_id.as_ref())?;
+        Some(AgentKey::new(self.caching_agent()?, zone))
     }
 
     /// The zone of a grant that is Open or Revoking.

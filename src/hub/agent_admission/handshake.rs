@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt};
-use jiff::Timestamp;
 use tonic::{Status, Streaming};
 use tracing::{info, warn};
 
@@ -19,12 +18,12 @@ use crate::hub::agent_status::registration::{Registration, RegistrationError};
 use crate::hub::caching::Caching;
 use crate::hub::context::HubContext;
 use crate::hub::requests::Requests;
+use crate::hub::sessions::events::SessionEvent;
 use crate::hub::sessions::registry::ClaimError;
 use crate::hub::sessions::session::frame_queue::{FrameQueue, Sink};
 use crate::hub::sessions::session::session_loop::{SessionLoop, SessionParts};
 use crate::hub::sessions::session::{ApprovalSource, Session};
-use kubesvc_core::agent_resource::{AgentSession, ID_RESERVATION};
-use kubesvc_core::lifecycle::Fact;
+use kubesvc_core::agent_resource::ID_RESERVATION;
 use kubesvc_core::object_names;
 use kubesvc_core::requests;
 use kubesvc_core::wire::PROTOCOL_VERSION;
@@ -186,12 +185,18 @@ async fn admit(
 ) -> Result<(), HelloRefusal> {
     let Admission { context, sessions, .. } = admission;
     let former = sessions.registry.claim(session, context.silence_limit(), context.moment());
-    let former = former.map_err(|taken| duplicate(session, &taken))?;
+    let former = former.map_err(|taken| {
+        if matches!(taken, ClaimError::Other(_))
+            && let Some(current) = sessions.registry.of_agent(&session.agent.key())
+        {
+            let peer = session.agent.peer.map(|peer| peer.ip());
+            current.contest.lock().refused(peer, context.moment());
+            sessions.publish(&current, SessionEvent::ProblemsChanged);
+        }
+        duplicate(session, &taken)
+    })?;
     if let Some(former) = &former {
         let _ = tokio::time::timeout(FORMER_STREAM_TIMEOUT, former.ended.cancelled()).await;
-    }
-    if let Some(taken) = is_taken_in_another_zone(context, session) {
-        return Err(duplicate(session, &taken));
     }
     let class = queued.class();
     let needs_accounts = class != AdmissionClass::Unapproved && admission.needs_accounts_of_zone(greeting);
@@ -210,26 +215,6 @@ async fn admit(
     sessions.connected.send_modify(|count| *count += 1);
     sessions.stood(session, first);
     Ok(())
-}
-
-/// Returns an error if another process with the agent's id is connected to another zone at another replica, or was
-/// disconnected there on request. It has its own object, so registration does not detect it. At this replica the
-/// claim does.
-fn is_taken_in_another_zone(context: &HubContext, session: &Session) -> Option<ClaimError> {
-    let is_connected = |other: &AgentSession| {
-        other.replica != context.settings.replica_id
-            && context.replicas.serves(&other.replica, other.incarnation.as_deref()) != Fact::Known(false)
-    };
-    let (agents, now) = (context.agent_index.of_id(&session.agent.id), Timestamp::now());
-    agents.iter().filter(|agent| agent.spec.zone_id != session.agent.zone).find_map(|agent| {
-        let status = agent.status.as_ref()?;
-        let other = status.session.as_ref().filter(|other| other.boot_id != session.agent.boot_id)?;
-        if status.connected {
-            is_connected(other).then(|| ClaimError::Other(context.silence_limit()))
-        } else {
-            other.kept_for(now).map(ClaimError::Kept)
-        }
-    })
 }
 
 async fn register(
@@ -284,7 +269,7 @@ async fn register(
         }
     }
     let message = "the operator cannot write the KubesvcAgent object; see its log, and try again later";
-    let wait = admission.requeue(&session.agent.id, class).max(REGISTRATION_RETRY_DELAY);
+    let wait = admission.requeue(&session.agent.key(), class).max(REGISTRATION_RETRY_DELAY);
     Err(HelloRefusal::for_now(Reason::Overloaded, message, wait))
 }
 
@@ -355,12 +340,12 @@ async fn refuse(
 }
 
 fn duplicate(session: &Session, taken: &ClaimError) -> HelloRefusal {
-    let agent = &session.agent.id;
+    let (agent, zone) = (&session.agent.id, &session.agent.zone);
     let (message, wait) = match taken {
         ClaimError::Other(wait) => (
             format!(
-                "another process is connected as agent {agent:?}; give each agent an AGENT_ID of its own, \
-                 or wait until the other one is gone"
+                "another process is connected as agent {agent:?} of zone {zone:?}; give each agent an AGENT_ID of its own, \
+                 and the agents of each cluster a zone of their own, or wait until the other one is gone"
             ),
             *wait,
         ),

@@ -14,7 +14,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use crate::hub::sessions::ledger::Moment;
-use kubesvc_core::AgentId;
+use kubesvc_core::AgentKey;
 
 #[cfg(test)]
 mod tests;
@@ -93,12 +93,12 @@ impl AdmissionQueues {
     pub(super) fn arrive(
         &mut self,
         class: AdmissionClass,
-        agent_id: &AgentId,
+        agent: &AgentKey,
         now: Moment,
     ) -> AdmissionDecision {
         match class {
-            AdmissionClass::Returning => self.known.arrive(agent_id, now),
-            AdmissionClass::Newcomer => self.newcomers.arrive(agent_id, now),
+            AdmissionClass::Returning => self.known.arrive(agent, now),
+            AdmissionClass::Newcomer => self.newcomers.arrive(agent, now),
             AdmissionClass::Unapproved if self.unapproved < MAX_UNAPPROVED_WAITING => {
                 self.unapproved += 1;
                 AdmissionDecision::Now
@@ -108,10 +108,10 @@ impl AdmissionQueues {
     }
 
     /// Handles a failed registration: returns the delay until the agent's next turn.
-    pub(super) fn again(&mut self, class: AdmissionClass, agent_id: &AgentId, now: Moment) -> Duration {
+    pub(super) fn again(&mut self, class: AdmissionClass, agent: &AgentKey, now: Moment) -> Duration {
         match class {
-            AdmissionClass::Returning => self.known.again(agent_id, now),
-            AdmissionClass::Newcomer => self.newcomers.again(agent_id, now),
+            AdmissionClass::Returning => self.known.again(agent, now),
+            AdmissionClass::Newcomer => self.newcomers.again(agent, now),
             AdmissionClass::Unapproved => UNAPPROVED_RETRY_DELAY,
         }
     }
@@ -126,8 +126,8 @@ impl AdmissionQueues {
     }
 
     /// Removes the reserved time of an agent that another replica has. Returns whether it had one.
-    pub(super) fn forget(&mut self, agent_id: &AgentId) -> bool {
-        self.known.forget(agent_id) | self.newcomers.forget(agent_id)
+    pub(super) fn forget(&mut self, agent: &AgentKey) -> bool {
+        self.known.forget(agent) | self.newcomers.forget(agent)
     }
 
     /// Removes expired reserved times. Returns whether there were any.
@@ -148,7 +148,7 @@ struct AdmissionQueue {
     waiting: usize,
     /// First time that is not reserved.
     free: Moment,
-    /// Reserved times by the hash of the agent id: ids have any length.
+    /// Reserved times by the hash of the agent: ids have any length.
     reserved: HashMap<u64, Moment>,
     hash: RandomState,
     swept: Moment,
@@ -179,27 +179,27 @@ impl AdmissionQueue {
     }
 
     /// Handles an agent that wants to be registered.
-    fn arrive(&mut self, agent_id: &AgentId, now: Moment) -> AdmissionDecision {
+    fn arrive(&mut self, agent: &AgentKey, now: Moment) -> AdmissionDecision {
         self.sweep(now);
-        let key = self.hash.hash_one(agent_id);
+        let key = self.hash.hash_one(agent);
         match self.reserved.get(&key) {
             Some(at) if *at > now + EARLY_ARRIVAL_TOLERANCE => AdmissionDecision::Later(*at - now),
             Some(_) if self.waiting < self.capacity => {
                 self.reserved.remove(&key);
                 self.enter()
             }
-            Some(_) => self.reserve_redial(agent_id, now),
+            Some(_) => self.reserve_redial(agent, now),
             None if self.admits_newcomer(now) => {
                 self.free = self.free.max(now) + self.gap;
                 self.enter()
             }
-            None => self.reserve_redial(agent_id, now),
+            None => self.reserve_redial(agent, now),
         }
     }
 
     /// Handles a failed registration: returns the delay until the agent's next turn.
-    fn again(&mut self, agent_id: &AgentId, now: Moment) -> Duration {
-        match self.reserve_redial(agent_id, now) {
+    fn again(&mut self, agent: &AgentKey, now: Moment) -> Duration {
+        match self.reserve_redial(agent, now) {
             AdmissionDecision::Later(wait) => wait,
             AdmissionDecision::Now | AdmissionDecision::TooManyUnapproved => MIN_RETRY_DELAY,
         }
@@ -211,8 +211,8 @@ impl AdmissionQueue {
     }
 
     /// Removes the reserved time of an agent that another replica has. Returns whether it had one.
-    fn forget(&mut self, agent_id: &AgentId) -> bool {
-        self.reserved.remove(&self.hash.hash_one(agent_id)).is_some()
+    fn forget(&mut self, agent: &AgentKey) -> bool {
+        self.reserved.remove(&self.hash.hash_one(agent)).is_some()
     }
 
     /// Removes expired reserved times. Returns whether there were any.
@@ -241,9 +241,9 @@ impl AdmissionQueue {
         }
     }
 
-    fn reserve_redial(&mut self, agent_id: &AgentId, now: Moment) -> AdmissionDecision {
+    fn reserve_redial(&mut self, agent: &AgentKey, now: Moment) -> AdmissionDecision {
         let at = self.free.max(now + MIN_RETRY_DELAY);
-        let key = self.hash.hash_one(agent_id);
+        let key = self.hash.hash_one(agent);
         if self.reserved.len() < MAX_RESERVED_TIMES || self.reserved.contains_key(&key) {
             self.free = at + self.gap;
             self.reserved.insert(key, at);

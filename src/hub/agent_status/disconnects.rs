@@ -12,7 +12,7 @@ use super::AgentStatus;
 use super::registration::{RegistrationError, SessionRef};
 use crate::hub::sessions::session::Session;
 use kubesvc_core::agent_resource::SessionEnd;
-use kubesvc_core::{AgentId, KubesvcAgent, SessionId, ZoneId};
+use kubesvc_core::{AgentKey, KubesvcAgent, SessionId};
 use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
 use kubesvc_runtime::work_queue::WorkQueue;
@@ -27,29 +27,20 @@ const RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs
 /// The end of a session.
 #[derive(Clone, Debug)]
 pub(crate) struct Disconnect {
-    pub(crate) agent_id: AgentId,
-    pub(crate) zone: ZoneId,
+    pub(crate) agent: AgentKey,
     pub(crate) session_id: SessionId,
     pub(crate) end: SessionEnd,
 }
 
 impl Disconnect {
     pub(crate) fn new(session: &Session, end: SessionEnd) -> Self {
-        Self {
-            agent_id: session.agent.id.clone(),
-            zone: session.agent.zone.clone(),
-            session_id: session.id.clone(),
-            end,
-        }
+        Self { agent: session.agent.key(), session_id: session.id.clone(), end }
     }
 
     fn session(&self) -> SessionRef<'_> {
-        SessionRef { agent_id: &self.agent_id, zone: &self.zone, id: &self.session_id }
+        SessionRef { agent_id: &self.agent.id, zone: &self.agent.zone, id: &self.session_id }
     }
 }
-
-/// Agent id and zone.
-type AgentKey = (AgentId, ZoneId);
 
 /// The last disconnect of each agent that is not written yet; an object names one session only.
 #[derive(Default)]
@@ -61,7 +52,7 @@ pub(crate) struct PendingDisconnects {
 impl PendingDisconnects {
     /// Queues the disconnect for the next status write.
     pub(crate) fn put(&self, disconnect: Disconnect) {
-        let key = (disconnect.agent_id.clone(), disconnect.zone.clone());
+        let key = disconnect.agent.clone();
         self.of_agents.lock().insert(key.clone(), disconnect);
         self.wakes.wake(key);
     }
@@ -89,11 +80,10 @@ impl AgentStatus {
         let is_ours = session.replica == context.settings.replica_id
             && session.incarnation.as_deref() == Some(context.replicas.incarnation());
         // A connected session writes the object itself, or checks for this at its end.
-        let is_left = is_ours && registry.of_agent(&spec.agent_id).is_none();
-        let requested = registry.is_reserved(&spec.agent_id, &session.boot_id);
+        let is_left = is_ours && registry.of_agent(&spec.key()).is_none();
+        let requested = registry.is_reserved(&spec.key(), &session.boot_id);
         is_left.then(|| Disconnect {
-            agent_id: spec.agent_id.clone(),
-            zone: spec.zone_id.clone(),
+            agent: spec.key(),
             session_id: session.id.clone(),
             end: if requested { SessionEnd::Requested } else { SessionEnd::Cut },
         })
@@ -111,7 +101,7 @@ impl AgentStatus {
 pub(crate) async fn record(status: &AgentStatus, disconnect: Disconnect) {
     if let Err(error) = try_record(status, &disconnect).await {
         warn_unless_away!(
-            agentId = disconnect.agent_id.as_str(),
+            agentId = disconnect.agent.id.as_str(),
             %error,
             "cannot write that the agent is disconnected; retrying"
         );
@@ -153,13 +143,13 @@ mod tests {
     use super::*;
 
     fn disconnect(session: &str) -> Disconnect {
-        let (agent_id, zone) = ("a".into(), "z".into());
-        Disconnect { agent_id, zone, session_id: session.into(), end: SessionEnd::Cut }
+        let agent = AgentKey::new(&"a".into(), &"z".into());
+        Disconnect { agent, session_id: session.into(), end: SessionEnd::Cut }
     }
 
     #[test]
     fn a_disconnect_that_was_written_leaves_the_one_of_a_later_session_queued() {
-        let (pending, key) = (PendingDisconnects::default(), (AgentId::from("a"), "z".into()));
+        let (pending, key) = (PendingDisconnects::default(), disconnect("first").agent);
         pending.put(disconnect("first"));
         pending.put(disconnect("second"));
         assert_eq!(pending.wakes.try_take(9), std::slice::from_ref(&key));

@@ -24,7 +24,7 @@ use crate::hub::sessions::registry::AwaySession;
 use crate::hub::static_accounts::Listing;
 use kubesvc_core::agent_resource::SessionEnd;
 use kubesvc_core::lifecycle::{AgentProcess, Fact, Presence, SessionFact, Tick};
-use kubesvc_core::{AgentId, KubesvcAccount, ZoneId};
+use kubesvc_core::{AgentId, AgentKey, KubesvcAccount, ZoneId};
 use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
 
@@ -299,8 +299,7 @@ pub(crate) fn forget(status: &AgentStatus) -> Outcome {
         status.departed_agents.put(&agent_id, &zone, &away);
         // Written by the disconnects task: this one does not wait for the API server.
         status.pending_disconnects.put(Disconnect {
-            agent_id,
-            zone,
+            agent: AgentKey { id: agent_id, zone },
             session_id: away.session_id,
             end: away.ending.into(),
         });

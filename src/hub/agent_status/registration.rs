@@ -128,6 +128,8 @@ pub struct AgentSummary {
     pub problem: Option<(String, String)>,
     /// First account that is kept from the agent because it is bound to another cluster, and why.
     pub kept_from: Option<String>,
+    /// Another process that connects under the agent's id in its zone, and is refused.
+    pub rival: Option<String>,
 }
 
 /// Reason why an object was not written.
@@ -197,6 +199,9 @@ pub trait AgentObjects: Send + Sync {
         session: SessionRef<'_>,
         summary: &AgentSummary,
     ) -> Result<bool, RegistrationError>;
+
+    /// Records a warning about the agent as an Event. Failures are logged.
+    async fn warn(&self, session: SessionRef<'_>, reason: &'static str, message: &str);
 
     /// Writes the reports that accounts wait for.
     ///

@@ -9,8 +9,11 @@ use parking_lot::Mutex;
 
 use super::AgentStatus;
 use crate::hub::agent_status::registration::AgentSummary;
+use crate::hub::agent_status::registration::status::DUPLICATE_AGENT_ID;
 use crate::hub::sessions::events::{SessionEvent, SessionSubscriber};
+use crate::hub::sessions::ledger::Moment;
 use crate::hub::sessions::session::Session;
+use crate::hub::sessions::session::contest::CONTEST_TIMEOUT;
 use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
 use kubesvc_runtime::work_queue::WorkQueue;
@@ -79,7 +82,11 @@ impl WrittenSummaries {
                 // A new session is about to report more.
                 Some(Outcome::Again(Vec::new(), MIN_WRITE_INTERVAL))
             }
-            Entry::Occupied(entry) if entry.get().as_ref() == Some(summary) => Some(Outcome::Unchanged),
+            Entry::Occupied(entry) if entry.get().as_ref() == Some(summary) => {
+                // Nothing else says that the other process has gone.
+                let ends = summary.rival.is_some().then_some(Outcome::Again(Vec::new(), CONTEST_TIMEOUT));
+                Some(ends.unwrap_or(Outcome::Unchanged))
+            }
             Entry::Occupied(_) => None,
         }
     }
@@ -94,7 +101,7 @@ impl SummaryWriter {
             self.written.lock().0.remove(&serial);
             return Outcome::Unchanged;
         };
-        let summary = summary_of(&session);
+        let summary = summary_of(&session, status.context.moment());
         let skipped = self.written.lock().reason_to_skip(serial, &summary);
         if let Some(outcome) = skipped {
             return outcome;
@@ -104,8 +111,13 @@ impl SummaryWriter {
         }
         match status.agents.write_summary(session.reference(), &summary).await {
             Ok(true) => {
-                self.written.lock().0.insert(serial, Some(summary));
-                Outcome::Done
+                let rival = summary.rival.clone();
+                let before = self.written.lock().0.insert(serial, Some(summary)).flatten();
+                let Some(rival) = rival else { return Outcome::Done };
+                if before.is_none_or(|before| before.rival.is_none()) {
+                    status.agents.warn(session.reference(), DUPLICATE_AGENT_ID, &rival).await;
+                }
+                Outcome::Again(Vec::new(), CONTEST_TIMEOUT)
             }
             Ok(false) => Outcome::Pause(RATE_LIMIT_PAUSE),
             Err(error) => Outcome::failed(error.to_string()),
@@ -115,7 +127,7 @@ impl SummaryWriter {
 
 /// Writes the summary of a session now. Returns whether the object contains it.
 pub(crate) async fn write_now(status: &AgentStatus, session: &Session) -> bool {
-    let summary = summary_of(session);
+    let summary = summary_of(session, status.context.moment());
     let writing = status.agents.write_summary(session.reference(), &summary);
     let error = match tokio::time::timeout(WRITE_TIMEOUT, writing).await {
         Ok(Ok(is_written)) => return is_written,
@@ -132,7 +144,7 @@ pub(crate) async fn write_now(status: &AgentStatus, session: &Session) -> bool {
     false
 }
 
-fn summary_of(session: &Session) -> AgentSummary {
+fn summary_of(session: &Session, now: Moment) -> AgentSummary {
     let (held, failed) = session.counts();
     let listing = session.listing();
     let count = |number| i32::try_from(number).unwrap_or(i32::MAX);
@@ -145,6 +157,7 @@ fn summary_of(session: &Session) -> AgentSummary {
             let more = if count > 1 { format!("; and {} more accounts", count - 1) } else { String::new() };
             format!("{first}{more}")
         }),
+        rival: session.contest.lock().rival(now),
         problem: session.list_problem().map(|problem| (problem.reason.to_owned(), problem.message)),
     }
 }

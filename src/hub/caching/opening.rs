@@ -66,9 +66,9 @@ impl Caching {
     fn session_of(&self, open: &Open) -> Result<Arc<Session>, StreamEnd> {
         let own = &self.context.settings.replica_id;
         let registry = &self.sessions.registry;
-        let session = registry.of_agent(&AgentId::from(open.agent_id.as_str())).filter(|session| {
+        let agent_id = AgentId::from(open.agent_id.as_str());
+        let session = registry.of_process(&agent_id, &open.boot_id).filter(|session| {
             session.id == *open.session_id
-                && session.agent.boot_id == *open.boot_id
                 && (open.replica_id.is_empty() || *own == *open.replica_id)
                 && registry.is_connected(session)
         });

@@ -9,6 +9,7 @@ use super::outcome::{self, AttemptFailure, NextStep};
 use super::sending::is_settled;
 use super::{AgentStream, Requests};
 use crate::connected_agents::{AccountResponse, AnsweringAgent, RecallFailure, Repetition, RequestError};
+use kubesvc_core::KubesvcAgent;
 use kubesvc_core::requests::wire::Opening;
 use kubesvc_core::wire::ops::Recall;
 
@@ -60,15 +61,22 @@ impl Requests {
         }
     }
 
-    /// Whether a later process of the agent is connected here. Ids of processes are ULIDs.
+    /// Whether a later process of the agent is connected here. Ids of processes are ULIDs. Another zone may have an
+    /// agent of the same id: the process is not gone while the object of an agent names it.
     pub(super) fn is_gone(&self, agent: &AnsweringAgent) -> bool {
-        let registered = self.sessions.registry.of_agent(&agent.agent_id);
-        registered.is_some_and(|session| session.agent.boot_id.as_str() > agent.boot_id.as_str())
+        let registered = self.sessions.registry.of_id(&agent.agent_id);
+        let has_later =
+            registered.iter().any(|session| session.agent.boot_id.as_str() > agent.boot_id.as_str());
+        let is_named = |object: &KubesvcAgent| {
+            let session = object.status.as_ref().and_then(|status| status.session.as_ref());
+            session.is_some_and(|session| session.boot_id == agent.boot_id)
+        };
+        has_later && !self.context.agent_index.of_id(&agent.agent_id).iter().any(|object| is_named(object))
     }
 
     /// The stream of a process of an agent.
     pub(super) fn stream_of_process(&self, agent: &AnsweringAgent) -> Option<Arc<AgentStream>> {
-        let session = self.sessions.registry.of_agent(&agent.agent_id)?;
-        (session.agent.boot_id == agent.boot_id).then(|| self.stream_of(&session)).flatten()
+        let session = self.sessions.registry.of_process(&agent.agent_id, agent.boot_id.as_str())?;
+        self.stream_of(&session)
     }
 }

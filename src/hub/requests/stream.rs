@@ -106,9 +106,9 @@ impl Requests {
     fn session_of(&self, begin: &Begin) -> Option<Arc<Session>> {
         let own = &self.context.settings.replica_id;
         let registry = &self.sessions.registry;
-        registry.of_agent(&AgentId::from(begin.agent_id.as_str())).filter(|session| {
+        let agent_id = AgentId::from(begin.agent_id.as_str());
+        registry.of_process(&agent_id, &begin.boot_id).filter(|session| {
             session.id == *begin.session_id
-                && session.agent.boot_id == *begin.boot_id
                 && (begin.replica_id.is_empty() || *own == *begin.replica_id)
                 && registry.is_connected(session)
         })

@@ -1,4 +1,4 @@
-//! Indexes: the sessions of this replica, one per agent id, by zone, with those that ended recently; and accounts by zone.
+//! Indexes: the sessions of this replica, one per agent, by zone, with those that ended recently; and accounts by zone.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::hub::zone_probes::probe::ProbeRound;
 use crate::informers::AccountKey;
 use kubesvc_core::agent_resource::ID_RESERVATION;
 use kubesvc_core::lifecycle::{SessionEnding, Tick};
-use kubesvc_core::{AgentId, BootId, DesiredState, KubesvcAccount, SessionId, ZoneId};
+use kubesvc_core::{AgentId, AgentKey, BootId, DesiredState, KubesvcAccount, SessionId, ZoneId};
 
 /// An ended session, or an agent of an earlier process of the operator.
 #[derive(Clone)]
@@ -34,20 +34,20 @@ pub(crate) struct ZoneSessions {
 
 #[derive(Default)]
 struct RegistryState {
-    /// The session in force of each agent id; it may still be registering.
-    claims: HashMap<AgentId, Arc<Session>>,
-    /// Ids of agents that were disconnected on request.
-    reserved: HashMap<AgentId, ReservedId>,
+    /// The session in force of each agent; it may still be registering. Agents of one id are side by side.
+    claims: BTreeMap<AgentKey, Arc<Session>>,
+    /// Agents that were disconnected on request.
+    reserved: HashMap<AgentKey, ReservedId>,
     zones: BTreeMap<ZoneId, ZoneSessions>,
 }
 
-/// An agent id that only one process may use, until a moment.
+/// The process that alone may use the id of an agent, until a moment.
 struct ReservedId {
     boot_id: BootId,
     until: Moment,
 }
 
-/// Why an agent id cannot be claimed.
+/// Why an agent cannot be claimed.
 pub(crate) enum ClaimError {
     /// Another process is connected under the id. Carries the time after which it counts as lost if silent.
     Other(Duration),
@@ -68,7 +68,7 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// Claims the agent id for a session. Closes and returns the session that held it, or returns the last session of
+    /// Claims the id in its zone for a session. Closes and returns the session that held it, or returns the last session of
     /// the same process.
     pub(crate) fn claim(
         &self,
@@ -80,7 +80,8 @@ impl Registry {
         if let Some(left) = inner.reserved_from(session, now) {
             return Err(ClaimError::Kept(left));
         }
-        let former = match inner.claims.get(&session.agent.id) {
+        let key = session.agent.key();
+        let former = match inner.claims.get(&key) {
             None => inner.last_of(session),
             Some(current) if current.agent.boot_id != session.agent.boot_id => {
                 return Err(ClaimError::Other(silence_limit.saturating_sub(current.silent_for())));
@@ -93,27 +94,35 @@ impl Registry {
         if let Some(former) = &former {
             former.close("the agent has connected anew");
         }
-        inner.claims.insert(session.agent.id.clone(), Arc::clone(session));
+        inner.claims.insert(key, Arc::clone(session));
         Ok(former)
     }
 
-    /// Reserves the id of an agent for its process before it is disconnected on request. Returns the session in
-    /// force.
-    pub(crate) fn reserve_id(&self, agent_id: &AgentId, now: Moment) -> Option<Arc<Session>> {
+    /// Reserves an id for its processes before they are disconnected on request: in one zone, or in each. Returns their
+    /// sessions.
+    pub(crate) fn reserve_id(
+        &self,
+        agent_id: &AgentId,
+        zone: Option<&ZoneId>,
+        now: Moment,
+    ) -> Vec<Arc<Session>> {
         let mut inner = self.inner.write();
         inner.reserved.retain(|_, kept| kept.until > now);
-        let session = inner.claims.get(agent_id).cloned()?;
-        let kept = ReservedId { boot_id: session.agent.boot_id.clone(), until: now + ID_RESERVATION };
-        inner.reserved.insert(agent_id.to_owned(), kept);
-        Some(session)
+        let is_meant = |session: &&Arc<Session>| zone.is_none_or(|zone| session.agent.zone == *zone);
+        let sessions: Vec<_> = inner.of_id(agent_id).filter(is_meant).cloned().collect();
+        for session in &sessions {
+            let kept = ReservedId { boot_id: session.agent.boot_id.clone(), until: now + ID_RESERVATION };
+            inner.reserved.insert(session.agent.key(), kept);
+        }
+        sessions
     }
 
-    /// Whether the agent id is reserved for this process.
-    pub(crate) fn is_reserved(&self, agent_id: &AgentId, boot_id: &BootId) -> bool {
-        self.inner.read().reserved.get(agent_id).is_some_and(|kept| kept.boot_id == *boot_id)
+    /// Whether the agent's id is reserved for this process.
+    pub(crate) fn is_reserved(&self, agent: &AgentKey, boot_id: &BootId) -> bool {
+        self.inner.read().reserved.get(agent).is_some_and(|kept| kept.boot_id == *boot_id)
     }
 
-    /// Connects a registered session, unless another session has claimed its agent id meanwhile. Returns whether it
+    /// Connects a registered session, unless another session has claimed its agent meanwhile. Returns whether it
     /// is the first approved session of its zone.
     pub(crate) fn connect(&self, session: &Arc<Session>) -> Option<bool> {
         let mut inner = self.inner.write();
@@ -138,7 +147,7 @@ impl Registry {
         let mut inner = self.inner.write();
         let in_force = inner.is_claimed_by(session);
         if in_force {
-            inner.claims.remove(&session.agent.id);
+            inner.claims.remove(&session.agent.key());
         }
         self.by_serial.write().remove(&session.serial);
         if let Some(zone) = inner.zones.get_mut(&session.agent.zone)
@@ -203,8 +212,18 @@ impl Registry {
     }
 
     /// Returns the session in force of an agent.
-    pub(crate) fn of_agent(&self, agent_id: &AgentId) -> Option<Arc<Session>> {
-        self.inner.read().claims.get(agent_id).cloned()
+    pub(crate) fn of_agent(&self, agent: &AgentKey) -> Option<Arc<Session>> {
+        self.inner.read().claims.get(agent).cloned()
+    }
+
+    /// Returns the sessions in force of the agents of an id, by zone.
+    pub(crate) fn of_id(&self, agent_id: &AgentId) -> Vec<Arc<Session>> {
+        self.inner.read().of_id(agent_id).cloned().collect()
+    }
+
+    /// Returns the session in force of a process of an agent. Ids of processes are unique.
+    pub(crate) fn of_process(&self, agent_id: &AgentId, boot_id: &str) -> Option<Arc<Session>> {
+        self.inner.read().of_id(agent_id).find(|session| session.agent.boot_id == *boot_id).cloned()
     }
 
     /// Reads all zones, ordered by name.
@@ -220,7 +239,7 @@ impl Registry {
     /// Whether an agent is connected or registering in a zone, or away and not forgotten.
     pub(crate) fn knows(&self, agent_id: &AgentId, zone: &ZoneId) -> bool {
         let inner = self.inner.read();
-        inner.claims.get(agent_id).is_some_and(|session| session.agent.zone == *zone)
+        inner.claims.contains_key(&AgentKey::new(agent_id, zone))
             || inner.zones.get(zone).is_some_and(|zone| zone.away.contains_key(agent_id))
     }
 
@@ -274,15 +293,21 @@ impl ZoneSessions {
 }
 
 impl RegistryState {
+    fn of_id(&self, agent_id: &AgentId) -> impl Iterator<Item = &Arc<Session>> {
+        let first = AgentKey { id: agent_id.clone(), zone: ZoneId::default() };
+        let from_first = self.claims.range(first..).map(|(_, session)| session);
+        from_first.take_while(move |session| session.agent.id == *agent_id)
+    }
+
     /// Returns the time for which the session's id is reserved for another process.
     fn reserved_from(&self, session: &Session, now: Moment) -> Option<Duration> {
         let kept =
-            self.reserved.get(&session.agent.id).filter(|kept| kept.boot_id != session.agent.boot_id)?;
+            self.reserved.get(&session.agent.key()).filter(|kept| kept.boot_id != session.agent.boot_id)?;
         Some(kept.until.saturating_sub(now)).filter(|left| !left.is_zero())
     }
 
     fn is_claimed_by(&self, session: &Session) -> bool {
-        self.claims.get(&session.agent.id).is_some_and(|current| current.serial == session.serial)
+        self.claims.get(&session.agent.key()).is_some_and(|current| current.serial == session.serial)
     }
 
     /// Returns the last session of the same process, if it has ended and is not forgotten.

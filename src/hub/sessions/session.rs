@@ -3,6 +3,7 @@
 //! One task owns the stream (`session_loop`). The rest of the hub reads the session and wakes accounts in it.
 
 mod account_work;
+pub(crate) mod contest;
 pub(crate) mod frame_queue;
 mod lifetime;
 pub(crate) mod session_loop;
@@ -25,10 +26,11 @@ use crate::hub::sessions::mass_delete_guard::MissingAccountState;
 use crate::hub::static_accounts::OwnAccounts;
 use crate::hub::table_writers::caching_commands::CachingCommands;
 use crate::hub::zone_probes::probe::SessionProbes;
+use contest::Contest;
 use kubesvc_core::lifecycle::{
     AgentProcess, AgentReport, CachingReport, Fact, Offer, Presence, SessionFact, Tick,
 };
-use kubesvc_core::{AgentId, BootId, GrantEpoch, SessionId, ZoneId};
+use kubesvc_core::{AgentId, AgentKey, BootId, GrantEpoch, SessionId, ZoneId};
 use kubesvc_runtime::work_queue::WorkQueue;
 use lifetime::Lifetime;
 
@@ -55,6 +57,13 @@ pub(crate) struct AgentIdentity {
     pub(crate) takes_requests: bool,
     /// Remote address, also the key of the log rate limit.
     pub(crate) peer: Option<SocketAddr>,
+}
+
+impl AgentIdentity {
+    /// The agent among all agents.
+    pub(crate) fn key(&self) -> AgentKey {
+        AgentKey::new(&self.id, &self.zone)
+    }
 }
 
 /// Start of a session and time of its last frame.
@@ -88,6 +97,8 @@ pub(crate) struct Session {
     /// Zone probes of this session.
     pub(crate) zone_probes: Mutex<SessionProbes>,
     pub(crate) own: OwnAccounts,
+    /// Other processes under the agent's id.
+    pub(crate) contest: Mutex<Contest>,
     /// Whether its stream of requests is open.
     reachable: AtomicBool,
     /// Number of writes that its agent was given and has not answered.
@@ -131,6 +142,7 @@ impl Session {
             wakes: WorkQueue::default(),
             ledger: Mutex::new(Ledger::new(tick)),
             missing_accounts: Mutex::default(),
+            contest: Mutex::default(),
             cached: Mutex::default(),
             caching_reports: Mutex::default(),
             zone_probes: Mutex::default(),

@@ -123,8 +123,12 @@ impl TableWriters {
     pub(super) fn is_listed_elsewhere(&self, uid: &str) -> bool {
         let Some(account) = self.context.accounts.by_uid(uid) else { return false };
         let status = account.status_or_default();
-        let elected = status.caching_agent().filter(|_| status.state() == State::Active);
-        elected.is_some_and(|agent| self.sessions.registry.of_agent(agent).is_none())
+        let caching = status.caching.as_ref().filter(|_| status.state() == State::Active);
+        let Some((agent, boot_id)) = caching.and_then(|one| one.agent_id.as_ref().zip(one.boot_id.as_ref()))
+        else {
+            return false;
+        };
+        self.sessions.registry.of_process(agent, boot_id.as_str()).is_none()
     }
 }
 

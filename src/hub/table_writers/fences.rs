@@ -253,7 +253,8 @@ impl FenceReconciler {
             };
             return (is_to_rise && is_ours).then_some((fence, None));
         };
-        let session = self.tables.sessions.registry.of_agent(agent_id)?;
+        let session =
+            self.tables.sessions.registry.of_process(agent_id, caching.boot_id.as_ref()?.as_str())?;
         if !self.tables.sessions.registry.is_connected(&session) {
             return None;
         }

@@ -268,7 +268,7 @@ async fn agent_reconnects_after_approval_to_repeat_its_claims() {
     let mut agent = hub.greet(ops::Hello { accounts_held, connect_seq: 2, ..hello("a") }).await;
     assert!(agent.accepted().await.approved);
     assert_eq!(
-        hub.hub.sessions.registry.of_agent(&"a".into()).map(|session| session.uids()),
+        hub.hub.sessions.registry.of_id(&"a".into()).pop().map(|session| session.uids()),
         Some(vec!["uid-one".to_owned()])
     );
 }
@@ -355,7 +355,7 @@ async fn silence_about_an_older_epoch_is_none_about_a_newer_one() {
     let mut agent = hub.agent("a").await;
     agent.added().await;
     (0..5).for_each(|_| hub.ticks.advance());
-    let session = hub.hub.sessions.registry.of_agent(&"a".into()).expect("it is connected");
+    let session = hub.hub.sessions.registry.of_id(&"a".into()).pop().expect("it is connected");
     let silent_for = |epoch| session.fact("uid-one", epoch, hub.ticks.now()).silent_for;
     assert_eq!((silent_for(GrantEpoch(1)), silent_for(GrantEpoch(2))), (Some(5), None));
 }

@@ -2,6 +2,7 @@
 
 use crate::hub::agent_status::disconnects::Disconnect;
 use crate::hub::tests::support::*;
+use kubesvc_core::AgentKey;
 use kubesvc_core::agent_resource::SessionEnd;
 use kubesvc_runtime::background_tasks::TaskActivity;
 
@@ -45,8 +46,7 @@ async fn a_disconnect_that_cannot_be_written_is_counted_as_a_failure_and_retried
     let hub = TestHub::start().await;
     *hub.objects.unheard.lock() = 1;
     hub.hub.agent_status.pending_disconnects.put(Disconnect {
-        agent_id: "a".into(),
-        zone: "z".into(),
+        agent: AgentKey { id: "a".into(), zone: "z".into() },
         session_id: "gone".into(),
         end: SessionEnd::Cut,
     });

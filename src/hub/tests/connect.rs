@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tonic::Code;
 
 use crate::connected_agents::ConnectedAgents;
@@ -12,7 +10,7 @@ use crate::hub::sessions::session::{ApprovalSource, Session};
 use crate::hub::tests::support::*;
 use crate::hub::{HubSettings, KnownAgent, ListenerSettings, SessionSettings};
 use crate::leases::{Replicas, Times};
-use kubesvc_core::agent_resource::SessionEnd;
+use kubesvc_core::ZoneId;
 use kubesvc_core::lifecycle::Presence;
 use kubesvc_core::wire::ops::refused::Reason;
 use kubesvc_core::wire::ops::{self, agent_frame, hub_frame};
@@ -279,9 +277,29 @@ async fn a_silent_agent_is_cut_off_after_three_heartbeats() {
 async fn an_agent_can_be_disconnected_on_request() {
     let hub = TestHub::start().await;
     let mut agent = hub.agent("a").await;
-    assert!(!ConnectedAgents::disconnect(&*hub.hub, &"b".into()));
-    assert!(ConnectedAgents::disconnect(&*hub.hub, &"a".into()));
+    let disconnect =
+        |id: &str, zone: Option<&str>| hub.hub.disconnect(&id.into(), zone.map(ZoneId::from).as_ref());
+    assert!(!disconnect("b", None) && !disconnect("a", Some("another")));
+    assert!(disconnect("a", Some("z")));
     assert_eq!(agent.next().await.expect_err("it is closed").code(), Code::Aborted);
+}
+
+#[tokio::test]
+async fn agents_of_one_id_in_two_zones_are_two_agents() {
+    let hub = TestHub::start().await;
+    hub.accounts.show(account("one"));
+    let mut agent = hub.agent("a").await;
+    assert_eq!(agent.added().await.len(), 1);
+    let elsewhere = ops::Hello { boot_id: BOOT_B.into(), zone_id: "another".into(), ..hello("a") };
+    let mut other = hub.greet(elsewhere).await;
+    other.accepted().await;
+    let zones: Vec<_> = hub.hub.agents().into_iter().map(|agent| agent.zone_id).collect();
+    assert_eq!(zones, ["another", "z"]);
+    // Both, by the id alone.
+    assert!(hub.hub.disconnect(&"a".into(), None));
+    for stream in [&mut agent, &mut other] {
+        assert_eq!(stream.next().await.expect_err("it is closed").code(), Code::Aborted);
+    }
 }
 
 #[tokio::test]
@@ -307,16 +325,11 @@ async fn stopping_does_not_wait_for_an_agent_that_stays() {
 }
 
 #[tokio::test]
-async fn an_agent_id_that_is_connected_in_another_zone_at_another_replica_is_refused_until_that_is_gone() {
+async fn an_agent_id_that_is_connected_in_another_zone_at_another_replica_is_another_agent() {
     let replicas = Replicas::unknown(&"r-0".into(), Times::default());
     replicas.now_are(&["r-0", "r-1"]);
     let hub = TestHub::of_replicas(HubSettings::default(), None, Arc::clone(&replicas)).await;
     hub.agents.seen(agent_object_in("a", "another", "r-1", 1));
-    let refused = hub.greet(hello("a")).await.refused().await;
-    assert_eq!(refused.reason(), Reason::DuplicateAgentId);
-    assert!(refused.retry_after_ms >= 1000, "{refused:?}");
-    assert!(hub.objects.log.lock().is_empty(), "nothing was written");
-    replicas.now_are(&["r-0"]);
     hub.agent("a").await;
 }
 
@@ -338,39 +351,20 @@ async fn an_unapproved_process_gets_no_account_under_a_reserved_id() {
     hub.accounts.show(account("one"));
     let mut agent = hub.agent("a").await;
     assert_eq!(agent.added().await.len(), 1);
-    assert!(hub.hub.disconnect(&"a".into()));
+    assert!(hub.hub.disconnect(&"a".into(), None));
     let status = agent.next().await.expect_err("it is closed");
     assert_eq!((status.code(), status.message()), (Code::Aborted, "its stream was closed on request"));
 
-    for zone in ["z", "another"] {
-        let boot = ops::Hello { boot_id: BOOT_B.into(), zone_id: zone.into(), ..hello("a") };
-        let refused = hub.greet(boot).await.refused().await;
-        assert_eq!(refused.reason(), Reason::DuplicateAgentId);
-        assert!(refused.message.contains("disconnected on request"), "{}", refused.message);
-        assert!((1..=30_000).contains(&refused.retry_after_ms) && !refused.permanent);
-    }
+    let refused = hub.greet(ops::Hello { boot_id: BOOT_B.into(), ..hello("a") }).await.refused().await;
+    assert_eq!(refused.reason(), Reason::DuplicateAgentId);
+    assert!(refused.message.contains("disconnected on request"), "{}", refused.message);
+    assert!((1..=30_000).contains(&refused.retry_after_ms) && !refused.permanent);
     let its_own = ops::Hello { connect_seq: 2, ..hello("a") };
     hub.greet(its_own).await.accepted().await;
     eventually("it is written how it ended", || {
         hub.objects.log.lock().contains(&"disconnected a on request".to_owned()).then_some(())
     })
     .await;
-}
-
-#[tokio::test]
-async fn an_id_that_was_disconnected_on_request_at_another_replica_is_kept_in_each_zone() {
-    let hub = TestHub::start().await;
-    let mut there = agent_object_in("a", "elsewhere", "r-1", 5);
-    let status = there.status.as_mut().expect("it has one");
-    status.connected = false;
-    let session = status.session.as_mut().expect("it had one");
-    session.boot_id = BOOT_A.into();
-    session.ended = Some(SessionEnd::Requested);
-    session.ended_at = Some(Time(Timestamp::now()));
-    hub.agents.seen(there);
-    let unlisted_fact = ops::Hello { boot_id: BOOT_B.into(), ..hello("a") };
-    assert_eq!(hub.greet(unlisted_fact).await.refused().await.reason(), Reason::DuplicateAgentId);
-    hub.greet(hello("a")).await.accepted().await;
 }
 
 #[test]

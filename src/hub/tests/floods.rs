@@ -82,7 +82,7 @@ async fn claims_of_an_unapproved_agent_cause_no_list_and_are_not_kept() {
     *hub.objects.approve.lock() = false;
     let mut unlisted_fact = hub.greet(claims("stranger", 100_000)).await;
     assert!(!unlisted_fact.accepted().await.approved);
-    let session = hub.hub.sessions.registry.of_agent(&"stranger".into()).expect("it stands");
+    let session = hub.hub.sessions.registry.of_id(&"stranger".into()).pop().expect("it stands");
     assert!(
         session.uids().is_empty() && session.wakes.is_empty() && session.missing_accounts.lock().is_empty()
     );
@@ -108,7 +108,7 @@ async fn ten_thousand_of_a_hundred_thousand_unknown_claims_are_accepted_for_one_
     claimant.accepted().await;
     assert_eq!(claimant.added().await.len(), 1, "an account of its zone does not wait for them");
     eventually("a list is asked for", || (hub.accounts.lists_asked_for() == 1).then_some(())).await;
-    let session = hub.hub.sessions.registry.of_agent(&"claimant".into()).expect("it stands");
+    let session = hub.hub.sessions.registry.of_id(&"claimant".into()).pop().expect("it stands");
     // Those, and the account of its zone.
     assert_eq!(session.uids().len(), 10_001);
     assert_eq!(hub.hub.admission.foreign_claims.available_permits(), 190_000);
@@ -145,14 +145,14 @@ async fn claims_are_forgotten_when_the_agent_leaves() {
     let mut claimant = hub.greet(claims("claimant", 10_000)).await;
     claimant.accepted().await;
     claimant.added().await;
-    let session = hub.hub.sessions.registry.of_agent(&"claimant".into()).expect("it stands");
+    let session = hub.hub.sessions.registry.of_id(&"claimant".into()).pop().expect("it stands");
     assert_eq!(
         (session.uids().len(), hub.hub.admission.foreign_claims.available_permits()),
         (10_001, 190_000)
     );
     drop(claimant);
     eventually("it has left", || {
-        hub.hub.sessions.registry.of_agent(&"claimant".into()).is_none().then_some(())
+        hub.hub.sessions.registry.of_id(&"claimant".into()).pop().is_none().then_some(())
     })
     .await;
     eventually("its room is free", || {
@@ -175,7 +175,7 @@ async fn foreign_claims_are_bounded_and_a_known_agent_is_admitted_without_them()
     hub.show_agent_before("good");
     hub.greet(claims("good", 2)).await.accepted().await;
     assert_eq!(
-        hub.hub.sessions.registry.of_agent(&"good".into()).map(|session| session.uids().len()),
+        hub.hub.sessions.registry.of_id(&"good".into()).pop().map(|session| session.uids().len()),
         Some(1)
     );
     drop(room);
@@ -192,7 +192,7 @@ async fn an_agent_none_of_whose_claims_was_accepted_repeats_them_once_permits_ar
     hub.show_agent_before("good");
     let mut agent = hub.greet(claims("good", 2)).await;
     agent.accepted().await;
-    let session = hub.hub.sessions.registry.of_agent(&"good".into()).expect("it stands");
+    let session = hub.hub.sessions.registry.of_id(&"good".into()).pop().expect("it stands");
     tokio::time::sleep(heartbeat * 5).await;
     assert!(session.uids().is_empty() && session.closed_because().is_none(), "no permit is free");
     drop(room);
@@ -200,7 +200,7 @@ async fn an_agent_none_of_whose_claims_was_accepted_repeats_them_once_permits_ar
     assert!(end.message().contains("says them anew"), "{}", end.message());
     hub.greet(ops::Hello { connect_seq: 2, ..claims("good", 2) }).await.accepted().await;
     assert_eq!(
-        hub.hub.sessions.registry.of_agent(&"good".into()).map(|session| session.uids().len()),
+        hub.hub.sessions.registry.of_id(&"good".into()).pop().map(|session| session.uids().len()),
         Some(2)
     );
 }

@@ -13,7 +13,7 @@ use kubesvc_core::agent_resource::SessionEnd;
 use kubesvc_core::lifecycle::SessionEnding;
 use kubesvc_core::wire::ops;
 use kubesvc_core::wire::ops::hub_frame::Frame;
-use kubesvc_core::{AgentId, BootId, CachingAssignment, CachingEpoch, KubesvcAccount, State};
+use kubesvc_core::{AgentId, AgentKey, BootId, CachingAssignment, CachingEpoch, KubesvcAccount, State};
 use kubesvc_store::Assignment;
 
 fn known(agent_id: &str, connected: bool) -> KnownAgent {
@@ -391,8 +391,7 @@ async fn collection_and_stop_do_not_wait_for_disconnect_writes() {
 async fn pending_disconnect_does_not_delay_other_disconnects() {
     let hub = TestHub::start().await;
     let left = |agent_id: String| Disconnect {
-        agent_id: agent_id.into(),
-        zone: "z".into(),
+        agent: AgentKey { id: agent_id.into(), zone: "z".into() },
         session_id: "gone".into(),
         end: SessionEnd::Cut,
     };

@@ -75,7 +75,7 @@ async fn a_stream_that_ends_while_it_is_registered_leaves_no_agent_connected() {
     let hub = TestHub::start().await;
     *hub.objects.failing.lock() = 100;
     let agent = hub.greet(hello("a")).await;
-    eventually("it is being registered", || hub.hub.sessions.registry.of_agent(&"a".into())).await;
+    eventually("it is being registered", || hub.hub.sessions.registry.of_id(&"a".into()).pop()).await;
     hub.show_agent_here("a", "whose-answer-was-lost", 11);
     eventually("it is seen", || hub.agents.get(&object_names::agent_object_name(&"a".into(), &"z".into())))
         .await;

@@ -145,7 +145,7 @@ async fn an_answer_that_was_given_is_not_asked_for_again_until_the_next_round() 
     })
     .await;
     eventually("so has the session", || {
-        let session = hub.hub.sessions.registry.of_agent(&"a".into()).expect("it is connected");
+        let session = hub.hub.sessions.registry.of_id(&"a".into()).pop().expect("it is connected");
         session.zone_probes.lock().uids().is_empty().then_some(())
     })
     .await;

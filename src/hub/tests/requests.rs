@@ -72,7 +72,7 @@ impl RequestAgent {
         assert_eq!(agent.next().await, (0, request_down::Frame::Ready(ops::Ready {})));
         let id: kubesvc_core::AgentId = agent_id.into();
         eventually("the agent holds the account", || {
-            let session = hub.hub.sessions.registry.of_agent(&id)?;
+            let session = hub.hub.sessions.registry.of_id(&id).pop()?;
             session.holds("uid-one").then_some(())
         })
         .await;
@@ -350,7 +350,7 @@ async fn an_agent_that_stops_is_not_asked_and_is_expected_back() {
     stopping.session.say(ops::agent_frame::Frame::Draining(ops::Draining {})).await;
     let id: kubesvc_core::AgentId = "a".into();
     eventually("it is known to stop", || {
-        let session = hub.hub.sessions.registry.of_agent(&id)?;
+        let session = hub.hub.sessions.registry.of_id(&id).pop()?;
         session.is_draining().then_some(())
     })
     .await;
@@ -373,7 +373,7 @@ async fn a_write_that_an_agent_refused_since_it_stops_finds_it_expected_back() {
     agent.session.say(ops::agent_frame::Frame::Draining(ops::Draining {})).await;
     let id: kubesvc_core::AgentId = "a".into();
     eventually("it is known to stop", || {
-        let session = hub.hub.sessions.registry.of_agent(&id)?;
+        let session = hub.hub.sessions.registry.of_id(&id).pop()?;
         session.is_draining().then_some(())
     })
     .await;

@@ -220,7 +220,7 @@ async fn a_list_over_the_bound_is_refused_as_a_whole_and_the_former_stays() {
     assert_eq!((refused.name.as_str(), failure.class()), ("", Class::TooLarge));
     assert!(failure.message.contains("more than 1000"), "{}", failure.message);
     let problem =
-        || hub.hub.sessions.registry.of_agent(&"a".into()).and_then(|session| session.list_problem());
+        || hub.hub.sessions.registry.of_id(&"a".into()).pop().and_then(|session| session.list_problem());
     assert_eq!(problem().map(|problem| problem.reason), Some("ListRefused"));
     agent.list(Vec::new(), true).await;
     agent.list_names(&["one", "two"]).await;

@@ -134,6 +134,10 @@ impl AgentObjects for FakeObjects {
         Ok(*self.tells.lock())
     }
 
+    async fn warn(&self, session: SessionRef<'_>, reason: &'static str, _: &str) {
+        self.log.lock().push(format!("warned of {} {reason}", session.agent_id));
+    }
+
     async fn remove(&self, agent: &KnownAgent) -> Result<(), RegistrationError> {
         self.removed.lock().push(agent.agent_id.to_string());
         Ok(())

@@ -6,7 +6,7 @@ use tokio_stream::StreamExt as _;
 use super::fake_api::FakeApi;
 use super::*;
 use crate::cache_changes::{ChangeFeed, ChangeOperation, CommittedChange, MAX_READERS};
-use kubesvc_core::{KubesvcAccount, ZoneId};
+use kubesvc_core::{AgentId, KubesvcAccount, ZoneId};
 
 const CACHE: &str = "/agents/kubernetes/accounts/prod/cache";
 
@@ -246,7 +246,7 @@ impl ConnectedAgents for Holding {
         vec![agent(self.0)]
     }
 
-    fn disconnect(&self, _: &AgentId) -> bool {
+    fn disconnect(&self, _: &AgentId, _: Option<&ZoneId>) -> bool {
         false
     }
 }

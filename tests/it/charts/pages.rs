@@ -17,7 +17,8 @@ use kubesvc_testkit::{helm, must};
 const TIMEOUT: Duration = Duration::from_secs(150);
 /// Parts of commands that need more than an API server: a builder of images, a published release, pods that run, an
 /// operator that answers, or the controller that empties a namespace.
-const NEEDS_MORE: [&str; 8] = [
+const NEEDS_MORE: [&str; 9] = [
+    " exec ",
     "docker ",
     "oci://",
     " krew ",
@@ -124,14 +125,20 @@ async fn commands_of_the_page_of_modes_and_of_the_readme_work() {
     let install = readme.split_once("\n## Install it\n").expect("the README has this chapter").1;
     assert_eq!(run(&plane, blocks(install).next().expect("commands")), 2);
     let modes = page("docs/modes.md");
-    let commands = blocks(&modes).map(|block| {
-        // Each mode in a cluster of its own, but the operator's.
-        run(&plane, "helm uninstall kubesvc-agent --namespace kubesvc --ignore-not-found");
-        run(&plane, block)
-    });
-    assert_eq!(commands.sum::<usize>(), 4);
-    run(&plane, "helm uninstall kubesvc kubesvc-agent --namespace kubesvc");
-    assert_eq!(run(&plane, blocks(install).nth(1).expect("the same with kustomize")), 5);
+    // All modes beside one another, and beside the agent of the README, which the page's first mode would be.
+    let commands: usize = blocks(&modes)
+        .map(|block| block.replace("helm install kubesvc-agent ", "helm install kubesvc-agent-elsewhere "))
+        .map(|block| run(&plane, &block))
+        .sum();
+    assert_eq!(commands, 4);
+    let names = must(plane.kubectl(["get", "statefulsets", "-n", "kubesvc", "-o", "name"]).await.ok());
+    assert_eq!(names.lines().count(), 4, "{names}");
+    run(
+        &plane,
+        "helm uninstall kubesvc kubesvc-agent kubesvc-agent-elsewhere kubesvc-agent-east kubesvc-agent-spinnaker --namespace kubesvc",
+    );
+    let with_kustomize: Vec<_> = blocks(install).skip(1).take(2).map(|block| run(&plane, block)).collect();
+    assert_eq!(with_kustomize, [4, 1]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -233,7 +240,7 @@ async fn commands_of_the_upgrade_page_restore_and_remove_everything() {
     assert_eq!((page_says("Upgrade\n"), page_says("Roll back")), (2, 2));
     let before = what_counts().await;
     assert!(
-        before.len() > 8 && before.iter().any(|line| line.contains("production-kubeconfig")),
+        before.len() > 8 && before.iter().any(|line| line.contains("sample-production-kubeconfig")),
         "{before:?}"
     );
     assert_eq!(page_says("Back up"), 4);
@@ -243,7 +250,7 @@ async fn commands_of_the_upgrade_page_restore_and_remove_everything() {
             run(&plane, &format!("helm uninstall {releases} --namespace kubesvc"));
         }
         run(&plane, "kubectl delete crd kubesvcaccounts.kubesvc.io kubesvcagents.kubesvc.io");
-        run(&plane, "kubectl delete secret production-kubeconfig --namespace kubesvc");
+        run(&plane, "kubectl delete secret sample-production-kubeconfig --namespace kubesvc");
         assert_eq!(page_says("Restore"), 6);
         assert_eq!(what_counts().await, before, "after {releases:?} were uninstalled");
         must(plane.kubectl(["get", "statefulset", "kubesvc-agent", "--namespace=kubesvc"]).await.ok());
@@ -261,7 +268,7 @@ async fn commands_of_the_upgrade_page_restore_and_remove_everything() {
         run(
             &plane,
             &format!(
-                "kubectl patch ksa/production --namespace {namespace} --type=merge --patch '{finalizers}'"
+                "kubectl patch ksa/sample-production --namespace {namespace} --type=merge --patch '{finalizers}'"
             ),
         );
     }
@@ -275,8 +282,8 @@ async fn commands_of_the_upgrade_page_restore_and_remove_everything() {
     let report = shell(&plane.kubeconfig_path(), "kubectl kubesvc uninstall --dry-run");
     for part in [
         "definition kubesvcaccounts.kubesvc.io is being deleted: it waits for 2 accounts with a finalizer",
-        "kubesvc/production",
-        "team-a/production",
+        "kubesvc/sample-production",
+        "team-a/sample-production",
         "; their finalizer kubesvc.io/account is the operator's, and no operator runs",
         "patch --type=merge",
     ] {

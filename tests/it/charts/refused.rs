@@ -382,7 +382,7 @@ const AGENT: &[Refusal] = &[
         "podLabels has app.kubernetes.io/name, by which the hub's network policy and the StatefulSet select the pods: leave it out.",
     ),
     (
-        &["mode=spinnaker-service", "extraEnv[0].name=AGENT_ID", "extraEnv[0].value=a"],
-        "extraEnv has AGENT_ID, which the chart sets or which would give all agents one id: leave it out.",
+        &["mode=spinnaker-service", "replicas=2", "extraEnv[0].name=AGENT_ID", "extraEnv[0].value=a"],
+        "extraEnv has AGENT_ID, which would give all 2 agents one id: leave it out, or set replicas=1.",
     ),
 ];

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use crate::failure::Failure;
-use crate::ids::{AgentId, ZoneId};
+use crate::ids::{AgentId, AgentKey, ZoneId};
 use crate::{BootId, CachingEpoch, GrantEpoch, KubesvcAccount, ListingAgent, NameHolder};
 
 /// A second of the leader, counted from its start, and only while it leads.
@@ -212,6 +212,13 @@ pub struct SessionFact {
     pub cluster_uid: String,
     /// What it says of the objects that it streams; absent: nothing since it was elected, or nothing that is new.
     pub caching: Option<CachingReport>,
+}
+
+impl SessionFact {
+    /// The agent among all agents.
+    pub fn agent(&self) -> AgentKey {
+        AgentKey::new(&self.agent_id, &self.zone)
+    }
 }
 
 /// Another object that has the account name.

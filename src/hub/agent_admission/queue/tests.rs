@@ -28,6 +28,10 @@ struct SimulationOutcome {
     overtook: usize,
 }
 
+fn key(id: &(impl ToString + ?Sized)) -> AgentKey {
+    AgentKey::new(&id.to_string().into(), &"z".into())
+}
+
 fn play(scene: &QueueSimulation) -> SimulationOutcome {
     let step = Duration::from_millis(1);
     let mut queue = AdmissionQueue::new(scene.per_second);
@@ -46,7 +50,7 @@ fn play(scene: &QueueSimulation) -> SimulationOutcome {
         let later = comes.split_off(&(now + Duration::from_nanos(1)));
         for agent in std::mem::replace(&mut comes, later).into_values().flatten() {
             let was_told = told.remove(&agent);
-            match queue.arrive(&agent.to_string().into(), now) {
+            match queue.arrive(&key(&agent), now) {
                 AdmissionDecision::Now => {
                     let all_before = told.values().all(|at| *at <= now);
                     outcome.overtook += usize::from(was_told.is_none() && !all_before);
@@ -99,13 +103,13 @@ fn a_server_slower_than_its_rate_starves_no_agent() {
 fn an_agent_that_comes_early_keeps_its_time() {
     let mut queue = AdmissionQueue::new(1);
     for agent in ["a", "b", "c", "d"] {
-        assert_eq!(queue.arrive(&agent.into(), Duration::ZERO), AdmissionDecision::Now);
+        assert_eq!(queue.arrive(&key(&agent), Duration::ZERO), AdmissionDecision::Now);
     }
-    let AdmissionDecision::Later(first) = queue.arrive(&"late".into(), Duration::ZERO) else {
+    let AdmissionDecision::Later(first) = queue.arrive(&key("late"), Duration::ZERO) else {
         unreachable!("there is no room")
     };
     let soon = Duration::from_secs(1);
-    assert_eq!(queue.arrive(&"late".into(), soon), AdmissionDecision::Later(first - soon));
+    assert_eq!(queue.arrive(&key("late"), soon), AdmissionDecision::Later(first - soon));
     assert_eq!(queue.backlog(), 5);
 }
 
@@ -113,10 +117,10 @@ fn an_agent_that_comes_early_keeps_its_time() {
 fn a_reserved_time_expires_unused_and_ends_when_another_replica_registers_the_agent() {
     let mut queue = AdmissionQueue::new(1);
     for agent in ["a", "b", "c", "d", "e", "f"] {
-        queue.arrive(&agent.into(), Duration::ZERO);
+        queue.arrive(&key(&agent), Duration::ZERO);
     }
     assert_eq!(queue.backlog(), 6);
-    assert!(queue.forget(&"f".into()) && !queue.forget(&"f".into()) && !queue.forget(&"a".into()));
+    assert!(queue.forget(&key("f")) && !queue.forget(&key("f")) && !queue.forget(&key("a")));
     (0..4).for_each(|_| queue.leave());
     assert_eq!(queue.backlog(), 1);
     assert!(queue.sweep(Duration::from_secs(60)));
@@ -127,21 +131,21 @@ fn a_reserved_time_expires_unused_and_ends_when_another_replica_registers_the_ag
 fn a_few_that_are_registered_at_once_are_no_backlog() {
     let mut queue = AdmissionQueue::new(50);
     for agent in 0..25 {
-        queue.arrive(&agent.to_string().into(), Duration::ZERO);
+        queue.arrive(&key(&agent), Duration::ZERO);
     }
     assert_eq!(queue.backlog(), 0);
-    queue.arrive(&"one more".into(), Duration::ZERO);
+    queue.arrive(&key("one more"), Duration::ZERO);
     assert_eq!(queue.backlog(), 26);
 }
 
 #[test]
 fn failed_registration_is_retried_after_the_minimum_delay() {
     let mut queue = AdmissionQueue::new(50);
-    assert_eq!(queue.arrive(&"a".into(), Duration::ZERO), AdmissionDecision::Now);
-    let wait = queue.again(&"a".into(), Duration::from_secs(8));
+    assert_eq!(queue.arrive(&key("a"), Duration::ZERO), AdmissionDecision::Now);
+    let wait = queue.again(&key("a"), Duration::from_secs(8));
     queue.leave();
     assert_eq!(wait, MIN_RETRY_DELAY);
-    assert_eq!(queue.arrive(&"a".into(), Duration::from_secs(8) + wait), AdmissionDecision::Now);
+    assert_eq!(queue.arrive(&key("a"), Duration::from_secs(8) + wait), AdmissionDecision::Now);
 }
 
 #[test]
@@ -149,11 +153,11 @@ fn no_crowd_of_others_keeps_an_agent_waiting_that_has_an_object_or_counts_as_a_b
     for class in [AdmissionClass::Newcomer, AdmissionClass::Unapproved] {
         let mut queues = AdmissionQueues::new(50);
         let decisions: Vec<_> =
-            (0..8000).map(|one| queues.arrive(class, &one.to_string().into(), Duration::ZERO)).collect();
+            (0..8000).map(|one| queues.arrive(class, &key(&one), Duration::ZERO)).collect();
         let let_in = decisions.iter().filter(|decision| **decision == AdmissionDecision::Now).count();
         assert_eq!(let_in, if class == AdmissionClass::Unapproved { 64 } else { 200 });
         assert_eq!(
-            queues.arrive(AdmissionClass::Returning, &"known".into(), Duration::ZERO),
+            queues.arrive(AdmissionClass::Returning, &key("known"), Duration::ZERO),
             AdmissionDecision::Now
         );
         assert_eq!(queues.backlog(), 0);
@@ -164,22 +168,22 @@ fn no_crowd_of_others_keeps_an_agent_waiting_that_has_an_object_or_counts_as_a_b
 fn an_unapproved_agent_gets_no_reserved_time_and_enters_when_another_leaves() {
     let mut queues = AdmissionQueues::new(50);
     (0..64).for_each(|one| {
-        queues.arrive(AdmissionClass::Unapproved, &one.to_string().into(), Duration::ZERO);
+        queues.arrive(AdmissionClass::Unapproved, &key(&one), Duration::ZERO);
     });
     let late = Duration::from_secs(60);
     assert_eq!(
-        queues.arrive(AdmissionClass::Unapproved, &"late".into(), Duration::ZERO),
+        queues.arrive(AdmissionClass::Unapproved, &key("late"), Duration::ZERO),
         AdmissionDecision::TooManyUnapproved
     );
     assert_eq!(
-        queues.arrive(AdmissionClass::Unapproved, &"late".into(), late),
+        queues.arrive(AdmissionClass::Unapproved, &key("late"), late),
         AdmissionDecision::TooManyUnapproved
     );
-    assert_eq!(queues.again(AdmissionClass::Unapproved, &"0".into(), late), UNAPPROVED_RETRY_DELAY);
+    assert_eq!(queues.again(AdmissionClass::Unapproved, &key("0"), late), UNAPPROVED_RETRY_DELAY);
     queues.leave(AdmissionClass::Unapproved);
-    assert_eq!(queues.arrive(AdmissionClass::Unapproved, &"late".into(), late), AdmissionDecision::Now);
+    assert_eq!(queues.arrive(AdmissionClass::Unapproved, &key("late"), late), AdmissionDecision::Now);
     assert_eq!(
-        queues.arrive(AdmissionClass::Unapproved, &"later".into(), late),
+        queues.arrive(AdmissionClass::Unapproved, &key("later"), late),
         AdmissionDecision::TooManyUnapproved
     );
 }

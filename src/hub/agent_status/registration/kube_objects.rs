@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use kube::Resource as _;
 use kube::api::{DeleteParams, ListParams, Preconditions};
+use kube::runtime::events::{Event, EventType, Recorder};
 use parking_lot::Mutex;
 use tokio::time::Instant;
+use tracing::debug;
 
 use crate::hub::agent_admission::queue::AdmissionClass;
 use crate::hub::agent_status::registration::{
@@ -20,7 +23,7 @@ use crate::leases::Replicas;
 use kubesvc_core::agent_resource::SessionEnd;
 use kubesvc_core::lifecycle::Fact;
 use kubesvc_core::report_outbox::{OutboxEntry, OutboxResult};
-use kubesvc_core::{AgentId, KubesvcAgent, KubesvcAgentStatus, ReplicaId, object_names};
+use kubesvc_core::{AgentId, FIELD_MANAGER, KubesvcAgent, KubesvcAgentStatus, ReplicaId, object_names};
 use kubesvc_runtime::crash_points;
 use kubesvc_runtime::kube_access::{KubeAccess, KubeError, KubeObjects, WriteOptions, unless_stale};
 use kubesvc_runtime::rate_limit::{RateLimit, Urgency};
@@ -44,6 +47,7 @@ pub struct KubeAgentObjects {
     /// For agents that were never approved, in addition to one of the others.
     unapproved: RateLimit,
     pacer: WritePacer,
+    events: Recorder,
 }
 
 impl KubeAgentObjects {
@@ -58,6 +62,7 @@ impl KubeAgentObjects {
             replicas,
             unapproved: RateLimit::default(),
             pacer: WritePacer::default(),
+            events: Recorder::new(kube.client().clone(), FIELD_MANAGER.into()),
         }
     }
 
@@ -172,6 +177,23 @@ impl AgentObjects for KubeAgentObjects {
             }
         }
         Err(contended(&registration.agent_id))
+    }
+
+    async fn warn(&self, session: SessionRef<'_>, reason: &'static str, message: &str) {
+        let name = object_names::agent_object_name(session.agent_id, session.zone);
+        let Ok(Some(agent)) = self.registrations.get(&name).await else { return };
+        let event = Event {
+            type_: EventType::Warning,
+            action: reason.to_owned(),
+            reason: reason.to_owned(),
+            note: Some(message.to_owned()),
+            secondary: None,
+        };
+        let about = agent.object_ref(&());
+        let publishing = self.events.publish(&event, &about);
+        if !matches!(tokio::time::timeout(REQUEST_TIMEOUT, publishing).await, Ok(Ok(()))) {
+            debug!(agentId = session.agent_id.as_str(), reason, "cannot write an Event");
+        }
     }
 
     async fn write_disconnected(

@@ -17,6 +17,10 @@ use kubesvc_core::{
 const STATIC_ACCOUNTS: &str = "StaticAccounts";
 /// Condition type for the cluster that the agent runs in or reaches.
 const SAME_CLUSTER: &str = "SameCluster";
+/// Condition type for the id of the agent in its zone.
+const UNIQUE_ID: &str = "UniqueId";
+/// Reason while another process connects under the id.
+pub(crate) const DUPLICATE_AGENT_ID: &str = "DuplicateAgentId";
 /// Maximum length of a condition's message, in bytes.
 const MAX_MESSAGE_BYTES: usize = 1024;
 
@@ -138,12 +142,13 @@ pub(super) fn summarized(
     (ours && summarized != *status).then_some(summarized)
 }
 
-/// Returns the conditions, with those about own accounts and cluster replaced. Each is absent without a problem.
+/// Returns the conditions, with those about own accounts, cluster and id replaced. Each is absent without a problem.
 fn conditions(status: &KubesvcAgentStatus, summary: &AgentSummary) -> Vec<Condition> {
     let own = summary.problem.as_ref().map(|(reason, message)| (reason.as_str(), message));
     let cluster = summary.kept_from.as_ref().map(|message| (FailureClass::ClusterMismatch.reason(), message));
     let mut conditions = status.conditions.clone();
-    for (type_, problem) in [(STATIC_ACCOUNTS, own), (SAME_CLUSTER, cluster)] {
+    let rival = summary.rival.as_ref().map(|message| (DUPLICATE_AGENT_ID, message));
+    for (type_, problem) in [(STATIC_ACCOUNTS, own), (SAME_CLUSTER, cluster), (UNIQUE_ID, rival)] {
         let before = conditions.iter().position(|one| one.type_ == type_).map(|at| conditions.remove(at));
         let Some((reason, message)) = problem else { continue };
         let since = before.map(|condition| condition.last_transition_time);
