@@ -1,4 +1,4 @@
-//! Strangers who know from REST which agents exist.
+//! Ids of agents: strangers who know from REST which exist, and clusters whose agents have the same.
 
 use std::time::Duration;
 
@@ -53,8 +53,7 @@ async fn disconnected_agent_id_is_reserved(approval: &str) {
             if answer.status == 200 { Ok(()) } else { Err(answer.to_string()) }
         })
         .await;
-        for attempt in 0..TRIES {
-            let zone = if attempt % 2 == 0 { zone } else { "elsewhere" };
+        for _ in 0..TRIES {
             is_refused(&world, Introduction::new(id, zone)).await;
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -64,6 +63,43 @@ async fn disconnected_agent_id_is_reserved(approval: &str) {
     assert_eq!(world.state("prod").await, Some(State::Active));
     for _ in 0..TRIES {
         is_refused(&world, Introduction::new(id, zone)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_of_two_zones_with_one_id_hold_the_accounts_of_their_zones() {
+    const ID: &str = "kubesvc-agent-0";
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let zones = ["east", "west"];
+    let mut agents = Vec::new();
+    for zone in zones {
+        agents.push(world.agent(ID).zone(zone).start().await);
+        world.account(zone).zone(zone).kubeconfig(&cluster.kubeconfig()).create().await;
+    }
+    for (zone, agent) in zones.iter().zip(&agents) {
+        world.until(zone, State::Active).await;
+        world.until_connected(agent, true).await;
+    }
+    world.until_assigned(&[("east", ID), ("west", ID)]).await;
+    let listed = world.get("/armory/agents").await;
+    let held: Vec<_> = listed.json.as_array().into_iter().flatten().collect();
+    assert_eq!(held.len(), 2, "{listed}");
+    for (zone, one) in zones.iter().zip(held) {
+        assert_eq!(
+            (&one["agentId"], &one["zoneId"], &one["accounts"]),
+            (&json!(ID), &json!(zone), &json!([zone]))
+        );
+    }
+    let west = world.get(&format!("/armory/agents/{ID}?zoneId=west")).await;
+    assert_eq!(west.json["accounts"], json!(["west"]), "{west}");
+    let disconnect = async |query: &str| {
+        world.call(Call::new("POST", &format!("/armory/agent/{ID}/disconnect{query}"))).await.status
+    };
+    assert_eq!((disconnect("?zoneId=south").await, disconnect("").await), (404, 200));
+    for (zone, agent) in zones.iter().zip(&agents) {
+        world.until_connected(agent, true).await;
+        world.until(zone, State::Active).await;
     }
 }
 

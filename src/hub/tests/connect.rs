@@ -6,6 +6,7 @@ use std::time::Duration;
 use tonic::Code;
 
 use crate::connected_agents::ConnectedAgents;
+use crate::hub::sessions::events::SessionEvent;
 use crate::hub::sessions::session::{ApprovalSource, Session};
 use crate::hub::tests::support::*;
 use crate::hub::{HubSettings, KnownAgent, ListenerSettings, SessionSettings};
@@ -159,6 +160,23 @@ async fn another_process_under_a_connected_agent_id_is_refused_for_a_while() {
     assert_eq!(first.next().await.expect("it ends well"), None);
     eventually("the agent is gone", || hub.hub.agents().is_empty().then_some(())).await;
     hub.greet(other()).await.accepted().await;
+}
+
+#[tokio::test]
+async fn another_process_that_comes_again_and_again_shows_in_the_object_of_the_agent() {
+    let hub = TestHub::start().await;
+    let _agent = hub.agent("a").await;
+    let sessions = &hub.hub.sessions;
+    let session = sessions.registry.of_id(&"a".into()).pop().expect("it is connected");
+    for second in [0, 41] {
+        session.contest.lock().refused(None, Duration::from_secs(second));
+    }
+    sessions.publish(&session, SessionEvent::ProblemsChanged);
+    eventually("it is written", || hub.objects.notes.lock().last().and_then(|note| note.rival.clone())).await;
+    eventually("people are warned", || {
+        hub.objects.log.lock().contains(&"warned of a DuplicateAgentId".to_owned()).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

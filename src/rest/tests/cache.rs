@@ -31,7 +31,7 @@ fn account(name: &str, agent: Option<&str>) -> Value {
         "spec": {"kubeconfig": {"serviceAccount": true}},
     });
     if let Some(agent) = agent {
-        object["status"] = json!({"caching": {"agentId": agent, "epoch": 3}});
+        object["status"] = json!({"zoneId": "z", "caching": {"agentId": agent, "epoch": 3}});
     }
     object
 }

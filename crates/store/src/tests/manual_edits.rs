@@ -379,7 +379,7 @@ pub(super) async fn a_schema_that_is_half_done_is_finished(home: &ServerDatabase
         home.by_hand(damage).await;
         let store = home.open().await;
         store.put_accounts(&[row("one", "uid-1")]).await.expect(damage);
-        home.holds("(SELECT count(*) FROM kubesvc_schema_migrations WHERE success) = 11").await;
+        home.holds("(SELECT count(*) FROM kubesvc_schema_migrations WHERE success) = 12").await;
     }
     assert_eq!(rows(&*home.open().await).await, [row("one", "uid-1")]);
 }
@@ -400,7 +400,7 @@ pub(super) async fn two_processes_may_start_at_once(home: &ServerDatabase) {
         store.put_accounts(&[row(&format!("row-{at}"), &format!("uid-{at}"))]).await.expect("written");
     }
     assert_eq!(rows(&*stores[0]).await.len(), 6);
-    home.holds("(SELECT count(*) FROM kubesvc_schema_migrations) = 11").await;
+    home.holds("(SELECT count(*) FROM kubesvc_schema_migrations) = 12").await;
 }
 
 /// Writes an assignment of this account for each of these agents, with this `reachable`.

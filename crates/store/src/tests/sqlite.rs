@@ -336,7 +336,7 @@ async fn full_disk_is_unavailable_until_space_is_freed() {
     let home = DatabaseFolder::new();
     drop(home.open().await.expect("it opens"));
     let store = home
-        .open_with(SqliteTuning { max_pages: Some(80), ..SqliteTuning::default() })
+        .open_with(SqliteTuning { max_pages: Some(90), ..SqliteTuning::default() })
         .await
         .expect("it opens");
     let large = |name: &str, uid: &str| AccountRow { definition: "x".repeat(150_000), ..row(name, uid) };
