@@ -1,16 +1,15 @@
-# syntax=docker/dockerfile:1
-# The three programs in one image, for linux/amd64 and linux/arm64:
-#   docker build -t kubesvc:0.1.0 .
-#   docker buildx build --platform linux/amd64,linux/arm64 -t registry.example.com/kubesvc:0.1.0 --push .
+# The three programs in one image, for linux/amd64 and linux/arm64, by BuildKit:
+#   docker build --platform linux/amd64 -t kubesvc:0.1.0 .
+#   docker buildx create --use && docker buildx build --platform linux/amd64,linux/arm64 -t registry.example.com/kubesvc:0.1.0 --push .
 # A container says which one it is: `command: [kubesvc-operator]` or `command: [kubesvc-agent]`.
 # The kubectl plugin is there to be copied out: `docker cp "$(docker create kubesvc:0.1.0)":/usr/local/bin/kubectl-kubesvc .`
 #
 # The bases are named by tag. Where images are released, give what was reviewed: `docker buildx imagetools inspect TAG`
 # prints the digest, and `--build-arg BUILD_BASE=…@sha256:…` and RUNTIME_BASE take it. The release workflow takes nothing
 # else.
-ARG BUILD_BASE=rust:1.95-bookworm
-# glibc of the same Debian, certificates of public authorities, and the user 65532; no shell, no package manager.
-ARG RUNTIME_BASE=gcr.io/distroless/cc-debian12:nonroot
+ARG BUILD_BASE=rust:1.95-trixie
+# glibc of the same Debian (change both together), certificates of public authorities, and the user 65532; no shell, no package manager.
+ARG RUNTIME_BASE=gcr.io/distroless/cc-debian13:nonroot
 
 # Runs on the machine that builds, and compiles for the other platform, which is many times faster than emulating it.
 FROM --platform=${BUILDPLATFORM} ${BUILD_BASE} AS build
@@ -45,7 +44,7 @@ COPY crates/runtime/Cargo.toml crates/runtime/
 COPY crates/store/Cargo.toml crates/store/
 COPY crates/testkit/Cargo.toml crates/testkit/
 # A cache for each platform: Cargo's lock is not in it, so that two platforms that are built at once would write to one.
-RUN --mount=type=cache,id=kubesvc-registry-${TARGETARCH},target=/usr/local/cargo/registry \
+RUN --mount=type=cache,id=kubesvc-registry-${TARGETARCH},target=/usr/local/cargo/registry,sharing=locked \
     set -eu; \
     mkdir -p src/bin tests/it benches; \
     for package in . crates/*; do mkdir -p "${package}/src"; : > "${package}/src/lib.rs"; done; \
@@ -57,7 +56,7 @@ RUN --mount=type=cache,id=kubesvc-registry-${TARGETARCH},target=/usr/local/cargo
 
 COPY . .
 # The empty packages were built later than the sources were written.
-RUN --mount=type=cache,id=kubesvc-registry-${TARGETARCH},target=/usr/local/cargo/registry \
+RUN --mount=type=cache,id=kubesvc-registry-${TARGETARCH},target=/usr/local/cargo/registry,sharing=locked \
     set -eu; \
     find src crates -name '*.rs' -exec touch {} +; \
     triple="$(cat /triple)"; \
@@ -70,7 +69,11 @@ RUN --mount=type=cache,id=kubesvc-registry-${TARGETARCH},target=/usr/local/cargo
 FROM ${RUNTIME_BASE}
 ARG VERSION=0.1.0
 ARG REVISION=unknown
+# Where the sources are, such as https://github.com/OWNER/kubesvc.
+ARG SOURCE=unknown
 LABEL org.opencontainers.image.title="kubesvc" \
+      org.opencontainers.image.source="${SOURCE}" \
+      org.opencontainers.image.url="${SOURCE}" \
       org.opencontainers.image.description="Registers many Kubernetes clusters for Spinnaker: operator, agent and kubectl plugin" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \

@@ -5,7 +5,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tracing::warn;
 
-use kubesvc_runtime::config::operator::{OperationsAuth, OperatorSettings};
+use kubesvc_runtime::config::operator::{Approval, OperationsAuth, OperatorSettings};
 
 const DATABASE_PLAINTEXT: &str = "database-plaintext";
 
@@ -33,8 +33,13 @@ pub(super) fn exposures(settings: &OperatorSettings, foreign: bool) -> [Exposure
         door(
             "hub-open",
             true,
-            "everyone who can reach kubesvc.grpc.server.port can pose as an agent of any zone; let only agents reach it, \
-             and set kubesvc.agents.approval: manual",
+            if settings.agents.approval == Approval::Manual {
+                "everyone who can reach kubesvc.grpc.server.port can pose as an approved agent whose id and zone are known; \
+                 let only agents reach it"
+            } else {
+                "everyone who can reach kubesvc.grpc.server.port can pose as an agent of any zone; let only agents reach \
+                 it, and set kubesvc.agents.approval: manual"
+            },
         ),
         door(
             "offers",

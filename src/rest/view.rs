@@ -276,8 +276,10 @@ fn agents(account: &KubesvcAccount, holders: &[AgentId]) -> Vec<AgentOfAccount> 
 /// Text about the last election of the agent that caches an account.
 fn last_assignment(account: &KubesvcAccount) -> Option<String> {
     let caching = account.status.as_ref()?.caching.as_ref()?;
-    let (who, epoch) = (caching.agent_id.as_ref().map_or("nobody", AgentId::as_str), caching.epoch);
-    Some(format!("cached by {who}, epoch {epoch}"))
+    Some(match &caching.agent_id {
+        Some(agent_id) => format!("cached by {agent_id}, epoch {}", caching.epoch),
+        None => "no agent caches the account".to_owned(),
+    })
 }
 
 /// The agent that streams an account's objects.

@@ -24,6 +24,10 @@ fn image_has_no_shell_and_runs_unprivileged() {
     assert!(shipped.starts_with("${RUNTIME_BASE}\n"), "{shipped}");
     let base = dockerfile.lines().find_map(|line| line.strip_prefix("ARG RUNTIME_BASE=")).expect("a base");
     assert!(base.contains("/distroless/") && base.contains(":nonroot"), "{base}");
+    // The C library that the programs were linked with, or an older one.
+    let build = dockerfile.lines().find_map(|line| line.strip_prefix("ARG BUILD_BASE=")).expect("a base");
+    assert!(build.ends_with("-trixie") && base.contains("-debian13:"), "{build}, {base}");
+    assert!(!dockerfile.contains("# syntax="), "a third image that nothing pins");
     assert!(shipped.lines().all(|line| !line.starts_with("RUN ")), "nothing there could run it:\n{shipped}");
     assert!(shipped.contains("\nUSER 65532:65532\n"), "{shipped}");
 }
@@ -50,7 +54,7 @@ fn image_is_built_for_two_platforms_from_all_manifests() {
     let caches = dockerfile.matches("--mount=type=cache,").count();
     let of_one_platform = dockerfile.matches("--mount=type=cache,id=kubesvc-registry-${TARGETARCH},").count();
     assert!(caches > 0 && caches == of_one_platform, "{of_one_platform} of {caches}");
-    for label in ["title", "description", "licenses", "version", "revision"] {
+    for label in ["title", "description", "licenses", "version", "revision", "source", "url"] {
         assert!(dockerfile.contains(&format!("org.opencontainers.image.{label}=")), "{label}");
     }
     assert!(dockerfile.contains(&format!("ARG VERSION={}\n", env!("CARGO_PKG_VERSION"))));

@@ -196,7 +196,7 @@ async fn commands_of_the_upgrade_page_restore_and_remove_everything() {
     let folder = must(Folder::new("backup"));
     let mut page = page("docs/upgrade.md");
     for file in
-        ["kubesvc-objects.yaml", "kubesvc-secrets.yaml", "kubesvc-values.yaml", "kubesvc-agent-values.yaml"]
+        ["kubesvc-objects.json", "kubesvc-secrets.json", "kubesvc-values.yaml", "kubesvc-agent-values.yaml"]
     {
         page = page.replace(file, &folder.file(file).display().to_string());
     }
@@ -255,6 +255,13 @@ async fn commands_of_the_upgrade_page_restore_and_remove_everything() {
         assert_eq!(what_counts().await, before, "after {releases:?} were uninstalled");
         must(plane.kubectl(["get", "statefulset", "kubesvc-agent", "--namespace=kubesvc"]).await.ok());
     }
+    // Over objects that exist, and of which some have changed.
+    run(
+        &plane,
+        r#"kubectl patch ksg/agent-1 --namespace kubesvc --type=merge --patch '{"spec":{"approved":false}}'"#,
+    );
+    assert_eq!(page_says("Restore"), 6);
+    assert_eq!(what_counts().await, before, "after a restore over what is there");
 
     assert_eq!(page_says("Remove"), 7);
     let definitions = ["get", "crd", "--output", "name"];

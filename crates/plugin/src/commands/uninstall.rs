@@ -2,18 +2,22 @@
 
 mod report;
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, RuleWithOperations, ValidatingWebhookConfiguration,
 };
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::api::{ListParams, ObjectMeta};
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
-use self::report::{Account, Agent, Definition, Found, Gateway, Workload, report};
+use self::report::{Account, Agent, Definition, Found, Gateway, LABEL, Workload, report};
 use crate::account_api::API_SERVICE;
 use crate::api_session::{ACCOUNTS, AGENTS, ApiRequest, ApiSession};
 use crate::arguments::{CommandError, ScopeArguments};
@@ -71,6 +75,10 @@ impl Search<'_> {
         let namespaces: Vec<Namespace> = self.list("namespaces", "").await?;
         let webhooks = self.webhooks().await?;
         let services: Vec<APIService> = self.list("apiservices", "").await?;
+        let roles: Vec<ClusterRole> = self.list("clusterroles", LABEL).await?;
+        let bindings: Vec<ClusterRoleBinding> = self.list("clusterrolebindings", LABEL).await?;
+        let leases: Vec<Lease> = self.list("leases", LABEL).await?;
+        let leases: BTreeSet<_> = leases.iter().filter_map(ResourceExt::namespace).collect();
         let is_foreign = |one: &APIService| {
             one.spec
                 .as_ref()
@@ -102,6 +110,8 @@ impl Search<'_> {
                 .filter(|one| one.metadata.deletion_timestamp.is_some())
                 .map(ResourceExt::name_any)
                 .collect(),
+            cluster_roles: roles.len() + bindings.len(),
+            leases: leases.into_iter().collect(),
             unknown: self.unknown,
         })
     }

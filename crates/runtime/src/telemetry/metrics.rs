@@ -51,6 +51,8 @@ impl Default for Metrics {
 
 /// Clock ticks per second in `/proc`: the same on all architectures that Rust supports for Linux.
 const CLOCK_TICKS_PER_SECOND: f64 = 100.0;
+/// Limits from here on are none: version 1 states the largest multiple of a page below 2^63.
+const UNLIMITED_BYTES: u64 = 1 << 62;
 
 /// Metrics of this process, from the operating system. Reads `/proc` at each scrape; values that cannot be read are left out.
 #[derive(Debug)]
@@ -108,14 +110,16 @@ fn resident() -> Option<f64> {
     Some(kib * 1024.0)
 }
 
-/// The limit of the container's cgroup (version 2); none outside of a container, or if it is unlimited.
+/// The limit of the container's cgroup, of version 2 or 1; none outside of a container, or if it is unlimited.
 fn memory_limit() -> Option<f64> {
-    limit(&fs::read_to_string("/sys/fs/cgroup/memory.max").ok()?)
+    let files = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+    limit(&files.iter().find_map(|file| fs::read_to_string(file).ok())?)
 }
 
-/// A limit as a cgroup states it: a number of bytes, or `max`.
+/// A limit as a cgroup states it: a number of bytes, or, for none, `max` or the largest multiple of a page.
 fn limit(text: &str) -> Option<f64> {
-    text.trim().parse::<u64>().ok().map(|bytes| bytes as f64)
+    let bytes = text.trim().parse::<u64>().ok().filter(|bytes| *bytes < UNLIMITED_BYTES)?;
+    Some(bytes as f64)
 }
 
 fn open_fds() -> Option<f64> {
@@ -161,7 +165,7 @@ mod tests {
     #[test]
     fn a_limit_of_memory_is_a_number_and_max_is_none() {
         assert_eq!(limit("1073741824\n"), Some(1_073_741_824.0));
-        assert_eq!([limit("max\n"), limit("")], [None, None]);
+        assert_eq!([limit("max\n"), limit(""), limit("9223372036854771712\n")], [None, None, None]);
     }
 
     #[test]

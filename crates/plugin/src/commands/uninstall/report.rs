@@ -64,6 +64,9 @@ pub(crate) struct Gateway {
     pub(crate) is_available: bool,
 }
 
+/// Selects what charts and `config/` label as kubesvc's.
+pub(crate) const LABEL: &str = "app.kubernetes.io/name in (kubesvc-operator, kubesvc-agent)";
+
 /// What the cluster has of kubesvc.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Found {
@@ -79,6 +82,10 @@ pub(crate) struct Found {
     pub(crate) api_services: Vec<String>,
     /// Namespaces that are being deleted.
     pub(crate) ending_namespaces: Vec<String>,
+    /// Number of ClusterRoles and of their bindings.
+    pub(crate) cluster_roles: usize,
+    /// Namespaces with Leases of operators.
+    pub(crate) leases: Vec<String>,
     /// What the user may not list, or the API server does not answer about: one line each.
     pub(crate) unknown: Vec<String>,
 }
@@ -89,8 +96,12 @@ impl Found {
     }
 
     fn is_empty(&self) -> bool {
-        let has_workloads = !self.operators.is_empty() || !self.agent_workloads.is_empty();
-        self.definitions.is_empty() && self.gateway.is_none() && !has_workloads
+        let has_rights = self.cluster_roles > 0 || !self.leases.is_empty();
+        self.definitions.is_empty() && self.gateway.is_none() && !self.has_workloads() && !has_rights
+    }
+
+    fn has_workloads(&self) -> bool {
+        !self.operators.is_empty() || !self.agent_workloads.is_empty()
     }
 
     /// Accounts that nothing but the operator, or a person, releases.
@@ -235,7 +246,24 @@ fn steps(found: &Found) -> Vec<Step> {
             commands: vec![format!("kubectl delete crd {}", names.join(" "))],
         });
     }
+    steps.extend(remove_rights(found));
     steps
+}
+
+/// What no release removes, or no release is left to remove.
+fn remove_rights(found: &Found) -> Option<Step> {
+    let mut commands = Vec::new();
+    if found.cluster_roles > 0 && !found.has_workloads() {
+        commands.push(format!("kubectl delete clusterroles,clusterrolebindings --selector '{LABEL}'"));
+    }
+    commands.extend(
+        found
+            .leases
+            .iter()
+            .map(|namespace| format!("kubectl delete leases --namespace {namespace} --selector '{LABEL}'")),
+    );
+    let what = "Rights and Leases, which nothing else removes.".to_owned();
+    (!commands.is_empty()).then_some(Step { what, commands })
 }
 
 fn remove_agents(found: &Found) -> Option<Step> {
@@ -284,10 +312,15 @@ fn remove_accounts(found: &Found) -> Option<Step> {
              {namespace} patch --type=merge --patch '{{\"metadata\":{{\"finalizers\":null}}}}'"
         )
     };
+    let is_ending = |account: &&Account| found.ending_namespaces.contains(&account.namespace);
+    let what_helps = if kept.iter().any(is_ending) {
+        "Their namespace is being deleted, so that no operator can be installed there: remove their finalizers"
+    } else {
+        "Install the operator again, and delete them while it runs; or, if it is gone for good, remove their finalizers"
+    };
     Some(Step {
         what: format!(
-            "{} that no operator releases. Install the operator again, and delete them while it runs; or, if it is gone \
-             for good, remove their finalizers: their rows stay in the database, and agents that run keep them.",
+            "{} that no operator releases. {what_helps}: their rows stay in the database, and agents that run keep them.",
             count(kept.len(), "account", "accounts")
         ),
         commands: namespaces(kept.into_iter()).iter().map(release).collect(),
@@ -333,6 +366,35 @@ mod tests {
 
     fn text(found: &Found) -> String {
         report(found).join("\n")
+    }
+
+    #[test]
+    fn rights_and_leases_that_are_left_are_removed_by_label() {
+        let found = Found { cluster_roles: 5, leases: vec!["kubesvc".to_owned()], ..Found::default() };
+        let said = text(&found);
+        for command in
+            ["kubectl delete clusterroles,clusterrolebindings ", "kubectl delete leases --namespace kubesvc "]
+        {
+            assert!(said.contains(command), "{said}");
+        }
+        let with_release = text(&Found { operators: vec![operator(1)], ..found });
+        assert!(!with_release.contains("clusterroles"), "the release removes them:\n{with_release}");
+    }
+
+    #[test]
+    fn accounts_of_a_namespace_that_is_being_deleted_need_no_second_install() {
+        let found = Found {
+            definitions: definitions(false),
+            accounts: vec![account("one", true)],
+            ending_namespaces: vec!["spin".to_owned()],
+            ..Found::default()
+        };
+        let said = text(&found);
+        assert!(
+            said.contains("no operator can be installed there")
+                && !said.contains("Install the operator again"),
+            "{said}"
+        );
     }
 
     #[test]
