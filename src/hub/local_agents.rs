@@ -77,7 +77,7 @@ impl ConnectedAgents for Hub {
     fn agents(&self) -> Vec<AgentView> {
         let mut agents: Vec<_> =
             self.sessions.registry.connected().iter().map(|session| self.agent_view(session)).collect();
-        agents.sort_by(|one, other| one.agent_id.cmp(&other.agent_id));
+        agents.sort_by(|one, other| (&one.agent_id, &one.zone_id).cmp(&(&other.agent_id, &other.zone_id)));
         agents
     }
 
@@ -85,7 +85,7 @@ impl ConnectedAgents for Hub {
         let sessions = self.sessions.registry.concerned_with(uid);
         let holders = sessions.iter().filter(|session| session.holds(uid));
         let mut agents: Vec<_> = holders.map(|session| self.agent_view(session)).collect();
-        agents.sort_by(|one, other| one.agent_id.cmp(&other.agent_id));
+        agents.sort_by(|one, other| (&one.agent_id, &one.zone_id).cmp(&(&other.agent_id, &other.zone_id)));
         agents
     }
 

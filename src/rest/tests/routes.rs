@@ -153,10 +153,12 @@ async fn agents_are_listed_by_id_and_found_by_it() {
     assert_eq!(list[0]["agentId"], "a/1");
     assert_eq!(
         list[1],
-        json!({"accounts": ["a", "z"], "agentId": "b", "caching": false, "clouddriverId": "replica",
+        json!({"accounts": ["a", "z"], "agentId": "b", "zoneId": "z", "caching": false, "clouddriverId": "replica",
                "lastConnection": "2022-02-23T22:18:54.725Z", "type": "kubernetes", "clouddriverAlive": true})
     );
     assert_eq!(get_of("/armory/agents/a%2F1").await.json(), list[0]);
+    assert_eq!(get_of("/armory/agents/a%2F1?zoneId=z").await.json(), list[0]);
+    assert_eq!(get_of("/armory/agents/a%2F1?zoneId=another").await.status, 404);
     assert_eq!(get_of("/armory/agents/x").await.status, 404);
     let disconnect = "/armory/agent/a%2F1/disconnect";
     assert_eq!(call("POST", disconnect, None, "").await.status, 200);
