@@ -225,7 +225,7 @@ async fn readme_install_is_consistent_and_parts_are_deleted_independently() {
                 must(done.ok().map_err(|e| format!("{line}: {e}")));
                 applied.push(folder.to_owned());
             }
-            ["docker", "build", "-t", image, "."] => {
+            ["docker", "build", "--platform", "linux/amd64", "-t", image, "."] => {
                 for (folder, kind) in [
                     ("config/default", "Deployment"),
                     ("config/replicas", "Deployment"),
