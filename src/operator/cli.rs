@@ -129,11 +129,17 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn operate(arguments: &RunArguments) -> ExitCode {
+/// Reads the settings. A failure has been reported.
+fn load(arguments: &RunArguments) -> Result<Loaded<OperatorSettings>, ExitCode> {
     let unknown = arguments.config_unknown;
-    let loaded = match config::load_operator(&arguments.config, &|name| std::env::var(name).ok(), unknown) {
+    let loaded = config::load_operator(&arguments.config, &|name| std::env::var(name).ok(), unknown);
+    loaded.map_err(|error| complain(&error.to_string(), USAGE))
+}
+
+fn operate(arguments: &RunArguments) -> ExitCode {
+    let loaded = match load(arguments) {
         Ok(loaded) => loaded,
-        Err(error) => return complain(&error.to_string(), USAGE),
+        Err(failed) => return failed,
     };
     if arguments.print_config {
         return say(&loaded.print());
@@ -142,10 +148,9 @@ fn operate(arguments: &RunArguments) -> ExitCode {
 }
 
 fn claim_database(arguments: &RunArguments) -> ExitCode {
-    let unknown = arguments.config_unknown;
-    let loaded = match config::load_operator(&arguments.config, &|name| std::env::var(name).ok(), unknown) {
+    let loaded = match load(arguments) {
         Ok(loaded) => loaded,
-        Err(error) => return complain(&error.to_string(), USAGE),
+        Err(failed) => return failed,
     };
     install_crypto();
     let claimed =

@@ -52,7 +52,7 @@ use kubesvc_runtime::shutdown;
 use kubesvc_runtime::telemetry::metrics::Metrics;
 use kubesvc_runtime::work_queue::WorkQueue;
 use kubesvc_store::account_projection::Projection;
-use kubesvc_store::{CacheStore, Claim, OpenOptions, Store, StoreError, VendorTables};
+use kubesvc_store::{CacheStore, InstallationClaim, OpenOptions, Store, StoreError, VendorTables};
 
 /// What most parts of the operator share.
 struct Assembly<'a> {
@@ -180,7 +180,7 @@ pub(super) async fn claim_database(
 
 fn open_options(settings: &OperatorSettings, location: &RunLocation, replaces: bool) -> OpenOptions {
     let vendor = if settings.take_database_over { VendorTables::Rename } else { VendorTables::Refuse };
-    OpenOptions { vendor, claim: Some(Claim { by: location.installation.clone(), replaces }) }
+    OpenOptions { vendor, claim: Some(InstallationClaim { by: location.installation.clone(), replaces }) }
 }
 
 impl Assembly<'_> {

@@ -227,16 +227,20 @@ impl KubesvcAccountStatus {
         self.caching.as_ref()?.agent_id.as_ref()
     }
 
-    /// The agents that hold the account, as last displayed, among all agents.
-    pub fn agent_keys(&self) -> impl Iterator<Item = AgentKey> {
-        let zone = self.granted_zone().or(self.zone_id.as_ref());
-        zone.into_iter().flat_map(|zone| self.agents.iter().map(|agent| AgentKey::new(agent, zone)))
+    /// The agent that streams the account's objects, with its zone.
+    pub fn caching_agent_key(&self) -> Option<AgentKey> {
+        Some(AgentKey::new(self.caching_agent()?, self.last_granted_zone()?))
     }
 
-    /// The same among all agents: an agent of the zone that has the grant, or had it last.
-    pub fn caching_agent_key(&self) -> Option<AgentKey> {
-        let zone = self.granted_zone().or(self.zone_id.as_ref())?;
-        Some(AgentKey::new(self.caching_agent()?, zone))
+    /// The agents that held the account at the last change, with their zone.
+    pub fn agent_keys(&self) -> impl Iterator<Item = AgentKey> {
+        let zone = self.last_granted_zone().into_iter();
+        zone.flat_map(|zone| self.agents.iter().map(move |agent| AgentKey::new(agent, zone)))
+    }
+
+    /// The zone that has the grant, or had it last.
+    fn last_granted_zone(&self) -> Option<&ZoneId> {
+        self.granted_zone().or(self.zone_id.as_ref())
     }
 
     /// The zone of a grant that is Open or Revoking.

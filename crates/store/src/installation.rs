@@ -1,7 +1,6 @@
 //! Which installation a database belongs to. Two installations on one database would each remove the rows of the other.
 
 use std::fmt;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::migrations::Schema;
 use super::{OpenOptions, StoreError};
@@ -26,7 +25,7 @@ impl fmt::Display for Installation {
 
 /// The installation that opens a database.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct InstallationClaim {
     /// The installation.
     pub by: Installation,
     /// Whether the database becomes its own if it is that of another one.
@@ -69,6 +68,5 @@ pub(super) async fn claim<C: Schema>(
         Some(_) => connection.run(format!("DELETE FROM {TABLE}")).await.map_err(&at_start)?,
         None => {}
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    connection.set_owner(&claim.by, i64::try_from(now).unwrap_or(i64::MAX)).await.map_err(&at_start)
+    connection.set_owner(&claim.by, super::now()).await.map_err(&at_start)
 }

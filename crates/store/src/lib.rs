@@ -27,7 +27,7 @@ pub use cache::{
 };
 pub use error::{Malformed, StoreError};
 pub use fences::{BatchClaim, Fence, FenceCheck, FenceStore, RaiseOutcome, StoredFence};
-pub use installation::{Claim, Installation};
+pub use installation::{Installation, InstallationClaim};
 pub use leader_terms::{Term, TermStore};
 pub use namespaces::{MAX_NAMESPACES, NamespaceList, NamespaceStore};
 pub use operations::{
@@ -128,7 +128,7 @@ pub struct OpenOptions {
     /// What to do with another product's tables.
     pub vendor: VendorTables,
     /// The installation that the database is to belong to. Without one, the owner is neither checked nor set.
-    pub claim: Option<Claim>,
+    pub claim: Option<InstallationClaim>,
 }
 
 impl From<VendorTables> for OpenOptions {

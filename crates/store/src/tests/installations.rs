@@ -1,7 +1,7 @@
 //! A database belongs to one installation, on every database.
 
 use crate::tests::contract::row;
-use crate::{Claim, Installation, OpenOptions, StoreError, VendorTables, open};
+use crate::{Installation, InstallationClaim, OpenOptions, StoreError, VendorTables, open};
 use kubesvc_testkit::must;
 
 fn installation(uid: &str) -> Installation {
@@ -9,7 +9,10 @@ fn installation(uid: &str) -> Installation {
 }
 
 fn as_installation(uid: &str, replaces: bool) -> OpenOptions {
-    OpenOptions { vendor: VendorTables::Refuse, claim: Some(Claim { by: installation(uid), replaces }) }
+    OpenOptions {
+        vendor: VendorTables::Refuse,
+        claim: Some(InstallationClaim { by: installation(uid), replaces }),
+    }
 }
 
 /// Returns the owner that keeps another installation out.
