@@ -361,7 +361,8 @@ async fn ten_thousand_namespaces_are_rows_and_fill_the_list_of_the_account() {
 
 /// A server without room for another object: nothing is acknowledged or lost, and the account stays ACTIVE.
 async fn is_full_and_gets_room(kind: Kind) {
-    // Each takes a page or two of its own, a fraction of the room that there is then.
+    // Together 4 MB: more than a server that is full still releases by itself (an extent of 1 MiB or two), a fraction of
+    // the room that there is then.
     const OBJECTS: usize = 60;
     let server = must(databases::own_small(kind).await);
     let url = server.fresh_database().await;
@@ -373,7 +374,7 @@ async fn is_full_and_gets_room(kind: Kind) {
     let filled = must(server.fill(database, "kubesvc_cache").await);
     let objects = Objects::of(world.api::<ConfigMap>().into_client(), world.namespace());
     let names: Vec<_> = (0..OBJECTS).map(|number| format!("one-{number}")).collect();
-    let data = json!({"data": {"text": "t".repeat(8 * 1024)}});
+    let data = json!({"data": {"text": "t".repeat(64 * 1024)}});
     for name in &names {
         objects.create(&[name.as_str()]).await;
         let patched = objects.0.patch(name, &PatchParams::default(), &Patch::Merge(&data)).await;

@@ -54,9 +54,8 @@ impl Server {
                     insert(&mut rows, FILLERS[0]).await?;
                 }
                 let mut others = MySqlConnection::connect(&self.url(database)).await.map_err(said)?;
-                for length in FILLERS {
-                    insert_until_full(&mut others, length).await?;
-                }
+                // What a failed statement had allocated is released a moment later, so one pass is not enough.
+                while fill_once(&mut others).await? > 0 {}
                 Ok(Filled::Rows(Box::new(rows)))
             }
             Kind::PostgreSql => {
@@ -104,12 +103,21 @@ async fn insert(connection: &mut MySqlConnection, length: u32) -> Result<(), Str
     sqlx::raw_sql(insert).execute(connection).await.map(drop).map_err(said)
 }
 
-/// Inserts values of this length until none fits.
-async fn insert_until_full(connection: &mut MySqlConnection, length: u32) -> Result<(), String> {
-    for _ in 0..MANY {
+/// Inserts values of each length until none fits, and returns how many did.
+async fn fill_once(connection: &mut MySqlConnection) -> Result<usize, String> {
+    let mut inserted = 0;
+    for length in FILLERS {
+        inserted += insert_until_full(connection, length).await?;
+    }
+    Ok(inserted)
+}
+
+/// Inserts values of this length until none fits, and returns how many did.
+async fn insert_until_full(connection: &mut MySqlConnection, length: u32) -> Result<usize, String> {
+    for inserted in 0..MANY {
         match insert(connection, length).await {
             Ok(()) => {}
-            Err(full) if full.contains("is full") => return Ok(()),
+            Err(full) if full.contains("is full") => return Ok(inserted),
             Err(other) => return Err(other),
         }
     }
