@@ -9,6 +9,7 @@ mod act;
 mod adoption;
 mod dead_replicas;
 mod events;
+mod foreign_accounts;
 mod listings;
 mod observe;
 mod owned_secrets;
@@ -32,6 +33,7 @@ use crate::secrets::CredentialSource;
 use account_rows::ForeignRows;
 use adoption::SkippedRows;
 use events::Events;
+use foreign_accounts::ForeignAccounts;
 use kubesvc_core::ReplicaId;
 use kubesvc_core::lifecycle::{LifecyclePolicy, Tick};
 use kubesvc_core::secret_reference::is_read_by_operator;
@@ -111,6 +113,8 @@ struct Controller {
     foreign: ForeignRows,
     /// Foreign rows that adoption cannot take.
     skipped: SkippedRows,
+    /// What was told of accounts that another installation serves.
+    foreign_accounts: ForeignAccounts,
     /// Account names listed in agents' own files.
     listings: Listings,
     leading_since: Tick,
@@ -128,6 +132,7 @@ impl Controller {
             elections: Elections::default(),
             foreign: ForeignRows::default(),
             skipped: SkippedRows::default(),
+            foreign_accounts: ForeignAccounts::default(),
             listings: Listings::default(),
             leading_since,
         }
@@ -161,6 +166,7 @@ async fn lead(context: ControllerContext, stop: CancellationToken, over: Cancell
         account_rows::repair(&controller, &stop),
         adoption::run(&controller, &stop),
         dead_replicas::run(&controller, &stop),
+        foreign_accounts::run(&controller, &stop),
     );
 }
 

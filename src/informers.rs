@@ -15,7 +15,7 @@ use kube::runtime::watcher::Event;
 use tokio_util::sync::CancellationToken;
 
 pub use account_watch::watch_accounts;
-pub use accounts::{AccountIndex, AccountKey};
+pub use accounts::{AccountIndex, AccountKey, ForeignAccount};
 pub use agents::{AgentIndex, ReadError, read_agents, version_of, watch_agents};
 
 use kubesvc_core::WATCH_LABEL;

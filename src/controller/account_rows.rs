@@ -136,7 +136,8 @@ pub(super) fn report_foreign(controller: &Controller) {
     }
 }
 
-fn first_of(names: &BTreeSet<String>) -> String {
+/// The first names, quoted.
+pub(super) fn first_of(names: &BTreeSet<String>) -> String {
     let named =
         names.iter().take(MAX_NAMES_LOGGED).map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
     if names.len() > MAX_NAMES_LOGGED { format!("{named}, …") } else { named }

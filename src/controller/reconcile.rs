@@ -148,20 +148,24 @@ impl Controller {
         self.schedule.wakes.wake_all(younger.map(|other| AccountKey::of(other)));
     }
 
-    /// Deletes the rows of objects that are gone, and wakes the accounts that waited for their names. The row of a
+    /// Deletes the rows of objects that are gone or that another installation serves, and wakes the accounts that waited for their names. The row of a
     /// deleted object is deleted before the object; if a row is left, the watch may be incomplete, so the API server
     /// is asked first.
     async fn confirm_deletion(&self, key: &AccountKey) {
+        let foreign = self.context.accounts.foreign_at(key);
+        if let Some(foreign) = &foreign {
+            self.tell_foreign(foreign);
+        }
         let known = self.transient_states.known(key);
         let has_row =
             |(uid, name): &(String, String)| self.context.projection.fact(uid, name) == RowFact::Present;
-        if known.iter().any(has_row) && !self.is_gone(key, &known).await {
+        if foreign.is_none() && known.iter().any(has_row) && !self.is_gone(key, &known).await {
             self.schedule.requeue(key, Some(self.context.ticks.now() + GONE_RECHECK_TICKS));
             return;
         }
         for (uid, name) in self.transient_states.forget(key) {
             if let Err(error) = self.context.projection.delete(&uid, false).await {
-                warn!(account = name, error = %chain(&error), "cannot delete the row of a deleted account; it stays until the next comparison");
+                warn!(account = name, error = %chain(&error), "cannot delete the row of an account that is gone; it stays until the next comparison");
             }
             let heirs = self.context.accounts.by_account_name(&name);
             self.schedule.wakes.wake_all(heirs.iter().map(|heir| AccountKey::of(heir)));

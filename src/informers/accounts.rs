@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use kubesvc_core::name_precedence::Precedence;
 use kubesvc_core::secret_reference::secrets_of;
-use kubesvc_core::{AgentKey, KubesvcAccount};
+use kubesvc_core::{AgentKey, Installation, KubesvcAccount};
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
 use kubesvc_runtime::work_queue::WorkQueue;
 
@@ -61,9 +61,21 @@ struct AccountIndexState {
     by_secret: HashMap<(String, String), HashSet<AccountKey>>,
     /// Number of accounts that each agent caches.
     cached: HashMap<AgentKey, usize>,
+    /// Accounts that another installation serves; they are in no other collection.
+    foreign: HashMap<AccountKey, Arc<ForeignAccount>>,
 }
 
-/// The accounts, and the subscribers to their changes.
+/// An account that another installation serves.
+#[derive(Debug)]
+pub struct ForeignAccount {
+    /// The account as last seen.
+    pub account: KubesvcAccount,
+    /// Namespace of that installation.
+    pub operator: String,
+}
+
+/// The accounts, and the subscribers to their changes. Those that another installation serves are kept aside: for all
+/// readers of the index they do not exist.
 pub struct AccountIndex {
     index: RwLock<AccountIndexState>,
     followers: RwLock<Vec<Weak<WorkQueue<AccountKey>>>>,
@@ -72,6 +84,10 @@ pub struct AccountIndex {
     listed: RwLock<HashMap<Option<String>, u64>>,
     watches: usize,
     precedence: Precedence,
+    /// The installation whose accounts these are; without one, all accounts are.
+    own: Option<Installation>,
+    /// Other installations whose namespace is gone, so that they serve nothing.
+    gone: RwLock<HashSet<Installation>>,
     synced: watch::Sender<bool>,
     /// Number of lists requested so far.
     asked: watch::Sender<u64>,
@@ -94,6 +110,8 @@ impl AccountIndex {
             listed: RwLock::default(),
             watches,
             precedence: Precedence::default(),
+            own: None,
+            gone: RwLock::default(),
             synced: watch::Sender::new(false),
             asked: watch::Sender::new(0),
             answered: watch::Sender::new(0),
@@ -104,6 +122,47 @@ impl AccountIndex {
     #[must_use]
     pub fn with(self, precedence: Precedence) -> Self {
         Self { precedence, ..self }
+    }
+
+    /// Sets the installation whose accounts these are.
+    #[must_use]
+    pub fn served_by(self, own: Installation) -> Self {
+        Self { own: Some(own), ..self }
+    }
+
+    /// Namespace of the installation that serves an account in place of this one.
+    pub fn foreign_operator<'a>(&self, account: &'a KubesvcAccount) -> Option<&'a str> {
+        account.foreign_operator(self.own.as_ref()?, |operator| self.gone.read().contains(operator))
+    }
+
+    /// The account at a key, if another installation serves it.
+    pub fn foreign_at(&self, key: &AccountKey) -> Option<Arc<ForeignAccount>> {
+        self.index.read().foreign.get(key).cloned()
+    }
+
+    /// The accounts that other installations serve.
+    pub fn foreign(&self) -> Vec<Arc<ForeignAccount>> {
+        self.index.read().foreign.values().cloned().collect()
+    }
+
+    /// Number of accounts that other installations serve.
+    pub fn foreign_len(&self) -> usize {
+        self.index.read().foreign.len()
+    }
+
+    /// Records which of the other installations are gone. Their accounts are no longer kept aside.
+    pub fn operators_gone(&self, gone: HashSet<Installation>) {
+        *self.gone.write() = gone;
+        let mut index = self.index.write();
+        let foreign = index.foreign.values();
+        let own: Vec<_> =
+            foreign.filter(|one| self.foreign_operator(&one.account).is_none()).cloned().collect();
+        let keys: Vec<_> = own.iter().map(|one| AccountKey::of(&one.account)).collect();
+        for (key, one) in keys.iter().zip(own) {
+            index.put(key, one.account.clone());
+        }
+        drop(index);
+        keys.iter().for_each(|key| self.notify(key));
     }
 
     /// The rule that decides which of several objects has their account name.
@@ -227,7 +286,7 @@ impl AccountIndex {
             } else {
                 return; // Deleted meanwhile.
             }
-            index.put(&key, account);
+            self.put(&mut index, &key, account);
         }
         self.notify(&key);
     }
@@ -254,9 +313,24 @@ impl AccountIndex {
                 }
                 entry.superseded.clear();
             }
-            index.put(&key, account);
+            if !self.put(&mut index, &key, account) {
+                return;
+            }
         }
         self.notify(&key);
+    }
+
+    /// Keeps an object, aside if another installation serves it. Returns `false` if that is so as before.
+    fn put(&self, index: &mut AccountIndexState, key: &AccountKey, account: KubesvcAccount) -> bool {
+        let Some(operator) = self.foreign_operator(&account).map(str::to_owned) else {
+            index.put(key, account);
+            return true;
+        };
+        let was = index.foreign.get(key).map(|foreign| foreign.operator.clone());
+        index.remove(key);
+        let is_news = was.as_ref() != Some(&operator);
+        index.foreign.insert(key.clone(), Arc::new(ForeignAccount { account, operator }));
+        is_news
     }
 
     /// Records the start of a list of a namespace, or of all namespaces. Versions replaced by earlier writes
@@ -284,7 +358,8 @@ impl AccountIndex {
         let of_it = |key: &&AccountKey| namespace.is_none_or(|namespace| namespace == key.namespace);
         let missing: Vec<_> = {
             let index = self.index.read();
-            index.entries.keys().filter(of_it).filter(|key| !present.contains(*key)).cloned().collect()
+            let known = index.entries.keys().chain(index.foreign.keys());
+            known.filter(of_it).filter(|key| !present.contains(*key)).cloned().collect()
         };
         for key in &missing {
             self.gone(key);
@@ -354,6 +429,7 @@ impl AccountIndexState {
     }
 
     fn remove(&mut self, key: &AccountKey) {
+        self.foreign.remove(key);
         let Some(IndexedObject { account: Some(old), .. }) = self.entries.remove(key) else { return };
         self.by_uid.remove(old.uid());
         if let Some(keys) = self.by_account_name.get_mut(old.account_name()) {
@@ -543,6 +619,50 @@ mod tests {
         accounts.seen(cached("b", "13", None));
         accounts.gone(&key("a"));
         assert_eq!(loads(), [0, 0, 0]);
+    }
+
+    #[test]
+    fn an_account_that_another_installation_serves_is_kept_aside_until_it_is_gone_or_hands_it_over() {
+        let installation =
+            |name: &str| Installation { namespace: name.to_owned(), uid: format!("uid-of-{name}") };
+        let accounts = AccountIndex::default().served_by(installation("own"));
+        let served = |version: &str, by: &str| {
+            let mut account = account("a", "1", version);
+            account.status = Some(KubesvcAccountStatus {
+                operator: Some(installation(by)),
+                ..KubesvcAccountStatus::default()
+            });
+            account
+        };
+        let (is_known, aside) = (
+            || (accounts.get(&key("a")).is_some(), accounts.by_uid("1").is_some(), accounts.len()),
+            || accounts.foreign_at(&key("a")).map(|foreign| foreign.operator.clone()),
+        );
+        accounts.seen(account("a", "1", "10"));
+        let follower = accounts.follow();
+        follower.try_take(10);
+        // The other one was first.
+        accounts.seen(served("11", "other"));
+        assert_eq!((is_known(), aside().as_deref()), ((false, false, 0), Some("other")));
+        assert_eq!(follower.try_take(10), [key("a")]);
+        accounts.seen(served("12", "other"));
+        assert!(follower.is_empty(), "what the other one writes is not ours to look at");
+        assert_eq!(accounts.foreign_len(), 1);
+
+        accounts.operators_gone(HashSet::from([installation("another")]));
+        assert!(aside().is_some());
+        accounts.operators_gone(HashSet::from([installation("other")]));
+        assert_eq!((is_known(), aside()), ((true, true, 1), None));
+        assert_eq!(follower.try_take(10), [key("a")]);
+
+        accounts.operators_gone(HashSet::new());
+        accounts.seen(served("13", "other"));
+        assert!(aside().is_some());
+        accounts.seen(served("14", "own"));
+        assert_eq!((is_known(), aside()), ((true, true, 1), None));
+        accounts.seen(served("15", "other"));
+        accounts.listed(None, &HashSet::new(), 0);
+        assert_eq!((is_known(), aside()), ((false, false, 0), None), "the object is gone");
     }
 
     #[test]

@@ -20,12 +20,11 @@ use super::StartError;
 use super::run_arguments::RunArguments;
 use crate::leases::LeaseObjects;
 use k8s_openapi::api::core::v1::Namespace;
-use kubesvc_core::{FIELD_MANAGER, KubesvcAccount, KubesvcAgent, ReplicaId};
+use kubesvc_core::{FIELD_MANAGER, Installation, KubesvcAccount, KubesvcAgent, ReplicaId};
 use kubesvc_runtime::config::operator::OperatorSettings;
 use kubesvc_runtime::kube_access::{KubeAccess, KubeError};
 use kubesvc_runtime::telemetry::outages::Noticing;
 use kubesvc_runtime::watch_backoff::WATCH_SECONDS;
-use kubesvc_store::Installation;
 
 /// Time limit for connecting, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -131,8 +130,7 @@ async fn installation(kube: &KubeAccess, server: &str, name: &str) -> Result<Ins
     let namespace = kube.all::<Namespace>().get(name).await.map_err(failed)?;
     let Some(namespace) = namespace else { return Err(StartError::NoNamespace(name.to_owned())) };
     LeaseObjects::new(kube, name).may_be_read().await.map_err(failed)?;
-    let namespace_uid = namespace.metadata.uid.unwrap_or_default();
-    Ok(Installation { namespace_uid, namespace: name.to_owned() })
+    Ok(Installation { namespace: name.to_owned(), uid: namespace.metadata.uid.unwrap_or_default() })
 }
 
 fn cannot_read(server: &str, namespace: &str, error: KubeError) -> StartError {

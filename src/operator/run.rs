@@ -133,7 +133,11 @@ pub(super) async fn run(
         projection: Projection::new(Arc::clone(&store)),
         store,
         cache,
-        accounts: Arc::new(AccountIndex::over(location.watched.len()).with(precedence(settings))),
+        accounts: Arc::new(
+            AccountIndex::over(location.watched.len())
+                .with(precedence(settings))
+                .served_by(location.installation.clone()),
+        ),
         agents,
         peers: Arc::new(peers),
         ticks: Arc::new(Ticks::default()),
@@ -538,7 +542,7 @@ impl Assembly<'_> {
             credentials: credentials.source,
             projection: Arc::clone(&self.projection),
             store: Arc::clone(&self.store),
-            policy: policy(settings),
+            policy: policy(settings, location),
             source_rules: credentials.rules,
             ticks: Arc::clone(&self.ticks),
             wakes: Arc::clone(&self.wakes),

@@ -81,7 +81,7 @@ pub(super) fn hub_settings(
     rest_port: u16,
     connections: Connections,
 ) -> HubSettings {
-    let policy = policy(settings);
+    let policy = policy(settings, location);
     let accounts_namespace = accounts_namespace(settings, location);
     let usual = HubSettings::default();
     HubSettings {
@@ -204,7 +204,7 @@ pub(super) fn access_mode(settings: &OperatorSettings) -> AccessMode {
 }
 
 /// The settings of the lifecycle.
-pub(super) fn policy(settings: &OperatorSettings) -> LifecyclePolicy {
+pub(super) fn policy(settings: &OperatorSettings, location: &RunLocation) -> LifecyclePolicy {
     let accounts = &settings.dynamic_accounts;
     LifecyclePolicy {
         max_retries: accounts.max_retries,
@@ -217,6 +217,7 @@ pub(super) fn policy(settings: &OperatorSettings) -> LifecyclePolicy {
         clean_unused_accounts: settings.cache.clean_unused_accounts,
         offers: settings.agents.offers,
         agent_wins: accounts.agent_wins,
+        installation: Some(location.installation.clone()),
     }
 }
 

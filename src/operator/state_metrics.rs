@@ -46,6 +46,8 @@ impl Collector for StateMetrics {
             metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
         };
         encode("kubesvc_controller_accounts", "Accounts, by state", &accounts.by_state)?;
+        let foreign = gauge(count(self.accounts.foreign_len()));
+        encode("kubesvc_foreign_accounts", "Accounts that another installation serves", &foreign)?;
         encode("kubesvc_controller_accounts_failed", "FAILED accounts, by reason", &accounts.failed)?;
         encode(
             "kubesvc_controller_account_state_age_seconds",

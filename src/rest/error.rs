@@ -77,6 +77,13 @@ impl RestError {
         Self::unavailable("the database cannot be used now; try again")
     }
 
+    /// 409 for an account that another installation serves.
+    pub(super) fn foreign(account: &str, operator: &str) -> Self {
+        Self::conflict(format!(
+            "account {account:?} is served by the installation in namespace {operator}; ask that one, or have the account taken over first: kubectl kubesvc adopt"
+        ))
+    }
+
     /// 404 for an unknown account.
     pub(super) fn no_account(name: &str) -> Self {
         Self::not_found(format!("account {name:?} does not exist"))

@@ -111,7 +111,7 @@ impl RestState {
 
     /// Finds the account of this name: at its derived object name, then wherever the index has seen the name. An
     /// object with another account name does not match. Returns an error if none is found and the index is not
-    /// synced.
+    /// synced, or 409 if another installation serves it.
     pub(super) async fn find(&self, name: &str) -> Result<FoundAccount, RestError> {
         let derived = AccountKey {
             namespace: self.settings.accounts_namespace.clone(),
@@ -126,6 +126,9 @@ impl RestState {
             }
             match self.read(key).await? {
                 Some(account) if account.account_name() == name => {
+                    if let Some(operator) = self.accounts.foreign_operator(&account) {
+                        return Err(RestError::foreign(name, operator));
+                    }
                     found.consider(account, self.accounts.precedence());
                 }
                 Some(other) if index == 0 => found.in_the_way = Some(other.account_name().to_owned()),

@@ -32,6 +32,7 @@ mod followers;
 mod gateway;
 mod gitops;
 mod http_bounds;
+mod installations;
 mod leaders;
 mod manifests;
 mod monitoring;

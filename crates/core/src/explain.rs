@@ -23,7 +23,7 @@ use serde::Serialize;
 use super::conditions::{LISTED_BY_AGENT, left_out};
 use super::failure::FailureClass;
 use super::lifecycle::{displayed_state, retry_is_unhandled};
-use super::{DesiredState, KubesvcAccount, KubesvcAccountStatus, KubesvcAgent, State};
+use super::{DesiredState, KubesvcAccount, KubesvcAccountStatus, KubesvcAgent, OPERATOR_ANNOTATION, State};
 use crate::ids::ZoneId;
 
 /// Time within which a running operator processes an object, in seconds.
@@ -69,6 +69,9 @@ pub struct Explanation {
     /// The tool that manages the object, where its spec must be changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept_by: Option<String>,
+    /// Namespace of the installation that serves it; others that watch it leave it alone. `None`: it is not written down.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub served_by: Option<String>,
     /// The agents of its zone, or of all zones if it has none; `None` if they may not be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agents: Option<Vec<ExplainedAgent>>,
@@ -154,6 +157,9 @@ pub fn explain(
         let then = "To end this, take the account out of the agent's file, or delete this object.";
         verdict = verdict.advise(format!("A second account of this name: {}. {then}", listed.message));
     }
+    if let Some(text) = awaited_operator(account) {
+        verdict = verdict.command(text, rules::OPERATOR);
+    }
     if let Some(left_out) = left_out(&facts.status.conditions) {
         let cache = facts.plugin("cache");
         verdict = verdict.advise(left_out_advice(left_out)).command(CACHE_ADVICE, cache);
@@ -179,9 +185,21 @@ pub fn explain(
         failed_count: status.failed_count,
         next_try: status.next_retry_time.as_ref().map(|time| time.0),
         kept_by: account.gitops_owner(),
+        served_by: status.operator.as_ref().map(|operator| operator.namespace.clone()),
         agents: agents::views(&facts),
         advice: verdict.advice,
     }
+}
+
+/// What is said of an account that an installation was asked to serve and does not.
+fn awaited_operator(account: &KubesvcAccount) -> Option<String> {
+    let asked = account.asked_operator()?;
+    let serves = account.status.as_ref().and_then(|status| status.operator.as_ref());
+    (serves.map(|operator| operator.namespace.as_str()) != Some(asked)).then(|| {
+        format!(
+            "The installation in namespace {asked} was asked to serve it ({OPERATOR_ANNOTATION}), and does not yet: see whether it runs and watches the account's namespace."
+        )
+    })
 }
 
 /// What to do about kinds that are not in the tables.

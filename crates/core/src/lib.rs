@@ -35,6 +35,7 @@ pub mod cron;
 pub mod explain;
 pub mod failure;
 pub mod ids;
+mod installation;
 pub mod kubeconfig;
 pub mod lifecycle;
 pub mod name_precedence;
@@ -54,6 +55,7 @@ pub mod wire;
 
 pub use agent_resource::{KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus};
 pub use ids::{AgentId, AgentKey, BootId, CachingEpoch, GrantEpoch, ReplicaId, SessionId, ZoneId};
+pub use installation::{Installation, OPERATOR_ANNOTATION};
 pub use spec::{KubesvcAccount, KubesvcAccountSpec};
 pub use status::{
     CachingAssignment, DesiredState, Grant, GrantPhase, KubesvcAccountStatus, ListingAgent, NameHolder, State,

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::failure::FailureClass;
 use super::ids::{AgentId, AgentKey, BootId, CachingEpoch, GrantEpoch, MAX_EPOCH, ZoneId};
+use super::installation::Installation;
 
 /// Maximum number of agents named in `agents`; `agentCount` counts all.
 pub const MAX_AGENTS_SHOWN: usize = 16;
@@ -97,6 +98,9 @@ pub struct KubesvcAccountStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<String>", length(max = 64))]
     pub tried_zones: Vec<ZoneId>,
+    /// Installation that serves the account, by the namespace of its operator; others that watch the account leave it alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operator: Option<Installation>,
     /// Version of the credential for which the grant was opened or offers were requested. Of a Secret, its UID and resourceVersion, joined by a slash; of a file on the operator, a keyed digest of its content.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credential_version: Option<String>,

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::arguments::{CommandError, ScopeArguments};
+use crate::commands::adopt;
 use crate::commands::agents;
 use crate::commands::cache;
 use crate::commands::completion;
@@ -68,6 +69,9 @@ enum Command {
     /// Retry failed accounts now.
     #[command(after_help = retry::EXAMPLES)]
     Retry(retry::RetryArguments),
+    /// Have accounts served by this installation that another one serves.
+    #[command(after_help = adopt::EXAMPLES)]
+    Adopt(adopt::AdoptArguments),
     /// Wait until accounts reach their desired state or another goal.
     #[command(after_help = wait::EXAMPLES)]
     Wait(wait::WaitArguments),
@@ -148,6 +152,7 @@ async fn run(scope: &ScopeArguments, command: &Command) -> Result<(), CommandErr
         Command::Activate(arguments) => desired_state::run(scope, arguments, DesiredState::Active).await,
         Command::Deactivate(arguments) => desired_state::run(scope, arguments, DesiredState::Inactive).await,
         Command::Retry(arguments) => retry::run(scope, arguments).await,
+        Command::Adopt(arguments) => adopt::run(scope, arguments).await,
         Command::Wait(arguments) => wait::run(scope, arguments).await,
         Command::Agents(arguments) => agents::run(scope, arguments).await,
         Command::Credential(arguments) => credential::run(scope, arguments).await,
@@ -209,6 +214,8 @@ mod tests {
             "x on a -- get pods -n shop",
             "x on -l team=a --parallel 4 -- get --help",
             "x on --all -n spin -- exec p -- ls -l",
+            "x adopt a b --operator-namespace kubesvc",
+            "x adopt --all -n team-a",
             "x operations",
             "x ops a --limit 5 -o wide",
             "x operations a 01G4V5TH5QSWSR2SZE2VH1SDME -o json",
@@ -222,6 +229,7 @@ mod tests {
             "x wait",
             "x wait a --all",
             "x retry",
+            "x adopt",
             "x why",
             "x list --state X",
             "x on a",

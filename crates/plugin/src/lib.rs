@@ -21,7 +21,9 @@ mod arguments;
 mod cli;
 /// The commands of `kubectl kubesvc`, one file each.
 mod commands {
+    pub(super) mod adopt;
     pub(super) mod agents;
+    pub(super) mod annotate;
     pub(super) mod cache;
     pub(super) mod completion;
     pub(super) mod credential;

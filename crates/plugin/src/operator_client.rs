@@ -17,7 +17,7 @@ use crate::arguments::{CommandError, ScopeArguments};
 use kubesvc_runtime::telemetry::errors::chain;
 
 /// Name of the operator's Service, and of its port.
-const SERVICE: &str = "kubesvc-operator";
+pub(super) const SERVICE: &str = "kubesvc-operator";
 const PORT: &str = "http";
 /// Time limit for an answer, and for the head of one that goes on.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);

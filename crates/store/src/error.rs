@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use super::installation::Installation;
+use kubesvc_core::Installation;
 
 /// An error of the database. Cheap to clone, because every waiter of a commit receives it.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -1,27 +1,12 @@
 //! Which installation a database belongs to. Two installations on one database would each remove the rows of the other.
 
-use std::fmt;
+use kubesvc_core::Installation;
 
 use super::migrations::Schema;
 use super::{OpenOptions, StoreError};
 
 /// The table with the owner.
 pub(super) const TABLE: &str = "kubesvc_installation";
-
-/// An installation of kubesvc, by the namespace of its operator.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Installation {
-    /// uid of the namespace: another cluster may have a namespace of the same name.
-    pub namespace_uid: String,
-    /// Name of the namespace.
-    pub namespace: String,
-}
-
-impl fmt::Display for Installation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the installation in namespace {} (uid {})", self.namespace, self.namespace_uid)
-    }
-}
 
 /// The installation that opens a database.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +33,7 @@ pub(super) async fn check<C: Schema>(
     }
     let owner = connection.owner().await.map_err(&at_start)?;
     match (&owner, &options.claim) {
-        (Some(owner), Some(claim)) if owner.namespace_uid != claim.by.namespace_uid && !claim.replaces => {
+        (Some(owner), Some(claim)) if owner.uid != claim.by.uid && !claim.replaces => {
             Err(StoreError::Claimed { database: database.to_owned(), owner: owner.clone() })
         }
         _ => Ok(owner),

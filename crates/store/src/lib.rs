@@ -27,7 +27,7 @@ pub use cache::{
 };
 pub use error::{Malformed, StoreError};
 pub use fences::{BatchClaim, Fence, FenceCheck, FenceStore, RaiseOutcome, StoredFence};
-pub use installation::{Installation, InstallationClaim};
+pub use installation::InstallationClaim;
 pub use leader_terms::{Term, TermStore};
 pub use namespaces::{MAX_NAMESPACES, NamespaceList, NamespaceStore};
 pub use operations::{

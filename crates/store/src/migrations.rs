@@ -9,7 +9,9 @@ use super::accounts::ACCOUNTS;
 use super::cache::OBJECTS;
 use super::cache::relations::RELATIONS;
 use super::cache::scopes::SCOPES;
-use super::installation::{self, Installation};
+use kubesvc_core::Installation;
+
+use super::installation;
 use super::operations::rows::{HISTORY, OPEN};
 use super::sql::statement::SqlTable;
 use super::{OpenOptions, StoreError, VendorTables};

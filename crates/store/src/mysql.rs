@@ -16,8 +16,9 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlSslMode};
 use sqlx::pool::PoolOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
 
+use kubesvc_core::Installation;
+
 use super::dialect::Dialect as _;
-use super::installation::Installation;
 use super::migrations::{self, Schema};
 use super::sql::pools::Pools;
 use super::sql::{self, LOCK_TIMEOUT_SECONDS, MAX_BUSY_RETRIES, SERVER_STATEMENT_SECONDS, SqlStore};
@@ -162,14 +163,14 @@ impl Schema for MySqlConnection {
             sqlx::query_as("SELECT namespace_uid, namespace FROM kubesvc_installation WHERE id = 1")
                 .fetch_optional(self)
                 .await?;
-        Ok(row.map(|(namespace_uid, namespace)| Installation { namespace_uid, namespace }))
+        Ok(row.map(|(uid, namespace)| Installation { namespace, uid }))
     }
 
     async fn set_owner(&mut self, owner: &Installation, claimed_at: i64) -> Result<(), sqlx::Error> {
         sqlx::query(
             "INSERT INTO kubesvc_installation (id, namespace_uid, namespace, claimed_at) VALUES (1, ?, ?, ?)",
         )
-        .bind(&owner.namespace_uid)
+        .bind(&owner.uid)
         .bind(&owner.namespace)
         .bind(claimed_at)
         .execute(self)

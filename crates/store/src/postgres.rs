@@ -13,8 +13,9 @@ use sqlx::pool::PoolOptions;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
 
+use kubesvc_core::Installation;
+
 use super::dialect::Dialect as _;
-use super::installation::Installation;
 use super::migrations::{self, Schema};
 use super::sql::pools::Pools;
 use super::sql::{self, LOCK_TIMEOUT_SECONDS, MAX_BUSY_RETRIES, SERVER_STATEMENT_SECONDS, SqlStore};
@@ -143,12 +144,12 @@ impl Schema for PgConnection {
             sqlx::query_as("SELECT namespace_uid, namespace FROM kubesvc_installation WHERE id = 1")
                 .fetch_optional(self)
                 .await?;
-        Ok(row.map(|(namespace_uid, namespace)| Installation { namespace_uid, namespace }))
+        Ok(row.map(|(uid, namespace)| Installation { namespace, uid }))
     }
 
     async fn set_owner(&mut self, owner: &Installation, claimed_at: i64) -> Result<(), sqlx::Error> {
         sqlx::query("INSERT INTO kubesvc_installation (id, namespace_uid, namespace, claimed_at) VALUES (1, $1, $2, $3)")
-            .bind(&owner.namespace_uid)
+            .bind(&owner.uid)
             .bind(&owner.namespace)
             .bind(claimed_at)
             .execute(self)

@@ -18,8 +18,9 @@ use sqlx::sqlite::{
 };
 use sqlx::{AssertSqlSafe, Connection as _};
 
+use kubesvc_core::Installation;
+
 use super::dialect::Dialect as _;
-use super::installation::Installation;
 use super::migrations::{self, Schema};
 use super::sql::pools::{MAX_READERS, Pools};
 use super::sql::{self, SqlStore};
@@ -129,14 +130,14 @@ impl Schema for SqliteConnection {
             sqlx::query_as("SELECT namespace_uid, namespace FROM kubesvc_installation WHERE id = 1")
                 .fetch_optional(self)
                 .await?;
-        Ok(row.map(|(namespace_uid, namespace)| Installation { namespace_uid, namespace }))
+        Ok(row.map(|(uid, namespace)| Installation { namespace, uid }))
     }
 
     async fn set_owner(&mut self, owner: &Installation, claimed_at: i64) -> Result<(), sqlx::Error> {
         sqlx::query(
             "INSERT INTO kubesvc_installation (id, namespace_uid, namespace, claimed_at) VALUES (1, ?, ?, ?)",
         )
-        .bind(&owner.namespace_uid)
+        .bind(&owner.uid)
         .bind(&owner.namespace)
         .bind(claimed_at)
         .execute(self)

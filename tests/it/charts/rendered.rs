@@ -221,11 +221,15 @@ fn each_watched_namespace_gets_a_binding_and_all_of_them_a_cluster_role_binding(
     };
     assert_eq!(
         in_cluster(&rendered),
-        ["system:auth-delegator"],
-        "operations ask who calls, in any installation"
+        ["kubesvc-operator-installations", "system:auth-delegator"],
+        "it sees which namespaces of other installations are there; operations ask who calls"
     );
+    assert_eq!(in_cluster(&objects("kubesvc", &[])), ["system:auth-delegator"]);
     let all = objects("kubesvc", &["watchNamespaces={*}"]);
-    assert_eq!(in_cluster(&all), ["kubesvc-operator", "system:auth-delegator"]);
+    assert_eq!(
+        in_cluster(&all),
+        ["kubesvc-operator", "kubesvc-operator-installations", "system:auth-delegator"]
+    );
     for binding in rendered.iter().chain(&all).filter(|one| one["subjects"].is_array()) {
         assert_eq!(binding["subjects"][0]["namespace"], "kubesvc", "{binding}");
         assert_eq!(binding["subjects"][0]["name"], "kubesvc-operator", "{binding}");

@@ -194,6 +194,19 @@ fn user(name: &str) -> Subject {
 }
 
 impl World {
+    /// Gives the operator its rights in all namespaces, as the chart does for `watchNamespaces: ["*"]`.
+    pub(crate) async fn may_watch_all(&self) {
+        let (role, operator) = (role_name(self.namespace()), operator_user(self.namespace()));
+        bind_in_cluster(&self.client, &role, &role, &operator).await;
+        let list = ResourceAttributes {
+            group: Some("kubesvc.io".to_owned()),
+            resource: Some("kubesvcaccounts".to_owned()),
+            verb: Some("list".to_owned()),
+            ..ResourceAttributes::default()
+        };
+        until_allowed(&self.client, &operator, list).await;
+    }
+
     /// Revokes the operator's permission to write the status of accounts until [`World::allow_status_writes`]:
     /// changes of the spec stay unhandled, and callers can observe that.
     pub(crate) async fn forbid_status_writes(&self) {

@@ -7,7 +7,7 @@ use crate::ids::AgentId;
 use crate::{DesiredState, FINALIZER, FORCE_DELETE_ANNOTATION, GrantPhase, State, age};
 
 /// Command that lists the operator's pods.
-const OPERATOR: &str = "kubectl get pods -A -l app.kubernetes.io/name=kubesvc-operator";
+pub(super) const OPERATOR: &str = "kubectl get pods -A -l app.kubernetes.io/name=kubesvc-operator";
 
 /// What the account waits for, and what to do.
 pub(super) fn judge(facts: &Facts<'_>) -> Finding {

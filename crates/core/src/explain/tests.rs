@@ -5,7 +5,9 @@ use super::*;
 use crate::conditions::{self, ConditionSummary, standard_conditions, state_reason};
 use crate::failure::FailureClass;
 use crate::status::Grant;
-use crate::{FINALIZER, GrantPhase, KubesvcAccountStatus, KubesvcAgentSpec, NameHolder, RETRY_ANNOTATION};
+use crate::{
+    FINALIZER, GrantPhase, Installation, KubesvcAccountStatus, KubesvcAgentSpec, NameHolder, RETRY_ANNOTATION,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 const NOW: i64 = 1_800_000_000;
@@ -485,4 +487,21 @@ fn an_agent_in_another_cluster_than_the_account_is_bound_to_is_said_to_be_there(
         "{problem}"
     );
     assert_eq!(in_cluster("aaaaaaaa-1111"), None);
+}
+
+#[test]
+fn the_installation_that_serves_an_account_is_named_and_one_that_was_asked_to_and_does_not() {
+    let mut account = in_state(pinned("east"), State::Active, GrantPhase::Open);
+    assert_eq!(explain(&account, None, now()).served_by, None);
+    account.status.get_or_insert_default().operator =
+        Some(Installation { namespace: "spin".to_owned(), uid: "1".to_owned() });
+    let asked = |namespace: &str| {
+        let mut account = account.clone();
+        let annotation = (OPERATOR_ANNOTATION.to_owned(), namespace.to_owned());
+        account.metadata.annotations.get_or_insert_default().extend([annotation]);
+        explain(&account, None, now())
+    };
+    assert_eq!(asked("spin").served_by.as_deref(), Some("spin"));
+    assert_eq!(asked("spin").advice, explain(&account, None, now()).advice);
+    assert_says(&asked("other"), "The installation in namespace other was asked to serve it");
 }

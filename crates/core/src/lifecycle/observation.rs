@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use crate::failure::Failure;
 use crate::ids::{AgentId, AgentKey, ZoneId};
-use crate::{BootId, CachingEpoch, GrantEpoch, KubesvcAccount, ListingAgent, NameHolder};
+use crate::{BootId, CachingEpoch, GrantEpoch, Installation, KubesvcAccount, ListingAgent, NameHolder};
 
 /// A second of the leader, counted from its start, and only while it leads.
 pub type Tick = u64;
@@ -32,6 +32,8 @@ pub struct LifecyclePolicy {
     pub offers: bool,
     /// Whether an account of an agent's own file has its name before a declared one.
     pub agent_wins: bool,
+    /// The installation that serves the accounts; absent: it is not written down.
+    pub installation: Option<Installation>,
 }
 
 impl Default for LifecyclePolicy {
@@ -47,6 +49,7 @@ impl Default for LifecyclePolicy {
             clean_unused_accounts: false,
             offers: true,
             agent_wins: false,
+            installation: None,
         }
     }
 }

@@ -29,6 +29,7 @@ use crate::{DesiredState, GrantPhase, State};
 /// The lifecycle of an account.
 #[rustfmt::skip]
 const RULES: &[(Situation, &[Rule])] = &[
+    (Situation::Any, &[object::take_over]),
     (Situation::BeingDeleted, &[
         deletion::delete_row_left_behind,
         deletion::begin_revoke,
@@ -154,6 +155,8 @@ impl From<StatusChange> for Verdict {
 /// Where rules apply.
 #[derive(Clone, Copy)]
 enum Situation {
+    /// Whatever becomes of the object.
+    Any,
     /// The object is being deleted.
     BeingDeleted,
     /// The object is there to stay.
@@ -178,6 +181,7 @@ impl Situation {
         let (phase, desired) = (facts.status.phase(), account.desired());
         let is_placed = phase == GrantPhase::Open && desired == DesiredState::Active;
         let among_live = match self {
+            Self::Any => return true,
             Self::BeingDeleted => return account.is_being_deleted(),
             Self::Live => true,
             Self::Revoking => phase == GrantPhase::Revoking,

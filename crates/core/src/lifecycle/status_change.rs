@@ -31,6 +31,8 @@ pub(super) enum Outcome {
     Listing,
     /// Where it was; what is new is what is left out of its objects, and nothing else.
     LeftOut,
+    /// Where it was; what is new is the installation that serves it, and nothing else.
+    TakenOver,
     /// Where it was; what is new is the generation, the retry or something else that was seen.
     Acknowledged,
     /// In FAILED, as before.
@@ -98,6 +100,11 @@ impl StatusChange {
     /// Nothing but what is left out of the account's objects.
     pub(super) fn left_out() -> Self {
         Outcome::LeftOut.into()
+    }
+
+    /// Nothing but the installation that serves the account.
+    pub(super) fn taken_over() -> Self {
+        Outcome::TakenOver.into()
     }
 
     /// The state stays; what is new is the generation or the retry that was seen.

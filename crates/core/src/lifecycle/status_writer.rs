@@ -40,12 +40,14 @@ pub(super) fn write(change: StatusChange, facts: &Facts<'_>) -> StatusWrite {
     let mut status = facts.status.clone().into_owned();
     let event = match change.outcome {
         Outcome::Listing => listing_event(facts),
+        Outcome::TakenOver => taken_over_event(facts),
         Outcome::LeftOut => {
             show_left_out(facts, &mut status);
             None
         }
         _ => apply(change, facts, &mut status),
     };
+    status.operator = facts.observation.policy.installation.clone().or(status.operator);
     status.listed_by = facts.listing_agent();
     status.conditions.retain(|condition| condition.type_ != LISTED_BY_AGENT);
     status.conditions.extend(listing_condition(facts, status.observed_generation));
@@ -93,7 +95,9 @@ impl Outcome {
         status: &mut KubesvcAccountStatus,
     ) -> (Option<FailureClass>, Option<IdentityCondition>) {
         match self {
-            Self::Listing | Self::LeftOut | Self::Acknowledged => (facts.failure_class(), None),
+            Self::Listing | Self::LeftOut | Self::TakenOver | Self::Acknowledged => {
+                (facts.failure_class(), None)
+            }
             Self::FailedAsBefore => {
                 status.state = Some(State::Failed);
                 (facts.failure_class(), None)
@@ -387,6 +391,12 @@ fn listing_event(facts: &Facts<'_>) -> Option<EventDraft> {
     }
     let (_, message) = facts.listing_condition()?;
     Some(EventDraft { warning: true, reason: LISTED_BY_AGENT.to_owned(), message })
+}
+
+fn taken_over_event(facts: &Facts<'_>) -> Option<EventDraft> {
+    let (now, before) = (facts.observation.policy.installation.as_ref()?, facts.status.operator.as_ref()?);
+    let message = format!("served by {now} from now on; before, by {before}");
+    Some(EventDraft { warning: false, reason: "TakenOver".to_owned(), message })
 }
 
 fn listing_condition(facts: &Facts<'_>, generation: i64) -> Option<Condition> {

@@ -176,6 +176,7 @@ fn status(fields: &mut Fields, item: &AccountObject, now: Timestamp) {
     fields.section("Status");
     fields.field("State", displayed_state(&item.account).as_str());
     fields.optional("Since", status.last_transition_time.as_ref().map(|time| ago(time, now)));
+    fields.optional("Served By", status.operator.as_ref().map(ToString::to_string));
     fields.optional("Zone", status.zone_id.as_ref());
     if let Some(grant) = &status.grant {
         let zone = grant.zone.as_ref().map_or("", ZoneId::as_str);

@@ -132,6 +132,9 @@ fn explanation_text(explanation: &Explanation, now: Timestamp) -> Fields {
     if let Some(owner) = &explanation.kept_by {
         fields.top("Kept by", format!("{owner}; change it there"));
     }
+    if let Some(operator) = &explanation.served_by {
+        fields.top("Served by", format!("the installation in namespace {operator}"));
+    }
     match &explanation.agents {
         None => fields.top("Agents", "you may not read them"),
         Some(agents) if agents.is_empty() => {

@@ -192,7 +192,8 @@ impl KubeError {
     fn is_about_object(&self) -> bool {
         let details = self.any_status().and_then(|status| status.details.as_ref());
         let is_named = details.is_some_and(|details| details.name == self.request.name);
-        is_named && !self.request.name.is_empty() && !self.is_about_namespace()
+        let is_of_kind = !self.is_about_namespace() || self.request.plural == "namespaces";
+        is_named && is_of_kind && !self.request.name.is_empty()
     }
 
     /// Code, reason and rejected fields of the answer, without any value of the request; otherwise like [`Self::why`].

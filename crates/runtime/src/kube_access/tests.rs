@@ -2,7 +2,7 @@ use std::convert::Infallible;
 use std::error::Error as _;
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use kube::core::Status;
 use serde_json::json;
 use tokio::time::Instant;
@@ -131,6 +131,9 @@ async fn an_absent_object_is_none_and_an_absent_kind_is_an_error() {
     let maps = answering(404, &absent).namespaced::<ConfigMap>("ns");
     assert!(maps.get("a").await.expect("an answer").is_none());
     assert!(maps.get_metadata("a").await.expect("an answer").is_none());
+    let absent = json!({"code": 404, "reason": "NotFound", "details": {"name": "a", "kind": "namespaces"}});
+    let namespaces = answering(404, &absent).all::<Namespace>();
+    assert!(namespaces.get("a").await.expect("an answer").is_none(), "here the Namespace is the object");
     let unknown = answering(404, &json!("404 page not found")).namespaced::<ConfigMap>("ns");
     let error = unknown.get("a").await.expect_err("the kind is unknown");
     assert_eq!((error.code(), error.class()), (Some(404), ErrorClass::Refused));

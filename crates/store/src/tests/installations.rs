@@ -1,11 +1,13 @@
 //! A database belongs to one installation, on every database.
 
 use crate::tests::contract::row;
-use crate::{Installation, InstallationClaim, OpenOptions, StoreError, VendorTables, open};
+use kubesvc_core::Installation;
+
+use crate::{InstallationClaim, OpenOptions, StoreError, VendorTables, open};
 use kubesvc_testkit::must;
 
 fn installation(uid: &str) -> Installation {
-    Installation { namespace_uid: uid.to_owned(), namespace: format!("namespace-{uid}") }
+    Installation { namespace: format!("namespace-{uid}"), uid: uid.to_owned() }
 }
 
 fn as_installation(uid: &str, replaces: bool) -> OpenOptions {

@@ -12,6 +12,14 @@ use crate::lifecycle::zone_choice::ZoneRetention;
 use crate::lifecycle::zone_reports::{Blocker, RevokeProgress};
 use crate::name_precedence;
 
+/// Writes down that another installation serves the account from now on, before anything else: the former one leaves it
+/// alone only then.
+pub(super) fn take_over(facts: &Facts<'_>) -> Option<Verdict> {
+    let own = facts.observation.policy.installation.as_ref()?;
+    let before = facts.status.operator.as_ref()?;
+    (before != own).then(|| StatusChange::taken_over().into())
+}
+
 /// Deletes the object of an account of an agent's own file, when no agent lists it any more.
 pub(super) fn delete_unlisted(facts: &Facts<'_>) -> Option<Verdict> {
     match ZoneRetention::of_static(facts) {

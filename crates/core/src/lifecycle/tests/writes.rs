@@ -1,8 +1,8 @@
 //! What each change costs in writes to the API server.
 
 use super::*;
-use crate::GrantEpoch;
 use crate::ids::MAX_EPOCH;
+use crate::{GrantEpoch, Installation, KubesvcAccountStatus};
 
 #[test]
 fn a_good_account_costs_its_finalizer_activating_and_active() {
@@ -114,4 +114,46 @@ fn an_epoch_edited_by_hand_to_an_extreme_ends_nothing() {
         let status = seen(edited).with(session("agent-1", "east").held(1)).written();
         assert_eq!((status.state(), status.epoch.0), (State::Activating, next), "from {epoch}");
     }
+}
+
+#[test]
+fn the_installation_is_written_with_the_first_status_and_costs_nothing() {
+    let mut world = World::of(account("a"));
+    world.policy.installation = Some(installation("spin"));
+    world.connect("agent-1", "east").say("agent-1", held());
+    assert_eq!(world.writes(), ["finalizer", "ACTIVATING", "ACTIVE"]);
+    assert_eq!(world.status().operator, Some(installation("spin")));
+}
+
+#[test]
+fn an_account_of_an_earlier_version_is_not_written_for_its_installation_alone() {
+    let mut world = active_world();
+    world.policy.installation = Some(installation("spin"));
+    assert_eq!(world.writes(), Vec::<String>::new());
+    assert_eq!(world.status().operator, None);
+}
+
+#[test]
+fn taking_an_account_over_costs_one_and_changes_nothing_else() {
+    let mut world = active_world();
+    world.account.status.as_mut().expect("it is ACTIVE").operator = Some(installation("other"));
+    world.policy.installation = Some(installation("spin"));
+    let before = world.status().clone();
+    assert_eq!(world.writes(), ["ACTIVE"]);
+    assert_eq!(world.status(), &KubesvcAccountStatus { operator: Some(installation("spin")), ..before });
+}
+
+#[test]
+fn a_change_of_an_account_that_is_taken_over_is_handled_after_it() {
+    let mut world = active_world();
+    world.account.status.as_mut().expect("it is ACTIVE").operator = Some(installation("other"));
+    world.policy.installation = Some(installation("spin"));
+    world
+        .edit(|account| account.spec.state = Some(DesiredState::Inactive))
+        .say("agent-1", AgentReport::Dropped);
+    assert_eq!(world.writes(), ["ACTIVE", "DEACTIVATING", "INACTIVE, None"]);
+}
+
+fn installation(namespace: &str) -> Installation {
+    Installation { namespace: namespace.to_owned(), uid: format!("uid-of-{namespace}") }
 }
