@@ -6,11 +6,13 @@
 //! | `callers.rs` | callers with tokens and rights, and their calls |
 //! | `verbs.rs` | every verb once, and what is recorded of it |
 //! | `refusals.rs` | who may not, and what cannot be |
+//! | `held_definitions.rs` | requests while a new definition of the account fails |
 //! | `lost_connections.rs` | connections that are cut and processes that die while a write runs |
 //! | `pages.rs` | the commands of docs/operations.md |
 //! | `replicas.rs` | two replicas: any of them answers, and settles what a dead one left open |
 
 pub(crate) mod callers;
+mod held_definitions;
 mod lost_connections;
 mod pages;
 mod refusals;
