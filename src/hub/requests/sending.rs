@@ -292,7 +292,9 @@ impl Requests {
                 version: old.agent.version.clone(),
             };
         }
-        if holders.iter().any(|session| self.stream_of(session).is_some()) {
+        let may_be_asked =
+            |session: &Arc<Session>| self.with_candidate(session, account, None, |one| account.may_ask(one));
+        if holders.iter().any(|session| may_be_asked(session) && self.stream_of(session).is_some()) {
             return RequestError::TooMany(
                 "too many requests run at the account's agents; try again".to_owned(),
             );

@@ -767,6 +767,11 @@ async fn an_earlier_definition_serves_requests_until_the_new_one_works() {
     hub.accounts.show(later(active("one"), epoch, State::Activating));
     let added = agent.session.added().await[0].account.clone().expect("it is named");
     agent.session.answer(held(&added)).await;
+    eventually("the hub knows", || {
+        let report = hub.hub.sessions("uid-one").pop()?.report?;
+        matches!(report, (GrantEpoch(of), AgentReport::Held(_)) if of == epoch).then_some(())
+    })
+    .await;
     hub.accounts.show(later(active("one"), epoch, State::Active));
     assert_eq!(is_served(&hub, &mut agent, "under the new one").await, added.epoch);
 
@@ -822,9 +827,7 @@ async fn an_agent_that_comes_back_with_an_earlier_definition_is_asked_if_its_zon
             cluster_uid: cluster.into(),
             ..Default::default()
         };
-        let mut connect_seq = 0;
-        for (cluster, is_right) in [("another", false), ("cluster", true)] {
-            connect_seq += 1;
+        for (connect_seq, cluster, is_right) in [(1, "another", false), (2, "cluster", true)] {
             let hello = ops::Hello {
                 accounts_held: vec![claim(cluster)],
                 capabilities: vec!["requests/1".to_owned()],

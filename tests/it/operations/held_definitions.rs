@@ -14,8 +14,9 @@ impl Scene {
     /// Reads and writes in the account's cluster, with the definition that is in use.
     async fn serves(&self, value: &str) -> Result<(), String> {
         let written = self.status_of(&deploy(&self.config_map("served", value), "")).await?;
-        let read =
-            self.status_of(&on_prod(&format!("get {{ {} }}", self.target("", "ConfigMap", "served")))).await?;
+        let read = self
+            .status_of(&on_prod(&format!("get {{ {} }}", self.target("", "ConfigMap", "served"))))
+            .await?;
         if written < 300 && read == 200 { Ok(()) } else { Err(format!("{written} and {read}")) }
     }
 
@@ -47,7 +48,7 @@ async fn an_account_is_served_with_its_good_definition_while_a_new_one_fails_in_
     let prepare = World::prepare().setting("kubesvc.cache.cacheKinds", json!(["configMap"]));
     let scene = Scene::prepared(prepare).await;
     let world = &scene.world;
-    let (good, reader) = (world.cluster("spinnaker").await, world.cluster("reader").await);
+    let (good, reader) = (&scene.cluster, world.cluster("reader").await);
     must(scene.serves("before").await);
 
     let wrong_port = good.kubeconfig_at(&format!("https://127.0.0.1:{}", ports::free()));
