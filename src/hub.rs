@@ -224,6 +224,7 @@ impl Hub {
             Arc::clone(&context),
             Arc::clone(&sessions),
             Arc::clone(&admission.draining),
+            Arc::clone(&ports.account_objects),
         ));
         let parts = Arc::new(SessionParts {
             context: Arc::clone(&context),

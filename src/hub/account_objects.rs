@@ -2,7 +2,8 @@
 
 use async_trait::async_trait;
 
-use kubesvc_core::KubesvcAccount;
+use crate::informers::AccountKey;
+use kubesvc_core::{GrantPhase, KubesvcAccount};
 use kubesvc_runtime::kube_access::{KubeAccess, KubeError, WriteOptions};
 use kubesvc_runtime::rate_limit::Urgency;
 
@@ -43,6 +44,22 @@ impl AccountObjects for KubeAccess {
         let options = WriteOptions::with(Urgency::Rest).at("static-update");
         self.namespaced(namespace(account)).replace(account, options).await
     }
+}
+
+/// Whether the API server confirms that the grant is open for the zone and epoch of an account as it was seen. A leader
+/// that ends a revoke asks the sessions registered by then. A session that registers later must not be sent an account, or
+/// a request to it, because of a stale watch; an object read after the registration is not older than that.
+pub(crate) async fn is_still_granted(
+    objects: &dyn AccountObjects,
+    seen: &KubesvcAccount,
+) -> Result<bool, KubeError> {
+    let key = AccountKey::of(seen);
+    let Some(now) = objects.get(&key.namespace, &key.name).await? else { return Ok(false) };
+    let (before, after) = (seen.status_or_default(), now.status_or_default());
+    Ok(now.uid() == seen.uid()
+        && after.phase() == GrantPhase::Open
+        && after.epoch == before.epoch
+        && after.granted_zone() == before.granted_zone())
 }
 
 fn namespace(account: &KubesvcAccount) -> &str {

@@ -165,7 +165,7 @@ impl Admission {
     /// Whether the agent's zone has a granted account that the agent does not hold.
     fn needs_accounts_of_zone(&self, greeting: &AcceptedHello) -> bool {
         let of_zone = self.sessions.zone_index.lock().of_zone(&greeting.zone);
-        let held: HashSet<_> = greeting.held.iter().map(|(uid, _, epoch)| (uid.as_str(), *epoch)).collect();
+        let held: HashSet<_> = greeting.held.iter().map(|claim| (claim.uid.as_str(), claim.epoch)).collect();
         of_zone.iter().take(MAX_ACCOUNTS_CHECKED).any(|uid| {
             self.context.accounts.by_uid(uid).is_some_and(|account| {
                 let status = account.status_or_default();

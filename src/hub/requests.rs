@@ -37,6 +37,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tonic::{Status, Streaming};
 
 use crate::connected_agents::{AnsweringAgent, AskedAgent};
+use crate::hub::account_objects::AccountObjects;
 use crate::hub::agent_admission::draining::Draining;
 use crate::hub::context::HubContext;
 use crate::hub::sessions::Sessions;
@@ -68,6 +69,8 @@ pub(crate) struct Requests {
     context: Arc<HubContext>,
     sessions: Arc<Sessions>,
     draining: Arc<Draining>,
+    /// Confirms what a hello claims.
+    account_objects: Arc<dyn AccountObjects>,
     streams: Mutex<HashMap<SessionId, Arc<AgentStream>>>,
     /// Counts the streams that were opened or ended.
     changed: watch::Sender<u64>,
@@ -130,13 +133,19 @@ impl AgentStream {
 }
 
 impl Requests {
-    pub(super) fn new(context: Arc<HubContext>, sessions: Arc<Sessions>, draining: Arc<Draining>) -> Self {
+    pub(super) fn new(
+        context: Arc<HubContext>,
+        sessions: Arc<Sessions>,
+        draining: Arc<Draining>,
+        account_objects: Arc<dyn AccountObjects>,
+    ) -> Self {
         let counts = Arc::<RequestCounts>::default();
         let metrics = RequestMetrics::new(counts.running.clone());
         Self {
             context,
             sessions,
             draining,
+            account_objects,
             streams: Mutex::default(),
             changed: watch::Sender::new(0),
             credit: CreditBudget::new(MAX_CREDIT_OF_REPLICA, None),

@@ -6,11 +6,13 @@
 //! | `callers.rs` | callers with tokens and rights, and their calls |
 //! | `verbs.rs` | every verb once, and what is recorded of it |
 //! | `refusals.rs` | who may not, and what cannot be |
+//! | `held_definitions.rs` | requests while a new definition of the account fails |
 //! | `lost_connections.rs` | connections that are cut and processes that die while a write runs |
 //! | `pages.rs` | the commands of docs/operations.md |
 //! | `replicas.rs` | two replicas: any of them answers, and settles what a dead one left open |
 
 pub(crate) mod callers;
+mod held_definitions;
 mod lost_connections;
 mod pages;
 mod refusals;
@@ -21,7 +23,7 @@ use kubesvc_core::State;
 use serde_json::{Value, json};
 
 use crate::stories::on_one_database;
-use crate::world::{Agent, Call, Database, MAX_WAIT, Prepare, World};
+use crate::world::{Agent, Call, Cluster, Database, MAX_WAIT, Prepare, World};
 use callers::Caller;
 use kubesvc_testkit::{must, wait::eventually};
 
@@ -34,6 +36,7 @@ pub(crate) const EVERYTHING: &[&str] = &["get", "create", "update", "patch", "de
 /// A world with account `prod`, whose agent may write into the world's namespace, and a caller who may do everything.
 struct Scene {
     world: World,
+    cluster: Cluster,
     _agent: Agent,
     alice: Caller,
 }
@@ -51,7 +54,7 @@ impl Scene {
         world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
         world.until("prod", State::Active).await;
         let alice = world.caller("alice", EVERYTHING).await;
-        Self { world, _agent: agent, alice }
+        Self { world, cluster, _agent: agent, alice }
     }
 
     /// A target in the world's namespace, in protobuf's text format.

@@ -67,7 +67,7 @@ enum StreamEnd {
     Stopped,
     /// The hub refused the agent.
     Refused(Refused),
-    /// The replica is stopping, and asked the agent to dial again at this time.
+    /// The hub asked the agent to dial again at this time.
     Drained(Instant),
     /// Any other reason.
     Broken(String),
@@ -205,8 +205,8 @@ impl Link {
                 return Instant::now();
             }
             StreamEnd::Drained(at) => {
-                self.status.disconnected("the replica of the operator is stopping");
-                tracing::info!("the operator's replica is stopping, reconnecting");
+                self.status.disconnected("the hub asked the agent to connect anew");
+                tracing::info!("connecting anew, as the hub asks");
                 return at;
             }
             StreamEnd::Refused(refused) => {

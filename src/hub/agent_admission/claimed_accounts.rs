@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, TryAcquireError};
 use crate::hub::agent_admission::Admission;
 use crate::hub::agent_admission::hello::{AcceptedHello, HelloRefusal};
 use crate::hub::agent_admission::queue::AdmissionClass;
-use kubesvc_core::GrantEpoch;
+use crate::hub::sessions::ledger::HeldClaim;
 use kubesvc_core::wire::ops::refused::Reason;
 
 /// Maximum number of foreign accounts accepted from one hello.
@@ -76,9 +76,9 @@ impl Admission {
         }
         foreign.permit = permit;
         let uids = &foreign.uids;
-        greeting.held.retain(|(uid, _, _)| uids.contains(uid) || is_of_zone(uid));
+        greeting.held.retain(|claim| uids.contains(&claim.uid) || is_of_zone(&claim.uid));
         greeting.held.shrink_to_fit();
-        let held: HashSet<_> = greeting.held.iter().map(|(uid, _, _)| uid.as_str()).collect();
+        let held: HashSet<_> = greeting.held.iter().map(|claim| claim.uid.as_str()).collect();
         greeting.cached.retain(|(uid, _)| held.contains(uid.as_str()));
         greeting.cached.shrink_to_fit();
         Ok(foreign)
@@ -99,9 +99,9 @@ impl Admission {
 }
 
 /// Returns the first [`MAX_FOREIGN`] accounts of other zones. Looks up each claim once.
-fn sort_out(held: &[(String, String, GrantEpoch)], is_of_zone: impl Fn(&str) -> bool) -> ForeignClaims {
+fn sort_out(held: &[HeldClaim], is_of_zone: impl Fn(&str) -> bool) -> ForeignClaims {
     let mut foreign = ForeignClaims::default();
-    for (uid, _, _) in held {
+    for HeldClaim { uid, .. } in held {
         if is_of_zone(uid) || foreign.uids.contains(uid) {
             continue;
         }
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn ten_thousand_foreign_claims_are_accepted_at_once_and_each_is_checked_once() {
-        let claim = |uid: &str| (uid.to_owned(), "n".to_owned(), GrantEpoch(1));
+        let claim = HeldClaim::of_test;
         let looks = std::cell::Cell::new(0);
         let is_of_zone = |uid: &str| {
             looks.set(looks.get() + 1);

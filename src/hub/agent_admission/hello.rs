@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::hub::sessions::ledger::HeldClaim;
 use kubesvc_core::wire::ops::refused::Reason;
 use kubesvc_core::wire::{PROTOCOL_VERSION, ops};
 use kubesvc_core::{AgentId, AgentKey, BootId, CachingEpoch, GrantEpoch, ZoneId, object_names};
@@ -34,8 +35,8 @@ pub(crate) struct AcceptedHello {
     pub(crate) boot_id: BootId,
     pub(crate) connect_seq: i64,
     pub(crate) version: String,
-    /// Uid, name and epoch of the accounts that the agent holds.
-    pub(crate) held: Vec<(String, String, GrantEpoch)>,
+    /// The accounts that the agent holds.
+    pub(crate) held: Vec<HeldClaim>,
     /// Uid and epoch of the accounts whose objects it streams.
     pub(crate) cached: Vec<(String, CachingEpoch)>,
     /// Whether it claims more than was accepted.
@@ -171,14 +172,18 @@ fn protocol(min: u32, max: u32) -> Result<(), HelloRefusal> {
     Ok(())
 }
 
-fn held(account: ops::HeldAccount) -> Result<(String, String, GrantEpoch), HelloRefusal> {
+fn held(account: ops::HeldAccount) -> Result<HeldClaim, HelloRefusal> {
+    let cluster_uid = account.cluster_uid;
     let account = account.account.ok_or_else(|| malformed("accounts_held has an entry without account"))?;
     text("accounts_held.account.uid", &account.uid, MAX_UID_CHARS)?;
     text("accounts_held.account.name", &account.name, MAX_NAME_CHARS)?;
     let epoch = GrantEpoch::from_wire(account.epoch);
     let epoch =
         epoch.ok_or_else(|| malformed("accounts_held.account.epoch is beyond what an epoch can be"))?;
-    Ok((account.uid, account.name, epoch))
+    if !cluster_uid.is_empty() {
+        text("accounts_held.cluster_uid", &cluster_uid, MAX_CLUSTER_UID_CHARS)?;
+    }
+    Ok(HeldClaim { uid: account.uid, name: account.name, epoch, cluster_uid })
 }
 
 /// Converts the caching epoch of a held account, if it has one.

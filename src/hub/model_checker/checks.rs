@@ -37,6 +37,8 @@ pub(super) enum Property {
     RowHasObject,
     /// Rows are written under the newest term.
     NewestTermWritesRows,
+    /// What a session takes for held, so that requests are sent to it, its agent holds under that epoch or a later one.
+    AskedHolds,
     /// One stream of an agent is in force.
     OneStream,
     /// Wherever the faults end, everything settles as desired.
@@ -168,6 +170,18 @@ impl ModelWorld {
         });
         if let Some(what) = astray {
             self.breaks(Property::SentToListers, || what);
+        }
+        let asked = self.in_force().filter(|session| self.is_connected(session)).find_map(|session| {
+            let table = &self.processes[session.process].table;
+            session.ledger.entries().find_map(|(uid, entry)| {
+                let epoch = entry.held.as_ref()?.epoch;
+                let is_held = table.held_epoch(uid).is_some_and(|held| held >= epoch.to_wire());
+                (!is_held)
+                    .then(|| format!("agent {} is asked for {uid}, and does not hold it", session.agent_id))
+            })
+        });
+        if let Some(what) = asked {
+            self.breaks(Property::AskedHolds, || what);
         }
         let streams = |agent: usize| {
             let connected = |session: &&HubSession| session.agent == agent && self.is_connected(session);

@@ -144,6 +144,7 @@ impl Encode for LedgerEntry {
             Some(AgentReport::Failed(failure)) => bytes.extend([3, failure.class as u8]),
             Some(AgentReport::Lost(failure)) => bytes.extend([4, failure.class as u8]),
         }
+        optional_number(self.held.as_ref().map(|held| held.epoch.0), bytes);
         bytes.push(u8::from(self.confirmed));
         optional_number(self.retry.map(|again| again.epoch.0), bytes);
         optional_number(self.credential_mismatch.map(|(epoch, _)| epoch.0), bytes);

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use crate::hub::agent_admission::queue::AdmissionClass;
 use crate::hub::agent_status::registration::{Registration, status};
 use crate::hub::sessions::duties::{Duty, SessionView, duty};
-use crate::hub::sessions::ledger::{Ledger, Moment};
+use crate::hub::sessions::ledger::{HeldClaim, Ledger, Moment};
 use crate::hub::sessions::wire_conversion;
 use kubesvc_agent::account_table::Effect;
 use kubesvc_agent::activation::ActivatedAccount;
@@ -24,7 +24,7 @@ use kubesvc_core::report_outbox::{OutboxEntry, PackingCursor, SessionReport, awa
 use kubesvc_core::wire::common::{AccountRef, Failure, failure::Class};
 use kubesvc_core::wire::ops::account_result::Outcome;
 use kubesvc_core::wire::ops::account_spec::Credential;
-use kubesvc_core::wire::ops::{AccountSpec, ClusterIdentity};
+use kubesvc_core::wire::ops::{AccountSpec, ClusterIdentity, HeldAccount};
 use kubesvc_core::{GrantEpoch, GrantPhase, KubesvcAccount, KubesvcAgent, KubesvcAgentStatus, ZoneId};
 
 /// Time at which frames are received.
@@ -58,12 +58,12 @@ impl ModelWorld {
         let object = self.agents[agent].as_ref();
         let approved = object.map_or(self.approves(one.agent_id), |agent| agent.spec.approved);
         let former = former.map(|former| self.sessions.remove(former));
-        let summary: Vec<_> = one
-            .table
-            .held()
-            .filter_map(|held| held.account)
-            .map(|one| (one.uid, one.name, GrantEpoch::from_wire(one.epoch).unwrap_or_default()))
-            .collect();
+        let claim = |held: HeldAccount| {
+            let AccountRef { uid, name, epoch, .. } = held.account?;
+            let epoch = GrantEpoch::from_wire(epoch).unwrap_or_default();
+            Some(HeldClaim { uid, name, epoch, cluster_uid: held.cluster_uid })
+        };
+        let summary: Vec<_> = one.table.held().filter_map(claim).collect();
         let before = former.filter(|former| former.boot == boot).map(|former| former.ledger.clone());
         let mut ledger = Ledger::new(0);
         ledger.seed(&summary, &before.unwrap_or_default());

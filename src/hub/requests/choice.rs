@@ -1,9 +1,10 @@
 //! Which agents may be asked for an account, and in which order. Pure.
 
-use kubesvc_core::lifecycle::{AgentReport, ClusterIdentity};
 use kubesvc_core::{AgentId, GrantEpoch, GrantPhase, KubesvcAccount, State, ZoneId};
 
 use crate::connected_agents::RequestError;
+use crate::hub::sessions::ledger::HeldDefinition;
+use crate::informers::version_of;
 
 /// An account that takes requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +14,10 @@ pub(super) struct UsableAccount {
     pub(super) zone: ZoneId,
     pub(super) epoch: GrantEpoch,
     pub(super) generation: i64,
+    /// resourceVersion of the object.
+    pub(super) version: u64,
+    /// Whether the definition of an earlier epoch is used: the one of the grant is not ready, or has failed.
+    takes_earlier: bool,
     cluster_uid: Option<String>,
     caching_agent: Option<AgentId>,
 }
@@ -26,7 +31,9 @@ pub(super) struct Candidate<'s> {
     pub(super) is_in_force: bool,
     /// Whether it stops, and takes no further request.
     pub(super) is_draining: bool,
-    pub(super) report: Option<&'s (GrantEpoch, AgentReport)>,
+    pub(super) held: Option<&'s HeldDefinition>,
+    /// Whether the API server may have to be asked if its zone still has the account.
+    pub(super) is_unconfirmed: bool,
     /// Number of its requests; `None`: it has no stream of requests.
     pub(super) running: Option<usize>,
 }
@@ -49,6 +56,8 @@ pub(super) fn usable(account: &KubesvcAccount) -> Result<UsableAccount, RequestE
         zone: zone.to_owned(),
         epoch: status.epoch,
         generation: account.generation(),
+        version: version_of(account),
+        takes_earlier: is_changing,
         cluster_uid: status.cluster_uid.clone().filter(|uid| !uid.is_empty()),
         caching_agent: status.caching_agent().cloned(),
     })
@@ -57,20 +66,20 @@ pub(super) fn usable(account: &KubesvcAccount) -> Result<UsableAccount, RequestE
 impl UsableAccount {
     /// Whether an agent may be asked, apart from whether it takes requests.
     pub(super) fn may_ask(&self, candidate: &Candidate<'_>) -> bool {
-        !candidate.is_draining && self.is_held_by(candidate)
+        !candidate.is_draining && !candidate.is_unconfirmed && self.is_held_by(candidate)
     }
 
-    /// Whether an agent has the account as the grant says.
+    /// Whether an agent has the account as the grant says. Once an agent has reached the cluster with the definition of
+    /// the grant, that one alone is used: it may allow less than an earlier one.
     pub(super) fn is_held_by(&self, candidate: &Candidate<'_>) -> bool {
-        let Some((epoch, AgentReport::Held(ClusterIdentity { cluster_uid, .. }))) = candidate.report else {
-            return false;
-        };
+        let Some(HeldDefinition { epoch, cluster_uid, is_claim }) = candidate.held else { return false };
         let is_bound = match &self.cluster_uid {
             Some(bound) => bound == cluster_uid,
-            None => true,
+            // What tells clusters apart otherwise is in a report alone.
+            None => !is_claim,
         };
         // The agent itself refuses what it holds under a later epoch.
-        let is_held = *epoch <= self.epoch;
+        let is_held = *epoch == self.epoch || (*epoch < self.epoch && self.takes_earlier);
         candidate.is_in_force && *candidate.zone == self.zone && is_held && is_bound
     }
 
@@ -92,38 +101,79 @@ mod tests {
             zone: "z".into(),
             epoch: GrantEpoch(5),
             generation: 1,
+            version: 1,
+            takes_earlier: false,
             cluster_uid: Some("k".into()),
             caching_agent: Some("busy".into()),
         }
     }
 
-    fn held(epoch: i64, cluster: &str) -> (GrantEpoch, AgentReport) {
-        let identity = ClusterIdentity { cluster_uid: cluster.into(), ..ClusterIdentity::default() };
-        (GrantEpoch(epoch), AgentReport::Held(identity))
+    fn held(epoch: i64, cluster: &str) -> HeldDefinition {
+        HeldDefinition { epoch: GrantEpoch(epoch), cluster_uid: cluster.into(), is_claim: false }
     }
 
     #[test]
     fn only_an_agent_of_the_zone_that_reached_the_bound_cluster_is_asked() {
         let id = AgentId::from("one");
-        let ask =
-            |account: &UsableAccount, zone: &ZoneId, is_in_force, report: &(GrantEpoch, AgentReport)| {
-                let report = Some(report);
-                let (is_draining, running) = (false, Some(0));
-                let candidate = Candidate { agent_id: &id, zone, is_in_force, is_draining, report, running };
-                let draining = Candidate { is_draining: true, ..candidate.clone() };
-                assert!(!account.may_ask(&draining), "it stops");
-                assert_eq!(account.is_held_by(&draining), account.may_ask(&candidate));
-                account.may_ask(&candidate)
+        let ask = |account: &UsableAccount, zone: &ZoneId, is_in_force, held: &HeldDefinition| {
+            let candidate = Candidate {
+                agent_id: &id,
+                zone,
+                is_in_force,
+                is_draining: false,
+                held: Some(held),
+                is_unconfirmed: false,
+                running: Some(0),
             };
+            let draining = Candidate { is_draining: true, ..candidate.clone() };
+            let unconfirmed = Candidate { is_unconfirmed: true, ..candidate.clone() };
+            for not_yet in [draining, unconfirmed] {
+                assert!(!account.may_ask(&not_yet));
+                assert_eq!(account.is_held_by(&not_yet), account.may_ask(&candidate));
+            }
+            account.may_ask(&candidate)
+        };
         let good = held(5, "k");
-        assert!(
-            ask(&account(), &"z".into(), true, &good) && ask(&account(), &"z".into(), true, &held(4, "k"))
-        );
+        assert!(ask(&account(), &"z".into(), true, &good));
+        let changing = UsableAccount { takes_earlier: true, ..account() };
+        for epoch in [1, 4, 5] {
+            assert!(ask(&changing, &"z".into(), true, &held(epoch, "k")), "the new definition is not ready");
+        }
+        assert!(!ask(&account(), &"z".into(), true, &held(4, "k")), "the new definition is in use");
+        assert!(!ask(&changing, &"z".into(), true, &held(4, "other")), "another cluster");
+        assert!(!ask(&changing, &"y".into(), true, &held(4, "k")), "of another zone");
+        assert!(!ask(&changing, &"z".into(), true, &held(6, "k")), "a later epoch");
+        let claim = HeldDefinition { is_claim: true, ..held(4, "k") };
+        assert!(ask(&changing, &"z".into(), true, &claim));
+        let unbound = UsableAccount { cluster_uid: None, ..changing };
+        assert!(!ask(&unbound, &"z".into(), true, &claim), "nothing says that it is the right cluster");
         assert!(!ask(&account(), &"y".into(), true, &good), "of another zone");
         assert!(!ask(&account(), &"z".into(), false, &good), "not in force");
         assert!(!ask(&account(), &"z".into(), true, &held(5, "other")), "another cluster");
         assert!(!ask(&account(), &"z".into(), true, &held(6, "k")), "a later epoch");
-        assert!(!ask(&account(), &"z".into(), true, &(GrantEpoch(5), AgentReport::Dropped)));
+    }
+
+    #[test]
+    fn an_earlier_definition_is_used_until_the_new_one_works_and_while_the_zone_has_the_account() {
+        let takes = |state, phase| {
+            let mut account = KubesvcAccount::new("a", kubesvc_core::KubesvcAccountSpec::default());
+            let grant = kubesvc_core::Grant { phase, zone: Some("z".into()), ..Default::default() };
+            account.status = Some(kubesvc_core::KubesvcAccountStatus {
+                state: Some(state),
+                epoch: GrantEpoch(5),
+                grant: Some(grant),
+                ..Default::default()
+            });
+            usable(&account).ok().map(|usable| usable.takes_earlier)
+        };
+        for state in [State::Activating, State::Failed] {
+            assert_eq!(takes(state, GrantPhase::Open), Some(true), "{state}");
+        }
+        assert_eq!(takes(State::Active, GrantPhase::Open), Some(false));
+        for state in [State::Activating, State::Failed, State::Active, State::Deactivating, State::Deleting] {
+            assert_eq!(takes(state, GrantPhase::Revoking), None, "{state}");
+            assert_eq!(takes(state, GrantPhase::None), None, "{state}");
+        }
     }
 
     #[test]
@@ -136,7 +186,8 @@ mod tests {
                 zone: &"z".into(),
                 is_in_force: true,
                 is_draining: false,
-                report: None,
+                held: None,
+                is_unconfirmed: false,
                 running,
             })
         };

@@ -17,6 +17,7 @@ use crate::connected_agents::{
     AccountGrant, AccountResponse, AfterFailure, AnsweringAgent, MAX_ASKED_AGENTS, PreparedRequest,
     RecallFailure, Repetition, ReplicaRequests, RequestError, SendFailure, UpgradedBytes,
 };
+use crate::hub::account_objects::is_still_granted;
 use crate::hub::sessions::session::Session;
 use kubesvc_core::requests::headers::passed_on;
 use kubesvc_core::requests::target::RequestPath;
@@ -26,6 +27,7 @@ use kubesvc_core::wire::common::{AccountRef, Failure};
 use kubesvc_core::wire::ops::{ApplySettings, Header, Open};
 use kubesvc_core::{AgentId, ZoneId};
 use kubesvc_runtime::request_channel::wire_headers;
+use kubesvc_runtime::telemetry::outages::warn_unless_away;
 
 /// Time for which a write is awaited after its account was taken from the zone.
 const TAKEN_WRITE_TIME: Duration = Duration::from_secs(5);
@@ -41,7 +43,11 @@ impl ReplicaRequests for Requests {
 
     fn can_ask(&self, account_uid: &str, asked: &[AgentId]) -> Result<(), RequestError> {
         let account = self.usable(account_uid)?;
-        self.choose(&account, asked).map(|_| ()).ok_or_else(|| self.no_agent(&account))
+        match self.choose(&account, asked) {
+            Some(_) => Ok(()),
+            None if !self.unconfirmed(&account, asked).is_empty() => Ok(()),
+            None => Err(self.no_agent(&account)),
+        }
     }
 
     fn processes_of_zone(&self, zone: &ZoneId) -> Vec<AnsweringAgent> {
@@ -167,7 +173,11 @@ impl Requests {
                 let failure = Failure { message, before_send: true, ..Failure::default() };
                 return Err((RequestError::NotSent(failure), AfterFailure::AskAnother));
             }
-            let Some(stream) = self.choose(account, asked) else { break };
+            let stream = match self.choose(account, asked) {
+                Some(stream) => stream,
+                None if self.confirm_claims(account, asked).await => continue,
+                None => break,
+            };
             asked.push(stream.session.agent.id.clone());
             request.request.asked(&stream.asked_agent());
             let failure = match self.attempt(&stream, account, request).await {
@@ -202,7 +212,7 @@ impl Requests {
             if was_asked || !RequestCounts::has_room(running) {
                 return None;
             }
-            let rank = with_candidate(session, account, Some(running), |candidate| {
+            let rank = self.with_candidate(session, account, Some(running), |candidate| {
                 account.may_ask(candidate).then(|| account.rank(candidate))
             })?;
             Some((rank, stream))
@@ -210,11 +220,70 @@ impl Requests {
         streams.min_by_key(|(rank, _)| *rank).map(|(_, stream)| stream)
     }
 
+    /// Sessions that could be asked once the API server confirms that their zone still has the account.
+    fn unconfirmed(&self, account: &UsableAccount, asked: &[AgentId]) -> Vec<Arc<Session>> {
+        let mut sessions = self.sessions.registry.concerned_with(&account.uid);
+        sessions.retain(|session| {
+            let is_free = !asked.contains(&session.agent.id) && self.stream_of(session).is_some();
+            is_free
+                && self.with_candidate(session, account, None, |candidate| {
+                    let confirmed = Candidate { is_unconfirmed: false, ..candidate.clone() };
+                    candidate.is_unconfirmed && account.may_ask(&confirmed)
+                })
+        });
+        sessions
+    }
+
+    /// Confirms what hellos claim, if any does. Returns whether there is an agent to ask more than before.
+    async fn confirm_claims(&self, account: &UsableAccount, asked: &[AgentId]) -> bool {
+        let sessions = self.unconfirmed(account, asked);
+        let Some(seen) = self.context.accounts.by_uid(&account.uid).filter(|_| !sessions.is_empty()) else {
+            return false;
+        };
+        match is_still_granted(&*self.account_objects, &seen).await {
+            Ok(true) => sessions.iter().for_each(|session| session.ledger.lock().confirm(&account.uid)),
+            Ok(false) => return false,
+            Err(problem) => {
+                warn_unless_away!(account = account.name, error = %problem, "cannot read the account before a request is sent to an agent that came back");
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Reads what decides whether an agent may be asked.
+    fn with_candidate<T>(
+        &self,
+        session: &Session,
+        account: &UsableAccount,
+        running: Option<usize>,
+        read: impl FnOnce(&Candidate<'_>) -> T,
+    ) -> T {
+        let ledger = session.ledger.lock();
+        let entry = ledger.entry(&account.uid);
+        let held = entry.and_then(|entry| entry.held.as_ref());
+        let is_unconfirmed = self.context.settings.sessions.clustered
+            && held.is_some_and(|held| held.is_claim)
+            && !entry.is_some_and(|entry| entry.confirmed)
+            && !session.connected_before(account.version);
+        read(&Candidate {
+            agent_id: &session.agent.id,
+            zone: &session.agent.zone,
+            is_in_force: session.is_approved()
+                && !session.is_superseded()
+                && session.closed_because().is_none(),
+            is_draining: session.is_draining(),
+            held,
+            is_unconfirmed,
+            running,
+        })
+    }
+
     /// Why no agent could be asked.
     fn no_agent(&self, account: &UsableAccount) -> RequestError {
         let sessions = self.sessions.registry.concerned_with(&account.uid);
         let holders = sessions.iter().filter(|session| {
-            with_candidate(session, account, None, |candidate| account.is_held_by(candidate))
+            self.with_candidate(session, account, None, |candidate| account.is_held_by(candidate))
         });
         let (draining, holders): (Vec<_>, Vec<_>) = holders.partition(|session| session.is_draining());
         if let Some(old) = holders.first().filter(|_| holders.iter().all(|one| !one.agent.takes_requests)) {
@@ -223,7 +292,9 @@ impl Requests {
                 version: old.agent.version.clone(),
             };
         }
-        if holders.iter().any(|session| self.stream_of(session).is_some()) {
+        let may_be_asked =
+            |session: &Arc<Session>| self.with_candidate(session, account, None, |one| account.may_ask(one));
+        if holders.iter().any(|session| may_be_asked(session) && self.stream_of(session).is_some()) {
             return RequestError::TooMany(
                 "too many requests run at the account's agents; try again".to_owned(),
             );
@@ -316,25 +387,6 @@ pub(super) fn is_settled<T>(answered: &Result<T, AttemptFailure>) -> bool {
 
 fn given_up(error: RequestError) -> SendFailure {
     SendFailure { error, next: AfterFailure::GiveUp, asked: Vec::new() }
-}
-
-/// Reads what decides whether an agent may be asked.
-fn with_candidate<T>(
-    session: &Session,
-    account: &UsableAccount,
-    running: Option<usize>,
-    read: impl FnOnce(&Candidate<'_>) -> T,
-) -> T {
-    let ledger = session.ledger.lock();
-    let report = ledger.entry(&account.uid).and_then(|entry| entry.report.as_ref());
-    read(&Candidate {
-        agent_id: &session.agent.id,
-        zone: &session.agent.zone,
-        is_in_force: session.is_approved() && !session.is_superseded() && session.closed_because().is_none(),
-        is_draining: session.is_draining(),
-        report,
-        running,
-    })
 }
 
 fn no_room() -> AttemptFailure {

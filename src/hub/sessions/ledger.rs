@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kubesvc_core::GrantEpoch;
 use kubesvc_core::failure::{Failure, FailureClass};
-use kubesvc_core::lifecycle::{AgentReport, Tick};
+use kubesvc_core::lifecycle::{AgentReport, ClusterIdentity, Tick};
 
 /// Time since the start of the hub.
 pub(crate) type Moment = Duration;
@@ -39,6 +39,34 @@ pub(crate) struct RetryAt {
     pub(super) wrong_cluster: bool,
 }
 
+/// What an agent holds of an account. A definition of a later epoch that fails does not change it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HeldDefinition {
+    pub(crate) epoch: GrantEpoch,
+    /// uid of kube-system of the cluster that it reached; empty if unknown.
+    pub(crate) cluster_uid: String,
+    /// Only the hello of this session says so. The account may have been taken from the zone while the agent was away.
+    pub(crate) is_claim: bool,
+}
+
+/// An account that a hello says is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HeldClaim {
+    pub(crate) uid: String,
+    pub(crate) name: String,
+    pub(crate) epoch: GrantEpoch,
+    /// uid of kube-system of the cluster that it reached; empty if unknown.
+    pub(crate) cluster_uid: String,
+}
+
+#[cfg(test)]
+impl HeldClaim {
+    /// A claim under epoch 1.
+    pub(crate) fn of_test(uid: &str) -> Self {
+        Self { uid: uid.to_owned(), name: "n".to_owned(), epoch: GrantEpoch(1), cluster_uid: String::new() }
+    }
+}
+
 /// State of one account in one session.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct LedgerEntry {
@@ -51,6 +79,8 @@ pub(crate) struct LedgerEntry {
     pub(crate) command: Option<PendingCommand>,
     /// Last report, with its epoch.
     pub(crate) report: Option<(GrantEpoch, AgentReport)>,
+    /// What requests are sent to; absent once a drop is sent.
+    pub(crate) held: Option<HeldDefinition>,
     /// Whether the object was read from the API server since the registration.
     pub(crate) confirmed: bool,
     pub(crate) retry: Option<RetryAt>,
@@ -156,23 +186,29 @@ impl Ledger {
         self.entries.values().any(|entry| entry.owed.is_some())
     }
 
-    /// Initializes the ledger with what the agent's hello says it holds (uid, name, epoch) and with the ledger of the
-    /// former stream of the same process. A report is kept only where both agree. What the hello does not name may
-    /// still be held, and is dropped or sent again explicitly.
-    pub(crate) fn seed(&mut self, held: &[(String, String, GrantEpoch)], former: &Self) {
+    /// Initializes the ledger with what the agent's hello says it holds and with the ledger of the former stream of the
+    /// same process. A report is kept only where both agree. What the hello does not name may still be held, and is
+    /// dropped or sent again explicitly.
+    pub(crate) fn seed(&mut self, held: &[HeldClaim], former: &Self) {
         // Foreign accounts were never sent, so the hello alone counts.
         let sent = former.entries().filter(|(_, entry)| entry.may_hold() && !entry.foreign);
         for (uid, entry) in sent {
             self.believe(uid, &entry.name, entry.believed.unwrap_or_default(), None);
         }
-        for (uid, name, epoch) in held {
-            let report =
-                former.entry(uid).filter(|entry| entry.may_hold()).and_then(|entry| entry.report.clone());
+        for HeldClaim { uid, name, epoch, cluster_uid } in held {
+            let former = former.entry(uid).filter(|entry| entry.may_hold());
+            let report = former.and_then(|entry| entry.report.clone());
             let report = report.filter(|(reported_epoch, report)| {
                 reported_epoch == epoch && matches!(report, AgentReport::Held(_))
             });
             self.believe(uid, name, *epoch, report);
-            self.at(uid, name).said_held = true;
+            let entry = self.at(uid, name);
+            entry.said_held = true;
+            let known = former.and_then(|entry| entry.held.clone());
+            let known = known.filter(|held| held.epoch == *epoch && !held.is_claim);
+            let claim = || HeldDefinition { epoch: *epoch, cluster_uid: cluster_uid.clone(), is_claim: true };
+            // Without a cluster nothing says that it is the one to which the account is bound.
+            entry.held = known.or_else(|| (!cluster_uid.is_empty()).then(claim));
         }
     }
 
@@ -190,14 +226,15 @@ impl Ledger {
         }
     }
 
-    /// Returns the number of accounts held, and of those that failed to be added or dropped or were lost.
+    /// Returns the number of accounts held, and of those that failed to be added or dropped or were lost. An account
+    /// whose later definition failed is both.
     pub(crate) fn counts(&self) -> (usize, usize) {
-        self.entries.values().fold((0, 0), |(held, failed), entry| match &entry.report {
-            Some((_, AgentReport::Held(_))) => (held + 1, failed),
-            Some((_, AgentReport::Failed(_) | AgentReport::Lost(_))) => (held, failed + 1),
+        self.entries.values().fold((0, 0), |(held, failed), entry| {
             // A reconnected agent holds what its hello says, although an Add is sent again.
-            None if entry.said_held => (held + 1, failed),
-            Some((_, AgentReport::Dropped)) | None => (held, failed),
+            let is_claimed = entry.held.is_some() || (entry.report.is_none() && entry.said_held);
+            let is_held = is_claimed || entry.reported_held();
+            let has_failed = matches!(entry.report, Some((_, AgentReport::Failed(_) | AgentReport::Lost(_))));
+            (held + usize::from(is_held), failed + usize::from(has_failed))
         })
     }
 
@@ -241,6 +278,7 @@ impl Ledger {
         }
         let entry = self.owe(uid, name, epoch, now);
         entry.command = Some(PendingCommand::Drop(epoch));
+        entry.held = None;
     }
 
     /// Records that a drop was sent because the agent holds the account in the wrong cluster, and reports that
@@ -356,7 +394,7 @@ impl Ledger {
         let was_dropping = matches!(entry.command, Some(PendingCommand::Drop(_)));
         let heard = match report {
             AgentReport::Dropped => entry.record_dropped(epoch, now),
-            AgentReport::Held(identity) => entry.record_held(epoch, AgentReport::Held(identity), now),
+            AgentReport::Held(identity) => entry.record_held(epoch, identity, now),
             AgentReport::Failed(failure) if of_drop => entry.record_drop_failed(epoch, failure, now),
             AgentReport::Failed(failure) => entry.record_failed(epoch, failure, now),
             AgentReport::Lost(failure) => entry.record_lost(epoch, failure, now),
@@ -452,6 +490,13 @@ impl LedgerEntry {
         self.believed.is_some()
     }
 
+    /// Whether the agent reported in this session, or in the former one of its process, that it holds the account: under
+    /// the epoch of its last report, or under an earlier one that it kept.
+    pub(super) fn reported_held(&self) -> bool {
+        matches!(self.report, Some((_, AgentReport::Held(_))))
+            || self.held.as_ref().is_some_and(|held| !held.is_claim)
+    }
+
     /// Returns the greatest epoch that the agent can know.
     fn known_epoch(&self) -> Option<GrantEpoch> {
         match self.command {
@@ -495,6 +540,7 @@ impl LedgerEntry {
             return AnswerEffect::Late;
         }
         self.believed = None;
+        self.held = None;
         self.drop_failed = None;
         self.answered();
         if !self.failed_in_wrong_cluster(epoch) {
@@ -503,9 +549,22 @@ impl LedgerEntry {
         AnswerEffect::Taken
     }
 
-    fn record_held(&mut self, epoch: GrantEpoch, report: AgentReport, now: Moment) -> AnswerEffect {
-        match self.command {
-            Some(PendingCommand::Add(sent)) if epoch > sent => {
+    fn record_held(&mut self, epoch: GrantEpoch, identity: ClusterIdentity, now: Moment) -> AnswerEffect {
+        let sent = match self.command {
+            Some(PendingCommand::Add(sent)) => Some(sent),
+            _ => None,
+        };
+        // The answer to the last Add counts even if a later epoch was reported before: epochs start over where a
+        // status was wiped or etcd was restored.
+        if sent.is_none_or(|sent| epoch < sent) && epoch < self.newest_reported_epoch() {
+            return AnswerEffect::Late;
+        }
+        // What a drop was sent for takes no more requests.
+        let is_dropping = matches!(self.command, Some(PendingCommand::Drop(_)));
+        let cluster_uid = identity.cluster_uid.clone();
+        self.held = (!is_dropping).then_some(HeldDefinition { epoch, cluster_uid, is_claim: false });
+        match sent {
+            Some(sent) if epoch > sent => {
                 let message = format!(
                     "the agent holds epoch {epoch} of the account, later than epoch {sent} of the grant"
                 );
@@ -513,22 +572,14 @@ impl LedgerEntry {
                 self.pace(sent, now);
                 self.report =
                     Some((sent, AgentReport::Failed(Failure::new(FailureClass::Internal, message))));
-                return AnswerEffect::Taken;
             }
-            // The answer to the last Add counts even if a later epoch was reported before: epochs start over where a
-            // status was wiped or etcd was restored.
-            Some(PendingCommand::Add(sent)) if epoch == sent => {
+            Some(sent) if epoch == sent => {
                 self.answered();
                 self.retry = self.retry.filter(|again| again.wrong_cluster);
-                self.report = Some((epoch, report));
-                return AnswerEffect::Taken;
+                self.report = Some((epoch, AgentReport::Held(identity)));
             }
-            _ => {}
+            _ => self.report = Some((epoch, AgentReport::Held(identity))),
         }
-        if epoch < self.newest_reported_epoch() {
-            return AnswerEffect::Late;
-        }
-        self.report = Some((epoch, report));
         AnswerEffect::Taken
     }
 
@@ -537,6 +588,7 @@ impl LedgerEntry {
             Some(PendingCommand::Add(sent)) if epoch == sent => {
                 self.answered();
                 self.pace(epoch, now);
+                self.held.take_if(|held| held.epoch >= epoch);
                 self.report = Some((epoch, AgentReport::Failed(failure)));
                 AnswerEffect::Taken
             }
@@ -558,8 +610,10 @@ impl LedgerEntry {
     }
 
     fn record_lost(&mut self, epoch: GrantEpoch, failure: Failure, now: Moment) -> AnswerEffect {
+        let is_news = self.held.take_if(|held| held.epoch <= epoch).is_some();
         if epoch < self.newest_reported_epoch() {
-            return AnswerEffect::Late;
+            // The report is about a later definition.
+            return if is_news { AnswerEffect::Taken } else { AnswerEffect::Late };
         }
         if self.command.is_none() {
             self.pace(epoch, now);

@@ -170,13 +170,12 @@ fn judge(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kubesvc_core::GrantEpoch;
+    use crate::hub::sessions::ledger::HeldClaim;
 
     #[test]
     fn all_vanished_accounts_are_judged_in_one_pass_and_only_once() {
         let mut ledger = Ledger::new(0);
-        let held: Vec<_> =
-            (0..5000).map(|one| (format!("uid-{one}"), "n".to_owned(), GrantEpoch(1))).collect();
+        let held: Vec<_> = (0..5000).map(|one| HeldClaim::of_test(&format!("uid-{one}"))).collect();
         ledger.seed(&held, &Ledger::default());
         let mut judged = HashMap::new();
         let looks = std::cell::Cell::new(0);
@@ -190,7 +189,7 @@ mod tests {
         );
         assert_eq!(looks.get(), 5000);
         judged.values_mut().for_each(|verdict| *verdict = MissingAccountState::Listed);
-        ledger.seed(&[("one-more".to_owned(), "n".to_owned(), GrantEpoch(1))], &Ledger::default());
+        ledger.seed(&[HeldClaim::of_test("one-more")], &Ledger::default());
         assert!(!judge(&ledger, &mut judged, |_| true), "what a list has shown is certain");
         assert_eq!(judged.get("one-more"), Some(&MissingAccountState::Few));
     }

@@ -27,9 +27,7 @@ use crate::hub::static_accounts::OwnAccounts;
 use crate::hub::table_writers::caching_commands::CachingCommands;
 use crate::hub::zone_probes::probe::SessionProbes;
 use contest::Contest;
-use kubesvc_core::lifecycle::{
-    AgentProcess, AgentReport, CachingReport, Fact, Offer, Presence, SessionFact, Tick,
-};
+use kubesvc_core::lifecycle::{AgentProcess, CachingReport, Fact, Offer, Presence, SessionFact, Tick};
 use kubesvc_core::{AgentId, AgentKey, BootId, GrantEpoch, SessionId, ZoneId};
 use kubesvc_runtime::work_queue::WorkQueue;
 use lifetime::Lifetime;
@@ -254,9 +252,12 @@ impl Session {
     /// Name of the account if the agent reported that it holds it.
     pub(crate) fn held_name(&self, uid: &str) -> Option<String> {
         let ledger = self.ledger.lock();
-        let held =
-            ledger.entry(uid).filter(|entry| matches!(entry.report, Some((_, AgentReport::Held(_)))))?;
-        Some(held.name.clone())
+        ledger.entry(uid).filter(|entry| entry.reported_held()).map(|entry| entry.name.clone())
+    }
+
+    /// Whether the agent reported that it holds the account, or its hello says so.
+    pub(crate) fn holds_or_claims(&self, uid: &str) -> bool {
+        self.ledger.lock().entry(uid).is_some_and(|entry| entry.held.is_some())
     }
 
     /// Number of accounts held, and of those that failed to be added or dropped or were lost.
@@ -268,8 +269,7 @@ impl Session {
     pub(crate) fn held_names(&self) -> Vec<String> {
         let mut names: Vec<_> = {
             let ledger = self.ledger.lock();
-            let held =
-                ledger.entries().filter(|(_, entry)| matches!(entry.report, Some((_, AgentReport::Held(_)))));
+            let held = ledger.entries().filter(|(_, entry)| entry.reported_held());
             held.map(|(_, entry)| entry.name.clone()).collect()
         };
         names.sort();

@@ -57,7 +57,7 @@ pub(crate) fn answer(result: ops::AccountResult) -> Option<AccountAnswer> {
 }
 
 /// Converts a loss; `None` without an account.
-pub(super) fn loss(lost: ops::Lost) -> Option<AccountAnswer> {
+pub(crate) fn loss(lost: ops::Lost) -> Option<AccountAnswer> {
     let (uid, epoch) = reference(lost.account?)?;
     let failure = lost.failure.as_ref().map_or_else(
         || Failure::new(FailureClass::Internal, "the agent lost the account and gave no reason"),

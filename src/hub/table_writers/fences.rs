@@ -19,7 +19,7 @@ use crate::hub::table_writers::caching_commands::{CachingCommand, CachingCommand
 use crate::hub::table_writers::{RETRY_DELAYS, ROWLESS_RETRY_DELAY, TableWriters, with_timeout};
 use kubesvc_core::wire::common;
 use kubesvc_core::wire::ops::{self, hub_frame::Frame};
-use kubesvc_core::{CachingEpoch, KubesvcAccount};
+use kubesvc_core::{CachingEpoch, KubesvcAccount, State};
 use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
 use kubesvc_runtime::crash_points;
 use kubesvc_runtime::work_queue::WorkQueue;
@@ -259,7 +259,7 @@ impl FenceReconciler {
             return None;
         }
         // Computed before the lock, because it locks the ledger.
-        let process = candidate(&session, uid);
+        let process = candidate(&session, &account);
         let epoch = session.cached.lock().to_raise(process, &account)?;
         let fence = Fence {
             uid: uid.to_owned(),
@@ -277,12 +277,16 @@ fn is_nobodys(account: &KubesvcAccount) -> bool {
     account.status_or_default().caching.as_ref().is_some_and(|caching| caching.agent_id.is_none())
 }
 
-fn candidate<'s>(session: &'s Session, uid: &str) -> CachingProcess<'s> {
+fn candidate<'s>(session: &'s Session, account: &KubesvcAccount) -> CachingProcess<'s> {
+    let uid = account.uid();
+    // In FAILED no Add asks what the agent holds: its objects are streamed with an earlier definition.
+    let is_failed = account.status_or_default().state() == State::Failed;
+    let holds = if is_failed { session.holds_or_claims(uid) } else { session.holds(uid) };
     CachingProcess {
         agent_id: &session.agent.id,
         boot_id: &session.agent.boot_id,
         zone: &session.agent.zone,
-        holds: session.is_approved() && session.holds(uid),
+        holds: session.is_approved() && holds,
     }
 }
 
@@ -295,7 +299,7 @@ pub(crate) fn assignment(context: &HubContext, session: &Session, uid: &str) -> 
         return None;
     };
     let say = {
-        let process = candidate(session, uid);
+        let process = candidate(session, &account);
         let mut cached: parking_lot::MutexGuard<'_, CachingCommands> = session.cached.lock();
         cached.command(process, &account)
     };

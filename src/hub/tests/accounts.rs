@@ -115,7 +115,8 @@ async fn an_account_of_another_zone_is_not_sent() {
 async fn account_without_an_object_is_dropped_once_the_index_is_synced() {
     let hub = TestHub::start().await;
     let gone = common::AccountRef { uid: "gone".into(), name: "gone".into(), epoch: 4, generation: 1 };
-    let accounts_held = vec![ops::HeldAccount { account: Some(gone), caching_epoch: 0 }];
+    let accounts_held =
+        vec![ops::HeldAccount { account: Some(gone), caching_epoch: 0, ..Default::default() }];
     let mut agent = hub.greet(ops::Hello { accounts_held, ..hello("a") }).await;
     agent.accepted().await;
     hub.accounts.show(account("one"));
@@ -232,7 +233,8 @@ async fn reports_of_a_never_approved_agent_do_not_count() {
     hub.accounts.show(account("one"));
     let claim =
         common::AccountRef { uid: "uid-one".into(), name: "one".into(), epoch: 1, ..Default::default() };
-    let accounts_held = vec![ops::HeldAccount { account: Some(claim.clone()), caching_epoch: 1 }];
+    let accounts_held =
+        vec![ops::HeldAccount { account: Some(claim.clone()), caching_epoch: 1, ..Default::default() }];
     let mut agent = hub.greet(ops::Hello { accounts_held, ..hello("a") }).await;
     agent.accepted().await;
     hub.leader.try_take(usize::MAX);
@@ -258,10 +260,13 @@ async fn agent_reconnects_after_approval_to_repeat_its_claims() {
     *hub.objects.approve.lock() = false;
     let claim =
         common::AccountRef { uid: "uid-one".into(), name: "one".into(), epoch: 1, ..Default::default() };
-    let accounts_held = vec![ops::HeldAccount { account: Some(claim), caching_epoch: 0 }];
+    let accounts_held =
+        vec![ops::HeldAccount { account: Some(claim), caching_epoch: 0, ..Default::default() }];
     let mut agent = hub.greet(ops::Hello { accounts_held: accounts_held.clone(), ..hello("a") }).await;
     agent.accepted().await;
     hub.show_agent("a", true, "s", 10);
+    let last = agent.next().await.expect("a last frame");
+    assert_eq!(last, Some(ops::hub_frame::Frame::Drain(ops::Drain::default())), "it dials again at once");
     let status = agent.next().await.expect_err("it is closed");
     assert!(status.message().contains("says anew"), "{}", status.message());
     *hub.objects.approve.lock() = true;
@@ -310,7 +315,7 @@ async fn reconnected_process_is_not_asked_again_for_its_reports() {
         word(&hub, &reference.uid, |word| matches!(word, AgentReport::Held(_))).await;
     }
     let kept = refs.iter().find(|one| one.name == "one").cloned();
-    let accounts_held = vec![ops::HeldAccount { account: kept, caching_epoch: 0 }];
+    let accounts_held = vec![ops::HeldAccount { account: kept, caching_epoch: 0, ..Default::default() }];
     let mut agent = hub.greet(ops::Hello { connect_seq: 2, accounts_held, ..hello("a") }).await;
     agent.accepted().await;
     assert!(matches!(hub.hub.sessions("uid-one")[0].report, Some((GrantEpoch(1), AgentReport::Held(_)))));
@@ -431,7 +436,8 @@ async fn account_name_comes_from_the_object_not_from_the_hello() {
     hub.accounts.sync();
     hub.accounts.show(account("one"));
     let called = common::AccountRef { uid: "uid-one".into(), name: "other".into(), epoch: 1, generation: 1 };
-    let accounts_held = vec![ops::HeldAccount { account: Some(called), caching_epoch: 0 }];
+    let accounts_held =
+        vec![ops::HeldAccount { account: Some(called), caching_epoch: 0, ..Default::default() }];
     let mut agent = hub.greet(ops::Hello { accounts_held, ..hello("a") }).await;
     agent.accepted().await;
     let reference = agent.added().await[0].account.clone().expect("it is named");

@@ -40,6 +40,7 @@ async fn hellos_that_cannot_stay_are_refused_with_a_reason() {
             generation: 1,
         }),
         caching_epoch: 0,
+        ..Default::default()
     };
     let cached = |epoch| ops::HeldAccount { caching_epoch: epoch, ..held("u", 1) };
     let base = || hello("a");
@@ -91,10 +92,11 @@ fn a_hello_may_name_a_hundred_thousand_accounts_and_no_more() {
     let mut greeting = hello("a");
     let account =
         kubesvc_core::wire::common::AccountRef { uid: "u".into(), name: "n".into(), ..Default::default() };
-    greeting.accounts_held = vec![
-        ops::HeldAccount { account: Some(account), caching_epoch: 0 };
-        crate::hub::agent_admission::hello::MAX_HELD_ACCOUNTS
-    ];
+    greeting.accounts_held =
+        vec![
+            ops::HeldAccount { account: Some(account), caching_epoch: 0, ..Default::default() };
+            crate::hub::agent_admission::hello::MAX_HELD_ACCOUNTS
+        ];
     assert!(crate::hub::agent_admission::hello::check(greeting.clone(), 1024).is_ok());
     greeting.accounts_held.push(greeting.accounts_held[0].clone());
     assert!(crate::hub::agent_admission::hello::check(greeting, 1024).is_err());

@@ -66,7 +66,7 @@ async fn an_agent_that_has_an_object_is_registered_beside_a_crowd_of_newcomers()
 fn claims(agent_id: &str, count: usize) -> ops::Hello {
     let claim = |one| {
         let account = AccountRef { uid: format!("u{one}"), name: "n".into(), epoch: 1, ..Default::default() };
-        ops::HeldAccount { account: Some(account), caching_epoch: 0 }
+        ops::HeldAccount { account: Some(account), caching_epoch: 0, ..Default::default() }
     };
     ops::Hello { accounts_held: (0..count).map(claim).collect(), ..hello(agent_id) }
 }

@@ -146,6 +146,7 @@ async fn an_agent_that_lacks_an_account_of_its_zone_is_registered_before_those_t
             generation: 1,
         }),
         caching_epoch: 0,
+        ..Default::default()
     };
     let holds = |agent_id, epoch| ops::Hello { accounts_held: vec![held(epoch)], ..hello(agent_id) };
     let elsewhere = ops::Hello { zone_id: "y".into(), ..hello("d") };

@@ -12,19 +12,22 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
 use crate::connected_agents::{
-    AccountRequest, AccountRequests, AccountResponse, AnsweringAgent, RequestBytes, RequestClass,
-    RequestError,
+    AccountRequest, AccountRequests, AccountResponse, AnsweringAgent, ConnectedAgents as _, RequestBytes,
+    RequestClass, RequestError,
 };
-use crate::hub::tests::support::*;
+use crate::hub::tests::support::{self, *};
+use crate::hub::{HubSettings, SessionSettings};
 use crate::peers::{PeerIdentity, Peers};
 use crate::request_routing::RequestRouter;
-use kubesvc_core::wire::common::Failure;
+use kubesvc_core::failure::FailureClass;
+use kubesvc_core::lifecycle::AgentReport;
 use kubesvc_core::wire::common::failure::Class;
+use kubesvc_core::wire::common::{AccountRef, Failure};
 use kubesvc_core::wire::ops::refused::Reason;
 use kubesvc_core::wire::ops::{
     self, Abort, Begin, Credit, Data, End, Head, Open, RequestDown, RequestUp, request_down, request_up,
 };
-use kubesvc_core::{GrantEpoch, KubesvcAccount, State};
+use kubesvc_core::{GrantEpoch, GrantPhase, KubesvcAccount, State};
 use kubesvc_runtime::grpc::ops::operations_client::OperationsClient;
 
 const TARGET: &str = "/api/v1/namespaces/a/configmaps";
@@ -56,26 +59,33 @@ impl RequestAgent {
     /// Connects an agent that holds account `one`.
     async fn connect(hub: &TestHub, agent_id: &str) -> Self {
         let capabilities = vec!["requests/1".to_owned()];
-        let mut session = hub.greet(ops::Hello { capabilities, ..hello(agent_id) }).await;
-        let accepted = session.accepted().await;
-        assert_eq!(accepted.capabilities, ["requests/1"]);
-        let reference = session.added().await[0].account.clone().expect("it is named");
-        session.answer(held(&reference)).await;
-        let begin = Begin {
-            session_id: accepted.session_id,
-            agent_id: agent_id.into(),
-            boot_id: BOOT_A.into(),
-            replica_id: "r-0".into(),
-            apply: None,
-        };
-        let mut agent = Self::begin(hub, session, begin).await;
-        assert_eq!(agent.next().await, (0, request_down::Frame::Ready(ops::Ready {})));
+        let mut agent = Self::greet(hub, ops::Hello { capabilities, ..hello(agent_id) }).await;
+        let reference = agent.session.added().await[0].account.clone().expect("it is named");
+        agent.session.answer(held(&reference)).await;
         let id: kubesvc_core::AgentId = agent_id.into();
         eventually("the agent holds the account", || {
             let session = hub.hub.sessions.registry.of_id(&id).pop()?;
             session.holds("uid-one").then_some(())
         })
         .await;
+        agent
+    }
+
+    /// Connects an agent, and opens its stream of requests.
+    async fn greet(hub: &TestHub, hello: ops::Hello) -> Self {
+        let agent_id = hello.agent_id.clone();
+        let mut session = hub.greet(hello).await;
+        let accepted = session.accepted().await;
+        assert_eq!(accepted.capabilities, ["requests/1"]);
+        let begin = Begin {
+            session_id: accepted.session_id,
+            agent_id,
+            boot_id: BOOT_A.into(),
+            replica_id: "r-0".into(),
+            apply: None,
+        };
+        let mut agent = Self::begin(hub, session, begin).await;
+        assert_eq!(agent.next().await, (0, request_down::Frame::Ready(ops::Ready {})));
         agent
     }
 
@@ -134,6 +144,25 @@ impl RequestAgent {
             Failure { class: class.into(), before_send, message: "so it is".into(), ..Failure::default() };
         self.say(id, request_up::Frame::Abort(Abort { failure: Some(failure) })).await;
     }
+}
+
+/// The same account under a later epoch, in this state.
+fn later(account: KubesvcAccount, epoch: i64, state: State) -> KubesvcAccount {
+    with(account, |status| {
+        status.state = Some(state);
+        status.epoch = GrantEpoch(epoch);
+        status.cluster_uid = Some("cluster".into());
+    })
+}
+
+/// Sends a read, and has the agent answer it. Returns the epoch under which it was asked.
+async fn is_served(hub: &TestHub, agent: &mut RequestAgent, what: &str) -> u64 {
+    let sent = send(hub, read());
+    let (id, open, _) = agent.opened().await;
+    agent.answer(id, 200, b"served").await;
+    let response = sent.await.expect("no panic").expect(what);
+    assert_eq!(body_of(response).await.expect(what), b"served", "{what}");
+    open.account.expect("it is named").epoch
 }
 
 /// The port that callers use, at a replica that runs alone.
@@ -692,5 +721,134 @@ async fn each_kind_of_bad_frame_ends_its_own_request_at_most() {
         agent.answer(id, 200, b"good").await;
         let response = next.await.expect("no panic").expect(what);
         assert_eq!(body_of(response).await.expect(what), b"good", "{what}");
+    }
+}
+
+#[tokio::test]
+async fn an_earlier_definition_serves_requests_until_the_new_one_works() {
+    let hub = hub().await;
+    let mut agent = RequestAgent::connect(&hub, "a").await;
+    let classes =
+        [Class::Unreachable, Class::Tls, Class::Timeout, Class::Auth, Class::Forbidden, Class::BadKubeconfig];
+    let mut epoch = 1;
+    for class in classes {
+        epoch += 1;
+        hub.accounts.show(later(active("one"), epoch, State::Activating));
+        let added = agent.session.added().await[0].account.clone().expect("it is named");
+        assert_eq!(is_served(&hub, &mut agent, "while the new one starts").await, added.epoch);
+        let mut refused = support::failed(&added);
+        if let Some(ops::account_result::Outcome::Failure(failure)) = &mut refused.outcome {
+            failure.class = class.into();
+        }
+        agent.session.answer(refused).await;
+        eventually("the leader knows of the failure", || {
+            let report = hub.hub.sessions("uid-one").pop()?.report?;
+            matches!(report, (GrantEpoch(of), AgentReport::Failed(_)) if of == epoch).then_some(())
+        })
+        .await;
+        is_served(&hub, &mut agent, "before the leader has acted").await;
+        hub.accounts.show(later(active("one"), epoch, State::Failed));
+        is_served(&hub, &mut agent, "while it is FAILED").await;
+    }
+    // The credential cannot be read, or is refused, before it is sent.
+    epoch += 1;
+    let missing = kubesvc_core::failure::Failure::new(FailureClass::CredentialMissing, "no Secret one");
+    hub.credentials.answers.lock().insert("one".into(), Err(missing));
+    hub.accounts.show(later(active("one"), epoch, State::Activating));
+    eventually("the session's failure", || {
+        let report = hub.hub.sessions("uid-one").pop()?.report?;
+        matches!(report, (GrantEpoch(of), AgentReport::Failed(_)) if of == epoch).then_some(())
+    })
+    .await;
+    is_served(&hub, &mut agent, "without a credential").await;
+    hub.credentials.answers.lock().clear();
+
+    epoch += 1;
+    hub.accounts.show(later(active("one"), epoch, State::Activating));
+    let added = agent.session.added().await[0].account.clone().expect("it is named");
+    agent.session.answer(held(&added)).await;
+    eventually("the hub knows", || {
+        let report = hub.hub.sessions("uid-one").pop()?.report?;
+        matches!(report, (GrantEpoch(of), AgentReport::Held(_)) if of == epoch).then_some(())
+    })
+    .await;
+    hub.accounts.show(later(active("one"), epoch, State::Active));
+    assert_eq!(is_served(&hub, &mut agent, "under the new one").await, added.epoch);
+
+    // Taken from the zone: nothing is sent any more, whatever is held.
+    hub.accounts.show(with(later(active("one"), epoch + 1, State::Activating), |status| {
+        status.grant.as_mut().expect("granted").phase = GrantPhase::Revoking;
+    }));
+    let error = failed(send(&hub, read())).await;
+    assert!(matches!(error, RequestError::NotUsable { .. }), "{error:?}");
+}
+
+/// With the new definition in use elsewhere, an agent at which it failed could allow what the new one does not.
+#[tokio::test]
+async fn an_earlier_definition_is_not_used_beside_the_new_one_nor_after_a_loss() {
+    let hub = hub().await;
+    let mut agent = RequestAgent::connect(&hub, "a").await;
+    hub.accounts.show(later(active("one"), 2, State::Activating));
+    let added = agent.session.added().await[0].account.clone().expect("it is named");
+    agent.session.answer(support::failed(&added)).await;
+    is_served(&hub, &mut agent, "while no agent has the new one").await;
+    hub.accounts.show(later(active("one"), 2, State::Active));
+    let refused = failed(send(&hub, read())).await;
+    assert!(matches!(refused, RequestError::NoAgent { .. }), "{refused:?}");
+    hub.accounts.show(later(active("one"), 2, State::Failed));
+    is_served(&hub, &mut agent, "none has it any more").await;
+    let of_first = AccountRef { epoch: 1, ..added };
+    agent
+        .session
+        .say(ops::agent_frame::Frame::Lost(ops::Lost { account: Some(of_first), failure: None }))
+        .await;
+    eventually("the loss", || {
+        let session = hub.hub.sessions.registry.of_id(&"a".into()).pop()?;
+        (!session.holds("uid-one")).then_some(())
+    })
+    .await;
+    let refused = failed(send(&hub, read())).await;
+    assert!(matches!(refused, RequestError::NoAgent { .. }), "{refused:?}");
+}
+
+/// An operator that starts anew knows of the earlier definition from the hello alone. Among several replicas the account may
+/// have been taken from the zone while the agent was away, and the watch may not show it yet.
+#[tokio::test]
+async fn an_agent_that_comes_back_with_an_earlier_definition_is_asked_if_its_zone_still_has_the_account() {
+    for clustered in [false, true] {
+        let sessions = SessionSettings { clustered, ..Default::default() };
+        let hub = TestHub::with(HubSettings { sessions, ..HubSettings::default() }).await;
+        let seen = later(active("one"), 2, State::Failed);
+        hub.accounts.show(seen.clone());
+        hub.accounts.sync();
+        let account = AccountRef { uid: "uid-one".into(), name: "one".into(), epoch: 1, generation: 1 };
+        let claim = |cluster: &str| ops::HeldAccount {
+            account: Some(account.clone()),
+            cluster_uid: cluster.into(),
+            ..Default::default()
+        };
+        for (connect_seq, cluster, is_right) in [(1, "another", false), (2, "cluster", true)] {
+            let hello = ops::Hello {
+                accounts_held: vec![claim(cluster)],
+                capabilities: vec!["requests/1".to_owned()],
+                connect_seq,
+                ..hello("a")
+            };
+            let mut agent = RequestAgent::greet(&hub, hello).await;
+            if is_right && clustered {
+                // The API server, where the account has gone to another zone.
+                let moved = with(seen.clone(), |status| status.epoch = GrantEpoch(4));
+                hub.made.there.lock().insert("one".into(), moved);
+                let refused = failed(send(&hub, read())).await;
+                assert!(matches!(refused, RequestError::NoAgent { .. }), "{refused:?}");
+                hub.made.there.lock().insert("one".into(), seen.clone());
+            }
+            if is_right {
+                assert_eq!(is_served(&hub, &mut agent, "from its hello").await, 2);
+            } else {
+                let refused = failed(send(&hub, read())).await;
+                assert!(matches!(refused, RequestError::NoAgent { .. }), "{refused:?}");
+            }
+        }
     }
 }

@@ -266,7 +266,9 @@ async fn an_agent_that_is_not_approved_makes_no_objects_until_it_is() {
     .await;
     assert!(hub.made.log.lock().is_empty());
     hub.show_agent("a", true, "s", 10);
-    agent.next().await.expect_err("it is to say it anew");
+    let last = agent.next().await.expect("a last frame");
+    assert_eq!(last, Some(hub_frame::Frame::Drain(ops::Drain::default())), "it is to say it anew");
+    agent.next().await.expect_err("the stream ends");
     *hub.objects.approve.lock() = true;
     let mut agent = hub.greet(ops::Hello { connect_seq: 2, ..hello("a") }).await;
     agent.accepted().await;

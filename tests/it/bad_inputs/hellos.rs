@@ -196,7 +196,7 @@ pub(super) fn names() -> Vec<&'static str> {
 
 fn held(hello: &mut ops::Hello, uid: &str, name: &str, epoch: u64) {
     let account = Some(AccountRef { uid: uid.into(), name: name.into(), epoch, generation: 1 });
-    hello.accounts_held.push(ops::HeldAccount { account, caching_epoch: 0 });
+    hello.accounts_held.push(ops::HeldAccount { account, caching_epoch: 0, ..Default::default() });
 }
 
 fn many(hello: &mut ops::Hello, count: usize) {

@@ -131,7 +131,8 @@ pub(super) async fn try_all(world: &World) {
     drop(line);
 
     let mut claims = hello("claimant", "west");
-    claims.accounts_held = vec![ops::HeldAccount { account: Some(good.clone()), caching_epoch: 0 }];
+    claims.accounts_held =
+        vec![ops::HeldAccount { account: Some(good.clone()), caching_epoch: 0, ..Default::default() }];
     let mut line = RawStream::accepted(world, claims).await;
     match line.next().await {
         Ok(Some(hub_frame::Frame::DeleteAccounts(delete))) => {

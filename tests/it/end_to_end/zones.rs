@@ -270,6 +270,8 @@ async fn unapproved_agent_gets_no_accounts(database: Database) {
             .map_err(|e| e.to_string()),
     );
     world.until_row("prod", "ACTIVE").await;
+    let log = agent.log_text();
+    assert!(!log.contains("retrying in"), "it has reconnected at once: {log}");
 }
 
 /// One address that resolves to two clusters: the agent that ends up at the wrong one must not deploy there.

@@ -96,7 +96,7 @@ impl Callers {
             let claim = |one| {
                 let account =
                     AccountRef { uid: format!("u{one}"), name: "n".into(), epoch: 1, ..Default::default() };
-                HeldAccount { account: Some(account), caching_epoch: 0 }
+                HeldAccount { account: Some(account), caching_epoch: 0, ..Default::default() }
             };
             let connect_seq = u64::try_from(connect_seq).expect("it is small");
             let accounts_held = (0..CLAIMS).map(claim).collect();

@@ -85,6 +85,7 @@ impl AccountTable {
         held.map(|(held, cached)| HeldAccount {
             account: Some(held.account.clone()),
             caching_epoch: cached.unwrap_or_default(),
+            cluster_uid: held.reached.identity.kube_system_uid.clone(),
         })
     }
 

@@ -384,3 +384,25 @@ fn loss_of_a_former_definition_is_ignored_and_an_attempt_goes_on() {
     assert_eq!(said(&table.lost("u", &current, failure())), ["stop u but #3", "u 6 lost"]);
     assert_eq!(said(&table.finished("u", Attempt(3), Ok(identity("h")))), ["u 7 held h"]);
 }
+
+/// A hub that the agent has not been at before learns so where requests can go while a later definition fails.
+#[test]
+fn a_hello_names_the_epoch_and_the_cluster_of_what_is_held_whatever_later_definition_fails() {
+    let mut table = AccountTable::default();
+    table.add(account("u", "a", 1), definition("one"));
+    let identity = ClusterIdentity { kube_system_uid: "k".into(), ..ClusterIdentity::default() };
+    table.finished(
+        "u",
+        Attempt(1),
+        Ok(ActivatedAccount { identity, files: Vec::new(), at: Timestamp::UNIX_EPOCH }),
+    );
+    for (epoch, attempt) in [(2, 2), (3, 3)] {
+        table.add(account("u", "a", epoch), definition(&epoch.to_string()));
+        table.finished("u", Attempt(attempt), Err(failure()));
+        table.stream_lost();
+        let held: Vec<_> = table.held().collect();
+        let epochs: Vec<_> =
+            held.iter().filter_map(|held| held.account.as_ref()).map(|one| one.epoch).collect();
+        assert_eq!((epochs, held[0].cluster_uid.as_str()), (vec![1], "k"));
+    }
+}

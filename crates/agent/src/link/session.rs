@@ -235,7 +235,7 @@ impl<'a> LinkSession<'a> {
         let jitter = Duration::from_millis(drain.jitter_ms.into()).min(Duration::from_secs(600));
         let other = dial::shown(&drain.replica_id);
         let other = if other.is_empty() { "none" } else { other.as_str() };
-        tracing::info!(other, "the operator's replica is stopping, the agent will reconnect");
+        tracing::info!(other, "the hub asks the agent to connect anew");
         self.leave_at.get_or_insert_with(|| Instant::now() + after + up_to(jitter));
     }
 

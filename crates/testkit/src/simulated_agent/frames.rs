@@ -47,7 +47,11 @@ impl Introduction {
     }
 
     pub(super) fn hello(&self) -> Hello {
-        let held = |account: &AccountRef| HeldAccount { account: Some(account.clone()), caching_epoch: 0 };
+        let held = |account: &AccountRef| HeldAccount {
+            account: Some(account.clone()),
+            caching_epoch: 0,
+            ..Default::default()
+        };
         Hello {
             agent_id: self.agent_id.clone(),
             boot_id: self.boot_id.clone(),

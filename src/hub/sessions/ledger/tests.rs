@@ -1,6 +1,8 @@
 use super::*;
 use kubesvc_core::lifecycle::ClusterIdentity;
 
+mod held;
+
 const NOW: Moment = Duration::from_secs(1000);
 
 fn held() -> AgentReport {
@@ -16,6 +18,12 @@ fn sent(epoch: i64) -> Ledger {
     ledger.prepare("u", "one", GrantEpoch(epoch), 0);
     ledger.added("u", GrantEpoch(epoch), 0);
     ledger
+}
+
+/// A hello's claim of the account under an epoch.
+fn claim(epoch: i64, cluster: &str) -> HeldClaim {
+    let (uid, name) = ("u".to_owned(), "one".to_owned());
+    HeldClaim { uid, name, epoch: GrantEpoch(epoch), cluster_uid: cluster.to_owned() }
 }
 
 fn report(ledger: &Ledger) -> Option<(GrantEpoch, AgentReport)> {
@@ -295,7 +303,7 @@ fn a_revoke_ends_though_the_wrong_cluster_was_let_go_of_before() {
 #[test]
 fn account_claimed_in_the_hello_counts_as_held_until_confirmed() {
     let mut ledger = Ledger::new(0);
-    ledger.seed(&[("u".to_owned(), "one".to_owned(), GrantEpoch(3))], &Ledger::new(0));
+    ledger.seed(&[claim(3, "")], &Ledger::new(0));
     assert_eq!(ledger.counts(), (1, 0));
     ledger.prepare("u", "one", GrantEpoch(3), 0);
     ledger.added("u", GrantEpoch(3), 0);

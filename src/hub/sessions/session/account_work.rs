@@ -12,7 +12,7 @@ use futures::stream::FuturesUnordered;
 use prost::Message;
 use tracing::warn;
 
-use crate::hub::AccountObjects;
+use crate::hub::account_objects::is_still_granted;
 use crate::hub::sessions::duties::{self, Duty, SessionView};
 use crate::hub::sessions::events::SessionEvent;
 use crate::hub::sessions::ledger::{LedgerEntry, Moment, PendingCommand};
@@ -21,13 +21,12 @@ use crate::hub::sessions::session::frame_queue::FrameQueue;
 use crate::hub::sessions::session::session_loop::SessionParts;
 use crate::hub::sessions::session::session_loop::detached;
 use crate::hub::sessions::{mass_delete_guard, wire_conversion};
-use crate::informers::{AccountKey, version_of};
+use crate::informers::version_of;
 use kubesvc_core::failure::{Failure, FailureClass};
 use kubesvc_core::lifecycle::{self, AgentReport, Fact};
 use kubesvc_core::wire::ops::hub_frame::Frame;
 use kubesvc_core::wire::{MAX_ACCOUNTS_IN_BATCH, MAX_BATCH_BYTES, common, ops};
 use kubesvc_core::{GrantEpoch, GrantPhase, KubesvcAccount};
-use kubesvc_runtime::kube_access::KubeError;
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
 
 /// Maximum number of concurrent credential reads of one session.
@@ -464,19 +463,6 @@ async fn ready(
         }
     }
     PreparedAccount::CredentialMismatch
-}
-
-/// Whether the API server confirms that the grant is open for that zone and epoch. A leader that ends a revoke asks
-/// the sessions registered by then. A session that registers later must not be sent an account because of a stale
-/// watch; an object read after the registration is not older than that.
-async fn is_still_granted(objects: &dyn AccountObjects, seen: &KubesvcAccount) -> Result<bool, KubeError> {
-    let key = AccountKey::of(seen);
-    let Some(now) = objects.get(&key.namespace, &key.name).await? else { return Ok(false) };
-    let (before, after) = (seen.status_or_default(), now.status_or_default());
-    Ok(now.uid() == seen.uid()
-        && after.phase() == GrantPhase::Open
-        && after.epoch == before.epoch
-        && after.granted_zone() == before.granted_zone())
 }
 
 fn add_frame(accounts: Vec<ops::AccountSpec>) -> Frame {

@@ -72,6 +72,15 @@ impl FrameQueue {
         true
     }
 
+    /// Sends a frame past those that wait, which are not sent any more, if the stream still accepts one.
+    pub(crate) fn send_last(&mut self, frame: Frame, ack: u64) {
+        let sink = self.sink.clone();
+        let Ok(permit) = sink.try_reserve() else { return };
+        self.waiting.clear();
+        self.push(frame);
+        self.send(permit, ack);
+    }
+
     /// Ends the stream with a status, if it still accepts one.
     pub(crate) fn end(&self, status: Status) {
         let _ = self.sink.try_send(Err(status));

@@ -207,7 +207,7 @@ impl Session {
 
     /// Whether this session stood in its agent's object before something was written as this version: then whoever leads
     /// and reads the sessions after that knows of it. Versions of all objects are counted by one etcd.
-    pub(super) fn connected_before(&self, version: u64) -> bool {
+    pub(crate) fn connected_before(&self, version: u64) -> bool {
         let registered = self.lifetime.named_since.load(Ordering::Relaxed);
         registered > 0 && version > registered
     }
@@ -263,6 +263,11 @@ impl Session {
     /// Why it was closed, if it was.
     pub(crate) fn closed_because(&self) -> Option<&'static str> {
         Some(*self.lifetime.closing.because.lock()).filter(|because| !because.is_empty())
+    }
+
+    /// Whether it was closed because the agent is approved now, and has to say what it holds.
+    pub(super) fn is_to_say_hello_anew(&self) -> bool {
+        self.closed_because() == Some(APPROVED_AFTER_HELLO)
     }
 
     /// The agent stops: it takes nothing new.

@@ -145,6 +145,10 @@ impl SessionLoop {
         tokio::select! {
             () = self.session.until_closed() => {
                 let why = self.session.closed_because().unwrap_or_default();
+                if self.session.is_to_say_hello_anew() {
+                    // Dialled again at once; an end without a word is waited out.
+                    self.frames.send_last(hub_frame::Frame::Drain(ops::Drain::default()), self.ack);
+                }
                 return ControlFlow::Break(LoopEnd::Cut(why, Status::aborted(why)));
             }
             () = self.parts.draining.sends_away(), if self.drain_by.is_none() => self.await_writes(),
