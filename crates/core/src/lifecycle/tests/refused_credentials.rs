@@ -52,8 +52,12 @@ fn new_credential_definition_or_requested_retry_sends_the_account_anew() {
             world.secret = Ok(CredentialFact::new(Some("secret/2".to_owned())));
             world.recheck();
         },
-        |world| drop(world.edit(|account| account.spec.namespaces = vec!["web".to_owned()])),
-        |world| drop(world.edit(|account| *account = account.clone().asked_to_retry("1"))),
+        |world| {
+            world.edit(|account| account.spec.namespaces = vec!["web".to_owned()]);
+        },
+        |world| {
+            world.edit(|account| *account = account.clone().asked_to_retry("1"));
+        },
     ];
     for change in changes {
         let mut world = refused_world();
