@@ -145,12 +145,15 @@ pub enum RequestError {
     #[error("there is no such account")]
     NoAccount,
     /// The account is not usable in its state (503).
-    #[error("account {account} is {state}: it takes no requests")]
+    #[error("account {account} is {state}: {}", .why.as_deref().unwrap_or("it takes no requests"))]
     NotUsable {
         /// Name of the account.
         account: String,
         /// Its state.
         state: String,
+        /// What its state alone does not say, and what to do.
+        #[serde(default)]
+        why: Option<String>,
     },
     /// No agent that could be asked is connected (503). Nothing was sent.
     #[error("no agent of zone {zone} that holds account {account} is connected{}", if *.is_expected { "; one is expected back" } else { "" })]

@@ -44,6 +44,7 @@ mod plugin;
 mod random_faults;
 mod reconnects;
 mod references;
+mod refused_credentials;
 mod release_notes;
 mod replicas;
 mod rest_states;

@@ -29,7 +29,7 @@ mod synthetic_reader;
 #[cfg(test)]
 mod tests;
 
-pub(super) use account_readers::{AccountReaders, LostAccount};
+pub(super) use account_readers::{AccountReaders, CredentialVerdicts, LostAccount};
 pub(super) use cached_accounts::{CachedAccounts, ReadingParts};
 
 /// Maximum time in which stopped work comes to its end by itself; then it is cut.

@@ -14,8 +14,11 @@
 //! * A caching assignment says under which epoch the objects of a held account are streamed. It remains in
 //!   force until a later one, or until the account is dropped; a new definition or a lost stream does not
 //!   affect it.
-//! * An account whose cluster turns out to be another one, or refuses its credential, while its objects are streamed is
-//!   no longer held, and the hub is told. A definition that took over meanwhile is not affected.
+//! * An account whose cluster turns out to be another one while its objects are streamed is no longer held, and the hub
+//!   is told. A definition that took over meanwhile is not affected.
+//! * An account whose cluster refuses its credential stays held, and each answer says so until the credential is accepted.
+//!   Under a new epoch the same definition is then started anew. A hub that does not hear of that is told that the
+//!   account is lost.
 //! * A lost stream cancels what is starting and does not touch what is held.
 //! * A changed file restarts the accounts held with it, at the same epoch. Such a restart survives a lost
 //!   stream. If it fails, the account stays as it is, and the hub is not told.
@@ -159,6 +162,17 @@ struct HeldState {
     definition: Arc<Definition>,
     reached: ActivatedAccount,
     since: Timestamp,
+    /// What the cluster said of the credential last; `None` if it has never refused it.
+    verdict: Option<CredentialVerdict>,
+}
+
+/// Whether a cluster accepts the credential of a held account that it has refused before.
+#[derive(Clone, Debug)]
+struct CredentialVerdict {
+    /// Why it is refused; `None` if it is accepted again.
+    refused: Option<Failure>,
+    /// Whether the hub of the present stream knows.
+    is_told: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -171,8 +185,30 @@ struct StartingAccount {
 }
 
 impl HeldState {
+    fn result(&self) -> AccountResult {
+        AccountResult {
+            account: Some(self.account.clone()),
+            outcome: Some(Outcome::Identity(self.reached.identity.clone())),
+            refused: self.refused().cloned(),
+            ..AccountResult::default()
+        }
+    }
+
     fn answer(&self) -> Effect {
-        answer(self.account.clone(), Some(Outcome::Identity(self.reached.identity.clone())), false)
+        Effect::Answer(Box::new(self.result()))
+    }
+
+    /// The answer without the namespaces, which may be others by now.
+    fn verdict_answer(&self) -> Effect {
+        let mut result = self.result();
+        if let Some(Outcome::Identity(identity)) = &mut result.outcome {
+            identity.namespaces = Vec::new();
+        }
+        Effect::Answer(Box::new(result))
+    }
+
+    fn refused(&self) -> Option<&Failure> {
+        self.verdict.as_ref()?.refused.as_ref()
     }
 }
 
@@ -263,7 +299,7 @@ impl AccountTable {
         match result {
             Ok(reached) => {
                 let since = known.held.as_ref().map_or(reached.at, |held| held.since);
-                let held = HeldState { account, definition, reached, since };
+                let held = HeldState { account, definition, reached, since, verdict: None };
                 let effects = vec![held.answer()];
                 if known.held.replace(held).is_none() {
                     self.held_count += 1;
@@ -272,6 +308,15 @@ impl AccountTable {
             }
             Err(failure) if by_itself => vec![Effect::Kept { account, failure }],
             Err(failure) => {
+                let refused = known.held.as_mut().filter(|held| {
+                    let is_same = *held.definition == *definition && held.refused().is_some();
+                    is_same && failure.class() == Class::Auth
+                });
+                if let Some(held) = refused {
+                    held.account = account;
+                    held.verdict = Some(CredentialVerdict { refused: Some(failure), is_told: true });
+                    return vec![held.verdict_answer()];
+                }
                 if known.is_empty() {
                     entry.remove();
                     self.uid_of_name.remove(&account.name);
@@ -335,6 +380,44 @@ impl AccountTable {
         vec![stop, Effect::Lost(Box::new(lost))]
     }
 
+    /// Processes what a cluster says of the credential of a held account: why it is refused, or that it is accepted;
+    /// `definition` is the one with which it was asked. Returns whether that is news.
+    pub fn judge_credential(
+        &mut self,
+        uid: &str,
+        definition: &Arc<Definition>,
+        refused: Option<Failure>,
+    ) -> bool {
+        let held = self.by_uid.get_mut(uid).and_then(|known| known.held.as_mut());
+        let Some(held) = held.filter(|held| Arc::ptr_eq(&held.definition, definition)) else { return false };
+        let is_news = held.refused().is_some() != refused.is_some();
+        if is_news {
+            held.verdict = Some(CredentialVerdict { refused, is_told: false });
+        }
+        is_news
+    }
+
+    /// What the hub of this stream is still to be told of credentials. One that does not hear of refusals is told that the
+    /// accounts are lost.
+    pub fn untold_verdicts(&mut self, hears_refusals: bool) -> Vec<Effect> {
+        let (mut effects, mut lost) = (Vec::new(), Vec::new());
+        for (uid, known) in &mut self.by_uid {
+            let Some(held) = &mut known.held else { continue };
+            let Some(verdict) = held.verdict.as_mut().filter(|verdict| !verdict.is_told) else { continue };
+            verdict.is_told = true;
+            match &verdict.refused {
+                Some(failure) if !hears_refusals => {
+                    lost.push((uid.clone(), Arc::clone(&held.definition), failure.clone()));
+                }
+                _ => effects.push(held.verdict_answer()),
+            }
+        }
+        for (uid, definition, failure) in lost {
+            effects.extend(self.lost(&uid, &definition, failure));
+        }
+        effects
+    }
+
     /// The accounts whose objects are streamed.
     pub fn cached(&self) -> Vec<CachedAccount> {
         let cached = |known: &Account| {
@@ -358,6 +441,9 @@ impl AccountTable {
         for known in self.by_uid.values_mut() {
             if known.starting.as_ref().is_some_and(|starting| !starting.by_itself) {
                 known.cancel(&mut effects);
+            }
+            if let Some(verdict) = known.held.as_mut().and_then(|held| held.verdict.as_mut()) {
+                verdict.is_told = false;
             }
         }
         self.by_uid.retain(|_, known| !known.is_empty());
@@ -417,9 +503,11 @@ impl Account {
                 effects.push(held.answer());
                 return;
             }
-            // The content of a file may have changed, so a new epoch reads it again.
+            // The content of a file may have changed, so a new epoch reads it again, and asks anew whether a credential
+            // that was refused is accepted.
             let same = *held.definition == definition;
-            if same && (account.epoch == held.account.epoch || !definition.may_change_unseen()) {
+            let starts_anew = definition.may_change_unseen() || held.refused().is_some();
+            if same && (account.epoch == held.account.epoch || !starts_anew) {
                 if self.starting.as_ref().is_none_or(|starting| starting.account.epoch <= account.epoch) {
                     held.account = newer(&held.account, account);
                     effects.push(held.answer());
@@ -468,7 +556,8 @@ fn newer(known: &AccountRef, said: AccountRef) -> AccountRef {
 }
 
 fn answer(account: AccountRef, outcome: Option<Outcome>, dropped: bool) -> Effect {
-    Effect::Answer(Box::new(AccountResult { account: Some(account), outcome, dropped }))
+    let account = Some(account);
+    Effect::Answer(Box::new(AccountResult { account, outcome, dropped, ..AccountResult::default() }))
 }
 
 fn refuse_over_limit(account: AccountRef) -> Effect {

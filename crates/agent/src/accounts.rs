@@ -55,6 +55,8 @@ pub struct SharedParts {
     pub changed_files: mpsc::Receiver<Vec<ReadFile>>,
     /// Accounts that cannot be held any longer. They wait here while the hub is not connected.
     pub lost_accounts: mpsc::Receiver<LostAccount>,
+    /// Notified when a cluster has come to refuse the credential of an account, or accepts it again.
+    pub credential_judged: Arc<Notify>,
     /// What reads the objects of accounts.
     pub readers: AccountReaders,
 }
@@ -96,12 +98,20 @@ pub struct Accounts {
     answers: Answers,
     /// Attempts that were running at the last check, so that quick ones are not reported as slow.
     seen: HashSet<Attempt>,
+    /// Whether the hub of the stream hears of refused credentials. Another one is told that the account is lost.
+    hears_refusals: bool,
 }
 
 impl Accounts {
     /// Creates an empty set of accounts.
     pub fn new(parts: SharedParts) -> Self {
-        Self { parts, runtimes: AccountRuntimes::new(), answers: Answers::default(), seen: HashSet::new() }
+        Self {
+            parts,
+            runtimes: AccountRuntimes::new(),
+            answers: Answers::default(),
+            seen: HashSet::new(),
+            hears_refusals: false,
+        }
     }
 
     /// Identity of the cluster that the agent runs in, if it may read it.
@@ -129,7 +139,7 @@ impl Accounts {
                 vec![Effect::Answer(Box::new(AccountResult {
                     account: Some(account),
                     outcome,
-                    dropped: false,
+                    ..AccountResult::default()
                 }))]
             }
             None => self.parts.table.lock().add(account, definition),
@@ -169,6 +179,19 @@ impl Accounts {
         // Nobody looks at them once the agent is stopping.
         let _ = self.parts.connection.send(connection);
         let _ = self.parts.requests_connection.send(requests);
+    }
+
+    /// Tells the hub of a new stream which credentials are refused, and which are accepted again.
+    pub fn tell_refusals_to(&mut self, hears_refusals: bool) {
+        self.hears_refusals = hears_refusals;
+        self.tell_refusals();
+    }
+
+    fn tell_refusals(&mut self) {
+        let effects = self.parts.table.lock().untold_verdicts(self.hears_refusals);
+        if !effects.is_empty() {
+            self.carry_out(effects);
+        }
     }
 
     /// The agent's metrics.
@@ -221,6 +244,7 @@ impl Accounts {
                 let effects = self.parts.table.lock().lost(&uid, &definition, failure);
                 return self.carry_out(effects);
             }
+            () = self.parts.credential_judged.notified() => return self.tell_refusals(),
         };
         loop {
             self.ended(ended);
@@ -344,7 +368,11 @@ impl Accounts {
 
     fn answer(&mut self, answer: AccountResult) {
         log(&answer);
-        if let Some(Outcome::Failure(failure)) = &answer.outcome {
+        let failure = match &answer.outcome {
+            Some(Outcome::Failure(failure)) => Some(failure),
+            _ => answer.refused.as_ref(),
+        };
+        if let Some(failure) = failure {
             self.parts.metrics.failed(failure);
         }
         self.answers.push(Report::Result(answer));
@@ -372,6 +400,15 @@ fn is_named(account: &AccountRef) -> bool {
 
 fn log(answer: &AccountResult) {
     let Some(account) = &answer.account else { return };
+    if let Some(failure) = &answer.refused {
+        return tracing::warn!(
+            account = %account.name,
+            uid = %account.uid,
+            epoch = account.epoch,
+            "the cluster refuses the credential of the account, which is held on: {}",
+            failure.message
+        );
+    }
     match &answer.outcome {
         Some(Outcome::Identity(identity)) => tracing::info!(
             account = %account.name,

@@ -54,7 +54,7 @@ pub mod watch_registry;
 pub mod watched_files;
 mod wire_failure;
 
-use account::{AccountReaders, CachedAccounts, ReadingParts};
+use account::{AccountReaders, CachedAccounts, CredentialVerdicts, ReadingParts};
 use account_table::AccountTable;
 use accounts::{Activators, SharedParts};
 use activation::{Activator, MAX_FILE_BYTES, Programs};
@@ -290,7 +290,11 @@ impl Agent {
         let metrics_of_objects = counted.cached_objects.clone();
         let driver = StreamDriver::new(Arc::clone(&shared), connections, notices, metrics_of_objects.clone());
         let changes_of = (Arc::clone(&table), Arc::clone(&caching_changed));
-        let told = ReadingParts { readers: readers.clone(), losses, watches, metrics: metrics_of_objects };
+        let credential_judged = Arc::new(Notify::new());
+        let credentials =
+            CredentialVerdicts { table: Arc::clone(&table), changed: Arc::clone(&credential_judged) };
+        let metrics = metrics_of_objects;
+        let told = ReadingParts { readers: readers.clone(), losses, credentials, watches, metrics };
         let cached_accounts =
             CachedAccounts::new(changes_of, activators.clone(), (shared, noticed), (options.reading, told))?;
         let (request_settings, counts) = (options.requests.clone(), counted.account_requests.clone());
@@ -314,6 +318,7 @@ impl Agent {
             metrics: counted,
             changed_files,
             lost_accounts,
+            credential_judged,
             readers,
         };
         let link = Link::new(options, parts, status)?;

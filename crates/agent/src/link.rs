@@ -164,6 +164,7 @@ impl Link {
         let (agent_id, max) = (&self.options.agent_id, self.max_message_bytes);
         let caching = greeted.caching_connection(agent_id, &self.boot_id, max);
         self.accounts.connected(caching, greeted.requests_connection(agent_id, &self.boot_id));
+        self.accounts.tell_refusals_to(greeted.hears_refusals());
         let AcceptedStream { outbound, inbound, .. } = greeted;
         let since = Instant::now();
         self.accounts.metrics().connections.inc();

@@ -59,7 +59,7 @@ pub struct OutboxEntry {
     pub epoch: GrantEpoch,
     /// The answer.
     pub result: OutboxResult,
-    /// Class of a failure, as in conditions.
+    /// Class of a failure, as in conditions. With Held: the cluster refuses the credential that the agent holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
     /// Human-readable reason.
@@ -180,7 +180,7 @@ fn is_shown(account: &KubesvcAccount, left_out: Option<&str>) -> bool {
 fn waits_for(status: &KubesvcAccountStatus, report: &AgentReport) -> bool {
     let failed = status.state() == State::Failed;
     match report {
-        AgentReport::Held(_) => status.state() != State::Active,
+        AgentReport::Held(identity) => status.state() != State::Active || identity.refused.is_some(),
         AgentReport::Failed(failure) if failed => {
             failure.class == FailureClass::ClusterMismatch && status.failure_class() != Some(failure.class)
         }
@@ -197,10 +197,13 @@ impl OutboxEntry {
 
     fn of(uid: &str, epoch: GrantEpoch, report: &AgentReport) -> Self {
         match report {
-            AgentReport::Held(identity) => Self {
-                identity: Some(OutboxIdentity::of(identity)),
-                ..Self::new(uid, epoch, OutboxResult::Held)
-            },
+            AgentReport::Held(identity) => {
+                let held = match &identity.refused {
+                    Some(failure) => Self::failed(uid, epoch, failure),
+                    None => Self::new(uid, epoch, OutboxResult::Held),
+                };
+                Self { result: OutboxResult::Held, identity: Some(OutboxIdentity::of(identity)), ..held }
+            }
             AgentReport::Failed(failure) => Self::failed(uid, epoch, failure),
             AgentReport::Lost(failure) => {
                 Self { result: OutboxResult::Lost, ..Self::failed(uid, epoch, failure) }
@@ -251,7 +254,10 @@ impl OutboxEntry {
     /// The report, with the epoch it is for; `None` if the entry is none.
     pub fn report(&self) -> Option<(GrantEpoch, AgentReport)> {
         let report = match self.result {
-            OutboxResult::Held => AgentReport::Held(self.identity.as_ref().map(OutboxIdentity::read)?),
+            OutboxResult::Held => {
+                let refused = self.class.is_some().then(|| self.failure());
+                AgentReport::Held(ClusterIdentity { refused, ..self.identity.as_ref()?.read() })
+            }
             OutboxResult::Failed if self.reason.is_none() && self.is_credential_mismatch().is_some() => {
                 return None;
             }
@@ -281,11 +287,12 @@ impl OutboxEntry {
     }
 
     /// Whether the entry may stay although nothing waits for it any more; `account` is `None` if it is gone. A
-    /// failure may not: it would count as the session's last report, although the session may have reported something
+    /// failure, or a refusal of the credential, may not: it would count as the session's last report, although the session may have reported something
     /// else since. An offer may not while the account still asks: the session has withdrawn it.
     pub fn may_stand(&self, account: Option<&KubesvcAccount>) -> bool {
         match self.result {
             OutboxResult::Failed | OutboxResult::Lost => false,
+            OutboxResult::Held if self.class.is_some() => false,
             OutboxResult::Offer => !account.is_some_and(KubesvcAccount::needs_zone_probe),
             OutboxResult::CacheIssue => {
                 // The leader may wait before it acts on what it read.
@@ -342,6 +349,7 @@ impl OutboxIdentity {
             cert_fingerprint: self.cert_fingerprint.clone(),
             version: self.version.clone(),
             namespaces_count: self.namespaces_count,
+            refused: None,
         }
     }
 }
@@ -389,6 +397,8 @@ impl AnswerUrgency {
         let stands = matches!(state, State::Active | State::Failed | State::DeleteFailed);
         match result {
             OutboxResult::Dropped => Self::Dropped,
+            // The cluster refuses the credential.
+            OutboxResult::Held if state == State::Active => Self::Failed,
             OutboxResult::Held if stands => Self::StandingHeld,
             OutboxResult::Held => Self::Held,
             OutboxResult::Failed | OutboxResult::Lost if stands => Self::Standing,

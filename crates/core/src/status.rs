@@ -211,6 +211,14 @@ impl KubesvcAccountStatus {
         FailureClass::from_reason(self.reason()?)
     }
 
+    /// Whether the cluster refuses the credential with which agents hold the account: they hold it on, and ask the cluster
+    /// again and again.
+    pub fn is_refused_while_held(&self) -> bool {
+        self.failure_class() == Some(FailureClass::Auth)
+            && self.phase() == GrantPhase::Open
+            && !self.agents.is_empty()
+    }
+
     /// The reason of the condition Ready; `None` until an operator has seen the account.
     pub fn reason(&self) -> Option<&str> {
         let ready = self.conditions.iter().find(|condition| condition.type_ == "Ready")?;

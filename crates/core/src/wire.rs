@@ -19,6 +19,9 @@ pub const MAX_ACCOUNTS_IN_BATCH: usize = 50;
 /// Maximum size of the accounts in one `AddAccounts`, in bytes.
 pub const MAX_BATCH_BYTES: usize = 1024 * 1024;
 
+/// Capability of a hub that hears, and an agent that says, that a cluster refuses the credential of a held account.
+pub const REFUSALS_CAPABILITY: &str = "refusals/1";
+
 /// Maximum number of events of one stream of cached objects that are not committed. The hub takes no more: the account
 /// begins anew then, so the agent sends no more.
 pub const MAX_UNCOMMITTED_EVENTS: usize = 16 * 1024;

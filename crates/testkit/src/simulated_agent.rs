@@ -342,7 +342,12 @@ impl Shared {
                 }
                 _ => {}
             }
-            results.push(AccountResult { account: Some(account), outcome, dropped });
+            results.push(AccountResult {
+                account: Some(account),
+                outcome,
+                dropped,
+                ..AccountResult::default()
+            });
         }
         state.send(agent_frame::Frame::AccountResults(AccountResults { results }));
     }

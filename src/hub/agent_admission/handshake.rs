@@ -26,9 +26,9 @@ use crate::hub::sessions::session::{ApprovalSource, Session};
 use kubesvc_core::agent_resource::ID_RESERVATION;
 use kubesvc_core::object_names;
 use kubesvc_core::requests;
-use kubesvc_core::wire::PROTOCOL_VERSION;
 use kubesvc_core::wire::ops::refused::Reason;
 use kubesvc_core::wire::ops::{self, agent_frame, hub_frame};
+use kubesvc_core::wire::{PROTOCOL_VERSION, REFUSALS_CAPABILITY};
 use kubesvc_runtime::crash_points;
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
 
@@ -371,7 +371,8 @@ fn capabilities(context: &HubContext, session: &Session) -> Vec<String> {
         [(hello::CACHING_CAPABILITY, agent.streams_objects), (hello::ZSTD_CAPABILITY, agent.takes_zstd)];
     let common = both.into_iter().filter(|(_, agent_has)| *agent_has && context.streams_objects());
     let requests = agent.takes_requests.then_some(requests::CAPABILITY);
-    common.map(|(capability, _)| capability).chain(requests).map(str::to_owned).collect()
+    let refusals = agent.tells_refusals.then_some(REFUSALS_CAPABILITY);
+    common.map(|(capability, _)| capability).chain(requests).chain(refusals).map(str::to_owned).collect()
 }
 
 fn accepted_frame(admission: &Admission, session: &Session) -> ops::Accepted {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::hub::sessions::ledger::HeldClaim;
 use kubesvc_core::wire::ops::refused::Reason;
-use kubesvc_core::wire::{PROTOCOL_VERSION, ops};
+use kubesvc_core::wire::{PROTOCOL_VERSION, REFUSALS_CAPABILITY, ops};
 use kubesvc_core::{AgentId, AgentKey, BootId, CachingEpoch, GrantEpoch, ZoneId, object_names};
 
 /// Maximum length of an agent id, in characters: the size of `agent_id` in each database.
@@ -51,6 +51,8 @@ pub(crate) struct AcceptedHello {
     pub(crate) streams_objects: bool,
     /// Whether it takes requests to clusters.
     pub(crate) takes_requests: bool,
+    /// Whether it says that a cluster refuses the credential of an account that it holds.
+    pub(crate) tells_refusals: bool,
 }
 
 impl AcceptedHello {
@@ -149,6 +151,7 @@ pub(crate) fn check(hello: ops::Hello, max_message_bytes: usize) -> Result<Accep
         takes_zstd: has(ZSTD_CAPABILITY),
         streams_objects: has(CACHING_CAPABILITY),
         takes_requests: has(kubesvc_core::requests::CAPABILITY),
+        tells_refusals: has(REFUSALS_CAPABILITY),
         max_message_bytes: if told == 0 { max_message_bytes } else { told.min(max_message_bytes) },
     })
 }

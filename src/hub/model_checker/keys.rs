@@ -108,7 +108,7 @@ impl Encode for AccountResult {
             Some(Outcome::Identity(_)) => 1,
             Some(Outcome::Failure(_)) => 2,
         };
-        bytes.extend([outcome, u8::from(self.dropped)]);
+        bytes.extend([outcome, u8::from(self.dropped), u8::from(self.refused.is_some())]);
     }
 }
 

@@ -46,6 +46,7 @@ pub(super) fn usable(account: &KubesvcAccount) -> Result<UsableAccount, RequestE
     let refused = || RequestError::NotUsable {
         account: account.account_name().to_owned(),
         state: state.as_str().to_owned(),
+        why: None,
     };
     let is_open = status.phase() == GrantPhase::Open && (state == State::Active || is_changing);
     let zone =
@@ -61,6 +62,19 @@ pub(super) fn usable(account: &KubesvcAccount) -> Result<UsableAccount, RequestE
         cluster_uid: status.cluster_uid.clone().filter(|uid| !uid.is_empty()),
         caching_agent: status.caching_agent().cloned(),
     })
+}
+
+/// Whether an account takes further requests: its cluster would refuse them while it refuses the credential.
+pub(super) fn takes_requests(account: &KubesvcAccount) -> Result<UsableAccount, RequestError> {
+    let usable = usable(account)?;
+    if !account.status_or_default().is_refused_while_held() {
+        return Ok(usable);
+    }
+    let why = format!(
+        "its cluster refuses the account's credential (401); renew it, as `kubectl kubesvc why {}` says",
+        usable.name
+    );
+    Err(RequestError::NotUsable { account: usable.name, state: State::Failed.to_string(), why: Some(why) })
 }
 
 impl UsableAccount {
@@ -92,6 +106,11 @@ impl UsableAccount {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use kubesvc_core::conditions::{ConditionSummary, standard_conditions};
+    use kubesvc_core::{Grant, KubesvcAccountSpec, KubesvcAccountStatus};
+
     use super::*;
 
     fn account() -> UsableAccount {
@@ -174,6 +193,27 @@ mod tests {
             assert_eq!(takes(state, GrantPhase::Revoking), None, "{state}");
             assert_eq!(takes(state, GrantPhase::None), None, "{state}");
         }
+    }
+
+    #[test]
+    fn requests_to_an_account_whose_credential_is_refused_say_so() {
+        let mut account = KubesvcAccount::new("prod", KubesvcAccountSpec::default());
+        let summary = ConditionSummary::failed("Unauthorized", "401".to_owned(), true);
+        let conditions = standard_conditions(&[], &summary, true, None, 1, &Time(Timestamp::UNIX_EPOCH));
+        let grant = Grant { phase: GrantPhase::Open, zone: Some("z".into()), ..Grant::default() };
+        let mut status = KubesvcAccountStatus {
+            state: Some(State::Failed),
+            grant: Some(grant),
+            conditions,
+            ..KubesvcAccountStatus::default()
+        };
+        account.status = Some(status.clone());
+        assert!(takes_requests(&account).is_ok(), "an earlier definition may serve it");
+        status.agents = vec!["one".into()];
+        account.status = Some(status);
+        let error = takes_requests(&account).expect_err("it is held").to_string();
+        assert!(error.starts_with("account prod is FAILED: its cluster refuses"), "{error}");
+        assert!(usable(&account).is_ok(), "what runs goes on");
     }
 
     #[test]

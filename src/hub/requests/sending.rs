@@ -117,7 +117,7 @@ struct CheckedRequest<'r> {
 impl Requests {
     fn usable(&self, uid: &str) -> Result<UsableAccount, RequestError> {
         let account = self.context.accounts.by_uid(uid).ok_or(RequestError::NoAccount)?;
-        choice::usable(&account)
+        choice::takes_requests(&account)
     }
 
     async fn send_counted(

@@ -53,6 +53,8 @@ pub(crate) struct AgentIdentity {
     pub(crate) streams_objects: bool,
     /// Whether it takes requests to clusters.
     pub(crate) takes_requests: bool,
+    /// Whether it says that a cluster refuses the credential of an account that it holds.
+    pub(crate) tells_refusals: bool,
     /// Remote address, also the key of the log rate limit.
     pub(crate) peer: Option<SocketAddr>,
 }
@@ -128,6 +130,7 @@ impl Session {
                 takes_zstd: greeting.takes_zstd,
                 streams_objects: greeting.streams_objects,
                 takes_requests: greeting.takes_requests,
+                tells_refusals: greeting.tells_refusals,
                 peer,
             },
             times: SessionTimes {

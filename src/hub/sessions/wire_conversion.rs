@@ -49,7 +49,10 @@ pub(crate) fn answer(result: ops::AccountResult) -> Option<AccountAnswer> {
             namespaces = std::mem::take(&mut identity.namespaces);
             namespaces.truncate(MAX_NAMESPACES);
             namespaces.retain(|name| is_dns_label(name));
-            read_identity(&identity).map_or_else(AgentReport::Failed, AgentReport::Held)
+            let refused = result.refused.as_ref().map(read_failure);
+            let refused = refused.map(|failure| Failure { class: FailureClass::Auth, ..failure });
+            let held = |read| AgentReport::Held(ClusterIdentity { refused, ..read });
+            read_identity(&identity).map_or_else(AgentReport::Failed, held)
         }
         (None, false) => return None,
     };
@@ -140,6 +143,7 @@ fn read_identity(identity: &ops::ClusterIdentity) -> Result<ClusterIdentity, Fai
         cert_fingerprint: identity.cert_fingerprint.clone(),
         version,
         namespaces_count: identity.namespaces_count,
+        refused: None,
     })
 }
 
@@ -258,7 +262,7 @@ mod tests {
         change(&mut identity);
         let account = Some(account_ref("u", "n", GrantEpoch(3), 1));
         let result =
-            ops::AccountResult { account, outcome: Some(Outcome::Identity(identity)), dropped: false };
+            ops::AccountResult { account, outcome: Some(Outcome::Identity(identity)), ..Default::default() };
         answer(result).expect("it is complete")
     }
 
@@ -297,11 +301,26 @@ mod tests {
     }
 
     #[test]
+    fn held_account_is_unauthorized_whatever_class_the_agent_gives() {
+        let identity = ops::ClusterIdentity::default();
+        let result = ops::AccountResult {
+            account: Some(account_ref("u", "n", GrantEpoch(3), 1)),
+            outcome: Some(Outcome::Identity(identity)),
+            refused: Some(common::Failure { message: "a\nb".into(), ..Default::default() }),
+            ..Default::default()
+        };
+        let report = answer(result).expect("it is complete").report;
+        let refused = Some(Failure::new(FailureClass::Auth, "a b"));
+        assert_eq!(report, AgentReport::Held(ClusterIdentity { refused, ..ClusterIdentity::default() }));
+    }
+
+    #[test]
     fn dropped_with_a_failure_is_a_failure_to_drop() {
         let result = ops::AccountResult {
             account: Some(account_ref("u", "n", GrantEpoch(3), 1)),
             outcome: Some(Outcome::Failure(common::Failure::default())),
             dropped: true,
+            ..Default::default()
         };
         let answer = answer(result).expect("it is complete");
         assert!(matches!(
@@ -316,6 +335,6 @@ mod tests {
         let account = Some(account_ref("u", "n", GrantEpoch(3), 1));
         assert_eq!(answer(ops::AccountResult { account, ..Default::default() }), None);
         let account = Some(common::AccountRef { uid: "u".into(), epoch: u64::MAX, ..Default::default() });
-        assert_eq!(answer(ops::AccountResult { account, dropped: true, outcome: None }), None);
+        assert_eq!(answer(ops::AccountResult { account, dropped: true, ..Default::default() }), None);
     }
 }

@@ -48,7 +48,7 @@ async fn an_agents_object_says_how_many_accounts_it_holds_and_how_many_failed() 
     let failed = ops::AccountResult {
         account: Some(refs[1].clone()),
         outcome: Some(ops::account_result::Outcome::Failure(Default::default())),
-        dropped: false,
+        ..Default::default()
     };
     agent.answer(failed).await;
     eventually("it is noted", || {

@@ -501,7 +501,7 @@ pub(super) fn held(account: &kubesvc_core::wire::common::AccountRef) -> ops::Acc
     ops::AccountResult {
         account: Some(account.clone()),
         outcome: Some(ops::account_result::Outcome::Identity(identity)),
-        dropped: false,
+        ..Default::default()
     }
 }
 
@@ -524,12 +524,12 @@ pub(super) fn failed(account: &kubesvc_core::wire::common::AccountRef) -> ops::A
     ops::AccountResult {
         account: Some(account.clone()),
         outcome: Some(ops::account_result::Outcome::Failure(failure)),
-        dropped: false,
+        ..Default::default()
     }
 }
 
 pub(super) fn dropped(account: &kubesvc_core::wire::common::AccountRef) -> ops::AccountResult {
-    ops::AccountResult { account: Some(account.clone()), outcome: None, dropped: true }
+    ops::AccountResult { account: Some(account.clone()), dropped: true, ..Default::default() }
 }
 
 /// Waits until a condition holds.

@@ -39,8 +39,8 @@ const IGNORED: &[(&str, MakeReport)] = &[
     ("held under a later epoch than was sent", |a| held(AccountRef { epoch: a.epoch + 7, ..a }, |_| {})),
     ("dropped though nobody asked", |a| ops::AccountResult {
         account: Some(a),
-        outcome: None,
         dropped: true,
+        ..Default::default()
     }),
     ("not to be dropped though nobody asked", |a| ops::AccountResult {
         dropped: true,
@@ -56,12 +56,20 @@ pub(super) fn names() -> Vec<&'static str> {
 fn held(account: AccountRef, change: fn(&mut ops::ClusterIdentity)) -> ops::AccountResult {
     let mut identity = ops::ClusterIdentity::default();
     change(&mut identity);
-    ops::AccountResult { account: Some(account), outcome: Some(Outcome::Identity(identity)), dropped: false }
+    ops::AccountResult {
+        account: Some(account),
+        outcome: Some(Outcome::Identity(identity)),
+        ..Default::default()
+    }
 }
 
 fn failed(account: AccountRef, class: i32, message: &str) -> ops::AccountResult {
     let failure = Failure { class, message: message.to_owned(), ..Failure::default() };
-    ops::AccountResult { account: Some(account), outcome: Some(Outcome::Failure(failure)), dropped: false }
+    ops::AccountResult {
+        account: Some(account),
+        outcome: Some(Outcome::Failure(failure)),
+        ..Default::default()
+    }
 }
 
 pub(super) async fn try_all(world: &World) {

@@ -53,7 +53,7 @@ const REPORTS: &[(&str, MakeReport)] = &[
     ("an answer that says nothing", |o| result(o.now(), None, false)),
     ("no answers", |_| Some(Frame::AccountResults(ops::AccountResults::default()))),
     ("fifty thousand answers", |o| {
-        let one = ops::AccountResult { account: o.called("u"), outcome: None, dropped: true };
+        let one = ops::AccountResult { account: o.called("u"), dropped: true, ..Default::default() };
         Some(Frame::AccountResults(ops::AccountResults { results: vec![one; 50_000] }))
     }),
     ("lost, of an account of another zone", |o| lost(o.now())),
@@ -87,7 +87,7 @@ fn held(account: Option<AccountRef>) -> Option<Frame> {
 }
 
 fn result(account: Option<AccountRef>, outcome: Option<Outcome>, dropped: bool) -> Option<Frame> {
-    let results = vec![ops::AccountResult { account, outcome, dropped }];
+    let results = vec![ops::AccountResult { account, outcome, dropped, refused: None }];
     Some(Frame::AccountResults(ops::AccountResults { results }))
 }
 

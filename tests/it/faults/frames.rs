@@ -44,7 +44,7 @@ async fn asked_to_drop(agent: &SimulatedAgent) -> AccountRef {
 
 fn say(agent: &SimulatedAgent, account: &AccountRef, outcome: Option<Outcome>) {
     let dropped = outcome.is_none();
-    let result = AccountResult { account: Some(account.clone()), outcome, dropped };
+    let result = AccountResult { account: Some(account.clone()), outcome, dropped, refused: None };
     agent.send(Frame::AccountResults(AccountResults { results: vec![result] }));
 }
 

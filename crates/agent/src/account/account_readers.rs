@@ -1,12 +1,14 @@
-//! What other parts of the agent know of the readers of accounts: whether all of an account's have ended, and which
-//! accounts they found lost.
+//! What other parts of the agent know of the readers of accounts: whether all of an account's have ended, which accounts
+//! they found lost, and whose credential the cluster refuses.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 
+use crate::account_table::AccountTable;
 use crate::activation::Definition;
 use kubesvc_core::wire::common::Failure;
 
@@ -19,6 +21,24 @@ pub struct LostAccount {
     pub definition: Arc<Definition>,
     /// Why.
     pub failure: Failure,
+}
+
+/// Writes down in the table whether the cluster of a held account accepts its credential. Clones share it.
+#[derive(Clone, Debug)]
+pub struct CredentialVerdicts {
+    /// The accounts.
+    pub table: Arc<Mutex<AccountTable>>,
+    /// Notified when the hub is to be told of a verdict.
+    pub changed: Arc<Notify>,
+}
+
+impl CredentialVerdicts {
+    /// Records that the cluster refuses the credential of this definition, and why, or that it accepts it.
+    pub(super) fn record(&self, uid: &str, definition: &Arc<Definition>, refused: Option<Failure>) {
+        if self.table.lock().judge_credential(uid, definition, refused) {
+            self.changed.notify_one();
+        }
+    }
 }
 
 /// The readers of all accounts. Clones share them.

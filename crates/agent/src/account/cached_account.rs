@@ -15,7 +15,7 @@ use tracing::Instrument as _;
 
 use crate::account::account_readers::LostAccount;
 use crate::account::cached_accounts::ReadingParts;
-use crate::account::look_schedule::LookSchedule;
+use crate::account::look_schedule::{AfterFailure, LookSchedule};
 use crate::account::reader_sink::{LookRequests, ScopeSink};
 use crate::account::synthetic_reader;
 use crate::account_table;
@@ -168,13 +168,18 @@ impl CachedAccount {
                     match seen {
                         Ok(seen) => {
                             schedule.succeeded(seen.is_new, now());
+                            if seen.is_new {
+                                self.judge_credential(None);
+                            }
                             self.saw(seen);
                         }
                         Err(failure) => {
                             let class = failure.class().as_str_name();
                             tracing::warn!(class, "the objects of the account cannot be read: {}", failure.message);
-                            if schedule.failed(&failure, now()) {
-                                return self.lose(failure).await;
+                            match schedule.failed(&failure, now()) {
+                                AfterFailure::Lose => return self.lose(failure).await,
+                                AfterFailure::TellRefused => self.judge_credential(Some(failure.clone())),
+                                AfterFailure::GoOn => {}
                             }
                             if is_late {
                                 self.tell_unread(failure);
@@ -195,6 +200,12 @@ impl CachedAccount {
                 delivery.unread(failure);
             }
         });
+    }
+
+    /// Says why the cluster refuses the credential, or that it accepts it.
+    fn judge_credential(&self, refused: Option<Failure>) {
+        let CachedAccount { account, parts, .. } = self;
+        parts.credentials.record(&account.account.uid, &account.definition, refused);
     }
 
     /// Stops reading, says why, and waits to be stopped.

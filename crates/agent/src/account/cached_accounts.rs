@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument as _;
 
 use crate::ReadingOptions;
-use crate::account::account_readers::{AccountReaders, LostAccount};
+use crate::account::account_readers::{AccountReaders, CredentialVerdicts, LostAccount};
 use crate::account::cached_account::{AccountInput, AccountState, CachedAccount};
 use crate::account::start_groups::StartGroups;
 use crate::account_table::{self, AccountTable};
@@ -56,6 +56,8 @@ pub struct ReadingParts {
     pub readers: AccountReaders,
     /// Accounts that cannot be held any longer.
     pub losses: mpsc::Sender<LostAccount>,
+    /// Accounts whose credential the cluster refuses.
+    pub credentials: CredentialVerdicts,
     /// The watches, for people.
     pub watches: WatchRegistry,
     /// Counts.

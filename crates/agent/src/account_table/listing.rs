@@ -43,7 +43,7 @@ pub struct ListedAccount {
     pub state: ListedState,
     /// Time since which it is held.
     pub since: Option<Timestamp>,
-    /// Reason why it could not be started.
+    /// Reason why it could not be started, or why the cluster refuses the credential with which it is held.
     pub failure: Option<Failure>,
     /// Whether it comes from the agent's own file.
     pub is_own: bool,
@@ -145,6 +145,7 @@ impl AccountTable {
         let is_own = definition.is_some_and(|it| own.gives(&name, it.spec().credential.as_ref()));
         let since = known.held.as_ref().map(|held| held.since);
         let state = if since.is_some() { ListedState::Held } else { ListedState::Starting };
-        ListedAccount { name, state, since, failure: None, is_own }
+        let failure = known.held.as_ref().and_then(|held| held.refused().cloned());
+        ListedAccount { name, state, since, failure, is_own }
     }
 }

@@ -48,6 +48,9 @@ fn said(effects: &[Effect]) -> Vec<String> {
         Effect::Answer(answer) => {
             let account = answer.account.clone().unwrap_or_default();
             let outcome = match &answer.outcome {
+                Some(Outcome::Identity(identity)) if answer.refused.is_some() => {
+                    format!("held {}, refused", identity.host)
+                }
                 Some(Outcome::Identity(identity)) => format!("held {}", identity.host),
                 Some(Outcome::Failure(failure)) => failure.class().as_str_name().to_owned(),
                 None if answer.dropped => "dropped".to_owned(),
@@ -405,4 +408,74 @@ fn a_hello_names_the_epoch_and_the_cluster_of_what_is_held_whatever_later_defini
             held.iter().filter_map(|held| held.account.as_ref()).map(|one| one.epoch).collect();
         assert_eq!((epochs, held[0].cluster_uid.as_str()), (vec![1], "k"));
     }
+}
+
+fn unauthorized() -> Failure {
+    Failure { class: Class::Auth.into(), http_status: 401, ..Failure::default() }
+}
+
+/// A table as [`holding`], whose hub was told that the credential is refused; with the definition that is held.
+fn refused() -> (AccountTable, Arc<Definition>) {
+    let mut table = holding();
+    let held = table.held_definition("u").expect("it is held").definition;
+    assert!(table.judge_credential("u", &held, Some(unauthorized())));
+    assert_eq!(said(&table.untold_verdicts(true)), ["u 5 held h, refused"]);
+    (table, held)
+}
+
+#[test]
+fn refused_and_accepted_credentials_are_told_once_and_the_account_stays_held() {
+    let (mut table, held) = refused();
+    assert!(!table.judge_credential("u", &held, Some(unauthorized())), "the hub knows");
+    assert_eq!((said(&table.untold_verdicts(true)), table.held_count()), (vec![], 1));
+    assert_eq!(said(&table.add(account("u", "a", 5), definition("one"))), ["u 5 held h, refused"]);
+    assert!(table.judge_credential("u", &held, None));
+    assert_eq!(said(&table.untold_verdicts(true)), ["u 5 held h"]);
+    assert!(!table.judge_credential("u", &held, None));
+    let another = Arc::new(definition("one"));
+    assert!(!table.judge_credential("u", &another, Some(unauthorized())), "of a former definition");
+}
+
+#[test]
+fn new_stream_is_told_of_refused_credentials_and_of_those_accepted_meanwhile() {
+    let (mut table, held) = refused();
+    table.stream_lost();
+    assert_eq!(said(&table.untold_verdicts(true)), ["u 5 held h, refused"]);
+    table.stream_lost();
+    table.judge_credential("u", &held, None);
+    assert_eq!(said(&table.untold_verdicts(true)), ["u 5 held h"]);
+    table.stream_lost();
+    assert_eq!(said(&table.untold_verdicts(true)), ["u 5 held h"], "the hub may know the refusal alone");
+}
+
+#[test]
+fn hub_that_does_not_hear_of_refusals_is_told_that_the_account_is_lost() {
+    let (mut table, _) = refused();
+    table.stream_lost();
+    assert_eq!(said(&table.untold_verdicts(false)), ["stop u", "u 5 lost"]);
+    assert_eq!(table.held_count(), 0);
+}
+
+#[test]
+fn refused_definition_is_started_anew_under_a_new_epoch_and_stays_held_if_that_is_refused() {
+    let (mut table, held) = refused();
+    assert_eq!(said(&table.add(account("u", "a", 6), definition("one"))), ["start u 6 #2"]);
+    assert_eq!(said(&table.finished("u", Attempt(2), Err(unauthorized()))), ["u 6 held h, refused"]);
+    assert!(table.judge_credential("u", &held, None), "the same definition is held");
+    assert_eq!(said(&table.untold_verdicts(true)), ["u 6 held h"]);
+    table.judge_credential("u", &held, Some(unauthorized()));
+    table.untold_verdicts(true);
+    assert_eq!(said(&table.add(account("u", "a", 7), definition("one"))), ["start u 7 #3"]);
+    assert_eq!(said(&table.finished("u", Attempt(3), Ok(identity("h")))), ["u 7 held h"]);
+    assert!(table.untold_verdicts(true).is_empty());
+}
+
+#[test]
+fn new_definition_of_a_refused_account_is_answered_for_itself() {
+    let (mut table, _) = refused();
+    table.add(account("u", "a", 6), definition("two"));
+    assert_eq!(said(&table.finished("u", Attempt(2), Err(unauthorized()))), ["u 6 AUTH"]);
+    table.add(account("u", "a", 7), definition("three"));
+    assert_eq!(said(&table.finished("u", Attempt(3), Ok(identity("h")))), ["u 7 held h"]);
+    assert_eq!(said(&table.add(account("u", "a", 7), definition("three"))), ["u 7 held h"]);
 }

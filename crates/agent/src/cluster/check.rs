@@ -26,7 +26,7 @@ pub enum CheckStep {
 /// An answer to a request of a check.
 #[derive(Clone, Debug)]
 pub struct CheckAnswer {
-    /// Its status, which is neither 429 nor one of 500 and above.
+    /// Its status, which is neither 401 nor 429 nor one of 500 and above.
     pub status: StatusCode,
     /// Its body.
     pub body: Bytes,

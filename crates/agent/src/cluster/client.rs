@@ -187,7 +187,8 @@ impl ClusterClient {
         }
     }
 
-    /// The answer to a request of a check. A server that has a fault, or asks to be left alone, has not answered.
+    /// The answer to a request of a check. A server that refuses the credential, has a fault, or asks to be left alone, has
+    /// not answered.
     async fn ask(
         &self,
         lease: &mut Lease,
@@ -205,7 +206,9 @@ impl ClusterClient {
         let response = response.map_err(|error| broken(error.source.into(), error.unsent.is_some()))?;
         let status = response.status();
         counted.status = Some(status.as_u16().into());
-        if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+        // A server ends an HTTP/2 connection after a 401: what is asked next would only hear of that.
+        let is_refused = status == StatusCode::UNAUTHORIZED;
+        if is_refused || status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
             return Err(ClusterError::Refused { step: step.clone(), status, said: String::new() });
         }
         let body = Limited::new(response.into_body(), MAX_CHECK_BYTES).collect().await;

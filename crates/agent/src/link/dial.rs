@@ -25,7 +25,9 @@ use kubesvc_core::requests;
 use kubesvc_core::wire::ops::{
     Accepted, AgentFrame, HeldAccount, Hello, HubFrame, KubernetesPlace, agent_frame, hub_frame,
 };
-use kubesvc_core::wire::{MAX_HELD_BYTES, MAX_MESSAGE_BYTES, MESSAGE_HEAD_BYTES, PROTOCOL_VERSION};
+use kubesvc_core::wire::{
+    MAX_HELD_BYTES, MAX_MESSAGE_BYTES, MESSAGE_HEAD_BYTES, PROTOCOL_VERSION, REFUSALS_CAPABILITY,
+};
 use kubesvc_runtime::grpc::ops::operations_client::OperationsClient;
 
 /// Timeout from name resolution to the end of the handshakes.
@@ -119,7 +121,8 @@ async fn connect(endpoint: &Endpoint, hub: &str) -> Result<Channel, DialError> {
 /// What is needed to stream objects, with compressed bodies.
 const CACHING_CAPABILITIES: [&str; 2] = ["caching/1", "zstd/1"];
 /// What this agent can do. The hub answers with what of it is used.
-const CAPABILITIES: [&str; 3] = [CACHING_CAPABILITIES[0], CACHING_CAPABILITIES[1], requests::CAPABILITY];
+const CAPABILITIES: [&str; 4] =
+    [CACHING_CAPABILITIES[0], CACHING_CAPABILITIES[1], requests::CAPABILITY, REFUSALS_CAPABILITY];
 
 /// A stream that the hub has accepted.
 #[derive(Debug)]
@@ -134,6 +137,11 @@ pub(super) struct AcceptedStream {
 impl AcceptedStream {
     fn uses(&self, capability: &str) -> bool {
         self.accepted.capabilities.iter().any(|used| used == capability)
+    }
+
+    /// Whether this hub hears that a cluster refuses the credential of a held account.
+    pub(super) fn hears_refusals(&self) -> bool {
+        self.uses(REFUSALS_CAPABILITY)
     }
 
     /// The connection on which this hub makes requests to clusters; `None` if it makes none.

@@ -88,6 +88,10 @@ fn remedy(class: FailureClass) -> &'static str {
 
 /// When the account is retried, in a sentence.
 fn outlook(facts: &Facts<'_>) -> String {
+    if facts.status.is_refused_while_held() {
+        return "Its agent goes on asking, and it is ACTIVE again as soon as the cluster accepts the credential."
+            .to_owned();
+    }
     let stalled = facts.is_true("Stalled");
     let cannot_pass = facts.class().is_some_and(|class| class.outlook() == Outlook::CannotPass);
     match (stalled, facts.status.next_retry_time.is_some()) {

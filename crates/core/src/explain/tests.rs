@@ -270,6 +270,17 @@ fn a_stalled_account_says_whether_it_is_tried_on() {
 }
 
 #[test]
+fn held_account_whose_credential_is_refused_says_that_its_agent_goes_on_asking() {
+    let mut account = failed(plain(), FailureClass::Auth, true);
+    let explained = |account: &KubesvcAccount| explain(account, Some(&[]), now());
+    assert_says(&explained(&account), "It is not tried again by itself.");
+    let status = account.status.as_mut().expect("it has one");
+    status.grant = Some(Grant { phase: GrantPhase::Open, zone: Some("east".into()), ..Grant::default() });
+    status.agents = vec!["agent-1".into()];
+    assert_says(&explained(&account), "ACTIVE again as soon as the cluster accepts the credential.");
+}
+
+#[test]
 fn a_mismatch_says_how_to_unbind() {
     let account = failed(pinned("east"), FailureClass::ClusterMismatch, true);
     let explanation = explain(&account, Some(&[]), now());

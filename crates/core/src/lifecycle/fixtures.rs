@@ -227,6 +227,7 @@ pub(super) fn cluster_named(name: &str) -> ClusterIdentity {
         cert_fingerprint: format!("fingerprint-of-{name}"),
         version: "v1.33.1".to_owned(),
         namespaces_count: 4,
+        refused: None,
     }
 }
 

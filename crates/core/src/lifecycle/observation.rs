@@ -165,6 +165,9 @@ pub struct ClusterIdentity {
     pub version: String,
     /// How many namespaces it saw.
     pub namespaces_count: u32,
+    /// Why the cluster has come to refuse the credential; the agent holds the account all the same. Absent while the
+    /// cluster accepts it.
+    pub refused: Option<Failure>,
 }
 
 /// The last answer of a session about the account's uid.

@@ -56,6 +56,8 @@ enum LifecycleStep {
     Connect(usize),
     /// An agent can no longer hold what it held.
     Lose(usize),
+    /// The cluster comes to refuse the credential of what an agent holds, or accepts it again.
+    Judge { agent: usize, refused: bool },
     /// The operator reads the credential again by itself.
     Recheck,
     /// The operator ends and starts again.
@@ -131,6 +133,7 @@ fn step() -> impl Strategy<Value = LifecycleStep> {
         1 => (0..4_usize, any::<bool>()).prop_map(|(agent, goodbye)| LifecycleStep::Die { agent, goodbye }),
         4 => (0..4_usize).prop_map(LifecycleStep::Connect),
         1 => (0..4_usize).prop_map(LifecycleStep::Lose),
+        2 => (0..4_usize, any::<bool>()).prop_map(|(agent, refused)| LifecycleStep::Judge { agent, refused }),
         1 => Just(LifecycleStep::Recheck),
         1 => Just(LifecycleStep::Crash),
         1 => any::<bool>().prop_map(LifecycleStep::Database),

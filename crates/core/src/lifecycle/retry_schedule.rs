@@ -46,11 +46,16 @@ fn plan(class: FailureClass, failed_count: i32, uid: &str, policy: &LifecyclePol
     }
 }
 
-/// What happens after a failure of this account: as [`plan`] says, with deletion tried without a limit.
+/// What happens after a failure of this account: as [`plan`] says, with deletion tried without a limit, and with none
+/// for a credential that the cluster refuses while an agent holds it.
 pub(super) fn after_failure(facts: &Facts<'_>, class: FailureClass, failed_count: i32) -> Retry {
     let (account, policy) = (facts.observation.account, facts.observation.policy);
     if account.is_being_deleted() {
         return Retry { after: Some(backoff(failed_count, account.uid(), policy)), stalled: true };
+    }
+    if class == FailureClass::Auth && facts.reports().refused.is_some() {
+        // The agent that holds it asks the cluster itself; to send it the same credential again would change nothing.
+        return Retry { after: None, stalled: true };
     }
     plan(class, failed_count, account.uid(), policy)
 }

@@ -93,6 +93,7 @@ const RULES: &[(Situation, &[Rule])] = &[
     (Situation::PlacedAndWell, &[
         zone_holding::reopen_changed,
         zone_holding::refuse_credential,
+        zone_holding::fail_unauthorized,
         zone_holding::become_active,
         zone_holding::acknowledge,
         zone_holding::orphan,

@@ -4,7 +4,8 @@ use super::fixtures::{
     AccountFixture, SessionFixture, World, account, cluster_named, failure, good_credential, seen, session,
 };
 use super::{
-    Action, AgentReport, CredentialFact, Decision, Fact, SessionEnding, SessionFact, displayed_state,
+    Action, AgentReport, ClusterIdentity, CredentialFact, Decision, Fact, SessionEnding, SessionFact,
+    displayed_state,
 };
 use crate::failure::FailureClass;
 use crate::{DesiredState, GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
@@ -18,6 +19,7 @@ mod names;
 mod offers;
 mod queue;
 mod reading;
+mod refused_credentials;
 mod show;
 mod static_accounts;
 mod transitions;
@@ -26,6 +28,12 @@ mod zones;
 
 fn held() -> AgentReport {
     AgentReport::Held(cluster_named("prod"))
+}
+
+/// It is held, and the cluster refuses the credential since.
+fn refused() -> AgentReport {
+    let refused = Some(failure(FailureClass::Auth));
+    AgentReport::Held(ClusterIdentity { refused, ..cluster_named("prod") })
 }
 
 fn fails(class: FailureClass) -> AgentReport {

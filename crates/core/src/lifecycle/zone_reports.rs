@@ -13,6 +13,8 @@ pub(super) struct ZoneReports<'a> {
     pub(super) connected: usize,
     /// The cluster that one of them holds it in, which is the one the account is bound to.
     pub(super) held: Option<&'a ClusterIdentity>,
+    /// Why the cluster refuses the credential with which one of them holds it.
+    pub(super) refused: Option<&'a Failure>,
     /// Set if each of them failed or is silent: the most telling reason.
     pub(super) all_failed: Option<Failure>,
     /// When one that is still to answer counts as silent.
@@ -24,8 +26,14 @@ pub(super) struct ZoneReports<'a> {
 impl<'a> ZoneReports<'a> {
     /// What they say for the epoch of the status.
     pub(super) fn of(facts: &Facts<'a>, zone: &ZoneId) -> Self {
-        let mut reports =
-            Self { connected: 0, held: None, all_failed: None, wake: None, all_failed_by_zone: true };
+        let mut reports = Self {
+            connected: 0,
+            held: None,
+            refused: None,
+            all_failed: None,
+            wake: None,
+            all_failed_by_zone: true,
+        };
         let (mut pending, mut said, mut silent) = (false, None, None);
         for session in facts.connected(zone) {
             reports.connected += 1;
@@ -35,7 +43,10 @@ impl<'a> ZoneReports<'a> {
             match report {
                 Some(AgentReport::Held(identity)) => {
                     match mismatch(&facts.status, &session.agent_id, identity) {
-                        None => reports.held = reports.held.or(Some(identity)),
+                        None => {
+                            reports.held = reports.held.or(Some(identity));
+                            reports.refused = reports.refused.or(identity.refused.as_ref());
+                        }
                         Some(failure) => said = said.or(Some(failure)),
                     }
                 }

@@ -66,6 +66,25 @@ fn only_what_the_status_waits_for_is_said() {
 }
 
 #[test]
+fn held_account_whose_credential_is_refused_is_said_while_active_and_does_not_stand() {
+    let refused = Some(Failure::new(FailureClass::Auth, "401"));
+    let report = AgentReport::Held(ClusterIdentity { refused, ..ClusterIdentity::default() });
+    let report = (GrantEpoch(4), report);
+    for (state, need) in
+        [(State::Active, AnswerUrgency::Failed), (State::Failed, AnswerUrgency::StandingHeld)]
+    {
+        let account = account(state, GrantPhase::Open, 4);
+        let said = SessionReport { report: Some(&report), ..SessionReport::default() };
+        let AwaitedEntry { entry, need: urgency } =
+            super::awaited(&account, &ZoneId::from("z"), said).expect("the leader acts on it");
+        assert_eq!((urgency, entry.report()), (need, Some(report.clone())));
+        let wire: OutboxEntry = serde_json::from_value(serde_json::json!(entry)).expect("it is read back");
+        assert_eq!(wire.report(), Some(report.clone()));
+        assert!(!entry.may_stand(Some(&account)), "it would fail the account that is accepted again");
+    }
+}
+
+#[test]
 fn a_report_for_another_epoch_is_left_out_and_a_later_drop_is_not() {
     let session_report = |epoch: i64, report: AgentReport, account: &KubesvcAccount| {
         awaited(

@@ -83,6 +83,22 @@ async fn server_that_has_a_fault_is_not_taken_for_another_cluster() {
     client.get(Use::Watches, "/one", "application/json").await.expect("nothing tells that it is another one");
 }
 
+/// An API server ends an HTTP/2 connection after a 401.
+#[tokio::test]
+async fn refused_credential_is_told_by_the_first_answer_and_nothing_else_is_asked() {
+    for options in [HTTP1, HTTP2] {
+        let authority = Authority::new();
+        let server = server_of("a", 401, &authority, options).await;
+        let client = client_of_cluster("a", &server, &authority);
+        let request = ClusterRequest::new(Method::POST, "/one");
+        let error = client.send(Use::Requests, request).await.expect_err("the credential is refused");
+        assert_eq!((error.class(), error.http_status()), (Class::Auth, 401));
+        let failure = Failure::from(error);
+        assert!(failure.before_send && failure.message.contains("the credential is refused"), "{failure:?}");
+        assert_eq!(server.paths(), [KUBE_SYSTEM]);
+    }
+}
+
 #[tokio::test]
 async fn request_whose_connection_does_not_pass_its_check_is_certainly_not_sent() {
     type Answer = fn() -> TestResponse;

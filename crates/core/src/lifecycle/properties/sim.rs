@@ -6,8 +6,8 @@ use super::{Crash, Deed, LifecycleStep, SimSecret, StepOutcome, checks};
 use crate::failure::{Failure, FailureClass};
 use crate::lifecycle::fixtures::{AccountFixture, account, cluster_named, failure, wall};
 use crate::lifecycle::{
-    Action, AgentProcess, AgentReport, CredentialFact, Decision, Fact, LifecyclePolicy, Observation,
-    Presence, RowFact, SessionEnding, SessionFact, Tick, decide,
+    Action, AgentProcess, AgentReport, ClusterIdentity, CredentialFact, Decision, Fact, LifecyclePolicy,
+    Observation, Presence, RowFact, SessionEnding, SessionFact, Tick, decide,
 };
 use crate::{ELECT_CACHING_ANNOTATION, FINALIZER, GrantPhase, KubesvcAccount, RETRY_ANNOTATION, State};
 
@@ -131,6 +131,7 @@ impl Sim {
             LifecycleStep::Die { agent, goodbye } => self.die(*agent, *goodbye),
             LifecycleStep::Connect(agent) => self.connect(*agent),
             LifecycleStep::Lose(agent) => self.lose(*agent),
+            LifecycleStep::Judge { agent, refused } => self.judge_credential(*agent, *refused),
             LifecycleStep::Recheck => self.resolve(),
             LifecycleStep::Crash => self.crash(),
             LifecycleStep::Database(up) => self.database = *up,

@@ -34,10 +34,11 @@ pub(super) fn leave_zone_of_several_clusters(facts: &Facts<'_>) -> Option<Verdic
     Some(StatusChange::failed(&spans(facts, facts.zone())?).revoking().into())
 }
 
-/// Heals FAILED when an agent holds the account after all, unless its credential is refused.
+/// Heals FAILED when an agent holds the account after all, unless its credential is refused, by the operator or by the
+/// cluster. Of several agents only the one that streams its objects may know what the cluster says.
 pub(super) fn heal(facts: &Facts<'_>) -> Option<Verdict> {
     let identity = facts.reports().held?;
-    if is_changed(facts) {
+    if is_changed(facts) || facts.reports().refused.is_some() {
         return None;
     }
     match &facts.observation.credential {
@@ -102,6 +103,12 @@ pub(super) fn refuse_credential(facts: &Facts<'_>) -> Option<Verdict> {
         Fact::Known(Err(failure)) => Some(StatusChange::failed(failure).into()),
         Fact::Known(Ok(_)) | Fact::Unknown => None,
     }
+}
+
+/// Fails when the cluster refuses the credential with which an agent holds the account. The agent holds it on, and asks
+/// the cluster again and again.
+pub(super) fn fail_unauthorized(facts: &Facts<'_>) -> Option<Verdict> {
+    facts.reports().refused.map(|failure| StatusChange::failed(failure).into())
 }
 
 /// Is ACTIVE as soon as an agent holds the account, and stays so while one does.

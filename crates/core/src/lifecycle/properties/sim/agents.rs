@@ -187,6 +187,15 @@ impl Sim {
         self.answers.push_back(SimAnswer { agent, session, uid, said: SimReply::Report(epoch, report) });
     }
 
+    /// The cluster refuses the credential of what an agent holds, or accepts it, and the agent says so.
+    pub(super) fn judge_credential(&mut self, agent: usize, is_refused: bool) {
+        let Some((uid, epoch)) = self.agents[agent].holds.clone() else { return };
+        let session = self.agents[agent].session;
+        let refused = is_refused.then(|| failure(FailureClass::Auth));
+        let report = AgentReport::Held(ClusterIdentity { refused, ..cluster_named("prod") });
+        self.answers.push_back(SimAnswer { agent, session, uid, said: SimReply::Report(epoch, report) });
+    }
+
     pub(super) fn sessions(&self, uid: &str) -> Vec<SessionFact> {
         let known = self.agents.iter().filter(|agent| agent.known);
         known

@@ -166,6 +166,15 @@ pub(super) const SCENARIOS: &[(&str, RowScenario)] = &[
         world.say("agent-1", fails(FailureClass::Forbidden));
         world
     }),
+    ("its cluster refuses the credential with which an agent holds it", |from| {
+        let mut world = at(from);
+        if from == Some(State::Orphaned) {
+            world.connect("agent-1", "east");
+        }
+        world.say("agent-1", refused());
+        assert_eq!(reason(world.status()), "Unauthorized");
+        world
+    }),
     ("a further agent of its zone connects", |from| {
         let mut world = at(from);
         world.connect("agent-2", "east");

@@ -63,6 +63,14 @@ pub(super) const SCENARIOS: &[(&str, RowScenario)] = &[
         world.say("agent-1", held());
         world
     }),
+    ("its cluster accepts the credential again with which an agent holds it", |from| {
+        let mut world = at(Some(State::Active));
+        world.say("agent-1", refused());
+        assert_eq!(Some(world.state()), from);
+        world.writes();
+        world.say("agent-1", held());
+        world
+    }),
     ("it is to be inactive; the agent that failed to let go is tried again", |from| {
         let mut world = at(Some(State::Deactivating));
         world.say("agent-1", fails(FailureClass::Internal));
