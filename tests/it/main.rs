@@ -35,6 +35,7 @@ mod http_bounds;
 mod leaders;
 mod manifests;
 mod monitoring;
+mod one_replica;
 mod openapi_check;
 mod operations;
 mod operations_faults;
