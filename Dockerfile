@@ -47,15 +47,16 @@ COPY crates/testkit/Cargo.toml crates/testkit/
 RUN --mount=type=cache,id=kubesvc-registry-${TARGETARCH},target=/usr/local/cargo/registry,sharing=locked \
     set -eu; \
     mkdir -p src/bin tests/it benches; \
-    for package in . crates/*; do mkdir -p "${package}/src"; : > "${package}/src/lib.rs"; done; \
+    for package in . crates/*; do mkdir -p "${package}/src"; echo '//! Empty.' > "${package}/src/lib.rs"; done; \
     for program in src/bin/kubesvc-operator src/bin/kubesvc-agent src/bin/kubectl-kubesvc tests/it/main benches/accounts \
       benches/cache benches/requests crates/core/build crates/runtime/build crates/store/build; do \
-      echo 'fn main() {}' > "${program}.rs"; \
+      printf '//! Empty.\n\nfn main() {}\n' > "${program}.rs"; \
     done; \
     cargo build --release --locked --bins --target "$(cat /triple)"
 
 COPY . .
-# The empty packages were built later than the sources were written.
+# The empty packages were built later than the sources were written. What is copied from here has no time of its own, so that
+# the same programs make the same layers.
 RUN --mount=type=cache,id=kubesvc-registry-${TARGETARCH},target=/usr/local/cargo/registry,sharing=locked \
     set -eu; \
     find src crates -name '*.rs' -exec touch {} +; \
@@ -64,7 +65,10 @@ RUN --mount=type=cache,id=kubesvc-registry-${TARGETARCH},target=/usr/local/cargo
     cd "target/${triple}/release"; \
     install -D -t /out/usr/local/bin kubesvc-operator kubesvc-agent kubectl-kubesvc; \
     install -D -m 644 -t /out/usr/share/doc/kubesvc /src/LICENSE; \
-    install -d /out/var/lib/kubesvc
+    install -d /out/var/lib/kubesvc; \
+    cd /src; \
+    sh packaging/notices.sh /out/usr/share/doc/kubesvc/THIRD-PARTY-NOTICES "${triple}"; \
+    find /out -exec touch --no-dereference --date @0 {} +
 
 FROM ${RUNTIME_BASE}
 ARG VERSION=0.1.0

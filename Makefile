@@ -19,7 +19,7 @@ DENY_FOLDER := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kubesvc/cargo-deny-$(DENY_
 DENY := $(DENY_FOLDER)/bin/cargo-deny
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-replicas test test-all faults floods random-faults skew fuzz model bench lint fmt crds openapi docs controlplane databases judge controllers helm informer promtool checkers node-programs node node-test openapi-check build clean
+.PHONY: help demo demo-replicas test test-all faults floods random-faults skew fuzz model bench lint fmt crds openapi docs controlplane databases judge controllers helm informer promtool checkers node-programs node node-test openapi-check image-check build clean
 
 help: ## Say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -129,6 +129,9 @@ node: node-programs ## A node with real pods and the image of kubesvc, until Ctr
 node-test: node-programs databases helm ## Install, upgrade, restart, drain, restore and remove on a node with real pods (six minutes); needs root
 	$(CARGO) test --workspace --features $(FEATURES) --quiet --test node --no-run
 	$(CARGO) test --workspace --features $(FEATURES) --quiet $(INSIDE) --test node -- --ignored --nocapture --test-threads 1
+
+image-check: ## Build the image, and start each program in it read-only and without capabilities; needs Docker; before a release
+	@sh packaging/image-check.sh
 
 build: ## Build the three programs for release
 	$(CARGO) build --release --bins

@@ -33,6 +33,7 @@ for system in linux darwin; do
       files:
         - {from: kubectl-kubesvc, to: .}
         - {from: LICENSE, to: .}
+        - {from: THIRD-PARTY-NOTICES, to: .}
 YAML
   done
 done

@@ -97,8 +97,8 @@ pub struct ControllerContext {
     pub mandate: Mandate,
     /// Which replicas are alive.
     pub replicas: Arc<Replicas>,
-    /// The replicas' Leases; `None` with a single replica.
-    pub leases: Option<LeaseObjects>,
+    /// The Leases of all replicas.
+    pub leases: LeaseObjects,
 }
 
 /// The controller while it leads.

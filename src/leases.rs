@@ -31,7 +31,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
-use kube::api::{DeleteParams, Preconditions};
+use kube::ResourceExt as _;
+use kube::api::{DeleteParams, ListParams, Preconditions};
 
 use election_rules::LeaseRecord;
 use kubesvc_core::ReplicaId;
@@ -88,6 +89,16 @@ impl LeaseObjects {
         } else {
             objects.create(lease, options).await
         }
+    }
+
+    /// Names and resourceVersions of the Leases of all replicas, read from the API server.
+    async fn of_replicas(&self, within: Duration) -> Result<Vec<(String, String)>, KubeError> {
+        let listed = self.within(within).list(&ListParams::default()).await?;
+        let named = listed.items.into_iter().map(|lease| {
+            let version = lease.resource_version().unwrap_or_default();
+            (lease.name_any(), version)
+        });
+        Ok(named.filter(|(name, _)| is_replica_lease(name)).collect())
     }
 
     /// Deletes a Lease if it still has this resourceVersion.

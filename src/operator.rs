@@ -1,6 +1,7 @@
 //! The composition root of `kubesvc-operator`: the only place that assembles its parts.
 
 mod cache_sweeps;
+mod check;
 mod cli;
 mod gateway;
 mod kube_client;

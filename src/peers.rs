@@ -71,7 +71,7 @@ pub struct PeerIdentity {
     pub replica_id: ReplicaId,
     /// Address on which its REST API listens.
     pub address: SocketAddr,
-    /// Host name of its machine, used in its URL if it listens on all addresses.
+    /// Address or host name of its machine, used in its URL if it listens on all addresses.
     pub host: String,
 }
 

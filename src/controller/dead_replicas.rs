@@ -6,6 +6,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::Controller;
+use crate::leases::Replicas;
 use kubesvc_core::ReplicaId;
 use kubesvc_core::lifecycle::Fact;
 use kubesvc_runtime::background_tasks::{Outcome, TaskSpec};
@@ -23,7 +24,9 @@ const MAX_ROWS_PER_TRANSACTION: usize = 2048;
 pub(super) async fn run(controller: &Controller, stop: &CancellationToken) {
     let context = &controller.context;
     let task = TaskSpec::new("replicas that are gone", "Removes their assignments and Leases");
-    let task = task.every(SCAN_INTERVAL).at_start().on_change(context.replicas.changes());
+    // Twice within the age at which a Lease is removed, which tests shorten.
+    let interval = SCAN_INTERVAL.min(Replicas::dead_lease_age() / 2);
+    let task = task.every(interval).at_start().on_change(context.replicas.changes());
     let task = task.gather(SETTLE_DELAY).without_deadline().logs_itself();
     context.tasks.drive(task, stop, |_: Vec<()>| clear_up(controller)).await;
 }
@@ -31,9 +34,7 @@ pub(super) async fn run(controller: &Controller, stop: &CancellationToken) {
 async fn clear_up(controller: &Controller) -> Outcome {
     let context = &controller.context;
     let removed = remove_rows(controller).await;
-    if let Some(leases) = &context.leases {
-        context.replicas.remove_long_gone(leases).await;
-    }
+    context.replicas.remove_long_gone(&context.leases).await;
     let Err(error) = removed else { return Outcome::Done };
     warn!(error = %chain(&error), "cannot remove the rows of dead replicas; retrying in a minute");
     Outcome::Refused(chain(&error))

@@ -155,6 +155,35 @@ impl LeaseEntry {
     }
 }
 
+/// Leases of replicas as complete lists show them. An operator without other replicas keeps no watch of them.
+#[derive(Debug, Default)]
+pub(super) struct LeftLeases {
+    /// By name: the resourceVersion, and the time at which it was seen first.
+    since: HashMap<String, (String, Duration)>,
+}
+
+impl LeftLeases {
+    /// Records a complete list of names and resourceVersions, read at `now`. Returns those that have not changed for
+    /// `age`: a replica that lives has renewed its Lease meanwhile.
+    pub(super) fn unchanged_for(
+        &mut self,
+        age: Duration,
+        listed: Vec<(String, String)>,
+        now: Duration,
+    ) -> Vec<(String, String)> {
+        let mut before = std::mem::take(&mut self.since);
+        for (name, version) in listed {
+            let known = before.remove(&name).filter(|(then, _)| *then == version);
+            let since = known.map_or(now, |(_, since)| since);
+            self.since.insert(name, (version, since));
+        }
+        let old = self.since.iter().filter(|(_, (_, since))| now.saturating_sub(*since) >= age);
+        let mut old: Vec<_> = old.map(|(name, (version, _))| (name.clone(), version.clone())).collect();
+        old.sort();
+        old
+    }
+}
+
 /// Start of the current registration backlog.
 #[derive(Debug, Default)]
 pub(super) struct BacklogAge {
@@ -281,6 +310,21 @@ mod tests {
         assert!(liveness.unchanged_for(SECOND * 600).is_empty());
         pass(&mut liveness, 1);
         assert_eq!(liveness.unchanged_for(SECOND * 600), [("b".to_owned(), "1".to_owned())]);
+    }
+
+    #[test]
+    fn a_lease_that_every_list_shows_unchanged_for_ten_minutes_was_left_by_a_replica_that_is_gone() {
+        let mut left = LeftLeases::default();
+        let mut at = |second: u32, leases: &[(&str, &str)]| {
+            let listed = leases.iter().map(|(name, version)| ((*name).to_owned(), (*version).to_owned()));
+            let old = left.unchanged_for(SECOND * 600, listed.collect(), SECOND * second);
+            old.into_iter().map(|(name, version)| format!("{name}@{version}")).collect::<Vec<_>>()
+        };
+        let nothing: [&str; 0] = [];
+        assert_eq!(at(10, &[("left", "1"), ("renewed", "2"), ("again", "3")]), nothing);
+        assert_eq!(at(609, &[("left", "1"), ("renewed", "4")]), nothing);
+        assert_eq!(at(610, &[("left", "1"), ("renewed", "5"), ("again", "3")]), ["left@1"]);
+        assert_eq!(at(1210, &[("renewed", "5"), ("again", "3")]), ["again@3", "renewed@5"]);
     }
 
     #[test]

@@ -17,17 +17,18 @@ use tracing::{info, warn};
 
 use super::election_rules::Times;
 use super::isolation::Renewals;
-use super::liveness::{BacklogAge, LeaseLiveness, ShownLease};
+use super::liveness::{BacklogAge, LeaseLiveness, LeftLeases, ShownLease};
 use super::{BACKLOG, INCARNATION, LEADER_LEASE, LeaseObjects, is_replica_lease, replica_lease, replica_of};
 use kubesvc_core::ReplicaId;
 use kubesvc_core::lifecycle::{Fact, Tick};
+use kubesvc_runtime::crash_points;
 use kubesvc_runtime::telemetry::errors::chain;
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
 use kubesvc_runtime::watch_backoff::is_of_api_server;
 
-/// Time without a change after which the leader removes a Lease.
-const DEAD_LEASE_AGE: Duration = Duration::from_secs(600);
-/// Timeout for the removal of one Lease.
+/// Seconds without a change after which the leader removes a Lease.
+const DEAD_LEASE_SECONDS: u64 = 600;
+/// Timeout for a list of Leases, and for the removal of one.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of Leases removed in one pass.
 const MAX_REMOVALS_PER_PASS: usize = 32;
@@ -44,6 +45,8 @@ pub struct Replicas {
     /// Number of registrations that wait at this replica.
     own_backlog: OnceLock<watch::Receiver<usize>>,
     queue: Mutex<BacklogAge>,
+    /// Leases of replicas that were here before the only one, which has no watch of them.
+    left: Mutex<LeftLeases>,
     /// Renewals of this replica's own Lease; `None` if it has none.
     renewals: Option<Mutex<Renewals>>,
     begun: Instant,
@@ -66,6 +69,7 @@ impl Replicas {
             changes: watch::Sender::new(0),
             own_backlog: OnceLock::new(),
             queue: Mutex::default(),
+            left: Mutex::default(),
             renewals: None,
             begun: Instant::now(),
         })
@@ -81,6 +85,7 @@ impl Replicas {
             changes: watch::Sender::new(0),
             own_backlog: OnceLock::new(),
             queue: Mutex::default(),
+            left: Mutex::default(),
             renewals: Some(Mutex::new(Renewals::new(times.duration, Duration::ZERO))),
             begun: Instant::now(),
         })
@@ -278,12 +283,31 @@ impl Replicas {
         liveness.lock().show(&name, ShownLease { version, is_held: !holder.is_empty(), backlog, incarnation })
     }
 
+    /// Time without a change after which the leader removes a Lease: ten minutes.
+    pub fn dead_lease_age() -> Duration {
+        Duration::from_secs(crash_points::seconds("KUBESVC_LEASES_GONE_SECONDS", DEAD_LEASE_SECONDS))
+    }
+
     /// Deletes the Leases of replicas that have been gone for ten minutes. Only the leader calls this.
     pub async fn remove_long_gone(&self, leases: &LeaseObjects) {
-        let Some(liveness) = &self.liveness else { return };
-        let gone = liveness.lock().unchanged_for(DEAD_LEASE_AGE);
-        let own = replica_lease(&self.id);
-        for (name, version) in gone.into_iter().filter(|(name, _)| *name != own).take(MAX_REMOVALS_PER_PASS) {
+        let age = Self::dead_lease_age();
+        let gone = match &self.liveness {
+            Some(liveness) => {
+                let own = replica_lease(&self.id);
+                let mut gone = liveness.lock().unchanged_for(age);
+                gone.retain(|(name, _)| *name != own);
+                gone
+            }
+            None => match leases.of_replicas(REMOVE_TIMEOUT).await {
+                Ok(listed) => self.left.lock().unchanged_for(age, listed, self.begun.elapsed()),
+                Err(error) => {
+                    let error = super::explain(&error);
+                    warn_unless_away!(error, "cannot list the Leases of earlier replicas");
+                    return;
+                }
+            },
+        };
+        for (name, version) in gone.into_iter().take(MAX_REMOVALS_PER_PASS) {
             match leases.delete(&name, &version, REMOVE_TIMEOUT).await {
                 Ok(()) => info!(lease = name, "removed the Lease of a dead replica"),
                 // The replica is back, or another client has removed the Lease.

@@ -3,6 +3,7 @@
 use std::io::{IsTerminal as _, stderr};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -26,6 +27,7 @@ Examples:
   kubesvc-operator --config clouddriver.yml --config kubesvc-local.yml --kubeconfig ~/.kube/config --namespace spinnaker
   kubesvc-operator --config kubesvc.yml --print-config
   kubesvc-operator --config kubesvc.yml claim-database
+  kubesvc-operator check http://kubesvc-operator:7002/health/readiness
   kubesvc-operator crds | kubectl apply -f -
   kubesvc-operator settings-schema agent > armory-agent.schema.json";
 
@@ -71,6 +73,15 @@ enum Command {
     ///
     /// Takes --config, --kubeconfig, --context and --namespace, before the command, as the operator does.
     ClaimDatabase,
+    /// Ask an address of an operator or an agent for its health until it is healthy, as `helm test` does.
+    Check {
+        /// What answers 200 if it is healthy, such as `http://kubesvc-operator:7002/health/readiness`.
+        #[arg(value_name = "URL")]
+        url: http::Uri,
+        /// Seconds after which the check has failed.
+        #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+        timeout: u64,
+    },
 }
 
 /// Arguments of `copy-database`.
@@ -125,6 +136,7 @@ pub fn main() -> ExitCode {
             Err((reason, code)) => complain(&reason, code),
         },
         Some(Command::ClaimDatabase) => claim_database(&cli.run),
+        Some(Command::Check { url, timeout }) => check(&url, Duration::from_secs(timeout)),
         None => operate(&cli.run),
     }
 }
@@ -187,10 +199,21 @@ fn start(arguments: &RunArguments, loaded: &Loaded<OperatorSettings>) -> ExitCod
         Err(error) => return complain(&format!("no runtime: {error}"), FAILURE),
     };
     let ended = runtime.block_on(run::run(arguments, &loaded.settings, open_files));
-    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    runtime.shutdown_timeout(Duration::from_secs(1));
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => complain(&chain(&error), FAILURE),
+    }
+}
+
+fn check(url: &http::Uri, within: Duration) -> ExitCode {
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => return complain(&format!("no runtime: {error}"), FAILURE),
+    };
+    match runtime.block_on(super::check::healthy(url, within)) {
+        Ok(answer) => say(&answer),
+        Err(reason) => complain(&reason, FAILURE),
     }
 }
 

@@ -1,9 +1,10 @@
 //! This replica among the others: the Leases that it holds or competes for, and the way to its peers. An operator that may
 //! have no others starts once it holds the leader's Lease.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use kube::Config;
@@ -27,11 +28,15 @@ use kubesvc_runtime::config::operator::{ClusterMode, ClusterSettings, OperatorSe
 use kubesvc_runtime::kube_access::KubeAccess;
 use kubesvc_runtime::listen::connection_limits::KnownCallers;
 
+/// Time limit for resolving the name of this machine.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// The Leases, and what is derived from them.
 pub(super) struct ReplicaLeases {
     /// `None` if this is the only replica.
     pub(super) leases: Option<LeaseObjects>,
-    all: LeaseObjects,
+    /// All Leases of the namespace, whether there may be other replicas or not.
+    pub(super) all: LeaseObjects,
     namespace: String,
     replica_id: ReplicaId,
     times: Times,
@@ -146,11 +151,7 @@ pub(super) async fn join(
     background: &BackgroundTasks,
     stop: &CancellationToken,
 ) -> Result<Peers, StartError> {
-    let identity = PeerIdentity {
-        replica_id: location.replica_id.clone(),
-        address,
-        host: gethostname::gethostname().to_string_lossy().into_owned(),
-    };
+    let identity = PeerIdentity { replica_id: location.replica_id.clone(), address, host: own_host().await };
     let settings = &settings.cluster;
     if settings.mode == ClusterMode::Local {
         return Ok(Peers::alone(identity));
@@ -170,6 +171,24 @@ pub(super) async fn join(
         discovery: discovery(settings, location).await?,
     };
     Ok(Peers::join(identity, lookup, ways, background, stop).await?)
+}
+
+/// Where others reach this machine: its address as the resolver has it, since a pod finds its own name in `/etc/hosts` and
+/// nobody else knows that name; else its name.
+async fn own_host() -> String {
+    let name = gethostname::gethostname().to_string_lossy().into_owned();
+    let resolved = tokio::time::timeout(RESOLVE_TIMEOUT, tokio::net::lookup_host((name.as_str(), 0))).await;
+    let addresses: Vec<_> =
+        resolved.ok().and_then(Result::ok).into_iter().flatten().map(|address| address.ip()).collect();
+    host_of(name, &addresses)
+}
+
+/// The first address that leads to this machine from others, else the name.
+fn host_of(name: String, addresses: &[IpAddr]) -> String {
+    let is_local = |ip: &IpAddr| {
+        ip.is_loopback() || ip.is_unspecified() || matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+    };
+    addresses.iter().find(|ip| !is_local(ip)).map_or(name, ToString::to_string)
 }
 
 /// The access that discovers replicas: the operator's own, unless the settings say otherwise.
@@ -195,5 +214,23 @@ async fn from_file(path: &Path) -> Result<Config, StartError> {
 impl SharedKey for Peers {
     async fn digest(&self, parts: &[&[u8]], fresh: bool) -> Option<[u8; 32]> {
         self.digest(parts, fresh).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_is_reached_by_its_address_and_another_machine_by_its_name_if_it_has_no_other() {
+        let at = |addresses: &[&str]| {
+            let addresses: Vec<IpAddr> = addresses.iter().map(|ip| ip.parse().expect("an address")).collect();
+            host_of("kubesvc-operator-7d4f-x2x9p".to_owned(), &addresses)
+        };
+        assert_eq!(at(&["10.0.15.246"]), "10.0.15.246");
+        assert_eq!(at(&["fe80::1", "fd00::5"]), "fd00::5");
+        for local in [&["127.0.1.1", "::1"][..], &[]] {
+            assert_eq!(at(local), "kubesvc-operator-7d4f-x2x9p");
+        }
     }
 }

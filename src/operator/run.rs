@@ -551,7 +551,7 @@ impl Assembly<'_> {
             tasks: self.background.registry().clone(),
             mandate: Mandate::alone(&location.replica_id),
             replicas: Arc::clone(&leases.replicas),
-            leases: leases.leases.clone(),
+            leases: leases.all.clone(),
             replica_id: location.replica_id.clone(),
             metrics,
         }

@@ -48,9 +48,22 @@ fn text(chart: &str, values: &[&str]) -> String {
     must(template(chart, values).ok().map_err(|e| format!("{chart} {values:?}: {e}")))
 }
 
-/// The objects that a chart renders.
+/// The objects that a chart installs.
 pub(crate) fn objects(chart: &str, values: &[&str]) -> Vec<Value> {
-    read(&text(chart, values))
+    let mut objects = read(&text(chart, values));
+    objects.retain(|object| !is_hook(object));
+    objects
+}
+
+/// The objects that `helm test` makes.
+fn hooks(chart: &str, values: &[&str]) -> Vec<Value> {
+    let mut objects = read(&text(chart, values));
+    objects.retain(is_hook);
+    objects
+}
+
+fn is_hook(object: &Value) -> bool {
+    !object["metadata"]["annotations"]["helm.sh/hook"].is_null()
 }
 
 /// The objects of a YAML text.

@@ -36,6 +36,7 @@ mod installations;
 mod leaders;
 mod manifests;
 mod monitoring;
+mod one_replica;
 mod openapi_check;
 mod operations;
 mod operations_faults;

@@ -312,6 +312,11 @@ async fn copy_job_reads_the_volume_and_writes_the_shared_database() {
     let copy = rendered(plane, &in_repository("config/copy-database")).await;
     let one = rendered(plane, &with_volume).await;
     let several = rendered(plane, &in_repository("config/replicas")).await;
+    let deadline = only(&copy, "Job")["spec"]["activeDeadlineSeconds"].as_u64();
+    assert!(
+        deadline.is_some_and(|seconds| seconds <= 600),
+        "a pod without its volume waits for ever: {deadline:?}"
+    );
     let pod = |objects: &[Value], kind: &str| only(objects, kind)["spec"]["template"]["spec"].clone();
     let (copying, alone, sharing) = (pod(&copy, "Job"), pod(&one, "Deployment"), pod(&several, "Deployment"));
     assert_eq!(database_of(&copying), database_of(&alone));

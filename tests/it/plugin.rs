@@ -62,6 +62,10 @@ async fn commands_show_and_change_accounts_agents_and_credentials_as_far_as_the_
     .await;
     run_cases([
         case(credential::rights_of_the_presets_are_those_of_the_agents_chart(&scene.world, &target)),
+        case(credential::helm_does_everything_with_its_preset_and_only_installs_with_deploy(
+            &scene.world,
+            &target,
+        )),
         case(credential::rights_can_be_limited_to_namespaces_and_yaml_shows_what_was_made(
             &scene.world,
             &target,

@@ -89,6 +89,68 @@ fn context_of_the_image_has_what_the_programs_include() {
 }
 
 #[test]
+fn image_and_archives_have_the_licences_of_what_is_compiled_in() {
+    let folder = must(kubesvc_testkit::folder::Folder::new("notices"));
+    let file = folder.file("THIRD-PARTY-NOTICES");
+    let run = std::process::Command::new("sh")
+        .args(["packaging/notices.sh", &file.display().to_string()])
+        .env("CARGO_NET_OFFLINE", "true")
+        .current_dir(in_repository(""))
+        .output();
+    let run = must(run.map_err(|e| e.to_string()));
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let notices = must(std::fs::read(&file).map_err(|e| e.to_string()));
+    let notices = String::from_utf8_lossy(&notices);
+    // The TLS of all programs, the database of one, the C library of an allocator, and no tool of the tests.
+    for part in
+        ["\nrustls 0.", "\nlibsqlite3-sys ", "\nring ", "jemalloc/COPYING", "Apache License", "MIT License"]
+    {
+        assert!(notices.contains(part), "{part:?}");
+    }
+    assert!(!notices.contains("\nproptest "), "only tests use it");
+    let packages = notices.lines().skip(2).take_while(|line| !line.is_empty()).count();
+    let texts = notices.matches("\n----------").count();
+    assert!(packages > 150 && texts > 50, "{packages} packages, {texts} texts");
+
+    let dockerfile = read("Dockerfile");
+    assert!(dockerfile.contains("sh packaging/notices.sh /out/usr/share/doc/kubesvc/THIRD-PARTY-NOTICES"));
+    assert!(read(".dockerignore").lines().any(|line| line == "!packaging/notices.sh"));
+    assert!(read(".github/workflows/release.yml").contains("LICENSE THIRD-PARTY-NOTICES\n"));
+    assert!(read("packaging/krew.sh").contains("{from: THIRD-PARTY-NOTICES, to: .}"));
+}
+
+#[test]
+fn layers_of_the_image_have_no_time_of_their_build() {
+    let dockerfile = read("Dockerfile");
+    let (build, shipped) = dockerfile.rsplit_once("\nFROM ").expect("two stages");
+    assert!(build.trim_end().ends_with("find /out -exec touch --no-dereference --date @0 {} +"), "{build}");
+    let copied = shipped.lines().filter(|line| line.starts_with("COPY "));
+    assert!(copied.clone().count() > 1 && copied.clone().all(|line| line.contains(" /out/")), "{shipped}");
+    // An empty package has a doc comment too, or it is built with a warning each.
+    assert!(build.contains("echo '//! Empty.' >") && build.contains("printf '//! Empty.\\n"), "{build}");
+}
+
+#[test]
+fn image_check_without_docker_says_what_to_install() {
+    // A machine without Docker.
+    let folder = must(kubesvc_testkit::folder::Folder::new("few-programs"));
+    for program in ["sed", "head"] {
+        let link = std::os::unix::fs::symlink(format!("/usr/bin/{program}"), folder.file(program));
+        must(link.map_err(|e| e.to_string()));
+    }
+    let run = std::process::Command::new("/bin/sh")
+        .arg("packaging/image-check.sh")
+        .env("PATH", folder.path())
+        .current_dir(in_repository(""))
+        .output();
+    let run = must(run.map_err(|e| e.to_string()));
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert_eq!(run.status.code(), Some(1), "{said}");
+    assert!(said.lines().count() == 1 && said.contains("needs Docker") && said.contains("install"), "{said}");
+    assert!(read("Makefile").contains("\nimage-check: "), "make image-check");
+}
+
+#[test]
 fn release_workflow_passes_its_linter() {
     let actionlint = must(kubesvc_testkit::assets::checkers()).actionlint;
     let run = std::process::Command::new(actionlint)

@@ -117,3 +117,21 @@ async fn wrong_login_or_database_fails_the_start_at_once() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_ends_well_once_the_operator_is_ready_and_says_why_if_it_is_not() {
+    let world = World::prepare().without_operator().start().await;
+    let url = format!("http://127.0.0.1:{}/health/readiness", world.operator().rest_port());
+    let check = |timeout: &str| {
+        let ran = std::process::Command::new(env!("CARGO_BIN_EXE_kubesvc-operator"))
+            .args(["check", &url, "--timeout", timeout])
+            .output();
+        let ran = must(ran.map_err(|error| error.to_string()));
+        (ran.status.code(), String::from_utf8_lossy(&[ran.stdout, ran.stderr].concat()).into_owned())
+    };
+    let (code, said) = tokio::task::block_in_place(|| check("0"));
+    assert!(code == Some(1) && said.contains("is not healthy after 0 s"), "{said}");
+    world.operator().launch_with(&[]);
+    let (code, said) = tokio::task::block_in_place(|| check("45"));
+    assert!(code == Some(0) && said.contains("\"status\":\"UP\""), "{said}");
+}

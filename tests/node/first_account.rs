@@ -24,6 +24,10 @@ async fn three_commands_of_the_install_page_make_an_account_active_in_restricted
     told("docs/install.md: three commands to ACTIVE", begun);
     assert!(begun.elapsed() < NEWCOMER, "took {:?}", begun.elapsed());
 
+    for release in ["kubesvc", "kubesvc-agent"] {
+        cluster.sh(&format!("helm test {release} -n kubesvc --timeout 1m"));
+    }
+
     // Not what the manifests ask for, but what runs.
     for program in ["kubesvc-operator", "kubesvc-agent"] {
         let status = format!("cat /proc/$(pgrep -o -x {})/status", &program[..15.min(program.len())]);

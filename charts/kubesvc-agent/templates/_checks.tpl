@@ -23,7 +23,7 @@
 {{- fail "kubeconfigs.existingSecret is set, and in mode agent the account uses the agent's service account: leave it out, or use mode infrastructure." -}}
 {{- end -}}
 {{- if eq $preset "none" -}}
-{{- fail "rbac.preset is none, and in mode agent the account uses the agent's service account: set view or deploy." -}}
+{{- fail "rbac.preset is none, and in mode agent the account uses the agent's service account: set view, deploy or helm." -}}
 {{- end -}}
 {{- else -}}
 {{- if .Values.clusterName -}}
@@ -47,7 +47,7 @@
 {{- fail (printf "accounts: %s has kubeconfigContents, which would stand in a ConfigMap and has no effect: put it into a Secret, name that in kubeconfigs.existingSecret, and give the account a kubeconfigFile." .name) -}}
 {{- end -}}
 {{- if and .serviceAccount (eq $preset "none") -}}
-{{- fail (printf "accounts: %s uses the agent's service account, which has no rights: set rbac.preset to view or deploy, or give it a kubeconfigFile." .name) -}}
+{{- fail (printf "accounts: %s uses the agent's service account, which has no rights: set rbac.preset to view, deploy or helm, or give it a kubeconfigFile." .name) -}}
 {{- end -}}
 {{- if not (or .serviceAccount .kubeconfigFile) -}}
 {{- fail (printf "accounts: %s has no credential: give it a kubeconfigFile, such as /kubeconfigfiles/%s." .name .name) -}}
@@ -60,7 +60,7 @@
 {{- end -}}
 {{- end -}}
 {{- if and .Values.rbac.extraRules (eq $preset "none") -}}
-{{- fail "rbac.extraRules has no effect with rbac.preset none: set view or deploy." -}}
+{{- fail "rbac.extraRules has no effect with rbac.preset none: set view, deploy or helm." -}}
 {{- end -}}
 {{- range $key, $value := dict "clouddriver.grpc" "hub.address" "clouddriver.insecure" "hub.tls.enabled" "zoneid" "zoneId" "kubernetes.accounts" "accounts" "prometheus.enabled" "monitoring.enabled" -}}
 {{- if hasKey $flat $key -}}

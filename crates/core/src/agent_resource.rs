@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ManagedFieldsEntry, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::ids::{AgentId, AgentKey, BootId, ReplicaId, SessionId, ZoneId};
 use super::lifecycle::SessionEnding;
 use super::report_outbox::OutboxEntry;
-use super::{KubesvcAccount, object_names};
+use super::{APPROVED_AUTOMATICALLY, APPROVED_BY_ANNOTATION, FIELD_MANAGER, KubesvcAccount, object_names};
 
 /// An agent that has connected. Written by the operator; users may change `approved`.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -72,7 +72,7 @@ pub struct KubesvcAgentStatus {
     pub connected: bool,
     /// Whether the agent was ever approved. Answers and claims of an agent that was never approved count for no account. The operator still waits for an agent whose approval was withdrawn.
     pub approved_once: bool,
-    /// Start of the current connection, or of the last one.
+    /// Start of the current connection; absent while there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connected_since: Option<Time>,
     /// Version of the agent program.
@@ -81,10 +81,10 @@ pub struct KubesvcAgentStatus {
     /// Protocol version that the agent and the operator use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol_version: Option<i32>,
-    /// Number of accounts that the agent held at the last write.
+    /// Number of accounts that the agent held at the last write; absent while it is not connected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<i32>,
-    /// Number of accounts that the agent could not activate at the last write.
+    /// Number of accounts that the agent could not activate at the last write; absent while it is not connected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<i32>,
     /// Digests of the names of the accounts in the agent's own file, sorted: 16 hex digits each. Absent until the agent has listed them.
@@ -158,6 +158,38 @@ impl KubesvcAgent {
     pub fn was_approved(&self) -> bool {
         self.spec.approved || self.status.as_ref().is_some_and(|status| status.approved_once)
     }
+
+    /// Who approved the agent: [`APPROVED_AUTOMATICALLY`], the user that the annotation names, or else the field manager
+    /// that set `spec.approved`. `None` if it is not approved, or nothing tells.
+    pub fn approved_by(&self) -> Option<&str> {
+        if !self.spec.approved {
+            return None;
+        }
+        let said = self.metadata.annotations.as_ref().and_then(|all| all.get(APPROVED_BY_ANNOTATION));
+        let annotation = format!("f:{APPROVED_BY_ANNOTATION}");
+        let approved = self.managers_of(&["f:spec", "f:approved"]);
+        let says = self.managers_of(&["f:metadata", "f:annotations", &annotation]);
+        // Where another manager has approved the agent since, the operator's annotation is of an earlier approval.
+        if let Some(said) = said
+            && (said != APPROVED_AUTOMATICALLY
+                || approved.is_empty()
+                || approved.iter().any(|manager| says.contains(manager)))
+        {
+            return Some(said);
+        }
+        let by = approved.first().copied()?;
+        Some(if by == FIELD_MANAGER { APPROVED_AUTOMATICALLY } else { by })
+    }
+
+    /// The field managers that own a field, given by its path as in `managedFields`.
+    fn managers_of(&self, path: &[&str]) -> Vec<&str> {
+        let owns = |entry: &&ManagedFieldsEntry| {
+            let fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
+            path.iter().try_fold(fields?, |fields, part| fields.get(*part)).map(drop)
+        };
+        let entries = self.metadata.managed_fields.iter().flatten();
+        entries.filter(|entry| owns(entry).is_some()).filter_map(|entry| entry.manager.as_deref()).collect()
+    }
 }
 
 /// How the stream ended. It determines the time within which an agent that reconnects keeps its accounts.
@@ -214,7 +246,55 @@ impl From<SessionEnd> for SessionEnding {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn an_approval_is_of_whoever_set_the_field_last_and_the_annotation_of_an_earlier_one_does_not_count() {
+        let agent = |approved: bool, by: Option<&str>, managers: &[(&str, serde_json::Value)]| {
+            let managed: Vec<_> = managers
+                .iter()
+                .map(|(manager, fields)| json!({"manager": manager, "operation": "Update", "fieldsV1": fields}))
+                .collect();
+            let annotations = by.map(|by| json!({APPROVED_BY_ANNOTATION: by}));
+            let agent = json!({
+                "apiVersion": "kubesvc.io/v1alpha1", "kind": "KubesvcAgent",
+                "metadata": {"name": "a", "annotations": annotations, "managedFields": managed},
+                "spec": {"agentId": "a", "zoneId": "z", "approved": approved},
+            });
+            let agent: KubesvcAgent = serde_json::from_value(agent).expect("an agent");
+            agent.approved_by().map(str::to_owned)
+        };
+        let approved = || json!({"f:spec": {"f:approved": {}}});
+        let annotated = || json!({"f:metadata": {"f:annotations": {"f:kubesvc.io/approved-by": {}}}});
+        let both = || json!({"f:spec": {"f:approved": {}}, "f:metadata": {"f:annotations": {"f:kubesvc.io/approved-by": {}}}});
+        for (is_approved, by, managers, expected) in [
+            (true, Some("auto"), vec![(FIELD_MANAGER, both())], Some("auto")),
+            (true, Some("ann"), vec![("kubesvc-plugin", both())], Some("ann")),
+            (
+                true,
+                Some("ann"),
+                vec![("kubesvc-plugin", annotated()), (FIELD_MANAGER, approved())],
+                Some("ann"),
+            ),
+            // Restored from a backup, and by an operator that wrote no annotation.
+            (true, Some("auto"), vec![("kubectl", both())], Some("auto")),
+            (true, None, vec![(FIELD_MANAGER, approved())], Some("auto")),
+            (
+                true,
+                Some("auto"),
+                vec![(FIELD_MANAGER, annotated()), ("kubectl-patch", approved())],
+                Some("kubectl-patch"),
+            ),
+            (true, None, vec![("kubectl-patch", approved())], Some("kubectl-patch")),
+            (true, Some("ann"), vec![], Some("ann")),
+            (true, None, vec![], None),
+            (false, Some("auto"), vec![(FIELD_MANAGER, both())], None),
+        ] {
+            assert_eq!(agent(is_approved, by, &managers).as_deref(), expected, "{by:?} {managers:?}");
+        }
+    }
 
     #[test]
     fn an_id_is_kept_for_thirty_seconds_after_an_end_that_was_requested_and_no_other() {

@@ -104,6 +104,11 @@ pub const WATCH_LABEL: &str = "kubesvc.io/watch";
 /// Label: the zone of a KubesvcAgent.
 pub const ZONE_LABEL: &str = "kubesvc.io/zone";
 
+/// Annotation of a KubesvcAgent: who approved it, [`APPROVED_AUTOMATICALLY`] or a user's name.
+pub const APPROVED_BY_ANNOTATION: &str = "kubesvc.io/approved-by";
+/// Value of [`APPROVED_BY_ANNOTATION`] if the operator did, because `kubesvc.agents.approval` is `auto`.
+pub const APPROVED_AUTOMATICALLY: &str = "auto";
+
 /// Why no account can be created in a namespace, and what to do.
 pub fn not_watched(namespace: &str) -> String {
     format!(

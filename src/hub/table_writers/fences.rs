@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::Mutex;
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
 use crate::hub::context::HubContext;
 use crate::hub::sessions::events::{SessionEvent, SessionSubscriber};
@@ -209,7 +209,7 @@ impl FenceReconciler {
                 let session = session?;
                 session.cached.lock().fenced(&fence.uid, fence.epoch);
                 session.wakes.wake(fence.uid.clone());
-                info!(
+                debug!(
                     agentId = session.agent.id.as_str(),
                     uid = fence.uid,
                     epoch = fence.epoch.0,

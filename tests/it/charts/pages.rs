@@ -95,19 +95,42 @@ async fn commands_of_the_page_of_several_replicas_work_in_order() {
     let page = page("docs/operating.md")
         // One Secret for either database.
         .replace("# or MariaDB, MySQL", "kubectl -n kubesvc delete secret kubesvc-database")
-        // No controller releases the claim.
+        // No controller runs the Job, or releases the claim.
+        .replace("--for=condition=complete", "--for=create")
         .replace(" delete job/", " delete --wait=false job/");
     let (first, rest) =
         page.split_once("\n### From one replica on SQLite\n").expect("the page has this chapter");
     let mut commands: usize = blocks(first).map(|block| run(&plane, block)).sum();
     must(plane.kubectl(["create", "namespace", "monitoring"]).await.ok());
     must(plane.kubectl_with_input(["apply", "-f", "-"], lease).await.ok());
+    let (to_several, rest) = rest.split_once("\n### Back to one replica\n").expect("and this one");
+    run(&plane, "kubectl apply -k config/default");
+    // Without a volume, and with one. As a whole: a block is pasted.
+    let paste = |text: &str| {
+        blocks(text)
+            .map(|block| shell(&plane.kubeconfig_path(), &format!("set -e\n{block}")))
+            .collect::<String>()
+    };
+    let said = paste(to_several);
+    assert!(said.contains("There is no volume to copy from"), "{said}");
     run(&plane, &format!("kubectl apply -k {one_with_volume}"));
+    let said = paste(to_several);
+    assert!(said.contains("job.batch/kubesvc-copy-database created"), "{said}");
+    assert!(!said.contains("There is no volume"), "{said}");
+    let job = ["get", "job", "-n", "kubesvc", "-o", "name"];
+    let left = must(plane.kubectl(job).await.ok());
+    assert!(left.trim().is_empty(), "{left}");
+    let runs = async || {
+        let replicas = "jsonpath={.spec.replicas} {.spec.strategy.type}";
+        let deployment = ["get", "deployment", "kubesvc-operator", "-n", "kubesvc", "-o", replicas];
+        must(plane.kubectl(deployment).await.ok())
+    };
+    assert_eq!(runs().await, "3 RollingUpdate");
+    let (to_one, rest) = rest.split_once("\n### Database requirements\n").expect("and this one");
+    paste(to_one);
+    assert_eq!(runs().await, "1 Recreate");
     commands += blocks(rest).map(|block| run(&plane, block)).sum::<usize>();
-    assert_eq!(commands, 15);
-    let replicas = "jsonpath={.spec.replicas} {.spec.strategy.type}";
-    let deployment = ["get", "deployment", "kubesvc-operator", "-n", "kubesvc", "-o", replicas];
-    assert_eq!(must(plane.kubectl(deployment).await.ok()), "3 RollingUpdate");
+    assert_eq!(commands, 11);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -188,6 +211,69 @@ async fn commands_of_the_page_that_exposes_the_hub_work_in_order() {
     shell(&plane.kubeconfig_path(), GATEWAY_API);
     let page = page("docs/expose.md");
     assert_eq!(blocks(&page).map(|block| run(&plane, block)).sum::<usize>(), 6);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn release_of_several_replicas_goes_back_to_one_on_sqlite() {
+    let plane = must(ControlPlane::start().await);
+    let several = "replicas=3,database.existingSecret=kubesvc-database";
+    let install = "helm install kubesvc charts/kubesvc --namespace kubesvc --create-namespace --set";
+    run(&plane, &format!("{install} {several}"));
+    let upgrade = page("docs/upgrade.md");
+    let commands = blocks(section(&upgrade, "From several replicas to one")).map(|block| run(&plane, block));
+    assert_eq!(commands.sum::<usize>(), 2);
+    let one = "jsonpath={.spec.replicas} {.spec.strategy} {.spec.template.spec.containers[0].env[*].name}";
+    let deployment = ["get", "deployment", "kubesvc-operator", "-n", "kubesvc", "-o", one];
+    let said = must(plane.kubectl(deployment).await.ok());
+    assert!(said.starts_with(r#"1 {"type":"Recreate"}"#) && !said.contains("KUBESVC_DATABASE_URL"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_kustomize_installed_goes_on_as_a_release_under_any_name_beside_a_second_one() {
+    let plane = must(ControlPlane::start().await);
+    let upgrade = page("docs/upgrade.md");
+    let page_says =
+        |title: &str| blocks(section(&upgrade, title)).map(|block| run(&plane, block)).sum::<usize>();
+    for folder in ["namespace", "crd", "default", "modes/spinnaker-service"] {
+        run(&plane, &format!("kubectl apply -k config/{folder}"));
+    }
+    run(&plane, "kubectl wait --for=condition=Established crd/kubesvcaccounts.kubesvc.io");
+    run(&plane, "kubectl apply --namespace kubesvc --kustomize config/samples");
+    let print = async |arguments: &[&str]| must(plane.kubectl(arguments.iter().copied()).await.ok());
+    let accounts = ["get", "ksa", "-A", "-o", "jsonpath={.items[*].metadata.uid}"];
+    let before = print(&accounts).await;
+    assert!(!before.is_empty());
+    // Objects that a release owns, whatever their kind.
+    let release = "jsonpath={range .items[*]}{.metadata.name} {.metadata.annotations.meta\\.helm\\.sh/release-name}{\"\\n\"}{end}";
+    let owner = async |kind: &str, name: &str| {
+        let listed = print(&["get", kind, "-n", "kubesvc", "-o", release]).await;
+        let line = listed.lines().find_map(|line| line.strip_prefix(&format!("{name} ")).map(str::to_owned));
+        line.unwrap_or_else(|| unreachable!("no {kind} {name}: {listed}"))
+    };
+
+    assert_eq!(page_says("From kustomize to Helm"), 3);
+    for (kind, name) in [
+        ("deployments", "kubesvc-operator"),
+        ("services", "kubesvc-operator"),
+        ("roles", "kubesvc-operator"),
+        ("networkpolicies", "kubesvc-operator"),
+        ("crds", "kubesvcaccounts.kubesvc.io"),
+    ] {
+        assert_eq!(owner(kind, name).await, "kubesvc", "{kind} {name}");
+    }
+    assert_eq!(owner("statefulsets", "kubesvc-agent").await, "kubesvc-agent");
+
+    assert_eq!(page_says("Another name of the release"), 2);
+    assert_eq!(owner("deployments", "kubesvc-operator").await, "spinnaker");
+    assert_eq!(owner("crds", "kubesvcaccounts.kubesvc.io").await, "spinnaker");
+
+    assert_eq!(page_says("A second operator"), 1);
+    let second = print(&["get", "deployments", "-n", "team-b", "-o", "name"]).await;
+    assert_eq!(second.trim(), "deployment.apps/kubesvc-b-operator");
+    assert_eq!(owner("crds", "kubesvcaccounts.kubesvc.io").await, "spinnaker", "they stay the first one's");
+    run(&plane, "helm upgrade spinnaker charts/kubesvc --namespace kubesvc --reset-then-reuse-values");
+    run(&plane, "helm uninstall kubesvc-b --namespace team-b");
+    assert_eq!(print(&accounts).await, before, "no account was touched");
 }
 
 #[tokio::test(flavor = "multi_thread")]

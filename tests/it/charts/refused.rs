@@ -250,11 +250,11 @@ const AGENT: &[Refusal] = &[
     ),
     (
         &["mode=agent", "clusterName=prod", "hub.address=hub.example.com:9091", "rbac.preset=none"],
-        "rbac.preset is none, and in mode agent the account uses the agent's service account: set view or deploy.",
+        "rbac.preset is none, and in mode agent the account uses the agent's service account: set view, deploy or helm.",
     ),
     (
         &["mode=agent", "clusterName=prod", "hub.address=hub.example.com:9091", "rbac.preset=admin"],
-        "at '/rbac/preset': value must be one of '', 'none', 'view', 'deploy'",
+        "at '/rbac/preset': value must be one of '', 'none', 'view', 'deploy', 'helm'",
     ),
     (
         &["mode=agent", "clusterName=prod"],
@@ -313,7 +313,7 @@ const AGENT: &[Refusal] = &[
             "accounts[0].name=b",
             "accounts[0].serviceAccount=true",
         ],
-        "accounts: b uses the agent's service account, which has no rights: set rbac.preset to view or deploy, or give it a kubeconfigFile.",
+        "accounts: b uses the agent's service account, which has no rights: set rbac.preset to view, deploy or helm, or give it a kubeconfigFile.",
     ),
     (
         &[
@@ -344,7 +344,7 @@ const AGENT: &[Refusal] = &[
             "hub.address=hub.example.com:9091",
             "rbac.extraRules[0].verbs={get}",
         ],
-        "rbac.extraRules has no effect with rbac.preset none: set view or deploy.",
+        "rbac.extraRules has no effect with rbac.preset none: set view, deploy or helm.",
     ),
     (
         &["mode=spinnaker-service", "accounts[0].name=b", "accounts[0].kubeconfigFile=/x"],

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{MODES, agents, objects, of_kind, only, operators, text};
+use super::{MODES, agents, hooks, objects, of_kind, only, operators, text};
 use crate::world::in_repository;
 use kubesvc_testkit::{folder::Folder, helm, must};
 
@@ -288,6 +288,61 @@ fn names_and_selectors_are_consistent_in_any_release() {
             "replicas find one another by the Service"
         );
     }
+}
+
+/// What a selector selects.
+fn selects(selector: &Value, labels: &Value) -> bool {
+    selector.as_object().is_some_and(|wanted| wanted.iter().all(|(key, value)| labels[key] == *value))
+}
+
+#[test]
+fn helm_test_asks_the_health_of_each_program_and_is_let_in() {
+    let operator = objects("kubesvc", &["services.rest.port=80"]);
+    let asked = hooks("kubesvc", &["services.rest.port=80"]);
+    let pod = only(&asked, "Pod");
+    assert_eq!(pod["metadata"]["annotations"]["helm.sh/hook"], "test");
+    let url = "http://kubesvc-operator:80/health/readiness";
+    assert_eq!(pod["spec"]["containers"][0]["args"], json!(["check", url]));
+    let labels = &pod["metadata"]["labels"];
+    for service in of_kind(&operator, "Service") {
+        assert!(!selects(&service["spec"]["selector"], labels), "it is no operator: {service}");
+    }
+    let policy = only(&operator, "NetworkPolicy")["spec"]["ingress"].as_array().expect("rules").clone();
+    let rest = policy.iter().find(|rule| rule["ports"][0]["port"] == 7002).expect("the rule of REST");
+    let mut pods = rest["from"].as_array().expect("peers").iter();
+    assert!(pods.any(|peer| selects(&peer["podSelector"]["matchLabels"], labels)), "{rest}");
+
+    for mode in &MODES {
+        let agent = objects("kubesvc-agent", mode);
+        let asked = hooks("kubesvc-agent", mode);
+        let pod = only(&asked, "Pod");
+        let labels = &pod["metadata"]["labels"];
+        let of_agents = &only(&agent, "StatefulSet")["spec"]["template"]["metadata"]["labels"];
+        let service = only(&asked, "Service");
+        assert!(selects(&service["spec"]["selector"], of_agents), "{service}");
+        assert!(!selects(&service["spec"]["selector"], labels), "it is no agent: {service}");
+        let name = service["metadata"]["name"].as_str().unwrap_or_default();
+        let url = format!("http://{name}:8082/health/readiness");
+        assert_eq!(pod["spec"]["containers"][0]["args"], json!(["check", url]));
+        let policy = only(&asked, "NetworkPolicy");
+        assert!(selects(&policy["spec"]["podSelector"]["matchLabels"], of_agents), "{policy}");
+        let from = &policy["spec"]["ingress"][0]["from"][0]["podSelector"]["matchLabels"];
+        assert!(selects(from, labels), "{policy}");
+    }
+}
+
+#[test]
+fn api_servers_on_any_port_are_reached_through_the_network_policy() {
+    let ports = |values: &[&str]| {
+        let objects = objects("kubesvc", values);
+        let egress = only(&objects, "NetworkPolicy")["spec"]["egress"].as_array().expect("rules").clone();
+        let all = egress.iter().flat_map(|rule| rule["ports"].as_array().cloned().unwrap_or_default());
+        all.filter_map(|port| port["port"].as_u64()).collect::<Vec<_>>()
+    };
+    let usual = ports(&[]);
+    assert!(usual.contains(&443) && usual.contains(&6443) && !usual.contains(&16443), "{usual:?}");
+    let other = ports(&["networkPolicy.apiServer.ports={443,16443}"]);
+    assert!(other.contains(&16443) && !other.contains(&6443) && other.contains(&5432), "{other:?}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use kubesvc_core::{KubesvcAccount, State};
 use serde_json::json;
 
-use super::{EXEC, Scene, plugin, shown};
+use super::{EXEC, Scene, plugin, row, shown};
 use crate::world::World;
 
 /// In a world without other accounts.
@@ -103,7 +103,14 @@ pub(super) async fn gitops_owned_account_is_unchanged_unless_forced(world: &Worl
 pub(super) async fn agent_gets_accounts_only_while_approved(scene: &Scene) {
     let Scene { world, cluster, .. } = scene;
     let _agent = world.agent("worker-1").zone("approved").start().await;
-    assert!(shown(world, &["agents", "revoke", "worker-1"]).await.contains("revoked"));
+    let by = async || {
+        let table = shown(world, &["agents", "--zone", "approved"]).await;
+        row(&table, "worker-1").last().map(|by| (*by).to_owned())
+    };
+    assert_eq!(by().await.as_deref(), Some("auto"));
+    let revoke = ["agents", "revoke", "--automatic", "--zone", "approved"];
+    assert!(shown(world, &revoke).await.contains("worker-1"));
+    assert_eq!(by().await.as_deref(), Some("<none>"));
     world.account("awaiting").zone("approved").kubeconfig(&cluster.kubeconfig()).create().await;
     world.until_reason("awaiting", State::Failed, "NoAgent").await;
     let why = shown(world, &["why", "awaiting"]).await;
@@ -111,6 +118,9 @@ pub(super) async fn agent_gets_accounts_only_while_approved(scene: &Scene) {
     let near = plugin(world, &["agents", "approve", "wroker-1"]).await;
     assert!(near.code == Some(1) && near.stderr.contains("did you mean worker-1?"), "{near:?}");
     assert!(shown(world, &["agents", "approve", "worker-1"]).await.contains("approved"));
+    let person = by().await.unwrap_or_default();
+    assert!(!["auto", "<none>"].contains(&person.as_str()), "{person}");
+    assert_eq!(shown(world, &revoke).await, "", "a person has approved it");
     shown(world, &["wait", "awaiting", "--timeout", "45s"]).await;
     assert!(shown(world, &["agents", "approve", "worker-1"]).await.contains("approved already"));
 }

@@ -112,7 +112,7 @@ pub(super) async fn account_gets_a_credential_and_keeps_its_agent_when_it_is_ren
 }
 
 pub(super) async fn rights_of_the_presets_are_those_of_the_agents_chart(world: &World, target: &Target) {
-    for preset in ["view", "deploy"] {
+    for preset in ["view", "deploy", "helm"] {
         let dry = create(world, target, "dry", &["--preset", preset, "--dry-run", "-o", "json"]).await;
         let dry = must(dry.ok());
         let list = json(&dry);
@@ -132,6 +132,34 @@ pub(super) async fn rights_of_the_presets_are_those_of_the_agents_chart(world: &
         must(target.plane.kubectl(["get", "serviceaccounts,clusterroles", "-A", "-o", "name"]).await.ok());
     assert!(!left.contains("kubesvc-dry"), "a dry run changes nothing: {left}");
     assert_eq!(world.api::<Secret>().get_opt("dry").await.ok().flatten(), None);
+}
+
+/// Helm keeps its releases in Secrets.
+pub(super) async fn helm_does_everything_with_its_preset_and_only_installs_with_deploy(
+    world: &World,
+    target: &Target,
+) {
+    must(target.plane.kubectl(["create", "namespace", "releases"]).await.ok());
+    for (preset, may) in [("deploy", false), ("helm", true)] {
+        must(create(world, target, "releases", &["--preset", preset]).await.ok());
+        let kubeconfig = stored(world, "releases").await;
+        let kubeconfig = must(world.folder().write("releases.kubeconfig", &kubeconfig));
+        let helm = |arguments: &[&str]| {
+            let all = arguments.iter().copied().chain(["--namespace", "releases"]);
+            tokio::task::block_in_place(|| helm::run(Some(&kubeconfig), all))
+        };
+        must(helm(&["install", preset, "tests/transparency/chart"]).ok());
+        for rest in [
+            &["list", "--all-namespaces"][..],
+            &["upgrade", preset, "tests/transparency/chart", "--set", "greeting=hi"],
+            &["rollback", preset],
+            &["uninstall", preset],
+        ] {
+            let done = helm(rest);
+            assert_eq!(done.code == Some(0), may, "{preset}: {rest:?}: {done:?}");
+            assert!(may || done.stderr.contains("secrets is forbidden"), "{preset}: {rest:?}: {done:?}");
+        }
+    }
 }
 
 pub(super) async fn rights_can_be_limited_to_namespaces_and_yaml_shows_what_was_made(

@@ -1,13 +1,14 @@
 //! `kubectl kubesvc agents`: lists the agents, and approves or revokes them.
 
 use jiff::Timestamp;
-use kube::ResourceExt;
-use kube::api::{Patch, PatchParams};
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::api_session::{AGENTS, ApiRequest, ApiSession, did_you_mean};
 use crate::arguments::{CommandError, ScopeArguments};
-use kubesvc_core::{KubesvcAgent, PLUGIN_FIELD_MANAGER, age};
+use kubesvc_core::{APPROVED_AUTOMATICALLY, APPROVED_BY_ANNOTATION, KubesvcAgent, PLUGIN_FIELD_MANAGER, age};
 use kubesvc_runtime::terminal::{self, Format, Table, format};
 
 pub(crate) const EXAMPLES: &str = "\
@@ -25,6 +26,7 @@ Examples:
 const REVOKE_EXAMPLES: &str = "\
 Examples:
   kubectl kubesvc agents revoke agent-1
+  kubectl kubesvc agents revoke --automatic
 
 The accounts of a revoked agent move to the other agents of its zone. If there is none, they become ORPHANED or FAILED.";
 
@@ -48,7 +50,17 @@ enum ApprovalCommand {
     Approve(AgentNames),
     /// Revoke the approval of agents: they drop their accounts and receive none.
     #[command(after_help = REVOKE_EXAMPLES)]
-    Revoke(AgentNames),
+    Revoke(RevokedAgents),
+}
+
+#[derive(Debug, clap::Args)]
+struct RevokedAgents {
+    /// Ids of agents, or names of their objects.
+    #[arg(value_name = "NAME", required_unless_present = "automatic")]
+    names: Vec<String>,
+    /// All agents that nobody has approved: the operator did, while kubesvc.agents.approval was auto.
+    #[arg(long, conflicts_with = "names")]
+    automatic: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -65,8 +77,19 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &AgentsArguments) -> 
     agents.retain(|agent| arguments.zone.as_ref().is_none_or(|zone| agent.spec.zone_id == *zone));
     match &arguments.change {
         None => show(&session, agents, arguments.output),
-        Some(ApprovalCommand::Approve(names)) => approve(&session, &agents, &names.names, true).await,
-        Some(ApprovalCommand::Revoke(names)) => approve(&session, &agents, &names.names, false).await,
+        Some(ApprovalCommand::Approve(names)) => {
+            let user = user_name(&session).await;
+            approve(&session, &agents, &names.names, Some(&user)).await
+        }
+        Some(ApprovalCommand::Revoke(revoked)) if revoked.automatic => {
+            let automatic = agents.iter().filter(|agent| agent.approved_by() == Some(APPROVED_AUTOMATICALLY));
+            let names: Vec<_> = automatic.map(ResourceExt::name_any).collect();
+            if names.is_empty() {
+                terminal::note(&format!("No agent in {} is approved automatically.", session.scope_name()));
+            }
+            approve(&session, &agents, &names, None).await
+        }
+        Some(ApprovalCommand::Revoke(revoked)) => approve(&session, &agents, &revoked.names, None).await,
     }
 }
 
@@ -119,6 +142,7 @@ fn render(agents: &[KubesvcAgent], everywhere: bool, wide: bool, now: Timestamp)
         "SINCE",
         "REPLICA",
         "APPROVED",
+        "BY",
     ]);
     if wide {
         headings.extend(["NAME", "SESSION", "BOOT"]);
@@ -127,7 +151,11 @@ fn render(agents: &[KubesvcAgent], everywhere: bool, wide: bool, now: Timestamp)
     for agent in agents {
         let status = agent.status.clone().unwrap_or_default();
         let session = status.session.unwrap_or_default();
-        let count = |count: Option<i32>| count.unwrap_or_default().to_string();
+        // An agent that is gone holds nothing, and objects of earlier operators still have its last counts.
+        let since = status.connected_since.filter(|_| status.connected);
+        let count = |count: Option<i32>| {
+            if status.connected { count.unwrap_or_default().to_string() } else { String::new() }
+        };
         let mut cells = Vec::new();
         cells.extend(everywhere.then(|| agent.namespace().unwrap_or_default()));
         cells.extend([
@@ -137,9 +165,10 @@ fn render(agents: &[KubesvcAgent], everywhere: bool, wide: bool, now: Timestamp)
             status.version.unwrap_or_default(),
             count(status.held),
             count(status.failed),
-            status.connected_since.map(|time| age::since(time.0, now)).unwrap_or_default(),
+            since.map(|time| age::since(time.0, now)).unwrap_or_default(),
             session.replica.into(),
             agent.spec.approved.to_string(),
+            agent.approved_by().unwrap_or_default().to_owned(),
         ]);
         if wide {
             cells.extend([agent.name_any(), session.id.to_string(), session.boot_id.to_string()]);
@@ -149,16 +178,27 @@ fn render(agents: &[KubesvcAgent], everywhere: bool, wide: bool, now: Timestamp)
     table.lines().join("\n")
 }
 
+/// The caller's name, as the API server knows it.
+async fn user_name(session: &ApiSession) -> String {
+    let question = SelfSubjectReview::default();
+    let api = Api::<SelfSubjectReview>::all(session.client.clone());
+    let answer = session.try_ask(api.create(&PostParams::default(), &question)).await;
+    let name = answer.ok().and_then(Result::ok).and_then(|review| review.status?.user_info?.username);
+    // An API server that does not say is no reason not to approve.
+    name.unwrap_or_else(|| PLUGIN_FIELD_MANAGER.to_owned())
+}
+
+/// Approves agents as `user`, or revokes their approval if there is none.
 async fn approve(
     session: &ApiSession,
     agents: &[KubesvcAgent],
     names: &[String],
-    approved: bool,
+    user: Option<&str>,
 ) -> Result<(), CommandError> {
     let mut failed = false;
     for name in names {
         let answer = match choose(agents, name) {
-            Ok(agent) => set(session, agent, approved).await,
+            Ok(agent) => set(session, agent, user).await,
             Err(unclear) => Err(unclear),
         };
         match answer {
@@ -200,16 +240,22 @@ fn choose<'a>(agents: &'a [KubesvcAgent], name: &str) -> Result<&'a KubesvcAgent
     }
 }
 
-async fn set(session: &ApiSession, agent: &KubesvcAgent, approved: bool) -> Result<String, CommandError> {
+async fn set(session: &ApiSession, agent: &KubesvcAgent, user: Option<&str>) -> Result<String, CommandError> {
     let name = resource_name(&agent.name_any());
-    if agent.spec.approved == approved {
+    let approved = user.is_some();
+    // A person who approves what the operator has approved decides it.
+    let decides = approved && agent.approved_by() == Some(APPROVED_AUTOMATICALLY);
+    if agent.spec.approved == approved && !decides {
         return Ok(format!("{name} is {}approved already", if approved { "" } else { "not " }));
     }
     let namespace = agent.namespace().unwrap_or_default();
     let asked = ApiRequest { verb: "patch", resource: AGENTS, namespace: Some(&namespace) };
     let parameters =
         PatchParams { field_manager: Some(PLUGIN_FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-    let patch = Patch::Merge(json!({"metadata": {"uid": agent.uid()}, "spec": {"approved": approved}}));
+    let patch = Patch::Merge(json!({
+        "metadata": {"uid": agent.uid(), "annotations": {APPROVED_BY_ANNOTATION: user}},
+        "spec": {"approved": approved},
+    }));
     let api = session.api::<KubesvcAgent>(&namespace);
     session.ask(asked, api.patch_metadata(&agent.name_any(), &parameters, &patch)).await?;
     Ok(format!("{name} {}", if approved { "approved" } else { "revoked" }))
@@ -218,11 +264,32 @@ async fn set(session: &ApiSession, agent: &KubesvcAgent, approved: bool) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kubesvc_core::KubesvcAgentSpec;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use kubesvc_core::{KubesvcAgentSpec, KubesvcAgentStatus};
 
     fn agent(id: &str, zone: &str) -> KubesvcAgent {
         let spec = KubesvcAgentSpec { agent_id: id.into(), zone_id: zone.into(), approved: false };
         KubesvcAgent::new(&format!("{id}-{zone}"), spec)
+    }
+
+    #[test]
+    fn an_agent_that_is_gone_has_no_counts_and_no_time() {
+        let time = |second| Timestamp::from_second(second).expect("a time");
+        let row = |connected| {
+            let mut agent = agent("a", "east");
+            agent.status = Some(KubesvcAgentStatus {
+                connected,
+                connected_since: Some(Time(time(0))),
+                held: Some(3),
+                failed: Some(1),
+                ..KubesvcAgentStatus::default()
+            });
+            let table = render(&[agent], false, false, time(60));
+            let row = table.lines().nth(1).unwrap_or_default();
+            row.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(row(true), "a east true <none> 3 1 60s <none> false <none>");
+        assert_eq!(row(false), "a east false <none> <none> <none> <none> <none> false <none>");
     }
 
     #[test]

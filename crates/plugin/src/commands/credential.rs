@@ -54,7 +54,7 @@ struct CreateArguments {
     /// Name of the account, which need not exist yet, and of the Secret unless the account names another.
     #[arg(value_name = "CLUSTER")]
     cluster: String,
-    /// Rights: see workloads, or see and deploy them. The same as `rbac.preset` of the agent's chart.
+    /// Rights: see workloads, see and deploy them, or deploy with Helm, which lists Secrets. The same as `rbac.preset` of the agent's chart.
     #[arg(long, value_enum)]
     preset: Preset,
     /// Limit the rights to these namespaces. Default: all.

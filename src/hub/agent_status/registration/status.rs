@@ -10,7 +10,8 @@ use kubesvc_core::agent_resource::{AgentSession, SessionEnd};
 use kubesvc_core::failure::{FailureClass, truncate};
 use kubesvc_core::report_outbox::OutboxEntry;
 use kubesvc_core::{
-    KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus, ReplicaId, SessionId, ZONE_LABEL, object_names,
+    APPROVED_AUTOMATICALLY, APPROVED_BY_ANNOTATION, KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus,
+    ReplicaId, SessionId, ZONE_LABEL, object_names,
 };
 
 /// Condition type for the accounts of the agent's own file.
@@ -28,8 +29,10 @@ pub(crate) fn new_object(name: &str, registration: &Registration, approved: bool
     let zone = &registration.zone;
     let labels = object_names::is_label_value(zone.as_str())
         .then(|| BTreeMap::from([(ZONE_LABEL.to_owned(), zone.to_string())]));
+    let annotations = approved
+        .then(|| BTreeMap::from([(APPROVED_BY_ANNOTATION.to_owned(), APPROVED_AUTOMATICALLY.to_owned())]));
     KubesvcAgent {
-        metadata: ObjectMeta { name: Some(name.to_owned()), labels, ..ObjectMeta::default() },
+        metadata: ObjectMeta { name: Some(name.to_owned()), labels, annotations, ..ObjectMeta::default() },
         spec: KubesvcAgentSpec { agent_id: registration.agent_id.clone(), zone_id: zone.clone(), approved },
         status: None,
     }
@@ -100,7 +103,14 @@ pub(crate) fn disconnected(
     let session = status.session.as_ref().filter(|session| session.id == *session_id)?;
     let session =
         AgentSession { ended: Some(end), ended_at: Some(Time(next_second(now))), ..session.clone() };
-    Some(KubesvcAgentStatus { connected: false, session: Some(session), ..status.clone() })
+    Some(KubesvcAgentStatus {
+        connected: false,
+        session: Some(session),
+        connected_since: None,
+        held: None,
+        failed: None,
+        ..status.clone()
+    })
 }
 
 /// Returns the status that records an approval; `None` if it is recorded, not given, or the object names another
@@ -414,6 +424,26 @@ mod tests {
             summarized(&agent, &"s1".into(), &summary()).map(|status| status.conditions),
             Some(Vec::new())
         );
+    }
+
+    #[test]
+    fn an_agent_that_is_gone_holds_nothing_since_no_time() {
+        let agent = registered();
+        let agent = with(agent.clone(), summarized(&agent, &"s1".into(), &summary()).expect("it is new"));
+        let shown =
+            |status: &KubesvcAgentStatus| (status.held, status.failed, status.connected_since.is_some());
+        assert!(matches!(agent.status.as_ref().map(shown), Some((Some(_), Some(_), true))));
+        let gone = disconnected(&agent, &"s1".into(), SessionEnd::Cut, at(0)).expect("it stood");
+        assert_eq!(shown(&gone), (None, None, false));
+    }
+
+    #[test]
+    fn an_object_says_that_its_agent_was_approved_automatically() {
+        let by = |approved| {
+            let agent = new_object("n", &registration(), approved);
+            agent.approved_by().map(str::to_owned)
+        };
+        assert_eq!((by(true).as_deref(), by(false)), (Some("auto"), None));
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub(crate) enum Preset {
     View,
     /// See them, and change them.
     Deploy,
+    /// As deploy, and list Secrets, in which Helm keeps its releases.
+    Helm,
 }
 
 impl Preset {
@@ -43,6 +45,14 @@ impl Preset {
         if self == Self::View {
             let reads = |verb: &String| matches!(verb.as_str(), "get" | "list" | "watch");
             rules.retain(|rule| rule.verbs.iter().all(reads));
+        }
+        if self == Self::Helm {
+            rules.push(PolicyRule {
+                api_groups: Some(vec![String::new()]),
+                resources: Some(vec!["secrets".to_owned()]),
+                verbs: vec!["list".to_owned()],
+                ..PolicyRule::default()
+            });
         }
         rules
     }
