@@ -175,9 +175,9 @@ mod tests {
     #[test]
     fn an_earlier_definition_is_used_until_the_new_one_works_and_while_the_zone_has_the_account() {
         let takes = |state, phase| {
-            let mut account = KubesvcAccount::new("a", kubesvc_core::KubesvcAccountSpec::default());
-            let grant = kubesvc_core::Grant { phase, zone: Some("z".into()), ..Default::default() };
-            account.status = Some(kubesvc_core::KubesvcAccountStatus {
+            let mut account = KubesvcAccount::new("a", KubesvcAccountSpec::default());
+            let grant = Grant { phase, zone: Some("z".into()), ..Default::default() };
+            account.status = Some(KubesvcAccountStatus {
                 state: Some(state),
                 epoch: GrantEpoch(5),
                 grant: Some(grant),
