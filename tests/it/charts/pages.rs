@@ -255,7 +255,7 @@ async fn what_kustomize_installed_goes_on_as_a_release_under_any_name_beside_a_s
     for (kind, name) in [
         ("deployments", "kubesvc-operator"),
         ("services", "kubesvc-operator"),
-        ("roles", "kubesvc-operator"),
+        ("roles", "kubesvc-operator-replicas"),
         ("networkpolicies", "kubesvc-operator"),
         ("crds", "kubesvcaccounts.kubesvc.io"),
     ] {
