@@ -1,5 +1,6 @@
 //! Generated files and statements about the programs match what the programs say themselves.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -88,13 +89,39 @@ fn the_charts_schemas_of_settings_are_what_the_tables_say() {
             let keys = keys.keys().map(|key| (key.clone(), Value::Bool(true)));
             schema["properties"]["accounts"]["items"]["properties"] = keys.collect();
         }
+        let mut keys = BTreeSet::new();
+        known_keys(&settings, "", &mut keys);
+        let keys = keys.into_iter().collect::<Vec<_>>().join("\n");
         schema["$defs"]["settings"] = settings;
-        let wanted = format!("{schema:#}\n");
-        if std::env::var_os("UPDATE_DOCS").is_some() {
-            must(std::fs::write(in_folder(&path), &wanted).map_err(|e| format!("{path}: {e}")));
-        } else {
-            assert!(kept == wanted, "{path} is not what crates/runtime/src/config says: run `make docs`");
+        let of_keys = format!("charts/{chart}/files/settings-keys.txt");
+        for (path, wanted) in [(path, format!("{schema:#}\n")), (of_keys, format!("{keys}\n"))] {
+            if std::env::var_os("UPDATE_DOCS").is_some() {
+                must(std::fs::write(in_folder(&path), &wanted).map_err(|e| format!("{path}: {e}")));
+            } else {
+                let kept = in_repository(&path);
+                assert!(kept == wanted, "{path} is not what crates/runtime/src/config says: run `make docs`");
+            }
         }
+    }
+}
+
+/// Adds the keys below `path`, without case, hyphens and underscores, as the programs match them; `.*` stands for any key
+/// of a group.
+fn known_keys(schema: &Value, path: &str, keys: &mut BTreeSet<String>) {
+    let below = |name: &str| format!("{path}.{name}").trim_start_matches('.').to_owned();
+    let group = schema["properties"].as_object();
+    for (name, inner) in group.into_iter().flatten() {
+        known_keys(inner, &below(&name.to_lowercase().replace(['-', '_'], "")), keys);
+    }
+    let type_ = &schema["type"];
+    let may_be_a_group =
+        type_ == "object" || type_.as_array().is_some_and(|all| all.iter().any(|one| one == "object"));
+    let takes_a_group = may_be_a_group || schema["anyOf"].is_array();
+    if schema["additionalProperties"].is_object() || (group.is_none() && takes_a_group) {
+        keys.insert(below("*"));
+    }
+    if group.is_none() && !schema["additionalProperties"].is_object() {
+        keys.insert(path.to_owned());
     }
 }
 

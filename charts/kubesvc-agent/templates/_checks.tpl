@@ -1,5 +1,6 @@
 {{/* What the schema cannot refuse, each with what to do. */}}
 {{- define "kubesvc-agent.checks" -}}
+{{- include "kubesvc-agent.checkKeys" . -}}
 {{- $flat := include "kubesvc-agent.flat" . | fromJson -}}
 {{- $preset := include "kubesvc-agent.preset" . -}}
 {{- $mode := required "mode is required: agent (in the cluster that it looks after), infrastructure (near a group of clusters) or spinnaker-service (beside the operator); docs/modes.md compares them." .Values.mode -}}
@@ -125,6 +126,23 @@
 {{- end -}}
 {{- if not (has $port $ports) -}}
 {{- fail (printf "hub.address is %q, and the Service %s in namespace %s serves %s: correct the port." $address (index $parts 0) $namespace (join ", " $ports)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuses a setting that the agent does not know, since it would end at once. `flat`: all settings. Keys inside of lists are
+left to it. */}}
+{{- define "kubesvc-agent.checkKeys" -}}
+{{- $keys := .Files.Get "files/settings-keys.txt" | trim | splitList "\n" -}}
+{{- range $key, $value := include "kubesvc-agent.flat" . | fromJson -}}
+{{- $known := or (kindIs "invalid" $value) (has $key $keys) -}}
+{{- range $keys -}}
+{{- if and (hasSuffix ".*" .) (hasPrefix (trimSuffix "*" .) $key) -}}
+{{- $known = true -}}
+{{- end -}}
+{{- end -}}
+{{- if not $known -}}
+{{- fail (printf "settings has %s (here in lower case), which the agent does not know, so that it would not start: correct the key, or leave it out (docs/settings.md)." $key) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -1,5 +1,6 @@
 {{/* What the schema cannot refuse, each with what to do. */}}
 {{- define "kubesvc.checks" -}}
+{{- include "kubesvc.checkKeys" . -}}
 {{- $flat := include "kubesvc.flat" . | fromJson -}}
 {{- with .Values.image -}}
 {{- if and (not .digest) .tag (or (not (regexMatch "[0-9]" .tag)) (regexMatch "^v?[0-9]+([.][0-9]+)?$" .tag)) -}}
@@ -105,6 +106,23 @@
 {{- if and (eq (dig "spec" "strategy" "type" "" .) "Recreate") (gt (int (dig "spec" "replicas" 1 .)) 0) -}}
 {{- fail "one replica on SQLite runs, and would lead beside the first that uses the database: upgrade with replicas=0 and without database.existingSecret, wait until its pod is gone, and upgrade again (docs/operating.md)." -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuses a setting that the operator does not know, since it would end at once. `flat`: all settings. Keys inside of lists are
+left to it. */}}
+{{- define "kubesvc.checkKeys" -}}
+{{- $keys := .Files.Get "files/settings-keys.txt" | trim | splitList "\n" -}}
+{{- range $key, $value := include "kubesvc.flat" . | fromJson -}}
+{{- $known := or (kindIs "invalid" $value) (not (hasPrefix "kubesvc." $key)) (has $key $keys) -}}
+{{- range $keys -}}
+{{- if and (hasSuffix ".*" .) (hasPrefix (trimSuffix "*" .) $key) -}}
+{{- $known = true -}}
+{{- end -}}
+{{- end -}}
+{{- if not $known -}}
+{{- fail (printf "settings has %s (here in lower case), which the operator does not know, so that it would not start: correct the key, or leave it out (docs/settings.md)." $key) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -76,6 +76,10 @@ const OPERATOR: &[Refusal] = &[
         &["settings.kubesvc.grpc.server.security.enabled=true"],
         "at '/settings/kubesvc/grpc/server/security/enabled': value must be one of",
     ),
+    (
+        &["settings.kubesvc.cache.operationWaitMz=5"],
+        "settings has kubesvc.cache.operationwaitmz (here in lower case), which the operator does not know, so that it would not start: correct the key",
+    ),
     (&["settings.server.port=seventy"], "at '/settings/server/port': got string, want null or integer"),
     (
         &["image.tag=latest"],
@@ -247,6 +251,15 @@ const AGENT: &[Refusal] = &[
             "kubeconfigs.existingSecret=k",
         ],
         "kubeconfigs.existingSecret is set, and in mode agent the account uses the agent's service account: leave it out, or use mode infrastructure.",
+    ),
+    (
+        &[
+            "mode=agent",
+            "clusterName=prod",
+            "hub.address=hub.example.com:9091",
+            "settings.kubernetes.polycy.serviceAccount=deny",
+        ],
+        "settings has kubernetes.polycy.serviceaccount (here in lower case), which the agent does not know",
     ),
     (
         &["mode=agent", "clusterName=prod", "hub.address=hub.example.com:9091", "rbac.preset=none"],
