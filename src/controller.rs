@@ -110,7 +110,7 @@ struct Controller {
     /// Elections that are being written.
     elections: Elections,
     /// Foreign rows.
-    foreign: ForeignRows,
+    foreign_rows: ForeignRows,
     /// Foreign rows that adoption cannot take.
     skipped: SkippedRows,
     /// What was told of accounts that another installation serves.
@@ -130,7 +130,7 @@ impl Controller {
             transient_states: TransientStates::default(),
             events,
             elections: Elections::default(),
-            foreign: ForeignRows::default(),
+            foreign_rows: ForeignRows::default(),
             skipped: SkippedRows::default(),
             foreign_accounts: ForeignAccounts::default(),
             listings: Listings::default(),

@@ -128,7 +128,8 @@ pub(super) fn report_foreign(controller: &Controller) {
     let count = names.len();
     controller.context.metrics.foreign_rows.set(i64::try_from(count).unwrap_or(i64::MAX));
     // With adoption enabled, rows are logged one by one.
-    if let Some(names) = controller.foreign.update(names).filter(|_| controller.context.adopts.is_none()) {
+    if let Some(names) = controller.foreign_rows.update(names).filter(|_| controller.context.adopts.is_none())
+    {
         warn!(
             rows = count,
             names, "table kubesvc_accounts contains rows that are not kubesvc's; leaving them unchanged"

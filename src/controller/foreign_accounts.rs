@@ -63,7 +63,8 @@ async fn check(controller: &Controller) -> Outcome {
 
     let operators = foreign.iter().filter_map(|one| one.account.status.as_ref()?.operator.clone());
     let (mut gone, mut unchecked, mut problem) = (HashSet::new(), BTreeSet::new(), None);
-    for operator in operators.collect::<BTreeSet<_>>() {
+    let to_check = operators.filter(|operator| !accounts.is_operator_gone(operator));
+    for operator in to_check.collect::<BTreeSet<_>>() {
         match controller.context.kube.all::<Namespace>().get(&operator.namespace).await {
             Ok(Some(there)) if there.metadata.uid.as_ref() == Some(&operator.uid) => {}
             Ok(_) => {

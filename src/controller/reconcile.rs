@@ -148,9 +148,9 @@ impl Controller {
         self.schedule.wakes.wake_all(younger.map(|other| AccountKey::of(other)));
     }
 
-    /// Deletes the rows of objects that are gone or that another installation serves, and wakes the accounts that waited for their names. The row of a
-    /// deleted object is deleted before the object; if a row is left, the watch may be incomplete, so the API server
-    /// is asked first.
+    /// Deletes the rows of objects that are gone or that another installation serves, and wakes the accounts that waited
+    /// for their names. The row of a deleted object is deleted before the object; if a row is left, the watch may be
+    /// incomplete, so the API server is asked first.
     async fn confirm_deletion(&self, key: &AccountKey) {
         let foreign = self.context.accounts.foreign_at(key);
         if let Some(foreign) = &foreign {

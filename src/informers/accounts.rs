@@ -132,7 +132,7 @@ impl AccountIndex {
 
     /// Namespace of the installation that serves an account in place of this one.
     pub fn foreign_operator<'a>(&self, account: &'a KubesvcAccount) -> Option<&'a str> {
-        account.foreign_operator(self.own.as_ref()?, |operator| self.gone.read().contains(operator))
+        account.foreign_operator(self.own.as_ref()?, |operator| self.is_operator_gone(operator))
     }
 
     /// The account at a key, if another installation serves it.
@@ -150,9 +150,15 @@ impl AccountIndex {
         self.index.read().foreign.len()
     }
 
-    /// Records which of the other installations are gone. Their accounts are no longer kept aside.
+    /// Whether another installation is known to be gone.
+    pub fn is_operator_gone(&self, operator: &Installation) -> bool {
+        self.gone.read().contains(operator)
+    }
+
+    /// Records further installations that are gone, for good: a namespace that is made again has another uid. Their
+    /// accounts are no longer kept aside.
     pub fn operators_gone(&self, gone: HashSet<Installation>) {
-        *self.gone.write() = gone;
+        self.gone.write().extend(gone);
         let mut index = self.index.write();
         let foreign = index.foreign.values();
         let own: Vec<_> =
@@ -657,10 +663,12 @@ mod tests {
 
         accounts.operators_gone(HashSet::new());
         accounts.seen(served("13", "other"));
+        assert_eq!((is_known(), aside()), ((true, true, 1), None), "it stays gone");
+        accounts.seen(served("13b", "third"));
         assert!(aside().is_some());
         accounts.seen(served("14", "own"));
         assert_eq!((is_known(), aside()), ((true, true, 1), None));
-        accounts.seen(served("15", "other"));
+        accounts.seen(served("15", "third"));
         accounts.listed(None, &HashSet::new(), 0);
         assert_eq!((is_known(), aside()), ((false, false, 0), None), "the object is gone");
     }

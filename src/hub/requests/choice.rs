@@ -3,7 +3,7 @@
 use kubesvc_core::{AgentId, GrantEpoch, GrantPhase, KubesvcAccount, State, ZoneId};
 
 use crate::connected_agents::RequestError;
-use crate::hub::sessions::ledger::HeldDefinition;
+use crate::hub::sessions::ledger::HeldAtAgent;
 use crate::informers::version_of;
 
 /// An account that takes requests.
@@ -31,7 +31,7 @@ pub(super) struct Candidate<'s> {
     pub(super) is_in_force: bool,
     /// Whether it stops, and takes no further request.
     pub(super) is_draining: bool,
-    pub(super) held: Option<&'s HeldDefinition>,
+    pub(super) held: Option<&'s HeldAtAgent>,
     /// Whether the API server may have to be asked if its zone still has the account.
     pub(super) is_unconfirmed: bool,
     /// Number of its requests; `None`: it has no stream of requests.
@@ -86,7 +86,7 @@ impl UsableAccount {
     /// Whether an agent has the account as the grant says. Once an agent has reached the cluster with the definition of
     /// the grant, that one alone is used: it may allow less than an earlier one.
     pub(super) fn is_held_by(&self, candidate: &Candidate<'_>) -> bool {
-        let Some(HeldDefinition { epoch, cluster_uid, is_claim }) = candidate.held else { return false };
+        let Some(HeldAtAgent { epoch, cluster_uid, is_claim }) = candidate.held else { return false };
         let is_bound = match &self.cluster_uid {
             Some(bound) => bound == cluster_uid,
             // What tells clusters apart otherwise is in a report alone.
@@ -127,14 +127,14 @@ mod tests {
         }
     }
 
-    fn held(epoch: i64, cluster: &str) -> HeldDefinition {
-        HeldDefinition { epoch: GrantEpoch(epoch), cluster_uid: cluster.into(), is_claim: false }
+    fn held(epoch: i64, cluster: &str) -> HeldAtAgent {
+        HeldAtAgent { epoch: GrantEpoch(epoch), cluster_uid: cluster.into(), is_claim: false }
     }
 
     #[test]
     fn only_an_agent_of_the_zone_that_reached_the_bound_cluster_is_asked() {
         let id = AgentId::from("one");
-        let ask = |account: &UsableAccount, zone: &ZoneId, is_in_force, held: &HeldDefinition| {
+        let ask = |account: &UsableAccount, zone: &ZoneId, is_in_force, held: &HeldAtAgent| {
             let candidate = Candidate {
                 agent_id: &id,
                 zone,
@@ -162,7 +162,7 @@ mod tests {
         assert!(!ask(&changing, &"z".into(), true, &held(4, "other")), "another cluster");
         assert!(!ask(&changing, &"y".into(), true, &held(4, "k")), "of another zone");
         assert!(!ask(&changing, &"z".into(), true, &held(6, "k")), "a later epoch");
-        let claim = HeldDefinition { is_claim: true, ..held(4, "k") };
+        let claim = HeldAtAgent { is_claim: true, ..held(4, "k") };
         assert!(ask(&changing, &"z".into(), true, &claim));
         let unbound = UsableAccount { cluster_uid: None, ..changing };
         assert!(!ask(&unbound, &"z".into(), true, &claim), "nothing says that it is the right cluster");

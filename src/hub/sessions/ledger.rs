@@ -41,7 +41,7 @@ pub(crate) struct RetryAt {
 
 /// What an agent holds of an account. A definition of a later epoch that fails does not change it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct HeldDefinition {
+pub(crate) struct HeldAtAgent {
     pub(crate) epoch: GrantEpoch,
     /// uid of kube-system of the cluster that it reached; empty if unknown.
     pub(crate) cluster_uid: String,
@@ -80,7 +80,7 @@ pub(crate) struct LedgerEntry {
     /// Last report, with its epoch.
     pub(crate) report: Option<(GrantEpoch, AgentReport)>,
     /// What requests are sent to; absent once a drop is sent.
-    pub(crate) held: Option<HeldDefinition>,
+    pub(crate) held: Option<HeldAtAgent>,
     /// Whether the object was read from the API server since the registration.
     pub(crate) confirmed: bool,
     pub(crate) retry: Option<RetryAt>,
@@ -206,7 +206,7 @@ impl Ledger {
             entry.said_held = true;
             let known = former.and_then(|entry| entry.held.clone());
             let known = known.filter(|held| held.epoch == *epoch && !held.is_claim);
-            let claim = || HeldDefinition { epoch: *epoch, cluster_uid: cluster_uid.clone(), is_claim: true };
+            let claim = || HeldAtAgent { epoch: *epoch, cluster_uid: cluster_uid.clone(), is_claim: true };
             // Without a cluster nothing says that it is the one to which the account is bound.
             entry.held = known.or_else(|| (!cluster_uid.is_empty()).then(claim));
         }
@@ -562,7 +562,7 @@ impl LedgerEntry {
         // What a drop was sent for takes no more requests.
         let is_dropping = matches!(self.command, Some(PendingCommand::Drop(_)));
         let cluster_uid = identity.cluster_uid.clone();
-        self.held = (!is_dropping).then_some(HeldDefinition { epoch, cluster_uid, is_claim: false });
+        self.held = (!is_dropping).then_some(HeldAtAgent { epoch, cluster_uid, is_claim: false });
         match sent {
             Some(sent) if epoch > sent => {
                 let message = format!(

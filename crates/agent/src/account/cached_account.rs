@@ -15,7 +15,7 @@ use tracing::Instrument as _;
 
 use crate::account::account_readers::LostAccount;
 use crate::account::cached_accounts::ReadingParts;
-use crate::account::look_schedule::{AfterFailure, LookSchedule};
+use crate::account::look_schedule::{AfterFailedLook, LookSchedule};
 use crate::account::reader_sink::{LookRequests, ScopeSink};
 use crate::account::synthetic_reader;
 use crate::account_table;
@@ -177,9 +177,9 @@ impl CachedAccount {
                             let class = failure.class().as_str_name();
                             tracing::warn!(class, "the objects of the account cannot be read: {}", failure.message);
                             match schedule.failed(&failure, now()) {
-                                AfterFailure::Lose => return self.lose(failure).await,
-                                AfterFailure::TellRefused => self.judge_credential(Some(failure.clone())),
-                                AfterFailure::GoOn => {}
+                                AfterFailedLook::Lose => return self.lose(failure).await,
+                                AfterFailedLook::TellRefused => self.judge_credential(Some(failure.clone())),
+                                AfterFailedLook::GoOn => {}
                             }
                             if is_late {
                                 self.tell_unread(failure);

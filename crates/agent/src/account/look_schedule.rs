@@ -26,7 +26,7 @@ enum Phase {
 
 /// What follows from a look that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AfterFailure {
+pub(super) enum AfterFailedLook {
     /// The next look.
     GoOn,
     /// The next look, and the hub is told that the credential is refused.
@@ -101,7 +101,7 @@ impl LookSchedule {
     }
 
     /// The look failed.
-    pub(super) fn failed(&mut self, failure: &Failure, now: Instant) -> AfterFailure {
+    pub(super) fn failed(&mut self, failure: &Failure, now: Instant) -> AfterFailedLook {
         let is_refused = failure.http_status == 401;
         if is_refused {
             self.must_connect = true;
@@ -112,16 +112,16 @@ impl LookSchedule {
         }
         self.ended(now);
         if failure.class() == Class::ClusterMismatch {
-            return AfterFailure::Lose;
+            return AfterFailedLook::Lose;
         }
         match self.refused.filter(|_| is_refused) {
             Some(refused)
                 if refused.identity_refusals >= MIN_IDENTITY_REFUSALS
                     && now.saturating_duration_since(refused.since) >= REFUSED_TIME =>
             {
-                AfterFailure::TellRefused
+                AfterFailedLook::TellRefused
             }
-            _ => AfterFailure::GoOn,
+            _ => AfterFailedLook::GoOn,
         }
     }
 
@@ -162,9 +162,9 @@ mod tests {
             let now = schedule.due_at().expect("no look runs");
             schedule.begins();
             match schedule.failed(&failure(*status), now) {
-                AfterFailure::GoOn => {}
-                AfterFailure::TellRefused => return (count + 1, now - began),
-                AfterFailure::Lose => unreachable!("the account is lost"),
+                AfterFailedLook::GoOn => {}
+                AfterFailedLook::TellRefused => return (count + 1, now - began),
+                AfterFailedLook::Lose => unreachable!("the account is lost"),
             }
         }
         unreachable!("the hub was never told")
@@ -193,7 +193,7 @@ mod tests {
         let now = Instant::now();
         let mut schedule = running(now);
         assert!(!schedule.begins(), "over the connections that there are");
-        assert_eq!(schedule.failed(&failure(401), now), AfterFailure::GoOn);
+        assert_eq!(schedule.failed(&failure(401), now), AfterFailedLook::GoOn);
         assert_eq!(schedule.due_at(), Some(now + MIN_DISCOVERY_INTERVAL));
         assert!(schedule.begins(), "the credential is read again");
         schedule.succeeded(true, now);
@@ -212,11 +212,11 @@ mod tests {
         slow.begins();
         slow.failed(&failure(401), now);
         slow.begins();
-        assert_eq!(slow.failed(&failure(401), now + 2 * REFUSED_TIME), AfterFailure::GoOn, "one request");
+        assert_eq!(slow.failed(&failure(401), now + 2 * REFUSED_TIME), AfterFailedLook::GoOn, "one request");
         slow.begins();
-        assert_eq!(slow.failed(&failure(503), now + 3 * REFUSED_TIME), AfterFailure::GoOn, "no answer");
+        assert_eq!(slow.failed(&failure(503), now + 3 * REFUSED_TIME), AfterFailedLook::GoOn, "no answer");
         slow.begins();
-        assert_eq!(slow.failed(&failure(401), now + 3 * REFUSED_TIME), AfterFailure::TellRefused);
+        assert_eq!(slow.failed(&failure(401), now + 3 * REFUSED_TIME), AfterFailedLook::TellRefused);
     }
 
     #[test]
@@ -250,7 +250,7 @@ mod tests {
             assert_eq!(schedule.due_at(), Some(due), "readers do not hasten it");
             now = due;
             assert!(schedule.begins(), "with the credential as it is then");
-            assert_eq!(schedule.failed(&failure(401), now), AfterFailure::TellRefused);
+            assert_eq!(schedule.failed(&failure(401), now), AfterFailedLook::TellRefused);
         }
         assert_eq!(schedule.due_at(), Some(now + MAX_REFUSED_INTERVAL));
     }
@@ -261,6 +261,6 @@ mod tests {
         let mismatch = Failure { class: Class::ClusterMismatch.into(), ..failure(0) };
         let mut schedule = running(now);
         schedule.begins();
-        assert_eq!(schedule.failed(&mismatch, now), AfterFailure::Lose);
+        assert_eq!(schedule.failed(&mismatch, now), AfterFailedLook::Lose);
     }
 }

@@ -91,7 +91,7 @@ fn an_agent_that_comes_back_is_believed_about_an_earlier_definition_only_with_it
     };
     let none = Ledger::new(0);
     assert_eq!(of_hello("", &none), None, "nothing says that it is the right cluster");
-    let claimed = HeldDefinition { epoch: GrantEpoch(3), cluster_uid: "k".into(), is_claim: true };
+    let claimed = HeldAtAgent { epoch: GrantEpoch(3), cluster_uid: "k".into(), is_claim: true };
     assert_eq!(of_hello("k", &none), Some(claimed));
     let mut former = holding();
     send(&mut former, 4);
