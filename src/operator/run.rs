@@ -178,6 +178,11 @@ pub(super) async fn claim_database(
             kubesvc_store::open(&settings.database_url, open_options(settings, &location, true)).await?;
             Ok(format!("The database {database} belongs to {own} now; before, it belonged to {owner}."))
         }
+        // An operator that another installation's database was refused to does not hold the lock while it waits.
+        Err(StoreError::InUse { owner, .. }) => Ok(format!(
+            "There is nothing to claim: the database {database} is in use by {owner}, so it belongs to that \
+             operator's installation."
+        )),
         Err(error) => Err(error.into()),
     }
 }

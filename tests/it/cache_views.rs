@@ -1,6 +1,7 @@
 //! What people and programs see of cached objects: REST, its changes through any replica, and the plugin.
 
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 
 use http::Request;
@@ -18,6 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::world::{Agent, Database, MAX_WAIT, Operator, World, case, run_cases};
 use kubesvc_testkit::kubectl::{self, Output};
+use kubesvc_testkit::process::{Process, Streams};
 use kubesvc_testkit::{must, wait::eventually};
 
 const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-kubesvc");
@@ -245,20 +247,32 @@ async fn plugin_shows_what_is_cached_and_says_the_next_step(world: &World) {
     let closed = plugin(world, &["tail", "prod", "--operator-url", "http://127.0.0.1:1"]).await;
     assert!(closed.code == Some(1) && closed.stderr.contains("--operator-url"), "{closed:?}");
 
-    let tail = async {
-        let all = ["tail", "prod", "-o", "json", "-n", namespace, "--operator-url", &url];
-        plugin(world, &all).await
+    tail_ends_with_the_account(world, &url).await;
+}
+
+async fn tail_ends_with_the_account(world: &World, url: &str) {
+    let mut command = Command::new(PLUGIN);
+    command
+        .args(["tail", "prod", "-o", "json", "-n", world.namespace(), "--operator-url", url])
+        .env("KUBECONFIG", world.control_plane().kubeconfig_path());
+    let (output, errors) = (world.folder().file("tail.out"), world.folder().file("tail.err"));
+    let streams = Streams { input: None, output: Some(output.clone()), errors };
+    let tail = must(Process::spawn_with("kubectl kubesvc tail", &command, &streams));
+    let until_printed = async |text: &str| {
+        eventually(&format!("{text} printed"), MAX_WAIT, async || {
+            let printed = std::fs::read_to_string(&output).unwrap_or_default();
+            if printed.contains(text) { Ok(()) } else { Err(format!("{printed}{}", tail.log_text())) }
+        })
+        .await;
     };
-    let changing = async {
-        for replicas in 2..6 {
-            scale(world, "web", replicas).await;
-        }
-        world.delete("prod").await;
-        world.until_gone("prod").await;
-    };
-    let (tail, ()) = tokio::join!(tail, changing);
-    assert_eq!(tail.code, Some(0), "it ends with the account: {tail:?}");
-    assert!(tail.stdout.contains("GONE"), "{tail:?}");
+    until_printed("FOLLOWING").await;
+    scale(world, "web", 2).await;
+    until_printed("UPSERT").await;
+    world.delete("prod").await;
+    let ended = must(tail.wait(MAX_WAIT).await);
+    assert_eq!(ended.code(), Some(0), "it ends with the account: {}", tail.log_text());
+    until_printed("GONE").await;
+    world.until_gone("prod").await;
 }
 
 /// What `why` says of an account's cached objects, once it is up to date or not, and has the part.

@@ -25,7 +25,7 @@ async fn three_commands_of_the_install_page_make_an_account_active_in_restricted
     assert!(begun.elapsed() < NEWCOMER, "took {:?}", begun.elapsed());
 
     for release in ["kubesvc", "kubesvc-agent"] {
-        cluster.sh(&format!("helm test {release} -n kubesvc --timeout 1m"));
+        cluster.sh(&format!("helm test {release} -n kubesvc --timeout 1m --logs"));
     }
 
     // Not what the manifests ask for, but what runs.

@@ -35,6 +35,18 @@ pub enum StoreError {
         /// Its owner.
         owner: Installation,
     },
+    /// Another process holds the lock of the SQLite database; nothing was changed.
+    #[error(
+        "another process{} uses the database {database}, and SQLite is for one replica only: end it first (in \
+         Kubernetes: one replica with strategy Recreate); several replicas need MySQL, MariaDB or PostgreSQL",
+        if owner.is_empty() { String::new() } else { format!(" ({owner})") }
+    )]
+    InUse {
+        /// The file.
+        database: String,
+        /// Host and process id; empty if the lock does not say.
+        owner: String,
+    },
     /// Another replica leads under a later term; nothing was written.
     #[error("another replica leads: a later term has begun in kubesvc_locks")]
     Deposed,

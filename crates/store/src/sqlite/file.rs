@@ -159,13 +159,7 @@ impl Lock {
             Err(TryLockError::WouldBlock) => {
                 let mut owner = String::new();
                 let _ = (&mut file).take(300).read_to_string(&mut owner);
-                let owner = if owner.is_empty() { String::new() } else { format!(" ({owner})") };
-                Err(StoreError::Unfit(format!(
-                    "another process{owner} uses the database {}, and SQLite is for one replica only: end it first \
-                     (in Kubernetes: one replica with strategy Recreate); several replicas need MySQL, MariaDB or \
-                     PostgreSQL",
-                    database.display()
-                )))
+                Err(StoreError::InUse { database: database.display().to_string(), owner })
             }
             Err(TryLockError::Error(error)) => Err(StoreError::Unfit(format!(
                 "the file {} cannot be locked ({error}): put the database on a local disk",
