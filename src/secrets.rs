@@ -5,10 +5,12 @@
 //! | `account_secret` | the Secret that kubesvc writes for the kubeconfigs of one account |
 //! | `source` | from an account to its vetted credential, and when the credential counts as changed |
 //! | `engine` | the port of secret engines, the set of available engines, and the engines `k8s` and `noop`; Secrets that a spec names by `secretRef` are read here, too |
+//! | `expiry` | when a credential expires, as its token, its certificate or its Secret says |
 //! | `file` | the engine `file`: files on the operator's disk |
 
 mod account_secret;
 mod engine;
+mod expiry;
 mod file;
 mod source;
 #[cfg(test)]
@@ -20,6 +22,7 @@ use secrecy::SecretSlice;
 pub use source::Credentials;
 
 use kubesvc_core::KubesvcAccount;
+use kubesvc_core::credential_expiry::CredentialExpiry;
 use kubesvc_core::failure::Failure;
 
 /// A vetted credential, ready to be sent to an agent of the zone that has the grant. Deliberately without
@@ -34,6 +37,8 @@ pub struct Credential {
     pub version: Option<String>,
     /// Other versions under which this process has read the same content.
     pub same_as: Vec<String>,
+    /// When it expires; `None` where nothing says so, and where an agent reads it.
+    pub expiry: Option<CredentialExpiry>,
 }
 
 impl Credential {

@@ -11,7 +11,7 @@ use tracing::{error, info};
 
 use super::{Controller, account_rows};
 use crate::connected_agents::ConnectedAgentsError;
-use crate::secrets::AccountSecretError;
+use crate::secrets::{AccountSecretError, Credential};
 use kubesvc_core::conditions;
 use kubesvc_core::lifecycle::{Action, CredentialFact, RowFact, StatusWrite};
 use kubesvc_core::{FINALIZER, KubesvcAccount, KubesvcAccountStatus};
@@ -169,8 +169,11 @@ impl Controller {
                 }
             }
         };
-        let verdict = verdict
-            .map(|credential| CredentialFact { version: credential.version, same_as: credential.same_as });
+        let verdict = verdict.map(|Credential { version, same_as, expiry, .. }| CredentialFact {
+            version,
+            same_as,
+            expiry,
+        });
         self.transient_states.judged(account.uid(), verdict);
     }
 

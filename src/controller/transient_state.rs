@@ -7,6 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::informers::AccountKey;
+use kubesvc_core::credential_expiry::CredentialExpiry;
 use kubesvc_core::failure::Failure;
 use kubesvc_core::lifecycle::{CredentialFact, Fact, Tick};
 use kubesvc_core::secret_reference::is_read_by_operator;
@@ -40,6 +41,8 @@ pub(super) struct TransientState {
     pub(super) recheck: bool,
     /// The credential differs from the one judged before.
     pub(super) credential_changed: bool,
+    /// When the credential expires that was last read for this generation of the spec.
+    pub(super) credential_expiry: Fact<Option<CredentialExpiry>>,
     judged: Option<Result<CredentialFact, Failure>>,
     credential_mismatches: CredentialMismatches,
     /// The sessions of the zone were read since the last look. Valid for one look: while a revoke waits, others may
@@ -129,6 +132,7 @@ impl TransientStates {
         if transient_state.generation != account.generation() {
             transient_state.generation = account.generation();
             transient_state.credential = Fact::Unknown;
+            transient_state.credential_expiry = Fact::Unknown;
             transient_state.row_refused = false;
         }
         let seen = transient_state.clone();
@@ -148,6 +152,9 @@ impl TransientStates {
         self.update(uid, |transient_state| {
             transient_state.credential_changed |=
                 transient_state.judged.as_ref().is_some_and(|before| differ(before, &verdict));
+            if let Ok(credential) = &verdict {
+                transient_state.credential_expiry = Fact::Known(credential.expiry);
+            }
             transient_state.judged = Some(verdict.clone());
             transient_state.credential = Fact::Known(verdict);
             transient_state.credential_slow = false;
@@ -354,7 +361,8 @@ mod tests {
         transient_states.observe(&account, 0);
         transient_states.judged("uid-prod", Ok(CredentialFact::new(version(1))));
         let same_as = version(1).into_iter().collect();
-        transient_states.judged("uid-prod", Ok(CredentialFact { version: version(2), same_as }));
+        transient_states
+            .judged("uid-prod", Ok(CredentialFact { version: version(2), same_as, expiry: None }));
         assert!(!transient_states.observe(&account, 1).credential_changed);
         transient_states.judged("uid-prod", Ok(CredentialFact::new(version(3))));
         assert!(transient_states.observe(&account, 2).credential_changed);

@@ -12,6 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::watch;
 
 use crate::informers::{AccountIndex, AgentIndex};
+use kubesvc_core::credential_expiry::ExpiryStage;
 use kubesvc_core::failure::FailureClass;
 use kubesvc_core::lifecycle::displayed_state;
 use kubesvc_core::{KubesvcAccount, KubesvcAccountStatus, KubesvcAgent, State};
@@ -50,6 +51,11 @@ impl Collector for StateMetrics {
         encode("kubesvc_foreign_accounts", "Accounts that another installation serves", &foreign)?;
         encode("kubesvc_controller_accounts_failed", "FAILED accounts, by reason", &accounts.failed)?;
         encode(
+            "kubesvc_controller_accounts_expiring",
+            "Accounts whose credential expires soon or has expired, by reason",
+            &accounts.expiring,
+        )?;
+        encode(
             "kubesvc_controller_account_state_age_seconds",
             "Longest time that an account has been in this transitional state, or since its deletion was requested; 0: none",
             &accounts.longest_seconds,
@@ -76,6 +82,7 @@ type Gauges = Family<[(&'static str, &'static str); 1], Gauge>;
 struct AccountGauges {
     by_state: Gauges,
     failed: Gauges,
+    expiring: Gauges,
     longest_seconds: Gauges,
 }
 
@@ -83,6 +90,7 @@ impl AccountGauges {
     fn of<'a>(accounts: impl Iterator<Item = &'a KubesvcAccount>, now: Timestamp) -> Self {
         let by_state = family(State::ALL.map(|state| [("state", state.as_str())]));
         let failed = family(FailureClass::ALL.iter().map(|class| [("reason", class.reason())]));
+        let expiring = family(ExpiryStage::ALL.map(|stage| [("reason", stage.reason())]));
         let longest_seconds = family(TRANSITIONAL_STATES.map(|state| [("state", state.as_str())]));
         for account in accounts {
             let state = displayed_state(account);
@@ -92,12 +100,17 @@ impl AccountGauges {
             if let (State::Failed, Some(class)) = (state, class) {
                 failed.get_or_create(&[("reason", class.reason())]).inc();
             }
+            if let Some(stage) =
+                account.status.as_ref().and_then(|status| ExpiryStage::said(&status.conditions))
+            {
+                expiring.get_or_create(&[("reason", stage.reason())]).inc();
+            }
             if TRANSITIONAL_STATES.contains(&state) {
                 let longest = longest_seconds.get_or_create(&label);
                 longest.set(longest.get().max(seconds_in_state(account, now)));
             }
         }
-        Self { by_state, failed, longest_seconds }
+        Self { by_state, failed, expiring, longest_seconds }
     }
 }
 
@@ -147,6 +160,8 @@ mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     use super::*;
+    use kubesvc_core::conditions;
+    use kubesvc_core::credential_expiry::CREDENTIAL_EXPIRING;
     use kubesvc_core::{KubesvcAccountSpec, KubesvcAgentSpec, KubesvcAgentStatus};
 
     fn at(second: i64) -> Timestamp {
@@ -180,6 +195,16 @@ mod tests {
         assert_eq!(in_state(&gauges.by_state, &state(State::Active)), 2);
         assert_eq!(in_state(&gauges.by_state, &state(State::Failed)), 0);
         assert_eq!(in_state(&gauges.failed, &[("reason", "NoAgent")]), 0);
+    }
+
+    #[test]
+    fn accounts_whose_credential_expires_are_counted_by_reason() {
+        let mut expiring = account(State::Active, 0);
+        let said = conditions::one(&[], CREDENTIAL_EXPIRING, "True", "Within1Day", "soon", 1, &Time(at(0)));
+        expiring.status.as_mut().expect("a status").conditions.push(said);
+        let gauges = AccountGauges::of([expiring, account(State::Active, 0)].iter(), at(100));
+        let of = |stage: ExpiryStage| in_state(&gauges.expiring, &[("reason", stage.reason())]);
+        assert_eq!(ExpiryStage::ALL.map(of), [0, 1, 0]);
     }
 
     #[test]

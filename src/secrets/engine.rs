@@ -4,9 +4,12 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use secrecy::SecretSlice;
+use tracing::warn;
 
+use kubesvc_core::credential_expiry::EXPIRES_ANNOTATION;
 use kubesvc_core::failure::{Failure, FailureClass};
 use kubesvc_core::secret_reference::{Reference, ReferenceError};
 use kubesvc_runtime::kube_access::{KubeAccess, KubeCause, KubeError};
@@ -21,6 +24,8 @@ pub(super) struct ResolvedSecret {
     pub(super) version: Option<String>,
     /// Whether each replica has its own copy, so that the version means nothing to other replicas.
     pub(super) is_copy: bool,
+    /// When the content expires, as the object that holds it says.
+    pub(super) expires: Option<Timestamp>,
 }
 
 /// Resolves the references that name this engine.
@@ -124,8 +129,9 @@ impl KubeSecrets {
         let bytes = secret.data.as_mut().and_then(|data| data.remove(*key)).ok_or_else(|| {
             missing(format!("Secret {namespace}/{name} has no key {key:?}; add it, or correct {key_field}"))
         })?;
+        let expires = expires_of(&secret);
         let holder = secret.metadata.uid;
-        Ok(ResolvedSecret { content: SecretSlice::from(bytes.0), holder, version, is_copy: false })
+        Ok(ResolvedSecret { content: SecretSlice::from(bytes.0), holder, version, is_copy: false, expires })
     }
 
     async fn get(&self, wanted: &SecretField<'_>) -> Result<Secret, Failure> {
@@ -171,6 +177,21 @@ fn version_of(secret: &Secret) -> Option<String> {
     Some(format!("{}/{}", secret.metadata.uid.as_deref()?, secret.metadata.resource_version.as_deref()?))
 }
 
+/// When the content of a Secret expires, as its annotation says.
+fn expires_of(secret: &Secret) -> Option<Timestamp> {
+    let text = secret.metadata.annotations.as_ref()?.get(EXPIRES_ANNOTATION)?;
+    let (namespace, name) = (secret.metadata.namespace.as_deref(), secret.metadata.name.as_deref());
+    let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());
+    text.parse::<Timestamp>()
+        .inspect_err(|error| {
+            warn!(
+                "no warning before Secret {namespace}/{name} expires: its annotation {EXPIRES_ANNOTATION} is no time such as \
+                 2027-01-31T12:00:00Z: {error}"
+            );
+        })
+        .ok()
+}
+
 fn explain(error: &KubeError) -> String {
     match error.cause() {
         KubeCause::Status(status) if status.code == 403 => {
@@ -197,6 +218,7 @@ impl Engine for NoopEngine {
             holder: None,
             version: None,
             is_copy: false,
+            expires: None,
         })
     }
 }

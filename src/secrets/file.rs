@@ -90,6 +90,7 @@ fn read(path: &Path, folders: &[PathBuf]) -> Result<ResolvedSecret, Failure> {
         holder: None,
         version: Some(version),
         is_copy: true,
+        expires: None,
     })
 }
 

@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Mutex;
 
 use super::engine::{Engines, KubeSecrets, NoopEngine, ResolvedSecret, SecretField};
+use super::expiry;
 use super::file::FileEngine;
 use super::{Credential, CredentialKind, CredentialSource, SharedKey};
 use kubesvc_core::KubesvcAccount;
@@ -199,7 +200,9 @@ impl Credentials {
             let which = if account.spec.agent_kubeconfig.is_some() { "spec.agentKubeconfig: " } else { "" };
             Failure::new(class, format!("{which}kubeconfig refused: {refusal}"))
         })?;
-        Ok(Credential { kind: CredentialKind::Kubeconfig(kubeconfig::render(&vetted)), version, same_as })
+        let expiry = expiry::of(&vetted.authentication, found.expires);
+        let kind = CredentialKind::Kubeconfig(kubeconfig::render(&vetted));
+        Ok(Credential { kind, version, same_as, expiry })
     }
 }
 
@@ -221,7 +224,7 @@ impl CredentialSource for Credentials {
             None
         };
         if let Some(kind) = without_content {
-            return Ok(Credential { kind, version: None, same_as: Vec::new() });
+            return Ok(Credential { kind, version: None, same_as: Vec::new(), expiry: None });
         }
         let key = (account.uid().to_owned(), account.generation());
         if let Some(credential) = self.copy(account, &key).filter(|_| !fresh) {

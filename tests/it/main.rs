@@ -26,6 +26,7 @@ mod database_servers;
 mod docs;
 mod drift;
 mod end_to_end;
+mod expiring_credentials;
 mod faults;
 mod floods;
 mod followers;

@@ -21,6 +21,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::Serialize;
 
 use super::conditions::{LISTED_BY_AGENT, left_out};
+use super::credential_expiry::CREDENTIAL_EXPIRING;
 use super::failure::FailureClass;
 use super::lifecycle::{displayed_state, retry_is_unhandled};
 use super::{DesiredState, KubesvcAccount, KubesvcAccountStatus, KubesvcAgent, OPERATOR_ANNOTATION, State};
@@ -156,6 +157,10 @@ pub fn explain(
     if let Some(listed) = facts.condition(LISTED_BY_AGENT) {
         let then = "To end this, take the account out of the agent's file, or delete this object.";
         verdict = verdict.advise(format!("A second account of this name: {}. {then}", listed.message));
+    }
+    if let Some(expiring) = facts.condition(CREDENTIAL_EXPIRING) {
+        let how = "If kubectl kubesvc credential create made the credential, run the same command again";
+        verdict = verdict.advise(format!("Expiry: {}. {how} (docs/credentials.md).", expiring.message));
     }
     if let Some(text) = awaited_operator(account) {
         verdict = verdict.command(text, rules::OPERATOR);

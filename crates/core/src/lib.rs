@@ -31,6 +31,7 @@ pub mod agent_resource;
 pub mod cache;
 pub mod conditions;
 pub mod crds;
+pub mod credential_expiry;
 pub mod cron;
 pub mod explain;
 pub mod failure;

@@ -104,7 +104,7 @@ pub struct KubesvcAccountStatus {
     /// Version of the credential for which the grant was opened or offers were requested. Of a Secret, its UID and resourceVersion, joined by a slash; of a file on the operator, a keyed digest of its content.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credential_version: Option<String>,
-    /// Ready, Reconciling and Stalled as defined by kstatus; AgentConnected; Caching; ClusterIdentity after a cluster was reached (Unknown if nothing shows whether it is the cluster that the account is bound to); ListedByAgent while an agent's own file also lists an account of this name (the reason, DeclaredWins or AgentWins, says which of the two is in effect).
+    /// Ready, Reconciling and Stalled as defined by kstatus; AgentConnected; Caching; ClusterIdentity after a cluster was reached (Unknown if nothing shows whether it is the cluster that the account is bound to); CredentialExpiring while the credential expires within 7 days or 1 day, or has expired; ListedByAgent while an agent's own file also lists an account of this name (the reason, DeclaredWins or AgentWins, says which of the two is in effect).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }

@@ -124,6 +124,7 @@ impl ModelWorld {
             credential: Fact::Known(Ok(CredentialFact::new(Some("v".into())))),
             credential_slow: false,
             credential_changed: false,
+            credential_expiry: Fact::Unknown,
             row: match self.row {
                 Some(uid) if uid == number_of(account.uid()) => RowFact::Present,
                 _ => RowFact::Absent,

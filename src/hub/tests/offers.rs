@@ -28,7 +28,7 @@ fn asking(name: &str) -> KubesvcAccount {
 
 fn give_kubeconfig(hub: &TestHub, name: &str) {
     let kind = CredentialKind::Kubeconfig(KUBECONFIG.as_bytes().to_vec().into());
-    let credential = Credential { kind, version: Some("v1".into()), same_as: Vec::new() };
+    let credential = Credential { kind, version: Some("v1".into()), same_as: Vec::new(), expiry: None };
     hub.credentials.answers.lock().insert(name.into(), Ok(credential));
 }
 
@@ -123,7 +123,7 @@ async fn files_and_service_accounts_are_asked_for_as_such() {
         hub.credentials
             .answers
             .lock()
-            .insert(name.into(), Ok(Credential { kind, version: None, same_as: Vec::new() }));
+            .insert(name.into(), Ok(Credential { kind, version: None, same_as: Vec::new(), expiry: None }));
         hub.accounts.show(asking(name));
         let mut agent = hub.agent(&format!("agent-{name}")).await;
         let asked = [agent.asked().await, if name == "two" { agent.asked().await } else { continue }];

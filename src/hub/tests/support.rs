@@ -175,7 +175,7 @@ impl CredentialSource for FakeCredentials {
 
 pub(super) fn kubeconfig(version: &str, bytes: usize) -> Credential {
     let kind = CredentialKind::Kubeconfig(SecretSlice::from(vec![b'x'; bytes]));
-    Credential { kind, version: Some(version.to_owned()), same_as: Vec::new() }
+    Credential { kind, version: Some(version.to_owned()), same_as: Vec::new(), expiry: None }
 }
 
 pub(super) struct TestHub {

@@ -335,6 +335,19 @@ fn an_account_that_leaves_kinds_out_says_which_and_what_to_do() {
 }
 
 #[test]
+fn an_account_whose_credential_expires_soon_says_when_and_how_to_renew_it() {
+    let mut account = in_state(pinned("east"), State::Active, GrantPhase::Open);
+    let status = account.status.as_mut().expect("a status");
+    let told = "the token of the account's credential expires at 2027-01-01T00:00:00Z: renew it before";
+    let condition = conditions::one(&[], CREDENTIAL_EXPIRING, "True", "Within7Days", told, 1, &Time(at(-60)));
+    status.conditions.push(condition);
+    let explanation = explain(&account, Some(&[]), now());
+    assert_says(&explanation, told);
+    assert_says(&explanation, "run the same command again");
+    assert!(explanation.ready);
+}
+
+#[test]
 fn the_command_that_shows_what_is_cached_is_advised_once() {
     let account = in_state(pinned("east"), State::Active, GrantPhase::Open);
     let mut explanation = explain(&account, Some(&[]), now());

@@ -10,6 +10,7 @@ use super::zone_choice::{self, ZoneChoice};
 use super::zone_reports::{self, Blocker, RevokeProgress, ZoneReports};
 use crate::cache::issues;
 use crate::conditions::{self, LISTED_BY_AGENT};
+use crate::credential_expiry::CREDENTIAL_EXPIRING;
 use crate::failure::{Failure, FailureClass};
 use crate::ids::{AgentId, ZoneId};
 use crate::{DesiredState, GrantPhase, KubesvcAccountStatus, ListingAgent, State};
@@ -20,6 +21,9 @@ const MAX_BACKLOG_TICKS: Tick = 600;
 const BACKLOG_RECHECK_TICKS: Tick = 5;
 /// Minimum interval, in ticks, between two writes of what is left out of an account's objects.
 const MIN_LEFT_OUT_TICKS: Tick = 60;
+
+/// Maximum interval, in ticks, between looks at an account whose credential expires some day: a wall clock may change.
+const MAX_EXPIRY_WAIT_TICKS: Tick = 24 * 3600;
 
 /// An observation with what is derived from it once: all that a rule decides from.
 pub(super) struct Facts<'a> {
@@ -362,6 +366,27 @@ impl<'a> Facts<'a> {
             || conditions::left_out(&status.conditions) == self.left_out().as_deref();
         let written = self.observation.left_out_written;
         (!is_said).then(|| written.map_or(0, |written| written.saturating_add(MIN_LEFT_OUT_TICKS)))
+    }
+
+    /// Reason and message of the warning that the credential expires soon, as it is said; absent: none is.
+    pub(super) fn expiry_said(&self) -> Option<(String, String)> {
+        let said = conditions::find(&self.status.conditions, CREDENTIAL_EXPIRING)?;
+        Some((said.reason.clone(), said.message.clone()))
+    }
+
+    /// The warning as it is to be said. Until a credential was read it is what is said already.
+    pub(super) fn expiry_warning(&self) -> Option<(String, String)> {
+        let Fact::Known(expiry) = self.observation.credential_expiry else { return self.expiry_said() };
+        let (expiry, now) = (expiry?, self.observation.wall);
+        expiry.stage(now).map(|stage| (stage.reason().to_owned(), expiry.message(stage)))
+    }
+
+    /// The tick to look again, because a warning may begin.
+    pub(super) fn next_expiry_stage(&self) -> Option<Tick> {
+        let Fact::Known(Some(expiry)) = &self.observation.credential_expiry else { return None };
+        let left = expiry.until_next_stage(self.observation.wall)?;
+        let seconds = Tick::try_from(left.as_secs()).unwrap_or_default().saturating_add(1);
+        Some(self.observation.now.saturating_add(seconds.min(MAX_EXPIRY_WAIT_TICKS)))
     }
 
     /// The agent in whose file an account stands, to go on in a sentence.

@@ -435,6 +435,7 @@ impl ObservationFixture {
             credential: self.credential.clone(),
             credential_slow: self.credential_slow,
             credential_changed: false,
+            credential_expiry: Fact::Unknown,
             row: self.row,
             sessions: &self.sessions,
             sessions_are_read: self.sessions_are_read,

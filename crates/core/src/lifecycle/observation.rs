@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use crate::credential_expiry::CredentialExpiry;
 use crate::failure::Failure;
 use crate::ids::{AgentId, AgentKey, ZoneId};
 use crate::{BootId, CachingEpoch, GrantEpoch, Installation, KubesvcAccount, ListingAgent, NameHolder};
@@ -71,12 +72,14 @@ pub struct CredentialFact {
     pub version: Option<String>,
     /// Other versions under which this process has read the same content: a Secret's labels may change.
     pub same_as: Vec<String>,
+    /// When it expires; absent where nothing says so.
+    pub expiry: Option<CredentialExpiry>,
 }
 
 impl CredentialFact {
     /// A credential of this version, of which no other one is known to have the same content.
     pub fn new(version: Option<String>) -> Self {
-        Self { version, same_as: Vec::new() }
+        Self { version, same_as: Vec::new(), expiry: None }
     }
 
     /// Whether it is the credential that is written down under this version.
@@ -250,7 +253,7 @@ pub struct Observation<'a> {
     pub account: &'a KubesvcAccount,
     /// Now.
     pub now: Tick,
-    /// Wall time, to be stamped into what is written; nothing is decided by it.
+    /// Wall time, to be stamped into what is written; nothing is decided by it but how soon a credential expires.
     pub wall: Timestamp,
     /// When this leader began.
     pub leading_since: Tick,
@@ -266,6 +269,8 @@ pub struct Observation<'a> {
     pub credential_slow: bool,
     /// The credential was judged otherwise than the last time, and no status was written since.
     pub credential_changed: bool,
+    /// When the credential that was last read expires. Unknown until one was read for this spec.
+    pub credential_expiry: Fact<Option<CredentialExpiry>>,
     /// The row.
     pub row: RowFact,
     /// All sessions, each with its report about this uid.

@@ -111,6 +111,7 @@ const MAINTENANCE: &[(Situation, MaintenanceRule)] = &[
     (Situation::PlacedAndWell, replace_caching_agent),
     (Situation::PlacedAndWell, show_left_out),
     (Situation::PlacedAndWell, restate_credential),
+    (Situation::PlacedAndWell, warn_of_expiry),
     (Situation::Placed,        recheck_deserted_zone),
     (Situation::Live,          update_listing_condition),
     (Situation::Live,          recheck_unlisted),
@@ -235,6 +236,14 @@ fn show_left_out(facts: &Facts<'_>, _: Option<Tick>) -> Option<Verdict> {
 /// Writes down the version of a credential whose content has not changed, so that replicas send it.
 fn restate_credential(facts: &Facts<'_>, _: Option<Tick>) -> Option<Verdict> {
     facts.credential_is_restated().then(|| StatusChange::acknowledged().with_credential().into())
+}
+
+/// Warns before the credential expires, and takes the warning back when it was renewed.
+fn warn_of_expiry(facts: &Facts<'_>, _: Option<Tick>) -> Option<Verdict> {
+    if facts.expiry_said() != facts.expiry_warning() {
+        return Some(StatusChange::expiring().into());
+    }
+    facts.next_expiry_stage().map(Verdict::wait_until)
 }
 
 /// Looks again when the zone that was found for the account has been without agents for too long.

@@ -31,6 +31,8 @@ pub(super) enum Outcome {
     Listing,
     /// Where it was; what is new is what is left out of its objects, and nothing else.
     LeftOut,
+    /// Where it was; what is new is how soon its credential expires, and nothing else.
+    Expiring,
     /// Where it was; what is new is the installation that serves it, and nothing else.
     TakenOver,
     /// Where it was; what is new is the generation, the retry or something else that was seen.
@@ -100,6 +102,11 @@ impl StatusChange {
     /// Nothing but what is left out of the account's objects.
     pub(super) fn left_out() -> Self {
         Outcome::LeftOut.into()
+    }
+
+    /// Nothing but how soon the credential expires.
+    pub(super) fn expiring() -> Self {
+        Outcome::Expiring.into()
     }
 
     /// Nothing but the installation that serves the account.

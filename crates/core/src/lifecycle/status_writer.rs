@@ -10,6 +10,7 @@ use super::observation::{AgentReport, ClusterIdentity, Fact, Presence, Tick};
 use super::retry_schedule;
 use super::status_change::{CredentialChange, GrantChange, Outcome, StatusChange, TriedZones};
 use crate::conditions::{self, CLUSTER_IDENTITY, ConditionSummary, LISTED_BY_AGENT};
+use crate::credential_expiry::CREDENTIAL_EXPIRING;
 use crate::failure::{Failure, FailureClass, Outlook};
 use crate::ids::{AgentId, ZoneId};
 use crate::status::{CachingAssignment, Grant, KubesvcAccountStatus, MAX_AGENTS_SHOWN, MAX_TRIED_ZONES};
@@ -38,9 +39,19 @@ pub struct EventDraft {
 /// The status with the change, and the Event that tells of it.
 pub(super) fn write(change: StatusChange, facts: &Facts<'_>) -> StatusWrite {
     let mut status = facts.status.clone().into_owned();
+    // Written by its own change alone, which has an Event.
+    let expiry = match change.outcome {
+        Outcome::Expiring => facts.expiry_warning(),
+        _ => facts.expiry_said(),
+    };
     let event = match change.outcome {
         Outcome::Listing => listing_event(facts),
         Outcome::TakenOver => taken_over_event(facts),
+        Outcome::Expiring => expiry.clone().map(|(_, message)| EventDraft {
+            warning: true,
+            reason: CREDENTIAL_EXPIRING.to_owned(),
+            message,
+        }),
         Outcome::LeftOut => {
             show_left_out(facts, &mut status);
             None
@@ -49,8 +60,10 @@ pub(super) fn write(change: StatusChange, facts: &Facts<'_>) -> StatusWrite {
     };
     status.operator = facts.observation.policy.installation.clone().or(status.operator);
     status.listed_by = facts.listing_agent();
-    status.conditions.retain(|condition| condition.type_ != LISTED_BY_AGENT);
+    status.conditions.retain(|one| ![LISTED_BY_AGENT, CREDENTIAL_EXPIRING].contains(&one.type_.as_str()));
     status.conditions.extend(listing_condition(facts, status.observed_generation));
+    let expiry = expiry.filter(|_| status.state() != State::Inactive);
+    status.conditions.extend(expiry_condition(facts, expiry, status.observed_generation));
     StatusWrite { status, event }
 }
 
@@ -95,7 +108,7 @@ impl Outcome {
         status: &mut KubesvcAccountStatus,
     ) -> (Option<FailureClass>, Option<IdentityCondition>) {
         match self {
-            Self::Listing | Self::LeftOut | Self::TakenOver | Self::Acknowledged => {
+            Self::Listing | Self::LeftOut | Self::Expiring | Self::TakenOver | Self::Acknowledged => {
                 (facts.failure_class(), None)
             }
             Self::FailedAsBefore => {
@@ -403,6 +416,16 @@ fn listing_condition(facts: &Facts<'_>, generation: i64) -> Option<Condition> {
     let (reason, message) = facts.listing_condition()?;
     let (before, wall) = (&facts.status.conditions, Time(facts.observation.wall));
     Some(conditions::one(before, LISTED_BY_AGENT, "True", reason, &message, generation, &wall))
+}
+
+fn expiry_condition(
+    facts: &Facts<'_>,
+    warning: Option<(String, String)>,
+    generation: i64,
+) -> Option<Condition> {
+    let (reason, message) = warning?;
+    let (before, wall) = (&facts.status.conditions, Time(facts.observation.wall));
+    Some(conditions::one(before, CREDENTIAL_EXPIRING, "True", &reason, &message, generation, &wall))
 }
 
 fn wall_after(facts: &Facts<'_>, after: Tick) -> Option<Time> {

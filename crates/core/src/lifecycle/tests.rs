@@ -7,13 +7,14 @@ use super::{
     Action, AgentReport, ClusterIdentity, CredentialFact, Decision, Fact, SessionEnding, SessionFact,
     displayed_state,
 };
-use crate::failure::FailureClass;
+use crate::failure::{Failure, FailureClass};
 use crate::{DesiredState, GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
 
 mod activation;
 mod caching_agent;
 mod deactivation;
 mod deletion;
+mod expiring_credentials;
 mod failures;
 mod names;
 mod offers;

@@ -204,6 +204,7 @@ impl Sim {
             credential: self.memory.credential.clone(),
             credential_slow: self.now.is_multiple_of(3),
             credential_changed: self.memory.changed,
+            credential_expiry: Fact::Unknown,
             row,
             sessions: &sessions,
             sessions_are_read: self.memory.sessions_are_read,

@@ -204,7 +204,7 @@ fn a_new_version_of_the_same_credential_is_recorded_without_a_new_activation() {
         }
         let (epoch, before) = (world.status().epoch, world.status().credential_version.clone());
         let same_as = before.into_iter().collect();
-        world.secret = Ok(CredentialFact { version: Some("secret/2".to_owned()), same_as });
+        world.secret = Ok(CredentialFact { version: Some("secret/2".to_owned()), same_as, expiry: None });
         world.recheck();
         assert_eq!(world.writes(), [state.as_str()]);
         let status = world.status();

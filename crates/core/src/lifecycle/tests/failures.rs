@@ -291,7 +291,7 @@ fn a_refused_kubeconfig_counts_once_however_often_it_is_changed_to_another_refus
     let mut world = active_world();
     for version in 0..3 {
         let message = format!("refused for reason {version}");
-        world.secret = Err(crate::failure::Failure::new(FailureClass::BadKubeconfig, message.clone()));
+        world.secret = Err(Failure::new(FailureClass::BadKubeconfig, message.clone()));
         world.recheck();
         assert_eq!(world.status().failed_count, 1);
         assert_eq!(world.status().error_message, Some(message));

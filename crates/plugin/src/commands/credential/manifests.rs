@@ -10,6 +10,7 @@ use kube::api::ApiResource;
 use kube::config::Cluster;
 use serde_json::{Value, json};
 
+use kubesvc_core::credential_expiry::EXPIRES_ANNOTATION;
 use kubesvc_core::kubeconfig::{KubeconfigError, render, vet};
 use kubesvc_core::{MANAGED_BY_LABEL, PLUGIN_FIELD_MANAGER, WATCH_LABEL};
 
@@ -17,8 +18,6 @@ use kubesvc_core::{MANAGED_BY_LABEL, PLUGIN_FIELD_MANAGER, WATCH_LABEL};
 pub(crate) const CREDENTIAL_LABEL: &str = "kubesvc.io/credential";
 /// Annotation of the Secret: uid of `kube-system` of the target cluster.
 pub(crate) const CLUSTER_ANNOTATION: &str = "kubesvc.io/credential-cluster";
-/// Annotation of the Secret: when the token expires.
-pub(crate) const EXPIRES_ANNOTATION: &str = "kubesvc.io/credential-expires";
 /// Namespace of service accounts with rights in all namespaces.
 pub(crate) const DEFAULT_HOME: &str = "kubesvc";
 
