@@ -1,6 +1,6 @@
 //! The node that all stories share, and the commands of a person who has kubectl, Helm and the plugin.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -64,9 +64,12 @@ impl Cluster {
 
     /// Like [`Cluster::sh`], with any exit code.
     pub(crate) fn try_sh(&self, commands: &str) -> Output {
-        let plugin = Path::new(env!("CARGO_BIN_EXE_kubectl-kubesvc")).parent().expect("a folder").display();
-        let all = format!("set -e\nPATH=\"$PATH:{plugin}\"\n{commands}");
-        tokio::task::block_in_place(|| helm::shell(&self.kubeconfig, &all))
+        try_sh_with(&self.kubeconfig, commands)
+    }
+
+    /// The kubeconfig of its administrator.
+    pub(crate) fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
     }
 
     /// What a person would look at first when something fails.
@@ -141,6 +144,13 @@ YAML"
     }
 }
 
+/// Runs commands in the root of the repository with this kubeconfig, as a person who has kubectl, Helm and the plugin.
+pub(crate) fn try_sh_with(kubeconfig: &Path, commands: &str) -> Output {
+    let plugin = Path::new(env!("CARGO_BIN_EXE_kubectl-kubesvc")).parent().expect("a folder").display();
+    let all = format!("set -e\nPATH=\"$PATH:{plugin}\"\n{commands}");
+    tokio::task::block_in_place(|| helm::shell(kubeconfig, &all))
+}
+
 /// The states that accounts had since the watch began.
 pub(crate) struct States {
     process: Process,
@@ -171,7 +181,7 @@ kubectl uncordon node >/dev/null
 for release in $(helm list --all-namespaces --output json | tr '{' '\n' | sed -n 's/.*"name":"\([^"]*\)","namespace":"\([^"]*\)".*/\2:\1/p'); do
   helm uninstall "${release#*:}" --namespace "${release%%:*}" >/dev/null
 done
-kubectl delete namespace kubesvc target team-a team-b stranger --ignore-not-found --wait=false >/dev/null
+kubectl delete namespace kubesvc target team-a team-b stranger monitoring --ignore-not-found --wait=false >/dev/null
 if kubectl get crd kubesvcaccounts.kubesvc.io >/dev/null 2>&1; then
   kubectl get ksa -A --no-headers -o custom-columns=A:.metadata.namespace,B:.metadata.name | while read -r namespace name; do
     # In this order: an operator that still ends cannot add a finalizer to what is being deleted.
@@ -185,7 +195,7 @@ kubectl delete rolebinding --namespace kube-system kubesvc-operator-authenticati
 for kind in clusterroles clusterrolebindings; do
   kubectl get "$kind" -o name | grep kubesvc | xargs -r kubectl delete >/dev/null
 done
-for namespace in kubesvc target team-a team-b stranger; do
+for namespace in kubesvc target team-a team-b stranger monitoring; do
   kubectl wait --for=delete "namespace/$namespace" --timeout=90s >/dev/null
 done
 "#;
@@ -205,7 +215,7 @@ pub(crate) fn page(path: &str) -> String {
 pub(crate) fn upgrade_page(folder: &Folder) -> String {
     let mut page = page("docs/upgrade.md");
     for file in
-        ["kubesvc-objects.yaml", "kubesvc-secrets.yaml", "kubesvc-values.yaml", "kubesvc-agent-values.yaml"]
+        ["kubesvc-objects.json", "kubesvc-secrets.json", "kubesvc-values.yaml", "kubesvc-agent-values.yaml"]
     {
         page = page.replace(file, &folder.file(file).display().to_string());
     }
@@ -218,15 +228,60 @@ pub(crate) fn section<'a>(page: &'a str, title: &str) -> &'a str {
     found.unwrap_or_else(|| unreachable!("the page has no section {title}"))
 }
 
-/// The blocks of commands in a page, without those that need an engine for images or a published release.
+/// Parts of command lines that cannot run on a node, and what they need.
+const NOT_HERE: [(&str, &str); 3] = [
+    ("docker ", "an engine that builds images; `make image-check` runs it"),
+    (" oci://", "a published release"),
+    (" krew ", "a published release, and krew"),
+];
+
+/// The blocks of commands in a page, without the lines that cannot run on a node.
 pub(crate) fn blocks(page: &str) -> Vec<String> {
     let all = page.split("```").skip(1).step_by(2).filter_map(|block| block.strip_prefix("sh\n"));
     let runnable = |block: &str| {
-        let needs_more = |line: &str| {
-            line.starts_with("docker ") || [" oci://", " krew "].iter().any(|part| line.contains(part))
-        };
+        let needs_more = |line: &str| NOT_HERE.iter().any(|(part, _)| line.contains(part));
         let lines: Vec<_> = block.lines().filter(|line| !needs_more(line)).collect();
-        lines.join("\n")
+        lines.join("\n").trim_end().to_owned()
     };
     all.map(runnable).filter(|block| !block.is_empty()).collect()
+}
+
+/// Replaces what stands for something else in a page. It has to be there.
+pub(crate) fn put(page: &str, placeholders: &[(&str, &str)]) -> String {
+    placeholders.iter().fold(page.to_owned(), |page, (placeholder, value)| {
+        assert!(page.contains(placeholder), "{placeholder} is not in the page:\n{page}");
+        page.replace(placeholder, value)
+    })
+}
+
+/// A page whose blocks of commands are run one after the other, each as it is pasted.
+pub(crate) struct Walk {
+    cluster: &'static Cluster,
+    name: &'static str,
+    left: VecDeque<String>,
+}
+
+impl Walk {
+    pub(crate) fn of(cluster: &'static Cluster, name: &'static str, page: &str) -> Self {
+        Self { cluster, name, left: blocks(page).into() }
+    }
+
+    /// Runs this number of blocks of the section, which has to be where the page goes on. Returns what they print.
+    pub(crate) fn on(&mut self, section: &str, count: usize) -> String {
+        let begun = Instant::now();
+        let next = self.left.drain(..count.min(self.left.len()));
+        // What is left in the background ends with the block: a person ends it later.
+        let run = |block: String| {
+            let ends = if block.contains(" &\n") { "trap 'kill $!' EXIT\n" } else { "" };
+            self.cluster.sh(&format!("{ends}{block}"))
+        };
+        let printed = next.map(run).collect();
+        told(&format!("{}, {section}", self.name), begun);
+        printed
+    }
+
+    /// Checks that no block is left.
+    pub(crate) fn ends(self) {
+        assert!(self.left.is_empty(), "{}: not run: {:?}", self.name, self.left);
+    }
 }

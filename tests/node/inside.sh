@@ -2,6 +2,7 @@
 # Runs a command where a node can live without a trace: with network, mounts and processes of its own. It has a folder
 # (KUBESVC_NODE_FOLDER), a control group (KUBESVC_NODE_CGROUP) and an address that this machine reaches
 # (KUBESVC_NODE_ADDRESS). However the command ends, nothing of it is left, killed runs included: the next one sweeps.
+# Inside of itself it makes a place for a second node, which the first one reaches.
 # With the argument `check` alone it only sees to what is needed; with `can` it only says whether all of it is there.
 set -eu
 
@@ -75,8 +76,16 @@ hierarchies() {
     fi
 }
 
-# Removes what a run has left. Its processes have ended.
+# Removes what a run has left, and what was left inside of it. Its processes have ended.
 sweep() {
+    for folder in "/tmp/$1"-*; do
+        [ ! -d "$folder" ] || sweep_one "${folder#/tmp/}"
+    done
+    ip link delete "$(link_of "$1")" 2>/dev/null || true
+    sweep_one "$@"
+}
+
+sweep_one() {
     for hierarchy in $(hierarchies); do
         # A group of processes that have just ended is busy for a moment.
         tries=0
@@ -85,7 +94,6 @@ sweep() {
             tries=$((tries + 1))
         done
     done
-    ip link delete "$(link_of "$1")" 2>/dev/null || true
     if [ -n "${KUBESVC_TEST_KEEP:-}" ] && [ "${2:-}" = own ]; then
         echo "kept until the next run: /tmp/$1" >&2
     else
@@ -93,19 +101,26 @@ sweep() {
     fi
 }
 
-# kubesvc-node-123: the names of links are short.
+# kubesvc-node-123, or kubesvc-node-123-45 inside of that: the names of links are short.
 link_of() {
-    echo "ksv${1#kubesvc-node-}"
+    echo "ksv${1##*-}"
 }
 
-# First stage: on this machine.
+# First stage: on this machine, or where a node lives already, whose processes see no others.
 outside() {
-    for folder in /tmp/kubesvc-node-*; do
-        [ ! -d "$folder" ] || grep -qs inside.sh "/proc/${folder#/tmp/kubesvc-node-}/cmdline" || sweep "${folder#/tmp/}"
-    done
-    name=kubesvc-node-$$
+    if [ -n "${KUBESVC_NODE_CGROUP:-}" ]; then
+        name=$KUBESVC_NODE_CGROUP-$$
+        network=172.30
+    else
+        for folder in /tmp/kubesvc-node-*; do
+            run=${folder#/tmp/kubesvc-node-}
+            [ ! -d "$folder" ] || grep -qs inside.sh "/proc/${run%%-*}/cmdline" || sweep "kubesvc-node-${run%%-*}"
+        done
+        name=kubesvc-node-$$
+        network=172.31
+    fi
     # A subnet of two addresses for each run; several can run side by side.
-    subnet=172.31.$(($$ / 64 % 256)).$(($$ % 64 * 4))
+    subnet=$network.$(($$ / 64 % 256)).$(($$ % 64 * 4))
     trap 'sweep "$name" own' EXIT
     # The command ends by itself, then this does.
     trap : INT TERM HUP
@@ -142,7 +157,14 @@ network() {
     hostname node
     # Folders that programs insist on.
     mkdir "$KUBESVC_NODE_FOLDER/var" "$KUBESVC_NODE_FOLDER/work"
-    mount -t overlay -o "lowerdir=/var,upperdir=$KUBESVC_NODE_FOLDER/var,workdir=$KUBESVC_NODE_FOLDER/work" kubesvc-node /var
+    below=/var
+    if grep -q '^kubesvc-node /var ' /proc/mounts; then
+        # The kernel stacks no more than two of them, and this machine's root may be one.
+        below=$KUBESVC_NODE_FOLDER/empty
+        mkdir -p "$below/lib" "$below/log" "$below/tmp"
+        ln -s /run "$below/run"
+    fi
+    mount -t overlay -o "lowerdir=$below,upperdir=$KUBESVC_NODE_FOLDER/var,workdir=$KUBESVC_NODE_FOLDER/work" kubesvc-node /var
     mount -t tmpfs kubesvc-node /run
     exec unshare --pid --fork --kill-child=KILL --mount-proc sh "$0" --first "$@"
 }

@@ -6,8 +6,10 @@
 mod cluster;
 mod first_account;
 mod gateway;
+mod pages;
 mod removal;
 mod replicas;
 mod restore;
 mod strangers;
+mod two_clusters;
 mod upgrade;
