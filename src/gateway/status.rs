@@ -3,6 +3,8 @@
 //! Callers read texts: Clouddriver takes "forbidden" and "NotFound" in one for the answer of the cluster. A text about
 //! the way to the cluster has neither.
 
+use std::collections::BTreeMap;
+
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::json;
 
@@ -114,14 +116,21 @@ impl From<RequestError> for Refusal {
 
 /// The same text without the words by which callers recognise an answer of the cluster.
 fn about_the_way(text: &str) -> String {
-    let words = [("forbidden", "refused"), ("notfound", "missing"), ("not found", "missing")];
-    let mut text = text.to_owned();
-    for (word, other) in words {
-        while let Some(at) = text.to_ascii_lowercase().find(word) {
-            text.replace_range(at..at + word.len(), other);
-        }
+    const WORDS: [(&str, &str); 3] =
+        [("forbidden", "refused"), ("notfound", "missing"), ("not found", "missing")];
+    let lowercase = text.to_ascii_lowercase();
+    let found = WORDS
+        .iter()
+        .flat_map(|(word, other)| lowercase.match_indices(word).map(move |(at, _)| (at, word, other)));
+    // None of the words begins within another one.
+    let found: BTreeMap<_, _> = found.map(|(at, word, other)| (at, (word.len(), other))).collect();
+    let (mut kept, mut rest) = (String::with_capacity(text.len()), 0);
+    for (at, (length, other)) in found {
+        kept.push_str(&text[rest..at]);
+        kept.push_str(other);
+        rest = at + length;
     }
-    text
+    kept + &text[rest..]
 }
 
 #[cfg(test)]
@@ -168,6 +177,20 @@ mod tests {
             assert_eq!(status["kind"], "Status");
             assert_eq!(status["code"], code);
         }
+    }
+
+    #[test]
+    fn words_of_the_clusters_are_replaced_wherever_and_however_often_they_are() {
+        for (text, expected) in [
+            ("", ""),
+            ("forbiddenFORBIDDEN", "refusedrefused"),
+            ("forforbiddenbidden, é notfound", "forrefusedbidden, é missing"),
+            ("Not FoundNotFound not", "missingmissing not"),
+        ] {
+            assert_eq!(about_the_way(text), expected);
+        }
+        let many = about_the_way(&"forbidden".repeat(60_000));
+        assert_eq!(many, "refused".repeat(60_000));
     }
 
     #[tokio::test]

@@ -137,6 +137,11 @@ pub fn truncate(text: &mut String, max: usize) {
     text.push_str(ELLIPSIS);
 }
 
+/// Replaces each run of control characters with a space.
+pub fn printable(text: &str) -> String {
+    text.split(char::is_control).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
 impl fmt::Display for FailureClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.reason())

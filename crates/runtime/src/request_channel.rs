@@ -17,11 +17,12 @@ use kubesvc_core::requests::streams::{
 };
 use kubesvc_core::wire::ops::Header;
 
-/// Headers of a message as a map; `None` if one cannot be sent.
+/// Headers of a message as a map; `None` if one cannot be sent, or if they are more than a map takes.
 pub fn header_map(headers: Vec<Header>) -> Option<HeaderMap> {
     let mut map = HeaderMap::new();
     for Header { name, value } in headers {
-        map.append(HeaderName::from_bytes(name.as_bytes()).ok()?, HeaderValue::from_bytes(&value).ok()?);
+        let (name, value) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(&value));
+        map.try_append(name.ok()?, value.ok()?).ok()?;
     }
     Some(map)
 }

@@ -13,9 +13,13 @@ use tracing::{debug, info};
 use super::{AgentStream, Requests, Sink};
 use crate::hub::sessions::session::Session;
 use kubesvc_core::AgentId;
+use kubesvc_core::failure::{MAX_ERROR_MESSAGE_BYTES, printable, truncate};
 use kubesvc_core::requests::credit::{CreditBudget, MAX_CREDIT_OF_AGENT};
+use kubesvc_core::requests::headers::{self, HeaderError};
 use kubesvc_core::requests::streams::Frame;
 use kubesvc_core::requests::wire;
+use kubesvc_core::wire::common::Failure;
+use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::ops::refused::Reason;
 use kubesvc_core::wire::ops::{
     ApplySettings, Begin, Forget, Ping, Ready, Refused, RequestDown, RequestUp, Running, request_down,
@@ -32,6 +36,8 @@ const PING_INTERVAL: Duration = Duration::from_secs(20);
 const MAX_SILENCE: Duration = Duration::from_secs(60);
 /// Interval between lists of what runs.
 const RUNNING_INTERVAL: Duration = Duration::from_secs(30);
+/// Maximum number of ids that are looked at in a list of what runs at the agent; more than it may be given.
+const MAX_RUNNING_IDS: usize = 8192;
 /// Maximum time for which frames of requests leave without a look at what the stream itself is to say: their data may be
 /// queued without end.
 const MAX_REQUESTS_TURN: Duration = Duration::from_millis(100);
@@ -192,12 +198,18 @@ impl AgentStream {
     fn handle(&self, id: u64, frame: Option<request_up::Frame>) {
         use request_up::Frame as Up;
         let frame = match frame {
-            Some(Up::Head(head)) => Frame::Head(head),
+            Some(Up::Head(head)) => match headers::check(&head.headers) {
+                Ok(()) => Frame::Head(head),
+                Err(problem) => Frame::Stop(bad_head(&problem)),
+            },
             Some(Up::Data(data)) => Frame::Data(data.bytes),
             Some(Up::End(_)) => Frame::End,
-            Some(Up::Abort(abort)) => Frame::Stop(abort.failure.unwrap_or_default()),
+            Some(Up::Abort(abort)) => Frame::Stop(shortened(abort.failure.unwrap_or_default())),
             Some(Up::Credit(credit)) => Frame::Credit(credit.bytes),
-            Some(Up::Running(running)) => return self.channel.reconcile(&running.ids, true),
+            Some(Up::Running(running)) => {
+                let ids = &running.ids[..running.ids.len().min(MAX_RUNNING_IDS)];
+                return self.channel.reconcile(ids, true);
+            }
             Some(Up::Ping(_) | Up::Begin(_)) | None => return,
         };
         self.channel.receive(id, frame);
@@ -269,6 +281,19 @@ impl AgentStream {
             self.channel.outgoing().await;
         }
     }
+}
+
+/// A failure whose message is fit for callers and logs: printable, and of at most 1 KiB.
+fn shortened(mut failure: Failure) -> Failure {
+    failure.message = printable(&failure.message);
+    truncate(&mut failure.message, MAX_ERROR_MESSAGE_BYTES);
+    failure
+}
+
+/// Why an answer ends whose head is no head of an answer. The request may have been executed.
+fn bad_head(problem: &HeaderError) -> Failure {
+    let message = format!("the head of the agent's answer is refused: {problem}");
+    Failure { class: Class::Internal.into(), message, ..Failure::default() }
 }
 
 /// Sends a frame. The error: the agent takes none.

@@ -3,7 +3,7 @@
 use secrecy::ExposeSecret;
 
 use crate::secrets::{Credential, CredentialKind};
-use kubesvc_core::failure::{Failure, FailureClass, truncate};
+use kubesvc_core::failure::{Failure, FailureClass, printable, truncate};
 use kubesvc_core::lifecycle::{AgentReport, ClusterIdentity};
 use kubesvc_core::object_names::is_dns_label;
 use kubesvc_core::spec::Scope;
@@ -145,11 +145,6 @@ fn read_identity(identity: &ops::ClusterIdentity) -> Result<ClusterIdentity, Fai
         namespaces_count: identity.namespaces_count,
         refused: None,
     })
-}
-
-/// Replaces each run of control characters with a space.
-fn printable(text: &str) -> String {
-    text.split(char::is_control).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 /// Converts an account for its agent. Contains the credential: must not be logged.

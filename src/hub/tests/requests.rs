@@ -445,6 +445,23 @@ async fn a_read_goes_to_another_agent_once() {
 }
 
 #[tokio::test]
+async fn reason_of_an_agent_reaches_callers_printable_and_short() {
+    let hub = hub().await;
+    let mut agent = RequestAgent::connect(&hub, "a").await;
+    for (is_write, before_send) in [(false, false), (false, true), (true, false)] {
+        let sent = send(&hub, if is_write { write() } else { read() });
+        let (id, ..) = agent.opened().await;
+        let message = format!("\u{1b}[31mforbidden\r\n{}", "forbidden".repeat(60_000));
+        let class = Class::Internal.into();
+        let failure = Failure { class, before_send, message, ..Failure::default() };
+        agent.say(id, request_up::Frame::Abort(Abort { failure: Some(failure) })).await;
+        let said = failed(sent).await.to_string();
+        assert!(said.contains("[31mforbidden forbidden"), "{said}");
+        assert!(said.len() < 1200 && !said.contains(char::is_control), "{} bytes: {said}", said.len());
+    }
+}
+
+#[tokio::test]
 async fn a_write_without_an_answer_in_time_is_unknown_and_a_read_has_none() {
     let hub = hub().await;
     let mut agent = RequestAgent::connect(&hub, "a").await;
@@ -670,6 +687,12 @@ fn bad_frames(id: u64) -> Vec<BadFrames> {
         ),
         ("a header that has no name", vec![(id, head(200, header("", b"b"))), (id, end())], true),
         ("a header with a name that is none", vec![(id, head(200, header("x a", b"b"))), (id, end())], true),
+        (
+            "a head of more headers than a map takes",
+            vec![(id, head(200, vec![header("a", b"").remove(0); 40_000])), (id, end())],
+            true,
+        ),
+        ("a head of 65 KiB", vec![(id, head(200, header("a", &[b'x'; 65 * 1024]))), (id, end())], true),
         ("a failure of an unknown class", vec![(id, failed(4711))], true),
         ("an abort without a failure", vec![(id, Some(Up::Abort(Abort { failure: None })))], true),
         ("no frame at all", vec![(id, None)], false),

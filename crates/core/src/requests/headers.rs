@@ -40,23 +40,13 @@ pub enum HeaderError {
 /// # Errors
 /// A [`HeaderError`] names the header that cannot be sent.
 pub fn passed_on(headers: Vec<Header>) -> Result<Vec<Header>, HeaderError> {
-    let mut bytes = 0;
+    check(&headers)?;
     let mut named = HashSet::new();
     for Header { name, value } in &headers {
-        bytes += name.len() + value.len() + 4;
-        if name.is_empty() || name.len() > 256 || !name.bytes().all(is_token) {
-            return Err(HeaderError::Name(name.chars().take(64).collect()));
-        }
-        if value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
-            return Err(HeaderError::Value(name.clone()));
-        }
         if name.eq_ignore_ascii_case("connection") {
             let value = String::from_utf8_lossy(value).to_ascii_lowercase();
             named.extend(value.split(',').map(|one| one.trim().to_owned()));
         }
-    }
-    if bytes > MAX_HEADERS_BYTES {
-        return Err(HeaderError::TooLarge);
     }
     named.remove("upgrade");
     let stays = |header: &Header| {
@@ -67,6 +57,27 @@ pub fn passed_on(headers: Vec<Header>) -> Result<Vec<Header>, HeaderError> {
             && !named.contains(&name)
     };
     Ok(headers.into_iter().filter(stays).collect())
+}
+
+/// Checks that headers can be sent, and their size.
+///
+/// # Errors
+/// A [`HeaderError`] names the header that cannot be sent.
+pub fn check(headers: &[Header]) -> Result<(), HeaderError> {
+    let mut bytes = 0;
+    for Header { name, value } in headers {
+        bytes += name.len() + value.len() + 4;
+        if bytes > MAX_HEADERS_BYTES {
+            return Err(HeaderError::TooLarge);
+        }
+        if name.is_empty() || name.len() > 256 || !name.bytes().all(is_token) {
+            return Err(HeaderError::Name(name.chars().take(64).collect()));
+        }
+        if value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
+            return Err(HeaderError::Value(name.clone()));
+        }
+    }
+    Ok(())
 }
 
 fn is_token(byte: u8) -> bool {

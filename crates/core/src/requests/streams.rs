@@ -221,10 +221,10 @@ impl<E: End> RequestStreams<E> {
     /// opened some since the list was made, and is told of those that the other lacks in answer to its own list.
     /// Returns the requests that were aborted here.
     pub fn reconcile(&mut self, theirs: &[RequestNumber], opens: bool) -> Vec<RequestNumber> {
-        for id in theirs {
-            let is_known = self.requests.get(id).is_some_and(|request| !request.is_over());
-            let is_waiting = self.control.iter().any(|(of, _)| of == id);
-            if !is_known && !is_waiting && *id <= self.last_opened {
+        let theirs: BTreeSet<_> = theirs.iter().copied().collect();
+        let waiting: BTreeSet<_> = self.control.iter().map(|(of, _)| *of).collect();
+        for id in theirs.iter().filter(|id| **id <= self.last_opened && !waiting.contains(id)) {
+            if self.requests.get(id).is_none_or(Request::is_over) {
                 self.control.push_back((*id, Control::Stop(E::stop(UNKNOWN))));
             }
         }
@@ -236,8 +236,8 @@ impl<E: End> RequestStreams<E> {
             if let Some(request) = self.requests.get_mut(id) {
                 request.end_with(Event::Broken(UNKNOWN));
             }
-            self.control.retain(|(of, _)| of != id);
         }
+        self.control.retain(|(of, _)| !lacking.contains(of));
         lacking
     }
 

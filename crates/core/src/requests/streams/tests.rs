@@ -289,6 +289,23 @@ fn requests_that_one_side_lacks_are_aborted_and_those_under_way_are_not() {
 }
 
 #[test]
+fn a_list_with_former_requests_again_and_again_is_answered_once_for_each() {
+    let mut hub = hub();
+    for _ in 0..2000 {
+        let id = hub.open(|credit| ("GET", credit));
+        hub.requests.remove(&id);
+    }
+    while hub.next_frame().is_some() {}
+    let theirs: Vec<_> = (1..=2000).chain(1..=2000).chain([1 << 40]).collect();
+    for _ in 0..3 {
+        hub.reconcile(&theirs, true);
+    }
+    let stopped =
+        std::iter::from_fn(|| hub.next_frame()).filter(|(_, frame)| matches!(frame, Frame::Stop(_)));
+    assert_eq!(stopped.count(), 2000);
+}
+
+#[test]
 fn a_lost_stream_tells_what_was_never_sent() {
     let (mut hub, mut agent) = (hub(), agent());
     let sent = hub.open(|credit| ("POST", credit));
