@@ -35,7 +35,7 @@ impl Controller {
             },
             credential_slow: transient_state.credential_slow,
             credential_changed: transient_state.credential_changed,
-            credential_expiry: transient_state.credential_expiry.clone(),
+            credential_expiry: transient_state.credential_expiry(),
             row: self.row_fact(account, transient_state),
             sessions: &sessions,
             sessions_are_read: transient_state.sessions_are_read || context.connected_agents.is_all_here(),

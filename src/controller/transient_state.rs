@@ -41,8 +41,7 @@ pub(super) struct TransientState {
     pub(super) recheck: bool,
     /// The credential differs from the one judged before.
     pub(super) credential_changed: bool,
-    /// When the credential expires that was last read for this generation of the spec.
-    pub(super) credential_expiry: Fact<Option<CredentialExpiry>>,
+    /// The last verdict, whatever was written or changed since.
     judged: Option<Result<CredentialFact, Failure>>,
     credential_mismatches: CredentialMismatches,
     /// The sessions of the zone were read since the last look. Valid for one look: while a revoke waits, others may
@@ -58,6 +57,16 @@ pub(super) struct TransientState {
     pub(super) elections: ElectionTurns,
     /// Number of consecutive failed requests.
     pub(super) errors: u32,
+}
+
+impl TransientState {
+    /// When the credential that was last read expires; unknown if the last one could not be read.
+    pub(super) fn credential_expiry(&self) -> Fact<Option<CredentialExpiry>> {
+        match &self.judged {
+            Some(Ok(credential)) => Fact::Known(credential.expiry),
+            _ => Fact::Unknown,
+        }
+    }
 }
 
 /// How many times in a row the credential was read again because an agent's replica found another one, and the
@@ -132,7 +141,6 @@ impl TransientStates {
         if transient_state.generation != account.generation() {
             transient_state.generation = account.generation();
             transient_state.credential = Fact::Unknown;
-            transient_state.credential_expiry = Fact::Unknown;
             transient_state.row_refused = false;
         }
         let seen = transient_state.clone();
@@ -152,9 +160,6 @@ impl TransientStates {
         self.update(uid, |transient_state| {
             transient_state.credential_changed |=
                 transient_state.judged.as_ref().is_some_and(|before| differ(before, &verdict));
-            if let Ok(credential) = &verdict {
-                transient_state.credential_expiry = Fact::Known(credential.expiry);
-            }
             transient_state.judged = Some(verdict.clone());
             transient_state.credential = Fact::Known(verdict);
             transient_state.credential_slow = false;

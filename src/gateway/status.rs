@@ -3,8 +3,6 @@
 //! Callers read texts: Clouddriver takes "forbidden" and "NotFound" in one for the answer of the cluster. A text about
 //! the way to the cluster has neither.
 
-use std::collections::BTreeMap;
-
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::json;
 
@@ -118,19 +116,15 @@ impl From<RequestError> for Refusal {
 fn about_the_way(text: &str) -> String {
     const WORDS: [(&str, &str); 3] =
         [("forbidden", "refused"), ("notfound", "missing"), ("not found", "missing")];
-    let lowercase = text.to_ascii_lowercase();
-    let found = WORDS
-        .iter()
-        .flat_map(|(word, other)| lowercase.match_indices(word).map(move |(at, _)| (at, word, other)));
-    // None of the words begins within another one.
-    let found: BTreeMap<_, _> = found.map(|(at, word, other)| (at, (word.len(), other))).collect();
-    let (mut kept, mut rest) = (String::with_capacity(text.len()), 0);
-    for (at, (length, other)) in found {
-        kept.push_str(&text[rest..at]);
-        kept.push_str(other);
-        rest = at + length;
-    }
-    kept + &text[rest..]
+    WORDS.iter().fold(text.to_owned(), |text, (word, other)| {
+        let (mut replaced, mut rest) = (String::with_capacity(text.len()), 0);
+        for (at, _) in text.to_ascii_lowercase().match_indices(word) {
+            replaced.push_str(&text[rest..at]);
+            replaced.push_str(other);
+            rest = at + word.len();
+        }
+        replaced + &text[rest..]
+    })
 }
 
 #[cfg(test)]

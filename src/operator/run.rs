@@ -179,10 +179,13 @@ pub(super) async fn claim_database(
             Ok(format!("The database {database} belongs to {own} now; before, it belonged to {owner}."))
         }
         // An operator that another installation's database was refused to does not hold the lock while it waits.
-        Err(StoreError::InUse { owner, .. }) => Ok(format!(
-            "There is nothing to claim: the database {database} is in use by {owner}, so it belongs to that \
-             operator's installation."
-        )),
+        Err(StoreError::InUse { owner, .. }) => {
+            let owner = if owner.is_empty() { "another process" } else { &owner };
+            Ok(format!(
+                "There is nothing to claim: the database {database} is in use by {owner}, so it belongs to that \
+                 operator's installation."
+            ))
+        }
         Err(error) => Err(error.into()),
     }
 }

@@ -96,13 +96,12 @@ impl AccountGauges {
             let state = displayed_state(account);
             let label = [("state", state.as_str())];
             by_state.get_or_create(&label).inc();
-            let class = account.status.as_ref().and_then(KubesvcAccountStatus::failure_class);
+            let status = account.status.as_ref();
+            let class = status.and_then(KubesvcAccountStatus::failure_class);
             if let (State::Failed, Some(class)) = (state, class) {
                 failed.get_or_create(&[("reason", class.reason())]).inc();
             }
-            if let Some(stage) =
-                account.status.as_ref().and_then(|status| ExpiryStage::said(&status.conditions))
-            {
+            if let Some(stage) = status.and_then(|status| ExpiryStage::said(&status.conditions)) {
                 expiring.get_or_create(&[("reason", stage.reason())]).inc();
             }
             if TRANSITIONAL_STATES.contains(&state) {

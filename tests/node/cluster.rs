@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use kubesvc_testkit::databases::{Kind, Server, own};
 use kubesvc_testkit::folder::Folder;
 use kubesvc_testkit::kubectl::Output;
 use kubesvc_testkit::node::{Node, images::Image};
@@ -12,6 +13,7 @@ use kubesvc_testkit::wait::eventually;
 use kubesvc_testkit::{helm, must};
 use serde_json::Value;
 use tokio::sync::OnceCell;
+use tokio_util::task::AbortOnDropHandle;
 
 /// Time limit for what a cluster does within seconds.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(90);
@@ -24,6 +26,15 @@ pub(crate) const NEXT_VERSION: &str = "0.1.1";
 /// Installs the operator and an agent beside it that takes accounts from the operator.
 pub(crate) const INSTALL: &str = "helm install kubesvc charts/kubesvc -n kubesvc --create-namespace
 helm install kubesvc-agent charts/kubesvc-agent -n kubesvc --set mode=spinnaker-service";
+
+/// Waits until the replicas of the operator have started.
+pub(crate) const ROLLED_OUT: &str =
+    "kubectl -n kubesvc rollout status deployment/kubesvc-operator --timeout=2m";
+/// Prints how many replicas of the operator are ready.
+pub(crate) const READY: &str =
+    "kubectl get deployment kubesvc-operator -n kubesvc -o jsonpath='{.status.readyReplicas}'";
+/// What stands for the URL of a database in the pages.
+pub(crate) const DATABASE: &str = "postgres://kubesvc:PASSWORD@db.example:5432/kubesvc?ssl-mode=verify-full";
 
 /// The node, with its kubeconfig for pods and people.
 pub(crate) struct Cluster {
@@ -126,6 +137,14 @@ spec:
 YAML"
         ));
         self.account(name, "ACTIVE").await;
+    }
+
+    /// A database that pods reach, and its URL for them.
+    pub(crate) async fn database(&self, kind: Kind) -> (String, (Server, AbortOnDropHandle<()>)) {
+        let server = must(own(kind).await);
+        let open = must(self.node.open(server.port()).await);
+        let url = server.fresh_database().await.replace("127.0.0.1", &self.node.address().to_string());
+        (url, (server, open))
     }
 
     /// Watches the states of all accounts from now on.

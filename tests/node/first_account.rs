@@ -2,10 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use kubesvc_testkit::databases::{Kind, own};
-use kubesvc_testkit::must;
+use kubesvc_testkit::databases::Kind;
 
-use crate::cluster::{Cluster, blocks, page, section, told};
+use crate::cluster::{Cluster, DATABASE, READY, ROLLED_OUT, blocks, page, put, section, told};
 
 /// What a newcomer may wait besides pulling an image.
 const NEWCOMER: Duration = Duration::from_secs(60);
@@ -47,14 +46,10 @@ async fn three_commands_of_the_install_page_make_an_account_active_in_restricted
 #[ignore = "needs root and a node: make node-test"]
 async fn the_install_page_works_in_order_up_to_three_replicas() {
     let cluster = Cluster::clean().await;
-    let server = must(own(Kind::PostgreSql).await);
-    let _open = must(cluster.node.open(server.port()).await);
-    let url = server.fresh_database().await.replace("127.0.0.1", &cluster.node.address().to_string());
+    let (url, _server) = cluster.database(Kind::PostgreSql).await;
     let whole = page("docs/install.md");
     let helm = whole.split_once("\n## Without Helm").expect("the page has this chapter").0;
-    let placeholder = "postgres://kubesvc:PASSWORD@db.example:5432/kubesvc?ssl-mode=verify-full";
-    assert!(helm.contains(placeholder));
-    let helm = helm.replace(placeholder, &url);
+    let helm = put(helm, &[(DATABASE, &url)]);
     let begun = Instant::now();
     let mut states = None;
     for block in blocks(&helm) {
@@ -63,9 +58,8 @@ async fn the_install_page_works_in_order_up_to_three_replicas() {
             states = Some(cluster.watch_states().await);
         }
     }
-    cluster.sh("kubectl -n kubesvc rollout status deployment/kubesvc-operator --timeout=2m");
-    let ready = "kubectl get deployment kubesvc-operator -n kubesvc -o jsonpath='{.status.readyReplicas}'";
-    assert_eq!(cluster.sh(ready), "3");
+    cluster.sh(ROLLED_OUT);
+    assert_eq!(cluster.sh(READY), "3");
     cluster.account("here", "ACTIVE").await;
     let held =
         "kubectl get ksg -n kubesvc -o jsonpath='{.items[*].status.connected} {.items[*].status.held}'";

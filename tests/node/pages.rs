@@ -2,26 +2,13 @@
 
 use std::time::Instant;
 
-use kubesvc_testkit::databases::{Kind, Server, own};
+use kubesvc_testkit::databases::Kind;
 use kubesvc_testkit::folder::Folder;
 use kubesvc_testkit::must;
-use tokio_util::task::AbortOnDropHandle;
 
-use crate::cluster::{Cluster, INSTALL, Walk, blocks, page, put, section, told, upgrade_page};
-
-const ROLLED_OUT: &str = "kubectl -n kubesvc rollout status deployment/kubesvc-operator --timeout=2m";
-const READY: &str =
-    "kubectl get deployment kubesvc-operator -n kubesvc -o jsonpath='{.status.readyReplicas}'";
-/// What stands for the URL of a database in the pages.
-const DATABASE: &str = "postgres://kubesvc:PASSWORD@db.example:5432/kubesvc?ssl-mode=verify-full";
-
-/// A database that pods reach, and its URL.
-async fn database(cluster: &Cluster) -> (String, (Server, AbortOnDropHandle<()>)) {
-    let server = must(own(Kind::PostgreSql).await);
-    let open = must(cluster.node.open(server.port()).await);
-    let url = server.fresh_database().await.replace("127.0.0.1", &cluster.node.address().to_string());
-    (url, (server, open))
-}
+use crate::cluster::{
+    Cluster, DATABASE, INSTALL, READY, ROLLED_OUT, Walk, blocks, page, put, section, told, upgrade_page,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs root and a node: make node-test"]
@@ -77,7 +64,7 @@ async fn the_page_of_several_replicas_works_in_order() {
     cluster.sh("kubectl create namespace monitoring");
     let states = cluster.watch_states().await;
 
-    let (url, _server) = database(cluster).await;
+    let (url, _server) = cluster.database(Kind::PostgreSql).await;
     let rest = cluster.sh("kubectl get service kubesvc-operator -n kubesvc -o jsonpath='{.spec.clusterIP}'");
     let page =
         put(&page("docs/operating.md"), &[(DATABASE, &url), ("http://HUB:", &format!("http://{rest}:"))]);
@@ -154,7 +141,7 @@ async fn the_page_of_upgrades_works_in_order_from_the_first_block_to_the_last() 
     cluster.account("production", "ACTIVE").await;
     states.all_active();
     // Back to the name of the other pages, and to three replicas, from which the page goes on.
-    let (url, _server) = database(cluster).await;
+    let (url, _server) = cluster.database(Kind::PostgreSql).await;
     cluster.sh("helm uninstall kubesvc-b --namespace team-b
 helm uninstall spinnaker --namespace kubesvc
 helm install kubesvc charts/kubesvc --namespace kubesvc --take-ownership");

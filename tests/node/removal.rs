@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use kubesvc_testkit::folder::Folder;
 use kubesvc_testkit::must;
 
-use crate::cluster::{Cluster, INSTALL, blocks, page, section, told, upgrade_page};
+use crate::cluster::{Cluster, INSTALL, READY, blocks, page, section, told, upgrade_page};
 
 /// What a removal may take, whatever is there.
 const REMOVAL: Duration = Duration::from_secs(60);
@@ -38,8 +38,7 @@ async fn removal_by_the_page_ends_within_a_minute_and_keeps_what_it_says() {
         lines.next().expect("agents first")
     ));
     told("helm uninstall of the agent, until its pod is gone", begun);
-    let ready = "kubectl get deployment kubesvc-operator -n kubesvc -o jsonpath='{.status.readyReplicas}'";
-    assert_eq!(cluster.sh(ready), "1", "the agent's removal leaves the operator");
+    assert_eq!(cluster.sh(READY), "1", "the agent's removal leaves the operator");
     let begun = Instant::now();
     cluster.sh(&format!(
         "{}\nkubectl -n kubesvc wait --for=delete pod --all --timeout=60s",

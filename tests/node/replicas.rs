@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use kubesvc_testkit::databases::{Kind, Server, own};
+use kubesvc_testkit::databases::{Kind, Server};
 use kubesvc_testkit::must;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::cluster::{Cluster, told};
+use crate::cluster::{Cluster, READY, ROLLED_OUT, told};
 
 /// How long callers poll while all replicas restart.
 const POLLS: Duration = Duration::from_secs(30);
@@ -20,20 +20,16 @@ const CALLERS: usize = 4;
 /// Longer than any call takes.
 const CALL: Duration = Duration::from_secs(5);
 const LEADER: &str = "kubectl get lease kubesvc-operator -n kubesvc -o jsonpath='{.spec.holderIdentity}'";
-const ROLLED_OUT: &str = "kubectl -n kubesvc rollout status deployment/kubesvc-operator --timeout=2m";
 
 /// Two replicas, an approved agent, and the ACTIVE account `production`.
 struct Installed {
     cluster: &'static Cluster,
-    _server: Server,
-    _open: AbortOnDropHandle<()>,
+    _database: (Server, AbortOnDropHandle<()>),
 }
 
 async fn two_replicas(kind: Kind) -> Installed {
     let cluster = Cluster::clean().await;
-    let server = must(own(kind).await);
-    let open = must(cluster.node.open(server.port()).await);
-    let url = server.fresh_database().await.replace("127.0.0.1", &cluster.node.address().to_string());
+    let (url, database) = cluster.database(kind).await;
     cluster.sh(&format!(
         "kubectl create namespace kubesvc
 kubectl -n kubesvc create secret generic kubesvc-database --from-literal=url='{url}'
@@ -44,7 +40,7 @@ helm install kubesvc-agent charts/kubesvc-agent -n kubesvc --set mode=spinnaker-
     cluster.prints("kubectl get ksg -n kubesvc -o name", |printed| !printed.is_empty()).await;
     cluster.sh("kubectl kubesvc agents approve -n kubesvc $(kubectl get ksg -n kubesvc -o jsonpath='{.items[0].spec.agentId}')");
     cluster.make_account("production").await;
-    Installed { cluster, _server: server, _open: open }
+    Installed { cluster, _database: database }
 }
 
 /// Callers that poll the account until they are asked what they met.
@@ -150,8 +146,7 @@ async fn a_killed_leader_is_followed_by_the_other_replica_and_a_drain_leaves_one
     assert_ne!(drained.code, Some(0), "{}", drained.stdout);
     let budget = "would violate the pod's disruption budget";
     assert!(drained.stderr.contains(budget), "{}", drained.stderr);
-    let running = "kubectl get deployment kubesvc-operator -n kubesvc -o jsonpath='{.status.readyReplicas}'";
-    assert_eq!(cluster.sh(running), "1");
+    assert_eq!(cluster.sh(READY), "1");
     cluster.sh(&format!("kubectl uncordon node\n{ROLLED_OUT}"));
     told("drain for 20 s against the budget, uncordon, both replicas back", begun);
     let (calls, failed) = callers.end().await;

@@ -3,14 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use kubesvc_testkit::databases::{Kind, own};
+use kubesvc_testkit::databases::Kind;
 use kubesvc_testkit::folder::Folder;
+use kubesvc_testkit::kubeconfig::with_contexts;
 use kubesvc_testkit::must;
 use kubesvc_testkit::process::Process;
 use kubesvc_testkit::wait::{eventually, try_eventually};
-use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, blocks, page, put, section, told, try_sh_with, upgrade_page};
+use crate::cluster::{
+    Cluster, DATABASE, ROLLED_OUT, blocks, page, put, section, told, try_sh_with, upgrade_page,
+};
 
 /// Time limit for the start of a node, from nothing.
 const START: Duration = Duration::from_secs(90);
@@ -18,7 +20,6 @@ const START: Duration = Duration::from_secs(90);
 const END: Duration = Duration::from_secs(30);
 /// Time limit for all agents to hold all accounts.
 const HOLDING: Duration = Duration::from_secs(60);
-const ROLLED_OUT: &str = "kubectl -n kubesvc rollout status deployment/kubesvc-operator --timeout=2m";
 /// The accounts: of the agent of mode Agent, of that of mode Infrastructure, and of the operator.
 const ACCOUNTS: [&str; 3] = ["production", "staging", "payments"];
 /// Whether connected agents hold the accounts: one, one, and two in the zone with two replicas.
@@ -73,23 +74,6 @@ impl Second {
         let seen = try_sh_with(&self.kubeconfig, commands);
         format!("in the second cluster:\n{}{}", seen.stdout, seen.stderr)
     }
-}
-
-/// A kubeconfig with the contexts `operator`, which is the current one, and `payments`.
-fn two_contexts(operator: &Path, payments: &Path) -> String {
-    let (mut clusters, mut users, mut contexts) = (Vec::new(), Vec::new(), Vec::new());
-    for (name, path) in [("operator", operator), ("payments", payments)] {
-        let text = must(std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display())));
-        let one: Value = must(serde_saphyr::from_str(&text).map_err(|e| e.to_string()));
-        clusters.push(json!({"name": name, "cluster": one["clusters"][0]["cluster"]}));
-        users.push(json!({"name": name, "user": one["users"][0]["user"]}));
-        contexts.push(json!({"name": name, "context": {"cluster": name, "user": name}}));
-    }
-    json!({
-        "apiVersion": "v1", "kind": "Config", "clusters": clusters, "users": users, "contexts": contexts,
-        "current-context": "operator",
-    })
-    .to_string()
 }
 
 async fn all_active(cluster: &Cluster, second: &Second) {
@@ -156,7 +140,10 @@ async fn three_modes_in_two_clusters_live_through_revoked_credentials_and_three_
     told("… approved; the accounts of mode Agent and mode Infrastructure ACTIVE", begun);
 
     let begun = Instant::now();
-    let kubeconfig = two_contexts(cluster.kubeconfig(), &second.kubeconfig);
+    let read =
+        |path: &Path| must(std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display())));
+    let (operator, payments) = (read(cluster.kubeconfig()), read(&second.kubeconfig));
+    let kubeconfig = must(with_contexts(&[("operator", &operator), ("payments", &payments)]));
     let kubeconfig = must(folder.write("two-contexts", &kubeconfig));
     let person = |commands: &str| {
         let done = try_sh_with(&kubeconfig, commands);
@@ -182,12 +169,9 @@ async fn three_modes_in_two_clusters_live_through_revoked_credentials_and_three_
     told("… renewed: ACTIVE", begun);
 
     let states = cluster.watch_states().await;
-    let server = must(own(Kind::PostgreSql).await);
-    let _open = must(cluster.node.open(server.port()).await);
-    let url = server.fresh_database().await.replace("127.0.0.1", &address);
+    let (url, _server) = cluster.database(Kind::PostgreSql).await;
     let begun = Instant::now();
-    let database = "postgres://kubesvc:PASSWORD@db.example:5432/kubesvc?ssl-mode=verify-full";
-    let several = put(section(&install, "From one replica to several"), &[(database, &url)]);
+    let several = put(section(&install, "From one replica to several"), &[(DATABASE, &url)]);
     blocks(&several).iter().for_each(|block| drop(cluster.sh(block)));
     cluster.sh(ROLLED_OUT);
     all_active(cluster, &second).await;

@@ -137,9 +137,12 @@ pub fn truncate(text: &mut String, max: usize) {
     text.push_str(ELLIPSIS);
 }
 
-/// Replaces each run of control characters with a space.
-pub fn printable(text: &str) -> String {
-    text.split(char::is_control).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
+/// Replaces each run of control characters with a space, and truncates the text to at most `max` bytes.
+pub fn printable(text: &str, max: usize) -> String {
+    let parts = text.split(char::is_control).filter(|part| !part.is_empty());
+    let mut text = parts.collect::<Vec<_>>().join(" ");
+    truncate(&mut text, max);
+    text
 }
 
 impl fmt::Display for FailureClass {

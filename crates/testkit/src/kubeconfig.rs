@@ -6,6 +6,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
     KeyUsagePurpose,
 };
+use serde_json::{Value, json};
 
 /// Credential of a user.
 #[derive(Debug, Clone, Copy)]
@@ -16,6 +17,28 @@ pub enum Proof<'a> {
     Certificate(&'a Identity),
     /// No credential: the user is `system:anonymous`.
     None,
+}
+
+/// Returns a kubeconfig with a context for each name, which has the first cluster and the first user of its kubeconfig. The
+/// first one is the current one.
+///
+/// # Errors
+///
+/// A kubeconfig is no YAML.
+pub fn with_contexts(named: &[(&str, &str)]) -> Result<String, String> {
+    let (mut clusters, mut users, mut contexts) = (Vec::new(), Vec::new(), Vec::new());
+    for (name, kubeconfig) in named {
+        let one: Value = serde_saphyr::from_str(kubeconfig).map_err(|e| format!("{name}: {e}"))?;
+        clusters.push(json!({"name": name, "cluster": one["clusters"][0]["cluster"]}));
+        users.push(json!({"name": name, "user": one["users"][0]["user"]}));
+        contexts.push(json!({"name": name, "context": {"cluster": name, "user": name}}));
+    }
+    let current = named.first().map(|(name, _)| name);
+    let kubeconfig = json!({
+        "apiVersion": "v1", "kind": "Config", "clusters": clusters, "users": users, "contexts": contexts,
+        "current-context": current,
+    });
+    Ok(kubeconfig.to_string())
 }
 
 /// Returns a kubeconfig with one cluster, one user and one context, each named `kubesvc`, and all data inline.

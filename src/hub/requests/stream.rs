@@ -13,7 +13,7 @@ use tracing::{debug, info};
 use super::{AgentStream, Requests, Sink};
 use crate::hub::sessions::session::Session;
 use kubesvc_core::AgentId;
-use kubesvc_core::failure::{MAX_ERROR_MESSAGE_BYTES, printable, truncate};
+use kubesvc_core::failure::{MAX_ERROR_MESSAGE_BYTES, printable};
 use kubesvc_core::requests::credit::{CreditBudget, MAX_CREDIT_OF_AGENT};
 use kubesvc_core::requests::headers::{self, HeaderError};
 use kubesvc_core::requests::streams::Frame;
@@ -285,8 +285,7 @@ impl AgentStream {
 
 /// A failure whose message is fit for callers and logs: printable, and of at most 1 KiB.
 fn shortened(mut failure: Failure) -> Failure {
-    failure.message = printable(&failure.message);
-    truncate(&mut failure.message, MAX_ERROR_MESSAGE_BYTES);
+    failure.message = printable(&failure.message, MAX_ERROR_MESSAGE_BYTES);
     failure
 }
 

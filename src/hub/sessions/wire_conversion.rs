@@ -3,7 +3,7 @@
 use secrecy::ExposeSecret;
 
 use crate::secrets::{Credential, CredentialKind};
-use kubesvc_core::failure::{Failure, FailureClass, printable, truncate};
+use kubesvc_core::failure::{Failure, FailureClass, MAX_ERROR_MESSAGE_BYTES, printable};
 use kubesvc_core::lifecycle::{AgentReport, ClusterIdentity};
 use kubesvc_core::object_names::is_dns_label;
 use kubesvc_core::spec::Scope;
@@ -105,7 +105,7 @@ pub(crate) fn read_failure(failure: &common::Failure) -> Failure {
         | Class::OutcomeUnknown
         | Class::Overloaded => FailureClass::Internal,
     };
-    let message = printable(&failure.message);
+    let message = printable(&failure.message, MAX_ERROR_MESSAGE_BYTES);
     if message.trim().is_empty() {
         return Failure::new(class, format!("the agent gave no reason beyond {class}"));
     }
@@ -133,15 +133,13 @@ fn read_identity(identity: &ops::ClusterIdentity) -> Result<ClusterIdentity, Fai
             format!("the agent's word about the cluster is refused: its {part} {why}; upgrade the agent");
         return Err(Failure::new(FailureClass::Internal, message));
     }
-    let mut version = printable(&identity.version);
-    truncate(&mut version, MAX_VERSION);
     Ok(ClusterIdentity {
         cluster_uid: identity.kube_system_uid.clone(),
         token_keys_digest: identity.token_keys_digest.clone(),
         authority_key_digest: identity.authority_key_digest.clone(),
         host: identity.host.clone(),
         cert_fingerprint: identity.cert_fingerprint.clone(),
-        version,
+        version: printable(&identity.version, MAX_VERSION),
         namespaces_count: identity.namespaces_count,
         refused: None,
     })

@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::manifests::Overlays;
 use crate::world::in_repository;
 use kubesvc_testkit::controlplane::ControlPlane;
 use kubesvc_testkit::folder::Folder;
+use kubesvc_testkit::kubeconfig::with_contexts;
 use kubesvc_testkit::wait::eventually;
 use kubesvc_testkit::{helm, must};
 
@@ -52,22 +53,6 @@ fn shell(kubeconfig: &Path, line: &str) -> String {
     let done = tokio::task::block_in_place(|| helm::shell(kubeconfig, &line));
     assert_eq!(done.code, Some(0), "{line}\n{}{}", done.stderr, done.stdout);
     done.stdout
-}
-
-/// A kubeconfig with the contexts `operator`, which is the current one, and `production`.
-fn two_contexts(operator: &ControlPlane, production: &ControlPlane) -> String {
-    let (mut clusters, mut users, mut contexts) = (Vec::new(), Vec::new(), Vec::new());
-    for (name, plane) in [("operator", operator), ("production", production)] {
-        let one: Value = must(serde_saphyr::from_str(&plane.admin_kubeconfig()).map_err(|e| e.to_string()));
-        clusters.push(json!({"name": name, "cluster": one["clusters"][0]["cluster"]}));
-        users.push(json!({"name": name, "user": one["users"][0]["user"]}));
-        contexts.push(json!({"name": name, "context": {"cluster": name, "user": name}}));
-    }
-    json!({
-        "apiVersion": "v1", "kind": "Config", "clusters": clusters, "users": users, "contexts": contexts,
-        "current-context": "operator",
-    })
-    .to_string()
 }
 
 /// Runs each command of a block, and returns how many it were.
@@ -169,7 +154,9 @@ async fn commands_of_the_page_of_credentials_make_and_revoke_one() {
     run(&plane, "helm install kubesvc charts/kubesvc --namespace kubesvc --create-namespace");
     run(&plane, "kubectl wait --for=condition=Established crd/kubesvcaccounts.kubesvc.io");
     let folder = must(Folder::new("credentials"));
-    let kubeconfig = must(folder.write("kubeconfig", &two_contexts(&plane, &production)));
+    let (operator, target) = (plane.admin_kubeconfig(), production.admin_kubeconfig());
+    let kubeconfig = must(with_contexts(&[("operator", &operator), ("production", &target)]));
+    let kubeconfig = must(folder.write("kubeconfig", &kubeconfig));
     let page = page("docs/credentials.md");
     let printed: Vec<_> =
         blocks(&page).map(|block| shell(&kubeconfig, &format!("set -e\n{block}"))).collect();

@@ -269,7 +269,7 @@ pub struct Observation<'a> {
     pub credential_slow: bool,
     /// The credential was judged otherwise than the last time, and no status was written since.
     pub credential_changed: bool,
-    /// When the credential that was last read expires. Unknown until one was read for this spec.
+    /// When the credential that was last read expires. Unknown if none was, or if it could not be read.
     pub credential_expiry: Fact<Option<CredentialExpiry>>,
     /// The row.
     pub row: RowFact,

@@ -237,7 +237,7 @@ impl<E: End> RequestStreams<E> {
                 request.end_with(Event::Broken(UNKNOWN));
             }
         }
-        self.control.retain(|(of, _)| !lacking.contains(of));
+        self.control.retain(|(of, _)| lacking.binary_search(of).is_err());
         lacking
     }
 
