@@ -126,7 +126,7 @@ node: node-programs ## A node with real pods and the image of kubesvc, until Ctr
 	$(BUILD) --bins --example node
 	@sh tests/node/inside.sh $(PROGRAMS)/examples/node
 
-node-test: node-programs databases helm ## Install, upgrade, restart, drain, restore and remove on nodes with real pods, as the pages say (ten minutes); needs root
+node-test: node-programs databases helm ## Install, upgrade, restart, drain, restore and remove on nodes with real pods, as the pages say (thirteen minutes); needs root
 	$(BUILD) --bins --example node
 	$(CARGO) test --workspace --features $(FEATURES) --quiet --test node --no-run
 	$(CARGO) test --workspace --features $(FEATURES) --quiet $(INSIDE) --test node -- --ignored --nocapture --test-threads 1
