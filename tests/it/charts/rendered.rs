@@ -322,7 +322,9 @@ fn helm_test_asks_the_health_of_each_program_and_is_let_in() {
         assert!(selects(&service["spec"]["selector"], of_agents), "{service}");
         assert!(!selects(&service["spec"]["selector"], labels), "it is no agent: {service}");
         let name = service["metadata"]["name"].as_str().unwrap_or_default();
-        let url = format!("http://{name}:8082/health/readiness");
+        // The pod has the same name, which alone would lead to itself.
+        let namespace = service["metadata"]["namespace"].as_str().unwrap_or_default();
+        let url = format!("http://{name}.{namespace}.svc:8082/health/readiness");
         assert_eq!(pod["spec"]["containers"][0]["args"], json!(["check", url]));
         let policy = only(&asked, "NetworkPolicy");
         assert!(selects(&policy["spec"]["podSelector"]["matchLabels"], of_agents), "{policy}");

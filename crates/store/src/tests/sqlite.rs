@@ -220,7 +220,10 @@ async fn last_updated_moves_only_with_the_row() {
 async fn a_second_process_ends_with_a_remedy() {
     let home = DatabaseFolder::new();
     let store = home.open().await.expect("it opens");
-    let why = home.unfit().await;
+    let error = home.open().await.err().expect("in use");
+    assert!(matches!(error, StoreError::InUse { .. }), "{error}");
+    let why = error.to_string();
+    assert!(!why.contains('\n'), "{why}");
     for part in ["another process", &std::process::id().to_string(), "one replica", "Recreate", "PostgreSQL"]
     {
         assert!(why.contains(part), "{part}: {why}");
