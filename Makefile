@@ -36,7 +36,7 @@ test: controlplane databases judge controllers helm informer promtool checkers #
 	@CARGO=$(CARGO) sh tests/run.sh
 
 test-all: controlplane databases judge controllers helm informer promtool checkers node-programs ## Every test: each story on each database, each crash point alone, the long faults, floods, REST against its description, the large models, a node (hours; root)
-	@CARGO=$(CARGO) LIMIT=14400 WITHOUT='$(ELSEWHERE)' sh tests/run.sh --include-ignored
+	@CARGO=$(CARGO) LIMIT=14400 PROPTEST_CASES=600 WITHOUT='$(ELSEWHERE)' sh tests/run.sh --include-ignored
 	$(MAKE) --no-print-directory floods openapi-check model node-test
 
 faults: controlplane databases informer helm ## The long faults: every crash point on every database, ten minutes without a database, informers of a killed agent, floods

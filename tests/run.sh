@@ -3,7 +3,8 @@
 # Prints what fails, the ten longest tests, and the totals. Arguments go to the test programs (`--include-ignored`); WITHOUT is
 # an expression for ignored tests that are left out nevertheless.
 #
-# A part is a line of tests/longest, a module of the integration tests, or another test program. LANES parts run at a time.
+# A part is a line of tests/longest, a share of the other modules of the integration tests, or another test program. LANES parts
+# run at a time.
 set -eu
 cd "$(dirname "$0")/.."
 FOLDER=${CARGO_TARGET_DIR:-target}/test-run
@@ -12,6 +13,11 @@ lanes=$(($(getconf _NPROCESSORS_ONLN) * 2))
 LANES=${LANES:-$((lanes < 8 ? lanes : 8))}
 # Seconds after which a part is ended: the last line of its output then names the test that hangs.
 LIMIT=${LIMIT:-1200}
+# Parts that share the modules of the integration tests which nobody listed: the tests of a part share one control plane, whose
+# start costs more than most of these modules.
+SHARES=6
+# Programs written in Go, above all API servers, collect garbage rarely: they live for seconds.
+export GOGC="${GOGC:-800}"
 
 # Runs one part, as `xargs` says, and prints one line about it; everything if it fails.
 if [ "${1:-}" = part ]; then
@@ -47,14 +53,18 @@ LIST
 "${CARGO:-cargo}" test --workspace --features failpoints --quiet \
     --config "target.\"cfg(unix)\".runner=[\"sh\",\"$FOLDER_ABSOLUTE/list\"]" >"$FOLDER/tests"
 
-# The part of a test is the longest line of tests/longest that its name begins with, or else its module or program.
-awk -F '\t' -v folder="$FOLDER/parts/" '
+# The part of a test is the longest line of tests/longest that its name begins with, or else its program or a share of it.
+awk -F '\t' -v folder="$FOLDER/parts/" -v shares="$SHARES" '
     FNR == NR { if ($0 !~ /^#/ && NF) longest[$0] = 1; next }
     {
         name = $4 "::" $3
         part = name
         while (!(part in longest) && sub(/::[^:]*$/, "", part)) { }
-        if (!(part in longest)) { split($3, modules, "::"); part = $4 == "it" ? "it::" modules[1] : $4 }
+        if (!(part in longest)) {
+            split($3, modules, "::")
+            if ($4 == "it" && !(modules[1] in share)) share[modules[1]] = count++ % shares + 1
+            part = $4 == "it" ? "it::others-" share[modules[1]] : $4
+        }
         print $1 "\t" $2 "\t" $3 >(folder part)
     }' tests/longest "$FOLDER/tests"
 sed -e '/^#/d' -e '/^$/d' tests/longest >"$FOLDER/order"

@@ -195,6 +195,7 @@ fn without_the_none_phase_a_zone_changes_in_one_write() {
 }
 
 #[test]
+#[ignore = "a minute: make model"]
 fn without_uids_a_report_about_the_former_account_ends_the_revoke_of_the_next() {
     let rules = Rules { uids: false, ..Rules::ALL };
     let script = &[PersonAction::Delete, PersonAction::Recreate, PersonAction::OtherState];
@@ -215,6 +216,7 @@ fn without_registration_the_leader_does_not_wait_for_a_session_it_does_not_see()
 }
 
 #[test]
+#[ignore = "a minute: make model"]
 fn without_unique_ids_two_processes_displace_each_other_forever() {
     let rules = Rules { one_process: false, ..Rules::ALL };
     assert_eq!(breaks(&[], LAG, rules, &[EAST, EAST], &[]), Property::NoLivelock);

@@ -9,8 +9,8 @@ use super::ways::Way;
 /// What is replaced, in this order. Spaces that follow fill a column.
 static RULES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
     let rules = [
-        // What client-go logs, or not, when a program ends its own watches.
-        (r"(?m)^[EIW]\d{4} .*context canceled.*\n", ""),
+        // What client-go logs, or not, when a program ends its own watches: for a while, or within a second of their start.
+        (r"(?m)^[EIW]\d{4} .*(context canceled|very short watch).*\n", ""),
         (r"\bway[012]\b", "WAY"),
         (r"\bwdway[012]\b", "wdWAY"),
         // Ids.
@@ -75,4 +75,11 @@ fn name_that_reads_as_an_age_is_masked_as_a_name() {
         assert_eq!(masked(line), "shop-HASH-POD   1/1   Running   0   AGE ");
     }
     assert_eq!(masked("shop-5d4h8m9s7 3d".to_owned()), "shop-HASH AGE ");
+}
+
+#[test]
+fn what_client_go_logs_of_a_watch_that_it_ends_is_left_out() {
+    let ended = "I1129 03:20:56.353204   27436 reflector.go:664] \"Warning: watch ended with error\" err=\"very short watch: \
+                 Unexpected watch close - watch lasted less than a second and no items received\"\n";
+    assert_eq!(masked(format!("{ended}error: timed out\n")), "error: timed out\n");
 }

@@ -175,7 +175,7 @@ fn live(steps: &[LifecycleStep]) -> Result<(), String> {
 
 proptest! {
     #![proptest_config(Config {
-        cases: std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(600),
+        cases: std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(200),
         failure_persistence: Some(Box::new(FileFailurePersistence::Off)),
         max_shrink_iters: 20_000,
         ..Config::default()
