@@ -5,11 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
-use kube::api::ObjectMeta;
+use kube::{ResourceExt, api::ObjectMeta};
+use parking_lot::Mutex;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
@@ -29,6 +31,8 @@ use kubesvc_runtime::kube_access::{KubeAccess, KubeError, WriteOptions, unless_s
 const SECRET_NAME: &str = "kubesvc-gateway";
 /// Name of the operator's Service, unless the APIService names another one.
 const SERVICE_NAME: &str = "kubesvc-operator";
+/// Interval between two looks at the Secret while the APIService stays as it is.
+const SECRET_INTERVAL: Duration = Duration::from_secs(60);
 /// Validity of an authority, in days.
 const AUTHORITY_DAYS: i64 = 3650;
 /// Validity of a certificate, in days.
@@ -67,15 +71,18 @@ pub struct OwnCertificate {
     kube: KubeAccess,
     namespace: String,
     certificate: Arc<ServerCertificate>,
+    /// The version of the APIService that was last found to be right (`None` if there was none), and when.
+    kept: Mutex<Option<(Option<String>, Instant)>>,
 }
 
 impl OwnCertificate {
     /// Keeps a certificate in a Secret of this namespace.
     pub fn new(kube: KubeAccess, namespace: &str, certificate: Arc<ServerCertificate>) -> Self {
-        Self { kube, namespace: namespace.to_owned(), certificate }
+        Self { kube, namespace: namespace.to_owned(), certificate, kept: Mutex::default() }
     }
 
-    /// Reads the certificate, makes or renews it if needed, and tells the APIService its authorities.
+    /// Reads the certificate, makes or renews it if needed, and tells the APIService its authorities. One call a minute
+    /// does so; the others only look whether the APIService is another one, such as one that was applied just now.
     ///
     /// # Errors
     /// The API server refuses or does not answer, or there is no usable certificate.
@@ -84,6 +91,7 @@ impl OwnCertificate {
         // Without one there is only the direct door.
         let service = self.kube.all::<APIService>().get(&name).await;
         let (service, problem) = match service {
+            Ok(service) if self.is_kept(service.as_ref()) => return Ok(()),
             Ok(service) => (service, None),
             Err(error) => (None, Some(error)),
         };
@@ -95,6 +103,9 @@ impl OwnCertificate {
         if let Some(error) = problem {
             return Err(error.into());
         }
+        let version = service.as_ref().and_then(ResourceExt::resource_version);
+        // A version that is written below is looked at once more.
+        *self.kept.lock() = Some((version, Instant::now()));
         let Some(spec) = service.and_then(|service| service.spec) else { return Ok(()) };
         let is_ours =
             spec.service.is_some_and(|one| one.namespace.as_deref() == Some(self.namespace.as_str()));
@@ -102,10 +113,19 @@ impl OwnCertificate {
         if is_ours && !is_told && spec.insecure_skip_tls_verify != Some(true) {
             let patch = json!({"spec": {"caBundle": ByteString(authorities)}});
             let options = WriteOptions { urgency: None, crash_point: Some("gateway-api-service") };
-            self.kube.all::<APIService>().patch(&name, &patch, options).await?;
+            if let Err(error) = self.kube.all::<APIService>().patch(&name, &patch, options).await {
+                *self.kept.lock() = None;
+                return Err(error.into());
+            }
             info!("told APIService {name} the authority of the gateway's certificate");
         }
         Ok(())
+    }
+
+    fn is_kept(&self, service: Option<&APIService>) -> bool {
+        let version = service.and_then(ResourceExt::resource_version);
+        let kept = self.kept.lock();
+        kept.as_ref().is_some_and(|(kept, at)| *kept == version && at.elapsed() < SECRET_INTERVAL)
     }
 
     /// Returns the authorities, as PEM.

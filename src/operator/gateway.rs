@@ -18,8 +18,10 @@ use kubesvc_runtime::config::operator::GatewaySettings;
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
 use kubesvc_runtime::telemetry::errors::chain;
 
-/// Interval between two looks at the certificate.
-const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(60);
+/// Interval between two looks at the files of the certificate.
+const FILES_INTERVAL: Duration = Duration::from_secs(60);
+/// Interval between two looks at the APIService: no caller is served while one that was just applied trusts no authority.
+const API_SERVICE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The API of accounts, which listens and does not serve yet.
 pub(super) struct GatewayPort {
@@ -70,18 +72,21 @@ impl GatewayPort {
         let (connections, shown) = (self.connections, Arc::clone(&certificate));
         let listener = GatewayListener::new(self.listener, connections, AddressLimits::default(), shown)
             .map_err(StartError::Tls)?;
-        let spec =
-            || TaskSpec::<()>::new("gateway certificate", "Keeps the certificate of the API of accounts");
-        let spec = spec().every(CERTIFICATE_INTERVAL).at_start();
+        let spec = |interval| {
+            let does = "Keeps the certificate of the API of accounts";
+            TaskSpec::<()>::new("gateway certificate", does).every(interval).at_start()
+        };
         match self.tls_files {
             Some((file, key)) => {
                 let files = TlsFiles { certificate: file, key };
-                background.start(spec, move |_| read_files(files.clone(), Arc::clone(&certificate)));
+                background.start(spec(FILES_INTERVAL), move |_| {
+                    read_files(files.clone(), Arc::clone(&certificate))
+                });
             }
             None => {
                 let own = OwnCertificate::new(location.kube.clone(), &location.namespace, certificate);
                 let own = Arc::new(own);
-                background.start(spec, move |_| keep(Arc::clone(&own)));
+                background.start(spec(API_SERVICE_INTERVAL), move |_| keep(Arc::clone(&own)));
             }
         }
         let (gateway, stop) = (self.gateway, stop.clone());

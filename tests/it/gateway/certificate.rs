@@ -1,5 +1,7 @@
 //! The operator dies just before and just after each write by which the gateway has its certificate.
 
+use std::time::Duration;
+
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::DeleteParams;
@@ -51,4 +53,13 @@ async fn a_crash_while_the_certificate_is_made_leaves_one_that_both_doors_use() 
             .await;
         }
     }
+    let service = ["apiservice", "v1alpha1.proxy.kubesvc.io"];
+    let remove = ["--type=json", r#"--patch=[{"op":"remove","path":"/spec/caBundle"}]"#];
+    must(place.world.kubectl(&[&["patch"], &service[..], &remove].concat()).await.ok());
+    eventually("the authority in an APIService that was applied anew", Duration::from_secs(40), async || {
+        let get = [&["get"], &service[..], &["-o", "jsonpath={.spec.caBundle}"]].concat();
+        let told = place.world.kubectl(&get).await.ok()?;
+        if told.trim().is_empty() { Err("it has none".to_owned()) } else { Ok(()) }
+    })
+    .await;
 }
