@@ -104,21 +104,19 @@ impl OwnCertificate {
             return Err(error.into());
         }
         let version = service.as_ref().and_then(ResourceExt::resource_version);
-        // A version that is written below is looked at once more.
-        *self.kept.lock() = Some((version, Instant::now()));
-        let Some(spec) = service.and_then(|service| service.spec) else { return Ok(()) };
-        let is_ours =
-            spec.service.is_some_and(|one| one.namespace.as_deref() == Some(self.namespace.as_str()));
-        let is_told = spec.ca_bundle.is_some_and(|told| told.0 == authorities);
-        if is_ours && !is_told && spec.insecure_skip_tls_verify != Some(true) {
-            let patch = json!({"spec": {"caBundle": ByteString(authorities)}});
-            let options = WriteOptions { urgency: None, crash_point: Some("gateway-api-service") };
-            if let Err(error) = self.kube.all::<APIService>().patch(&name, &patch, options).await {
-                *self.kept.lock() = None;
-                return Err(error.into());
+        if let Some(spec) = service.and_then(|service| service.spec) {
+            let is_ours =
+                spec.service.is_some_and(|one| one.namespace.as_deref() == Some(self.namespace.as_str()));
+            let is_told = spec.ca_bundle.is_some_and(|told| told.0 == authorities);
+            if is_ours && !is_told && spec.insecure_skip_tls_verify != Some(true) {
+                let patch = json!({"spec": {"caBundle": ByteString(authorities)}});
+                let options = WriteOptions { urgency: None, crash_point: Some("gateway-api-service") };
+                self.kube.all::<APIService>().patch(&name, &patch, options).await?;
+                info!("told APIService {name} the authority of the gateway's certificate");
+                return Ok(());
             }
-            info!("told APIService {name} the authority of the gateway's certificate");
         }
+        *self.kept.lock() = Some((version, Instant::now()));
         Ok(())
     }
 
