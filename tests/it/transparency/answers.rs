@@ -16,6 +16,8 @@ use kubesvc_testkit::must;
 
 /// File of the requests.
 const FILE: &str = "requests";
+/// Number of times that a read is made which differs: the API server may have taken in a new kind between its answers.
+const MAX_READS: usize = 3;
 /// Number of characters of a body that are compared.
 const MAX_BODY: usize = 100_000;
 
@@ -47,16 +49,23 @@ pub(super) async fn differences(setting: &Setting) -> (usize, String) {
     let clients = [own.client().await, first.client().await, second.client().await];
     let mut differences = String::new();
     for asked in &file.requests {
-        let (expected, first, second) = tokio::join!(
-            answer(&clients[0], own, asked, &file),
-            answer(&clients[1], first, asked, &file),
-            answer(&clients[2], second, asked, &file)
-        );
-        for (door, found) in [(Door::Aggregated, first), (Door::Direct, second)] {
-            let may_differ = asked.differs.as_ref().is_some_and(|one| one.ways.contains(&door));
-            if (found == expected) == may_differ {
-                let Asked { ask, headers, .. } = asked;
-                let _ = writeln!(differences, "{ask} {headers:?}, {door:?}:\n- {expected}\n+ {found}");
+        for time in 1..=MAX_READS {
+            let (expected, first, second) = tokio::join!(
+                answer(&clients[0], own, asked, &file),
+                answer(&clients[1], first, asked, &file),
+                answer(&clients[2], second, asked, &file)
+            );
+            let mut shown = String::new();
+            for (door, found) in [(Door::Aggregated, first), (Door::Direct, second)] {
+                let may_differ = asked.differs.as_ref().is_some_and(|one| one.ways.contains(&door));
+                if (found == expected) == may_differ {
+                    let Asked { ask, headers, .. } = asked;
+                    let _ = writeln!(shown, "{ask} {headers:?}, {door:?}:\n- {expected}\n+ {found}");
+                }
+            }
+            if shown.is_empty() || !asked.ask.starts_with("GET ") || time == MAX_READS {
+                differences += &shown;
+                break;
             }
         }
     }
