@@ -184,7 +184,8 @@ mod tests {
             let list = line.trim_start_matches([' ', '-']).strip_prefix(key)?.trim().trim_matches(['[', ']']);
             Some(list.split(',').map(|one| one.trim().trim_matches('"').to_owned()).collect::<Vec<_>>())
         };
-        let (mut groups, mut resources, mut watched) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let (mut groups, mut resources) = (Vec::new(), Vec::new());
+        let mut watched: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for line in text.lines() {
             if let Some(found) = list(line, "apiGroups:") {
                 groups = found;
@@ -194,7 +195,7 @@ mod tests {
                 ["get", "list", "watch"].iter().all(|verb| verbs.iter().any(|one| one == verb))
             }) {
                 for group in &groups {
-                    watched.entry(group.clone()).or_insert_with(Vec::new).append(&mut resources.clone());
+                    watched.entry(group.clone()).or_default().extend(resources.iter().cloned());
                 }
             }
         }

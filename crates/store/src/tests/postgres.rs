@@ -231,14 +231,14 @@ async fn a_pooler_is_waited_for_only_while_its_server_may_come() {
     ] {
         match open(&url, VendorTables::Refuse).await {
             Err(StoreError::Unfit(why)) => println!("{what}: {why}"),
-            Err(error) => panic!("{what}: {}", error.in_full()),
-            Ok(_) => panic!("{what}: it opens"),
+            Err(error) => unreachable!("{what}: {}", error.in_full()),
+            Ok(_) => unreachable!("{what}: it opens"),
         }
     }
     must(server.stop().await);
     match open(&url, VendorTables::Refuse).await {
         Err(StoreError::Unavailable(why)) => println!("{why}"),
-        Err(error) => panic!("{}", error.in_full()),
-        Ok(_) => panic!("it opens without a server"),
+        Err(error) => unreachable!("{}", error.in_full()),
+        Ok(_) => unreachable!("it opens without a server"),
     }
 }
