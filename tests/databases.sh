@@ -1,5 +1,6 @@
 #!/bin/sh
-# Sees to the programs of MariaDB and PostgreSQL that the tests start for themselves. No service is needed: what the
+# Sees to the programs of MariaDB and PostgreSQL that the tests start for themselves; with the argument `pooler`, to
+# PgBouncer too. No service is needed: what the
 # packages start is stopped from starting, and nothing that runs is touched.
 set -eu
 
@@ -14,6 +15,7 @@ has() {
 packages=
 { has mariadbd && has mariadb-install-db; } || packages="$packages mariadb-server-core mariadb-client-core"
 { has postgres && has initdb; } || packages="$packages postgresql"
+if [ "${1-}" = pooler ]; then has pgbouncer || packages="$packages pgbouncer"; fi
 [ -n "$packages" ] || exit 0
 
 say() {

@@ -9,13 +9,14 @@ use serde_json::json;
 use super::Body;
 use crate::access::{AccessError, TooManyOfCaller};
 use crate::connected_agents::RequestError;
+use kubesvc_core::requests::streams::{LOST, UNSENT};
 
 /// A call that is refused, or that has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) code: StatusCode,
     pub(super) message: String,
-    /// Whether the caller should try again in a second. It was certainly not executed.
+    /// Whether the caller should try again in a second. It certainly changed nothing.
     retries: bool,
 }
 
@@ -106,9 +107,15 @@ impl From<TooManyOfCaller> for Refusal {
 
 impl From<RequestError> for Refusal {
     fn from(error: RequestError) -> Self {
-        let is_expected = matches!(error, RequestError::NoAgent { is_expected: true, .. });
+        let is_passing = match &error {
+            RequestError::NoAgent { is_expected, .. } => *is_expected,
+            // The agent has just died. A read may be sent again, and so may what was not sent.
+            RequestError::NoAnswer { message, .. } => message == LOST,
+            RequestError::NotSent(failure) => failure.message == UNSENT,
+            _ => false,
+        };
         let refusal = Self::new(error.status(), error.to_string());
-        Self { retries: refusal.retries || is_expected, ..refusal }
+        Self { retries: refusal.retries || is_passing, ..refusal }
     }
 }
 
@@ -130,6 +137,7 @@ fn about_the_way(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use http_body_util::BodyExt as _;
+    use kubesvc_core::wire::common::Failure;
     use serde_json::Value;
 
     use super::*;
@@ -139,6 +147,10 @@ mod tests {
         let (code, retries) = (response.status().as_u16(), response.headers().contains_key("retry-after"));
         let body = response.into_body().collect().await.expect("a body").to_bytes();
         (code, serde_json::from_slice(&body).expect("JSON"), retries)
+    }
+
+    fn failure(message: &str) -> Failure {
+        Failure { message: message.to_owned(), before_send: true, ..Failure::default() }
     }
 
     fn no_agent(is_expected: bool) -> RequestError {
@@ -154,6 +166,14 @@ mod tests {
             (RequestError::TooMany("256 run".to_owned()), 429, "TooManyRequests", true),
             (RequestError::Unknown("lost".to_owned()), 504, "Timeout", false),
             (RequestError::NoAnswer { message: "late".to_owned(), is_timeout: true }, 504, "Timeout", false),
+            (
+                RequestError::NoAnswer { message: LOST.to_owned(), is_timeout: false },
+                503,
+                "ServiceUnavailable",
+                true,
+            ),
+            (RequestError::NotSent(failure(UNSENT)), 503, "ServiceUnavailable", true),
+            (RequestError::NotSent(failure("no connection")), 503, "ServiceUnavailable", false),
             (RequestError::Forbidden("policy: no".to_owned()), 403, "Forbidden", false),
             (
                 RequestError::Invalid { message: "9 MiB".to_owned(), is_too_large: true },

@@ -247,7 +247,75 @@ fn namespaces(set: &[String], own: &str) -> NamespaceSet {
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Body;
+    use axum::http::{Request, Response};
+    use kubesvc_core::Installation;
+    use kubesvc_runtime::config::{UnknownKeys, load_operator};
+    use kubesvc_runtime::kube_access::KubeAccess;
+
     use super::*;
+
+    fn loaded(yaml: &str) -> OperatorSettings {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), yaml).expect("written");
+        load_operator(&[file.path().to_owned()], &|_| None, UnknownKeys::Error).expect("valid").settings
+    }
+
+    /// A location in namespace `own`, with an API server that is never asked.
+    fn location() -> RunLocation {
+        let served = tower::service_fn(|_: Request<kube::client::Body>| async {
+            Ok::<_, std::io::Error>(Response::new(Body::empty()))
+        });
+        RunLocation {
+            kube: KubeAccess::new(kube::Client::new(served, "own"), "test"),
+            config: kube::Config::new("https://127.0.0.1".parse().expect("a URI")),
+            namespace: "own".to_owned(),
+            installation: Installation { namespace: "own".to_owned(), uid: "u".to_owned() },
+            replica_id: "r-0".into(),
+            watched: vec![None],
+        }
+    }
+
+    #[tokio::test]
+    async fn settings_of_accounts_reach_the_lifecycle_and_the_rules() {
+        let (usual, location) = (loaded(""), location());
+        let settings = loaded(
+            "kubesvc: {cache.cleanDataWithUnusedAccounts: false, agents.offers: false, accounts.agentSources: [., team]}",
+        );
+        let (before, after) = (policy(&usual, &location), policy(&settings, &location));
+        assert!(before.clean_unused_accounts && before.offers);
+        assert!(!after.clean_unused_accounts && !after.offers);
+        assert_eq!(source_rules(&usual, &location).agent_sources, NamespaceSet::All);
+        let named = NamespaceSet::These(["own".to_owned(), "team".to_owned()].into());
+        assert_eq!(source_rules(&settings, &location).agent_sources, named);
+    }
+
+    #[test]
+    fn settings_of_the_cache_reach_its_writers() {
+        assert_eq!(caching_settings(&loaded("").cache).body_format, BodyFormat::Text);
+        let settings = loaded("kubesvc.cache: {bodyFormat: zstd, eventsCleanupFrequencySeconds: 60}");
+        assert_eq!(caching_settings(&settings.cache).body_format, BodyFormat::Zstd);
+        assert_eq!(settings.cache.event_lifetime, Duration::from_secs(60));
+    }
+
+    #[test]
+    fn defaults_of_accounts_reach_the_rules_by_which_agents_choose() {
+        let settings = loaded(
+            "kubesvc.runtime: {defaults: {onlySpinnakerManaged: true, customResources: [{kubernetesKind: \
+             Rollout.argoproj.io, spinnakerKind: serverGroupManagers}]}, accounts: {plain: {onlySpinnakerManaged: false}}}",
+        );
+        let of = |settings: &OperatorSettings, account: &str| {
+            let defaults = &settings.cache.defaults;
+            (defaults.only_spinnaker_managed(account), defaults.classes(account, &[]))
+        };
+        let (usual, chosen) = (of(&loaded(""), "prod"), of(&settings, "prod"));
+        assert!(!usual.0 && chosen.0 && !of(&settings, "plain").0);
+        assert_ne!(
+            format!("{:?}", usual.1),
+            format!("{:?}", chosen.1),
+            "Spinnaker takes the kind for another"
+        );
+    }
 
     #[test]
     fn a_dot_stands_for_the_operators_own_namespace_and_an_empty_list_for_none() {

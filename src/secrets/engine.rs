@@ -97,6 +97,9 @@ pub(super) fn refused_because(problem: impl AsRef<str>) -> Failure {
     Failure::new(FailureClass::BadReference, problem.as_ref().to_owned())
 }
 
+/// Maximum number of keys of a Secret in a message.
+const MAX_SHOWN_KEYS: usize = 8;
+
 /// The failure of a source that does not exist yet.
 pub(super) fn missing(message: String) -> Failure {
     Failure::new(FailureClass::CredentialMissing, message)
@@ -126,9 +129,12 @@ impl KubeSecrets {
         let SecretField { namespace, name, key, key_field, .. } = wanted;
         let mut secret = self.get(wanted).await?;
         let version = version_of(&secret);
-        let bytes = secret.data.as_mut().and_then(|data| data.remove(*key)).ok_or_else(|| {
-            missing(format!("Secret {namespace}/{name} has no key {key:?}; add it, or correct {key_field}"))
-        })?;
+        let Some(bytes) = secret.data.as_mut().and_then(|data| data.remove(*key)) else {
+            let keys = keys_of(&secret);
+            return Err(missing(format!(
+                "Secret {namespace}/{name} has no key {key:?}, and has {keys}; name one in {key_field}, or add {key:?}"
+            )));
+        };
         let expires = expires_of(&secret);
         let holder = secret.metadata.uid;
         Ok(ResolvedSecret { content: SecretSlice::from(bytes.0), holder, version, is_copy: false, expires })
@@ -169,6 +175,17 @@ impl Engine for KubeSecrets {
             key_field: &format!("k in {field}"),
         };
         self.read(&wanted).await
+    }
+}
+
+/// The keys of a Secret for a message: the first few, without the values.
+fn keys_of(secret: &Secret) -> String {
+    let mut keys = secret.data.iter().flat_map(|data| data.keys());
+    let shown: Vec<_> = keys.by_ref().take(MAX_SHOWN_KEYS).map(|key| format!("{key:?}")).collect();
+    match (shown.is_empty(), keys.count()) {
+        (true, _) => "none".to_owned(),
+        (_, 0) => shown.join(", "),
+        (_, more) => format!("{} and {more} more", shown.join(", ")),
     }
 }
 

@@ -34,6 +34,8 @@ const CONTROLS: [&str; 2] = ["short-text-that-is-cached", "long-text-that-is-cac
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// Length of a text that makes a body large enough to be compressed.
 const PADDING: usize = 4096;
+/// Annotation that says how often an object was changed.
+const ROUND: &str = "caching.spinnaker.io/round";
 
 fn canaries() -> impl Iterator<Item = &'static str> {
     CANARIES.into_iter().chain(DATA_CANARIES)
@@ -63,11 +65,18 @@ fn padding(round: u32) -> String {
 }
 
 fn secret(round: u32) -> Value {
+    let mut metadata = json!({"name": "secret", "annotations": {
+        LAST_APPLIED: format!("{{\"data\":{{\"p\":\"{}\"}}}}", CANARIES[1]),
+        // Of Secrets, only annotations under a few prefixes are kept, and short ones.
+        "kapp.k14s.io/original": format!("{{\"data\":{{\"p\":\"{}\"}}}}", CANARIES[1]),
+        ROUND: round.to_string(),
+    }});
+    for (at, part) in padding(round).as_bytes().chunks(1024).enumerate() {
+        let text = String::from_utf8_lossy(part);
+        metadata["annotations"][format!("meta.helm.sh/padding-{at}")] = text.into();
+    }
     json!({
-        "metadata": {"name": "secret", "annotations": {
-            LAST_APPLIED: format!("{{\"data\":{{\"p\":\"{}\"}}}}", CANARIES[1]), "round": round.to_string(),
-            "padding": padding(round),
-        }},
+        "metadata": metadata,
         "stringData": {"password": DATA_CANARIES[0], "round": round.to_string()},
     })
 }
@@ -75,7 +84,7 @@ fn secret(round: u32) -> Value {
 fn config_map(round: u32) -> Value {
     json!({
         "metadata": {"name": "settings", "annotations": {
-            LAST_APPLIED: format!("{{\"data\":{{\"p\":\"{}\"}}}}", CANARIES[0]), "round": round.to_string(),
+            LAST_APPLIED: format!("{{\"data\":{{\"p\":\"{}\"}}}}", CANARIES[0]), ROUND: round.to_string(),
             "padding": padding(round),
         }},
         "data": {"control": format!("{}-{round}", CONTROLS[round.min(1) as usize]), "round": round.to_string()},
@@ -174,7 +183,7 @@ async fn secrets_of_a_cluster_reach_no_row_frame_log_metric_object_or_memory() {
     let has_changed = |row: &CachedRow| {
         let body: Value =
             row.body.as_deref().and_then(|body| serde_json::from_str(body).ok()).unwrap_or_default();
-        body["metadata"]["annotations"]["round"] == "1"
+        body["metadata"]["annotations"][ROUND] == "1"
     };
     let rows = until_cached(&world, |rows| rows.iter().filter(|row| has_changed(row)).count() == 2).await;
     nothing_leaks(&world, &agent, &hub, &rows).await;

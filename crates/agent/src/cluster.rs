@@ -27,6 +27,7 @@ use kubesvc_core::kubeconfig::{Authentication, VettedKubeconfig};
 mod authentication;
 mod check;
 mod client;
+mod client_key;
 mod connection;
 mod dial;
 mod error;

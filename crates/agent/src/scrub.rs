@@ -50,8 +50,11 @@ pub use scrubber::{
 };
 pub use watch_line::{Change, WatchLine, WatchLineError, read_watch_line};
 
-/// Version of what is cut out of bodies: with another one, every body is sent again.
-pub const SPLICE_VERSION: u32 = 1;
+/// Version of what is cut out of the bodies of a kind: with another one, every body of the kind is sent again.
+pub fn splice_version(group: &str, kind: &str) -> u32 {
+    // Since 2, only a few annotations of Secrets are kept.
+    if group.is_empty() && kind == "Secret" { 2 } else { 1 }
+}
 /// Maximum length of a line of a watch, in bytes.
 pub const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
 /// Maximum size of an item of a list, in bytes.

@@ -18,6 +18,7 @@ use crate::kubeconfig::fields::{Mapping, quoted, shown};
 use crate::object_names::is_dns_label;
 
 mod cluster;
+mod der;
 mod document;
 mod fields;
 mod pem;
@@ -28,6 +29,7 @@ mod user;
 mod tests;
 
 pub use cluster::{carried_ipv4, refused_address};
+pub use der::{Curve, EcKey, unusable_key};
 pub use document::{DocumentNode, Text};
 pub use render::render;
 pub use user::{Authentication, Secret, SecretBytes, SecretText};

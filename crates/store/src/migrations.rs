@@ -11,6 +11,7 @@ use super::cache::relations::RELATIONS;
 use super::cache::scopes::SCOPES;
 use kubesvc_core::Installation;
 
+use super::error::{DatabaseError, ErrorClass};
 use super::installation;
 use super::operations::rows::{HISTORY, OPEN};
 use super::sql::statement::SqlTable;
@@ -115,6 +116,14 @@ pub(super) trait Schema: Migrate {
         columns: &[&str],
     ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
+    /// Whether another process has begun a migration, so lately that it may still be at it.
+    ///
+    /// The lock is no proof that none does: Galera and group replication take it on one node only. Databases whose
+    /// migrations are transactions show none.
+    fn is_migrated_by_another(&mut self) -> impl Future<Output = Result<bool, sqlx::Error>> + Send {
+        async { Ok(false) }
+    }
+
     /// Versions of the migrations that were applied.
     fn applied(&mut self) -> impl Future<Output = Result<Vec<i64>, sqlx::Error>> + Send;
 
@@ -155,6 +164,9 @@ pub(super) async fn migrate<C: Schema>(
     let owner = installation::check(connection, database, options, &at_start).await?;
     let mut applied: Vec<i64> = Vec::new();
     if !connection.columns_of(HISTORY_TABLE).await.map_err(&at_start)?.is_empty() {
+        if connection.is_migrated_by_another().await.map_err(&at_start)? {
+            return Err(in_progress(None));
+        }
         // A migration that did not finish is run again: each has one effect and checks whether it is already there.
         let clean = format!("DELETE FROM {HISTORY_TABLE} WHERE NOT success");
         connection.run(clean).await.map_err(&at_start)?;
@@ -273,9 +285,18 @@ async fn move_foreign_tables<C: Schema>(
     Ok(())
 }
 
+/// The error of a migration that another process has begun. It passes: the process finishes, or its migration is old enough
+/// to be run again.
+pub(super) fn in_progress(source: Option<sqlx::Error>) -> StoreError {
+    let what = "another process migrates the schema (table kubesvc_schema_migrations); waiting for it";
+    DatabaseError::unavailable(ErrorClass::Busy, what, source)
+}
+
 fn failed(database: &str, error: MigrateError, at_start: impl Fn(sqlx::Error) -> StoreError) -> StoreError {
     match error {
         MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => at_start(error),
+        // Begun by another process since this one looked.
+        MigrateError::Dirty(_) => in_progress(None),
         MigrateError::VersionMismatch(version) => StoreError::Unfit(format!(
             "step {version} of the schema of {database} is not the one this version of kubesvc knows: start the version \
              that made it, or give kubesvc.database.url another database"

@@ -9,6 +9,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use secrecy::ExposeSecret as _;
 use sqlx::migrate::Migrator;
@@ -19,6 +20,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
 use kubesvc_core::Installation;
 
 use super::dialect::Dialect as _;
+use super::error::is_busy;
 use super::migrations::{self, Schema};
 use super::sql::pools::Pools;
 use super::sql::{self, LOCK_TIMEOUT_SECONDS, MAX_BUSY_RETRIES, SERVER_STATEMENT_SECONDS, SqlStore};
@@ -34,6 +36,12 @@ static STEPS: LazyLock<Migrator> = LazyLock::new(|| migrations::steps!("mysql"))
 /// connections of a stalled process are affected. MySQL has no shorter limit for a connection in a transaction, whose
 /// locks block all others.
 const IDLE_TIMEOUT_SECONDS: u64 = 11 * 60;
+
+/// Age from which a migration without an end is one whose process died, in seconds. Of one that takes longer, the
+/// statement blocks the other nodes of a cluster.
+const MIGRATION_STEP_SECONDS: u64 = 10;
+/// Interval at which a migration of another process is looked at.
+const MIGRATION_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A MySQL or MariaDB database.
 pub(super) struct MySql {
@@ -118,7 +126,20 @@ async fn migrate(
         {
             tracing::info!(database = %address, "waiting for another process to migrate the schema");
         }
-        migrations::migrate(&mut connection, &STEPS, &address.to_string(), opening, at_start).await
+        loop {
+            let database = address.to_string();
+            match migrations::migrate(&mut connection, &STEPS, &database, opening, at_start).await {
+                Err(error) if is_busy(&error) => {
+                    tracing::info!(
+                        database,
+                        why = error.in_full(),
+                        "waiting for another process to migrate the schema"
+                    );
+                    tokio::time::sleep(MIGRATION_POLL_INTERVAL).await;
+                }
+                result => break result,
+            }
+        }
     };
     let result = sql::started(result).await;
     if result.is_ok() {
@@ -148,6 +169,16 @@ impl Schema for MySqlConnection {
         .fetch_all(self)
         .await?;
         Ok(migrations::has_key(&pairs, columns))
+    }
+
+    async fn is_migrated_by_another(&mut self) -> Result<bool, sqlx::Error> {
+        let sql = format!(
+            "SELECT CAST(COUNT(*) AS SIGNED) FROM {} WHERE NOT success AND installed_on BETWEEN \
+             NOW() - INTERVAL {MIGRATION_STEP_SECONDS} SECOND AND NOW() + INTERVAL {MIGRATION_STEP_SECONDS} SECOND",
+            migrations::HISTORY_TABLE
+        );
+        let begun: i64 = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(self).await?;
+        Ok(begun > 0)
     }
 
     async fn applied(&mut self) -> Result<Vec<i64>, sqlx::Error> {

@@ -61,7 +61,9 @@ fn options(address: &ServerAddress) -> Result<PgConnectOptions, StoreError> {
         .port(address.port)
         .username(&address.user)
         .database(&address.database)
-        .application_name("kubesvc");
+        .application_name("kubesvc")
+        // PgBouncer refuses a parameter that it does not know. Floats, which it is about, are in no table.
+        .extra_float_digits(None);
     if let Some(password) = &address.password {
         options = options.password(password.expose_secret());
     }
@@ -155,5 +157,20 @@ impl Schema for PgConnection {
             .execute(self)
             .await
             .map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::url::{DatabaseUrl, parse};
+
+    #[test]
+    fn connections_set_no_parameter_that_a_pooler_refuses() {
+        let Ok(DatabaseUrl::Postgres(address)) = parse("postgres://u:p@127.0.0.1:1/kubesvc") else {
+            unreachable!("it is one")
+        };
+        let shown = format!("{:?}", options(&address).expect("options"));
+        assert!(shown.contains("extra_float_digits: None"), "{shown}");
     }
 }

@@ -126,6 +126,19 @@ async fn own_with(kind: Kind, size: Size) -> Result<Server, String> {
     server.on_a_free_port().await
 }
 
+/// PgBouncer before a server; it ends on drop.
+pub struct Pooler {
+    port: u16,
+    _process: Process,
+}
+
+impl Pooler {
+    /// Returns the URL of a database of the server, through the pooler.
+    pub fn url(&self, database: &str) -> String {
+        format!("postgres://{USER}:{PASSWORD_IN_URL}@127.0.0.1:{}/{database}", self.port)
+    }
+}
+
 impl Server {
     fn command(&self, program: &str) -> Result<Command, String> {
         let package = match self.kind {
@@ -243,6 +256,34 @@ impl Server {
             self.execute("", "SELECT 1").await.map(Ok)
         })
         .await?
+    }
+
+    /// Starts PgBouncer before this PostgreSQL. It logs in to the server with this password, or its caller's.
+    ///
+    /// # Errors
+    ///
+    /// PgBouncer is not there, or does not answer in time.
+    pub async fn pooler(&self, server_password: Option<&str>) -> Result<Pooler, String> {
+        let port = ports::free();
+        let password =
+            server_password.map(|password| format!(" user={USER} password={password}")).unwrap_or_default();
+        self.readable("users.txt", &format!("\"{USER}\" \"{PASSWORD}\"\n"))?;
+        let settings = format!(
+            "[databases]\n* = host=127.0.0.1 port={}{password}\n[pgbouncer]\nlisten_addr=127.0.0.1\n\
+             listen_port={port}\nunix_socket_dir=\nauth_type=scram-sha-256\nauth_file=users.txt\n\
+             pool_mode=session\nserver_login_retry=1\n",
+            self.port
+        );
+        let name = format!("pgbouncer-{port}.ini");
+        self.readable(&name, &settings)?;
+        let mut pooler = command(&find("pgbouncer", "pgbouncer")?, self.folder.path())?;
+        pooler.arg(&name);
+        let process = Process::spawn("PgBouncer", &pooler, &self.folder.file(&format!("{name}.log")))?;
+        try_eventually("PgBouncer", START, async || {
+            tokio::net::TcpStream::connect(("127.0.0.1", port)).await.map(drop).map_err(|e| e.to_string())
+        })
+        .await?;
+        Ok(Pooler { port, _process: process })
     }
 
     /// Kind of the server.

@@ -105,6 +105,15 @@ impl ReplicaRequests for Requests {
     }
 }
 
+/// Whether a connected agent of the account's zone has not said yet whether it holds the account: after a restart it takes
+/// one account after the other.
+fn owes_an_answer(session: &Session, account: &UsableAccount) -> bool {
+    let is_in_force = session.is_approved() && !session.is_superseded() && session.closed_because().is_none();
+    let ledger = session.ledger.lock();
+    let report = ledger.entry(&account.uid).and_then(|entry| entry.report.as_ref());
+    is_in_force && session.agent.takes_requests && report.is_none_or(|(epoch, _)| *epoch < account.epoch)
+}
+
 /// A request with what every Open of it has.
 struct CheckedRequest<'r> {
     request: &'r PreparedRequest,
@@ -299,11 +308,15 @@ impl Requests {
                 "too many requests run at the account's agents; try again".to_owned(),
             );
         }
-        let is_away = self.sessions.registry.in_zone(&account.zone, |zone| !zone.away.is_empty());
+        let of_zone = self.sessions.registry.in_zone(&account.zone, |zone| {
+            (!zone.away.is_empty(), zone.connected.values().cloned().collect::<Vec<_>>())
+        });
+        let (is_away, connected) = of_zone.unwrap_or_default();
+        let is_coming = is_away || connected.iter().any(|session| owes_an_answer(session, account));
         RequestError::NoAgent {
             account: account.name.clone(),
             zone: account.zone.clone(),
-            is_expected: !holders.is_empty() || !draining.is_empty() || is_away.unwrap_or_default(),
+            is_expected: !holders.is_empty() || !draining.is_empty() || is_coming,
         }
     }
 

@@ -1,4 +1,4 @@
-//! The lists of namespaces of accounts whose kind Namespace is cached: they follow the cached objects.
+//! The lists of namespaces of accounts whose kind Namespace is cached: they follow the cached objects and the spec.
 //!
 //! What an agent reported at activation is a picture of that moment. The list is read from the table, so that it is
 //! whole however much of it this replica has seen, and is written like a reported one.
@@ -53,11 +53,18 @@ pub(crate) fn start(background: &BackgroundTasks, tables: &Arc<TableWriters>) {
 
 async fn refresh(tables: &TableWriters, cache: &dyn CacheStore, uid: &str) -> Outcome<String> {
     let Some(account) = tables.context.accounts.by_uid(uid) else { return Outcome::Unchanged };
+    let lists = &tables.wakes.namespaces;
+    if !lists.begin_read(uid, account.generation()) {
+        return Outcome::Unchanged;
+    }
     match with_timeout(read(cache, &account)).await {
         Ok(CachedList::Complete(names)) => tables.follow_cached_namespaces(uid, names),
         Ok(CachedList::Incomplete) => {}
-        Ok(CachedList::NotCached) => tables.wakes.namespaces.unfollow(uid),
-        Err(error) => return Outcome::failed(error.in_full()),
+        Ok(CachedList::NotCached) => lists.unfollow(uid),
+        Err(error) => {
+            lists.unread(uid);
+            return Outcome::failed(error.in_full());
+        }
     }
     Outcome::Done
 }

@@ -43,6 +43,8 @@ struct Lists {
     all_static_bytes: usize,
     /// Accounts whose list follows their cached objects. What agents report of them does not count.
     cached: HashSet<String>,
+    /// Generation of the account under which its cached Namespaces were last read, unless they have changed since.
+    read: HashMap<String, i64>,
 }
 
 /// The lists of static accounts have reached their maximum size.
@@ -78,6 +80,7 @@ impl Lists {
 
     fn forget(&mut self, uid: &str) {
         self.cached.remove(uid);
+        self.read.remove(uid);
         self.remove(uid);
     }
 
@@ -103,6 +106,16 @@ impl NamespaceLists {
         self.lists.lock().cached.remove(uid);
     }
 
+    /// Whether the cached Namespaces of an account are to be read under this generation. They count as read from then on.
+    pub(super) fn begin_read(&self, uid: &str, generation: i64) -> bool {
+        self.lists.lock().read.insert(uid.to_owned(), generation) != Some(generation)
+    }
+
+    /// Records that the cached Namespaces of an account have changed, or could not be read.
+    pub(super) fn unread(&self, uid: &str) {
+        self.lists.lock().read.remove(uid);
+    }
+
     fn get(&self, uid: &str) -> Option<Vec<String>> {
         self.lists.lock().get(uid).map(|names| names.to_vec())
     }
@@ -111,6 +124,14 @@ impl NamespaceLists {
 impl SessionSubscriber for NamespaceLists {
     fn session_event(&self, _serial: u64, event: SessionEvent<'_>) {
         if let SessionEvent::NamespacesWritten(uid) = event {
+            self.unread(uid);
+            self.cached.wake(uid.to_owned());
+        }
+    }
+
+    /// The list depends on the spec too: it is derived again under each generation.
+    fn account_changed(&self, uid: &str, _serials: &[u64]) {
+        if self.lists.lock().of_accounts.contains_key(uid) {
             self.cached.wake(uid.to_owned());
         }
     }
@@ -336,6 +357,24 @@ mod tests {
 
     fn uids(names: &[&str]) -> Vec<String> {
         names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn a_list_is_derived_again_when_the_spec_or_the_cached_objects_change() {
+        let lists = NamespaceLists::default();
+        lists.lists.lock().put("u", uids(&["one"]), false).expect("it has room");
+        let derives = |generation| {
+            lists.account_changed("u", &[]);
+            lists.account_changed("of another replica", &[]);
+            assert_eq!(lists.cached.try_take(9), ["u"]);
+            lists.begin_read("u", generation)
+        };
+        assert!(derives(1));
+        assert!(!derives(1), "only its status has changed");
+        assert!(derives(2));
+        lists.session_event(1, SessionEvent::NamespacesWritten("u"));
+        assert_eq!(lists.cached.try_take(9), ["u"]);
+        assert!(lists.begin_read("u", 2), "the objects have changed");
     }
 
     #[test]

@@ -373,6 +373,25 @@ async fn a_write_that_the_agent_never_had_goes_to_another_agent_and_no_other_doe
 }
 
 #[tokio::test]
+async fn an_agent_that_has_not_said_yet_whether_it_holds_the_account_is_expected() {
+    let hub = hub().await;
+    let capabilities = vec!["requests/1".to_owned()];
+    let mut agent = RequestAgent::greet(&hub, ops::Hello { capabilities, ..hello("a") }).await;
+    let error = failed(send(&hub, write())).await;
+    assert!(matches!(error, RequestError::NoAgent { is_expected: true, .. }), "{error:?}");
+    let reference = agent.session.added().await[0].account.clone().expect("it is named");
+    agent.session.answer(support::failed(&reference)).await;
+    let id: kubesvc_core::AgentId = "a".into();
+    eventually("the agent has answered", || {
+        let session = hub.hub.sessions.registry.of_id(&id).pop()?;
+        session.ledger.lock().entry("uid-one")?.report.as_ref().map(drop)
+    })
+    .await;
+    let error = failed(send(&hub, write())).await;
+    assert!(matches!(error, RequestError::NoAgent { is_expected: false, .. }), "{error:?}");
+}
+
+#[tokio::test]
 async fn an_agent_that_stops_is_not_asked_and_is_expected_back() {
     let hub = hub().await;
     let mut stopping = RequestAgent::connect(&hub, "a").await;

@@ -105,6 +105,25 @@ async fn replicas_that_read_a_secret_before_and_after_a_change_of_its_labels_agr
 }
 
 #[tokio::test]
+async fn a_secret_without_the_key_is_refused_with_the_keys_that_it_has() {
+    let api = FakeSecretApi::default();
+    let account = account("uid-prod", &json!({"secretRef": {"name": "prod"}}));
+    api.write("1", KUBECONFIG);
+    for (keys, shown) in [
+        (vec!["value", "config"], "has \"config\", \"value\"; name one in spec.kubeconfig.secretRef.key"),
+        (vec![], "has none;"),
+        (vec!["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"], "\"h\" and 2 more;"),
+    ] {
+        let data = keys.into_iter().map(|key| (key.to_owned(), ByteString("S3CRET".into())));
+        api.0.lock().data = Some(data.collect());
+        let failure = api.replica().resolve(&account, true).await.err().expect("the key is missing");
+        assert_eq!(failure.class, FailureClass::CredentialMissing);
+        assert!(failure.message.contains(shown), "{failure}");
+        assert!(!failure.message.contains("S3CRET"), "{failure}");
+    }
+}
+
+#[tokio::test]
 async fn few_versions_are_remembered() {
     let api = FakeSecretApi::default();
     let account = account("uid-prod", &json!({"secretRef": {"name": "prod"}}));

@@ -22,7 +22,7 @@ use crate::account_table;
 use crate::activation::{Activator, DefinitionOrigin, DiscoveryTags, ServedKinds};
 use crate::caching::{BasisError, ReaderCommand, ReaderId, ScopeBasis, SharedStream};
 use crate::cluster::ClusterClient;
-use crate::scrub::{ClusterScopedKinds, ObjectRules, SPLICE_VERSION, Scrubber};
+use crate::scrub::{ClusterScopedKinds, ObjectRules, Scrubber, splice_version};
 use crate::watch::{ReaderContext, ReaderInput, ScopeReader, ScopeStart, ScopeTiming, ScopeWatch};
 use crate::watch_registry::RegisteredWatch;
 use crate::wire_failure::after_send;
@@ -281,16 +281,18 @@ impl CachedAccount {
         let cluster_scoped = kinds.iter().filter(|kind| !kind.namespaced);
         let cluster_scoped = cluster_scoped.map(|kind| (kind.group.clone(), kind.kind.clone()));
         self.state.cluster_scoped_kinds.replace(cluster_scoped.chain(known));
+        let shape = |scope: &Scope| {
+            let version = splice_version(&scope.group, &scope.kind);
+            fingerprints::shape(scope, version, &rules.meta_keys, &rules.mapping)
+        };
         let wanted = selection.scopes.into_iter().map(|selected| {
-            let shape =
-                fingerprints::shape(&selected.scope, SPLICE_VERSION, &rules.meta_keys, &rules.mapping);
+            let shape = shape(&selected.scope);
             let filter = ObjectFilter::of(&account, &selected).digest();
             (selected.key().to_string(), WatchedScope { selected, shape, filter, synthetic: None })
         });
         let synthetic = synthetic_objects(kinds, &operator, &account).into_iter().map(|of| {
             let SyntheticScope { scope: selected, filter, objects } = of;
-            let shape =
-                fingerprints::shape(&selected.scope, SPLICE_VERSION, &rules.meta_keys, &rules.mapping);
+            let shape = shape(&selected.scope);
             let synthetic = Some(objects.into());
             (selected.key().to_string(), WatchedScope { selected, shape, filter, synthetic })
         });

@@ -352,11 +352,32 @@ fn tls_meaning(error: &TlsError) -> String {
             | AlertDescription::CertificateRevoked
             | AlertDescription::UnknownCA
             | AlertDescription::AccessDenied,
-        ) => format!(
-            "the server refuses the client certificate: {error}; give a current client-certificate-data"
-        ),
+        ) => "the server refuses the client certificate; give a current client-certificate-data, from an authority that \
+              the server trusts"
+            .to_owned(),
         TlsError::InvalidMessage(_) => {
             "the server does not speak TLS here; check the scheme and the port of server".to_owned()
+        }
+        TlsError::PeerIncompatible(_) => "the server has no version, cipher or signature of TLS in common with the \
+                                          agent, which has TLS 1.2 and 1.3 with AES-GCM or ChaCha20, and no RSA under \
+                                          2048 bits, SHA-1 or P-521"
+            .to_owned(),
+        TlsError::AlertReceived(AlertDescription::HandshakeFailure | AlertDescription::ProtocolVersion) => {
+            "the server refuses the handshake: it has no version or cipher of TLS in common with the agent".to_owned()
+        }
+        TlsError::AlertReceived(AlertDescription::UnrecognisedName) => {
+            "the server knows no such name; set tls-server-name to one of its names".to_owned()
+        }
+        TlsError::AlertReceived(alert) => {
+            format!("the server ended the handshake with alert {}", u8::from(*alert))
+        }
+        TlsError::InappropriateMessage { .. }
+        | TlsError::InappropriateHandshakeMessage { .. }
+        | TlsError::PeerMisbehaved(_)
+        | TlsError::InvalidEncryptedClientHello(_)
+        | TlsError::InvalidCertRevocationList(_)
+        | TlsError::InconsistentKeys(_) => {
+            "TLS failed: the server does not follow the protocol; check what is between it and the agent".to_owned()
         }
         other => format!("TLS failed: {other}"),
     }
@@ -378,9 +399,49 @@ fn certificate_meaning(error: &CertificateError) -> String {
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
             (format!("is not valid yet: {error}"), "check the clocks of the agent and of the API server")
         }
-        other => (format!("cannot be used: {other}"), "check the certificate that the API server shows"),
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => (
+            "is not one of a server: its extended key usage lacks serverAuth".to_owned(),
+            "give the API server a certificate for servers",
+        ),
+        CertificateError::UnsupportedSignatureAlgorithmContext { .. }
+        | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => (
+            "is signed with an algorithm that is not supported (SHA-1, P-521)".to_owned(),
+            "give the API server a certificate signed with SHA-256 and RSA, P-256, P-384 or Ed25519",
+        ),
+        CertificateError::BadEncoding => {
+            ("cannot be read".to_owned(), "check the certificate that the API server shows")
+        }
+        CertificateError::Other(other) => path_meaning(other.0.downcast_ref()),
+        _ => ("cannot be used".to_owned(), "check the certificate that the API server shows"),
     };
     format!("the server's certificate {problem}; {remedy}")
+}
+
+/// Describes an error for which rustls has only the name that webpki gives it.
+fn path_meaning(error: Option<&webpki::Error>) -> (String, &'static str) {
+    use webpki::Error;
+    let (problem, remedy) = match error {
+        Some(Error::CaUsedAsEndEntity) => (
+            "is that of an authority (CA:TRUE), and not one of certificate-authority-data",
+            "put this certificate itself there, or give the API server one without CA:TRUE",
+        ),
+        Some(Error::EndEntityUsedAsCa | Error::PathLenConstraintViolated) => (
+            "leads over one that may not sign others",
+            "correct the chain that the API server shows, or put its own certificate into certificate-authority-data",
+        ),
+        Some(Error::NameConstraintViolation | Error::MalformedNameConstraint) => (
+            "has a name for which its authority may not sign",
+            "give the API server a certificate within the name constraints of its authority",
+        ),
+        Some(Error::UnsupportedCertVersion) => {
+            ("is not of version 3, so it has no names", "give the API server one with subjectAltName")
+        }
+        Some(Error::UnsupportedCriticalExtension) => {
+            ("has a critical extension that is not known", "give the API server one without it")
+        }
+        _ => ("cannot be used", "check the certificate that the API server shows, and its chain"),
+    };
+    (problem.to_owned(), remedy)
 }
 
 /// Finds an error of this type in a chain. The error inside an `io::Error` does not appear in `source`, so it

@@ -126,6 +126,38 @@ async fn a_certificate_for_another_name_is_a_tls_failure() {
 }
 
 #[tokio::test]
+async fn a_served_certificate_that_is_an_authority_itself_needs_no_path() {
+    let itself = Authority::served(|_| {});
+    let issued = Authority::new();
+    for authority in [&itself, &issued] {
+        let server = TestServer::start(authority, |_| json(200, "{}")).await;
+        let pem = format!(
+            "-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n",
+            base64::Engine::encode(&base64::engine::general_purpose::STANDARD, &server.leaf)
+        );
+        let vetted = vet(&kubeconfig(&server.url(), Some(pem.as_bytes()), TOKEN), None).expect("good");
+        let mut cluster = ClusterEndpoint::new(vetted, &AgentPolicy::default());
+        let read = get(&cluster, QUICK).await.expect("an answer");
+        assert_ne!(read.server.authority_key_digest, "", "it identifies the cluster");
+        cluster.tls_server_name = Some("kubernetes.example".to_owned());
+        let failure = get(&cluster, QUICK).await.expect_err("another name");
+        assert!(failure.message.contains("tls-server-name"), "{}", failure.message);
+    }
+    let expired = Authority::served(|params| params.not_after = rcgen::date_time_ymd(2001, 1, 1));
+    let server = TestServer::start(&expired, |_| json(200, "{}")).await;
+    let failure = get(&cluster(&server.url(), Some(&expired)), QUICK).await.expect_err("it has expired");
+    assert!(failure.message.contains("has expired"), "{}", failure.message);
+}
+
+#[tokio::test]
+async fn a_certificate_of_an_authority_that_is_not_trusted_itself_is_explained_without_debug_text() {
+    let server = TestServer::start(&Authority::served(|_| {}), |_| json(200, "{}")).await;
+    let failure = get(&cluster(&server.url(), Some(&Authority::new())), QUICK).await.expect_err("a failure");
+    assert!(failure.message.contains("CA:TRUE"), "{}", failure.message);
+    assert!(!failure.message.contains("CaUsedAsEndEntity"), "{}", failure.message);
+}
+
+#[tokio::test]
 async fn authorities_are_parsed_once() {
     let (authority, context) = (Authority::new(), ClusterContext::default());
     let server = TestServer::start(&authority, |_| json(200, "{}")).await;

@@ -4,19 +4,23 @@ use std::sync::{Arc, OnceLock};
 
 use moka::sync::Cache;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, VerifierBuilderError, WebPkiServerVerifier};
+use rustls::client::{Resumption, VerifierBuilderError, WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, TrustAnchor, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, Error as TlsError, RootCertStore, SignatureScheme};
+use rustls::server::ParsedCertificate;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error as TlsError, RootCertStore, SignatureScheme,
+};
 use secrecy::ExposeSecret;
 use sha2::{Digest, Sha256};
 use tokio::net::TcpStream;
 use tokio::task::JoinError;
 use tokio_rustls::client::TlsStream;
 
+use crate::cluster::client_key::completed;
 use crate::cluster::{ClusterEndpoint, ClusterError};
-use kubesvc_core::kubeconfig::Authentication;
+use kubesvc_core::kubeconfig::{Authentication, unusable_key};
 
 /// Maximum number of cached verifiers.
 const MAX_CACHED_AUTHORITIES: u64 = 256;
@@ -94,9 +98,8 @@ impl Trust {
         Ok(self.verifier(roots)?)
     }
 
-    fn verifier(&self, roots: RootCertStore) -> Result<Arc<dyn ServerCertVerifier>, VerifierBuilderError> {
-        let builder = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), self.provider.clone());
-        Ok(builder.build()?)
+    fn verifier(&self, roots: RootCertStore) -> Result<Arc<WebPkiServerVerifier>, VerifierBuilderError> {
+        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), self.provider.clone()).build()
     }
 
     /// The verifier with these authorities (PEM).
@@ -105,11 +108,17 @@ impl Trust {
         if let Some(verifier) = self.authorities.get(&key) {
             return Ok(verifier);
         }
+        let anchors = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+        let anchors = anchors.map_err(|error| TrustError::Pem(Arc::new(error)))?;
         let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(pem) {
-            roots.add(certificate.map_err(|error| TrustError::Pem(Arc::new(error)))?)?;
+        // As in Go, one that cannot be read takes nothing from the others.
+        let problems =
+            anchors.iter().filter_map(|anchor| roots.add(anchor.clone()).err()).collect::<Vec<_>>();
+        if let Some(problem) = problems.into_iter().next().filter(|_| roots.is_empty()) {
+            return Err(TrustError::Authority(problem));
         }
-        let verifier = self.verifier(roots)?;
+        let verifier: Arc<dyn ServerCertVerifier> =
+            Arc::new(AnchorVerifier { paths: self.verifier(roots)?, anchors });
         self.authorities.insert(key, verifier.clone());
         Ok(verifier)
     }
@@ -125,6 +134,9 @@ impl Trust {
     fn leads_to(&self, chain: &[CertificateDer<'_>], pem: &[u8]) -> Option<String> {
         let (leaf, intermediates) = chain.split_first()?;
         let roots: Vec<_> = CertificateDer::pem_slice_iter(pem).filter_map(Result::ok).collect();
+        if roots.contains(leaf) {
+            return webpki::anchor_from_trusted_cert(leaf).ok().as_ref().map(spki_digest);
+        }
         let anchors: Vec<_> =
             roots.iter().filter_map(|root| webpki::anchor_from_trusted_cert(root).ok()).collect();
         let leaf = webpki::EndEntityCert::try_from(leaf).ok()?;
@@ -152,15 +164,26 @@ impl Trust {
                 Authentication::ClientCertificate { certificate, key }
                 | Authentication::TokenAndClientCertificate { certificate, key, .. },
             ) => {
-                let bad = |what: &str| ClusterError::Kubeconfig(format!("{what} cannot be used"));
+                let bad = |what: &str| ClusterError::Kubeconfig(what.to_owned());
                 let chain: Vec<_> = CertificateDer::pem_slice_iter(certificate)
                     .collect::<Result<_, _>>()
-                    .map_err(|_| bad("client-certificate-data"))?;
-                let key =
-                    PrivateKeyDer::from_pem_slice(key.expose_secret()).map_err(|_| bad("client-key-data"))?;
-                builder
-                    .with_client_auth_cert(chain, key)
-                    .map_err(|_| bad("client-certificate-data with client-key-data"))?
+                    .map_err(|_| bad("client-certificate-data is no certificate in PEM"))?;
+                let key = PrivateKeyDer::from_pem_slice(key.expose_secret())
+                    .map_err(|_| bad("client-key-data is no private key in PEM"))?;
+                if let Some(problem) = unusable_key(&key) {
+                    return Err(bad(&format!("client-key-data {problem}")));
+                }
+                builder.with_client_auth_cert(chain, completed(key)).map_err(|error| {
+                    bad(match error {
+                        TlsError::InconsistentKeys(_) => {
+                            "client-key-data is not the key of the certificate in client-certificate-data"
+                        }
+                        TlsError::InvalidCertificate(_) => {
+                            "the first certificate of client-certificate-data cannot be read"
+                        }
+                        _ => "client-key-data is damaged: no key can be read from it",
+                    })
+                })?
             }
             Some(Authentication::Token(_)) | None => builder.with_no_client_auth(),
         };
@@ -230,6 +253,73 @@ fn fingerprint(stream: &TlsStream<TcpStream>) -> String {
     let Some(leaf) = connection.peer_certificates().and_then(<[_]>::first) else { return String::new() };
     let pairs: Vec<_> = Sha256::digest(leaf).iter().map(|byte| format!("{byte:02X}")).collect();
     pairs.join(":")
+}
+
+/// Verifies a certificate as Go does: by a path to an anchor, and without one if it is an anchor itself, byte for byte
+/// ([RFC 5280, 6.1](https://www.rfc-editor.org/rfc/rfc5280#section-6.1)). Its name and dates are checked either way.
+#[derive(Debug)]
+struct AnchorVerifier {
+    paths: Arc<WebPkiServerVerifier>,
+    anchors: Vec<CertificateDer<'static>>,
+}
+
+impl ServerCertVerifier for AnchorVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, TlsError> {
+        let found = self.paths.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        match found {
+            // Dates are checked before the path, and the name after it.
+            Err(TlsError::InvalidCertificate(problem))
+                if is_about_the_path(&problem) && self.anchors.contains(end_entity) =>
+            {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            found => found,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        self.paths.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        self.paths.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.paths.supported_verify_schemes()
+    }
+}
+
+/// Whether what was found says only that no path leads from a certificate to an anchor.
+fn is_about_the_path(problem: &CertificateError) -> bool {
+    match problem {
+        CertificateError::UnknownIssuer
+        | CertificateError::BadSignature
+        | CertificateError::UnsupportedSignatureAlgorithmContext { .. }
+        | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => true,
+        CertificateError::Other(other) => {
+            matches!(other.0.downcast_ref::<webpki::Error>(), Some(webpki::Error::CaUsedAsEndEntity))
+        }
+        _ => false,
+    }
 }
 
 /// Trusts every certificate, for accounts that ask for it. The server's certificate is recorded all the same.

@@ -57,3 +57,45 @@ fn an_empty_agent_id_counts_as_none() {
     let id = agent_id(&env(&[("AGENT_ID", ""), ("POD_NAME", "pod-1")]));
     assert_eq!(id.expect("an id"), "pod-1");
 }
+
+/// The options of an agent with this file.
+fn options_of(yaml: &str) -> AgentOptions {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("armory-agent.yml"), yaml).expect("written");
+    let loaded = kubesvc_runtime::config::load_agent(folder.path(), &|_| None, UnknownKeys::Error)
+        .expect("it is valid");
+    options(&loaded.settings, &env(&[("AGENT_ID", "a"), ("ZONE_ID", "z")])).expect("an id and a zone")
+}
+
+#[test]
+fn settings_of_requests_reach_the_part_that_makes_them() {
+    let of_none = options_of("zoneId: z").requests;
+    assert!(!of_none.forgets_answers);
+    let requests = options_of(
+        "{zoneId: z, clouddriver: {responseRetries: {enabled: false}}, timeoutSeconds: 7, kubernetes: {\
+         serverSideApply: {enabled: always, clearManagedFields: never, kinds: [{kind: Rollout.argoproj.io, enabled: never}]}, \
+         retries: {enabled: true, maxRetries: 4, backOffMs: 250, retryAnyError: true, retryableErrors: [late]}}}",
+    )
+    .requests;
+    assert!(requests.forgets_answers);
+    let apply = requests.apply;
+    let all = apply.server_side.expect("it is set");
+    assert_eq!((all.enabled.as_str(), all.clear_managed_fields.as_str()), ("always", "never"));
+    let kinds: Vec<_> = apply.kinds.iter().map(|one| (one.kind.as_str(), one.enabled.as_str())).collect();
+    assert_eq!(kinds, [("Rollout.argoproj.io", "never")]);
+    let retries = apply.retries.expect("they are set");
+    assert!(retries.enabled && retries.retry_any_error);
+    assert_eq!((retries.max_retries, retries.backoff_ms), (4, 250));
+    assert_eq!(retries.retryable_errors, ["late"]);
+}
+
+#[test]
+fn settings_of_lists_reach_the_part_that_paces_them() {
+    let reading = options_of(
+        "{zoneId: z, kubernetes: {cacheGroupSize: 3, cacheGroupDelayMs: 1500}, \
+         tasks: {totalBudget: 5, budgetPerAccount: 2}}",
+    )
+    .reading;
+    assert_eq!((reading.lists, reading.lists_per_account), (5, 2));
+    assert_eq!((reading.group_size, reading.group_delay), (3, Duration::from_millis(1500)));
+}

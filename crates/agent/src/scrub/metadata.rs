@@ -10,9 +10,7 @@ use kubesvc_core::wire::events::OwnerReference;
 use crate::scrub::identity::{FoundIdentity, FoundText};
 use crate::scrub::json::{Entries, Entry, is_null, text};
 use crate::scrub::object::BodyError;
-use crate::scrub::rules::{
-    APPLICATION_ANNOTATION, Annotations, IGNORE_ANNOTATION, LAST_APPLIED_ANNOTATION, ObjectRules,
-};
+use crate::scrub::rules::{APPLICATION_ANNOTATION, Annotations, IGNORE_ANNOTATION, ObjectRules};
 use crate::scrub::splice::{MemberCuts, Splice};
 use crate::scrub::{MAX_META_BYTES, MAX_OWNERS};
 
@@ -94,16 +92,21 @@ impl Metadata {
         let mut cuts = MemberCuts::default();
         for entry in Entries::members(bytes, annotations.value.start) {
             let Ok(entry) = entry else { return self.found(BodyError::WrongType("metadata.annotations")) };
-            if entry.key == LAST_APPLIED_ANNOTATION {
-                cuts.cut(&entry, splice);
-                continue;
-            }
-            cuts.keep(&entry, splice);
             let value = || text(bytes, &entry.value).map(Cow::into_owned);
+            let length = || text(bytes, &entry.value).map(|value| value.len());
+            let is_cut = rules.cuts_annotation(&entry.key, rules.is_secret.then(length).flatten());
+            if is_cut {
+                cuts.cut(&entry, splice)
+            } else {
+                cuts.keep(&entry, splice)
+            }
             match &*entry.key {
                 IGNORE_ANNOTATION => self.annotations.ignore = value(),
                 APPLICATION_ANNOTATION => self.annotations.application = value(),
                 _ => {}
+            }
+            if is_cut {
+                continue;
             }
             if let Some((key, value)) = self.sent(bytes, &entry, rules) {
                 self.sent_annotations.insert(key, value);

@@ -13,6 +13,19 @@ pub use kubesvc_core::cache::object_filter::{IGNORE_ANNOTATION, ObjectFilter};
 /// Annotation that repeats an object as it was applied, the data of a Secret included. It is never sent.
 pub const LAST_APPLIED_ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
+/// Prefixes of the annotations of Secrets that are kept: those of Spinnaker, Helm and service accounts. Others may repeat
+/// the data.
+const SECRET_ANNOTATION_PREFIXES: [&str; 6] = [
+    "moniker.spinnaker.io/",
+    "strategy.spinnaker.io/",
+    "artifact.spinnaker.io/",
+    "caching.spinnaker.io/",
+    "meta.helm.sh/",
+    "kubernetes.io/service-account.",
+];
+/// Maximum length of an annotation of a Secret that is kept, in bytes.
+const MAX_SECRET_ANNOTATION_BYTES: usize = 1024;
+
 /// What becomes of the objects of one scope.
 #[derive(Clone, Debug, Default)]
 pub struct ObjectRules {
@@ -38,6 +51,15 @@ impl ObjectRules {
     /// Whether the label or annotation is sent apart from the body.
     pub(super) fn sends_meta(&self, key: &str) -> bool {
         key != LAST_APPLIED_ANNOTATION && self.meta_keys.iter().any(|prefix| key.starts_with(prefix.as_str()))
+    }
+
+    /// Whether the annotation is cut out. A value without a length is no text.
+    pub(super) fn cuts_annotation(&self, key: &str, length: Option<usize>) -> bool {
+        let is_kept_of_secrets = || {
+            SECRET_ANNOTATION_PREFIXES.iter().any(|prefix| key.starts_with(prefix))
+                && length.is_some_and(|length| length <= MAX_SECRET_ANNOTATION_BYTES)
+        };
+        key == LAST_APPLIED_ANNOTATION || self.is_secret && !is_kept_of_secrets()
     }
 
     /// Why the object is left out, if it is.

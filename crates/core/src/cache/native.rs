@@ -168,3 +168,52 @@ pub(super) fn nearest(kind: &str) -> Option<&'static str> {
         .map(|native| (strsim::damerau_levenshtein(&kind, &native.name.to_ascii_lowercase()), native.name));
     distances.filter(|(distance, _)| (1..=tolerance).contains(distance)).min().map(|(_, name)| name)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
+    use super::*;
+
+    /// Resources that may be listed and watched, by group, in a file with a role. A list stands on one line.
+    fn watched(file: &str) -> BTreeMap<String, Vec<String>> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file);
+        let text = std::fs::read_to_string(path).expect("it can be read");
+        let list = |line: &str, key: &str| {
+            let list = line.trim_start_matches([' ', '-']).strip_prefix(key)?.trim().trim_matches(['[', ']']);
+            Some(list.split(',').map(|one| one.trim().trim_matches('"').to_owned()).collect::<Vec<_>>())
+        };
+        let (mut groups, mut resources) = (Vec::new(), Vec::new());
+        let mut watched: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for line in text.lines() {
+            if let Some(found) = list(line, "apiGroups:") {
+                groups = found;
+            } else if let Some(found) = list(line, "resources:") {
+                resources = found;
+            } else if list(line, "verbs:").is_some_and(|verbs| {
+                ["get", "list", "watch"].iter().all(|verb| verbs.iter().any(|one| one == verb))
+            }) {
+                for group in &groups {
+                    watched.entry(group.clone()).or_default().extend(resources.iter().cloned());
+                }
+            }
+        }
+        watched
+    }
+
+    #[test]
+    fn the_shipped_role_of_an_agent_covers_the_kinds_that_are_cached_by_default() {
+        let watched = watched("config/agent/role.yaml");
+        for kind in DOCUMENTED_KINDS {
+            let group = native_kind(kind).expect("it is native").home;
+            let plural = match kind.to_lowercase() {
+                name if name.ends_with('s') => format!("{name}es"),
+                name if name.ends_with('y') => format!("{}ies", &name[..name.len() - 1]),
+                name => format!("{name}s"),
+            };
+            let held = watched.get(group).map(Vec::as_slice).unwrap_or_default();
+            assert!(held.contains(&plural), "{plural} of {group:?} in {watched:?}");
+        }
+    }
+}

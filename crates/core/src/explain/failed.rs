@@ -65,7 +65,7 @@ fn remedy(class: FailureClass) -> &'static str {
         FailureClass::Unreachable => {
             "Look at the address in the kubeconfig, the network between agent and cluster, and the cluster."
         }
-        FailureClass::Tls => "Correct certificate-authority-data in the kubeconfig.",
+        FailureClass::Tls => "Do what the message says about the certificate.",
         FailureClass::BadKubeconfig => "Correct the kubeconfig as the message says.",
         FailureClass::ExecForbidden => {
             "Use a token, or client-certificate-data with client-key-data, in place of exec."

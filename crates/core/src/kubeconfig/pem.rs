@@ -2,11 +2,16 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::{PemObject, SectionKind};
 use secrecy::zeroize::Zeroizing;
 
 use crate::kubeconfig::KubeconfigError;
 use crate::kubeconfig::SecretBytes;
+use crate::kubeconfig::der::{is_on_p521, unusable_key};
+
+/// Remedy for a key with which nobody can log in.
+const USABLE_KEYS: &str = "use an RSA key of 2048, 3072 or 4096 bits, an EC key on P-256 or P-384, or an Ed25519 key, with its certificate";
 
 type Section = (SectionKind, Zeroizing<Vec<u8>>);
 
@@ -28,6 +33,13 @@ pub(super) fn certificates(pem: &[u8], field: &str) -> Result<Vec<u8>, Kubeconfi
     let mut written = Zeroizing::new(Vec::new());
     for (kind, der) in sections(pem, field)? {
         if kind == SectionKind::Certificate {
+            if is_on_p521(&der) {
+                return Err(KubeconfigError::new(
+                    field,
+                    "holds a certificate with a key on P-521, which is not supported",
+                    "use a certificate with an RSA key, or one on P-256 or P-384",
+                ));
+            }
             write("CERTIFICATE", &der, &mut written);
         }
     }
@@ -62,6 +74,9 @@ pub(super) fn private_key(pem: &[u8], field: &str) -> Result<SecretBytes, Kubeco
         .collect::<Vec<_>>();
     match (keys.pop(), keys.is_empty()) {
         (Some((label, der)), true) => {
+            if let Some(problem) = unusable(label, &der) {
+                return Err(KubeconfigError::new(field, problem, USABLE_KEYS));
+            }
             // Allocated at its final size: growing would leave copies behind.
             let mut written = Zeroizing::new(Vec::with_capacity(der.len() * 2 + 128));
             write(label, &der, &mut written);
@@ -70,6 +85,16 @@ pub(super) fn private_key(pem: &[u8], field: &str) -> Result<SecretBytes, Kubeco
         (None, _) => Err(KubeconfigError::new(field, "holds no PEM private key", UNENCRYPTED)),
         _ => Err(KubeconfigError::new(field, "holds several private keys", UNENCRYPTED)),
     }
+}
+
+/// Why nobody can log in with the key of a section.
+fn unusable(label: &str, der: &[u8]) -> Option<String> {
+    let key = match label {
+        "RSA PRIVATE KEY" => PrivateKeyDer::Pkcs1(der.into()),
+        "EC PRIVATE KEY" => PrivateKeyDer::Sec1(der.into()),
+        _ => PrivateKeyDer::Pkcs8(der.into()),
+    };
+    unusable_key(&key)
 }
 
 fn sections(pem: &[u8], field: &str) -> Result<Vec<Section>, KubeconfigError> {

@@ -11,6 +11,7 @@ mod good;
 mod hostile_clusters;
 mod hostile_files;
 mod hostile_users;
+mod keys;
 mod properties;
 
 const SERVER: &str = "server: 'https://api.example.com:6443'";

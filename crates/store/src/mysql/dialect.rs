@@ -10,6 +10,7 @@ use super::MySql;
 use crate::accounts::weight;
 use crate::dialect::Dialect;
 use crate::error::{DatabaseError, ErrorClass, is_about_tls};
+use crate::migrations;
 use crate::sql::driver::Value;
 use crate::sql::statement::{self, ColumnType, SqlTable, Statement, marks, tuples};
 use crate::url::ServerAddress;
@@ -211,6 +212,9 @@ pub(super) fn at_start(address: &ServerAddress, error: sqlx::Error) -> StoreErro
             &format!("the database {address} is read-only"),
             "set kubesvc.database.url to the primary server",
         ),
+        // Two processes migrate at once: a table, a column, a key or a row of the history is there already. On a single
+        // server the lock prevents it.
+        Some(1050 | 1060 | 1061 | 1062 | 1205 | 1213) => migrations::in_progress(Some(error)),
         Some(_) => match MySql::classify(error) {
             StoreError::Unfit(why) => StoreError::Unfit(format!("the database {address}: {why}")),
             other => other,

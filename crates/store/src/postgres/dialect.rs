@@ -231,6 +231,26 @@ fn error_code(error: &sqlx::Error) -> Option<String> {
     Some(error.as_database_error()?.code()?.into_owned())
 }
 
+/// Whether what PgBouncer says, in its own words or in those of its server, is an error that waiting does not cure.
+fn is_final_at_a_pooler(message: &str) -> bool {
+    let message = message.to_ascii_lowercase();
+    [
+        "unsupported startup parameter",
+        "no such database",
+        "no such user",
+        "does not exist",
+        "authentication failed",
+        "auth failed",
+        "not allowed",
+        "no pg_hba.conf entry",
+        "permission denied",
+        "is not permitted to log in",
+        "wrong password type",
+    ]
+    .iter()
+    .any(|part| message.contains(part))
+}
+
 /// Classifies an error at startup, where a missing database, user or privilege is a configuration error. An
 /// unreachable server is not: it may become available.
 pub(super) fn at_start(address: &ServerAddress, error: sqlx::Error) -> StoreError {
@@ -252,6 +272,15 @@ pub(super) fn at_start(address: &ServerAddress, error: sqlx::Error) -> StoreErro
             &format!("the database {address} is read-only"),
             "set kubesvc.database.url to the primary server",
         ),
+        // A pooler has one code for whatever it refuses.
+        Some("08P01")
+            if is_final_at_a_pooler(error.as_database_error().map_or("", |error| error.message())) =>
+        {
+            unfit(
+                &format!("the pooler in front of the database {address} refuses the connection"),
+                "check user, password and database in kubesvc.database.url, and the pooler's settings",
+            )
+        }
         Some(_) => match Postgres::classify(error) {
             StoreError::Unfit(why) => StoreError::Unfit(format!("the database {address}: {why}")),
             other => other,
@@ -272,5 +301,38 @@ pub(super) fn at_start(address: &ServerAddress, error: sqlx::Error) -> StoreErro
             ),
             error => Postgres::classify(error),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_pooler_says_is_final_unless_its_server_may_come_back() {
+        for last in [
+            "unsupported startup parameter: extra_float_digits",
+            "no such database: kubesvc",
+            "no such user: kubesvc",
+            "password authentication failed",
+            "SASL authentication failed",
+            "server login failed: FATAL password authentication failed for user \"kubesvc\"",
+            "server login failed: FATAL database \"kubesvc\" does not exist",
+            "bouncer config error: auth failed",
+        ] {
+            assert!(is_final_at_a_pooler(last), "{last}");
+        }
+        for passing in [
+            "server login has been failing, try again later (server_login_retry)",
+            "server login failed: FATAL the database system is starting up",
+            "server login failed: FATAL sorry, too many clients already",
+            "no more connections allowed (max_client_conn)",
+            "query_wait_timeout",
+            "server conn crashed?",
+            "pgbouncer cannot connect to server",
+            "the pooler is shutting down",
+        ] {
+            assert!(!is_final_at_a_pooler(passing), "{passing}");
+        }
     }
 }

@@ -65,7 +65,7 @@ impl ServerDatabase {
     }
 
     /// Panics unless this condition is true in the database.
-    async fn holds(&self, condition: &str) {
+    pub(super) async fn holds(&self, condition: &str) {
         let assertion = match self.server.kind() {
             Kind::MariaDb => format!(
                 "BEGIN NOT ATOMIC IF NOT ({condition}) THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'it is not so'; \
@@ -376,6 +376,9 @@ pub(super) async fn a_schema_that_is_half_done_is_finished(home: &ServerDatabase
         "DROP TABLE kubesvc_schema_migrations",
         "DELETE FROM kubesvc_schema_migrations",
     ] {
+        // A migration that was begun lately is waited for.
+        home.by_hand("UPDATE kubesvc_schema_migrations SET installed_on = installed_on - INTERVAL '1' HOUR")
+            .await;
         home.by_hand(damage).await;
         let store = home.open().await;
         store.put_accounts(&[row("one", "uid-1")]).await.expect(damage);

@@ -163,3 +163,19 @@ async fn server_ends_a_client_idle_in_a_transaction() {
     .expect("it answers");
     assert_eq!(times, (60, 660), "a leader that stands still holds nobody up for ever");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migration_that_another_process_has_begun_is_waited_for_whatever_the_lock_says() {
+    let home = manual_edits::ServerDatabase::new(Kind::MariaDb).await;
+    drop(home.open().await);
+    home.by_hand(
+        "UPDATE kubesvc_schema_migrations SET success = false, installed_on = NOW() WHERE version = 12",
+    )
+    .await;
+    let opening = open(&home.url, VendorTables::Refuse);
+    let waited = tokio::time::timeout(std::time::Duration::from_millis(400), opening).await;
+    assert!(waited.is_err(), "it does not open meanwhile");
+    home.holds("(SELECT count(*) FROM kubesvc_schema_migrations WHERE NOT success) = 1").await;
+    home.by_hand("UPDATE kubesvc_schema_migrations SET success = true").await;
+    drop(home.open().await);
+}

@@ -209,3 +209,36 @@ mod cached_objects {
         .await;
     }
 }
+
+/// Needs PgBouncer, which few machines have.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs pgbouncer"]
+async fn a_pooler_is_waited_for_only_while_its_server_may_come() {
+    use crate::StoreError;
+
+    let server = must(kubesvc_testkit::databases::own(Kind::PostgreSql).await);
+    let database = server.fresh_database().await.rsplit('/').next().unwrap_or_default().to_owned();
+    let pooler = must(server.pooler(None).await);
+    let url = pooler.url(&database);
+    let store = open(&url, VendorTables::Refuse).await.expect("it opens through the pooler");
+    store.put_accounts(&[row("one", "uid-1")]).await.expect("written");
+    drop(store);
+    let wrong = must(server.pooler(Some("wrong")).await);
+    for (what, url) in [
+        ("a wrong password", url.replacen("kubesvc:", "kubesvc:x", 1)),
+        ("a missing database", pooler.url("nowhere")),
+        ("a wrong password of the pooler", wrong.url(&database)),
+    ] {
+        match open(&url, VendorTables::Refuse).await {
+            Err(StoreError::Unfit(why)) => println!("{what}: {why}"),
+            Err(error) => unreachable!("{what}: {}", error.in_full()),
+            Ok(_) => unreachable!("{what}: it opens"),
+        }
+    }
+    must(server.stop().await);
+    match open(&url, VendorTables::Refuse).await {
+        Err(StoreError::Unavailable(why)) => println!("{why}"),
+        Err(error) => unreachable!("{}", error.in_full()),
+        Ok(_) => unreachable!("it opens without a server"),
+    }
+}

@@ -45,32 +45,49 @@ pub(crate) fn json(status: u16, body: impl Into<Vec<u8>>) -> Reply {
 }
 
 /// A certificate authority.
-pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub(crate) struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    /// Whether servers show its own certificate.
+    is_served: bool,
+}
 
 impl Authority {
     pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");
-        Self(CertifiedIssuer::self_signed(params, key).expect("a certificate"))
+        Self { issuer: CertifiedIssuer::self_signed(params, key).expect("a certificate"), is_served: false }
+    }
+
+    /// An authority whose own certificate is that of the server at 127.0.0.1, as `openssl req -x509` makes it.
+    pub(crate) fn served(change: impl FnOnce(&mut CertificateParams)) -> Self {
+        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("a name");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        change(&mut params);
+        let key = KeyPair::generate().expect("a key");
+        Self { issuer: CertifiedIssuer::self_signed(params, key).expect("a certificate"), is_served: true }
     }
 
     pub(crate) fn pem(&self) -> Vec<u8> {
-        self.0.pem().into_bytes()
+        self.issuer.pem().into_bytes()
     }
 
     /// Its public key, as SubjectPublicKeyInfo in DER.
     pub(crate) fn public_key(&self) -> Vec<u8> {
         use rcgen::PublicKeyData;
-        self.0.key().subject_public_key_info()
+        self.issuer.key().subject_public_key_info()
     }
 
     /// A certificate for 127.0.0.1, and its key.
     pub(crate) fn server(&self) -> (Certificate, KeyPair) {
+        if self.is_served {
+            let key = KeyPair::try_from(self.issuer.key().serialize_der()).expect("a key");
+            return (AsRef::<Certificate>::as_ref(&self.issuer).clone(), key);
+        }
         let key = KeyPair::generate().expect("a key");
         let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
         let params = CertificateParams::new(names).expect("names");
-        (params.signed_by(&key, &self.0).expect("a certificate"), key)
+        (params.signed_by(&key, &self.issuer).expect("a certificate"), key)
     }
 }
 

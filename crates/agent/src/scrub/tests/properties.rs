@@ -73,7 +73,12 @@ fn expected(mut object: Value, is_secret: bool) -> Value {
     let metadata = object["metadata"].as_object_mut().unwrap();
     metadata.remove("managedFields");
     metadata.remove("selfLink");
-    metadata["annotations"].as_object_mut().unwrap().remove(LAST_APPLIED_ANNOTATION);
+    let annotations = metadata["annotations"].as_object_mut().unwrap();
+    annotations.remove(LAST_APPLIED_ANNOTATION);
+    if is_secret {
+        // None of these keys has a prefix that is kept.
+        annotations.clear();
+    }
     let members = object.as_object_mut().unwrap();
     if is_secret {
         members.retain(|key, _| key == "metadata");

@@ -61,6 +61,30 @@ fn secret_has_only_type_and_metadata() {
 }
 
 #[test]
+fn secret_has_only_short_annotations_of_spinnaker_helm_and_service_accounts() {
+    let with = |annotations: &str| {
+        format!(
+            r#"{{"kind":"Secret","apiVersion":"v1","metadata":{{"name":"a","resourceVersion":"1","annotations":{{{annotations}}}}}}}"#
+        )
+    };
+    let (short, long) = ("x".repeat(1024), "x".repeat(1025));
+    let kept = format!(
+        r#""moniker.spinnaker.io/application":"shop","meta.helm.sh/release-name":"{short}","kubernetes.io/service-account.name":"bot""#
+    );
+    let others = format!(
+        r#""field.cattle.io/x":"S3CRET",{kept},"kapp.k14s.io/original":"S3CRET","caching.spinnaker.io/ignored":"{long}","artifact.spinnaker.io/x":7,"kubernetes.io/description":"d""#
+    );
+    let event = scrubbed_event(secrets(), with(&others));
+    assert_eq!(body(&event), with(&kept));
+    let all = ObjectRules { meta_keys: [String::new()].into(), ..secrets() };
+    let sent =
+        scrubbed_event(all, with(r#""kapp.k14s.io/original":"S3CRET","meta.helm.sh/release-name":"r""#));
+    assert_eq!(sent.meta.keys().collect::<Vec<_>>(), ["meta.helm.sh/release-name"]);
+    let pod = ObjectRules { is_secret: false, ..secrets() };
+    assert_eq!(body(&scrubbed_event(pod, with(&others))), with(&others), "other kinds keep theirs");
+}
+
+#[test]
 fn partial_metadata_gets_the_type_of_the_scope() {
     let object = r#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"a","resourceVersion":"1"}}"#;
     let expected = r#"{"kind":"Secret","apiVersion":"v1","metadata":{"name":"a","resourceVersion":"1"}}"#;
