@@ -152,7 +152,7 @@ impl Scene {
             let gateway = Arc::clone(&gateway);
             async move {
                 let (headers, method) = (request.headers().clone(), request.method().clone());
-                let call = Call { request_id: REQUEST_ID.to_owned(), headers, method };
+                let call = Call { request_id: REQUEST_ID.to_owned(), headers, method, address: None };
                 let account = AccountPath { namespace: "ns".to_owned(), object: "prod".to_owned() };
                 let path = request.uri().path().to_owned();
                 let answered = gateway.proxy(request, &call, principal("alice"), &account, path).await;
@@ -186,7 +186,7 @@ impl Scene {
 }
 
 fn call(method: Method) -> Call {
-    Call { request_id: REQUEST_ID.to_owned(), headers: HeaderMap::new(), method }
+    Call { request_id: REQUEST_ID.to_owned(), headers: HeaderMap::new(), method, address: None }
 }
 
 #[tokio::test(start_paused = true)]
@@ -340,7 +340,8 @@ async fn operations_that_are_not_shown_have_an_audit_line_and_an_unknown_id_has_
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_refused_by_its_head_has_an_audit_line() {
     let scene = Scene::new(ExpiringTokens::default(), ScriptedCluster::new(|_, _| unreachable!()));
-    let call = call(Method::GET);
+    let mut call = call(Method::GET);
+    call.headers.insert("x-spinnaker-user", HeaderValue::from_static("bob"));
     let request = |uri: &str| Request::builder().uri(uri).body(()).expect("a request");
     let has_route = |uri: &str| scene.gateway.route_of(&request(uri), &call).is_ok();
     assert!(has_route("/apis") && scene.audit.lines().is_empty());
@@ -352,6 +353,8 @@ async fn a_call_that_is_refused_by_its_head_has_an_audit_line() {
     assert_eq!(codes, [404, 400, 400]);
     let callers: Vec<_> = lines.iter().map(|line| line["principal"].as_str()).collect();
     assert_eq!(callers, [None, None, Some("alice")]);
+    assert!(lines[0].get("claimed").is_none(), "nobody who is not known says for whom it acts");
+    assert_eq!(lines[2]["claimed"], "bob");
 }
 
 #[tokio::test(start_paused = true)]
@@ -378,6 +381,8 @@ async fn an_account_made_anew_shows_no_operations_of_the_one_that_had_its_name()
 
 /// What a client of HTTP/2 without TLS sends with each request.
 const ASKS_FOR_HTTP2: [(&str, &str); 2] = [("connection", "Upgrade"), ("upgrade", "h2c")];
+/// What kubectl sends to run a command.
+const ASKS_FOR_SPDY: [(&str, &str); 2] = [("connection", "Upgrade"), ("upgrade", "SPDY/3.1")];
 
 #[tokio::test]
 async fn a_write_that_asks_for_an_upgrade_is_a_write_with_its_body() {
@@ -395,7 +400,45 @@ async fn a_write_that_asks_for_an_upgrade_is_a_write_with_its_body() {
     assert!(open.last_write.is_some(), "its answer can be recalled");
     let exec = format!("{PODS}/p/exec");
     scene.sent(Method::POST, &exec, &ASKS_FOR_HTTP2, "").await;
+    assert!(
+        cluster.asked().pop().is_some_and(|asked| !asked.upgrade),
+        "HTTP/2 is not what it is upgraded to"
+    );
+    scene.sent(Method::POST, &exec, &ASKS_FOR_SPDY, "").await;
     assert!(cluster.asked().pop().is_some_and(|asked| asked.upgrade), "what can be upgraded is");
+}
+
+#[tokio::test]
+async fn only_what_a_write_asks_for_is_recorded_as_a_dry_run() {
+    let cluster = ScriptedCluster::new(|_, _| Ok((200, json!({}))));
+    let scene = Scene::new(ExpiringTokens::default(), Arc::clone(&cluster));
+    scene.accounts.show(account("prod", "ACTIVE", "Open"));
+    let (pod, proxy) = (format!("{PODS}/p"), "/api/v1/namespaces/n/services/s/proxy/x".to_owned());
+    let blanks = format!("{{\"propagationPolicy\":\"Background\"{}}}", " ".repeat(20_000));
+    for (target, body, dry_run) in [
+        (&pod, r#"{"dryRun":["All"]}"#, true),
+        (&pod, "", true),
+        (&pod, blanks.as_str(), false),
+        (&pod, "propagationPolicy: Background", false),
+        (&pod, r#"{"dryRun":["All"],"dryRun":[]}"#, false),
+        (&proxy, r#"{"dryRun":["All"]}"#, false),
+        (&proxy, "", false),
+    ] {
+        let code = scene.sent(Method::DELETE, &format!("{target}?dryRun=All"), &[], body).await;
+        assert_eq!(code, StatusCode::OK);
+        let record = scene.history.ended.lock().pop().expect("a record");
+        assert_eq!(record.dry_run, dry_run, "{target} {:?}", body.get(..40));
+    }
+}
+
+#[tokio::test]
+async fn an_answer_with_a_status_that_no_request_has_does_not_reach_the_caller() {
+    for status in [101, 103] {
+        let cluster = ScriptedCluster::new(move |_, _| Ok((status, json!({}))));
+        let scene = Scene::new(ExpiringTokens::default(), cluster);
+        scene.accounts.show(account("prod", "ACTIVE", "Open"));
+        assert_eq!(scene.sent(Method::GET, PODS, &[], "").await, StatusCode::BAD_GATEWAY, "{status}");
+    }
 }
 
 #[tokio::test]
@@ -411,7 +454,7 @@ async fn a_request_for_an_upgrade_is_one_of_its_callers_short_ones_until_it_is_u
         answers.add_permits(1);
         room
     };
-    let sent = timeout(Duration::from_secs(10), scene.sent(Method::GET, PODS, &ASKS_FOR_HTTP2, ""));
+    let sent = timeout(Duration::from_secs(10), scene.sent(Method::GET, PODS, &ASKS_FOR_SPDY, ""));
     let (code, room) = tokio::join!(sent, counted);
     assert_eq!((code.ok(), room), (Some(StatusCode::OK), MAX_SHORT_OF_CALLER - 1));
 }
