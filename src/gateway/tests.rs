@@ -9,9 +9,15 @@ use http::header::AUTHORIZATION;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::answers::{AnswerBody, OpenStream};
@@ -19,6 +25,7 @@ use super::checks::wanted;
 use super::paths::AccountPath;
 use super::proxying::on_asked;
 use super::records::{Recorder, SharedRecorder};
+use super::tls::certified_key;
 use super::*;
 use crate::access::{AccessError, AccountAccess, Caller, MAX_SHORT_OF_CALLER, Principal};
 use crate::connected_agents::{AccountRequest, RequestClass, RequestError};
@@ -27,7 +34,9 @@ use crate::operations::tests::fakes::{
     Answered, AuditLines, MemoryRows, ScriptedCluster, principal, received,
 };
 use kubesvc_core::requests::target::RequestPath;
+use kubesvc_runtime::listen::connection_limits::AddressLimits;
 use kubesvc_store::{OpenOperation, OperationOutcome, OperationRecord};
+use kubesvc_testkit::kubeconfig::Authority;
 
 const PODS: &str = "/api/v1/namespaces/n/pods";
 const REQUEST_ID: &str = "01J00000000000000000000000";
@@ -468,4 +477,50 @@ async fn a_head_of_what_is_behind_a_proxy_is_a_read_of_which_nothing_is_recorded
     }
     assert!(scene.history.begun.lock().is_empty() && scene.outcomes().is_empty());
     assert!(scene.audit.lines().is_empty(), "nothing was written");
+}
+
+/// What the listener answers to these bytes in HTTP/1.1, to the end of the connection.
+async fn answer_of_listener(gateway: &Arc<Gateway>, sent: &[u8]) -> String {
+    let authority = Authority::new("gateway").expect("an authority");
+    let identity = authority.server(&["localhost"]).expect("a certificate");
+    let certificate = Arc::<ServerCertificate>::default();
+    let key = certified_key(identity.certificate.as_bytes(), identity.key.as_bytes());
+    certificate.set(key.expect("they fit"));
+    let socket = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = socket.local_addr().expect("an address");
+    let listener = GatewayListener::new(socket, 8, AddressLimits::default(), certificate).expect("TLS");
+    let serving = listener.serve(Arc::clone(gateway), CancellationToken::new());
+    let _serving = AbortOnDropHandle::new(tokio::spawn(serving));
+    let mut roots = RootCertStore::empty();
+    let root = CertificateDer::from_pem_slice(authority.pem().as_bytes()).expect("a certificate");
+    roots.add(root).expect("an authority");
+    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions of TLS")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let stream = TcpStream::connect(address).await.expect("a connection");
+    let name = ServerName::try_from("localhost").expect("a name");
+    let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("TLS");
+    stream.write_all(sent).await.expect("it is sent");
+    let mut answer = String::new();
+    let read = timeout(Duration::from_secs(10), stream.read_to_string(&mut answer)).await;
+    read.expect("the connection ends").expect("text");
+    answer
+}
+
+#[tokio::test]
+async fn a_head_may_have_160_kib_and_a_larger_one_is_refused_in_words() {
+    let scene = Scene::new(ExpiringTokens::default(), ScriptedCluster::new(|_, _| unreachable!()));
+    let head = |bytes: usize, end: &str| {
+        let begin = "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx-long: ";
+        format!("{begin}{}{end}", "x".repeat(bytes - begin.len() - end.len()))
+    };
+    let answer = answer_of_listener(&scene.gateway, head(150 * 1024, "\r\n\r\n").as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let answer = answer_of_listener(&scene.gateway, head(MAX_HEAD_BYTES, "").as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+    let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
+    let status: Value = serde_json::from_str(body).expect("JSON");
+    assert_eq!((&status["kind"], &status["code"]), (&json!("Status"), &json!(431)));
 }
