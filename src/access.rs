@@ -6,12 +6,14 @@
 //! | [`front_proxy`] | callers that this API server passes on: its client certificate, and the headers with the user |
 //! | [`answers`] | answers that are kept for some seconds |
 //! | [`callers`] | how many short requests of one caller run, whichever way they came |
+//! | [`heads`] | heads of callers that are not authenticated yet |
 //! | [`audit`] | one line for each write, stream and refusal |
 
 mod answers;
 pub mod audit;
 mod callers;
 mod front_proxy;
+mod heads;
 mod reviews;
 #[cfg(test)]
 mod tests;
@@ -22,6 +24,7 @@ use async_trait::async_trait;
 use http::{HeaderMap, StatusCode};
 
 pub use callers::{CallerCounts, MAX_SHORT_OF_CALLER, ShortRequest, TooManyOfCaller};
+pub use heads::{HeldHead, TooManyHeads, UnknownHeads, head_bytes};
 pub use reviews::{AccessMode, KubeAccessReviews};
 
 /// API group of the resources that rights are given on.
@@ -141,6 +144,11 @@ pub trait Access: Send + Sync {
     /// # Errors
     /// The caller is not known, or cannot be looked up.
     async fn authenticate(&self, caller: Caller<'_>) -> Result<Principal, AccessError>;
+
+    /// Whether these certificates, which a connection has shown, are those of the API server that passes calls on.
+    async fn is_front_proxy(&self, _certificates: &[Vec<u8>]) -> bool {
+        false
+    }
 
     /// Checks what a caller may do.
     ///

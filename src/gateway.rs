@@ -50,12 +50,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::access::audit::AuditLog;
-use crate::access::{Access, CallerCounts};
+use crate::access::{Access, CallerCounts, HeldHead, UnknownHeads, head_bytes};
 use crate::connected_agents::AccountRequests;
 use crate::informers::AccountIndex;
 use crate::operations::OperationHistory;
 use in_flight::InFlight;
 use kubesvc_core::ReplicaId;
+use kubesvc_runtime::listen::connection_limits::Caller as ClientAddress;
+use kubesvc_runtime::listen::refused_heads::MAX_HEAD_BYTES;
 use kubesvc_store::OperationStore;
 use listener::ConnectionInfo;
 use metrics::GatewayMetrics;
@@ -100,6 +102,7 @@ pub struct Gateway {
     replica_id: ReplicaId,
     ports: GatewayPorts,
     in_flight: Arc<InFlight>,
+    heads: Arc<UnknownHeads>,
     metrics: GatewayMetrics,
     /// Cancelled when the process stops.
     stopping: CancellationToken,
@@ -109,7 +112,7 @@ impl Gateway {
     /// Creates the gateway of a replica.
     pub fn new(replica_id: ReplicaId, ports: GatewayPorts, stopping: CancellationToken) -> Arc<Self> {
         let (in_flight, metrics) = (Arc::default(), GatewayMetrics::default());
-        Arc::new(Self { replica_id, ports, in_flight, metrics, stopping })
+        Arc::new(Self { replica_id, ports, in_flight, heads: Arc::default(), metrics, stopping })
     }
 
     /// Adds the metrics to a registry.
@@ -123,15 +126,32 @@ impl Gateway {
         request: Request<Incoming>,
         from: Arc<ConnectionInfo>,
     ) -> Response<Body> {
+        let bytes = head_bytes(request.uri(), request.headers());
         let request_id = ulid::Ulid::generate().to_string();
-        let call = Call { request_id, headers: request.headers().clone(), method: request.method().clone() };
-        let answered = self.route(request, &call, &from).await;
+        let (headers, method) = (request.headers().clone(), request.method().clone());
+        let call = Call { request_id, headers, method, address: Some(from.address) };
+        let answered = match self.hold_head(bytes, &from) {
+            Ok(head) => self.route(request, &call, &from, head).await,
+            Err(refusal) => {
+                self.refused_stranger(&call, &refusal);
+                Err(refusal)
+            }
+        };
         let mut response = answered.unwrap_or_else(Refusal::response);
         if let Ok(id) = HeaderValue::from_str(&call.request_id) {
-            response.headers_mut().entry("audit-id").or_insert(id);
+            response.headers_mut().insert("audit-id", id);
         }
         self.metrics.answered(response.status());
         response
+    }
+
+    /// Takes the memory of a head until it is known who calls; `None`: the API server says who, and has a bound of its own.
+    fn hold_head(&self, bytes: usize, from: &ConnectionInfo) -> Result<Option<HeldHead>, Refusal> {
+        if bytes > MAX_HEAD_BYTES {
+            return Err(Refusal::too_large_head());
+        }
+        let held = (!from.is_front_proxy).then(|| self.heads.hold(from.address, bytes));
+        held.transpose().map_err(Refusal::from)
     }
 
     async fn route(
@@ -139,18 +159,20 @@ impl Gateway {
         request: Request<Incoming>,
         call: &Call,
         from: &ConnectionInfo,
+        head: Option<HeldHead>,
     ) -> Result<Response<Body>, Refusal> {
         let route = self.route_of(&request, call)?;
         if let Route::Health = route {
             return Ok(text(StatusCode::OK, "ok"));
         }
         let principal = self.authenticate(call, from).await?;
+        drop(head);
         match route {
             Route::Health => Ok(text(StatusCode::OK, "ok")),
             Route::Discovery(document) => {
                 if !matches!(call.method, Method::GET | Method::HEAD) {
                     let refusal = Refusal::method_not_allowed();
-                    self.refused(&call.refusal_by(Some(&principal)), &refusal);
+                    self.refused(&call.refusal_by(&principal), &refusal);
                     return Err(refusal);
                 }
                 discovery::answer(document, &call.headers)
@@ -172,7 +194,7 @@ impl Gateway {
         } else {
             paths::route(request.uri().path())
         };
-        route.inspect_err(|refusal| self.refused(&call.refusal_by(None), refusal))
+        route.inspect_err(|refusal| self.refused_stranger(call, refusal))
     }
 }
 
@@ -181,6 +203,8 @@ struct Call {
     request_id: String,
     headers: HeaderMap,
     method: Method,
+    /// Where the connection comes from; `None`: that is not known.
+    address: Option<ClientAddress>,
 }
 
 impl Call {

@@ -76,6 +76,7 @@ use kubesvc_runtime::config::operator::CacheSettings;
 use kubesvc_runtime::kube_access::KubeAccess;
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
 use kubesvc_runtime::listen::http::HttpLimits;
+use kubesvc_runtime::listen::refused_heads::MAX_HEAD_BYTES;
 use kubesvc_runtime::shutdown::spawn_named;
 use kubesvc_store::{CacheStore, Store};
 use memory_limit::{MemoryPermit, RequestLimits};
@@ -96,7 +97,8 @@ pub fn http_limits(connections: usize, addresses: AddressLimits) -> HttpLimits {
         addresses,
         known_callers: None,
         head_timeout: Duration::from_secs(10),
-        head_bytes: 16 * 1024,
+        head_bytes: MAX_HEAD_BYTES,
+        refused_head: error::refused_head,
         idle_timeout: Duration::from_secs(15),
         grace: Duration::from_secs(10),
     }
@@ -104,7 +106,7 @@ pub fn http_limits(connections: usize, addresses: AddressLimits) -> HttpLimits {
 
 /// Limits of the port that serves only health. It has no limit per address, because probes come from few addresses.
 pub fn health_limits() -> HttpLimits {
-    http_limits(64, AddressLimits::default())
+    HttpLimits { head_bytes: 16 * 1024, ..http_limits(64, AddressLimits::default()) }
 }
 
 /// Settings of REST.

@@ -3,6 +3,8 @@
 //! Lines go to standard output whatever the level and format of the log is, with the log's first fields, so that one
 //! parser reads both. They hold no header, query, body or token. A text is cut at 512 characters.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +15,17 @@ use serde::Serialize;
 
 use super::Principal;
 use kubesvc_core::requests::target::RequestPath;
+use kubesvc_runtime::listen::connection_limits::Caller as ClientAddress;
+use kubesvc_runtime::shutdown::spawn_named;
 
 /// Maximum length of a text, in characters.
 const MAX_TEXT: usize = 512;
 /// Maximum number of groups in a line.
 const MAX_GROUPS: usize = 16;
+/// Minimum interval between two lines about callers of one address that are not authenticated, for one reason.
+const STRANGER_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of addresses and reasons whose lines are counted apart.
+const MAX_STRANGERS: usize = 1024;
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -44,8 +52,12 @@ pub struct AuditLine<'a> {
     pub operation_id: &'a str,
     /// Who called.
     pub principal: Option<&'a Principal>,
-    /// Who the caller says it acts for: `X-SPINNAKER-USER`.
+    /// Who an authenticated caller says it acts for: `X-SPINNAKER-USER`.
     pub claimed: &'a str,
+    /// Address of a caller that is not authenticated.
+    pub address: &'a str,
+    /// How many such refusals the line stands for; `None`: one.
+    pub count: Option<u64>,
     /// Name of the account.
     pub account: &'a str,
     /// Uid of the account.
@@ -79,6 +91,8 @@ impl<'a> AuditLine<'a> {
             operation_id: "",
             principal: None,
             claimed: "",
+            address: "",
+            count: None,
             account: "",
             uid: "",
             agent: "",
@@ -115,6 +129,10 @@ struct WrittenLine {
     via: Option<&'static str>,
     #[serde(skip_serializing_if = "String::is_empty")]
     claimed: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    address: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u64>,
     #[serde(skip_serializing_if = "String::is_empty")]
     account: String,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -156,6 +174,8 @@ impl WrittenLine {
                 .unwrap_or_default(),
             via: principal.map(|principal| principal.via.as_str()),
             claimed: cut(line.claimed),
+            address: cut(line.address),
+            count: line.count,
             account: cut(line.account),
             uid: cut(line.uid),
             agent: cut(line.agent),
@@ -175,9 +195,64 @@ fn cut(text: &str) -> String {
     text.chars().take(MAX_TEXT).collect()
 }
 
+/// What lines about callers that are not authenticated are counted by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct StrangerRefusal {
+    /// `None`: callers of several addresses.
+    address: Option<ClientAddress>,
+    code: Option<u16>,
+    reason: String,
+}
+
+impl StrangerRefusal {
+    fn address_text(&self) -> String {
+        self.address.map(|address| address.to_string()).unwrap_or_default()
+    }
+}
+
+/// Refusals of which a line was written within the last second, with the number of those since. Addresses beyond
+/// [`MAX_STRANGERS`] share one entry per code.
+#[derive(Debug, Default)]
+struct StrangerLines(HashMap<StrangerRefusal, u64>);
+
+impl StrangerLines {
+    /// Counts a refusal. Returns it as it is counted if its line is to be written now.
+    fn count(&mut self, refusal: StrangerRefusal) -> Option<StrangerRefusal> {
+        let is_known = self.0.contains_key(&refusal);
+        let refusal = if is_known || self.0.len() < MAX_STRANGERS {
+            refusal
+        } else {
+            StrangerRefusal { address: None, reason: String::new(), ..refusal }
+        };
+        match self.0.entry(refusal) {
+            Entry::Occupied(mut counted) => {
+                *counted.get_mut() += 1;
+                None
+            }
+            Entry::Vacant(free) => {
+                let refusal = free.key().clone();
+                free.insert(0);
+                Some(refusal)
+            }
+        }
+    }
+
+    /// Takes the number of refusals since the last line; `None`: there are none, and the entry is gone.
+    fn take(&mut self, refusal: &StrangerRefusal) -> Option<u64> {
+        let count = self.0.get_mut(refusal).map(std::mem::take).filter(|count| *count > 0);
+        if count.is_none() {
+            self.0.remove(refusal);
+        }
+        count
+    }
+}
+
 /// Writes audit lines. Clones write to the same place.
 #[derive(Clone)]
-pub struct AuditLog(Arc<Mutex<dyn Write + Send>>);
+pub struct AuditLog {
+    writer: Arc<Mutex<dyn Write + Send>>,
+    strangers: Arc<Mutex<StrangerLines>>,
+}
 
 impl AuditLog {
     /// The log on standard output.
@@ -187,7 +262,27 @@ impl AuditLog {
 
     /// A log into this writer.
     pub fn to(writer: impl Write + Send + 'static) -> Self {
-        Self(Arc::new(Mutex::new(writer)))
+        Self { writer: Arc::new(Mutex::new(writer)), strangers: Arc::default() }
+    }
+
+    /// Writes that a caller was refused that is not authenticated: the first time at once, then one line a second for its
+    /// address and the reason, with their number. Anybody who reaches the port can cause such lines.
+    pub fn refuse_stranger(&self, address: Option<ClientAddress>, line: &AuditLine<'_>) {
+        let refusal = StrangerRefusal { address, code: line.code, reason: line.reason.to_owned() };
+        let Some(refusal) = self.strangers.lock().count(refusal) else { return };
+        self.write(&AuditLine { address: &refusal.address_text(), ..*line });
+        let log = self.clone();
+        let counting = async move {
+            loop {
+                tokio::time::sleep(STRANGER_INTERVAL).await;
+                let Some(count) = log.strangers.lock().take(&refusal) else { return };
+                let StrangerRefusal { code, reason, .. } = &refusal;
+                let line = AuditLine::new(AuditEvent::Refusal, "");
+                let address = refusal.address_text();
+                log.write(&AuditLine { code: *code, reason, address: &address, count: Some(count), ..line });
+            }
+        };
+        drop(spawn_named("lines about callers that are not authenticated", counting).detach());
     }
 
     /// Writes a line. One that cannot be written is lost, as a line of the log would be.
@@ -195,7 +290,7 @@ impl AuditLog {
         let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string();
         if let Ok(mut text) = serde_json::to_vec(&WrittenLine::of(line, now)) {
             text.push(b'\n');
-            let mut writer = self.0.lock();
+            let mut writer = self.writer.lock();
             let _ = writer.write_all(&text).and_then(|()| writer.flush());
         }
     }
@@ -227,6 +322,64 @@ pub fn resource_of(path: &RequestPath) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn refusal(address: &str) -> StrangerRefusal {
+        let address = address.parse().ok().map(ClientAddress::of);
+        StrangerRefusal { address, code: Some(401), reason: "no token".to_owned() }
+    }
+
+    #[test]
+    fn addresses_beyond_the_bound_are_counted_together() {
+        let mut lines = StrangerLines::default();
+        for number in 0..MAX_STRANGERS * 2 {
+            let address = std::net::Ipv4Addr::from_bits(u32::try_from(number).expect("a small number"));
+            lines.count(refusal(&address.to_string()));
+        }
+        assert_eq!(lines.0.len(), MAX_STRANGERS + 1);
+        let shared = StrangerRefusal { reason: String::new(), ..refusal("") };
+        assert_eq!(lines.take(&shared), Some(MAX_STRANGERS as u64 - 1));
+        assert_eq!(lines.take(&shared), None);
+        assert_eq!(lines.0.len(), MAX_STRANGERS);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn callers_that_are_not_known_have_one_line_a_second_with_their_number() {
+        #[derive(Clone, Default)]
+        struct Lines(Arc<Mutex<Vec<u8>>>);
+        impl Write for Lines {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0.lock().write(bytes)
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let lines = Lines::default();
+        let log = AuditLog::to(lines.clone());
+        let line = AuditLine {
+            code: Some(401),
+            reason: "no token",
+            ..AuditLine::new(AuditEvent::Refusal, "01J00000000000000000000000")
+        };
+        let address = |text: &str| text.parse().ok().map(ClientAddress::of);
+        for _ in 0..1000 {
+            log.refuse_stranger(address("192.0.2.1"), &line);
+        }
+        log.refuse_stranger(address("192.0.2.2"), &line);
+        log.refuse_stranger(address("192.0.2.1"), &AuditLine { reason: "another", ..line });
+        tokio::time::sleep(STRANGER_INTERVAL * 3).await;
+        let text = String::from_utf8(lines.0.lock().clone()).expect("text");
+        let written: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let shown = |line: &serde_json::Value| (line["address"].clone(), line["count"].as_u64());
+        let shown: Vec<_> = written.iter().map(shown).collect();
+        let of = |address: &str, count| (serde_json::Value::from(address), count);
+        assert_eq!(
+            shown,
+            [of("192.0.2.1", None), of("192.0.2.2", None), of("192.0.2.1", None), of("192.0.2.1", Some(999))]
+        );
+        assert!(log.strangers.lock().0.is_empty(), "nothing is kept of them");
+    }
 
     #[test]
     fn verbs_and_resources_are_those_of_the_clusters_own_rbac() {

@@ -52,15 +52,24 @@ impl FrontProxy {
 
     /// Who calls, if the API server passes the call on; `None` for a direct call.
     pub(super) async fn principal(&self, caller: Caller<'_>) -> Result<Option<Principal>, AccessError> {
-        if caller.certificates.is_empty() {
+        let rules = self.rules_of(caller.certificates).await?;
+        rules.map(|rules| rules.principal(caller.headers)).transpose()
+    }
+
+    /// The rules by which these are the API server's certificates; `None`: they are not.
+    pub(super) async fn rules_of(
+        &self,
+        certificates: &[Vec<u8>],
+    ) -> Result<Option<Arc<FrontProxyRules>>, AccessError> {
+        if certificates.is_empty() {
             return Ok(None);
         }
         let rules = self.rules(MAX_AGE).await?;
-        if rules.accepts(caller.certificates) {
-            return rules.principal(caller.headers).map(Some);
+        if rules.accepts(certificates) {
+            return Ok(Some(rules));
         }
         let rules = self.rules(MIN_AGE).await?;
-        if rules.accepts(caller.certificates) { rules.principal(caller.headers).map(Some) } else { Ok(None) }
+        Ok(rules.accepts(certificates).then_some(rules))
     }
 
     /// The rules, at most this old unless they cannot be read, or another caller reads them now.
@@ -120,12 +129,11 @@ impl FrontProxyRules {
             text(key).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
         };
         let lower = |key: &str| list(key).iter().map(|name| name.to_ascii_lowercase()).collect();
-        let uid_headers: Vec<String> = lower("requestheader-uid-headers");
         Self {
             verifier: text("requestheader-client-ca-file").and_then(verifier),
             allowed_names: list("requestheader-allowed-names"),
             user_headers: lower("requestheader-username-headers"),
-            uid_headers: if uid_headers.is_empty() { vec!["x-remote-uid".to_owned()] } else { uid_headers },
+            uid_headers: lower("requestheader-uid-headers"),
             group_headers: lower("requestheader-group-headers"),
             extra_prefixes: lower("requestheader-extra-headers-prefix"),
             verdicts: Mutex::default(),

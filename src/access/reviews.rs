@@ -10,6 +10,7 @@ use http::header::AUTHORIZATION;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use sha2::{Digest as _, Sha256};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::answers::{Answers, Digest};
 use super::front_proxy::FrontProxy;
@@ -21,8 +22,12 @@ use kubesvc_runtime::telemetry::outages::warn_unless_away;
 pub const AUDIENCE: &str = "kubesvc";
 /// Version of the API in reviews.
 const VERSION: &str = "v1alpha1";
-/// Maximum number of concurrent questions to the API server.
-const MAX_CONCURRENT_REVIEWS: usize = 64;
+/// Maximum number of concurrent TokenReviews, and of other concurrent questions to the API server.
+const MAX_CONCURRENT_REVIEWS: usize = 32;
+/// Maximum number of TokenReviews that wait to be asked. Anybody may cause them, so rights have places of their own.
+const MAX_WAITING_TOKEN_REVIEWS: usize = 192;
+/// Maximum number of SubjectAccessReviews that wait to be asked: 256 reviews together.
+const MAX_WAITING_ACCESS_REVIEWS: usize = 64;
 /// Time limit for an answer.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -37,20 +42,44 @@ pub enum AccessMode {
 
 /// Asks the operator's API server. A yes is kept for 10 seconds, a no for one.
 pub struct KubeAccessReviews {
-    kube: KubeAccess,
     mode: AccessMode,
     front_proxy: FrontProxy,
     tokens: Answers<Arc<Principal>>,
     rights: Answers<()>,
+    token_reviews: Reviews,
+    access_reviews: Reviews,
+}
+
+/// Reviews of one kind, with a bound on those that wait.
+struct Reviews {
+    kube: KubeAccess,
+    places: Semaphore,
+}
+
+impl Reviews {
+    fn new(kube: &KubeAccess, waiting: usize) -> Self {
+        let kube = kube.clone().within(REVIEW_TIMEOUT).at_most(MAX_CONCURRENT_REVIEWS);
+        Self { kube, places: Semaphore::new(MAX_CONCURRENT_REVIEWS + waiting) }
+    }
+
+    /// A place among those that are asked or wait, until it is dropped.
+    fn place(&self) -> Result<SemaphorePermit<'_>, AccessError> {
+        self.places.try_acquire().map_err(|_| {
+            AccessError::Unavailable(
+                "too many callers wait until it is known who they are; try again".to_owned(),
+            )
+        })
+    }
 }
 
 impl KubeAccessReviews {
     /// Creates the port over this access to the API server.
     pub fn new(kube: &KubeAccess, mode: AccessMode) -> Arc<Self> {
-        let kube = kube.clone().within(REVIEW_TIMEOUT).at_most(MAX_CONCURRENT_REVIEWS);
+        let access_reviews = Reviews::new(kube, MAX_WAITING_ACCESS_REVIEWS);
         Arc::new(Self {
-            front_proxy: FrontProxy::new(kube.clone()),
-            kube,
+            front_proxy: FrontProxy::new(access_reviews.kube.clone()),
+            token_reviews: Reviews::new(kube, MAX_WAITING_TOKEN_REVIEWS),
+            access_reviews,
             mode,
             tokens: Answers::new(),
             rights: Answers::new(),
@@ -58,10 +87,12 @@ impl KubeAccessReviews {
     }
 
     async fn review_token(&self, token: &str) -> Result<Arc<Principal>, AccessError> {
+        let _place = self.token_reviews.place()?;
         let spec =
             TokenReviewSpec { token: Some(token.to_owned()), audiences: Some(vec![AUDIENCE.to_owned()]) };
         let review = TokenReview { spec, ..TokenReview::default() };
-        let reviewed = self.kube.all::<TokenReview>().create(&review, WriteOptions::default()).await;
+        let reviewed =
+            self.token_reviews.kube.all::<TokenReview>().create(&review, WriteOptions::default()).await;
         // What the API server says of a review may repeat the token.
         let reviewed = reviewed.map_err(|error| unavailable(&error.without_message(), "TokenReviews"))?;
         let status = reviewed.status.unwrap_or_default();
@@ -82,8 +113,9 @@ impl KubeAccessReviews {
         principal: &Principal,
         access: &AccountAccess,
     ) -> Result<(), AccessError> {
+        let _place = self.access_reviews.place()?;
         let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
-        let reviews = self.kube.all::<SubjectAccessReview>();
+        let reviews = self.access_reviews.kube.all::<SubjectAccessReview>();
         let reviewed = reviews.create(&review, WriteOptions::default()).await;
         let status =
             reviewed.map_err(|error| unavailable(&error, "SubjectAccessReviews"))?.status.unwrap_or_default();
@@ -121,6 +153,11 @@ impl Access for KubeAccessReviews {
                  of the operator's cluster"
             ))),
         }
+    }
+
+    async fn is_front_proxy(&self, certificates: &[Vec<u8>]) -> bool {
+        self.mode == AccessMode::Required
+            && matches!(self.front_proxy.rules_of(certificates).await, Ok(Some(_)))
     }
 
     async fn authorize(&self, principal: &Principal, access: &AccountAccess) -> Result<(), AccessError> {

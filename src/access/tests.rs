@@ -174,17 +174,46 @@ async fn without_authentication_everybody_is_nobody_and_nothing_is_asked() {
     assert_eq!(api.count(), 0);
 }
 
+#[tokio::test]
+async fn reviews_beyond_those_that_may_wait_are_unavailable_at_once_and_rights_have_places_of_their_own() {
+    let api = ScriptedApi::new(|path, _| {
+        let is_right = path.contains("subjectaccessreviews");
+        let status = if is_right { json!({"allowed": true}) } else { json!({"authenticated": false}) };
+        (201, json!({"spec": {}, "status": status}))
+    });
+    let access = api.access(AccessMode::Required);
+    let tokens: Vec<_> = (0..300).map(|number| with_token(&number.to_string())).collect();
+    let asked = futures::future::join_all(tokens.iter().map(|headers| who(&access, headers)));
+    let (ann, wanted) = (ann(), proxy("get"));
+    // All of them ask before the first is answered.
+    let asked = tokio::task::unconstrained(asked);
+    let (answers, right) = tokio::join!(asked, access.authorize(&ann, &wanted));
+    right.expect("tokens take no place of rights");
+    let statuses: Vec<_> =
+        answers.into_iter().map(|answer| answer.expect_err("no token is good").status()).collect();
+    let unavailable = statuses.iter().filter(|status| **status == StatusCode::SERVICE_UNAVAILABLE).count();
+    assert_eq!(unavailable, 300 - 32 - 192);
+}
+
 fn front_proxy_api(authority: &Authority) -> ScriptedApi {
+    front_proxy_api_with(authority, json!({"requestheader-uid-headers": r#"["X-Remote-Uid"]"#}))
+}
+
+/// The same with these further settings.
+fn front_proxy_api_with(authority: &Authority, further: Value) -> ScriptedApi {
     let pem = authority.pem();
     ScriptedApi::new(move |path, _| {
         assert_eq!(path, "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication");
-        let data = json!({
+        let mut data = json!({
             "requestheader-client-ca-file": pem,
             "requestheader-allowed-names": r#"["front-proxy-client"]"#,
             "requestheader-username-headers": r#"["X-Remote-User"]"#,
             "requestheader-group-headers": r#"["X-Remote-Group"]"#,
             "requestheader-extra-headers-prefix": r#"["X-Remote-Extra-"]"#,
         });
+        for (key, value) in further.as_object().into_iter().flatten() {
+            data[key] = value.clone();
+        }
         (200, json!({"metadata": {"name": "extension-apiserver-authentication"}, "data": data}))
     })
 }
@@ -240,6 +269,18 @@ async fn the_front_proxy_is_known_by_its_certificate_and_says_who_calls() {
         assert_eq!(error.status(), StatusCode::UNAUTHORIZED, "{error}");
     }
     assert!(api.count() <= 2, "certificates of strangers do not make the operator read again and again");
+}
+
+#[tokio::test]
+async fn a_users_id_counts_only_where_the_config_map_names_its_header() {
+    let authority = Authority::new("front-proxy-ca").expect("an authority");
+    let certificates = vec![client_certificate(&authority, "front-proxy-client")];
+    let headers = remote("ann");
+    for further in [json!({}), json!({"requestheader-uid-headers": "[]"})] {
+        let access = front_proxy_api_with(&authority, further).access(AccessMode::Required);
+        let caller = Caller { headers: &headers, certificates: &certificates };
+        assert_eq!(access.authenticate(caller).await.expect("the front proxy").uid, "");
+    }
 }
 
 #[tokio::test]

@@ -30,7 +30,7 @@ impl Gateway {
         let caller = Caller { headers: &call.headers, certificates: &from.certificates };
         self.ports.access.authenticate(caller).await.map_err(|error| {
             let refusal = Refusal::from(error);
-            self.refused(&call.refusal_by(None), &refusal);
+            self.refused_stranger(call, &refusal);
             refusal
         })
     }

@@ -29,11 +29,17 @@ struct ProtobufOptions {
     dry_run: Vec<String>,
 }
 
-/// Whether options in JSON or protobuf ask for a dry run. `None`: there are none, or they are too large or cannot be read.
+/// Whether the body of a delete asks for a dry run; `None`: there is none, and the query says it. A body that cannot be read
+/// here, because it is too large or in YAML or CBOR, asks for none: the cluster's API server may read it, and deletes.
 pub(super) fn is_dry_run(body: &[u8]) -> Option<bool> {
-    if body.len() > MAX_BYTES {
+    if body.is_empty() {
         return None;
     }
+    Some(body.len() <= MAX_BYTES && asks_for_dry_run(body).unwrap_or_default())
+}
+
+/// Whether options in JSON or protobuf ask for a dry run; `None`: they cannot be read.
+fn asks_for_dry_run(body: &[u8]) -> Option<bool> {
     let dry_run = match body.strip_prefix(PROTOBUF_MAGIC) {
         Some(envelope) => ProtobufOptions::decode(Envelope::decode(envelope).ok()?.raw).ok()?.dry_run,
         None => serde_json::from_slice::<JsonOptions>(body).ok()?.dry_run.unwrap_or_default(),
@@ -54,8 +60,24 @@ mod tests {
         {
             assert_eq!(is_dry_run(real), Some(false));
         }
-        for unread in [&b""[..], b"dryRun: [All]", b"7", br#"{"dryRun":"All"}"#, b"k8s\0\xff"] {
-            assert_eq!(is_dry_run(unread), None);
+        assert_eq!(is_dry_run(b""), None, "the query says it");
+    }
+
+    #[test]
+    fn a_body_that_cannot_be_read_is_no_dry_run() {
+        let blanks = format!("{{\"dryRun\":[\"All\"]{}}}", " ".repeat(20_000));
+        let cbor = b"\xd9\xd9\xf7\xa1\x46dryRun\x81\x43All";
+        for unread in [
+            &b"dryRun: [All]"[..],
+            b"7",
+            b" ",
+            br#"{"dryRun":"All"}"#,
+            br#"{"dryRun":["All"],"dryRun":[]}"#,
+            b"k8s\0\xff",
+            cbor,
+            blanks.as_bytes(),
+        ] {
+            assert_eq!(is_dry_run(unread), Some(false), "{:?}", unread.get(..40));
         }
     }
 

@@ -23,22 +23,27 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::Gateway;
+use super::status::Refusal;
 use super::tls::{ServerCertificate, server_config};
 use kubesvc_runtime::listen::connection_limits::{
     AddressLimits, AddressSlot, Addresses, Caller, LogRateLimit,
 };
+use kubesvc_runtime::listen::refused_heads::{HeadWatch, MAX_HEAD_BYTES, RefusedHeads};
 use kubesvc_runtime::shutdown::spawn_named;
 
 /// Time limit for a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for the head of a request in HTTP/1.1.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time without a request, after which a connection is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(180);
-/// Maximum size of a request's head, in bytes: 64 KiB of headers, and a path of 32 KiB.
-const MAX_HEAD_BYTES: u32 = 100 * 1024;
-/// Maximum number of requests of one HTTP/2 connection at once. An API server sends all of its callers' over a few.
-const MAX_STREAMS: u32 = 1000;
+/// Size of the headers of a request in HTTP/2 from which on no service sees it, in bytes: a head that is a little too large
+/// is answered in words.
+const MAX_UNREAD_HEAD_BYTES: u32 = 320 * 1024;
+/// Maximum number of requests of one HTTP/2 connection at once.
+const MAX_STREAMS: u32 = 100;
+/// The same of an API server that passes calls on: it sends all of its callers' over a few connections.
+const MAX_STREAMS_OF_FRONT_PROXY: u32 = 1000;
 /// HTTP/2 window of a request's body.
 const STREAM_WINDOW: u32 = 256 * 1024;
 /// HTTP/2 window of a connection.
@@ -54,6 +59,10 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// What is known of a connection. Each of its requests has it as an extension; an upgraded one keeps it until it ends.
 pub(super) struct ConnectionInfo {
+    /// Where it comes from.
+    pub(super) address: Caller,
+    /// Whether it is of the API server that passes calls on.
+    pub(super) is_front_proxy: bool,
     /// The certificates that the caller has shown, its own first; it has the private key of that one.
     pub(super) certificates: Vec<Vec<u8>>,
     activity: Mutex<Activity>,
@@ -86,10 +95,16 @@ struct Activity {
 }
 
 impl ConnectionInfo {
-    fn of(stream: &TlsStream<TcpStream>, slot: ConnectionSlot) -> Self {
+    async fn of(
+        stream: &TlsStream<TcpStream>,
+        (address, slot): (Caller, ConnectionSlot),
+        gateway: &Gateway,
+    ) -> Self {
         let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let certificates: Vec<_> = shown.iter().map(|one| one.to_vec()).collect();
+        let is_front_proxy = gateway.ports.access.is_front_proxy(&certificates).await;
         let activity = Mutex::new(Activity { requests: 0, idle_since: Instant::now() });
-        Self { certificates: shown.iter().map(|one| one.to_vec()).collect(), activity, _slot: slot }
+        Self { address, is_front_proxy, certificates, activity, _slot: slot }
     }
 
     /// Completes when there has been no request for too long.
@@ -109,12 +124,13 @@ impl ConnectionInfo {
 }
 
 /// A request of a connection, until its answer is given.
-struct Busy(Arc<ConnectionInfo>);
+struct Busy(Arc<ConnectionInfo>, Arc<HeadWatch>);
 
 impl Busy {
-    fn begin(connection: &Arc<ConnectionInfo>) -> Self {
+    fn begin(connection: &Arc<ConnectionInfo>, heads: &Arc<HeadWatch>) -> Self {
         connection.activity.lock().requests += 1;
-        Self(Arc::clone(connection))
+        heads.began();
+        Self(Arc::clone(connection), Arc::clone(heads))
     }
 }
 
@@ -123,14 +139,43 @@ impl Drop for Busy {
         let mut activity = self.0.activity.lock();
         activity.requests -= 1;
         activity.idle_since = Instant::now();
+        self.1.answered();
     }
+}
+
+/// HTTP/1.1 and 2, for callers and for the API server that passes calls on.
+struct Servers {
+    of_callers: Builder<TokioExecutor>,
+    of_front_proxy: Builder<TokioExecutor>,
+}
+
+impl Servers {
+    fn new() -> Self {
+        Self { of_callers: server(MAX_STREAMS), of_front_proxy: server(MAX_STREAMS_OF_FRONT_PROXY) }
+    }
+}
+
+/// A server with at most so many requests of one HTTP/2 connection at once.
+fn server(streams: u32) -> Builder<TokioExecutor> {
+    let mut http = Builder::new(TokioExecutor::new());
+    http.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEAD_BYTES);
+    http.http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(streams)
+        .max_header_list_size(MAX_UNREAD_HEAD_BYTES)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_INTERVAL);
+    http
 }
 
 /// The listener of the API of accounts.
 pub struct GatewayListener {
     listener: TcpListener,
     tls: TlsAcceptor,
-    http: Builder<TokioExecutor>,
+    servers: Arc<Servers>,
     addresses: Arc<Addresses>,
     slots: Arc<Semaphore>,
     log_limit: LogRateLimit,
@@ -147,24 +192,10 @@ impl GatewayListener {
         addresses: AddressLimits,
         certificate: Arc<ServerCertificate>,
     ) -> Result<Self, rustls::Error> {
-        let mut http = Builder::new(TokioExecutor::new());
-        http.http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_TIMEOUT)
-            .max_buf_size(MAX_HEAD_BYTES as usize);
-        http.http2()
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(MAX_STREAMS)
-            .max_header_list_size(MAX_HEAD_BYTES)
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
-            .keep_alive_interval(PING_INTERVAL)
-            .keep_alive_timeout(PING_INTERVAL);
         Ok(Self {
             listener,
             tls: TlsAcceptor::from(Arc::new(server_config(certificate)?)),
-            http,
+            servers: Arc::new(Servers::new()),
             addresses: Addresses::new(addresses),
             slots: Arc::new(Semaphore::new(connections)),
             log_limit: LogRateLimit::default(),
@@ -197,11 +228,12 @@ impl GatewayListener {
             return;
         };
         let slot = ConnectionSlot::new(address, slot, gateway.metrics.connections.clone());
-        let (tls, http, gateway) = (self.tls.clone(), self.http.clone(), Arc::clone(gateway));
+        let (tls, servers, gateway) = (self.tls.clone(), Arc::clone(&self.servers), Arc::clone(gateway));
+        let from = (Caller::of(peer.ip()), slot);
         let serving = spawn_named("connection to the API of accounts", async move {
             let _ = stream.set_nodelay(true);
             match timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
-                Ok(Ok(stream)) => serve_connection((stream, slot), &http, &gateway, watcher).await,
+                Ok(Ok(stream)) => serve_connection(stream, from, &servers, &gateway, watcher).await,
                 Ok(Err(error)) => debug!(%error, "a TLS handshake with the API of accounts failed"),
                 Err(_) => debug!("a TLS handshake with the API of accounts took too long"),
             }
@@ -218,15 +250,19 @@ impl GatewayListener {
 }
 
 async fn serve_connection(
-    (stream, slot): (TlsStream<TcpStream>, ConnectionSlot),
-    http: &Builder<TokioExecutor>,
+    stream: TlsStream<TcpStream>,
+    from: (Caller, ConnectionSlot),
+    servers: &Servers,
     gateway: &Arc<Gateway>,
     watcher: Watcher,
 ) {
-    let info = Arc::new(ConnectionInfo::of(&stream, slot));
+    let info = Arc::new(ConnectionInfo::of(&stream, from, gateway).await);
+    let http = if info.is_front_proxy { &servers.of_front_proxy } else { &servers.of_callers };
+    let stream = RefusedHeads::new(stream, MAX_HEAD_BYTES, Refusal::of_head);
+    let heads = stream.watch();
     let service = service_fn(|mut request: Request<Incoming>| {
         request.extensions_mut().insert(Arc::clone(&info));
-        let (gateway, info, busy) = (Arc::clone(gateway), Arc::clone(&info), Busy::begin(&info));
+        let (gateway, info, busy) = (Arc::clone(gateway), Arc::clone(&info), Busy::begin(&info, &heads));
         async move {
             let response = gateway.answer(request, info).await;
             // Until the last byte of the answer is given.

@@ -123,7 +123,7 @@ impl Gateway {
             resource: RESOURCE,
             namespace: &path.namespace,
             name: &path.object,
-            ..call.refusal_by(Some(principal))
+            ..call.refusal_by(principal)
         };
         self.refused(&line, refusal);
     }

@@ -25,6 +25,7 @@ use crate::connected_agents::{
 use crate::informers::AccountKey;
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::requests::MAX_REQUEST_BODY_BYTES;
+use kubesvc_core::requests::headers::{is_about_caller, is_about_host, is_status, is_upgrade};
 use kubesvc_core::requests::target::RequestPath;
 use kubesvc_core::requests::watch_lines::has_event_lines;
 use kubesvc_runtime::shutdown::spawn_named;
@@ -67,10 +68,11 @@ struct Intent {
 }
 
 impl Intent {
-    /// A write upgrades no connection, whatever its headers ask for: some clients ask for HTTP/2 with each request.
+    /// A write upgrades no connection, whatever its headers ask for: it is sent without them.
     fn new(method: &Method, target: String, path: RequestPath, asks_upgrade: bool, prefix: String) -> Self {
         let (class, is_long) = (path.class(method.as_str()), path.is_long(method.as_str()));
         let is_upgrade = asks_upgrade && class != RequestClass::Write;
+        let class = if is_upgrade { path.class_of_upgrade(method.as_str()) } else { class };
         Self { target, path, class, is_upgrade, is_long, prefix }
     }
 
@@ -119,7 +121,7 @@ impl Gateway {
         let path = RequestPath::read(target.as_bytes());
         let path = path.map_err(|error| Refusal::bad_request(error.to_string()));
         let head = path.and_then(|path| Ok((path, asks_upgrade(request)?)));
-        head.inspect_err(|refusal| self.refused(&call.refusal_by(Some(principal)), refusal))
+        head.inspect_err(|refusal| self.refused(&call.refusal_by(principal), refusal))
     }
 
     /// Checks everything that can be checked before the body is read.
@@ -199,6 +201,11 @@ impl Gateway {
             answered.inspect_err(|error| recorder.failed(error, &Refusal::from(error.clone())))
         };
         let answer = answered.map_err(Refusal::from)?;
+        if !is_status(answer.status.as_u16().into(), intent.is_upgrade) {
+            let why =
+                format!("the answer has status {}, which this request cannot have", answer.status.as_u16());
+            return Err(Refusal::new(StatusCode::BAD_GATEWAY, why));
+        }
         let agent = answer.agent.clone();
         let open =
             |code| OpenStream::begin(Arc::clone(&recorder), self.metrics.clone(), recheck, code, agent);
@@ -340,29 +347,31 @@ fn ending(code: StatusCode, agent: &AskedAgent, bytes: u64) -> Ending<'_> {
     Ending { code, agent: Some(agent), outcome, bytes, reason: "" }
 }
 
-/// The header `X-SPINNAKER-ACCOUNTS` names the only accounts that the caller's user may use.
+/// The header `X-SPINNAKER-ACCOUNTS` names the only accounts that the caller's user may use. A name that no account can have
+/// is passed over, whatever its bytes.
 pub(super) fn narrows(call: &Call, account: &str) -> Result<(), Refusal> {
     let mut named = call.headers.get_all("x-spinnaker-accounts").iter().peekable();
     if named.peek().is_none() {
         return Ok(());
     }
     let is_named = named
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .any(|name| name.trim() == account);
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+        .any(|name| name.trim_ascii() == account.as_bytes());
     if is_named {
         return Ok(());
     }
     Err(Refusal::forbidden(format!("X-SPINNAKER-ACCOUNTS does not name account {account:?}")))
 }
 
-/// Whether the headers ask for an upgrade of the connection.
+/// Whether the headers ask for an upgrade of the connection to a protocol that is taken. To others, such as the HTTP/2 that
+/// some clients ask for with each request, the connection is not upgraded.
 fn asks_upgrade<B>(request: &Request<B>) -> Result<bool, Refusal> {
     let connection =
         request.headers().get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let asks =
         connection.flat_map(|value| value.split(',')).any(|one| one.trim().eq_ignore_ascii_case("upgrade"));
-    if !asks || !request.headers().contains_key(header::UPGRADE) {
+    let protocols = request.headers().get_all(header::UPGRADE).iter().map(HeaderValue::as_bytes);
+    if !asks || !is_upgrade(protocols) {
         return Ok(false);
     }
     if request.version() != Version::HTTP_11 {
@@ -378,7 +387,8 @@ fn outgoing_headers(call: &Call, intent: &Intent) -> HeaderMap {
         let name = name.as_str();
         let is_here = ["authorization", "cookie", "host", "expect", "content-length", "audit-id"]
             .contains(&name)
-            || ["x-remote-", "x-forwarded-", "x-spinnaker-"].iter().any(|prefix| name.starts_with(prefix));
+            || name.starts_with("x-spinnaker-")
+            || is_about_caller(name);
         let is_upgrade = name == "upgrade" && !intent.is_upgrade;
         !is_here && !is_upgrade
     };
@@ -393,10 +403,14 @@ fn outgoing_headers(call: &Call, intent: &Intent) -> HeaderMap {
     headers
 }
 
-/// Headers that the caller gets.
+/// Headers that the caller gets. The id of the request is set for each answer.
 fn incoming_headers(headers: &HeaderMap, prefix: &str) -> HeaderMap {
+    let stays = |name: &HeaderName| {
+        let name = name.as_str();
+        !HOP_BY_HOP.contains(&name) && !is_about_host(name) && name != "audit-id"
+    };
     let mut given = HeaderMap::with_capacity(headers.len());
-    for (name, value) in headers.iter().filter(|(name, _)| !HOP_BY_HOP.contains(&name.as_str())) {
+    for (name, value) in headers.iter().filter(|(name, _)| stays(name)) {
         let moved = (*name == header::LOCATION)
             .then(|| value.to_str().ok())
             .flatten()
@@ -447,6 +461,7 @@ mod tests {
         for (method, target, asks_upgrade, is_upgrade, is_long) in [
             (Method::GET, format!("{PODS}?watch=1"), false, false, true),
             (Method::GET, format!("{PODS}?watch=1"), true, true, true),
+            (Method::GET, format!("{PODS}/p/console"), true, true, false),
             (Method::GET, format!("{PODS}/p/log?follow=1"), false, false, true),
             (Method::GET, format!("{PODS}/p/exec?command=sh"), true, true, false),
             (Method::POST, format!("{PODS}/p/exec?command=sh"), true, true, false),
@@ -460,6 +475,70 @@ mod tests {
             let intent = Intent::new(&method, target, path, asks_upgrade, String::new());
             assert_eq!((intent.is_upgrade, intent.is_long), (is_upgrade, is_long), "{what}");
         }
+    }
+
+    #[test]
+    fn an_upgraded_connection_is_of_class_connect_unless_it_reads() {
+        for (target, asks_upgrade, class) in [
+            (
+                "/apis/subresources.kubevirt.io/v1/namespaces/n/virtualmachineinstances/v/vnc",
+                true,
+                RequestClass::Connect,
+            ),
+            (
+                "/apis/subresources.kubevirt.io/v1/namespaces/n/virtualmachineinstances/v/vnc",
+                false,
+                RequestClass::Read,
+            ),
+            ("/api/v1/namespaces/n/pods?watch=1", true, RequestClass::Read),
+            ("/api/v1/namespaces/n/pods/p/log", true, RequestClass::Read),
+        ] {
+            let path = RequestPath::read(target.as_bytes()).expect("a path");
+            let intent = Intent::new(&Method::GET, target.to_owned(), path, asks_upgrade, String::new());
+            assert_eq!(intent.class, class, "{target}");
+        }
+        let head = |protocol: &str| {
+            let request = Request::builder().header("connection", "Upgrade").header("upgrade", protocol);
+            asks_upgrade(&request.body(()).expect("a request")).unwrap_or_default()
+        };
+        assert!(head("websocket") && head("SPDY/3.1"));
+        assert!(!head("h2c") && !head("rtsp") && !head("websocket, h2c"));
+    }
+
+    #[test]
+    fn what_a_host_says_of_itself_and_what_a_proxy_says_of_a_caller_stay_where_they_are() {
+        let from_cluster: HeaderMap = [
+            ("set-cookie", "a=b"),
+            ("strict-transport-security", "max-age=1"),
+            ("audit-id", "forged"),
+            ("warning", "299 - \"old\""),
+        ]
+        .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+        .into_iter()
+        .collect();
+        let given = incoming_headers(&from_cluster, "");
+        assert_eq!(given.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["warning"]);
+        let headers: HeaderMap = [("x-real-ip", "::1"), ("forwarded", "for=::1"), ("accept", "*/*")]
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+            .into_iter()
+            .collect();
+        let call = Call { request_id: String::new(), headers, method: Method::GET, address: None };
+        let intent = Intent::new(&Method::GET, "/".to_owned(), RequestPath::default(), false, String::new());
+        let sent = outgoing_headers(&call, &intent);
+        assert_eq!(sent.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["accept"]);
+    }
+
+    #[test]
+    fn a_name_that_no_account_has_narrows_nothing_but_itself() {
+        let of = |value: &[u8]| {
+            let mut headers = HeaderMap::new();
+            headers.insert("x-spinnaker-accounts", HeaderValue::from_bytes(value).expect("a value"));
+            Call { request_id: String::new(), headers, method: Method::GET, address: None }
+        };
+        assert_eq!(narrows(&of("küche, ops".as_bytes()), "ops"), Ok(()));
+        assert_eq!(narrows(&of(b"\xff,ops"), "ops"), Ok(()));
+        assert!(narrows(&of("küche".as_bytes()), "ops").is_err());
+        assert!(narrows(&of(b""), "ops").is_err());
     }
 
     #[tokio::test]

@@ -29,13 +29,25 @@ impl Gateway {
         let code = Some(refusal.code.as_u16());
         self.ports.audit.write(&AuditLine { code, reason: &refusal.message, ..*line });
     }
+
+    /// The same for a call of which it is not known who made it.
+    pub(super) fn refused_stranger(&self, call: &Call, refusal: &Refusal) {
+        let code = Some(refusal.code.as_u16());
+        let line = AuditLine::new(AuditEvent::Refusal, &call.request_id);
+        let line = AuditLine { code, reason: &refusal.message, ..line };
+        self.ports.audit.refuse_stranger(call.address, &line);
+    }
 }
 
 impl Call {
-    /// The line of a call that is refused, with who calls; `None`: that is not known.
-    pub(super) fn refusal_by<'c>(&'c self, principal: Option<&'c Principal>) -> AuditLine<'c> {
+    /// The line of a call that is refused, with who calls.
+    pub(super) fn refusal_by<'c>(&'c self, principal: &'c Principal) -> AuditLine<'c> {
         let claimed = self.header(USER);
-        AuditLine { principal, claimed, ..AuditLine::new(AuditEvent::Refusal, &self.request_id) }
+        AuditLine {
+            principal: Some(principal),
+            claimed,
+            ..AuditLine::new(AuditEvent::Refusal, &self.request_id)
+        }
     }
 }
 
@@ -55,6 +67,8 @@ pub(super) struct Recorder {
     /// Kind of the record in the history; `None`: it changes nothing.
     operation_type: Option<&'static str>,
     is_upgrade: bool,
+    /// Whether it may be a dry run: what connects is none, whatever it says.
+    is_write: bool,
     is_dry_run: AtomicBool,
     started: Instant,
     start_time: Timestamp,
@@ -101,7 +115,10 @@ impl Recorder {
             name: owned(&path.name),
             operation_type: operation_type(&call.method, path, class, media, is_upgrade),
             is_upgrade,
-            is_dry_run: AtomicBool::new(query.split('&').any(|pair| pair == "dryRun=All")),
+            is_write: class == RequestClass::Write,
+            is_dry_run: AtomicBool::new(
+                class == RequestClass::Write && query.split('&').any(|pair| pair == "dryRun=All"),
+            ),
             started: Instant::now(),
             start_time: Timestamp::now(),
             is_open: AtomicBool::new(false),
@@ -119,7 +136,7 @@ impl Recorder {
     /// Reads the body of a delete. Where it has options, the cluster's API server ignores those of the query.
     pub(super) fn of_delete_options(&self, body: &[u8]) {
         if let Some(is_dry_run) = delete_options::is_dry_run(body) {
-            self.is_dry_run.store(is_dry_run, Ordering::Relaxed);
+            self.is_dry_run.store(is_dry_run && self.is_write, Ordering::Relaxed);
         }
     }
 

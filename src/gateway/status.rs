@@ -4,12 +4,13 @@
 //! the way to the cluster has neither.
 
 use http::{HeaderValue, Response, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Body;
-use crate::access::{AccessError, TooManyOfCaller};
+use crate::access::{AccessError, TooManyHeads, TooManyOfCaller};
 use crate::connected_agents::RequestError;
 use kubesvc_core::requests::streams::{LOST, UNSENT};
+use kubesvc_runtime::listen::refused_heads::MAX_HEAD_BYTES;
 
 /// A call that is refused, or that has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +55,19 @@ impl Refusal {
         Self::new(StatusCode::TOO_MANY_REQUESTS, message)
     }
 
+    /// The refusal of a head that is too large.
+    pub(super) fn too_large_head() -> Self {
+        let why = format!(
+            "the head of the request has more than {MAX_HEAD_BYTES} bytes; send fewer or shorter headers"
+        );
+        Self::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, why)
+    }
+
+    /// The body of its answer.
+    pub(super) fn of_head() -> String {
+        Self::too_large_head().status().to_string()
+    }
+
     /// `reason` of the Status.
     fn reason(&self) -> &'static str {
         match self.code {
@@ -63,7 +77,9 @@ impl Refusal {
             StatusCode::NOT_FOUND => "NotFound",
             StatusCode::METHOD_NOT_ALLOWED => "MethodNotAllowed",
             StatusCode::NOT_ACCEPTABLE => "NotAcceptable",
-            StatusCode::PAYLOAD_TOO_LARGE => "RequestEntityTooLarge",
+            StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
+                "RequestEntityTooLarge"
+            }
             StatusCode::TOO_MANY_REQUESTS => "TooManyRequests",
             StatusCode::SERVICE_UNAVAILABLE => "ServiceUnavailable",
             StatusCode::GATEWAY_TIMEOUT => "Timeout",
@@ -71,8 +87,8 @@ impl Refusal {
         }
     }
 
-    /// The answer that the caller gets.
-    pub(super) fn response(self) -> Response<Body> {
+    /// The object that says it.
+    fn status(&self) -> Value {
         let mut status = json!({
             "kind": "Status",
             "apiVersion": "v1",
@@ -85,7 +101,12 @@ impl Refusal {
         if self.retries {
             status["details"] = json!({"retryAfterSeconds": 1});
         }
-        let mut response = super::json(self.code, &status);
+        status
+    }
+
+    /// The answer that the caller gets.
+    pub(super) fn response(self) -> Response<Body> {
+        let mut response = super::json(self.code, &self.status());
         if self.retries {
             response.headers_mut().insert(http::header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
@@ -96,6 +117,12 @@ impl Refusal {
 impl From<AccessError> for Refusal {
     fn from(error: AccessError) -> Self {
         Self::new(error.status(), error.to_string())
+    }
+}
+
+impl From<TooManyHeads> for Refusal {
+    fn from(error: TooManyHeads) -> Self {
+        Self { retries: true, ..Self::unavailable(error.to_string()) }
     }
 }
 
@@ -138,7 +165,6 @@ fn about_the_way(text: &str) -> String {
 mod tests {
     use http_body_util::BodyExt as _;
     use kubesvc_core::wire::common::Failure;
-    use serde_json::Value;
 
     use super::*;
 

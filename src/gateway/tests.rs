@@ -9,9 +9,15 @@ use http::header::AUTHORIZATION;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::answers::{AnswerBody, OpenStream};
@@ -19,6 +25,7 @@ use super::checks::wanted;
 use super::paths::AccountPath;
 use super::proxying::on_asked;
 use super::records::{Recorder, SharedRecorder};
+use super::tls::certified_key;
 use super::*;
 use crate::access::{AccessError, AccountAccess, Caller, MAX_SHORT_OF_CALLER, Principal};
 use crate::connected_agents::{AccountRequest, RequestClass, RequestError};
@@ -27,7 +34,9 @@ use crate::operations::tests::fakes::{
     Answered, AuditLines, MemoryRows, ScriptedCluster, principal, received,
 };
 use kubesvc_core::requests::target::RequestPath;
+use kubesvc_runtime::listen::connection_limits::AddressLimits;
 use kubesvc_store::{OpenOperation, OperationOutcome, OperationRecord};
+use kubesvc_testkit::kubeconfig::Authority;
 
 const PODS: &str = "/api/v1/namespaces/n/pods";
 const REQUEST_ID: &str = "01J00000000000000000000000";
@@ -152,7 +161,7 @@ impl Scene {
             let gateway = Arc::clone(&gateway);
             async move {
                 let (headers, method) = (request.headers().clone(), request.method().clone());
-                let call = Call { request_id: REQUEST_ID.to_owned(), headers, method };
+                let call = Call { request_id: REQUEST_ID.to_owned(), headers, method, address: None };
                 let account = AccountPath { namespace: "ns".to_owned(), object: "prod".to_owned() };
                 let path = request.uri().path().to_owned();
                 let answered = gateway.proxy(request, &call, principal("alice"), &account, path).await;
@@ -186,7 +195,7 @@ impl Scene {
 }
 
 fn call(method: Method) -> Call {
-    Call { request_id: REQUEST_ID.to_owned(), headers: HeaderMap::new(), method }
+    Call { request_id: REQUEST_ID.to_owned(), headers: HeaderMap::new(), method, address: None }
 }
 
 #[tokio::test(start_paused = true)]
@@ -340,7 +349,8 @@ async fn operations_that_are_not_shown_have_an_audit_line_and_an_unknown_id_has_
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_refused_by_its_head_has_an_audit_line() {
     let scene = Scene::new(ExpiringTokens::default(), ScriptedCluster::new(|_, _| unreachable!()));
-    let call = call(Method::GET);
+    let mut call = call(Method::GET);
+    call.headers.insert("x-spinnaker-user", HeaderValue::from_static("bob"));
     let request = |uri: &str| Request::builder().uri(uri).body(()).expect("a request");
     let has_route = |uri: &str| scene.gateway.route_of(&request(uri), &call).is_ok();
     assert!(has_route("/apis") && scene.audit.lines().is_empty());
@@ -352,6 +362,8 @@ async fn a_call_that_is_refused_by_its_head_has_an_audit_line() {
     assert_eq!(codes, [404, 400, 400]);
     let callers: Vec<_> = lines.iter().map(|line| line["principal"].as_str()).collect();
     assert_eq!(callers, [None, None, Some("alice")]);
+    assert!(lines[0].get("claimed").is_none(), "nobody who is not known says for whom it acts");
+    assert_eq!(lines[2]["claimed"], "bob");
 }
 
 #[tokio::test(start_paused = true)]
@@ -378,6 +390,8 @@ async fn an_account_made_anew_shows_no_operations_of_the_one_that_had_its_name()
 
 /// What a client of HTTP/2 without TLS sends with each request.
 const ASKS_FOR_HTTP2: [(&str, &str); 2] = [("connection", "Upgrade"), ("upgrade", "h2c")];
+/// What kubectl sends to run a command.
+const ASKS_FOR_SPDY: [(&str, &str); 2] = [("connection", "Upgrade"), ("upgrade", "SPDY/3.1")];
 
 #[tokio::test]
 async fn a_write_that_asks_for_an_upgrade_is_a_write_with_its_body() {
@@ -395,7 +409,45 @@ async fn a_write_that_asks_for_an_upgrade_is_a_write_with_its_body() {
     assert!(open.last_write.is_some(), "its answer can be recalled");
     let exec = format!("{PODS}/p/exec");
     scene.sent(Method::POST, &exec, &ASKS_FOR_HTTP2, "").await;
+    assert!(
+        cluster.asked().pop().is_some_and(|asked| !asked.upgrade),
+        "HTTP/2 is not what it is upgraded to"
+    );
+    scene.sent(Method::POST, &exec, &ASKS_FOR_SPDY, "").await;
     assert!(cluster.asked().pop().is_some_and(|asked| asked.upgrade), "what can be upgraded is");
+}
+
+#[tokio::test]
+async fn only_what_a_write_asks_for_is_recorded_as_a_dry_run() {
+    let cluster = ScriptedCluster::new(|_, _| Ok((200, json!({}))));
+    let scene = Scene::new(ExpiringTokens::default(), Arc::clone(&cluster));
+    scene.accounts.show(account("prod", "ACTIVE", "Open"));
+    let (pod, proxy) = (format!("{PODS}/p"), "/api/v1/namespaces/n/services/s/proxy/x".to_owned());
+    let blanks = format!("{{\"propagationPolicy\":\"Background\"{}}}", " ".repeat(20_000));
+    for (target, body, dry_run) in [
+        (&pod, r#"{"dryRun":["All"]}"#, true),
+        (&pod, "", true),
+        (&pod, blanks.as_str(), false),
+        (&pod, "propagationPolicy: Background", false),
+        (&pod, r#"{"dryRun":["All"],"dryRun":[]}"#, false),
+        (&proxy, r#"{"dryRun":["All"]}"#, false),
+        (&proxy, "", false),
+    ] {
+        let code = scene.sent(Method::DELETE, &format!("{target}?dryRun=All"), &[], body).await;
+        assert_eq!(code, StatusCode::OK);
+        let record = scene.history.ended.lock().pop().expect("a record");
+        assert_eq!(record.dry_run, dry_run, "{target} {:?}", body.get(..40));
+    }
+}
+
+#[tokio::test]
+async fn an_answer_with_a_status_that_no_request_has_does_not_reach_the_caller() {
+    for status in [101, 103] {
+        let cluster = ScriptedCluster::new(move |_, _| Ok((status, json!({}))));
+        let scene = Scene::new(ExpiringTokens::default(), cluster);
+        scene.accounts.show(account("prod", "ACTIVE", "Open"));
+        assert_eq!(scene.sent(Method::GET, PODS, &[], "").await, StatusCode::BAD_GATEWAY, "{status}");
+    }
 }
 
 #[tokio::test]
@@ -411,7 +463,7 @@ async fn a_request_for_an_upgrade_is_one_of_its_callers_short_ones_until_it_is_u
         answers.add_permits(1);
         room
     };
-    let sent = timeout(Duration::from_secs(10), scene.sent(Method::GET, PODS, &ASKS_FOR_HTTP2, ""));
+    let sent = timeout(Duration::from_secs(10), scene.sent(Method::GET, PODS, &ASKS_FOR_SPDY, ""));
     let (code, room) = tokio::join!(sent, counted);
     assert_eq!((code.ok(), room), (Some(StatusCode::OK), MAX_SHORT_OF_CALLER - 1));
 }
@@ -425,4 +477,50 @@ async fn a_head_of_what_is_behind_a_proxy_is_a_read_of_which_nothing_is_recorded
     }
     assert!(scene.history.begun.lock().is_empty() && scene.outcomes().is_empty());
     assert!(scene.audit.lines().is_empty(), "nothing was written");
+}
+
+/// What the listener answers to these bytes in HTTP/1.1, to the end of the connection.
+async fn answer_of_listener(gateway: &Arc<Gateway>, sent: &[u8]) -> String {
+    let authority = Authority::new("gateway").expect("an authority");
+    let identity = authority.server(&["localhost"]).expect("a certificate");
+    let certificate = Arc::<ServerCertificate>::default();
+    let key = certified_key(identity.certificate.as_bytes(), identity.key.as_bytes());
+    certificate.set(key.expect("they fit"));
+    let socket = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = socket.local_addr().expect("an address");
+    let listener = GatewayListener::new(socket, 8, AddressLimits::default(), certificate).expect("TLS");
+    let serving = listener.serve(Arc::clone(gateway), CancellationToken::new());
+    let _serving = AbortOnDropHandle::new(tokio::spawn(serving));
+    let mut roots = RootCertStore::empty();
+    let root = CertificateDer::from_pem_slice(authority.pem().as_bytes()).expect("a certificate");
+    roots.add(root).expect("an authority");
+    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions of TLS")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let stream = TcpStream::connect(address).await.expect("a connection");
+    let name = ServerName::try_from("localhost").expect("a name");
+    let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("TLS");
+    stream.write_all(sent).await.expect("it is sent");
+    let mut answer = String::new();
+    let read = timeout(Duration::from_secs(10), stream.read_to_string(&mut answer)).await;
+    read.expect("the connection ends").expect("text");
+    answer
+}
+
+#[tokio::test]
+async fn a_head_may_have_160_kib_and_a_larger_one_is_refused_in_words() {
+    let scene = Scene::new(ExpiringTokens::default(), ScriptedCluster::new(|_, _| unreachable!()));
+    let head = |bytes: usize, end: &str| {
+        let begin = "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx-long: ";
+        format!("{begin}{}{end}", "x".repeat(bytes - begin.len() - end.len()))
+    };
+    let answer = answer_of_listener(&scene.gateway, head(150 * 1024, "\r\n\r\n").as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let answer = answer_of_listener(&scene.gateway, head(MAX_HEAD_BYTES, "").as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+    let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
+    let status: Value = serde_json::from_str(body).expect("JSON");
+    assert_eq!((&status["kind"], &status["code"]), (&json!("Status"), &json!(431)));
 }

@@ -15,6 +15,7 @@ use crate::access::{Principal, Via};
 use crate::connected_agents::{AccountRequest, RequestError};
 use kubesvc_core::operations::OperationVerb;
 use kubesvc_core::requests::target::RequestPath;
+use kubesvc_runtime::listen::connection_limits::Caller as ClientAddress;
 use kubesvc_store::{OpenOperation, OperationRecord, OperationState};
 
 /// The line of a call that is refused, with who calls.
@@ -115,6 +116,14 @@ impl Operations {
     /// what, and why not. The refusal must not repeat the body.
     pub fn refused_call(&self, caller: &OperationCaller, verb: &'static str, refusal: &OperationRefusal) {
         self.refused(&AuditLine { verb, ..refusal_by(caller) }, refusal);
+    }
+
+    /// The same for a call of which it is not known who made it.
+    pub(super) fn refused_stranger(&self, address: Option<ClientAddress>, refusal: &OperationRefusal) {
+        self.metrics.refused(refusal.reason());
+        let (code, reason) = (Some(refusal.status().as_u16()), refusal.to_string());
+        let line = AuditLine::new(AuditEvent::Refusal, "");
+        self.audit.refuse_stranger(address, &AuditLine { code, reason: &reason, ..line });
     }
 
     /// Counts a call that is refused, and completes its line.

@@ -23,7 +23,7 @@ use super::records::{self, Beginning};
 use super::row_queue::Committed;
 use super::runner::now_ms;
 use super::{EndedOperation, OperationRefusal, Operations};
-use crate::access::audit::{AuditEvent, AuditLine};
+use crate::access::audit::AuditLine;
 use crate::access::{AccountAccess, AccountResource, Caller, Principal};
 use crate::connected_agents::{AccountRequest, RequestClass, RequestError};
 use kubesvc_core::KubesvcAccount;
@@ -32,6 +32,7 @@ use kubesvc_core::operations::{
 };
 use kubesvc_core::wire::operations::operation::Verb;
 use kubesvc_runtime::crash_points;
+use kubesvc_runtime::listen::connection_limits::Caller as ClientAddress;
 use kubesvc_runtime::shutdown::spawn_named;
 use kubesvc_store::{OpenOperation, OperationOutcome, OperationRecord, StoreError};
 
@@ -104,9 +105,13 @@ impl Operations {
     ///
     /// # Errors
     /// The caller is not known, or cannot be looked up.
-    pub async fn authenticate(&self, caller: Caller<'_>) -> Result<Principal, OperationRefusal> {
+    pub async fn authenticate(
+        &self,
+        caller: Caller<'_>,
+        address: Option<ClientAddress>,
+    ) -> Result<Principal, OperationRefusal> {
         let known = self.access.authenticate(caller).await.map_err(OperationRefusal::from);
-        known.inspect_err(|refusal| self.refused(&AuditLine::new(AuditEvent::Refusal, ""), refusal))
+        known.inspect_err(|refusal| self.refused_stranger(address, refusal))
     }
 
     /// Checks an operation and starts it, unless it was started before under its id. Waits for its end if the caller

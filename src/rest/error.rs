@@ -20,6 +20,7 @@ use utoipa::ToSchema;
 
 use crate::secrets::AccountSecretError;
 use kubesvc_runtime::kube_access::{ErrorClass, KubeCause, KubeError};
+use kubesvc_runtime::listen::refused_heads::MAX_HEAD_BYTES;
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
 use kubesvc_store::StoreError;
 
@@ -96,6 +97,21 @@ impl IntoResponse for RestError {
         response.extensions_mut().insert(self);
         response
     }
+}
+
+/// The body of the answer to a head that is too large, whose path nobody has read.
+pub(super) fn refused_head() -> String {
+    let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+    let body = ErrorBody {
+        timestamp: Timestamp::now().as_millisecond(),
+        status: status.as_u16(),
+        error: status.canonical_reason().unwrap_or("Error").to_owned(),
+        message: format!(
+            "the head of the request has more than {MAX_HEAD_BYTES} bytes; send fewer or shorter headers"
+        ),
+        path: String::new(),
+    };
+    serde_json::to_string(&body).unwrap_or_default()
 }
 
 /// Middleware that adds the body to each [`RestError`].

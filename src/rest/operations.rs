@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use axum::Extension;
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
@@ -26,6 +27,7 @@ use kubesvc_core::operations::{
     result_from_text,
 };
 use kubesvc_core::spinnaker::is_account_name;
+use kubesvc_runtime::listen::connection_limits::Caller as ClientAddress;
 
 /// Header of answers with the id of the operation.
 const OPERATION_ID: HeaderName = HeaderName::from_static("x-operation-id");
@@ -90,18 +92,17 @@ fn duration(text: &str) -> Option<Duration> {
 }
 
 impl RestState {
-    /// Who calls, to do this.
+    /// Who calls.
     async fn operation_caller(
         &self,
         headers: &HeaderMap,
-        verb: &'static str,
+        address: Option<Extension<ClientAddress>>,
     ) -> Result<OperationCaller, RestError> {
-        let principal = self.operations.authenticate(Caller { headers, certificates: &[] }).await?;
+        let address = address.map(|Extension(address)| address);
+        let principal = self.operations.authenticate(Caller { headers, certificates: &[] }, address).await?;
         let claimed = headers.get(USER).map(|user| String::from_utf8_lossy(user.as_bytes()));
         let claimed = claimed.map(|user| user.chars().take(MAX_ID_CHARS).collect());
-        let caller = OperationCaller { principal, claimed, accounts: None };
-        let accounts = named_accounts(headers).map_err(|error| self.refuse(&caller, verb, error))?;
-        Ok(OperationCaller { accounts, ..caller })
+        Ok(OperationCaller { principal, claimed, accounts: named_accounts(headers) })
     }
 
     /// Counts a call that is refused here, and writes its audit line.
@@ -122,17 +123,13 @@ impl RestState {
     }
 }
 
-/// The accounts that a caller says it may use; `None`: it says nothing.
-fn named_accounts(headers: &HeaderMap) -> Result<Option<Vec<String>>, RestError> {
-    let mut accounts = None;
-    for value in headers.get_all(ACCOUNTS) {
-        let text = value.to_str().map_err(|_| {
-            RestError::bad_request("the header X-SPINNAKER-ACCOUNTS must be names of accounts, with commas")
-        })?;
-        let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
-        accounts.get_or_insert_with(Vec::new).extend(names.map(str::to_owned));
-    }
-    Ok(accounts)
+/// The accounts that a caller says it may use; `None`: it says nothing. A name that no account can have is passed over.
+fn named_accounts(headers: &HeaderMap) -> Option<Vec<String>> {
+    let mut values = headers.get_all(ACCOUNTS).iter().peekable();
+    values.peek()?;
+    let names = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    let names = names.filter_map(|name| std::str::from_utf8(name.trim_ascii()).ok());
+    Some(names.filter(|name| !name.is_empty()).map(str::to_owned).collect())
 }
 
 impl From<OperationRefusal> for RestError {
@@ -174,11 +171,12 @@ impl From<OperationRefusal> for RestError {
     ))]
 pub(super) async fn run(
     State(state): State<RestState>,
+    address: Option<Extension<ClientAddress>>,
     headers: HeaderMap,
     uri: Uri,
     received: PendingBody,
 ) -> Result<Response, RestError> {
-    let caller = state.operation_caller(&headers, RUN).await?;
+    let caller = state.operation_caller(&headers, address).await?;
     let query = OperationQuery::read(uri.query());
     let query = query.map_err(|error| state.refuse(&caller, RUN, error))?;
     let OperationQuery { wait, dry_run, client_request_id } = query;
@@ -221,10 +219,11 @@ pub(super) async fn run(
     ))]
 pub(super) async fn settle(
     State(state): State<RestState>,
+    address: Option<Extension<ClientAddress>>,
     headers: HeaderMap,
     received: PendingBody,
 ) -> Result<StatusCode, RestError> {
-    let caller = state.operation_caller(&headers, SETTLE).await?;
+    let caller = state.operation_caller(&headers, address).await?;
     let reading = async {
         let (body, held) = body::read(&state, received, MediaTypes::Json).await?;
         Ok::<_, RestError>((result(body)?, held))
@@ -246,10 +245,11 @@ pub(super) async fn settle(
     ))]
 pub(super) async fn look_at_open(
     State(state): State<RestState>,
+    address: Option<Extension<ClientAddress>>,
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<StatusCode, RestError> {
-    let caller = state.operation_caller(&headers, LOOK).await?;
+    let caller = state.operation_caller(&headers, address).await?;
     let with_accounts = looks_at_accounts(uri.query());
     let with_accounts = with_accounts.map_err(|error| state.refuse(&caller, LOOK, error))?;
     let looked = state.operations.look_at_open_rows().await;
@@ -274,10 +274,11 @@ pub(super) async fn look_at_open(
     ))]
 pub(super) async fn list(
     State(state): State<RestState>,
+    address: Option<Extension<ClientAddress>>,
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Json<Vec<OperationRecordView>>, RestError> {
-    let caller = state.operation_caller(&headers, LIST).await?;
+    let caller = state.operation_caller(&headers, address).await?;
     let page = listed_page(uri.query());
     let (paging, account) = page.map_err(|error| state.refuse(&caller, LIST, error))?;
     let records = state.operations.records(account.as_deref(), paging.range(), &caller).await?;
@@ -297,10 +298,11 @@ pub(super) async fn list(
     ))]
 pub(super) async fn get(
     State(state): State<RestState>,
+    address: Option<Extension<ClientAddress>>,
     headers: HeaderMap,
     id: PathName,
 ) -> Result<Json<OperationRecordView>, RestError> {
-    let caller = state.operation_caller(&headers, GET).await?;
+    let caller = state.operation_caller(&headers, address).await?;
     let id = id.id().map_err(|error| state.refuse(&caller, GET, error))?;
     let id: String = id.chars().take(MAX_ID_CHARS).collect();
     let record = state.operations.record(&id, &caller).await?;

@@ -106,6 +106,7 @@ fn limits() -> HttpLimits {
         known_callers: None,
         head_timeout: Duration::from_secs(5),
         head_bytes: 8 * 1024,
+        refused_head: || r#"{"status":431,"error":"Request Header Fields Too Large"}"#.to_owned(),
         idle_timeout: Duration::from_secs(60),
         grace: Duration::from_secs(1),
     }

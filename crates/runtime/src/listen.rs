@@ -3,6 +3,7 @@
 pub mod connection_limits;
 pub mod connection_phase;
 pub mod http;
+pub mod refused_heads;
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -13,6 +13,7 @@ use super::counts::CountedRequest;
 use super::outcome::AttemptFailure;
 use crate::connected_agents::{AccountResponse, ByteStream, Repetition, RequestError, UpgradedBytes};
 use kubesvc_core::requests::MAX_WRITE_ANSWER_BYTES;
+use kubesvc_core::requests::headers::is_status;
 use kubesvc_core::requests::streams::Event;
 use kubesvc_core::requests::watch_lines::{WatchLines, has_event_lines};
 use kubesvc_core::requests::wire::HubEnd;
@@ -59,6 +60,7 @@ pub(super) fn response(
     BodyReading { upgraded, counted, ends_with }: BodyReading,
 ) -> Result<AccountResponse, RequestError> {
     let agent = stream.asked_agent();
+    let is_for_upgrade = upgraded.is_some();
     let (head, body): (_, ByteStream<RequestError>) = match answer {
         Answer::Whole(head, body) => {
             let body = body.map_err(|missing| RequestError::Cut(missing.to_string()));
@@ -66,7 +68,8 @@ pub(super) fn response(
         }
         Answer::Streamed(head, exchange) => {
             let exchange = Arc::new(exchange);
-            let is_upgraded = head.status == u32::from(StatusCode::SWITCHING_PROTOCOLS.as_u16());
+            let is_upgraded =
+                is_for_upgrade && head.status == u32::from(StatusCode::SWITCHING_PROTOCOLS.as_u16());
             let pump = upgraded.filter(|_| is_upgraded).map(|sent| {
                 let exchange = Arc::clone(&exchange);
                 spawn_named("upgraded request", pass_on(sent, exchange))
@@ -88,7 +91,10 @@ pub(super) fn response(
             (head, stream::unfold(Some(answer), next_part).boxed())
         }
     };
-    let status = u16::try_from(head.status).ok().and_then(|status| StatusCode::from_u16(status).ok());
+    let status = Some(head.status).filter(|status| is_status(*status, is_for_upgrade));
+    let status = status
+        .and_then(|status| u16::try_from(status).ok())
+        .and_then(|status| StatusCode::from_u16(status).ok());
     let (Some(status), Some(headers)) = (status, header_map(head.headers)) else {
         let message = "the agent's answer has a head that no answer has".to_owned();
         return Err(match repetition {

@@ -73,7 +73,13 @@ async fn each_call_that_is_refused_here_has_an_audit_line_without_its_body() {
     let run = |query: &str| format!("{RUN}?{query}");
     let calls: [RefusedCall<'_>; 14] = [
         ("POST", run("wait=1h"), JSON, DISCOVERY, "run - 400"),
-        ("POST", run(""), ("x-spinnaker-accounts", b"\xff"), DISCOVERY, "run - 400"),
+        (
+            "POST",
+            run(""),
+            ("x-spinnaker-accounts", "\u{fc}\u{eb},\u{e9}".as_bytes()),
+            DISCOVERY,
+            "Discovery a 403",
+        ),
         ("POST", run(""), JSON, r#"{"canary": 1, "canary": 2}"#, "run - 400"),
         ("POST", run(""), JSON, r#"{"operation": "canary {"}"#, "run - 400"),
         ("POST", run(""), JSON, r#"{"operation": "account { name: \"a\" } canary {}"}"#, "run - 400"),

@@ -22,7 +22,7 @@ async fn shouting() -> u16 {
                     head.push(byte[0]);
                 }
                 let answer =
-                    "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: shout\r\n\r\n";
+                    "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
                 let _ = stream.write_all(answer.as_bytes()).await;
                 let mut part = [0; 1024];
                 while let Ok(count @ 1..) = stream.read(&mut part).await {
@@ -54,7 +54,7 @@ async fn bytes_of_an_upgraded_connection_pass_both_ways() {
     let path = format!("{}/api/v1/namespaces/default/pods/loud:{port}/proxy/x", place.path());
     let head = format!(
         "GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nConnection: Upgrade\r\n\
-         Upgrade: shout\r\n\r\n"
+         Upgrade: websocket\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).await.expect("written");
     let (mut answer, mut byte) = (Vec::new(), [0]);
@@ -63,7 +63,7 @@ async fn bytes_of_an_upgraded_connection_pass_both_ways() {
         answer.push(byte[0]);
     }
     let answer = String::from_utf8_lossy(&answer).to_lowercase();
-    assert!(answer.starts_with("http/1.1 101") && answer.contains("upgrade: shout"), "{answer}");
+    assert!(answer.starts_with("http/1.1 101") && answer.contains("upgrade: websocket"), "{answer}");
     for word in ["hello", "again"] {
         stream.write_all(word.as_bytes()).await.expect("written");
         let mut loud = vec![0; word.len()];

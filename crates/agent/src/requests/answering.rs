@@ -19,7 +19,7 @@ use super::writes::AwaitedWrite;
 use crate::cluster::{ClusterResponse, ResponseBody};
 use crate::wire_failure::after_send;
 use kubesvc_core::requests::MAX_WRITE_ANSWER_BYTES;
-use kubesvc_core::requests::headers::passed_on;
+use kubesvc_core::requests::headers::{is_about_host, passed_on};
 use kubesvc_core::requests::journal::WriteAnswer;
 use kubesvc_core::requests::streams::{Event, MAX_DATA_BYTES};
 use kubesvc_core::requests::watch_lines::{WatchLines, has_event_lines};
@@ -223,6 +223,7 @@ pub(super) async fn whole_answer(response: ClusterResponse) -> WriteAnswer {
 }
 
 fn head_of(response: &ClusterResponse) -> Head {
-    let headers = passed_on(wire_headers(response.headers())).unwrap_or_default();
+    let mut headers = passed_on(wire_headers(response.headers())).unwrap_or_default();
+    headers.retain(|header| !is_about_host(&header.name));
     Head { status: response.status().as_u16().into(), headers }
 }

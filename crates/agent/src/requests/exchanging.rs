@@ -16,6 +16,7 @@ use super::serving::{CheckedRequest, not_sent};
 use crate::cluster::{ClusterClient, ClusterRequest, ClusterResponse, RequestBody, Use};
 use crate::wire_failure::{after_send, before_send};
 use kubesvc_core::requests::access;
+use kubesvc_core::requests::headers::is_status;
 use kubesvc_core::wire::common::Failure;
 use kubesvc_core::wire::common::failure::Class;
 
@@ -76,6 +77,12 @@ impl AccountRequests {
                 // A credential that was refused executed nothing.
                 Ok(response)
                     if response.status() == StatusCode::UNAUTHORIZED && self.clients.renew(uid, &entry) => {}
+                Ok(response) if !is_status(response.status().as_u16().into(), request.open.upgrade) => {
+                    let status = response.status().as_u16();
+                    let why =
+                        format!("the cluster answered with status {status}, which this request cannot have");
+                    return Err(after_send(Class::Unreachable, why));
+                }
                 Ok(response) => return Ok(response),
                 Err(failure) => {
                     *was_sent |= !failure.before_send;
@@ -129,7 +136,7 @@ fn cluster_request(request: &CheckedRequest, body: Bytes) -> ClusterRequest {
     let target = String::from_utf8_lossy(&request.open.target).into_owned();
     let mut built = ClusterRequest::new(request.method.clone(), target);
     // The id in the cluster's audit log is the request's own: the server takes the first of several.
-    for (name, value) in request.headers.iter().filter(|(name, _)| **name != AUDIT_ID) {
+    for (name, value) in request.headers.iter().filter(|(name, _)| ![AUDIT_ID, UPGRADE].contains(name)) {
         built = built.header(name.clone(), value.clone());
     }
     if let Ok(id) = HeaderValue::from_str(&request.open.request_id) {

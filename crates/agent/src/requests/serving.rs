@@ -19,7 +19,7 @@ use crate::account_table::HeldDefinition;
 use crate::wire_failure::{after_send, before_send};
 use kubesvc_core::requests::MAX_REQUEST_BODY_BYTES;
 use kubesvc_core::requests::access::{self, Access, AccountBounds};
-use kubesvc_core::requests::headers::passed_on;
+use kubesvc_core::requests::headers::{is_upgrade, passed_on};
 use kubesvc_core::requests::journal::WriteStart;
 use kubesvc_core::requests::streams::Event;
 use kubesvc_core::requests::target::{Class as RequestClass, RequestPath};
@@ -143,17 +143,20 @@ impl AccountRequests {
         let path = RequestPath::read(&open.target).map_err(|error| malformed(error.to_string()))?;
         let headers = passed_on(open.headers.clone()).map_err(|error| malformed(error.to_string()))?;
         let headers = header_map(headers).ok_or_else(|| malformed("a header cannot be sent".to_owned()))?;
-        if open.upgrade && !headers.contains_key(UPGRADE) {
-            return Err(malformed("an upgrade names its protocol in the header Upgrade".to_owned()));
+        let protocols = headers.get_all(UPGRADE).iter().map(|value| value.as_bytes());
+        if open.upgrade && !is_upgrade(protocols) {
+            return Err(malformed("an upgrade names websocket or SPDY/3.1 in the header Upgrade".to_owned()));
         }
-        let class = path.class(method.as_str());
+        let class =
+            if open.upgrade { path.class_of_upgrade(method.as_str()) } else { path.class(method.as_str()) };
         let spec = held.definition.spec();
         let bounds = AccountBounds {
             namespaces: &spec.namespaces,
             omit_namespaces: &spec.omit_namespaces,
             only_namespaced: spec.only_namespaced_resources,
         };
-        let is_if_cluster_wide = match access::judge(self.settings.allow, bounds, method.as_str(), &path) {
+        let asked = (method.as_str(), open.upgrade);
+        let is_if_cluster_wide = match access::judge(self.settings.allow, bounds, asked, &path) {
             Access::Allowed => false,
             Access::IfClusterWide => true,
             Access::Refused(why) => return Err(before_send(Class::Forbidden, why)),

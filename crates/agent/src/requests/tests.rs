@@ -482,14 +482,14 @@ async fn a_request_for_an_upgrade_that_has_none_ends_with_its_caller_before_and_
             open.request_id = id(number);
             open.method = "GET".into();
             open.target = target.as_bytes().to_vec();
-            open.headers = vec![Header { name: "Upgrade".into(), value: b"x".to_vec() }];
+            open.headers = vec![Header { name: "Upgrade".into(), value: b"websocket".to_vec() }];
             open.upgrade = true;
         })
     };
     let answered = open(32, "/api/v1/namespaces/a/lines?watch=1");
     assert!(matches!(event(&answered).await, Event::Head(Head { status: 200, .. })));
     assert!(matches!(event(&answered).await, Event::Data(bytes) if bytes == b"one\ntw"[..]));
-    let path = "/api/v1/namespaces/a/pods/slow";
+    let path = "/api/v1/watch/namespaces/a/pods/slow";
     let unanswered = open(33, path);
     world.until_asked(path).await;
     assert_eq!(world.service.list().len(), 2);
@@ -500,6 +500,23 @@ async fn a_request_for_an_upgrade_that_has_none_ends_with_its_caller_before_and_
         }
     };
     timeout(Duration::from_secs(1), ended).await.expect("nothing runs without its caller");
+}
+
+#[tokio::test]
+async fn an_upgrade_that_may_open_a_console_is_refused_as_one_that_connects() {
+    let world = World::start(&[]).await;
+    for (number, protocol, class) in [(60, "websocket", Class::Forbidden), (61, "h2c", Class::BadReference)] {
+        let exchange = world.open_with(|open| {
+            open.request_id = id(number);
+            open.method = "GET".into();
+            open.target =
+                b"/apis/subresources.kubevirt.io/v1/namespaces/a/virtualmachineinstances/v/vnc".to_vec();
+            open.headers = vec![Header { name: "Upgrade".into(), value: protocol.into() }];
+            open.upgrade = true;
+        });
+        let refused = answer(&exchange).await.expect_err("nothing is opened");
+        assert_eq!(refused.class(), class, "{protocol}: {}", refused.message);
+    }
 }
 
 #[tokio::test]

@@ -51,12 +51,17 @@ pub enum Access {
     IfClusterWide,
 }
 
-/// Judges a request with this method.
+/// Judges a request with this method. `is_upgrade`: it asks for an upgrade of the connection.
 ///
 /// A path without a namespace is that of a cluster-wide kind, or of all namespaces: the path does not say which. An account
 /// without cluster-wide kinds has `namespaces` and so neither.
-pub fn judge(allowed: AllowedClasses, bounds: AccountBounds<'_>, method: &str, path: &RequestPath) -> Access {
-    let class = path.class(method);
+pub fn judge(
+    allowed: AllowedClasses,
+    bounds: AccountBounds<'_>,
+    (method, is_upgrade): (&str, bool),
+    path: &RequestPath,
+) -> Access {
+    let class = if is_upgrade { path.class_of_upgrade(method) } else { path.class(method) };
     let refused = |why: String| Access::Refused(format!("policy: {why}"));
     if !allowed.allows(class) {
         let class = class.as_str();
@@ -64,7 +69,15 @@ pub fn judge(allowed: AllowedClasses, bounds: AccountBounds<'_>, method: &str, p
             "requests of class {class} are not in kubernetes.requests.allow of the agent"
         ));
     }
-    let Some(resource) = &path.resource else { return Access::Allowed };
+    let is_bounded = !bounds.namespaces.is_empty() || !bounds.omit_namespaces.is_empty();
+    let Some(resource) = &path.resource else {
+        if is_bounded && path.is_of_server() {
+            return refused(
+                "what is at this path names objects of namespaces that are not the account's".into(),
+            );
+        }
+        return Access::Allowed;
+    };
     if let Some(namespace) = &path.namespace {
         let is_listed = bounds.namespaces.is_empty() || bounds.namespaces.contains(namespace);
         if !is_listed || bounds.omit_namespaces.contains(namespace) {
@@ -85,7 +98,6 @@ pub fn judge(allowed: AllowedClasses, bounds: AccountBounds<'_>, method: &str, p
             "the account has no cluster-wide kinds (onlyNamespacedResources); name a namespace".to_owned(),
         );
     }
-    let is_bounded = !bounds.namespaces.is_empty() || !bounds.omit_namespaces.is_empty();
     if is_bounded && path.is_over_all() { Access::IfClusterWide } else { Access::Allowed }
 }
 
@@ -103,18 +115,53 @@ mod tests {
 
     fn judged(bounds: AccountBounds<'_>, method: &str, target: &str) -> Access {
         let path = RequestPath::read(target.as_bytes()).expect(target);
-        judge(AllowedClasses::default(), bounds, method, &path)
+        judge(AllowedClasses::default(), bounds, (method, false), &path)
     }
 
     #[test]
     fn the_owner_has_the_last_word() {
         let path = RequestPath::read(b"/api/v1/namespaces/a/pods/p/exec").expect("a path");
-        let judged = judge(AllowedClasses::default(), AccountBounds::default(), "GET", &path);
+        let judged = judge(AllowedClasses::default(), AccountBounds::default(), ("GET", false), &path);
         assert!(matches!(judged, Access::Refused(why) if why.starts_with("policy: ")));
         let reads = AllowedClasses { write: false, ..AllowedClasses::default() };
         let path = RequestPath::read(b"/api/v1/namespaces/a/pods/p").expect("a path");
-        assert_eq!(judge(reads, AccountBounds::default(), "GET", &path), Access::Allowed);
-        assert!(matches!(judge(reads, AccountBounds::default(), "PUT", &path), Access::Refused(_)));
+        assert_eq!(judge(reads, AccountBounds::default(), ("GET", false), &path), Access::Allowed);
+        assert!(matches!(judge(reads, AccountBounds::default(), ("PUT", false), &path), Access::Refused(_)));
+    }
+
+    #[test]
+    fn an_upgrade_needs_what_connecting_needs() {
+        let judged = |target: &str, allowed| {
+            let path = RequestPath::read(target.as_bytes()).expect(target);
+            judge(allowed, AccountBounds::default(), ("GET", true), &path)
+        };
+        let console = "/apis/subresources.kubevirt.io/v1/namespaces/a/virtualmachineinstances/v/console";
+        assert!(matches!(judged(console, AllowedClasses::default()), Access::Refused(_)));
+        let all = AllowedClasses { connect: true, ..AllowedClasses::default() };
+        assert_eq!(judged(console, all), Access::Allowed);
+        assert_eq!(judged("/api/v1/pods?watch=1", AllowedClasses::default()), Access::Allowed);
+    }
+
+    #[test]
+    fn what_tells_of_all_namespaces_is_not_for_an_account_of_some() {
+        let named = ["a".to_owned()];
+        let only = AccountBounds { namespaces: &named, ..AccountBounds::default() };
+        let omitting = AccountBounds { omit_namespaces: &named, ..AccountBounds::default() };
+        for bounds in [only, omitting] {
+            for target in ["/metrics", "/metrics/slis", "/logs", "/logs/kube-apiserver.log", "/debug/pprof/"]
+            {
+                assert!(matches!(judged(bounds, "GET", target), Access::Refused(_)), "{target}");
+                assert_eq!(judged(AccountBounds::default(), "GET", target), Access::Allowed, "{target}");
+            }
+            for target in
+                ["/apis/example.org/v1/watch/widgets/w", "/api/v1/watch/pods", "/api/v1/watch/pods/p"]
+            {
+                assert_eq!(judged(bounds, "GET", target), Access::IfClusterWide, "{target}");
+            }
+            for target in ["/version", "/livez", "/openapi/v3", "/apis", "/api/v1"] {
+                assert_eq!(judged(bounds, "GET", target), Access::Allowed, "{target}");
+            }
+        }
     }
 
     #[test]

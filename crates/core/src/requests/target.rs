@@ -35,6 +35,9 @@ const CONNECTING: [&str; 4] = ["exec", "attach", "portforward", "proxy"];
 /// Groups whose `…reviews` are questions.
 const REVIEW_GROUPS: [&str; 2] = ["authentication.k8s.io", "authorization.k8s.io"];
 
+/// First segments of paths at which the API server tells of itself, with names of objects in all namespaces.
+const OF_SERVER: [&str; 3] = ["metrics", "logs", "debug"];
+
 /// A path as the API server reads it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestPath {
@@ -58,6 +61,8 @@ pub struct RequestPath {
     is_proxy: bool,
     /// Whether the path begins with the former verb `watch`.
     is_watch_verb: bool,
+    /// Whether what is at the path names objects of all namespaces: metrics, logs and dumps of the API server itself.
+    is_of_server: bool,
 }
 
 /// Why a target is refused.
@@ -97,7 +102,8 @@ impl RequestPath {
         let (group, rest) = match parts {
             ["api", version, rest @ ..] => (("", version), rest),
             ["apis", group, version, rest @ ..] => ((*group, version), rest),
-            _ => return Self::default(),
+            [first, ..] => return Self { is_of_server: OF_SERVER.contains(first), ..Self::default() },
+            [] => return Self::default(),
         };
         let mut read = Self { group: group.0.into(), version: (*group.1).into(), ..Self::default() };
         let rest = match rest {
@@ -129,7 +135,17 @@ impl RequestPath {
         read
     }
 
-    /// What a request with this method does.
+    /// What a request does that asks for an upgrade of the connection. Only a watch and a log are known to be read over
+    /// one; what any other opens is known to nobody, such as the console of a virtual machine behind a subresource.
+    pub fn class_of_upgrade(&self, method: &str) -> Class {
+        let is_log = self.group.is_empty()
+            && self.resource.as_deref() == Some("pods")
+            && self.subresource.as_deref() == Some("log")
+            && method == "GET";
+        if self.watches_objects(method) || is_log { self.class(method) } else { Class::Connect }
+    }
+
+    /// What a request with this method does, unless it upgrades the connection.
     pub fn class(&self, method: &str) -> Class {
         let is_get = matches!(method, "GET" | "HEAD" | "OPTIONS");
         let subresource = self.subresource.as_deref();
@@ -165,8 +181,15 @@ impl RequestPath {
     }
 
     /// Whether the path names all objects of a kind without a namespace: of all namespaces, or of a cluster-wide kind.
+    /// The former verb `watch` with a name is a watch of the objects with this name in all namespaces.
     pub fn is_over_all(&self) -> bool {
-        self.resource.is_some() && self.namespace.is_none() && self.name.is_none()
+        let is_of_many = self.name.is_none() || self.is_watch_verb;
+        self.resource.is_some() && self.namespace.is_none() && is_of_many
+    }
+
+    /// Whether what is at the path names objects of all namespaces although it is none of a resource.
+    pub fn is_of_server(&self) -> bool {
+        self.is_of_server
     }
 }
 
@@ -262,6 +285,29 @@ mod tests {
             ("POST", "/healthz", Class::Write),
         ] {
             assert_eq!(class(method, target), expected, "{method} {target}");
+        }
+    }
+
+    #[test]
+    fn an_upgrade_connects_unless_it_reads_a_watch_or_a_log() {
+        const VM: &str = "/apis/subresources.kubevirt.io/v1/namespaces/a/virtualmachineinstances/v";
+        for (method, target, expected) in [
+            ("GET", "/api/v1/namespaces/a/pods?watch=1", Class::Read),
+            ("GET", "/api/v1/watch/namespaces/a/pods", Class::Read),
+            ("GET", "/api/v1/namespaces/a/pods/p/log", Class::Read),
+            ("GET", "/api/v1/namespaces/a/pods/p/log?follow=1", Class::Read),
+            ("GET", &format!("{VM}/console"), Class::Connect),
+            ("GET", &format!("{VM}/vnc?watch=1"), Class::Connect),
+            ("GET", &format!("{VM}/log?follow=1"), Class::Connect),
+            ("GET", "/api/v1/namespaces/a/pods/p?watch=1", Class::Connect),
+            ("GET", "/api/v1/namespaces/a/pods", Class::Connect),
+            ("GET", "/console?watch=1", Class::Connect),
+            ("HEAD", "/api/v1/namespaces/a/pods/p/log", Class::Connect),
+            ("POST", "/api/v1/namespaces/a/pods?watch=1", Class::Connect),
+            ("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", Class::Connect),
+        ] {
+            let path = RequestPath::read(target.as_bytes()).expect(target);
+            assert_eq!(path.class_of_upgrade(method), expected, "{method} {target}");
         }
     }
 

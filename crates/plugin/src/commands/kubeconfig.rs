@@ -30,6 +30,12 @@ Examples:
 
 It reaches each account through your own API server, as you: RBAC on accounts/proxy (proxy.kubesvc.io) says what you may do.";
 
+/// What is written before a kubeconfig of the aggregated door.
+const PROXY_COMMENT: &str = "\
+# kubectl proxy drops the path of the server and serves the operator's own cluster, unless it is told to keep it:
+#   kubectl proxy --append-server-path
+";
+
 /// Arguments of `kubeconfig`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct KubeconfigArguments {
@@ -120,7 +126,10 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &KubeconfigArguments)
         merge::into_file(&own_kubeconfig::file_to_write(scope)?, &door, !has_user, &accounts)?;
     } else {
         let printed = match arguments.output {
-            None => format::yaml(&door.kubeconfig(&accounts)?)?,
+            None => {
+                let kubeconfig = format::yaml(&door.kubeconfig(&accounts)?)?;
+                commented(arguments.address.gateway.is_none(), kubeconfig)
+            }
             Some(output) => {
                 let about =
                     formats::About { credential: &credential, address: &arguments.address, door: &door };
@@ -133,6 +142,16 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &KubeconfigArguments)
         terminal::note(&note);
     }
     Ok(())
+}
+
+/// A kubeconfig with what `kubectl proxy` does with it, where `is_aggregated` says that its server has a path of another API
+/// server.
+fn commented(is_aggregated: bool, kubeconfig: String) -> String {
+    // JSON, which some texts need, has no comments.
+    if !is_aggregated || kubeconfig.starts_with('{') {
+        return kubeconfig;
+    }
+    format!("{PROXY_COMMENT}{kubeconfig}")
 }
 
 impl KubeconfigArguments {

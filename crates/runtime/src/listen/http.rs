@@ -29,6 +29,7 @@ use tracing::{debug, warn};
 
 use super::connection_limits::{AddressLimits, AddressSlot, Addresses, Caller, KnownCallers, LogRateLimit};
 use super::connection_phase::{ConnectionDeadlines, ConnectionPhase, Overdue, WaitingConnections};
+use super::refused_heads::{HeadWatch, RefusedHead, RefusedHeads};
 use crate::shutdown::spawn_named;
 
 /// Maximum time for which a caller may read nothing of its answer.
@@ -66,6 +67,8 @@ pub struct HttpLimits {
     pub head_timeout: Duration,
     /// Maximum size of a request's head, in bytes, at least 8 KiB. A larger head is answered with 431.
     pub head_bytes: usize,
+    /// Makes the body of that answer.
+    pub refused_head: RefusedHead,
     /// Maximum pause between two requests.
     pub idle_timeout: Duration,
     /// Maximum time for running requests to complete at shutdown.
@@ -208,21 +211,24 @@ impl HttpServer {
         let (called_at, caller) = (stream.local_addr().ok().map(CalledAt), Caller::of(peer.ip()));
         let phase = Arc::new(ConnectionPhase::new(Arc::clone(&self.waiting), caller, deadlines));
         let requests = Arc::clone(&phase);
+        let stream =
+            MonitoredStream { stream, phase: Arc::clone(&phase), write_deadline: None, _slot: Some(slot) };
+        let stream = RefusedHeads::new(stream, self.limits.head_bytes, self.limits.refused_head);
+        let heads = stream.watch();
         let service = service_fn(move |mut request: Request<Incoming>| {
             requests.began();
+            heads.began();
             request.extensions_mut().insert(caller);
             request.extensions_mut().insert(UnreadAnswers(Arc::clone(&requests)));
             if let Some(called_at) = called_at {
                 request.extensions_mut().insert(called_at);
             }
-            let (router, phase) = (router.clone(), Arc::clone(&requests));
+            let (router, phase, heads) = (router.clone(), Arc::clone(&requests), Arc::clone(&heads));
             async move {
                 let response = router.oneshot(request.map(Body::new)).await;
-                response.map(|response| response.map(|body| TrackedBody { body, phase }))
+                response.map(|response| response.map(|body| TrackedBody { body, phase, heads }))
             }
         });
-        let stream =
-            MonitoredStream { stream, phase: Arc::clone(&phase), write_deadline: None, _slot: Some(slot) };
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(self.limits.head_bytes);
         let connection = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
@@ -354,6 +360,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for MonitoredStream<S> {
 struct TrackedBody {
     body: Body,
     phase: Arc<ConnectionPhase>,
+    heads: Arc<HeadWatch>,
 }
 
 impl HttpBody for TrackedBody {
@@ -379,6 +386,7 @@ impl HttpBody for TrackedBody {
 impl Drop for TrackedBody {
     fn drop(&mut self) {
         self.phase.answered();
+        self.heads.answered();
     }
 }
 

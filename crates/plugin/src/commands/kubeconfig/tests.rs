@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::credential::Credential;
 use super::formats::{About, render};
 use super::merge::{Outcome, into_file, merged};
-use super::{AddressArguments, OutputFormat, https};
+use super::{AddressArguments, OutputFormat, commented, https};
 use crate::account_api::AccountKey;
 use crate::account_kubeconfig::{Door, NamedAccount, named};
 use crate::arguments::CommandError;
@@ -67,6 +67,17 @@ users:
     assert_eq!(several["current-context"], "");
     assert_eq!(several["contexts"].as_array().map(Vec::len), Some(2));
     assert_eq!(several["users"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn a_kubeconfig_of_the_aggregated_door_says_what_kubectl_proxy_would_serve() {
+    let text = format::yaml(&door().kubeconfig(&[account("prod")]).expect("entries")).expect("YAML");
+    let said = commented(true, text.clone());
+    assert!(said.starts_with("# ") && said.contains("--append-server-path"), "{said}");
+    let read = |text: &str| serde_saphyr::from_str::<Value>(text).expect("YAML");
+    assert_eq!(read(&said), read(&text));
+    assert_eq!(commented(false, text.clone()), text, "the gateway's own door has no other cluster behind it");
+    assert_eq!(commented(true, "{}".to_owned()), "{}", "JSON has no comments");
 }
 
 #[test]

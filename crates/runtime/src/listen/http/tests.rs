@@ -18,6 +18,7 @@ fn limits() -> HttpLimits {
         known_callers: None,
         head_timeout: NEVER,
         head_bytes: 8 * 1024,
+        refused_head: || r#"{"status":431}"#.to_owned(),
         idle_timeout: NEVER,
         grace: Duration::from_secs(5),
     }
@@ -178,7 +179,8 @@ async fn a_head_that_is_too_large_is_431() {
     let mut stream = serving.connect().await;
     let head = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(16 * 1024));
     stream.write_all(head.as_bytes()).await.expect("sent");
-    assert!(ends(&mut stream).await.starts_with("HTTP/1.1 431"));
+    let answer = ends(&mut stream).await;
+    assert!(answer.starts_with("HTTP/1.1 431") && answer.ends_with("{\"status\":431}"), "{answer}");
 }
 
 #[tokio::test]

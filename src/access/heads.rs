@@ -1,0 +1,105 @@
+//! The memory of heads whose callers are not authenticated yet: anybody who reaches a port makes the operator hold them until
+//! it is known who calls.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use http::{HeaderMap, Uri};
+use parking_lot::Mutex;
+
+use kubesvc_runtime::listen::connection_limits::Caller as ClientAddress;
+
+/// Maximum size of these heads together, in bytes.
+const MAX_HEADS_BYTES: usize = 32 * 1024 * 1024;
+/// Maximum size of those of one address, in bytes.
+const MAX_HEADS_OF_ADDRESS_BYTES: usize = 4 * 1024 * 1024;
+/// What a header costs besides its bytes, as HTTP/2 counts it.
+const HEADER_OVERHEAD_BYTES: usize = 32;
+
+/// Heads whose callers are not authenticated yet.
+#[derive(Debug, Default)]
+pub struct UnknownHeads(Mutex<HeadBytes>);
+
+#[derive(Debug, Default)]
+struct HeadBytes {
+    all: usize,
+    /// Of each address. Those without any are not in it.
+    of_addresses: HashMap<ClientAddress, usize>,
+}
+
+/// A head that is held, until this is dropped.
+#[derive(Debug)]
+pub struct HeldHead {
+    heads: Arc<UnknownHeads>,
+    address: ClientAddress,
+    bytes: usize,
+}
+
+/// The heads of callers that are not authenticated yet have no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("too many requests wait until it is known who calls; try again")]
+pub struct TooManyHeads;
+
+impl UnknownHeads {
+    /// Takes the memory of a head from this address.
+    ///
+    /// # Errors
+    /// There is no room, for this address or for any.
+    pub fn hold(self: &Arc<Self>, address: ClientAddress, bytes: usize) -> Result<HeldHead, TooManyHeads> {
+        let mut taken = self.0.lock();
+        let of_address = taken.of_addresses.get(&address).copied().unwrap_or_default() + bytes;
+        if of_address > MAX_HEADS_OF_ADDRESS_BYTES || taken.all + bytes > MAX_HEADS_BYTES {
+            return Err(TooManyHeads);
+        }
+        taken.all += bytes;
+        taken.of_addresses.insert(address, of_address);
+        Ok(HeldHead { heads: Arc::clone(self), address, bytes })
+    }
+}
+
+impl Drop for HeldHead {
+    fn drop(&mut self) {
+        let mut taken = self.heads.0.lock();
+        taken.all -= self.bytes;
+        if let Some(of_address) = taken.of_addresses.get_mut(&self.address) {
+            *of_address -= self.bytes;
+            if *of_address == 0 {
+                taken.of_addresses.remove(&self.address);
+            }
+        }
+    }
+}
+
+/// Size of a request's head, in bytes.
+pub fn head_bytes(uri: &Uri, headers: &HeaderMap) -> usize {
+    let path = uri.path_and_query().map_or(0, |path| path.as_str().len());
+    let of_header = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
+        name.as_str().len() + value.len() + HEADER_OVERHEAD_BYTES
+    };
+    path + headers.iter().map(of_header).sum::<usize>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: usize = 128 * 1024;
+
+    fn address(number: u32) -> ClientAddress {
+        ClientAddress::of(std::net::Ipv4Addr::from_bits(number).into())
+    }
+
+    #[test]
+    fn one_address_gets_its_part_and_all_together_no_more_than_there_is() {
+        let heads = Arc::<UnknownHeads>::default();
+        let of = |number| std::iter::from_fn(|| heads.hold(address(number), HEAD).ok()).collect::<Vec<_>>();
+        let mut held: Vec<_> = (0..8).map(of).collect();
+        assert!(held.iter().all(|of_one| of_one.len() * HEAD == MAX_HEADS_OF_ADDRESS_BYTES));
+        assert!(of(8).is_empty(), "eight addresses have all of it");
+        held.pop();
+        assert_eq!(of(8).len() * HEAD, MAX_HEADS_OF_ADDRESS_BYTES, "what was given back may be taken");
+        drop(held);
+        let taken = heads.0.lock();
+        assert_eq!((taken.all, taken.of_addresses.len()), (0, 0));
+    }
+}
