@@ -142,6 +142,11 @@ pub trait Access: Send + Sync {
     /// The caller is not known, or cannot be looked up.
     async fn authenticate(&self, caller: Caller<'_>) -> Result<Principal, AccessError>;
 
+    /// Whether certificates are those of the API server that passes callers on. `false` if nobody can be asked.
+    async fn is_front_proxy(&self, _certificates: &[Vec<u8>]) -> bool {
+        false
+    }
+
     /// Checks what a caller may do.
     ///
     /// # Errors

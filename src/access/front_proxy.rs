@@ -52,15 +52,24 @@ impl FrontProxy {
 
     /// Who calls, if the API server passes the call on; `None` for a direct call.
     pub(super) async fn principal(&self, caller: Caller<'_>) -> Result<Option<Principal>, AccessError> {
-        if caller.certificates.is_empty() {
+        let rules = self.accepts(caller.certificates).await?;
+        rules.map(|rules| rules.principal(caller.headers)).transpose()
+    }
+
+    /// The rules, if they accept these certificates as those of the API server.
+    pub(super) async fn accepts(
+        &self,
+        certificates: &[Vec<u8>],
+    ) -> Result<Option<Arc<FrontProxyRules>>, AccessError> {
+        if certificates.is_empty() {
             return Ok(None);
         }
         let rules = self.rules(MAX_AGE).await?;
-        if rules.accepts(caller.certificates) {
-            return rules.principal(caller.headers).map(Some);
+        if rules.accepts(certificates) {
+            return Ok(Some(rules));
         }
         let rules = self.rules(MIN_AGE).await?;
-        if rules.accepts(caller.certificates) { rules.principal(caller.headers).map(Some) } else { Ok(None) }
+        Ok(rules.accepts(certificates).then_some(rules))
     }
 
     /// The rules, at most this old unless they cannot be read, or another caller reads them now.

@@ -101,6 +101,10 @@ impl KubeAccessReviews {
 
 #[async_trait]
 impl Access for KubeAccessReviews {
+    async fn is_front_proxy(&self, certificates: &[Vec<u8>]) -> bool {
+        self.front_proxy.accepts(certificates).await.is_ok_and(|rules| rules.is_some())
+    }
+
     async fn authenticate(&self, caller: Caller<'_>) -> Result<Principal, AccessError> {
         if self.mode == AccessMode::Nobody {
             return Ok(nobody());

@@ -2,7 +2,9 @@
 
 pub mod connection_limits;
 pub mod connection_phase;
+pub mod connection_slots;
 pub mod http;
+pub mod unread_answers;
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -34,6 +34,28 @@ fn spec_of(value: &Value) -> KubesvcAccountSpec {
 }
 
 #[test]
+fn an_empty_text_counts_as_absent_in_each_field_but_the_name() {
+    let read = |fields: Value| {
+        let fields = fields.as_object().expect("an object").clone();
+        AccountInput::read(fields).map_err(|problem| problem.field)
+    };
+    let input = read(json!({
+        "name": "a", "kubeconfigFile": "", "kubeconfigContents": "apiVersion: v1", "state": "", "type": "", "context": "",
+        "cacheThreads": "", "permissions": "", "customResources": [{"kubernetesKind": "k", "spinnakerKind": ""}],
+    }));
+    let input = input.unwrap_or_else(|field| unreachable!("{field} is refused"));
+    assert!(matches!(input.source, Some(ClusterSource::Contents(_))) && input.state.is_none());
+    let mut spec = KubesvcAccountSpec { context: Some("kept".to_owned()), ..KubesvcAccountSpec::default() };
+    input.apply_to(&mut spec).expect("read before");
+    assert_eq!(spec.context.as_deref(), Some("kept"), "as if the field were not there");
+    assert_eq!(spec.custom_resources.len(), 1);
+    let removed = read(json!({"name": "a", "kubeconfigAgent": ""})).unwrap_or_else(|field| unreachable!("{field}"));
+    assert!(matches!(removed.agent_source, Some(AgentSource::Remove)));
+    assert!(read(json!({"name": "a", "kubeconfigFile": ""})).is_ok_and(|input| input.source.is_none()));
+    assert_eq!(read(json!({"name": ""})).err().as_deref(), Some("name"));
+}
+
+#[test]
 fn permissions_come_in_both_documented_shapes() {
     let map = spec_of(&json!({"name": "a", "permissions": {"READ": ["dev", 12], "WRITE": []}}));
     let list =
@@ -135,7 +157,6 @@ fn a_wrong_type_names_the_field_and_shows_no_value() {
         (json!({"name": "a", "kubeconfigContents": {"s3cret": 1}}), "kubeconfigContents"),
         (json!({"name": "a", "kubeconfigContents": " "}), "kubeconfigContents"),
         (json!({"name": "a", "kubeconfigContents": "s3cret".repeat(50_000)}), "kubeconfigContents"),
-        (json!({"name": "a", "kubeconfigFile": ""}), "kubeconfigFile"),
         (
             json!({"name": "a", "kubeconfigFile": "/x", "serviceAccount": true}),
             "kubeconfigContents, kubeconfigFile, serviceAccount",
