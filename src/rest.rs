@@ -260,7 +260,10 @@ pub fn router(state: RestState) -> Router {
             "/armory/accounts",
             get(accounts::list).post(accounts::add).patch(accounts::patch).delete(accounts::delete),
         )
-        .route("/armory/accounts/", nameless().post(accounts::add).patch(accounts::patch).delete(error::no_route))
+        .route(
+            "/armory/accounts/",
+            nameless().post(accounts::add).patch(accounts::patch).delete(error::no_route),
+        )
         .route_slashed(
             "/armory/accounts/dynamic",
             post(dynamic_accounts::post)
@@ -294,7 +297,10 @@ pub fn router(state: RestState) -> Router {
             get(operations::get).post(agents::disconnect_operations),
         )
         .route_slashed("/armory/agent/operationresults", post(operations::settle))
-        .route_slashed("/armory/agent/operations/database", get(operations::get).post(operations::look_at_open))
+        .route_slashed(
+            "/armory/agent/operations/database",
+            get(operations::get).post(operations::look_at_open),
+        )
         // Documented calls that are not implemented. They answer 501, because 404 would suggest a wrong path.
         .route_slashed("/credentials", any(credentials))
         .route("/credentials/{*rest}", any(credentials))

@@ -70,8 +70,8 @@ impl GatewayPort {
             info!(%address, "serving the API of accounts");
         }
         let (connections, shown) = (self.connections, Arc::clone(&certificate));
-        let listener = GatewayListener::new(self.listener, connections, self.limits, shown)
-            .map_err(StartError::Tls)?;
+        let listener =
+            GatewayListener::new(self.listener, connections, self.limits, shown).map_err(StartError::Tls)?;
         let spec =
             || TaskSpec::<()>::new("gateway certificate", "Keeps the certificate of the API of accounts");
         let spec = spec().every(CERTIFICATE_INTERVAL).at_start();

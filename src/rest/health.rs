@@ -15,9 +15,9 @@ use serde::Serialize;
 use tokio::net::TcpListener;
 use utoipa::ToSchema;
 
-use super::{RestState, Slashed as _};
 use super::error::{self, ErrorBody, RestError};
 use super::extract::ExcludedChecks;
+use super::{RestState, Slashed as _};
 use kubesvc_core::ReplicaId;
 use kubesvc_runtime::background_tasks::TaskReport;
 

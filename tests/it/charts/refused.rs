@@ -47,7 +47,6 @@ const NO_SECRETS: &[(&str, &str)] = &[
     ("GOOGLE_APPLICATION_CREDENTIALS", "/var/run/key.json"),
     ("CLIENT_SECRET_NAME", "hub-client"),
     ("TOKEN_TTL", "10m"),
-    ("DISABLE_PASSWORD", "True"),
     ("COPIED_TOKEN", "$(TOKEN)"),
     ("HTTPS_PROXY", "http://proxy:3128"),
     ("PASSWORD", ""),
@@ -63,7 +62,10 @@ fn values_of_variables_are_refused_if_they_are_secrets_and_only_then() {
         }
         let mut values = vec![mode.to_owned()];
         for (index, (name, value)) in NO_SECRETS.iter().enumerate() {
-            values.extend([format!("extraEnv[{index}].name={name}"), format!("extraEnv[{index}].value={value}")]);
+            values.extend([
+                format!("extraEnv[{index}].name={name}"),
+                format!("extraEnv[{index}].value={value}"),
+            ]);
         }
         let values: Vec<_> = values.iter().map(String::as_str).collect();
         assert_eq!(template(chart, &values).code, Some(0), "{chart}: {}", template(chart, &values).stderr);

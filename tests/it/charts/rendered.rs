@@ -432,12 +432,8 @@ fn an_exposed_hub_is_open_to_listed_networks_only_and_asks_for_approval() {
 #[test]
 fn two_aliases_in_an_umbrella_chart_are_two_agents() {
     let umbrella = must(Folder::new("umbrella"));
-    let dependency = |name: &str, alias: &str| {
-        json!({"name": name, "version": VERSION, "alias": alias, "condition": format!("{alias}.enabled")})
-    };
-    let agent = |zone: &str| {
-        json!({"enabled": true, "mode": "infrastructure", "zoneId": zone, "hub": {"address": "hub.example.com:9091"}})
-    };
+    let dependency = |name: &str, alias: &str| json!({"name": name, "version": VERSION, "alias": alias, "condition": format!("{alias}.enabled")});
+    let agent = |zone: &str| json!({"enabled": true, "mode": "infrastructure", "zoneId": zone, "hub": {"address": "hub.example.com:9091"}});
     let long = "agents-of-a-region-whose-name-is-very-long-indeed";
     let (first, second) = (format!("{long}-1"), format!("{long}-2"));
     let dependencies = [

@@ -311,7 +311,10 @@ async fn a_reference_of_a_missing_engine_fails_its_account_with_what_to_do() {
     let activator = activator(Vec::new());
     let failure = activator.start(&definition, DefinitionOrigin::OwnFile).await.expect_err("it is refused");
     assert_eq!(failure.class(), Class::BadReference);
-    assert!(failure.message.contains("engine \"vault\"") && failure.message.contains("mount the secret"), "{failure:?}");
+    assert!(
+        failure.message.contains("engine \"vault\"") && failure.message.contains("mount the secret"),
+        "{failure:?}"
+    );
 }
 
 #[tokio::test]

@@ -142,11 +142,7 @@ pub struct ConnectionPhase {
 
 impl ConnectionPhase {
     /// Creates the phase of a new connection.
-    pub fn new(
-        waiting: Arc<WaitingConnections>,
-        caller: Caller,
-        deadlines: ConnectionDeadlines,
-    ) -> Self {
+    pub fn new(waiting: Arc<WaitingConnections>, caller: Caller, deadlines: ConnectionDeadlines) -> Self {
         let close = CancellationToken::new();
         let number = waiting.enter(caller, &close);
         let activity =

@@ -153,7 +153,11 @@ mod tests {
     }
 
     /// Settles the slot, unless it waits.
-    fn settle(slots: &ConnectionSlots, slot: &ConnectionSlot, identified: bool) -> Option<Result<(), SlotRefusal>> {
+    fn settle(
+        slots: &ConnectionSlots,
+        slot: &ConnectionSlot,
+        identified: bool,
+    ) -> Option<Result<(), SlotRefusal>> {
         slots.settle(slot, identified).now_or_never()
     }
 
@@ -168,7 +172,11 @@ mod tests {
         assert!(open.iter().all(|slot| !is_reserved(slot) && settle(&slots, slot, false) == Some(Ok(()))));
         let other = busy(&slots, 2).expect("a reserved one");
         assert!(is_reserved(&other));
-        assert_eq!(settle(&slots, &other, false), None, "a caller that is not identified waits for an open slot");
+        assert_eq!(
+            settle(&slots, &other, false),
+            None,
+            "a caller that is not identified waits for an open slot"
+        );
         assert_eq!(settle(&slots, &other, true), Some(Ok(())));
         assert_eq!(busy(&slots, 3).err(), Some(SlotRefusal::Cap));
         drop(other);
@@ -198,7 +206,7 @@ mod tests {
         let _guard = slots.waiting().enter_among(9, Caller::of(ip(1)), &close);
         let admitted = slots.admit(ip(2)).await.expect("a slot");
         assert!(close.is_cancelled());
-        let (settled, _closed) = tokio::join!(slots.settle(&admitted, false), async { open.pop() });
+        let (settled, ()) = tokio::join!(slots.settle(&admitted, false), async { drop(open.pop()) });
         assert!(settled.is_ok() && !is_reserved(&admitted));
     }
 }

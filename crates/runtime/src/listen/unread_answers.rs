@@ -232,8 +232,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for MonitoredStream<S> {
 mod tests {
     use std::future::pending;
 
-    use futures::stream;
     use axum::body::Body as AnyBody;
+    use futures::stream;
     use hyper::body::Bytes;
     use hyper::rt::Executor as _;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
@@ -321,7 +321,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_answer_may_wait_for_a_caller_that_is_known_and_reads_later() {
         let deadlines = ConnectionDeadlines { head: NEVER, idle: NEVER };
-        let phase = Arc::new(ConnectionPhase::new(Arc::default(), Caller::of([192, 0, 2, 1].into()), deadlines));
+        let phase =
+            Arc::new(ConnectionPhase::new(Arc::default(), Caller::of([192, 0, 2, 1].into()), deadlines));
         phase.wait_for_reader();
         let (near, mut far) = duplex(16);
         let mut near = MonitoredStream::plain(near, phase, None);

@@ -124,7 +124,10 @@ fn a_secret_reference_is_the_file_it_names_and_one_of_a_missing_engine_does_not_
     ] {
         let accounts = read(reference).expect(reference).settings.accounts;
         let named = Some(Credential::File(engine.to_owned()));
-        assert_eq!(accounts[0].spec.credential, named, "the account fails, and its parameters are not passed on");
+        assert_eq!(
+            accounts[0].spec.credential, named,
+            "the account fails, and its parameters are not passed on"
+        );
     }
     for (reference, said) in [
         ("encryptedFile:file!p:CANARY", "no absolute path"),
