@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::Uri;
+use http::uri::Authority;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -142,7 +143,7 @@ impl ProxyServer {
 
     /// The user, if any, and host and port.
     fn split(&self) -> (Option<&str>, &str) {
-        let authority = self.url.authority().map_or("", |authority| authority.as_str());
+        let authority = self.url.authority().map_or("", Authority::as_str);
         authority.rsplit_once('@').map_or((None, authority), |(user, host)| (Some(user), host))
     }
 
