@@ -145,7 +145,8 @@ pub trait Access: Send + Sync {
     /// The caller is not known, or cannot be looked up.
     async fn authenticate(&self, caller: Caller<'_>) -> Result<Principal, AccessError>;
 
-    /// Whether these certificates, which a connection has shown, are those of the API server that passes calls on.
+    /// Whether these certificates, which a connection has shown, are those of the API server that passes calls on. `false`
+    /// if nobody can be asked.
     async fn is_front_proxy(&self, _certificates: &[Vec<u8>]) -> bool {
         false
     }

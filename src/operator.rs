@@ -24,6 +24,7 @@ use kube::config::{InClusterError, KubeconfigError};
 use crate::hub::HubError;
 use crate::peers::JoinPeersError;
 use kubesvc_runtime::kube_access::KubeError;
+use kubesvc_runtime::proxy::ProxyError;
 use kubesvc_runtime::telemetry::errors::chain;
 use kubesvc_store::StoreError;
 
@@ -42,6 +43,9 @@ enum StartError {
     /// The file of the variable `KUBECONFIG` cannot be used.
     #[error("KUBECONFIG")]
     KubeconfigVariable(#[source] KubeconfigError),
+    /// The proxy to the API server cannot be used.
+    #[error("proxy")]
+    Proxy(#[source] ProxyError),
     /// No kubeconfig is given, and the process runs in no pod.
     #[error("no API server: this is no pod ({}); give --kubeconfig FILE or set KUBECONFIG", chain(.0))]
     NoApiServer(InClusterError),

@@ -55,7 +55,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
-use axum::routing::{any, get, post};
+use axum::routing::{MethodRouter, any, get, post};
 use tokio_util::sync::CancellationToken;
 
 pub use browsers::BrowserRules;
@@ -234,6 +234,24 @@ impl RestState {
     }
 }
 
+/// Routes that are answered with a slash at their end too, as Spring services answer them.
+trait Slashed<S> {
+    /// Adds a route, and the same one with a slash. Not for the parent of a route with a name, where an empty name
+    /// would stand for all of them.
+    fn route_slashed(self, path: &str, methods: MethodRouter<S>) -> Self;
+}
+
+impl<S: Clone + Send + Sync + 'static> Slashed<S> for Router<S> {
+    fn route_slashed(self, path: &str, methods: MethodRouter<S>) -> Self {
+        self.route(&format!("{path}/"), methods.clone()).route(path, methods)
+    }
+}
+
+/// The methods of a route with a name, where the name is empty.
+fn nameless() -> MethodRouter<RestState> {
+    get(error::no_route)
+}
+
 /// Routes of the REST API.
 pub fn router(state: RestState) -> Router {
     let browsers = Arc::new(state.settings.browsers.clone());
@@ -245,6 +263,10 @@ pub fn router(state: RestState) -> Router {
             get(accounts::list).post(accounts::add).patch(accounts::patch).delete(accounts::delete),
         )
         .route(
+            "/armory/accounts/",
+            nameless().post(accounts::add).patch(accounts::patch).delete(error::no_route),
+        )
+        .route_slashed(
             "/armory/accounts/dynamic",
             post(dynamic_accounts::post)
                 .put(dynamic_accounts::put)
@@ -252,38 +274,42 @@ pub fn router(state: RestState) -> Router {
                 .get(dynamic_accounts::get)
                 .delete(dynamic_accounts::delete),
         )
-        .route("/armory/accounts/{name}", get(accounts::get).delete(accounts::delete_one))
+        .route_slashed("/armory/accounts/{name}", get(accounts::get).delete(accounts::delete_one))
         // Spinnaker's queries about one account.
-        .route("/agents/kubernetes/accounts/{name}", get(accounts::get_or_empty))
-        .route("/agents/kubernetes/accounts/{name}/namespaces", get(accounts::namespaces))
-        .route("/agents/kubernetes/accounts/{name}/cache", get(account_cache::get))
-        .route("/agents/kubernetes/accounts/{name}/cache/changes", get(followed_changes::get))
+        .route_slashed("/agents/kubernetes/accounts/{name}", get(accounts::get_or_empty))
+        .route_slashed("/agents/kubernetes/accounts/{name}/namespaces", get(accounts::namespaces))
+        .route_slashed("/agents/kubernetes/accounts/{name}/cache", get(account_cache::get))
+        .route_slashed("/agents/kubernetes/accounts/{name}/cache/changes", get(followed_changes::get))
         // Agents.
         .route("/armory/agents", get(agents::list))
-        .route("/armory/agents/{id}", get(agents::get))
-        .route("/armory/agent/assignments", post(agents::elect))
-        .route("/armory/agent/{id}/disconnect", post(agents::disconnect))
+        .route_slashed("/armory/agents/{id}", get(agents::get))
+        .route_slashed("/armory/agent/assignments", post(agents::elect))
+        .route_slashed("/armory/agent/{id}/disconnect", post(agents::disconnect))
         // Replicas.
         .route("/armory/clouddrivers", get(clouddrivers::list))
-        .route("/armory/clouddrivers/sql/pool/settings", get(clouddrivers::pools))
-        .route("/armory/clouddrivers/{id}", get(clouddrivers::get))
+        .route_slashed("/armory/clouddrivers/sql/pool/settings", get(clouddrivers::pools))
+        .route_slashed("/armory/clouddrivers/{id}", get(clouddrivers::get))
         // Operations.
         .route("/armory/agent/operations", get(operations::list).post(operations::run))
-        .route("/armory/agent/operations/{operationId}", get(operations::get))
+        .route("/armory/agent/operations/", nameless().post(operations::run))
+        .route_slashed("/armory/agent/operations/{operationId}", get(operations::get))
         // An agent may have the id `operations`.
-        .route(
+        .route_slashed(
             "/armory/agent/operations/disconnect",
             get(operations::get).post(agents::disconnect_operations),
         )
-        .route("/armory/agent/operationresults", post(operations::settle))
-        .route("/armory/agent/operations/database", get(operations::get).post(operations::look_at_open))
+        .route_slashed("/armory/agent/operationresults", post(operations::settle))
+        .route_slashed(
+            "/armory/agent/operations/database",
+            get(operations::get).post(operations::look_at_open),
+        )
         // Documented calls that are not implemented. They answer 501, because 404 would suggest a wrong path.
-        .route("/credentials", any(credentials))
+        .route_slashed("/credentials", any(credentials))
         .route("/credentials/{*rest}", any(credentials))
         // Health, metrics and the OpenAPI description.
         .merge(health_routes())
-        .route("/metrics", get(health::metrics))
-        .route("/openapi.json", get(openapi::description))
+        .route_slashed("/metrics", get(health::metrics))
+        .route_slashed("/openapi.json", get(openapi::description))
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::wrong_method)
         .with_state(state)
@@ -302,10 +328,10 @@ pub fn health_router(state: RestState) -> Router {
 
 fn health_routes() -> Router<RestState> {
     Router::new()
-        .route("/health", get(health::health))
-        .route("/health/liveness", get(health::liveness))
-        .route("/health/readiness", get(health::readiness))
-        .route("/health/tasks", get(health::tasks))
+        .route_slashed("/health", get(health::health))
+        .route_slashed("/health/liveness", get(health::liveness))
+        .route_slashed("/health/readiness", get(health::readiness))
+        .route_slashed("/health/tasks", get(health::tasks))
 }
 
 async fn credentials() -> RestError {

@@ -52,12 +52,12 @@ impl FrontProxy {
 
     /// Who calls, if the API server passes the call on; `None` for a direct call.
     pub(super) async fn principal(&self, caller: Caller<'_>) -> Result<Option<Principal>, AccessError> {
-        let rules = self.rules_of(caller.certificates).await?;
+        let rules = self.accepts(caller.certificates).await?;
         rules.map(|rules| rules.principal(caller.headers)).transpose()
     }
 
-    /// The rules by which these are the API server's certificates; `None`: they are not.
-    pub(super) async fn rules_of(
+    /// The rules, if they accept these certificates as those of the API server.
+    pub(super) async fn accepts(
         &self,
         certificates: &[Vec<u8>],
     ) -> Result<Option<Arc<FrontProxyRules>>, AccessError> {

@@ -157,7 +157,7 @@ impl Access for KubeAccessReviews {
 
     async fn is_front_proxy(&self, certificates: &[Vec<u8>]) -> bool {
         self.mode == AccessMode::Required
-            && matches!(self.front_proxy.rules_of(certificates).await, Ok(Some(_)))
+            && matches!(self.front_proxy.accepts(certificates).await, Ok(Some(_)))
     }
 
     async fn authorize(&self, principal: &Principal, access: &AccountAccess) -> Result<(), AccessError> {

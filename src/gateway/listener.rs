@@ -1,22 +1,19 @@
 //! Connections to the API of accounts: TLS, HTTP/1.1 and 2, and bounds on all of it.
 
 use std::convert::Infallible;
-use std::future::pending;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Request;
+use http::{Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
@@ -25,18 +22,21 @@ use tracing::{debug, warn};
 use super::Gateway;
 use super::status::Refusal;
 use super::tls::{ServerCertificate, server_config};
-use kubesvc_runtime::listen::connection_limits::{
-    AddressLimits, AddressSlot, Addresses, Caller, LogRateLimit,
-};
-use kubesvc_runtime::listen::refused_heads::{HeadWatch, MAX_HEAD_BYTES, RefusedHeads};
+use kubesvc_runtime::listen::connection_limits::{AddressLimits, Addresses, Caller, LogRateLimit};
+use kubesvc_runtime::listen::connection_phase::{ConnectionDeadlines, ConnectionPhase};
+use kubesvc_runtime::listen::connection_slots::{ConnectionSlots, SlotRefusal};
+use kubesvc_runtime::listen::refused_heads::{MAX_HEAD_BYTES, RefusedHeads};
+use kubesvc_runtime::listen::unread_answers::{MonitoredStream, ReadBody, StreamExecutor};
 use kubesvc_runtime::shutdown::spawn_named;
 
-/// Time limit for a TLS handshake.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit for the head of a request in HTTP/1.1.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum time without a request, after which a connection is closed.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(180);
+/// Time limits of a connection: 10 s from its beginning to the first request, the handshake included, and 180 s without a
+/// request.
+const DEADLINES: ConnectionDeadlines =
+    ConnectionDeadlines { head: Duration::from_secs(10), idle: Duration::from_secs(180) };
+/// One of so many connections is reserved for the API server that passes calls on: 64 of 1,024.
+const RESERVED_SHARE: usize = 16;
+/// Time limit for the head of a further request in HTTP/1.1.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Size of the headers of a request in HTTP/2 from which on no service sees it, in bytes: a head that is a little too large
 /// is answered in words.
 const MAX_UNREAD_HEAD_BYTES: u32 = 320 * 1024;
@@ -65,88 +65,29 @@ pub(super) struct ConnectionInfo {
     pub(super) is_front_proxy: bool,
     /// The certificates that the caller has shown, its own first; it has the private key of that one.
     pub(super) certificates: Vec<Vec<u8>>,
-    activity: Mutex<Activity>,
-    _slot: ConnectionSlot,
+    _open: OpenConnection,
 }
 
-/// One of the connections that may be open at once, until this is dropped.
-struct ConnectionSlot {
-    open: Gauge,
-    _address: AddressSlot,
-    _slot: OwnedSemaphorePermit,
-}
+/// An open connection in the metrics, until this is dropped.
+struct OpenConnection(Gauge);
 
-impl ConnectionSlot {
-    fn new(address: AddressSlot, slot: OwnedSemaphorePermit, open: Gauge) -> Self {
+impl OpenConnection {
+    fn new(open: &Gauge) -> Self {
         open.inc();
-        Self { open, _address: address, _slot: slot }
+        Self(open.clone())
     }
 }
 
-impl Drop for ConnectionSlot {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
-        self.open.dec();
-    }
-}
-
-struct Activity {
-    requests: usize,
-    idle_since: Instant,
-}
-
-impl ConnectionInfo {
-    async fn of(
-        stream: &TlsStream<TcpStream>,
-        (address, slot): (Caller, ConnectionSlot),
-        gateway: &Gateway,
-    ) -> Self {
-        let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
-        let certificates: Vec<_> = shown.iter().map(|one| one.to_vec()).collect();
-        let is_front_proxy = gateway.ports.access.is_front_proxy(&certificates).await;
-        let activity = Mutex::new(Activity { requests: 0, idle_since: Instant::now() });
-        Self { address, is_front_proxy, certificates, activity, _slot: slot }
-    }
-
-    /// Completes when there has been no request for too long.
-    async fn idle(&self) {
-        loop {
-            let deadline = {
-                let activity = self.activity.lock();
-                let since = if activity.requests == 0 { activity.idle_since } else { Instant::now() };
-                since + IDLE_TIMEOUT
-            };
-            if deadline <= Instant::now() {
-                return;
-            }
-            sleep_until(deadline).await;
-        }
-    }
-}
-
-/// A request of a connection, until its answer is given.
-struct Busy(Arc<ConnectionInfo>, Arc<HeadWatch>);
-
-impl Busy {
-    fn begin(connection: &Arc<ConnectionInfo>, heads: &Arc<HeadWatch>) -> Self {
-        connection.activity.lock().requests += 1;
-        heads.began();
-        Self(Arc::clone(connection), Arc::clone(heads))
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        let mut activity = self.0.activity.lock();
-        activity.requests -= 1;
-        activity.idle_since = Instant::now();
-        self.1.answered();
+        self.0.dec();
     }
 }
 
 /// HTTP/1.1 and 2, for callers and for the API server that passes calls on.
 struct Servers {
-    of_callers: Builder<TokioExecutor>,
-    of_front_proxy: Builder<TokioExecutor>,
+    of_callers: Builder<StreamExecutor>,
+    of_front_proxy: Builder<StreamExecutor>,
 }
 
 impl Servers {
@@ -156,8 +97,8 @@ impl Servers {
 }
 
 /// A server with at most so many requests of one HTTP/2 connection at once.
-fn server(streams: u32) -> Builder<TokioExecutor> {
-    let mut http = Builder::new(TokioExecutor::new());
+fn server(streams: u32) -> Builder<StreamExecutor> {
+    let mut http = Builder::new(StreamExecutor);
     http.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEAD_BYTES);
     http.http2()
         .timer(TokioTimer::new())
@@ -176,9 +117,8 @@ pub struct GatewayListener {
     listener: TcpListener,
     tls: TlsAcceptor,
     servers: Arc<Servers>,
-    addresses: Arc<Addresses>,
-    slots: Arc<Semaphore>,
-    log_limit: LogRateLimit,
+    slots: Arc<ConnectionSlots>,
+    log_limit: Arc<LogRateLimit>,
 }
 
 impl GatewayListener {
@@ -196,9 +136,12 @@ impl GatewayListener {
             listener,
             tls: TlsAcceptor::from(Arc::new(server_config(certificate)?)),
             servers: Arc::new(Servers::new()),
-            addresses: Addresses::new(addresses),
-            slots: Arc::new(Semaphore::new(connections)),
-            log_limit: LogRateLimit::default(),
+            slots: Arc::new(ConnectionSlots::new(
+                connections,
+                connections / RESERVED_SHARE,
+                Addresses::new(addresses),
+            )),
+            log_limit: Arc::default(),
         })
     }
 
@@ -207,7 +150,12 @@ impl GatewayListener {
         let graceful = GracefulShutdown::new();
         while let Some(accepted) = stop.run_until_cancelled(self.listener.accept()).await {
             match accepted {
-                Ok((stream, peer)) => self.admit(stream, peer, &gateway, graceful.watcher()),
+                Ok((stream, peer)) => {
+                    let admitting = self.admit(stream, peer, &gateway, &graceful);
+                    if stop.run_until_cancelled(admitting).await.is_none() {
+                        break;
+                    }
+                }
                 Err(error) => {
                     warn!(%error, "cannot accept a connection to the API of accounts");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -220,90 +168,84 @@ impl GatewayListener {
         }
     }
 
-    fn admit(&self, stream: TcpStream, peer: SocketAddr, gateway: &Arc<Gateway>, watcher: Watcher) {
-        let address = self.addresses.enter(peer.ip());
-        let slot = Arc::clone(&self.slots).try_acquire_owned().ok();
-        let (Some(address), Some(slot)) = (address, slot) else {
-            self.refused(peer.ip());
-            return;
+    async fn admit(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        gateway: &Arc<Gateway>,
+        graceful: &GracefulShutdown,
+    ) {
+        let slot = match self.slots.admit(peer.ip()).await {
+            Ok(slot) => Arc::new(slot),
+            Err(refusal) => return refused(&self.log_limit, peer.ip(), refusal),
         };
-        let slot = ConnectionSlot::new(address, slot, gateway.metrics.connections.clone());
+        let caller = Caller::of(peer.ip());
+        let phase = Arc::new(ConnectionPhase::new(Arc::clone(self.slots.waiting()), caller, DEADLINES));
+        let _ = stream.set_nodelay(true);
+        let stream = MonitoredStream::encrypted(stream, Arc::clone(&phase), Arc::clone(&slot));
         let (tls, servers, gateway) = (self.tls.clone(), Arc::clone(&self.servers), Arc::clone(gateway));
-        let from = (Caller::of(peer.ip()), slot);
+        let (slots, log_limit, watcher) =
+            (Arc::clone(&self.slots), Arc::clone(&self.log_limit), graceful.watcher());
         let serving = spawn_named("connection to the API of accounts", async move {
-            let _ = stream.set_nodelay(true);
-            match timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
-                Ok(Ok(stream)) => serve_connection(stream, from, &servers, &gateway, watcher).await,
-                Ok(Err(error)) => debug!(%error, "a TLS handshake with the API of accounts failed"),
-                Err(_) => debug!("a TLS handshake with the API of accounts took too long"),
+            let serving = async {
+                let stream = match tls.accept(stream).await {
+                    Ok(stream) => stream,
+                    Err(error) => {
+                        debug!(%error, "a TLS handshake with the API of accounts failed");
+                        return;
+                    }
+                };
+                let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
+                let certificates: Vec<_> = shown.iter().map(|one| one.to_vec()).collect();
+                let is_front_proxy = gateway.ports.access.is_front_proxy(&certificates).await;
+                if let Err(refusal) = slots.settle(&slot, is_front_proxy).await {
+                    return refused(&log_limit, peer.ip(), refusal);
+                }
+                let open = OpenConnection::new(&gateway.metrics.connections);
+                let info = ConnectionInfo { address: caller, is_front_proxy, certificates, _open: open };
+                serve_connection((stream, Arc::new(info), Arc::clone(&phase)), &servers, &gateway, watcher).await;
+            };
+            tokio::select! {
+                () = serving => {}
+                overdue = phase.overdue() => debug!(?overdue, %caller, "closed a connection to the API of accounts"),
             }
+            phase.end();
         });
         drop(serving.detach());
     }
+}
 
-    fn refused(&self, peer: IpAddr) {
-        let caller = Caller::of(peer);
-        if self.log_limit.may_log("cap", caller) {
-            warn!(%caller, "connection to the API of accounts closed: there are too many");
-        }
+fn refused(log_limit: &LogRateLimit, peer: IpAddr, refusal: SlotRefusal) {
+    let (caller, (reason, why)) = (Caller::of(peer), refusal.reason());
+    if log_limit.may_log(reason, caller) {
+        warn!(%caller, "connection to the API of accounts closed: {why}");
     }
 }
 
 async fn serve_connection(
-    stream: TlsStream<TcpStream>,
-    from: (Caller, ConnectionSlot),
+    (stream, info, phase): (TlsStream<MonitoredStream<TcpStream>>, Arc<ConnectionInfo>, Arc<ConnectionPhase>),
     servers: &Servers,
     gateway: &Arc<Gateway>,
     watcher: Watcher,
 ) {
-    let info = Arc::new(ConnectionInfo::of(&stream, from, gateway).await);
     let http = if info.is_front_proxy { &servers.of_front_proxy } else { &servers.of_callers };
     let stream = RefusedHeads::new(stream, MAX_HEAD_BYTES, Refusal::of_head);
     let heads = stream.watch();
     let service = service_fn(|mut request: Request<Incoming>| {
         request.extensions_mut().insert(Arc::clone(&info));
-        let (gateway, info, busy) = (Arc::clone(gateway), Arc::clone(&info), Busy::begin(&info, &heads));
+        let (gateway, info, phase) = (Arc::clone(gateway), Arc::clone(&info), Arc::clone(&phase));
+        let guard = (phase.request(), heads.request());
         async move {
             let response = gateway.answer(request, info).await;
-            // Until the last byte of the answer is given.
-            Ok::<_, Infallible>(response.map(|body| WithConnection { body, _busy: busy }))
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                phase.wait_for_reader();
+            }
+            // The request lasts until the last byte of its answer is given.
+            Ok::<_, Infallible>(response.map(|body| ReadBody::new(body, guard)))
         }
     });
     let connection = http.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
-    let connection = watcher.watch(connection);
-    tokio::select! {
-        ended = connection => {
-            if let Err(error) = ended {
-                debug!(error, "a connection to the API of accounts ended with an error");
-            }
-        }
-        () = info.idle() => {}
-        () = pending::<()>() => {}
-    }
-}
-
-/// A body that keeps its connection busy until it is dropped.
-struct WithConnection {
-    body: super::Body,
-    _busy: Busy,
-}
-
-impl hyper::body::Body for WithConnection {
-    type Data = hyper::body::Bytes;
-    type Error = super::BodyError;
-
-    fn poll_frame(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Result<hyper::body::Frame<Self::Data>, Self::Error>>> {
-        std::pin::Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> hyper::body::SizeHint {
-        self.body.size_hint()
+    if let Err(error) = watcher.watch(connection).await {
+        debug!(error, "a connection to the API of accounts ended with an error");
     }
 }

@@ -28,6 +28,7 @@ pub(super) struct GatewayPort {
     listener: TcpListener,
     tls_files: Option<(PathBuf, PathBuf)>,
     connections: usize,
+    limits: AddressLimits,
     gateway: Arc<Gateway>,
 }
 
@@ -46,7 +47,8 @@ impl GatewayPort {
         let names = "kubesvc.gateway.server.address, kubesvc.gateway.server.port";
         let listener = startup::listen(&settings.address, settings.port, names).await?;
         let gateway = Gateway::new(location.replica_id.clone(), ports, stop.clone());
-        Ok(Self { listener, tls_files: settings.tls_files.clone(), connections, gateway })
+        let (tls_files, limits) = (settings.tls_files.clone(), settings.limits.clone());
+        Ok(Self { listener, tls_files, connections, limits, gateway })
     }
 
     /// Adds the metrics to a registry.
@@ -70,8 +72,8 @@ impl GatewayPort {
             info!(%address, "serving the API of accounts");
         }
         let (connections, shown) = (self.connections, Arc::clone(&certificate));
-        let listener = GatewayListener::new(self.listener, connections, AddressLimits::default(), shown)
-            .map_err(StartError::Tls)?;
+        let listener =
+            GatewayListener::new(self.listener, connections, self.limits, shown).map_err(StartError::Tls)?;
         let spec = |interval| {
             let does = "Keeps the certificate of the API of accounts";
             TaskSpec::<()>::new("gateway certificate", does).every(interval).at_start()

@@ -23,6 +23,7 @@ use k8s_openapi::api::core::v1::Namespace;
 use kubesvc_core::{FIELD_MANAGER, Installation, KubesvcAccount, KubesvcAgent, ReplicaId};
 use kubesvc_runtime::config::operator::OperatorSettings;
 use kubesvc_runtime::kube_access::{KubeAccess, KubeError};
+use kubesvc_runtime::proxy::{ProxyConnector, ProxyServer, client_config};
 use kubesvc_runtime::telemetry::outages::Noticing;
 use kubesvc_runtime::watch_backoff::WATCH_SECONDS;
 
@@ -102,9 +103,11 @@ async fn config(arguments: &RunArguments) -> Result<Config, StartError> {
     let mut config = if let Some(path) = &arguments.kubeconfig {
         let invalid = |source| StartError::KubeconfigFlag { path: path.clone(), source };
         let kubeconfig = Kubeconfig::read_from(path).map_err(invalid)?;
-        Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(invalid)?
+        client_config(kubeconfig, &options).await.map_err(invalid)?.map_err(StartError::Proxy)?
     } else if std::env::var_os("KUBECONFIG").is_some() {
-        Config::from_kubeconfig(&options).await.map_err(StartError::KubeconfigVariable)?
+        let kubeconfig = Kubeconfig::read().map_err(StartError::KubeconfigVariable)?;
+        let config = client_config(kubeconfig, &options).await.map_err(StartError::KubeconfigVariable)?;
+        config.map_err(StartError::Proxy)?
     } else {
         Config::incluster().map_err(StartError::NoApiServer)?
     };
@@ -175,11 +178,9 @@ pub(super) fn client(config: Config) -> Result<Client, StartError> {
 
 /// Builds the same client as kube does, over connections that detect a dead peer.
 fn connect(config: Config) -> kube::Result<Client> {
-    if config.proxy_url.is_some() {
-        // kube handles proxies itself, or reports that it was built without support for them.
-        return Ok(ClientBuilder::try_from(config)?.with_layer(&Noticing).build());
-    }
-    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp())?);
+    let proxy = config.proxy_url.clone().map(ProxyServer::of);
+    let tunnelled = ProxyConnector::new(tcp(), proxy);
+    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tunnelled)?);
     connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
     connector.set_read_timeout(Some(READ_TIMEOUT));
     // The limit starts at the request, not at the end of the previous response.

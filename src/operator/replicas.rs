@@ -27,6 +27,7 @@ use kubesvc_runtime::background_tasks::BackgroundTasks;
 use kubesvc_runtime::config::operator::{ClusterMode, ClusterSettings, OperatorSettings};
 use kubesvc_runtime::kube_access::KubeAccess;
 use kubesvc_runtime::listen::connection_limits::KnownCallers;
+use kubesvc_runtime::proxy::client_config;
 
 /// Time limit for resolving the name of this machine.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -206,7 +207,8 @@ async fn discovery(settings: &ClusterSettings, location: &RunLocation) -> Result
 async fn from_file(path: &Path) -> Result<Config, StartError> {
     let invalid = |source| StartError::PeersKubeconfig { path: path.to_owned(), source };
     let kubeconfig = Kubeconfig::read_from(path).map_err(invalid)?;
-    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(invalid)
+    let config = client_config(kubeconfig, &KubeConfigOptions::default()).await.map_err(invalid)?;
+    config.map_err(StartError::Proxy)
 }
 
 /// The key that the replicas share, for the versions of credentials.

@@ -53,14 +53,19 @@ impl<S: Send + Sync> FromRequestParts<S> for PathName {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Infallible> {
         let name = match RawPathParams::from_request_parts(parts, state).await {
             // An account may have the name of a literal segment of a route: its name is then the last segment.
-            Ok(params) => Ok(params.iter().next().map_or_else(
-                || parts.uri.path().rsplit('/').next().unwrap_or_default().to_owned(),
-                |(_, value)| value.to_owned(),
-            )),
+            Ok(params) => Ok(params
+                .iter()
+                .next()
+                .map_or_else(|| last_segment(parts.uri.path()).to_owned(), |(_, value)| value.to_owned())),
             Err(_) => Err(RestError::bad_request("the name in the path must be UTF-8, percent-encoded")),
         };
         Ok(Self(name))
     }
+}
+
+/// The last segment of a path, which may end with a slash.
+fn last_segment(path: &str) -> &str {
+    path.strip_suffix('/').unwrap_or(path).rsplit('/').next().unwrap_or_default()
 }
 
 /// Whether to change an object even if a GitOps tool manages it.

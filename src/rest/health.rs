@@ -15,9 +15,9 @@ use serde::Serialize;
 use tokio::net::TcpListener;
 use utoipa::ToSchema;
 
-use super::RestState;
 use super::error::{self, ErrorBody, RestError};
 use super::extract::ExcludedChecks;
+use super::{RestState, Slashed as _};
 use kubesvc_core::ReplicaId;
 use kubesvc_runtime::background_tasks::TaskReport;
 
@@ -159,9 +159,9 @@ impl StartupState {
 /// Routes until [`super::router`] takes over: the process is alive, not ready, and reports what is missing.
 pub fn starting(starting: StartupState) -> Router {
     Router::new()
-        .route("/health/liveness", get(liveness))
-        .route("/health/readiness", get(starting_readiness))
-        .route("/health", get(starting_readiness))
+        .route_slashed("/health/liveness", get(liveness))
+        .route_slashed("/health/readiness", get(starting_readiness))
+        .route_slashed("/health", get(starting_readiness))
         .fallback(starting_unavailable)
         .method_not_allowed_fallback(error::wrong_method)
         .with_state(starting)

@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use axum::http::header;
 use axum::response::IntoResponse;
 use utoipa::openapi::path::PathItem;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, Required, Response, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
@@ -49,6 +50,11 @@ struct CommonParts;
 
 impl Modify for CommonParts {
     fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
+        let about = "A token for the audience `kubesvc`, such as `kubectl create token` makes. Calls about operations need \
+                     one unless `kubesvc.operations.auth` is `none`; others need none.";
+        let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(about)).build();
+        let components = openapi.components.get_or_insert_default();
+        components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
         for item in openapi.paths.paths.values_mut() {
             let PathItem { get, put, post, delete, patch, .. } = item;
             for operation in [get, put, post, delete, patch].into_iter().flatten() {
@@ -156,6 +162,17 @@ mod tests {
             assert_eq!(operation["tags"].as_array().map(Vec::len), Some(1), "{name} has no tag");
             let responses = operation["responses"].as_object().expect("responses");
             assert!(responses.keys().any(|code| code.starts_with('4')), "{name} has no 4xx");
+        }
+    }
+
+    #[test]
+    fn the_bearer_scheme_is_named_by_calls_that_need_a_token() {
+        let description = parsed();
+        assert_eq!(description["components"]["securitySchemes"]["bearer"]["scheme"], "bearer");
+        for (name, operation) in operations(&description) {
+            if name.contains("/armory/agent/operation") {
+                assert!(operation["security"][0]["bearer"].is_array(), "{name}: {}", operation["security"]);
+            }
         }
     }
 

@@ -148,6 +148,7 @@ impl From<OperationRefusal> for RestError {
 ///
 /// The caller needs rights on `accounts/proxy` of group `proxy.kubesvc.io`, by a bearer token for the audience `kubesvc`.
 #[utoipa::path(post, path = "/armory/agent/operations", operation_id = "runOperation", tag = "operations",
+    security(("bearer" = [])),
     params(
         ("wait" = Option<String>, Query, description = "How long to wait for the result, at most 10m", example = "30s"),
         ("dryRun" = Option<String>, Query, description = "`All`: nothing is changed; the result has the object as it would be"),
@@ -205,6 +206,7 @@ pub(super) async fn run(
 /// For an operation that is open, or whose outcome is unknown. Callers that wait for it get the result; what the cluster
 /// says later is ignored.
 #[utoipa::path(post, path = "/armory/agent/operationresults", operation_id = "settleOperation", tag = "operations",
+    security(("bearer" = [])),
     request_body(content = super::dto::OperationResultRequest, description = "The result, in protobuf's text format", example = json!({"result": "op_id: \"01G4V5TH5QSWSR2SZE2VH1SDME\" status: 200"})),
     responses(
         (status = 200, description = "The operation has this result"),
@@ -236,6 +238,7 @@ pub(super) async fn settle(
 
 /// Look now at the operations that are open, instead of in a moment.
 #[utoipa::path(post, path = "/armory/agent/operations/database", operation_id = "lookAtOpenOperations", tag = "operations",
+    security(("bearer" = [])),
     params(("dynamicAccountOps" = Option<bool>, Query, description = "`true`: look at the accounts too")),
     responses(
         (status = 200, description = "They were looked at"),
@@ -264,6 +267,7 @@ pub(super) async fn look_at_open(
 ///
 /// Those on accounts that the caller may not read are left out.
 #[utoipa::path(get, path = "/armory/agent/operations", operation_id = "listOperations", tag = "operations",
+    security(("bearer" = [])),
     params(RecordPaging, ("account" = Option<String>, Query, description = "Only operations on this account", min_length = 1, max_length = 255)),
     responses(
         (status = 200, description = "A page of operations", body = [OperationRecordView]),
@@ -287,6 +291,7 @@ pub(super) async fn list(
 
 /// Get one operation, an open one too.
 #[utoipa::path(get, path = "/armory/agent/operations/{operationId}", operation_id = "getOperation", tag = "operations",
+    security(("bearer" = [])),
     params(("operationId" = String, Path, description = "Id of the operation")),
     responses(
         (status = 200, description = "The operation", body = OperationRecordView),

@@ -85,7 +85,7 @@
 {{- if and (eq .name "AGENT_ID") (gt (int $.Values.replicas) 1) -}}
 {{- fail (printf "extraEnv has AGENT_ID, which would give all %d agents one id: leave it out, or set replicas=1." (int $.Values.replicas)) -}}
 {{- end -}}
-{{- if and (regexMatch "(?i)password|token" .name) .value -}}
+{{- if include "kubesvc-agent.isSecret" . -}}
 {{- fail (printf "extraEnv has %s with its value in the clear: take it from a Secret, with valueFrom.secretKeyRef." .name) -}}
 {{- end -}}
 {{- end -}}
@@ -144,5 +144,16 @@ left to it. */}}
 {{- if not $known -}}
 {{- fail (printf "settings has %s (here in lower case), which the agent does not know, so that it would not start: correct the key, or leave it out (docs/settings.md)." $key) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Whether a variable has a secret as its value: by its name, unless the value is a path, a switch or a reference, or by
+credentials in the value. */}}
+{{- define "kubesvc-agent.isSecret" -}}
+{{- $value := toString (.value | default "") -}}
+{{- $named := regexMatch "(?i)(password|passwd|passphrase|[_-]pwd|token|secret|credentials?|(secret|private|api|encryption|signing|master)[_.-]?(access[_.-]?)?key)[_-]?[0-9]*$" .name -}}
+{{- $harmless := regexMatch "^(/.*|(?i:true|false)|\\$\\([A-Za-z_][A-Za-z0-9_]*\\)|encrypted(File)?:.*)?$" $value -}}
+{{- if or (and $named (not $harmless)) (regexMatch "://[^/?#@]*:[^/?#@]+@|(?i:[?&;](password|token|secret)=.)|-----BEGIN [A-Z ]*PRIVATE KEY-----" $value) -}}
+true
 {{- end -}}
 {{- end -}}

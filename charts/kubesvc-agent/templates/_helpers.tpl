@@ -1,12 +1,23 @@
+{{/* The name of all objects. It follows the alias that an umbrella chart gives this one, which is the chart's name then. */}}
 {{- define "kubesvc-agent.name" -}}
-{{- $name := .Values.fullnameOverride | default (ternary .Release.Name (printf "%s-kubesvc-agent" .Release.Name) (contains "kubesvc-agent" .Release.Name)) -}}
-{{- /* Room for the number of the pod, within the 63 characters of a label. */}}
+{{- $own := eq .Chart.Name "kubesvc-agent" -}}
+{{- $name := .Values.fullnameOverride | default (ternary .Release.Name (printf "%s-%s" .Release.Name .Chart.Name) (and $own (contains .Chart.Name .Release.Name))) -}}
+{{- /* Room for the number of the pod, within the 63 characters of a label. Two long aliases stay apart. */}}
+{{- if and (not $own) (gt (len $name) 52) -}}
+{{- printf "%s-%s" ($name | trunc 43 | trimSuffix "-") (sha256sum $name | trunc 8) -}}
+{{- else -}}
 {{- $name | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The instance: the release, or the name where the chart has an alias. */}}
+{{- define "kubesvc-agent.instance" -}}
+{{ ternary .Release.Name (include "kubesvc-agent.name" .) (eq .Chart.Name "kubesvc-agent") }}
 {{- end -}}
 
 {{- define "kubesvc-agent.selector" -}}
 app.kubernetes.io/name: kubesvc-agent
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ include "kubesvc-agent.instance" . }}
 {{- end -}}
 
 {{- define "kubesvc-agent.labels" -}}

@@ -58,10 +58,8 @@
 {{- if has .name (list "POD_NAME" "POD_NAMESPACE" "KUBESVC_DATABASE_URL" "KUBESVC_GATEWAY_ENABLED" "KUBESVC_CLUSTERKUBERNETES_CLOUDDRIVERSERVICENAMEPREFIX") -}}
 {{- fail (printf "extraEnv has %s, which the chart sets: leave it out." .name) -}}
 {{- end -}}
-{{- if or (regexMatch "(?i)password" .name) (regexMatch "(?i)token" .name) -}}
-{{- if .value -}}
+{{- if include "kubesvc.isSecret" . -}}
 {{- fail (printf "extraEnv has %s with its value in the clear: take it from a Secret, with valueFrom.secretKeyRef." .name) -}}
-{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- include "kubesvc.checkUpgrade" . -}}
@@ -124,5 +122,16 @@ left to it. */}}
 {{- if not $known -}}
 {{- fail (printf "settings has %s (here in lower case), which the operator does not know, so that it would not start: correct the key, or leave it out (docs/settings.md)." $key) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Whether a variable has a secret as its value: by its name, unless the value is a path, a switch or a reference, or by
+credentials in the value. */}}
+{{- define "kubesvc.isSecret" -}}
+{{- $value := toString (.value | default "") -}}
+{{- $named := regexMatch "(?i)(password|passwd|passphrase|[_-]pwd|token|secret|credentials?|(secret|private|api|encryption|signing|master)[_.-]?(access[_.-]?)?key)[_-]?[0-9]*$" .name -}}
+{{- $harmless := regexMatch "^(/.*|(?i:true|false)|\\$\\([A-Za-z_][A-Za-z0-9_]*\\)|encrypted(File)?:.*)?$" $value -}}
+{{- if or (and $named (not $harmless)) (regexMatch "://[^/?#@]*:[^/?#@]+@|(?i:[?&;](password|token|secret)=.)|-----BEGIN [A-Z ]*PRIVATE KEY-----" $value) -}}
+true
 {{- end -}}
 {{- end -}}

@@ -1,11 +1,21 @@
+{{/* The name of all objects. It follows the alias that an umbrella chart gives this one, which is the chart's name then. */}}
 {{- define "kubesvc.name" -}}
-{{- $name := .Values.fullnameOverride | default (ternary .Release.Name (printf "%s-kubesvc" .Release.Name) (contains "kubesvc" .Release.Name)) -}}
+{{- $own := eq .Chart.Name "kubesvc" -}}
+{{- $name := .Values.fullnameOverride | default (ternary .Release.Name (printf "%s-%s" .Release.Name .Chart.Name) (and $own (contains .Chart.Name .Release.Name))) -}}
+{{- if and (not $own) (gt (len $name) 50) -}}
+{{- $name = printf "%s-%s" ($name | trunc 41 | trimSuffix "-") (sha256sum $name | trunc 8) -}}
+{{- end -}}
 {{- printf "%s-operator" ($name | trunc 50 | trimSuffix "-") -}}
+{{- end -}}
+
+{{/* The instance: the release, or the name where the chart has an alias. */}}
+{{- define "kubesvc.instance" -}}
+{{ ternary .Release.Name (include "kubesvc.name" .) (eq .Chart.Name "kubesvc") }}
 {{- end -}}
 
 {{- define "kubesvc.selector" -}}
 app.kubernetes.io/name: kubesvc-operator
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ include "kubesvc.instance" . }}
 {{- end -}}
 
 {{- define "kubesvc.labels" -}}

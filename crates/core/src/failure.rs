@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::object_names::is_hidden;
+
 /// Maximum length of a failure's message, and so of `errorMessage`, in bytes.
 pub const MAX_ERROR_MESSAGE_BYTES: usize = 1024;
 
@@ -137,9 +139,9 @@ pub fn truncate(text: &mut String, max: usize) {
     text.push_str(ELLIPSIS);
 }
 
-/// Replaces each run of control characters with a space, and truncates the text to at most `max` bytes.
+/// Replaces each run of control and invisible characters with a space, and truncates the text to at most `max` bytes.
 pub fn printable(text: &str, max: usize) -> String {
-    let parts = text.split(char::is_control).filter(|part| !part.is_empty());
+    let parts = text.split(is_hidden).filter(|part| !part.is_empty());
     let mut text = parts.collect::<Vec<_>>().join(" ");
     truncate(&mut text, max);
     text

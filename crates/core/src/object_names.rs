@@ -43,6 +43,14 @@ fn fault(letter: char) -> Option<&'static str> {
     }
 }
 
+/// Whether a character controls a terminal, or hides or reorders the text beside it: a control or format character, a
+/// separator of lines, or one of the blocks that Unicode keeps for such characters.
+pub fn is_hidden(letter: char) -> bool {
+    use GeneralCategory as C;
+    matches!(letter.general_category(), C::Control | C::Format | C::LineSeparator | C::ParagraphSeparator)
+        || matches!(letter, '\u{2060}'..='\u{206f}' | '\u{e0000}'..='\u{e007f}')
+}
+
 /// What an agent's id or zone has that it must not have, to go on in a sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("has {what} (U+{:04X})", u32::from(*.letter))]

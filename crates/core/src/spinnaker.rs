@@ -182,6 +182,7 @@ impl AccountInput {
     /// A field of the wrong type, more than one source of a kubeconfig, or an invalid name.
     pub fn read(mut fields: Map<String, Value>) -> Result<Self, FieldError> {
         let name = name(&fields)?;
+        drop_empty_texts(&mut fields);
         account_type(&fields)?;
         let state = state(&fields)?;
         let source = source(&mut fields)?;
@@ -270,6 +271,21 @@ fn name(fields: &Map<String, Value>) -> Result<String, FieldError> {
         .flatten()
         .filter(|name| is_account_name(name))
         .ok_or_else(|| FieldError::new("name", expected))
+}
+
+/// Removes the fields with an empty text, which count as absent, at every depth. One for the agent's kubeconfig removes
+/// that. Items of lists stay: a list of namespaces without its only item would mean all of them.
+fn drop_empty_texts(fields: &mut Map<String, Value>) {
+    fields.retain(|field, value| field == AGENT_SOURCE || value.as_str() != Some(""));
+    for value in fields.values_mut() {
+        match value {
+            Value::Object(fields) => drop_empty_texts(fields),
+            Value::Array(items) => {
+                items.iter_mut().filter_map(Value::as_object_mut).for_each(drop_empty_texts);
+            }
+            _ => {}
+        }
+    }
 }
 
 fn account_type(fields: &Map<String, Value>) -> Result<(), FieldError> {

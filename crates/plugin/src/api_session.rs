@@ -7,6 +7,7 @@ use kube::core::Status;
 use kube::{Api, Client, Config, Resource};
 
 use crate::arguments::{CommandError, ScopeArguments};
+use kubesvc_runtime::proxy;
 use kubesvc_runtime::telemetry::errors::chain;
 
 /// Time limit for one request, retries included.
@@ -49,7 +50,7 @@ impl ApiSession {
         config.default_retry = retries;
         let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
         let namespace = scope.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-        let client = Client::try_from(config).map_err(|error| format!("{server}: {}", chain(&error)))?;
+        let client = proxy::client(config).map_err(|error| format!("{server}: {}", chain(&error)))?;
         Ok(Self { client, server, namespace, all_namespaces: scope.all_namespaces, page: DEFAULT_PAGE_SIZE })
     }
 
@@ -115,7 +116,7 @@ async fn config(scope: &ScopeArguments) -> Result<Config, CommandError> {
         Err(error) => return Err(CommandError::Failed(format!("{whence}: {}", chain(&error)))),
     };
     let contexts: Vec<_> = kubeconfig.contexts.iter().map(|context| context.name.clone()).collect();
-    Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| {
+    let config = proxy::client_config(kubeconfig, &options).await.map_err(|error| {
         CommandError::Failed(match error {
             KubeconfigError::LoadContext(name) => format!(
                 "{whence} has no context {name:?}{}",
@@ -126,7 +127,8 @@ async fn config(scope: &ScopeArguments) -> Result<Config, CommandError> {
             ),
             error => format!("{whence}: {}", chain(&error)),
         })
-    })
+    })?;
+    config.map_err(|error| CommandError::Failed(error.to_string()))
 }
 
 /// Whether an error means that there is no kubeconfig at all.

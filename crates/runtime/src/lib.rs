@@ -22,6 +22,7 @@ pub mod crash_points;
 pub mod kube_access;
 pub mod listen;
 pub mod process;
+pub mod proxy;
 pub mod rate_limit;
 pub mod request_channel;
 pub mod shutdown;

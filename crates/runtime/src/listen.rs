@@ -2,8 +2,10 @@
 
 pub mod connection_limits;
 pub mod connection_phase;
+pub mod connection_slots;
 pub mod http;
 pub mod refused_heads;
+pub mod unread_answers;
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

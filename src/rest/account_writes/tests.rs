@@ -74,7 +74,7 @@ fn definition_in_a_deactivation_is_checked_but_not_stored() {
         assert_eq!(patch_of(plan), off);
     }
     for (bad, word) in [
-        (json!({"name": "a", "zoneId": ""}), "zoneId"),
+        (json!({"name": "a", "zoneId": "z".repeat(256)}), "zoneId"),
         (json!({"name": "a", "permissions": {"EXECUTE": []}}), "permissions"),
         (json!({"name": "a", "kubeconfigContents": "kind: Nonsense"}), "kubeconfigContents"),
     ] {

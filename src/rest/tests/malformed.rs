@@ -106,7 +106,6 @@ const CASES: &[Case] = &[
     ("POST", DYNAMIC, JSON, r#"{"name":"a","kubeconfigFile":"/a/../../etc"}"#, 400, ".."),
     // Fields.
     ("POST", DYNAMIC, JSON, r#"{"name":"a","serviceAccount":true,"type":"aws"}"#, 400, "type"),
-    ("POST", DYNAMIC, JSON, r#"{"name":"a","serviceAccount":true,"zoneId":""}"#, 400, "zoneId"),
     ("POST", DYNAMIC, JSON, r#"{"name":"a","serviceAccount":true,"context":"c"}"#, 400, "context"),
     ("POST", DYNAMIC, JSON, r#"{"name":"a","serviceAccount":"yes"}"#, 400, "serviceAccount"),
     (

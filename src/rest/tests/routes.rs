@@ -34,6 +34,59 @@ async fn an_unknown_route_is_404_and_a_wrong_method_405() {
 }
 
 #[tokio::test]
+async fn a_slash_at_the_end_changes_no_answer() {
+    for (method, path, body) in [
+        ("GET", "/armory/accounts/dynamic", ""),
+        ("GET", "/armory/accounts/a", ""),
+        ("DELETE", "/armory/accounts/a", ""),
+        ("POST", "/armory/accounts", "[]"),
+        ("PATCH", "/armory/accounts", "[]"),
+        ("POST", "/armory/accounts/dynamic", "[]"),
+        ("GET", "/agents/kubernetes/accounts/a", ""),
+        ("GET", "/agents/kubernetes/accounts/a/namespaces", ""),
+        ("GET", "/agents/kubernetes/accounts/a/cache", ""),
+        ("GET", "/armory/agents/x", ""),
+        ("POST", "/armory/agent/assignments", "[]"),
+        ("POST", "/armory/agent/x/disconnect", ""),
+        ("GET", "/armory/clouddrivers/x", ""),
+        ("GET", "/armory/clouddrivers/sql/pool/settings", ""),
+        ("POST", "/armory/agent/operations", "[]"),
+        ("GET", "/armory/agent/operations/x", ""),
+        ("POST", "/armory/agent/operationresults", "[]"),
+        ("GET", "/credentials", ""),
+        ("GET", "/health/liveness", ""),
+        ("GET", "/metrics", ""),
+        ("GET", "/openapi.json", ""),
+        ("PUT", "/metrics", ""),
+    ] {
+        let kind = (!body.is_empty()).then_some("application/json");
+        let without = call(method, path, kind, body).await;
+        let with = call(method, &format!("{path}/"), kind, body).await;
+        assert_eq!(with.status, without.status, "{method} {path}/");
+        if without.status != 404 {
+            continue;
+        }
+        assert_eq!(with.message(&format!("{path}/")), without.message(path), "{method} {path}/");
+    }
+}
+
+#[tokio::test]
+async fn an_empty_name_in_a_path_never_means_all() {
+    for (method, path) in [
+        ("GET", "/armory/accounts/"),
+        ("DELETE", "/armory/accounts/"),
+        ("GET", "/armory/agents/"),
+        ("GET", "/armory/clouddrivers/"),
+        ("GET", "/armory/agent/operations/"),
+        ("GET", "/agents/kubernetes/accounts/"),
+    ] {
+        let answer = call(method, path, None, "").await;
+        assert_eq!(answer.status, 404, "{method} {path}");
+        answer.message(path);
+    }
+}
+
+#[tokio::test]
 async fn a_name_in_a_path_must_be_one() {
     let long = format!("/armory/accounts/{}", "x".repeat(256));
     for path in ["/armory/accounts/%ff", "/armory/accounts/a%00b", "/armory/accounts/%0a", long.as_str()] {

@@ -28,6 +28,50 @@ fn refuses(chart: &str, rows: &[Refusal]) {
     }
 }
 
+/// Variables whose values are secrets.
+const SECRETS: &[(&str, &str)] = &[
+    ("AWS_SECRET_ACCESS_KEY", "wJalr"),
+    ("CLIENT_SECRET", "x"),
+    ("clientSecret", "x"),
+    ("HUB_TOKEN_2", "x"),
+    ("DB_PWD", "a1"),
+    ("STRIPE_API_KEY", "x"),
+    ("HTTPS_PROXY", "http://user:x@proxy:3128"),
+    ("JDBC_URL", "jdbc:mysql://db/k?user=u&password=x"),
+];
+
+/// Variables whose values are none, whatever their names look like.
+const NO_SECRETS: &[(&str, &str)] = &[
+    ("AWS_ACCESS_KEY_ID", "AKIA"),
+    ("AWS_WEB_IDENTITY_TOKEN_FILE", "/var/run/secrets/token"),
+    ("GOOGLE_APPLICATION_CREDENTIALS", "/var/run/key.json"),
+    ("CLIENT_SECRET_NAME", "hub-client"),
+    ("TOKEN_TTL", "10m"),
+    ("COPIED_TOKEN", "$(TOKEN)"),
+    ("HTTPS_PROXY", "http://proxy:3128"),
+    ("PASSWORD", ""),
+];
+
+#[test]
+fn values_of_variables_are_refused_if_they_are_secrets_and_only_then() {
+    for (chart, mode) in [("kubesvc", "image.tag="), ("kubesvc-agent", "mode=spinnaker-service")] {
+        for (name, value) in SECRETS {
+            let (name, value) = (format!("extraEnv[0].name={name}"), format!("extraEnv[0].value={value}"));
+            let said = template(chart, &[mode, &name, &value]);
+            assert!(said.stderr.contains("with its value in the clear"), "{chart} {name}: {}", said.stderr);
+        }
+        let mut values = vec![mode.to_owned()];
+        for (index, (name, value)) in NO_SECRETS.iter().enumerate() {
+            values.extend([
+                format!("extraEnv[{index}].name={name}"),
+                format!("extraEnv[{index}].value={value}"),
+            ]);
+        }
+        let values: Vec<_> = values.iter().map(String::as_str).collect();
+        assert_eq!(template(chart, &values).code, Some(0), "{chart}: {}", template(chart, &values).stderr);
+    }
+}
+
 const OPERATOR: &[Refusal] = &[
     (&["replica=3"], "additional properties 'replica' not allowed"),
     (&["replicas=three"], "at '/replicas': got string, want integer"),

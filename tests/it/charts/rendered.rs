@@ -428,3 +428,48 @@ fn an_exposed_hub_is_open_to_listed_networks_only_and_asks_for_approval() {
     assert!(settings(&gateway).contains("approval: manual"));
     assert!(!text("kubesvc", &[]).contains("type: LoadBalancer"), "nothing is exposed by default");
 }
+
+#[test]
+fn two_aliases_in_an_umbrella_chart_are_two_agents() {
+    let umbrella = must(Folder::new("umbrella"));
+    let dependency = |name: &str, alias: &str| json!({"name": name, "version": VERSION, "alias": alias, "condition": format!("{alias}.enabled")});
+    let agent = |zone: &str| json!({"enabled": true, "mode": "infrastructure", "zoneId": zone, "hub": {"address": "hub.example.com:9091"}});
+    let long = "agents-of-a-region-whose-name-is-very-long-indeed";
+    let (first, second) = (format!("{long}-1"), format!("{long}-2"));
+    let dependencies = [
+        dependency("kubesvc", "operator"),
+        dependency("kubesvc", "absent"),
+        dependency("kubesvc-agent", &first),
+        dependency("kubesvc-agent", &second),
+    ];
+    let chart = json!({"apiVersion": "v2", "name": "u", "version": "1.0.0", "dependencies": dependencies});
+    let values = json!({
+        "operator": {"enabled": true, "crds": {"enabled": false}}, "absent": {"enabled": false},
+        first: agent("east"), second: agent("west"),
+    });
+    must(umbrella.write("Chart.yaml", &chart.to_string()));
+    must(umbrella.write("values.yaml", &values.to_string()));
+    let charts = umbrella.file("charts");
+    must(fs::create_dir(&charts).map_err(|e| e.to_string()));
+    for chart in ["charts/kubesvc", "charts/kubesvc-agent"] {
+        let copied = Command::new("cp").arg("-r").arg(in_repository(chart)).arg(&charts).status();
+        assert!(copied.is_ok_and(|status| status.success()));
+    }
+    let rendered = helm::run(None, ["template", "r", &umbrella.path().display().to_string()]);
+    let objects = super::read(&must(rendered.ok().map_err(|e| format!("the umbrella chart: {e}"))));
+    let id = |object: &Value| format!("{} {}", object["kind"], object["metadata"]["name"]);
+    let mut ids: Vec<_> = objects.iter().map(id).collect();
+    let all = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), all, "each object is rendered once: {ids:?}");
+    let sets: Vec<_> = of_kind(&objects, "StatefulSet").collect();
+    let [east, west] = sets[..] else { unreachable!("{ids:?}") };
+    assert_ne!(east["spec"]["selector"], west["spec"]["selector"]);
+    for set in [east, west] {
+        assert!(set["metadata"]["name"].as_str().is_some_and(|name| name.len() <= 52), "{set}");
+        let labels = &set["spec"]["template"]["metadata"]["labels"];
+        assert_eq!(labels["app.kubernetes.io/name"], "kubesvc-agent", "the hub's policy admits them by it");
+    }
+    assert_eq!(only(&objects, "Deployment")["metadata"]["name"], "r-operator-operator");
+}

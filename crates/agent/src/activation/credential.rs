@@ -12,6 +12,7 @@ use crate::cluster::ClusterEndpoint;
 use crate::watched_files::ReadFile;
 use crate::wire_failure::{before_send, forbidden, refused};
 use kubesvc_core::kubeconfig::{Authentication, KubeconfigError, SecretText, VettedKubeconfig, vet};
+use kubesvc_core::secret_reference::{Reference, is_reference};
 use kubesvc_core::wire::common::Failure;
 use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::ops::AccountSpec;
@@ -83,6 +84,9 @@ impl Activator {
             }
             Some(Credential::File(path)) => {
                 self.permits_files()?;
+                if is_reference(path) {
+                    return Err(no_engine(path));
+                }
                 let read = self.read_kubeconfig(path, context, origin, Purpose::Use).await?;
                 let FileKubeconfig { vetted, files, login: given } = read;
                 login = given;
@@ -197,6 +201,16 @@ impl Activator {
         })
         .await
     }
+}
+
+/// The failure of an account whose kubeconfig is a secret reference of an engine that the agent does not have.
+fn no_engine(reference: &str) -> Failure {
+    let engine = Reference::parse(reference).map(|one| one.engine().to_owned()).unwrap_or_default();
+    let message = format!(
+        "kubeconfigFile is a secret reference of the engine {engine:?}, which is not there on the agent: mount the secret and \
+         give its path"
+    );
+    before_send(Class::BadReference, message)
 }
 
 /// The failure of a refused kubeconfig in a file.

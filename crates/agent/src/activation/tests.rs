@@ -305,6 +305,19 @@ async fn a_kubeconfig_that_runs_programs_is_refused_as_such() {
 }
 
 #[tokio::test]
+async fn a_reference_of_a_missing_engine_fails_its_account_with_what_to_do() {
+    let path = Credential::File("encrypted:vault".to_owned());
+    let definition = Definition::split(spec(path)).1;
+    let activator = activator(Vec::new());
+    let failure = activator.start(&definition, DefinitionOrigin::OwnFile).await.expect_err("it is refused");
+    assert_eq!(failure.class(), Class::BadReference);
+    assert!(
+        failure.message.contains("engine \"vault\"") && failure.message.contains("mount the secret"),
+        "{failure:?}"
+    );
+}
+
+#[tokio::test]
 async fn a_file_is_read_through_links_that_stay_in_the_folder() {
     let (folder, outside) = (TempDir::new().expect("a folder"), TempDir::new().expect("a folder"));
     let authority = Authority::new();

@@ -11,6 +11,7 @@ use url::{Position, Url};
 use crate::cluster::ClusterError;
 use kubesvc_core::failure::truncate;
 use kubesvc_core::kubeconfig::Authentication;
+use kubesvc_core::object_names::is_hidden;
 
 /// Maximum size of a server's text in a message, in bytes.
 const MAX_SHOWN_BYTES: usize = 400;
@@ -72,7 +73,7 @@ impl Redactor {
     pub(super) fn clean(&self, text: &str) -> String {
         // Invisible characters are removed too: they could be interleaved with an echoed token.
         let mut text: String =
-            text.chars().filter(|letter| !is_invisible(*letter)).take(MAX_SCANNED_BYTES).collect();
+            text.chars().filter(|letter| !is_hidden(*letter)).take(MAX_SCANNED_BYTES).collect();
         for secret in &self.secrets {
             text = without(&text, secret);
         }
@@ -86,12 +87,6 @@ fn key_lines(pem: &[u8], add: &mut impl FnMut(&str)) {
     let text = String::from_utf8_lossy(pem);
     let body: String = text.lines().filter(|line| !line.starts_with("-----")).collect();
     add(&Zeroizing::new(body));
-}
-
-/// Control characters, soft hyphens, and characters that set the text direction or have no width.
-fn is_invisible(letter: char) -> bool {
-    letter.is_control()
-        || matches!(letter, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
 fn without(text: &str, secret: &str) -> String {

@@ -34,6 +34,29 @@ fn spec_of(value: &Value) -> KubesvcAccountSpec {
 }
 
 #[test]
+fn an_empty_text_counts_as_absent_in_each_field_but_the_name() {
+    let read = |fields: Value| {
+        let fields = fields.as_object().expect("an object").clone();
+        AccountInput::read(fields).map_err(|problem| problem.field)
+    };
+    let input = read(json!({
+        "name": "a", "kubeconfigFile": "", "kubeconfigContents": "apiVersion: v1", "state": "", "type": "", "context": "",
+        "cacheThreads": "", "permissions": "", "customResources": [{"kubernetesKind": "k", "spinnakerKind": ""}],
+    }));
+    let input = input.unwrap_or_else(|field| unreachable!("{field} is refused"));
+    assert!(matches!(input.source, Some(ClusterSource::Contents(_))) && input.state.is_none());
+    let mut spec = KubesvcAccountSpec { context: Some("kept".to_owned()), ..KubesvcAccountSpec::default() };
+    input.apply_to(&mut spec).expect("read before");
+    assert_eq!(spec.context.as_deref(), Some("kept"), "as if the field were not there");
+    assert_eq!(spec.custom_resources.len(), 1);
+    let removed =
+        read(json!({"name": "a", "kubeconfigAgent": ""})).unwrap_or_else(|field| unreachable!("{field}"));
+    assert!(matches!(removed.agent_source, Some(AgentSource::Remove)));
+    assert!(read(json!({"name": "a", "kubeconfigFile": ""})).is_ok_and(|input| input.source.is_none()));
+    assert_eq!(read(json!({"name": ""})).err().as_deref(), Some("name"));
+}
+
+#[test]
 fn permissions_come_in_both_documented_shapes() {
     let map = spec_of(&json!({"name": "a", "permissions": {"READ": ["dev", 12], "WRITE": []}}));
     let list =
@@ -95,7 +118,7 @@ fn any_number_of_fields_without_an_effect_is_read_at_once_and_few_are_remembered
 
 #[test]
 fn a_rule_broken_by_many_items_is_reported_once() {
-    let treatment = json!({"kubernetesKind": "", "deployPriority": "x"});
+    let treatment = json!({"kubernetesKind": "k".repeat(256), "deployPriority": "x"});
     let resources = vec![treatment; 5000];
     let problems =
         validate(&spec_of(&json!({"name": "a", "serviceAccount": true, "customResources": resources})));
@@ -135,7 +158,6 @@ fn a_wrong_type_names_the_field_and_shows_no_value() {
         (json!({"name": "a", "kubeconfigContents": {"s3cret": 1}}), "kubeconfigContents"),
         (json!({"name": "a", "kubeconfigContents": " "}), "kubeconfigContents"),
         (json!({"name": "a", "kubeconfigContents": "s3cret".repeat(50_000)}), "kubeconfigContents"),
-        (json!({"name": "a", "kubeconfigFile": ""}), "kubeconfigFile"),
         (
             json!({"name": "a", "kubeconfigFile": "/x", "serviceAccount": true}),
             "kubeconfigContents, kubeconfigFile, serviceAccount",
@@ -287,7 +309,7 @@ fn each_rule_is_held() {
         (json!({"onlyNamespacedResources": true}), rules::NEEDS_NAMESPACES),
         (json!({"serviceAccount": true, "context": "c"}), rules::CONTEXT_MEANINGLESS),
         (json!({"zoneId": "a\nb"}), rules::ZONE_CONTROL),
-        (json!({"zoneId": ""}), "spec.zoneId must have 1 to 255 characters"),
+        (json!({"zoneId": "z".repeat(256)}), "spec.zoneId must have 1 to 255 characters"),
         (json!({"zoneId": "z".repeat(256)}), "spec.zoneId must have 1 to 255 characters"),
         (json!({"permissions": {"read": ["a"]}}), rules::RIGHTS),
         (json!({"kubeconfigFile": "k"}), "spec.kubeconfig.file must be an absolute path"),

@@ -22,6 +22,8 @@ use kubesvc_core::wire::ops::AccountSpec;
 use kubesvc_core::wire::ops::account_spec::Credential;
 use kubesvc_core::wire::ops::{ApplySettings, RetrySettings, ServerSideApply};
 
+/// Prefix of a reference whose engine the agent does not have, without its parameters.
+const ENCRYPTED: &str = "encrypted:";
 /// The only engine of secret references that the agent has.
 const FILE_ENGINE: &str = "file";
 const ACCOUNTS_KEY: &str = "kubernetes.accounts";
@@ -307,6 +309,9 @@ pub(crate) fn resolve_paths(accounts: &mut [AccountSettings], dir: &Path) -> Res
     let mut folder = None;
     for account in accounts {
         let Some(Credential::File(text)) = &mut account.spec.credential else { continue };
+        if secret_reference::is_reference(text) {
+            continue;
+        }
         let mut path = PathBuf::from(&*text);
         if path.is_relative() {
             if folder.is_none() {
@@ -423,11 +428,8 @@ impl AccountEntry<'_> {
             Err(error) => return refuse(format!("is a secret reference that is written wrong: {error}")),
         };
         if reference.engine() != FILE_ENGINE {
-            return refuse(format!(
-                "is a secret reference of the engine {:?}, which is not there on the agent; there is {FILE_ENGINE}: mount the secret \
-                 and give its path",
-                reference.engine()
-            ));
+            // The account fails when it is activated, and the others of the file run. The parameters may be a secret.
+            return Ok(format!("{ENCRYPTED}{}", reference.engine()));
         }
         if let Err(error) = reference.check_parameters() {
             return refuse(format!("is a secret reference that is written wrong: {error}"));

@@ -125,9 +125,20 @@ impl Values {
     /// Rejects each security setting that would not be honoured as written.
     fn judge_asked(&mut self) {
         let mut unset: BTreeMap<&'static str, Origin> = BTreeMap::new();
-        for UnbuiltSetting { row, refusal, key, origin, harmless } in
-            std::mem::take(&mut self.asked).into_values()
-        {
+        let asked = std::mem::take(&mut self.asked);
+        // Groups whose own switch is written, and off.
+        let off: Vec<_> = asked
+            .values()
+            .filter(|one| one.harmless && one.refusal.harmless == Some("false"))
+            .filter_map(|one| Some((one.row.key.strip_suffix("enabled")?, one.origin.clone())))
+            .collect();
+        for UnbuiltSetting { row, refusal, key, origin, harmless } in asked.into_values() {
+            let switch = off.iter().find(|(group, _)| row.key.starts_with(group));
+            if let Some((group, switch_origin)) = switch.filter(|_| !harmless) {
+                let why = format!("has no effect, since {group}enabled is false ({switch_origin})");
+                self.warnings.push(format!("{origin}: `{key}` {why}"));
+                continue;
+            }
             if let Some(flag) = refusal.moot_by {
                 let set = self.slots.get(flag).filter(|slot| slot.origin != Origin::Default);
                 match set {

@@ -220,6 +220,8 @@ pub struct GatewaySettings {
     pub port: u16,
     /// Files with certificate and private key; `None`: the operator makes them.
     pub tls_files: Option<(PathBuf, PathBuf)>,
+    /// Limits of connections per address.
+    pub limits: AddressLimits,
 }
 
 /// Which agents may have accounts.
@@ -353,6 +355,9 @@ pub(crate) fn build(v: &Values) -> Result<OperatorSettings, ConfigError> {
 }
 
 fn gateway(v: &Values) -> Result<Option<GatewaySettings>, ConfigProblem> {
+    if !v.boolean("kubesvc.gateway.enabled")? {
+        return Ok(None);
+    }
     const CERTIFICATE: &str = "kubesvc.gateway.tls.certificateFile";
     const KEY: &str = "kubesvc.gateway.tls.keyFile";
     let file = |key| Ok::<_, ConfigProblem>(v.optional(key)?.map(PathBuf::from));
@@ -375,8 +380,12 @@ fn gateway(v: &Values) -> Result<Option<GatewaySettings>, ConfigProblem> {
         address: v.string("kubesvc.gateway.server.address")?,
         port: v.number("kubesvc.gateway.server.port")?,
         tls_files,
+        limits: AddressLimits {
+            per_address: v.number("kubesvc.gateway.server.limits.perAddress")?,
+            exempt: v.networks("kubesvc.gateway.server.limits.exempt")?,
+        },
     };
-    Ok(v.boolean("kubesvc.gateway.enabled")?.then_some(settings))
+    Ok(Some(settings))
 }
 
 fn cluster(v: &Values) -> Result<ClusterSettings, ConfigProblem> {

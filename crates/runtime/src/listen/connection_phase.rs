@@ -16,11 +16,11 @@ use super::connection_limits::Caller;
 
 /// Deadlines of a connection that waits for its caller.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ConnectionDeadlines {
+pub struct ConnectionDeadlines {
     /// Maximum time from the accept, or from the first byte of a further request, to the end of the head.
-    pub(super) head: Duration,
+    pub head: Duration,
     /// Maximum pause between two requests.
-    pub(super) idle: Duration,
+    pub idle: Duration,
 }
 
 /// Connections of a port that wait for their caller. When there are too many, the longest-waiting one of the caller
@@ -105,7 +105,7 @@ impl WaitingConnections {
 
 /// Why a connection was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Overdue {
+pub enum Overdue {
     /// The request head did not arrive in time.
     Head,
     /// No further request arrived in time.
@@ -121,13 +121,15 @@ enum ConnectionActivity {
     Head { until: Instant, number: u64 },
     /// Waiting for a further request.
     Idle { until: Instant, number: u64 },
-    /// Answering a request.
-    Busy,
+    /// Answering this many requests, at least one.
+    Busy { requests: usize },
+    /// No longer serving requests: closed or upgraded.
+    Ended,
 }
 
 /// The phase of one connection, shared by its reader, its request handler and the task that closes it.
 #[derive(Debug)]
-pub(super) struct ConnectionPhase {
+pub struct ConnectionPhase {
     caller: Caller,
     activity: Mutex<ConnectionActivity>,
     changed: Notify,
@@ -140,11 +142,7 @@ pub(super) struct ConnectionPhase {
 
 impl ConnectionPhase {
     /// Creates the phase of a new connection.
-    pub(super) fn new(
-        waiting: Arc<WaitingConnections>,
-        caller: Caller,
-        deadlines: ConnectionDeadlines,
-    ) -> Self {
+    pub fn new(waiting: Arc<WaitingConnections>, caller: Caller, deadlines: ConnectionDeadlines) -> Self {
         let close = CancellationToken::new();
         let number = waiting.enter(caller, &close);
         let activity =
@@ -154,7 +152,7 @@ impl ConnectionPhase {
     }
 
     /// Lifts the limit on the time for which the caller may read nothing.
-    pub(super) fn wait_for_reader(&self) {
+    pub fn wait_for_reader(&self) {
         self.waits_for_reader.store(true, Ordering::Relaxed);
     }
 
@@ -183,17 +181,42 @@ impl ConnectionPhase {
 
     /// Reports that a head is complete and its request is being answered.
     pub(super) fn began(&self) {
-        let was = std::mem::replace(&mut *self.activity.lock(), ConnectionActivity::Busy);
+        let mut doing = self.activity.lock();
+        match &mut *doing {
+            ConnectionActivity::Busy { requests } => *requests += 1,
+            ConnectionActivity::Ended => {}
+            waiting => {
+                let was = std::mem::replace(waiting, ConnectionActivity::Busy { requests: 1 });
+                self.leave(was);
+            }
+        }
+    }
+
+    /// Reports that a request was answered. The connection waits for its caller once none is being answered.
+    pub(super) fn answered(&self) {
+        let mut doing = self.activity.lock();
+        match &mut *doing {
+            ConnectionActivity::Busy { requests: 1 } => {
+                let until = Instant::now() + self.deadlines.idle;
+                let number = self.waiting.enter(self.caller, &self.close);
+                *doing = ConnectionActivity::Idle { until, number };
+                self.changed.notify_one();
+            }
+            ConnectionActivity::Busy { requests } => *requests -= 1,
+            _ => {}
+        }
+    }
+
+    /// Reports that the connection serves no more requests: an upgraded one is neither idle nor displaced.
+    pub fn end(&self) {
+        let was = std::mem::replace(&mut *self.activity.lock(), ConnectionActivity::Ended);
         self.leave(was);
     }
 
-    /// Reports that a request was answered.
-    pub(super) fn answered(&self) {
-        let until = Instant::now() + self.deadlines.idle;
-        let number = self.waiting.enter(self.caller, &self.close);
-        let was = std::mem::replace(&mut *self.activity.lock(), ConnectionActivity::Idle { until, number });
-        self.leave(was);
-        self.changed.notify_one();
+    /// Counts a request until the guard is dropped, with the last byte of its answer.
+    pub fn request(self: &Arc<Self>) -> RequestGuard {
+        self.began();
+        RequestGuard(Arc::clone(self))
     }
 
     fn leave(&self, was: ConnectionActivity) {
@@ -203,12 +226,12 @@ impl ConnectionPhase {
     }
 
     /// Completes when the connection must be closed.
-    pub(super) async fn overdue(&self) -> Overdue {
+    pub async fn overdue(&self) -> Overdue {
         loop {
             let (until, why) = match *self.activity.lock() {
                 ConnectionActivity::Head { until, .. } => (Some(until), Overdue::Head),
                 ConnectionActivity::Idle { until, .. } => (Some(until), Overdue::Idle),
-                ConnectionActivity::Busy => (None, Overdue::Idle),
+                ConnectionActivity::Busy { .. } | ConnectionActivity::Ended => (None, Overdue::Idle),
             };
             if until.is_some_and(|until| until <= Instant::now()) {
                 return why;
@@ -225,6 +248,16 @@ impl ConnectionPhase {
                 () = slept => {}
             }
         }
+    }
+}
+
+/// A request of a connection that is being answered.
+#[derive(Debug)]
+pub struct RequestGuard(Arc<ConnectionPhase>);
+
+impl Drop for RequestGuard {
+    fn drop(&mut self) {
+        self.0.answered();
     }
 }
 
@@ -291,6 +324,22 @@ mod tests {
             busy.written();
         }
         assert_eq!(closed(&busy).await, (Overdue::Idle, 15));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_busy_until_the_last_of_its_requests_is_answered() {
+        let waiting = Arc::default();
+        let several = phase(&waiting);
+        let (first, second) = (several.request(), several.request());
+        drop(first);
+        assert!(!waiting.displace(), "one is being answered");
+        drop(second);
+        assert_eq!(closed(&several).await, (Overdue::Idle, 15));
+        let upgraded = phase(&waiting);
+        let request = upgraded.request();
+        upgraded.end();
+        drop((request, several));
+        assert!(!waiting.displace(), "an upgraded connection waits for no head");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,16 +1,14 @@
 //! An HTTP/1 server with bounds on every wait and size: connections, heads, pauses, unread answers and shutdown.
 
-use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::Body;
 use axum::http::Request;
-use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -18,22 +16,20 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 use tracing::{debug, warn};
 
-use super::connection_limits::{AddressLimits, AddressSlot, Addresses, Caller, KnownCallers, LogRateLimit};
-use super::connection_phase::{ConnectionDeadlines, ConnectionPhase, Overdue, WaitingConnections};
-use super::refused_heads::{HeadWatch, RefusedHead, RefusedHeads};
+use super::connection_limits::{AddressLimits, Addresses, Caller, KnownCallers, LogRateLimit};
+use super::connection_phase::{ConnectionDeadlines, ConnectionPhase, Overdue};
+use super::connection_slots::{ConnectionSlot, ConnectionSlots, SlotRefusal};
+use super::refused_heads::{RefusedHead, RefusedHeads};
+use super::unread_answers::{MonitoredStream, ReadBody};
 use crate::shutdown::spawn_named;
 
-/// Maximum time for which a caller may read nothing of its answer.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause after a failed accept, which is usually caused by a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -107,9 +103,7 @@ pub struct HttpServer {
     name: &'static str,
     limits: HttpLimits,
     metrics: HttpMetrics,
-    addresses: Arc<Addresses>,
-    waiting: Arc<WaitingConnections>,
-    slots: Arc<Semaphore>,
+    slots: ConnectionSlots,
     log_limit: LogRateLimit,
 }
 
@@ -120,26 +114,12 @@ struct Graceful {
     connections: TaskTracker,
 }
 
-/// The slots that a connection holds while it is open.
-struct ConnectionSlot {
-    _slot: OwnedSemaphorePermit,
-    _address: AddressSlot,
-}
-
 impl HttpServer {
     /// Creates a server with these limits. `name` identifies it in metrics and logs.
     pub fn new(name: &'static str, limits: HttpLimits, metrics: HttpMetrics) -> Self {
         let addresses = Addresses::with_known(limits.addresses.clone(), limits.known_callers.clone());
-        let slots = Arc::new(Semaphore::new(limits.connections));
-        Self {
-            name,
-            limits,
-            metrics,
-            addresses,
-            waiting: Arc::default(),
-            slots,
-            log_limit: LogRateLimit::default(),
-        }
+        let slots = ConnectionSlots::new(limits.connections, 0, addresses);
+        Self { name, limits, metrics, slots, log_limit: LogRateLimit::default() }
     }
 
     /// Serves until `stop` is cancelled, then stops accepting connections and waits up to `grace` for running
@@ -171,21 +151,13 @@ impl HttpServer {
     }
 
     /// Returns the slot of a new connection, or `None` if it must be closed.
-    async fn slot(&self, peer: IpAddr) -> Option<ConnectionSlot> {
-        let Some(address) = self.addresses.enter(peer) else {
-            self.close("address", peer, "the limit of connections per address is reached");
-            return None;
+    async fn slot(&self, peer: IpAddr) -> Option<Arc<ConnectionSlot>> {
+        let admitted = self.slots.admit(peer).await;
+        let refused = |refusal: SlotRefusal| {
+            let (reason, why) = refusal.reason();
+            self.close(reason, peer, why);
         };
-        if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
-            return Some(ConnectionSlot { _slot: slot, _address: address });
-        }
-        if !self.waiting.displace() {
-            self.close("cap", peer, "the limit of connections is reached, and all are in use");
-            return None;
-        }
-        // The closed connection releases its slot once its task runs.
-        let slot = Arc::clone(&self.slots).acquire_owned().await.ok()?;
-        Some(ConnectionSlot { _slot: slot, _address: address })
+        admitted.map(Arc::new).map_err(refused).ok()
     }
 
     fn close(&self, reason: &'static str, peer: IpAddr, why: &'static str) {
@@ -201,7 +173,7 @@ impl HttpServer {
         stream: TcpStream,
         peer: SocketAddr,
         router: Router,
-        slot: ConnectionSlot,
+        slot: Arc<ConnectionSlot>,
         graceful: &Graceful,
     ) {
         let deadlines =
@@ -209,24 +181,22 @@ impl HttpServer {
         // An answer in parts, such as one relayed in frames, would wait for the acknowledgement of the part before.
         let _ = stream.set_nodelay(true);
         let (called_at, caller) = (stream.local_addr().ok().map(CalledAt), Caller::of(peer.ip()));
-        let phase = Arc::new(ConnectionPhase::new(Arc::clone(&self.waiting), caller, deadlines));
+        let phase = Arc::new(ConnectionPhase::new(Arc::clone(self.slots.waiting()), caller, deadlines));
         let requests = Arc::clone(&phase);
-        let stream =
-            MonitoredStream { stream, phase: Arc::clone(&phase), write_deadline: None, _slot: Some(slot) };
+        let stream = MonitoredStream::plain(stream, Arc::clone(&phase), Some(slot));
         let stream = RefusedHeads::new(stream, self.limits.head_bytes, self.limits.refused_head);
         let heads = stream.watch();
         let service = service_fn(move |mut request: Request<Incoming>| {
-            requests.began();
-            heads.began();
+            let guard = (requests.request(), heads.request());
             request.extensions_mut().insert(caller);
             request.extensions_mut().insert(UnreadAnswers(Arc::clone(&requests)));
             if let Some(called_at) = called_at {
                 request.extensions_mut().insert(called_at);
             }
-            let (router, phase, heads) = (router.clone(), Arc::clone(&requests), Arc::clone(&heads));
+            let router = router.clone();
             async move {
                 let response = router.oneshot(request.map(Body::new)).await;
-                response.map(|response| response.map(|body| TrackedBody { body, phase, heads }))
+                response.map(|response| response.map(|body| ReadBody::new(body, guard)))
             }
         });
         let mut builder = http1::Builder::new();
@@ -256,137 +226,9 @@ impl HttpServer {
                     Overdue::Displaced => "displaced",
                 }),
             }
+            phase.end();
         });
         drop(serving.detach());
-    }
-}
-
-/// A stream that reports its reads and writes to the connection's phase, and whose writes fail once the peer has accepted
-/// nothing for [`WRITE_TIMEOUT`], unless [`UnreadAnswers`] lifted the limit. Otherwise, a caller that sends requests and never reads would hold its connection slot
-/// forever.
-struct MonitoredStream<S> {
-    stream: S,
-    phase: Arc<ConnectionPhase>,
-    /// The deadline, while a write is pending.
-    write_deadline: Option<Pin<Box<Sleep>>>,
-    /// Held as long as the connection is open, also after an upgrade.
-    _slot: Option<ConnectionSlot>,
-}
-
-impl<S> MonitoredStream<S> {
-    /// Passes the result of a write on, or fails it if it has been pending for too long.
-    fn bounded<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
-        if written.is_ready() || self.phase.waits_for_reader() {
-            self.write_deadline = None;
-            return written;
-        }
-        let until = Instant::now() + WRITE_TIMEOUT;
-        let deadline = self.write_deadline.get_or_insert_with(|| {
-            let mut deadline = Box::pin(sleep(Duration::ZERO));
-            deadline.as_mut().reset(until);
-            deadline
-        });
-        match deadline.as_mut().poll(context) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(()) => {
-                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the caller reads nothing")))
-            }
-        }
-    }
-
-    fn written(
-        &mut self,
-        written: Poll<io::Result<usize>>,
-        context: &mut Context<'_>,
-    ) -> Poll<io::Result<usize>> {
-        let written = self.bounded(written, context);
-        if matches!(written, Poll::Ready(Ok(1..))) {
-            self.phase.written();
-        }
-        written
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for MonitoredStream<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if buffer.filled().len() > before {
-            self.phase.read();
-        }
-        read
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for MonitoredStream<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.written(written, context)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.written(written, context)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flushed = Pin::new(&mut self.stream).poll_flush(context);
-        self.bounded(flushed, context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let shut = Pin::new(&mut self.stream).poll_shutdown(context);
-        self.bounded(shut, context)
-    }
-}
-
-/// The body of an answer. When it is dropped, the connection waits for a further request.
-struct TrackedBody {
-    body: Body,
-    phase: Arc<ConnectionPhase>,
-    heads: Arc<HeadWatch>,
-}
-
-impl HttpBody for TrackedBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl Drop for TrackedBody {
-    fn drop(&mut self) {
-        self.phase.answered();
-        self.heads.answered();
     }
 }
 

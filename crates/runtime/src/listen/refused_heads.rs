@@ -26,20 +26,26 @@ pub struct HeadWatch {
 }
 
 impl HeadWatch {
-    /// A request begins.
-    pub fn began(&self) {
+    /// A request begins. Its answer is given when the guard is dropped.
+    pub fn request(self: &Arc<Self>) -> ServedHead {
         self.is_serving.store(true, Ordering::Relaxed);
         self.read.store(0, Ordering::Relaxed);
-    }
-
-    /// Its answer is given.
-    pub fn answered(&self) {
-        self.read.store(0, Ordering::Relaxed);
-        self.is_serving.store(false, Ordering::Relaxed);
+        ServedHead(Arc::clone(self))
     }
 
     fn has_read(&self, bytes: usize) -> bool {
         !self.is_serving.load(Ordering::Relaxed) && self.read.load(Ordering::Relaxed) >= bytes
+    }
+}
+
+/// A request that is served.
+#[derive(Debug)]
+pub struct ServedHead(Arc<HeadWatch>);
+
+impl Drop for ServedHead {
+    fn drop(&mut self) {
+        self.0.read.store(0, Ordering::Relaxed);
+        self.0.is_serving.store(false, Ordering::Relaxed);
     }
 }
 

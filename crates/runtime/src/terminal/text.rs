@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
 
+pub use kubesvc_core::object_names::is_hidden;
+
 /// Returns the text on one line: each run of white space becomes one space, and characters that could control a
 /// terminal or change the writing direction are escaped as `\u{1b}`.
 pub fn line(text: &str) -> String {
@@ -38,15 +40,6 @@ fn push(out: &mut String, character: char) {
     } else {
         out.push(character);
     }
-}
-
-/// Whether a character controls a terminal, or hides or reorders the text beside it.
-pub fn is_hidden(character: char) -> bool {
-    character.is_control()
-        || matches!(
-            character,
-            '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
-        )
 }
 
 /// Returns a text in the color of a state: ACTIVE green, failures red, ORPHANED yellow, anything else uncolored.
@@ -85,6 +78,8 @@ mod tests {
         assert_eq!(line("a\x1b[31mred\x1b[0m"), "a\\u{1b}[31mred\\u{1b}[0m");
         assert_eq!(line("bell\x07 csi\u{9b}2J del\x7f"), "bell\\u{7} csi\\u{9b}2J del\\u{7f}");
         assert_eq!(line("rtl\u{202e}txt"), "rtl\\u{202e}txt");
+        assert_eq!(line("a\u{61c}b\u{ad}c"), "a\\u{61c}b\\u{ad}c");
+        assert_eq!(line("tags\u{e0000}\u{e0041}\u{e007f}"), "tags\\u{e0000}\\u{e0041}\\u{e007f}");
         assert_eq!(line("two\r\n lines\tand  more "), "two lines and more");
         assert_eq!(lines("two\r\nlines\x1b"), "two\nlines\\u{1b}");
         assert_eq!(visible("a  b\x1b\n"), "a  b\\u{1b}\\u{a}");

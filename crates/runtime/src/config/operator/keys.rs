@@ -587,6 +587,18 @@ const ROWS: &[SettingRow] = &[
     read("kubesvc.gateway.server.address", SettingType::Address, "*", "address of the API of accounts"),
     read("kubesvc.gateway.server.port", PORT, "6443", "port of the API of accounts"),
     read(
+        "kubesvc.gateway.server.limits.perAddress",
+        count(0, 1_000_000),
+        "256",
+        "connections to the API of accounts from one address (IPv6: /64), but those of the API server; 0: no bound",
+    ),
+    read(
+        "kubesvc.gateway.server.limits.exempt",
+        List(ListItem::Network),
+        "",
+        "networks for which that bound does not count",
+    ),
+    read(
         "kubesvc.gateway.tls.certificateFile",
         SettingType::Optional { max: 4096 },
         "",

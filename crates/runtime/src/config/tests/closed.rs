@@ -95,6 +95,31 @@ secrets.vault: {enabled: false}
 }
 
 #[test]
+fn a_setting_whose_own_switch_is_off_is_ignored_with_a_line() {
+    let yaml = "
+kubesvc.grpc:
+  server.security: {enabled: false, privateKey: file:/tls/key.pem, clientAuth: REQUIRE}
+  auth.x509: {enabled: false, filters: ['CN=agent']}
+server.ssl: {enabled: false, keyStore: /tls/store.jks, keyStorePassword: hunter2}
+kubesvc.gateway: {enabled: false, tls.certificateFile: /tls/tls.crt}
+";
+    let loaded = operator(yaml).expect("nothing of it is in force");
+    let said = loaded.warnings.join("\n");
+    assert_eq!(loaded.warnings.len(), 5, "{said}");
+    assert!(
+        said.contains("`kubesvc.grpc.server.security.privateKey` has no effect, since kubesvc.grpc.server.security.enabled is false"),
+        "{said}"
+    );
+    assert!(!said.contains("hunter2"), "{said}");
+    let loaded =
+        agent("secrets.vault: {enabled: false, url: 'http://vault', token: hunter2}").expect("Vault is off");
+    assert_eq!(loaded.warnings.len(), 2, "{:?}", loaded.warnings);
+    let message =
+        error(operator("kubesvc.grpc.server.security: {enabled: true, privateKey: file:/tls/key.pem}"));
+    assert_eq!(message.lines().count(), 2, "its switch is on: {message}");
+}
+
+#[test]
 fn the_last_layer_decides_what_is_asked_for() {
     let files = Files::new(&[
         ("on.yml", "kubesvc.grpc.server.security.enabled: true\nserver.ssl.keyStore: x"),

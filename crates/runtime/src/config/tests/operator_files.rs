@@ -356,9 +356,21 @@ fn a_certificate_of_the_gateway_needs_its_key() {
     let files = settings(with_files).expect("it is on").tls_files;
     assert_eq!(files, Some(("/c".into(), "/k".into())));
     for (given, missing) in [("certificateFile", "keyFile"), ("keyFile", "certificateFile")] {
-        let error = error(operator(&format!("kubesvc.gateway.tls.{given}: /f")));
+        let error = error(operator(&format!("kubesvc.gateway: {{enabled: true, tls.{given}: /f}}")));
         assert!(error.contains(&format!("kubesvc.gateway.tls.{missing}")), "{error}");
     }
     let unknown = error(operator("kubesvc.gateway.auth: none"));
     assert!(unknown.contains("kubesvc.gateway.auth"), "{unknown}");
+}
+
+#[test]
+fn the_api_of_accounts_bounds_the_connections_of_an_address_unless_it_is_exempt() {
+    let gateway = |limits: &str| {
+        let yaml = format!("kubesvc.gateway: {{enabled: true, server.limits: {{{limits}}}}}");
+        operator(&yaml).expect("good").settings.gateway.expect("it is on").limits
+    };
+    assert_eq!(gateway(""), AddressLimits { per_address: 256, exempt: vec![] });
+    let exempt = vec!["10.0.0.0/8".parse().expect("a network")];
+    let limits = gateway("perAddress: 0, exempt: [10.0.0.0/8]");
+    assert_eq!(limits, AddressLimits { per_address: 0, exempt });
 }

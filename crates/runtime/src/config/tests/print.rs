@@ -122,6 +122,9 @@ kubesvc:
     server:
       address: "*"  # default
       port: 6443  # default
+      limits:
+        perAddress: 256  # default
+        exempt: []  # default
     tls:
       certificateFile: null  # default
       keyFile: null  # default

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::routing::get;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 
@@ -191,43 +191,4 @@ async fn server_stops_while_all_connections_are_in_use() {
     serving.stop.cancel();
     tokio::time::timeout(NEVER, serving.task).await.expect("in time").expect("no panic");
     assert_eq!(ends(&mut only).await, "");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_slow_reader_is_served_and_one_that_stops_is_cut_off() {
-    let deadlines = ConnectionDeadlines { head: NEVER, idle: NEVER };
-    let caller = Caller::of([192, 0, 2, 1].into());
-    let phase = Arc::new(ConnectionPhase::new(Arc::default(), caller, deadlines));
-    let (near, mut far) = duplex(16);
-    let mut near = MonitoredStream { stream: near, phase, write_deadline: None, _slot: None };
-    let reading = tokio::spawn(async move {
-        let mut one = [0; 1];
-        for _ in 0..8 {
-            sleep(Duration::from_secs(20)).await;
-            far.read_exact(&mut one).await.expect("something was written");
-        }
-        far
-    });
-    near.write_all(&[0; 24]).await.expect("it is slow, and takes all");
-    let _far = reading.await.expect("no panic");
-    let began = Instant::now();
-    let problem = near.write_all(&[0; 16]).await.expect_err("nobody reads");
-    assert_eq!(problem.kind(), io::ErrorKind::TimedOut);
-    let took = began.elapsed();
-    assert!(took >= WRITE_TIMEOUT && took < WRITE_TIMEOUT * 2, "{took:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_answer_may_wait_for_a_caller_that_is_known_and_reads_later() {
-    let deadlines = ConnectionDeadlines { head: NEVER, idle: NEVER };
-    let phase = Arc::new(ConnectionPhase::new(Arc::default(), Caller::of([192, 0, 2, 1].into()), deadlines));
-    UnreadAnswers(Arc::clone(&phase)).wait();
-    let (near, mut far) = duplex(16);
-    let mut near = MonitoredStream { stream: near, phase, write_deadline: None, _slot: None };
-    let reading = tokio::spawn(async move {
-        sleep(NEVER).await;
-        far.read_exact(&mut [0; 24]).await.map(|_| far)
-    });
-    near.write_all(&[0; 24]).await.expect("it is waited for");
-    reading.await.expect("no panic").expect("all of it");
 }

@@ -1,0 +1,212 @@
+//! Connections that may be open at once on a port: of all callers, and of each.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::connection_limits::{AddressSlot, Addresses};
+use super::connection_phase::WaitingConnections;
+
+/// The open connections of a port.
+#[derive(Debug)]
+pub struct ConnectionSlots {
+    addresses: Arc<Addresses>,
+    waiting: Arc<WaitingConnections>,
+    open: Arc<Semaphore>,
+    reserved: Arc<Semaphore>,
+}
+
+/// The slots that a connection holds while it is open.
+#[derive(Debug)]
+pub struct ConnectionSlot(Mutex<HeldSlot>);
+
+#[derive(Debug)]
+struct HeldSlot {
+    is_reserved: bool,
+    _slot: OwnedSemaphorePermit,
+    /// `None`: its caller is not counted, or has reached its limit.
+    address: Option<AddressSlot>,
+}
+
+/// Why a connection must be closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotRefusal {
+    /// Its caller has reached its limit.
+    Address,
+    /// All slots are in use, and no connection waits for its caller.
+    Cap,
+}
+
+impl SlotRefusal {
+    /// Its reason in metrics, and its message.
+    pub fn reason(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Address => ("address", "the limit of connections per address is reached"),
+            Self::Cap => ("cap", "the limit of connections is reached, and all are in use"),
+        }
+    }
+}
+
+impl ConnectionSlots {
+    /// Creates the slots of a port: this many connections, of which so many are reserved for a caller that its certificate
+    /// identifies.
+    pub fn new(connections: usize, reserved: usize, addresses: Arc<Addresses>) -> Self {
+        let open = Arc::new(Semaphore::new(connections.saturating_sub(reserved)));
+        Self { addresses, waiting: Arc::default(), open, reserved: Arc::new(Semaphore::new(reserved)) }
+    }
+
+    /// The connections that wait for their caller.
+    pub fn waiting(&self) -> &Arc<WaitingConnections> {
+        &self.waiting
+    }
+
+    /// Takes the slot of a new connection. If all are in use, the longest-waiting connection of the caller that has the
+    /// most is closed. If none waits, or the caller has reached its limit, the connection gets a reserved slot, if one is
+    /// left. On a port with reserved slots, [`ConnectionSlots::settle`] follows.
+    ///
+    /// # Errors
+    /// The connection must be closed.
+    pub async fn admit(&self, peer: IpAddr) -> Result<ConnectionSlot, SlotRefusal> {
+        let Some(address) = self.addresses.enter(peer) else {
+            let slot = Arc::clone(&self.reserved).try_acquire_owned();
+            return slot.map(|slot| ConnectionSlot::new(slot, true, None)).map_err(|_| SlotRefusal::Address);
+        };
+        let (slot, is_reserved) = if let Ok(slot) = Arc::clone(&self.open).try_acquire_owned() {
+            (slot, false)
+        } else if self.waiting.displace() {
+            // The closed connection releases its slot, which may be a reserved one, once its task runs.
+            tokio::select! {
+                Ok(slot) = Arc::clone(&self.open).acquire_owned() => (slot, false),
+                Ok(slot) = Arc::clone(&self.reserved).acquire_owned() => (slot, true),
+                else => return Err(SlotRefusal::Cap),
+            }
+        } else {
+            (Arc::clone(&self.reserved).try_acquire_owned().map_err(|_| SlotRefusal::Cap)?, true)
+        };
+        Ok(ConnectionSlot::new(slot, is_reserved, Some(address)))
+    }
+
+    /// Settles the slot of a connection once its caller has shown its certificate, or none. An identified caller gets a
+    /// reserved slot, if one is left, and is not counted by its address. Another one that has a reserved slot waits for
+    /// one of the others.
+    ///
+    /// # Errors
+    /// The connection must be closed.
+    pub async fn settle(&self, slot: &ConnectionSlot, is_identified: bool) -> Result<(), SlotRefusal> {
+        let (is_reserved, is_counted) = {
+            let held = slot.0.lock();
+            (held.is_reserved, held.address.is_some())
+        };
+        if is_identified {
+            slot.0.lock().address = None;
+            if !is_reserved && let Ok(reserved) = Arc::clone(&self.reserved).try_acquire_owned() {
+                slot.0.lock().replace(reserved, true);
+            }
+            return Ok(());
+        }
+        if !is_counted {
+            return Err(SlotRefusal::Address);
+        }
+        if is_reserved {
+            let open = Arc::clone(&self.open).acquire_owned().await.map_err(|_| SlotRefusal::Cap)?;
+            slot.0.lock().replace(open, false);
+        }
+        Ok(())
+    }
+}
+
+impl ConnectionSlot {
+    fn new(slot: OwnedSemaphorePermit, is_reserved: bool, address: Option<AddressSlot>) -> Self {
+        Self(Mutex::new(HeldSlot { is_reserved, _slot: slot, address }))
+    }
+}
+
+impl HeldSlot {
+    fn replace(&mut self, slot: OwnedSemaphorePermit, is_reserved: bool) {
+        let address = self.address.take();
+        *self = Self { is_reserved, _slot: slot, address };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::listen::connection_limits::{AddressLimits, Caller};
+
+    fn ip(last: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, last])
+    }
+
+    fn slots(per_address: usize) -> ConnectionSlots {
+        let limits = AddressLimits { per_address, exempt: Vec::new() };
+        ConnectionSlots::new(4, 1, Addresses::new(limits))
+    }
+
+    /// Takes a slot of a connection that is being answered.
+    fn busy(slots: &ConnectionSlots, last: u8) -> Result<ConnectionSlot, SlotRefusal> {
+        slots.admit(ip(last)).now_or_never().expect("nothing is displaced")
+    }
+
+    /// Settles the slot, unless it waits.
+    fn settle(
+        slots: &ConnectionSlots,
+        slot: &ConnectionSlot,
+        identified: bool,
+    ) -> Option<Result<(), SlotRefusal>> {
+        slots.settle(slot, identified).now_or_never()
+    }
+
+    fn is_reserved(slot: &ConnectionSlot) -> bool {
+        slot.0.lock().is_reserved
+    }
+
+    #[test]
+    fn a_reserved_slot_is_left_when_connections_in_use_fill_the_port() {
+        let slots = slots(0);
+        let mut open: Vec<_> = (0..3).map(|_| busy(&slots, 1).expect("a slot")).collect();
+        assert!(open.iter().all(|slot| !is_reserved(slot) && settle(&slots, slot, false) == Some(Ok(()))));
+        let other = busy(&slots, 2).expect("a reserved one");
+        assert!(is_reserved(&other));
+        assert_eq!(
+            settle(&slots, &other, false),
+            None,
+            "a caller that is not identified waits for an open slot"
+        );
+        assert_eq!(settle(&slots, &other, true), Some(Ok(())));
+        assert_eq!(busy(&slots, 3).err(), Some(SlotRefusal::Cap));
+        drop(other);
+        let first = open.remove(0);
+        assert_eq!(settle(&slots, &first, true), Some(Ok(())));
+        assert!(is_reserved(&first));
+        assert!(!is_reserved(&busy(&slots, 3).expect("its former slot is free")));
+    }
+
+    #[test]
+    fn an_identified_caller_is_not_counted_by_its_address() {
+        let slots = slots(1);
+        let first = busy(&slots, 1).expect("a slot");
+        let second = busy(&slots, 1).expect("a reserved one");
+        assert_eq!(settle(&slots, &second, false), Some(Err(SlotRefusal::Address)));
+        assert_eq!(busy(&slots, 1).err(), Some(SlotRefusal::Address));
+        drop(second);
+        assert_eq!(settle(&slots, &first, true), Some(Ok(())));
+        assert!(!is_reserved(&busy(&slots, 1).expect("the address has room")));
+    }
+
+    #[tokio::test]
+    async fn a_new_connection_gets_the_slot_of_one_that_waits() {
+        let slots = slots(0);
+        let mut open: Vec<_> = (0..3).map(|_| busy(&slots, 1).expect("a slot")).collect();
+        let close = CancellationToken::new();
+        let _guard = slots.waiting().enter_among(9, Caller::of(ip(1)), &close);
+        let admitted = slots.admit(ip(2)).await.expect("a slot");
+        assert!(close.is_cancelled());
+        let (settled, ()) = tokio::join!(slots.settle(&admitted, false), async { drop(open.pop()) });
+        assert!(settled.is_ok() && !is_reserved(&admitted));
+    }
+}
