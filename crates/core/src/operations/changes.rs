@@ -147,8 +147,7 @@ impl Program for Change {
             }
             let object = go_on!(answer.object());
             if std::mem::take(&mut self.is_refused_if_paused) && object["spec"]["paused"] == true {
-                let message =
-                    "the Deployment is paused, so that a restart would roll out nothing: resume it first";
+                let message = "the Deployment is paused: resume its rollout first";
                 return Step::Done(Outcome::failed(409, OutcomeClass::Conflict, message));
             }
         }

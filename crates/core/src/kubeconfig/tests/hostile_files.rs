@@ -99,7 +99,8 @@ fn other_encodings_are_refused() {
     let good = with_user(TOKEN);
     let utf16: Vec<u8> = "\u{feff}".chars().chain(good.chars()).flat_map(|c| [c as u8, 0]).collect();
     let latin1 = [good.as_bytes(), b"# \xe4\n"].concat();
-    for (bytes, why) in [(utf16, "NUL"), (latin1, "UTF-8"), (vec![0xff, 0xfe], "UTF-8"), (vec![0; 9], "NUL")]
+    for (bytes, why) in
+        [(utf16, "UTF-16"), (latin1, "UTF-8"), (vec![0xff, 0xfe], "UTF-8"), (vec![0; 9], "NUL")]
     {
         let refusal = vet(&bytes, None).unwrap_err();
         assert_eq!(refusal.field(), "kubeconfig");
