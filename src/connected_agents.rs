@@ -18,8 +18,8 @@ pub use account_requests::{
 pub use all_replicas::ClusterSessions;
 pub use remote_sessions::RemoteSessions;
 pub use replica_requests::{
-    AccountGrant, AfterFailure, MAX_ASKED_AGENTS, PreparedRequest, RecallFailure, Repetition,
-    ReplicaRequests, SendFailure, UpgradedBytes,
+    AccountGrant, AfterFailure, LONG_HEAD_TIMEOUT, MAX_ASKED_AGENTS, PreparedRequest, RecallFailure,
+    Repetition, ReplicaRequests, SendFailure, UpgradedBytes, is_long,
 };
 
 use kubesvc_core::lifecycle::{SessionFact, Tick};

@@ -259,6 +259,7 @@ impl Operations {
             body: outcome.body,
             failure: outcome.failure,
             before_send,
+            warnings: std::mem::take(&mut job.progress.lock().warnings),
         };
         self.rows.end(record.clone());
         self.known.end(&record, ended, self.clock());

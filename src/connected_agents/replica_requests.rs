@@ -2,6 +2,7 @@
 //! [`request_routing`](crate::request_routing) goes on at other replicas where it cannot.
 
 use std::fmt;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt as _;
@@ -16,11 +17,21 @@ use super::account_requests::{
     RequestClass, RequestError,
 };
 use kubesvc_core::requests::MAX_REQUEST_BODY_BYTES;
+use kubesvc_core::requests::target::RequestPath;
 use kubesvc_core::wire::ops::ApplySettings;
 use kubesvc_core::{AgentId, GrantEpoch, ZoneId};
 
 /// Number of agents that a request is opened at, whichever replicas they are at.
 pub const MAX_ASKED_AGENTS: usize = 2;
+
+/// Time until the head of the answer to a watch, a followed log or an upgrade, whose server may send none before there is
+/// something to say: as good as for ever. Such a request ends with its caller, its agent or its token.
+pub const LONG_HEAD_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Whether a request has no time limit but [`LONG_HEAD_TIMEOUT`].
+pub fn is_long(method: &Method, target: &str, upgrade: bool) -> bool {
+    upgrade || RequestPath::read(target.as_bytes()).is_ok_and(|path| path.is_long(method.as_str()))
+}
 
 /// A request whose body is read, so that it can be made to more than one agent.
 #[derive(Clone)]
@@ -78,7 +89,9 @@ impl PreparedRequest {
     /// # Errors
     /// The body is too large, or cannot be read in time.
     pub async fn read(request: AccountRequest) -> Result<(Self, Option<UpgradedBytes>), RequestError> {
-        let deadline = Instant::now() + request.head_within;
+        let is_long = is_long(&request.method, &request.target, request.upgrade);
+        let head_within = if is_long { LONG_HEAD_TIMEOUT } else { request.head_within };
+        let deadline = Instant::now() + head_within;
         let (body, upgraded) = match request.body {
             RequestBytes::Whole(bytes) if bytes.len() > MAX_REQUEST_BODY_BYTES => return Err(too_large()),
             RequestBytes::Whole(bytes) => (bytes, None),
@@ -254,4 +267,31 @@ pub trait ReplicaRequests: Send + Sync {
 
     /// Changes when an agent's stream of requests begins or ends here.
     fn streams(&self) -> watch::Receiver<u64>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_that_may_have_nothing_to_say_has_no_limit_for_its_head() {
+        const DEFAULT: Duration = Duration::from_secs(60);
+        for (target, upgrade, is_long) in [
+            ("/api/v1/namespaces/n/pods/p/log?follow=true", false, true),
+            ("/api/v1/namespaces/n/pods/p/log", false, false),
+            ("/api/v1/pods?watch=true", false, true),
+            ("/api/v1/pods", false, false),
+            ("/api/v1/namespaces/n/pods/p/exec", true, true),
+        ] {
+            let class = RequestClass::Read;
+            let request = AccountRequest { upgrade, ..AccountRequest::new(Method::GET, target, class) };
+            let (prepared, _) = PreparedRequest::read(request).await.expect("it has no body");
+            let left = prepared.deadline.saturating_duration_since(Instant::now());
+            assert_eq!(left > DEFAULT, is_long, "{target}: {left:?}");
+            assert!(
+                u32::try_from(left.as_millis()).is_ok(),
+                "an agent is told it in 32 bits of milliseconds"
+            );
+        }
+    }
 }

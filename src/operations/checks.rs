@@ -6,15 +6,15 @@ use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 use ulid::Ulid;
 
-use kubesvc_core::operations::{MAX_DEADLINE, ObjectKey, Operation, delete_wait};
+use kubesvc_core::operations::{MAX_DEADLINE, ObjectKey, Operation, canonical_manifest, delete_wait};
 use kubesvc_core::wire::operations as wire;
 use kubesvc_core::wire::operations::operation::Verb;
 use kubesvc_core::{GrantPhase, KubesvcAccount, State};
 
 /// Namespace of objects whose manifest names none.
 const DEFAULT_NAMESPACE: &str = "default";
-/// Size of the digest of a target, in bytes.
-const TARGET_DIGEST_BYTES: usize = 5;
+/// Size of the digest of what an operation does, in bytes.
+const CONTENT_DIGEST_BYTES: usize = 5;
 
 /// The verbs of RBAC that a caller needs on `accounts/proxy`.
 pub(super) fn required_verbs(operation: &Operation) -> &'static [&'static str] {
@@ -66,7 +66,7 @@ pub(super) struct OperationIdentity {
     /// The name alone is not enough: an account that was deleted may be made anew for another cluster.
     pub(super) account_uid: String,
     pub(super) verb: &'static str,
-    target: Vec<u8>,
+    content: Vec<u8>,
     pub(super) dry_run: bool,
 }
 
@@ -76,55 +76,51 @@ impl OperationIdentity {
             account: operation.account().name.clone(),
             account_uid: account_uid.to_owned(),
             verb: operation.kind().name,
-            target: target(operation),
+            content: content(operation),
             dry_run,
         }
     }
 
-    /// A digest of the target.
-    pub(super) fn target(&self) -> TargetDigest {
-        let digest = Sha256::new().chain_update(b"kubesvc target\0").chain_update(&self.target).finalize();
-        let mut bytes = [0; TARGET_DIGEST_BYTES];
-        bytes.copy_from_slice(&digest[..TARGET_DIGEST_BYTES]);
-        TargetDigest(bytes)
+    /// A digest of what it does.
+    pub(super) fn digest(&self) -> ContentDigest {
+        let digest = Sha256::new().chain_update(b"kubesvc content\0").chain_update(&self.content).finalize();
+        let mut bytes = [0; CONTENT_DIGEST_BYTES];
+        bytes.copy_from_slice(&digest[..CONTENT_DIGEST_BYTES]);
+        ContentDigest(bytes)
     }
 }
 
-/// A digest of an operation's target. The ids of its writes end with it, so that its row says which target it has.
+/// A digest of what an operation does. The ids of its writes end with it, so that its row says that too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TargetDigest([u8; TARGET_DIGEST_BYTES]);
+pub(super) struct ContentDigest([u8; CONTENT_DIGEST_BYTES]);
 
-impl TargetDigest {
+impl ContentDigest {
     /// A new id of a request: a ULID, whose last 40 bits are not random but these.
     pub(super) fn request_id(self) -> String {
         let mut bytes = Ulid::generate().to_bytes();
-        let random = bytes.len() - TARGET_DIGEST_BYTES;
+        let random = bytes.len() - CONTENT_DIGEST_BYTES;
         bytes[random..].copy_from_slice(&self.0);
         Ulid::from_bytes(bytes).to_string()
     }
 
-    /// Whether the id of a request was made of this target.
+    /// Whether the id of a request was made of this digest.
     pub(super) fn is_of(self, request_id: &str) -> bool {
         Ulid::from_string(request_id).is_ok_and(|id| id.to_bytes().ends_with(&self.0))
     }
 }
 
-/// The target of an operation. Of what is deployed the object, not what is in it.
-fn target(operation: &Operation) -> Vec<u8> {
-    let message = match operation.object() {
-        Some(ObjectKey { group, kind, namespace, name }) => {
-            wire::Target { group, kind, namespace, name, version: String::new() }.encode_to_vec()
-        }
-        None => Vec::new(),
-    };
-    match operation.verb() {
-        Verb::Delete(delete) => [message, delete.label_selector.clone().into_bytes()].concat(),
-        Verb::RevisionHistory(verb) => verb.encode_to_vec(),
-        Verb::Get(verb) => verb.encode_to_vec(),
-        Verb::List(verb) => verb.encode_to_vec(),
-        Verb::Logs(verb) => verb.encode_to_vec(),
-        _ => message,
+/// What an operation does: its verb with all fields, and a manifest or patch by its contents, however they are written.
+fn content(operation: &Operation) -> Vec<u8> {
+    let mut verb = operation.verb().clone();
+    if let Some(data) = match &mut verb {
+        Verb::Deploy(deploy) => deploy.manifest.as_mut().map(|manifest| &mut manifest.data),
+        Verb::Patch(patch) => patch.body.as_mut().map(|body| &mut body.data),
+        _ => None,
+    } && let Some(canonical) = canonical_manifest(data)
+    {
+        *data = canonical;
     }
+    wire::Operation { verb: Some(verb), ..wire::Operation::default() }.encode_to_vec()
 }
 
 /// The object for which operations take turns.
@@ -136,10 +132,15 @@ pub(super) fn turn(operation: &Operation) -> Option<ObjectKey> {
     Some(object)
 }
 
-/// The id of an operation whose caller gave an id of another form.
-pub(super) fn derived_id(client_request_id: &str) -> String {
-    let digest =
-        Sha256::new().chain_update(b"kubesvc operation\0").chain_update(client_request_id).finalize();
+/// The id of an operation whose caller gave an id of another form. Callers and accounts have ids of their own, so that
+/// nobody takes or finds out those of others.
+pub(super) fn derived_id(account_uid: &str, principal: &str, client_request_id: &str) -> String {
+    let mut digest = Sha256::new().chain_update(b"kubesvc operation\0");
+    for part in [account_uid, principal, client_request_id] {
+        digest.update((part.len() as u64).to_be_bytes());
+        digest.update(part);
+    }
+    let digest = digest.finalize();
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest[..16]);
     Ulid::from_bytes(bytes).to_string()
@@ -191,32 +192,42 @@ mod tests {
 
     #[test]
     fn an_id_is_derived_once_and_for_all() {
-        let id = derived_id("deploy-17");
-        assert_eq!(id, derived_id("deploy-17"));
-        assert_ne!(id, derived_id("deploy-18"));
+        let id = derived_id("u", "alice", "deploy-17");
+        assert_eq!(id, derived_id("u", "alice", "deploy-17"));
+        for (uid, principal, text) in [
+            ("u", "alice", "deploy-18"),
+            ("u", "bob", "deploy-17"),
+            ("v", "alice", "deploy-17"),
+            ("ua", "lice", "deploy-17"),
+        ] {
+            assert_ne!(id, derived_id(uid, principal, text), "{uid} {principal} {text}");
+        }
         let text = format!("op_id: \"{id}\" account {{ name: \"a\" }} discovery {{}}");
         assert_eq!(operation_from_text(&text).expect("an id that is one").id(), id);
     }
 
     #[test]
-    fn two_calls_are_the_same_by_account_verb_and_target() {
+    fn two_calls_are_the_same_by_account_and_content_however_that_is_written() {
         let of = |text: &str| OperationIdentity::of(&operation(text), "u", false);
         let deploy =
             |data: &str, mode: &str| of(&format!("deploy {{ manifest {{ data: \"{data}\" }} {mode} }}"));
-        assert_eq!(deploy(MANIFEST, ""), deploy(MANIFEST, "mode: APPLY"));
+        let yaml = "kind: ConfigMap\\napiVersion: v1\\nmetadata:\\n  name: c\\n";
+        assert_eq!(deploy(MANIFEST, ""), deploy(yaml, ""));
+        assert_ne!(deploy(MANIFEST, ""), deploy(&format!("{yaml}data: {{a: b}}\\n"), ""), "another manifest");
+        assert_ne!(deploy(MANIFEST, ""), deploy(MANIFEST, "mode: REPLACE"));
         assert_ne!(deploy(MANIFEST, ""), deploy(&MANIFEST.replace("\\\"c\\\"", "\\\"d\\\""), ""));
         let web = of(&format!("scale {{ {TARGET} replicas: 1 }}"));
-        assert_eq!(web, of(&format!("scale {{ {TARGET} replicas: 2 }}")));
+        assert_ne!(web, of(&format!("scale {{ {TARGET} replicas: 2 }}")));
         assert_ne!(web, of(&format!("restart_rollout {{ {TARGET} }}")));
-        let scale = operation(&format!("scale {{ {TARGET} }}"));
+        let scale = operation(&format!("deadline_ms: 5 scale {{ {TARGET} replicas: 1 }}"));
         assert_eq!(web, OperationIdentity::of(&scale, "u", false));
         assert_ne!(web, OperationIdentity::of(&scale, "u", true));
         assert_ne!(web, OperationIdentity::of(&scale, "v", false), "the account was made anew");
     }
 
     #[test]
-    fn the_id_of_a_request_says_which_target_it_has() {
-        let digest = |text: &str| OperationIdentity::of(&operation(text), "u", false).target();
+    fn the_id_of_a_request_says_what_its_operation_does() {
+        let digest = |text: &str| OperationIdentity::of(&operation(text), "u", false).digest();
         let web = digest(&format!("scale {{ {TARGET} replicas: 1 }}"));
         let (one, other) = (web.request_id(), web.request_id());
         assert_ne!(one, other);

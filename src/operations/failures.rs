@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::connected_agents::RequestError;
-use kubesvc_core::operations::{Outcome, OutcomeBody, OutcomeClass};
+use kubesvc_core::operations::{ApiAnswer, ApiRequest, Method, Outcome, OutcomeBody, OutcomeClass};
 use kubesvc_core::wire::operations::operation::Verb;
 
 /// First delay before an operation runs again; it doubles up to [`MAX_RETRY_DELAY`].
@@ -11,7 +11,10 @@ const RETRY_DELAY: Duration = Duration::from_millis(200);
 /// Maximum delay before an operation runs again.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// How a run failed without an answer of the API server.
+/// Maximum delay before it is tried again whether an agent is back.
+const MAX_AGENT_DELAY: Duration = Duration::from_secs(1);
+
+/// How a run failed without an answer of the API server that decides.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RunFailure {
     pub(super) outcome: Outcome,
@@ -19,6 +22,8 @@ pub(super) struct RunFailure {
     pub(super) before_send: bool,
     /// Whether it may go better a moment later.
     is_passing: bool,
+    /// Whether there is no agent now, and one is expected back.
+    pub(super) waits_for_agent: bool,
 }
 
 impl RunFailure {
@@ -31,6 +36,19 @@ impl RunFailure {
             outcome: Outcome::failed(status(error, is_unknown), class, error.to_string()),
             before_send: !is_unknown && !is_begun,
             is_passing: is_passing(error),
+            waits_for_agent: matches!(error, RequestError::NoAgent { is_expected: true, .. }),
+        }
+    }
+
+    /// The API server gave up a write, or who stands before it did: it may go on with it.
+    pub(super) fn of_late_write(answer: &ApiAnswer) -> Self {
+        let said = Outcome::refused(answer).failure.map(|failure| failure.message).unwrap_or_default();
+        let message = format!("the outcome is unknown: the API server answered {}: {said}", answer.status);
+        Self {
+            outcome: Outcome::failed(504, OutcomeClass::OutcomeUnknown, message),
+            before_send: false,
+            is_passing: true,
+            waits_for_agent: false,
         }
     }
 
@@ -45,6 +63,7 @@ impl RunFailure {
             outcome: Outcome::failed(504, class, message),
             before_send: !write_in_flight && !is_begun,
             is_passing: false,
+            waits_for_agent: false,
         }
     }
 
@@ -55,6 +74,7 @@ impl RunFailure {
             outcome: Outcome::failed(503, OutcomeClass::Internal, message),
             before_send: !is_begun,
             is_passing: false,
+            waits_for_agent: false,
         }
     }
 
@@ -65,6 +85,7 @@ impl RunFailure {
             outcome: Outcome::failed(500, OutcomeClass::Internal, message),
             before_send: !is_begun,
             is_passing: false,
+            waits_for_agent: false,
         }
     }
 
@@ -112,6 +133,60 @@ pub(super) fn run_again(
     let is_useful = failure.is_unknown() || failure.is_passing;
     let delay = delay_after(runs);
     (is_safe && is_useful && runs <= max_retries && delay < left).then_some(delay)
+}
+
+/// Decides after which delay an operation is tried again that waits for an agent: until its time is over. `waits` is the
+/// number of tries that found none.
+pub(super) fn wait_for_agent(
+    is_begun: bool,
+    may_run_again: bool,
+    waits: u32,
+    left: Duration,
+) -> Option<Duration> {
+    let delay = delay_after(waits).min(MAX_AGENT_DELAY);
+    ((may_run_again || !is_begun) && delay < left).then_some(delay)
+}
+
+/// What an answer means for the one who asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AnswerMeaning {
+    /// It is what the program waits for.
+    Answer,
+    /// The API server is busy: the request is made as a new one after this delay.
+    Later(Duration),
+    /// The API server is busy, and the request is not made again.
+    Overloaded,
+    /// The write may have been executed.
+    Unknown,
+}
+
+/// Decides what the answer to a request means. `tries` is the number of times that it was made, `left` the rest of the
+/// operation's time.
+pub(super) fn of_answer(
+    answer: &ApiAnswer,
+    request: &ApiRequest,
+    (tries, left): (u32, Duration),
+) -> AnswerMeaning {
+    // Done twice, these may do something else than done once.
+    let is_single =
+        request.method == Method::Post || request.content_type == Some("application/json-patch+json");
+    let may_be_made_again = match (answer.status, answer.retry_after) {
+        (408 | 504, _) if !request.method.reads() => return AnswerMeaning::Unknown,
+        (429, _) => true,
+        (503, Some(_)) => !is_single,
+        _ => return AnswerMeaning::Answer,
+    };
+    let delay = answer.retry_after.unwrap_or_default().max(delay_after(tries));
+    if may_be_made_again && delay < left { AnswerMeaning::Later(delay) } else { AnswerMeaning::Overloaded }
+}
+
+/// The end of an operation for which the API server had no time.
+pub(super) fn overloaded(answer: &ApiAnswer) -> Outcome {
+    let mut outcome = Outcome::refused(answer);
+    if let Some(failure) = &mut outcome.failure {
+        failure.class = OutcomeClass::Overloaded;
+    }
+    outcome
 }
 
 /// Decides whether a request without an answer is made again within its run, and after which delay: the operation was
@@ -242,6 +317,45 @@ mod tests {
         assert!(!again(&unknown, true, true), "the write may have been executed");
         assert!(!again(&RequestError::Forbidden("no".into()), false, true));
         assert!(ask_again(&away, false, true, (5, Duration::from_secs(1))).is_none(), "no time");
+    }
+
+    #[test]
+    fn an_operation_waits_for_an_agent_that_is_expected_until_its_time_is_over() {
+        assert!(no_agent(false).waits_for_agent && !unknown().waits_for_agent);
+        assert!(wait_for_agent(false, false, 1_000, LEFT).is_some(), "however often it was tried");
+        assert!(wait_for_agent(true, false, 1, LEFT).is_none(), "one write was done before");
+        assert!(wait_for_agent(false, true, 9, Duration::from_millis(500)).is_none(), "no time");
+    }
+
+    #[test]
+    fn a_busy_or_late_api_server_is_waited_for_where_the_request_may_be_made_again() {
+        use AnswerMeaning::{Answer, Later, Overloaded, Unknown};
+        const SECOND: Duration = Duration::from_secs(1);
+        let request =
+            |method, content_type| ApiRequest { method, content_type, ..ApiRequest::get("/x".into()) };
+        let merge = request(Method::Patch, Some("application/merge-patch+json"));
+        let json = request(Method::Patch, Some("application/json-patch+json"));
+        let (get, post) = (request(Method::Get, None), request(Method::Post, Some("application/json")));
+        for (status, after, asked, expected) in [
+            (504, None, &merge, Unknown),
+            (408, None, &post, Unknown),
+            (504, Some(SECOND), &request(Method::Delete, None), Unknown),
+            (504, None, &get, Answer),
+            (429, Some(SECOND), &merge, Later(SECOND)),
+            (429, Some(SECOND), &post, Later(SECOND)),
+            (429, None, &json, Later(RETRY_DELAY)),
+            (429, Some(LEFT), &merge, Overloaded),
+            (503, Some(SECOND), &merge, Later(SECOND)),
+            (503, Some(SECOND), &get, Later(SECOND)),
+            (503, Some(SECOND), &post, Overloaded),
+            (503, Some(SECOND), &json, Overloaded),
+            (503, None, &merge, Answer),
+            (500, Some(SECOND), &merge, Answer),
+            (200, None, &merge, Answer),
+        ] {
+            let answer = ApiAnswer { status, retry_after: after, ..ApiAnswer::default() };
+            assert_eq!(of_answer(&answer, asked, (1, LEFT)), expected, "{status} {after:?} {asked:?}");
+        }
     }
 
     #[test]

@@ -4,10 +4,12 @@ use std::any::Any;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use http::HeaderMap;
+use http::header::WARNING;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::checks::TargetDigest;
+use super::checks::ContentDigest;
 use super::in_flight::CountedOperation;
 use super::records;
 use crate::access::Principal;
@@ -25,7 +27,7 @@ pub(super) struct Job {
     pub(super) claimed: Option<String>,
     pub(super) dry_run: bool,
     /// What the ids of its requests end with.
-    pub(super) target: TargetDigest,
+    pub(super) digest: ContentDigest,
     /// Whether it may be done twice.
     pub(super) may_run_again: bool,
     /// When it must have ended.
@@ -62,7 +64,14 @@ pub(super) struct Progress {
     agent_boot_id: Option<String>,
     /// The last answer, and when it came.
     pub(super) answered: Option<(AskedAgent, i64)>,
+    /// What the API server warned of: at most [`MAX_WARNINGS`], each once.
+    pub(super) warnings: Vec<String>,
 }
+
+/// Maximum number of warnings of one operation.
+const MAX_WARNINGS: usize = 32;
+/// Maximum length of a warning, in characters.
+const MAX_WARNING: usize = 256;
 
 impl Progress {
     pub(super) fn new(record: OperationRecord, claims_id: bool) -> Self {
@@ -77,6 +86,7 @@ impl Progress {
             last_write: None,
             agent_boot_id: None,
             answered: None,
+            warnings: Vec::new(),
         }
     }
 }
@@ -136,6 +146,17 @@ impl Job {
         sent.map(|sent| sent.id.clone()).unwrap_or_default()
     }
 
+    /// Notes what the API server warns of in the headers of an answer.
+    pub(super) fn warned(&self, headers: &HeaderMap) {
+        let warnings = &mut self.progress.lock().warnings;
+        for warning in headers.get_all(WARNING).iter().filter_map(|value| warning_text(value.to_str().ok()?))
+        {
+            if warnings.len() < MAX_WARNINGS && !warnings.contains(&warning) {
+                warnings.push(warning);
+            }
+        }
+    }
+
     /// Notes the answer to a request.
     pub(super) fn answered(&self, agent: &AskedAgent, is_write: bool, now_ms: i64) {
         let mut progress = self.progress.lock();
@@ -160,3 +181,35 @@ impl Job {
 
 /// A job, shared by the one who runs it and those who are told what it does.
 pub(super) type SharedJob = Arc<Job>;
+
+/// The text of a header `Warning`, such as `299 - "apps/v1beta1 is deprecated"`.
+fn warning_text(header: &str) -> Option<String> {
+    let quoted = header.strip_prefix("299 ")?.split_once(" \"")?.1;
+    let (mut text, mut letters) = (String::new(), quoted.chars());
+    while let Some(letter) = letters.next() {
+        match letter {
+            '"' => break,
+            '\\' => text.extend(letters.next()),
+            letter => text.push(letter),
+        }
+    }
+    let text: String = text.chars().filter(|letter| !letter.is_control()).take(MAX_WARNING).collect();
+    (!text.is_empty()).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warning_is_the_text_in_its_header() {
+        let text = warning_text;
+        assert_eq!(text(r#"299 - "it is \"old\" \\ gone""#).as_deref(), Some(r#"it is "old" \ gone"#));
+        assert_eq!(text(r#"299 - "old" "Sun, 29 Nov 2026 00:00:00 GMT""#).as_deref(), Some("old"));
+        assert_eq!(text(r#"299 - """#), None);
+        assert_eq!(text("299 -"), None);
+        assert_eq!(text(r#"110 cache "stale""#), None, "it is no API server's");
+        let long = format!("299 - \"{}\"", "x".repeat(9_000));
+        assert_eq!(text(&long).map(|text| text.len()), Some(MAX_WARNING));
+    }
+}

@@ -33,6 +33,8 @@ pub struct EndedOperation {
     pub failure: Option<OutcomeFailure>,
     /// Whether certainly nothing was executed.
     pub before_send: bool,
+    /// What the API server warns of; empty if it is not kept any more.
+    pub warnings: Vec<String>,
 }
 
 /// The end of an operation, once there is one.
@@ -245,7 +247,14 @@ mod tests {
     fn end(known: &KnownOperations, id: &str, bytes: usize, now: u64) -> bool {
         let record = known.get(id).expect("it is known").record;
         let body = OutcomeBody::Text { text: "x".repeat(bytes), cut: false };
-        let ended = EndedOperation { status: 200, duration_ms: 1, body, failure: None, before_send: false };
+        let ended = EndedOperation {
+            status: 200,
+            duration_ms: 1,
+            body,
+            failure: None,
+            before_send: false,
+            warnings: Vec::new(),
+        };
         known.end(&record, ended, Duration::from_secs(now))
     }
 
@@ -285,7 +294,14 @@ mod tests {
         let end = |outcome, status| {
             let record = OperationRecord { outcome, ..known.get("a").expect("it is known").record };
             let body = OutcomeBody::Empty;
-            let ended = EndedOperation { status, duration_ms: 1, body, failure: None, before_send: false };
+            let ended = EndedOperation {
+                status,
+                duration_ms: 1,
+                body,
+                failure: None,
+                before_send: false,
+                warnings: Vec::new(),
+            };
             known.end(&record, ended, Duration::ZERO);
             ends.borrow().as_ref().map(|ended| ended.status)
         };

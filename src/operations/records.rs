@@ -150,6 +150,8 @@ pub(super) fn settled_for_another(open: OpenOperation, recalled: &Recalled, now_
         (OperationState::Sent, Recalled::Answered { status, .. }) if *status < 400 => {
             OperationOutcome::Completed
         }
+        // The API server gave it up, and may go on with it.
+        (OperationState::Sent, Recalled::Answered { status: 408 | 504, .. }) => OperationOutcome::Unknown,
         (OperationState::Sent, Recalled::Answered { .. }) => OperationOutcome::Failed,
         (OperationState::Sent, Recalled::Lost) => OperationOutcome::Unknown,
     };
@@ -232,6 +234,7 @@ mod tests {
         assert_eq!(settled(OperationState::Sent, Recalled::Lost), OperationOutcome::Unknown);
         assert_eq!(settled(OperationState::Sent, recalled(201)), OperationOutcome::Completed);
         assert_eq!(settled(OperationState::Sent, recalled(409)), OperationOutcome::Failed);
+        assert_eq!(settled(OperationState::Sent, recalled(504)), OperationOutcome::Unknown);
     }
 
     #[test]

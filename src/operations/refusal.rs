@@ -34,16 +34,9 @@ pub enum OperationRefusal {
     /// The account takes no requests (409).
     #[error("{0}")]
     NotUsable(String),
-    /// The id was given to another operation (409).
-    #[error(
-        "operation {id} is another one: {what}; use an id for one account, verb and object, or leave it out"
-    )]
-    AnotherOperation {
-        /// The id.
-        id: String,
-        /// How they differ.
-        what: String,
-    },
+    /// The id was given to another operation (409), of which the caller may be allowed to know nothing.
+    #[error("operation {0} is another one: use an id for one account, caller and content, or leave it out")]
+    AnotherOperation(String),
     /// The operation has a result (409).
     #[error("operation {0} has a result; only one that is open or unknown is settled by hand")]
     AlreadySettled(String),
@@ -67,9 +60,7 @@ impl OperationRefusal {
             Self::NoAccount(_) | Self::NoOperation(_) => StatusCode::NOT_FOUND,
             Self::NotAmongAccounts(_) => StatusCode::FORBIDDEN,
             Self::Access(error) => error.status(),
-            Self::NotUsable(_) | Self::AnotherOperation { .. } | Self::AlreadySettled(_) => {
-                StatusCode::CONFLICT
-            }
+            Self::NotUsable(_) | Self::AnotherOperation(_) | Self::AlreadySettled(_) => StatusCode::CONFLICT,
             Self::TooMany(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::Database(_) | Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -89,7 +80,7 @@ impl OperationRefusal {
             Self::Access(AccessError::Denied(_)) => "denied",
             Self::Access(AccessError::Unavailable(_)) => "access_unavailable",
             Self::NotUsable(_) => "not_usable",
-            Self::AnotherOperation { .. } => "another_operation",
+            Self::AnotherOperation(_) => "another_operation",
             Self::AlreadySettled(_) => "already_settled",
             Self::TooMany(_) => "too_many",
             Self::Database(_) => "database",

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use http::header::{ACCEPT, CONTENT_TYPE};
+use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Method};
 use jiff::Timestamp;
 use prost::bytes::{Bytes, BytesMut};
@@ -14,7 +14,9 @@ use tracing::debug;
 use super::Operations;
 use super::audit_lines::AskedWrite;
 use super::checks::{OperationIdentity, is_decisive, turn};
-use super::failures::{RunFailure, after_begun_run, ask_again, run_again};
+use super::failures::{
+    AnswerMeaning, RunFailure, after_begun_run, ask_again, of_answer, overloaded, run_again, wait_for_agent,
+};
 use super::job::SharedJob;
 use super::row_queue::Committed;
 use super::submission::{of_record, same_record};
@@ -102,7 +104,7 @@ impl Operations {
     }
 
     async fn runs(&self, job: &SharedJob) -> (Outcome, bool) {
-        let (mut runs, mut going_on) = (0, None);
+        let (mut runs, mut waits, mut going_on) = (0, 0, None);
         loop {
             runs += 1;
             let was_begun = job.progress.lock().is_begun;
@@ -115,7 +117,14 @@ impl Operations {
             };
             let is_begun = job.progress.lock().is_begun;
             let tries = (runs, self.settings.max_retries);
-            match run_again(&failure, is_begun, job.may_run_again, tries, job.left()) {
+            let again = if failure.waits_for_agent {
+                // Nothing was sent, so that it is no run.
+                (runs, waits) = (runs - 1, waits + 1);
+                wait_for_agent(is_begun, job.may_run_again, waits, job.left())
+            } else {
+                run_again(&failure, is_begun, job.may_run_again, tries, job.left())
+            };
+            match again {
                 Some(delay) => {
                     debug!(operationId = job.id, ?delay, "an operation runs again");
                     self.metrics.reruns.inc();
@@ -149,11 +158,12 @@ impl Operations {
                 }
                 Step::Request(request) => match self.ask(job, request).await {
                     Ok(answered) => answer = Some(answered),
-                    Err(failure) => {
-                        if job.progress.lock().is_begun && program.goes_on() {
+                    Err(end) => {
+                        let is_failure = matches!(end, RunEnd::Failure(_));
+                        if is_failure && job.progress.lock().is_begun && program.goes_on() {
                             *going_on = Some((program, begun));
                         }
-                        return RunEnd::Failure(failure);
+                        return end;
                     }
                 },
             }
@@ -179,7 +189,7 @@ impl Operations {
                 }
             };
             let path = read.target.clone();
-            let answer = self.ask(job, read).await.map_err(RunEnd::Failure)?;
+            let answer = self.ask(job, read).await?;
             kinds.lock().learn(&path, &answer, self.clock()).map_err(RunEnd::Outcome)?;
         }
         let message = "the API server's lists of kinds lead nowhere";
@@ -206,20 +216,40 @@ impl Operations {
         program_for(&job.operation, &context)
     }
 
-    /// Makes a request until it has an answer, or until that is of no use.
-    async fn ask(&self, job: &SharedJob, request: ApiRequest) -> Result<ApiAnswer, RunFailure> {
+    /// Makes a request until it has an answer that its program is given, or until that is of no use.
+    async fn ask(&self, job: &SharedJob, request: ApiRequest) -> Result<ApiAnswer, RunEnd> {
         let is_write = !request.method.reads();
         let mut tries = 0;
         loop {
-            let error = match self.ask_once(job, request.clone()).await? {
-                Ok(answer) => return Ok(answer),
+            let answered = self.ask_once(job, request.clone()).await.map_err(RunEnd::Failure)?;
+            tries += 1;
+            if answered.as_ref().is_ok_and(|answer| answer.status == 429) {
+                // Certainly nothing was executed.
+                job.failed(is_write, true);
+            }
+            let error = match answered {
+                Ok(answer) => match of_answer(&answer, &request, (tries, job.left())) {
+                    AnswerMeaning::Answer => return Ok(answer),
+                    AnswerMeaning::Later(delay) => {
+                        sleep(delay).await;
+                        continue;
+                    }
+                    AnswerMeaning::Overloaded => return Err(RunEnd::Outcome(overloaded(&answer))),
+                    AnswerMeaning::Unknown => {
+                        return Err(RunEnd::Failure(RunFailure::of_late_write(&answer)));
+                    }
+                },
                 Err(error) => error,
             };
-            tries += 1;
             let is_begun = job.failed(is_write, error.is_before_send());
             match ask_again(&error, is_write, is_begun, (tries, job.left())) {
                 Some(delay) => sleep(delay).await,
-                None => return Err(RunFailure::of_request(&error, is_write, is_begun)),
+                None => {
+                    let mut failure = RunFailure::of_request(&error, is_write, is_begun);
+                    // All that an operation does which only reads is what was sent.
+                    failure.before_send &= !job.operation.kind().reads || error.is_before_send();
+                    return Err(RunEnd::Failure(failure));
+                }
             }
         }
     }
@@ -264,6 +294,8 @@ impl Operations {
         };
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static(request.accept));
+        let product = concat!("kubesvc-operator/", env!("CARGO_PKG_VERSION"));
+        headers.insert(USER_AGENT, HeaderValue::from_static(product));
         if let Some(media) = request.content_type {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(media));
         }
@@ -277,7 +309,7 @@ impl Operations {
             }
         };
         AccountRequest {
-            request_id: job.target.request_id(),
+            request_id: job.digest.request_id(),
             headers,
             body: RequestBytes::Whole(Bytes::from(request.body)),
             repeatable: !is_write || job.may_run_again,
@@ -328,10 +360,13 @@ impl Operations {
         response: AccountResponse,
         is_write: bool,
     ) -> Result<(ApiAnswer, u64), RequestError> {
-        let AccountResponse { status, mut body, agent, .. } = response;
+        let AccountResponse { status, headers, mut body, agent } = response;
         let status = status.as_u16();
+        job.warned(&headers);
+        let retry_after = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let is_log = matches!(job.operation.verb(), Verb::Logs(_));
         // A log is asked for with one byte more than its result may have, to tell whether it is cut.
-        let most = MAX_RESULT_BYTES + usize::from(matches!(job.operation.verb(), Verb::Logs(_)));
+        let most = MAX_RESULT_BYTES + usize::from(is_log);
         let (mut read, mut bytes) = (BytesMut::new(), 0);
         loop {
             let late = || RequestError::NoAnswer {
@@ -341,25 +376,35 @@ impl Operations {
             let part = timeout_at(job.deadline, body.next()).await.unwrap_or_else(|_| Some(Err(late())));
             match part {
                 None => break,
-                Some(Ok(part)) if read.len() + part.len() > most => {
-                    let message = format!("the answer has more than {} bytes", MAX_RESULT_BYTES);
-                    drop(part);
-                    return Err(RequestError::Invalid { message, is_too_large: true });
+                // Its program sees that it is longer than it may be, and says that it is cut.
+                Some(Ok(part)) if is_log && read.len() + part.len() > most => {
+                    bytes += part.len() as u64;
+                    read.extend_from_slice(&part[..most - read.len()]);
+                    break;
                 }
-                Some(Ok(part)) => {
+                Some(Ok(part)) if read.len() + part.len() > most && !is_write => {
+                    job.answered(&agent, is_write, now_ms());
+                    let message = format!("the answer has more than {MAX_RESULT_BYTES} bytes");
+                    let body = serde_json::json!({ "message": message }).to_string().into_bytes();
+                    return Ok((ApiAnswer { status: 413, body, ..ApiAnswer::default() }, bytes));
+                }
+                Some(Ok(part)) if read.len() + part.len() <= most => {
                     bytes += part.len() as u64;
                     read.extend_from_slice(&part);
                 }
                 // What was written stands, whatever became of the answer's body.
-                Some(Err(_)) if is_write => {
+                Some(_) if is_write => {
                     read = BytesMut::from(&b"{}"[..]);
                     break;
                 }
+                // Reads that are too large have ended above.
+                Some(Ok(_)) => break,
                 Some(Err(error)) => return Err(error),
             }
         }
         job.answered(&agent, is_write, now_ms());
-        Ok((ApiAnswer { status, body: read.freeze().to_vec() }, bytes))
+        let retry_after = retry_after.map(Duration::from_secs);
+        Ok((ApiAnswer { status, body: read.freeze().to_vec(), retry_after }, bytes))
     }
 }
 

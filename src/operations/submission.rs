@@ -141,7 +141,7 @@ impl Operations {
         }
         let is_callers_id = !call.operation.id().is_empty() || call.client_request_id.is_some();
         let id = match (&call.client_request_id, call.operation.id()) {
-            (Some(text), _) => checks::derived_id(text),
+            (Some(text), _) => checks::derived_id(account.uid(), &call.caller.principal.name, text),
             (None, "") => Ulid::generate().to_string(),
             (None, id) => id.to_owned(),
         };
@@ -247,7 +247,7 @@ impl Operations {
         }
         let counted = self.in_flight.add(account.uid(), &call.caller.principal)?;
         let started = Instant::now();
-        let target = identity.target();
+        let digest = identity.digest();
         let record = records::received(&Beginning {
             id: &id,
             verb: call.operation.kind().name,
@@ -257,8 +257,8 @@ impl Operations {
             replica_id: &self.settings.replica_id,
             dry_run: call.dry_run,
             now_ms: now_ms(),
-            // Of another call with the id the target is compared, also if nothing was written.
-            request_id: is_callers_id.then(|| target.request_id()),
+            // Of another call with the id the digest is compared, also if nothing was written.
+            request_id: is_callers_id.then(|| digest.request_id()),
         });
         let limit = checks::time_limit(&call.operation, self.settings.write_time, self.settings.read_time);
         let may_run_again = may_run_again(&call.operation);
@@ -273,7 +273,7 @@ impl Operations {
             principal: call.caller.principal,
             claimed: call.caller.claimed,
             dry_run: call.dry_run,
-            target,
+            digest,
             operation: call.operation,
             may_run_again,
             deadline: started + limit,
@@ -511,20 +511,7 @@ fn same(id: &str, identity: &OperationIdentity, known: &KnownOperation) -> Resul
     if known.identity == *identity {
         return Ok(Found::Here(known.subscribe()));
     }
-    let KnownOperation { identity: other, .. } = known;
-    let what = if (other.account.as_str(), other.verb) != (identity.account.as_str(), identity.verb) {
-        format!("it is {} on account {:?}", other.verb, other.account)
-    } else if other.account_uid != identity.account_uid {
-        on_earlier_account(&other.account)
-    } else {
-        "it has another target, or is a dry run".to_owned()
-    };
-    Err(OperationRefusal::AnotherOperation { id: id.to_owned(), what })
-}
-
-/// How an operation differs from one on the account that has the name now.
-fn on_earlier_account(account: &str) -> String {
-    format!("it is on an earlier account of the name {account:?}")
+    Err(OperationRefusal::AnotherOperation(id.to_owned()))
 }
 
 /// Checks that an operation is the one that is recorded under its id. A row without a uid has any account of its name.
@@ -535,16 +522,10 @@ pub(super) fn same_record(
 ) -> Result<(), OperationRefusal> {
     let is_same = record.account == identity.account
         && record.operation_type == identity.verb
-        && record.dry_run == identity.dry_run;
-    let has_account = record.account_uid.as_deref().is_none_or(|uid| uid == identity.account_uid);
-    let has_target = record.request_id.as_deref().is_none_or(|id| identity.target().is_of(id));
-    let what = match (is_same, has_account, has_target) {
-        (true, true, true) => return Ok(()),
-        (true, true, false) => "it has another target".to_owned(),
-        (true, false, _) => on_earlier_account(&record.account),
-        (false, ..) => format!("it is {} on account {:?}", record.operation_type, record.account),
-    };
-    Err(OperationRefusal::AnotherOperation { id: id.to_owned(), what })
+        && record.dry_run == identity.dry_run
+        && record.account_uid.as_deref().is_none_or(|uid| uid == identity.account_uid)
+        && record.request_id.as_deref().is_none_or(|id| identity.digest().is_of(id));
+    if is_same { Ok(()) } else { Err(OperationRefusal::AnotherOperation(id.to_owned())) }
 }
 
 /// The end of an operation as its row has it.
@@ -575,5 +556,6 @@ pub(super) fn of_record(record: &OperationRecord) -> EndedOperation {
             OperationOutcome::Failed => record.sent.is_none(),
             _ => false,
         },
+        warnings: Vec::new(),
     }
 }

@@ -16,8 +16,8 @@ pub use super::messages::{ApplySettingsAnswer, ForgetCall, RelayedCallError, Rel
 use super::messages::{MAX_DATA_BYTES, RelayFrame, read_relayed_body};
 use super::relaying::data_frames;
 use crate::connected_agents::{
-    AccountResponse, AfterFailure, AnsweringAgent, AskedAgent, MAX_ASKED_AGENTS, PreparedRequest,
-    ReplicaRequests, RequestError, SendFailure, UpgradedBytes,
+    AccountResponse, AfterFailure, AnsweringAgent, AskedAgent, LONG_HEAD_TIMEOUT, MAX_ASKED_AGENTS,
+    PreparedRequest, ReplicaRequests, RequestError, SendFailure, UpgradedBytes, is_long,
 };
 use crate::peers::{KEEP_ALIVE_INTERVAL, PeerFrames};
 use kubesvc_core::AgentId;
@@ -64,6 +64,8 @@ pub fn read(
     if is_behind || is_nothing_here {
         return Ok(None);
     }
+    let is_long = is_long(&relayed.method, &relayed.target, relayed.upgrade);
+    let most = if is_long { LONG_HEAD_TIMEOUT } else { MAX_WAIT };
     let request = PreparedRequest {
         request_id: relayed_for.request_id,
         method: relayed.method,
@@ -73,7 +75,7 @@ pub fn read(
         upgrade: relayed.upgrade,
         class,
         repeatable: relayed.repeatable,
-        deadline: Instant::now() + Duration::from_millis(relayed_for.deadline_ms).min(MAX_WAIT),
+        deadline: Instant::now() + Duration::from_millis(relayed_for.deadline_ms).min(most),
         principal: relayed_for.principal,
         on_asked: None,
         keep_answer: true,

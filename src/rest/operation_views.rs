@@ -29,13 +29,17 @@ pub(super) struct OperationResultView {
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<OperationFailureView>,
+    /// What the API server warns of, such as a version that is deprecated.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
 }
 
 /// Why an operation failed.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct OperationFailureView {
-    /// `AUTH`, `FORBIDDEN`, `NOT_FOUND`, `CONFLICT`, `INVALID`, `TIMEOUT`, `TOO_LARGE`, `INTERNAL` or `OUTCOME_UNKNOWN`.
+    /// `AUTH`, `FORBIDDEN`, `NOT_FOUND`, `CONFLICT`, `INVALID`, `TIMEOUT`, `TOO_LARGE`, `INTERNAL`, `OVERLOADED` or
+    /// `OUTCOME_UNKNOWN`.
     class: &'static str,
     /// What went wrong.
     message: String,
@@ -53,6 +57,7 @@ impl OperationResultView {
             body: None,
             cut: None,
             failure: None,
+            warnings: Vec::new(),
         }
     }
 
@@ -69,6 +74,7 @@ impl OperationResultView {
             before_send: ended.before_send,
         });
         let (status, duration_ms) = (Some(ended.status), Some(ended.duration_ms));
-        Self { status, duration_ms, body, cut, failure, ..Self::open(id) }
+        let warnings = ended.warnings.clone();
+        Self { status, duration_ms, body, cut, failure, warnings, ..Self::open(id) }
     }
 }

@@ -43,7 +43,7 @@ pub use delete::delete_wait;
 pub use deploy::{ApplyMode, ApplySettings, KindApplySettings, Preference};
 pub use kinds::{KindLookup, Kinds, Resource};
 pub use list_keys::merge_rule;
-pub use manifest::{MAX_MANIFEST_BYTES, ManifestError};
+pub use manifest::{MAX_MANIFEST_BYTES, ManifestError, canonical_manifest};
 pub use operation::{
     InvalidOperation, MAX_DEADLINE, MAX_RESULT_BYTES, ObjectKey, Operation, OperationVerb, SettledByHand,
 };

@@ -8,7 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _, stream};
-use http::{HeaderMap, StatusCode};
+use http::header::WARNING;
+use http::{HeaderMap, HeaderValue, StatusCode};
 use parking_lot::Mutex;
 use prost::bytes::Bytes;
 use serde_json::{Value, json};
@@ -155,7 +156,7 @@ fn response(status: u16, body: &Value) -> AccountResponse {
     let body = Bytes::from(body.to_string());
     AccountResponse {
         status: StatusCode::from_u16(status).expect("a status"),
-        headers: HeaderMap::new(),
+        headers: HeaderMap::from_iter([(WARNING, HeaderValue::from_static("299 - \"it is old\""))]),
         body: stream::once(async { Ok(body) }).boxed(),
         agent: ScriptedCluster::agent(),
     }

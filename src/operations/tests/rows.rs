@@ -63,7 +63,8 @@ async fn an_operation_whose_caller_hangs_up_before_its_row_is_committed_is_done(
     *replica.rows.next_takes.lock() = Duration::from_secs(3);
     let hung_up = timeout(Duration::from_secs(1), replica.submit(repeated(&scale(), None))).await;
     assert!(hung_up.is_err(), "its row is being committed");
-    let record = timeout(MINUTE, replica.history(&checks::derived_id("x"))).await.expect("it ends");
+    let record =
+        timeout(MINUTE, replica.history(&checks::derived_id("uid-a", "alice", "x"))).await.expect("it ends");
     assert_eq!(record.outcome, OperationOutcome::Completed);
     assert_eq!(replica.operations.known.running(), 0);
 }
@@ -179,7 +180,7 @@ async fn a_row_that_is_given_up_does_not_count_as_waiting() {
 async fn a_person_ends_what_is_open_and_those_who_wait_get_that() {
     let replica = Replica::new(never());
     let waiting = OperationCall { client_request_id: Some("x".to_owned()), ..call(&scale()) };
-    let id = checks::derived_id("x");
+    let id = checks::derived_id("uid-a", "alice", "x");
     let result = result_from_text(&format!("op_id: \"{id}\" status: 409 message: \"somebody did\""))
         .expect("a result");
     let settle = async {

@@ -9,6 +9,7 @@ async fn an_operation_that_is_waited_for_has_its_result_and_its_record() {
     let ended = submitted.ended.expect("it ended");
     assert_eq!((ended.status, &ended.failure), (200, &None));
     assert!(matches!(&ended.body, OutcomeBody::Json(body) if body["spec"]["replicas"] == 3));
+    assert_eq!(ended.warnings, ["it is old"], "each once");
     let asked = replica.cluster.asked();
     assert_eq!(asked[0].line, "PATCH /apis/apps/v1/namespaces/n/deployments/web/scale?fieldManager=kubesvc");
     assert!(asked[0].repeatable);
@@ -77,7 +78,8 @@ async fn a_delete_that_runs_again_deletes_only_what_it_read_first() {
 #[tokio::test(start_paused = true)]
 async fn a_restart_that_runs_again_starts_no_second_rollout() {
     let replica = Replica::new(ScriptedCluster::new(|number, _| {
-        if number > 1 {
+        // Each run reads the object first.
+        if number != 2 {
             return done();
         }
         // The annotation has whole seconds: the second run is in a later one.
@@ -89,7 +91,8 @@ async fn a_restart_that_runs_again_starts_no_second_rollout() {
         Err(RequestError::Unknown("the agent is gone".into()))
     }));
     assert_eq!(replica.run(&format!("restart_rollout {{ {WEB} }}")).await.status, 200);
-    let bodies: Vec<_> = replica.cluster.asked().into_iter().map(|asked| asked.body).collect();
+    let patches = replica.cluster.asked().into_iter().filter(|asked| asked.line.starts_with("PATCH"));
+    let bodies: Vec<_> = patches.map(|asked| asked.body).collect();
     let [first, again] = bodies.as_slice() else { unreachable!("{bodies:?}") };
     let annotations = &first["spec"]["template"]["metadata"]["annotations"];
     assert!(annotations["kubectl.kubernetes.io/restartedAt"].is_string(), "{first}");
@@ -291,4 +294,65 @@ async fn a_write_without_an_answer_has_an_audit_line_that_says_so_each_time_it_i
     let ids: Vec<_> = writes.iter().map(|line| line["requestId"].as_str().unwrap_or_default()).collect();
     assert_eq!(ids, replica.cluster.asked().iter().map(|asked| asked.request_id.clone()).collect::<Vec<_>>());
     assert_eq!(writes[0]["reason"], "the outcome is unknown: the agent is gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_waits_until_its_deadline_for_an_agent_that_is_expected() {
+    let away = || RequestError::NoAgent { account: "a".into(), zone: "z".into(), is_expected: true };
+    let back_after =
+        |tries| ScriptedCluster::new(move |number, _| if number > tries { done() } else { Err(away()) });
+    let ended = Replica::new(back_after(25)).run(&scale()).await;
+    assert_eq!((ended.status, &ended.failure), (200, &None));
+    let began = tokio::time::Instant::now();
+    let ended = Replica::new(back_after(usize::MAX)).run(&scale()).await;
+    assert_eq!((ended.status, ended.before_send), (503, true), "{ended:?}");
+    assert!(began.elapsed() >= Duration::from_secs(28), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_the_api_server_gave_up_is_unknown_or_made_again() {
+    let late = || {
+        ScriptedCluster::new(
+            |number, _| if number > 1 { done() } else { Ok((504, json!({"message": "late"}))) },
+        )
+    };
+    let replica = Replica::new(late());
+    assert_eq!(replica.run(&scale()).await.status, 200, "it may be done twice");
+    let replica = Replica::new(late());
+    let ended = replica.run(&format!("patch {{ {WEB} type: JSON body {{ data: \"[]\" }} }}")).await;
+    let class = ended.failure.as_ref().map(|failure| failure.class);
+    assert_eq!((ended.status, class), (504, Some(OutcomeClass::OutcomeUnknown)), "{ended:?}");
+    assert!(!ended.before_send && replica.cluster.lines().len() == 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_is_busy_is_waited_for_with_new_requests() {
+    let busy = ScriptedCluster::new(|number, _| if number > 3 { done() } else { Ok((429, json!({}))) });
+    let replica = Replica::new(busy);
+    assert_eq!(
+        replica.run(&format!("patch {{ {WEB} type: JSON body {{ data: \"[]\" }} }}")).await.status,
+        200
+    );
+    let mut ids: Vec<_> = replica.cluster.asked().into_iter().map(|asked| asked.request_id).collect();
+    ids.dedup();
+    assert_eq!(ids.len(), 4, "each is a new request");
+    let replica = Replica::new(ScriptedCluster::new(|_, _| Ok((429, json!({"message": "slow down"})))));
+    let ended = replica.run(&scale()).await;
+    let failure = ended.failure.as_ref().map(|failure| (failure.class, failure.message.as_str()));
+    assert_eq!((ended.status, failure), (429, Some((OutcomeClass::Overloaded, "slow down"))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_that_is_longer_than_asked_for_is_cut_and_another_long_answer_was_sent() {
+    let long = || Replica::new(ScriptedCluster::new(|_, _| Ok((200, json!("x".repeat((10 << 20) + 100))))));
+    let pod = "target { version: \"v1\" kind: \"Pod\" namespace: \"n\" name: \"p\" }";
+    let ended = long().run(&format!("logs {{ {pod} limit_bytes: 10485760 }}")).await;
+    assert_eq!((ended.status, &ended.failure), (200, &None));
+    assert!(matches!(&ended.body, OutcomeBody::Text { text, cut: true } if text.len() == 10 << 20));
+    let ended = long().run(&format!("get {{ {pod} }}")).await;
+    let class = ended.failure.as_ref().map(|failure| failure.class);
+    assert_eq!((ended.status, class, ended.before_send), (413, Some(OutcomeClass::TooLarge), false));
+    let lost = || Err(RequestError::Cut("half of it".into()));
+    let ended = Replica::new(ScriptedCluster::new(move |_, _| lost())).run(&format!("get {{ {pod} }}")).await;
+    assert_eq!((ended.status, ended.before_send), (503, false), "{ended:?}");
 }

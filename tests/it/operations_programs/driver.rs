@@ -51,7 +51,7 @@ impl ApiServer {
         let response = self.client.send(http).await.expect("the API server answers");
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.expect("a body").to_bytes().to_vec();
-        ApiAnswer { status, body }
+        ApiAnswer { status, body, ..ApiAnswer::default() }
     }
 
     /// Sends a request of a test's own: what other people do. Returns the status and the body.

@@ -129,7 +129,9 @@ impl ClusterClient {
         if request.upgrade.is_some() && !self.pool(purpose).is_http1_only() {
             return Err(ClusterError::UpgradeOverHttp2 { step });
         }
-        let mut request = self.build(&step, request)?;
+        // A caller's request says of itself what it says, and nothing where it says nothing.
+        let names_agent = purpose != Use::Requests;
+        let mut request = self.build(&step, request, names_agent)?;
         let mut closed_connections = 0;
         loop {
             let mut lease = self.lease(purpose, &step).await?;
@@ -200,7 +202,7 @@ impl ClusterClient {
             source,
             before_send,
         };
-        let request = self.build(step, request)?;
+        let request = self.build(step, request, true)?;
         let mut counted = CountOnDrop { requests: &self.0.context.requests, status: Some(0) };
         let response = lease.exchange(self.addressed(request, lease.is_http2())).await;
         let response = response.map_err(|error| broken(error.source.into(), error.unsent.is_some()))?;
@@ -366,7 +368,12 @@ impl ClusterClient {
     }
 
     /// Builds a request with the recipient, the credential and what else only the client decides.
-    fn build(&self, step: &Arc<str>, request: ClusterRequest) -> Result<Request<RequestBody>, ClusterError> {
+    fn build(
+        &self,
+        step: &Arc<str>,
+        request: ClusterRequest,
+        names_agent: bool,
+    ) -> Result<Request<RequestBody>, ClusterError> {
         let ClientParts { endpoint, authority, .. } = &*self.0;
         let invalid = |source: http::Error| ClusterError::Request { step: step.clone(), source };
         let prefix = endpoint.server.path().trim_end_matches('/');
@@ -381,8 +388,10 @@ impl ClusterClient {
         *built.uri_mut() = uri;
         *built.headers_mut() = request.headers;
         let headers = built.headers_mut();
-        let agent = HeaderValue::from_static(concat!("kubesvc-agent/", env!("CARGO_PKG_VERSION")));
-        headers.entry(USER_AGENT).or_insert(agent);
+        if names_agent {
+            let agent = HeaderValue::from_static(concat!("kubesvc-agent/", env!("CARGO_PKG_VERSION")));
+            headers.entry(USER_AGENT).or_insert(agent);
+        }
         headers.insert(ACCEPT_ENCODING, request.encoding.unwrap_or(HeaderValue::from_static("identity")));
         if let Some(upgrade) = request.upgrade {
             headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));

@@ -65,7 +65,8 @@ impl AccountRequests {
             sends();
             let sending = client.send(Use::Requests, cluster_request(request, body.clone()));
             let sending = sending.map_err(Failure::from);
-            let sent = if self.settings.timeout.is_zero() {
+            let is_long = request.open.upgrade || request.path.is_long(request.method.as_str());
+            let sent = if self.settings.timeout.is_zero() || is_long {
                 sending.await
             } else {
                 let too_slow = "the cluster did not answer within timeoutSeconds";

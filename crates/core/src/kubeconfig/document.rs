@@ -88,6 +88,9 @@ pub(super) fn decode(bytes: &[u8]) -> Result<&str, KubeconfigError> {
     if bytes.len() > MAX_BYTES {
         return refuse("is larger than 256 KiB", TOO_LARGE_REMEDY);
     }
+    if is_utf_16(bytes) {
+        return refuse("is in UTF-16", "save it as UTF-8");
+    }
     if bytes.contains(&0) {
         return refuse("holds a NUL, so it is no text", FORMAT_REMEDY);
     }
@@ -97,29 +100,32 @@ pub(super) fn decode(bytes: &[u8]) -> Result<&str, KubeconfigError> {
     }
 }
 
-/// Parses the single document in a text.
+/// Whether a text is in UTF-16, as the `>` of PowerShell writes it: by its byte order mark, or by the halves of its first
+/// letters, of which one is 0.
+fn is_utf_16(bytes: &[u8]) -> bool {
+    matches!(bytes, [0xff, 0xfe, ..] | [0xfe, 0xff, ..])
+        || matches!(bytes, [one, 0, two, 0, ..] | [0, one, 0, two, ..] if *one != 0 && *two != 0)
+}
+
+/// Parses the single document in a text that is not empty: others are comments, or nothing between two `---`.
 pub(super) fn read(text: &str) -> Result<DocumentNode<'_>, KubeconfigError> {
     let mut options = Options::default();
     options.set_emit_comments(false);
     let mut reader = Reader(Parser::new_from_str_with_options(text, options));
+    let mut root = None;
     loop {
         match reader.next()? {
-            (Event::StreamStart | Event::DocumentStart(..), _) => {}
+            (Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd, _) => {}
             (Event::StreamEnd, _) => {
-                return Err(KubeconfigError::new("kubeconfig", "is empty", FORMAT_REMEDY));
+                return root.ok_or_else(|| KubeconfigError::new("kubeconfig", "is empty", FORMAT_REMEDY));
             }
-            (event, at) => {
-                let root = reader.node(event, at, 1)?;
-                loop {
-                    match reader.next()? {
-                        (Event::StreamEnd, _) => return Ok(root),
-                        (Event::DocumentStart(..), at) => {
-                            return Err(at.refuse("a second document starts", "give one document"));
-                        }
-                        _ => {}
-                    }
+            (event, at) => match reader.node(event, at, 1)? {
+                node if node.is_null() => {}
+                _ if root.is_some() => {
+                    return Err(at.refuse("a second document starts", "give one document"));
                 }
-            }
+                node => root = Some(node),
+            },
         }
     }
 }
@@ -393,6 +399,29 @@ mod tests {
         ] {
             assert!(DocumentNode::read(hostile.as_bytes()).is_none(), "{hostile}");
             assert!(vet(hostile.as_bytes(), None).is_err(), "{hostile}");
+        }
+    }
+
+    #[test]
+    fn utf_16_is_named_and_documents_that_are_empty_are_dropped() {
+        let file = "apiVersion: v1\nkind: Config\n";
+        let utf_16 = |order: fn(u16) -> [u8; 2], mark: &str| -> Vec<u8> {
+            format!("{mark}{file}").encode_utf16().flat_map(order).collect()
+        };
+        for mark in ["\u{feff}", ""] {
+            for bytes in [utf_16(u16::to_le_bytes, mark), utf_16(u16::to_be_bytes, mark)] {
+                let said = vet(&bytes, None).expect_err("UTF-16").to_string();
+                assert_eq!(said, "kubeconfig is in UTF-16; save it as UTF-8");
+            }
+        }
+        for text in [
+            format!("---\n{file}"),
+            format!("{file}---\n"),
+            format!("---\n---\n{file}"),
+            format!("\u{feff}# a comment\n---\n{file}---\n# another\n...\n"),
+        ] {
+            let read = DocumentNode::read(text.as_bytes());
+            assert_eq!(read.as_ref().and_then(|root| root.text("kind")), Some("Config"), "{text}");
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::outcome::{ApiAnswer, Outcome, OutcomeBody};
+use super::outcome::{ApiAnswer, Outcome, OutcomeBody, OutcomeClass};
 use super::program::{ApiRequest, Method, Program, ProgramContext, StartError, Step, go_on};
 use super::{InvalidOperation, MANAGER, Resource, manifest};
 use crate::wire::operations as wire;
@@ -29,13 +29,15 @@ pub(super) struct Change {
     requests: VecDeque<ApiRequest>,
     /// What a dry run shows of a further patch, which it does not send.
     not_sent: Option<Value>,
+    /// Whether the first answer is the object as it is, which must not be paused.
+    is_refused_if_paused: bool,
 }
 
 impl Change {
     fn of(path: &str, content_type: &'static str, patch: &Value, dry_run: bool) -> Self {
         let parameters = [("fieldManager", MANAGER)];
         let request = ApiRequest::write(Method::Patch, path, &parameters, dry_run, content_type, patch);
-        Self { requests: VecDeque::from([request]), not_sent: None }
+        Self { requests: VecDeque::from([request]), not_sent: None, is_refused_if_paused: false }
     }
 
     pub(super) fn patch(verb: &wire::Patch, context: &ProgramContext<'_>) -> Result<Self, StartError> {
@@ -98,7 +100,13 @@ impl Change {
         has_revisions(&resource)?;
         let annotations = ["spec", "template", "metadata", "annotations", RESTARTED_AT];
         let patch = nested(&annotations, context.time_of_day.into());
-        Ok(Self::of(&path, MERGE_PATCH, &patch, context.dry_run))
+        let mut change = Self::of(&path, MERGE_PATCH, &patch, context.dry_run);
+        // Nothing would be rolled out, as kubectl says too. No other kind can be paused.
+        if resource.kind == "Deployment" {
+            change.requests.push_front(ApiRequest::get(path));
+            change.is_refused_if_paused = true;
+        }
+        Ok(change)
     }
 }
 
@@ -137,7 +145,11 @@ impl Program for Change {
                 }
                 return Step::Done(outcome);
             }
-            go_on!(answer.object());
+            let object = go_on!(answer.object());
+            if std::mem::take(&mut self.is_refused_if_paused) && object["spec"]["paused"] == true {
+                let message = "the Deployment is paused: resume its rollout first";
+                return Step::Done(Outcome::failed(409, OutcomeClass::Conflict, message));
+            }
         }
         match self.requests.pop_front() {
             Some(request) => Step::Request(request),

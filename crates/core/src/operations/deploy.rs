@@ -174,12 +174,12 @@ fn clears_managed_fields(object: &Value, settings: &ApplySettings) -> bool {
     decide(settings.clear_managed_fields, enabled, of_kind)
 }
 
-/// The documented order: the setting for all, the annotation, the setting for the kind.
+/// The documented order: the setting for all, the setting for the kind, the annotation.
 fn decide(for_all: Preference, annotated: bool, of_kind: Option<Preference>) -> bool {
-    match for_all {
-        Preference::Always => true,
-        Preference::Never => false,
-        Preference::Allowed => annotated || of_kind == Some(Preference::Always),
+    match (for_all, of_kind.unwrap_or_default()) {
+        (Preference::Always, _) | (Preference::Allowed, Preference::Always) => true,
+        (Preference::Never, _) | (Preference::Allowed, Preference::Never) => false,
+        (Preference::Allowed, Preference::Allowed) => annotated,
     }
 }
 

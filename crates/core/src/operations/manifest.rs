@@ -1,8 +1,11 @@
 //! One object from JSON or YAML, what it names, and the annotation `last-applied-configuration`.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
+use serde_saphyr::UserMessageFormatter;
+use serde_saphyr::budget::BudgetBreach;
 
 use super::kinds::split_api_version;
 
@@ -12,6 +15,10 @@ pub const MAX_MANIFEST_BYTES: usize = 4 << 20;
 const MAX_DEPTH: usize = 100;
 /// Maximum number of values in a manifest.
 const MAX_NODES: usize = 1 << 20;
+/// Maximum number of keys in a manifest, of all its mappings together.
+const MAX_KEYS: usize = 200_000;
+/// Maximum length of a key that a message repeats, in characters.
+const MAX_QUOTED: usize = 64;
 /// The annotation by which `kubectl apply` knows what it applied before.
 pub(super) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
@@ -24,9 +31,20 @@ pub enum ManifestError {
     /// It is larger than [`MAX_MANIFEST_BYTES`].
     #[error("the manifest is larger than 4 MiB")]
     TooLarge,
-    /// It is neither JSON nor YAML.
-    #[error("the manifest is neither JSON nor YAML{}: give one object without aliases and tabs", line(*.0))]
-    Malformed(Option<u64>),
+    /// It cannot be read as JSON or YAML.
+    #[error("the manifest cannot be read{}: {why}", at_line(*.line))]
+    Malformed {
+        /// Line of the error, from 1.
+        line: Option<u64>,
+        /// The error of the parser, and what to do where it does not say that itself.
+        why: String,
+    },
+    /// It has more than one object.
+    #[error("{0} objects: one operation deploys one")]
+    Several(usize),
+    /// It has more than [`MAX_KEYS`] keys.
+    #[error("the manifest has more than 200000 keys")]
+    TooManyKeys,
     /// It is no object.
     #[error("the manifest is no object with apiVersion, kind and metadata")]
     NoObject,
@@ -44,13 +62,16 @@ pub enum ManifestError {
     Patch(&'static str),
 }
 
-fn line(line: Option<u64>) -> String {
-    line.map(|line| format!(", from line {line} on")).unwrap_or_default()
+fn at_line(line: Option<u64>) -> String {
+    line.map(|line| format!(", at line {line}")).unwrap_or_default()
 }
 
-/// Parses JSON or YAML without aliases and with one document. Numbers are those that kubectl sends.
+/// Parses JSON or YAML with one document that is not empty, without aliases. Numbers are those that kubectl sends.
 pub(super) fn parse_any(data: &str) -> Result<Value, ManifestError> {
     let mut value = json_or_yaml(data)?;
+    if keys(&value) > MAX_KEYS {
+        return Err(ManifestError::TooManyKeys);
+    }
     whole_floats_to_integers(&mut value);
     Ok(value)
 }
@@ -60,16 +81,41 @@ fn json_or_yaml(data: &str) -> Result<Value, ManifestError> {
         return Err(ManifestError::TooLarge);
     }
     let data = data.strip_prefix('\u{feff}').unwrap_or(data);
-    if data.trim_start().starts_with(['{', '['])
-        && let Ok(value) = serde_json::from_str(data)
-    {
-        return Ok(value);
+    let json = if data.trim_start().starts_with(['{', '[']) { json_documents(data)? } else { None };
+    let mut documents = match json {
+        Some(documents) => documents,
+        None => yaml_documents(data)?,
+    };
+    documents.retain(|document| !document.is_null());
+    match documents.len() {
+        0 => Err(ManifestError::Empty),
+        1 => Ok(documents.remove(0)),
+        several => Err(ManifestError::Several(several)),
     }
+}
+
+/// The documents of a text in JSON; `None` if it is no JSON, and may be YAML.
+fn json_documents(data: &str) -> Result<Option<Vec<Value>>, ManifestError> {
+    let mut documents = Vec::new();
+    for document in serde_json::Deserializer::from_str(data).into_iter::<UniqueKeys>() {
+        match document {
+            Ok(UniqueKeys(document)) => documents.push(document),
+            Err(error) if error.is_data() => {
+                let why = error.to_string();
+                let why = why.rsplit_once(" at line ").map_or(why.as_str(), |(why, _)| why).to_owned();
+                return Err(ManifestError::Malformed { line: u64::try_from(error.line()).ok(), why });
+            }
+            Err(_) => return Ok(None),
+        }
+    }
+    Ok(Some(documents))
+}
+
+fn yaml_documents(data: &str) -> Result<Vec<Value>, ManifestError> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_aliases: 0,
             max_anchors: 0,
-            max_documents: 1,
             max_depth: MAX_DEPTH,
             max_nodes: MAX_NODES,
             max_events: 2 * MAX_NODES,
@@ -79,13 +125,121 @@ fn json_or_yaml(data: &str) -> Result<Value, ManifestError> {
         legacy_octal_numbers: true,
         with_snippet: false,
     };
-    let parsed: Result<Value, _> = serde_saphyr::from_str_with_options(data, options);
-    match parsed {
-        Ok(Value::Null) => Err(ManifestError::Empty),
-        Ok(value) => Ok(value),
-        Err(_) if data.trim().is_empty() => Err(ManifestError::Empty),
-        Err(error) => Err(ManifestError::Malformed(error.location().map(|location| location.line()))),
+    let documents = serde_saphyr::from_multiple_with_options::<UniqueKeys>(data, options);
+    let documents = documents.map_err(|error| of_yaml_error(&error))?;
+    Ok(documents.into_iter().map(|UniqueKeys(document)| document).collect())
+}
+
+fn of_yaml_error(error: &serde_saphyr::Error) -> ManifestError {
+    use serde_saphyr::Error;
+    let line = error.location().map(|location| location.line());
+    let aliases = "there is an anchor or an alias: write the value out at each place";
+    let why = match error.without_snippet() {
+        Error::DuplicateMappingKey { key, .. } => second_time(key.as_deref().unwrap_or_default()),
+        Error::UnknownAnchor { .. } => aliases.to_owned(),
+        Error::Budget { breach, .. } => match breach {
+            BudgetBreach::Aliases { .. } | BudgetBreach::Anchors { .. } => aliases.to_owned(),
+            BudgetBreach::Depth { .. } => format!("lists and mappings are nested more than {MAX_DEPTH} deep"),
+            _ => "it has too many values".to_owned(),
+        },
+        Error::Message { msg, .. } | Error::ExternalMessage { msg, .. } => msg.clone(),
+        other => other.render_with_formatter(&UserMessageFormatter),
+    };
+    ManifestError::Malformed { line, why }
+}
+
+fn second_time(key: &str) -> String {
+    let key: String = key.chars().take(MAX_QUOTED).collect();
+    format!("the key {key:?} is there a second time in its mapping: keep one of them")
+}
+
+/// Number of keys of all mappings.
+fn keys(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => items.iter().map(keys).sum(),
+        Value::Object(map) => map.len() + map.values().map(keys).sum::<usize>(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
     }
+}
+
+/// A value none of whose mappings has a key twice. Deliberately stricter than kubectl, which takes the last one.
+struct UniqueKeys(Value);
+
+impl<'de> Deserialize<'de> for UniqueKeys {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(UniqueKeysVisitor).map(Self)
+    }
+}
+
+struct UniqueKeysVisitor;
+
+impl<'de> Visitor<'de> for UniqueKeysVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value of JSON")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
+        from.deserialize_any(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(UniqueKeys(item)) = from.next_element()? {
+            items.push(item);
+        }
+        Ok(items.into())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
+        while let Some(key) = from.next_key::<String>()? {
+            if map.contains_key(&key) {
+                return Err(A::Error::custom(second_time(&key)));
+            }
+            let UniqueKeys(value) = from.next_value()?;
+            map.insert(key, value);
+        }
+        Ok(map.into())
+    }
+}
+
+/// A manifest or patch by its contents: the same text for all ways of writing it. `None` if it is none.
+pub fn canonical_manifest(data: &str) -> Option<String> {
+    parse_any(data).ok().map(|value| go_json(&value))
 }
 
 /// Makes integers of floats that are whole, as Go writes them: `3.0` is `3`. In a field that is an integer, the API

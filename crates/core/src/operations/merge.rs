@@ -5,6 +5,8 @@
 //! As kubectl does, native kinds get a strategic merge patch, whose lists the API server merges with those that it has
 //! when it writes, and all other kinds a JSON merge patch, whose lists replace.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value, json};
 
 use super::changes::{MERGE_PATCH, STRATEGIC_PATCH};
@@ -139,23 +141,25 @@ impl Diff<'_> {
             }
             return;
         }
-        let find = |items: &'v [Value], item: &Value| items.iter().find(|held| held[key] == item[key]);
+        let (lasts, wants, lives) = (by_key(last, key), by_key(manifest, key), by_key(live, key));
+        let is_in = |items: &ItemsByKey<'_>, item: &Value| items.contains_key(&item[key].to_string());
         let mut changed: Vec<Value> = Vec::new();
         for wanted in manifest {
-            let Some(held) = find(live, wanted) else {
+            let text = wanted[key].to_string();
+            let Some((_, held)) = lives.get(&text).copied() else {
                 changed.push(without_nulls(wanted));
                 continue;
             };
-            let before = map(find(last, wanted));
+            let before = map(lasts.get(&text).map(|(_, before)| *before));
             let mut item = self.items(path, before, map(Some(wanted)), map(Some(held)), retains_keys);
             if !item.is_empty() {
                 item.insert(key.to_owned(), wanted[key].clone());
                 changed.push(item.into());
             }
         }
-        let gone = last.iter().filter(|item| find(manifest, item).is_none() && find(live, item).is_some());
+        let gone = last.iter().filter(|item| !is_in(&wants, item) && is_in(&lives, item));
         changed.extend(gone.map(|item| json!({ key: item[key], DIRECTIVE: "delete" })));
-        let places = manifest.iter().filter_map(|item| live.iter().position(|held| held[key] == item[key]));
+        let places = manifest.iter().filter_map(|item| lives.get(&item[key].to_string()).map(|(at, _)| at));
         if changed.is_empty() && places.is_sorted() {
             return;
         }
@@ -177,17 +181,34 @@ impl Diff<'_> {
     }
 }
 
+/// The items of a list by the JSON of their key, each with its place; of several with one key the first.
+type ItemsByKey<'v> = HashMap<String, (usize, &'v Value)>;
+
+fn by_key<'v>(items: &'v [Value], key: &str) -> ItemsByKey<'v> {
+    indexed(items, |item| item[key].to_string())
+}
+
+fn indexed(items: &[Value], key: impl Fn(&Value) -> String) -> ItemsByKey<'_> {
+    let mut index = HashMap::with_capacity(items.len());
+    for (at, item) in items.iter().enumerate() {
+        index.entry(key(item)).or_insert((at, item));
+    }
+    index
+}
+
 /// Adds what changes of a list of texts or numbers that is a set.
 fn sets(patch: &mut Map<String, Value>, name: &str, last: &[Value], manifest: &[Value], live: &[Value]) {
-    let mut new: Vec<Value> = Vec::new();
-    for item in manifest.iter().filter(|item| !live.contains(item)) {
-        if !new.contains(item) {
-            new.push(item.clone());
-        }
-    }
-    let gone: Vec<Value> =
-        last.iter().filter(|item| !manifest.contains(item) && live.contains(item)).cloned().collect();
-    let places = manifest.iter().filter_map(|item| live.iter().position(|held| held == item));
+    let (wants, lives) = (indexed(manifest, Value::to_string), indexed(live, Value::to_string));
+    let mut added = HashSet::new();
+    let new = manifest.iter().map(|item| (item.to_string(), item));
+    let new = new.filter(|(text, _)| !lives.contains_key(text) && added.insert(text.clone()));
+    let new: Vec<Value> = new.map(|(_, item)| item.clone()).collect();
+    let gone = last.iter().filter(|item| {
+        let text = item.to_string();
+        !wants.contains_key(&text) && lives.contains_key(&text)
+    });
+    let gone: Vec<Value> = gone.cloned().collect();
+    let places = manifest.iter().filter_map(|item| lives.get(&item.to_string()).map(|(at, _)| at));
     // kubectl sorts what is there before it compares, so it gives a sorted manifest no order of its own.
     let mut sorted = live.to_vec();
     sorted.sort_by_key(ToString::to_string);
@@ -210,7 +231,7 @@ fn set_order_of(name: &str) -> String {
 
 /// Whether each item has this key, and none has that of another.
 fn distinct(items: &[Value], key: &str) -> bool {
-    let mut seen = std::collections::HashSet::with_capacity(items.len());
+    let mut seen = HashSet::with_capacity(items.len());
     items.iter().all(|item| match &item[key] {
         Value::Null => false,
         value => seen.insert(value.to_string()),

@@ -1,16 +1,19 @@
 //! Answers of the API server to a program, and how a program ends.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde_json::Value;
 
 /// An answer of the API server.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct ApiAnswer {
     /// HTTP status.
     pub status: u16,
     /// Body. It may hold a Secret.
     pub body: Vec<u8>,
+    /// Time after which the API server says to ask again, by `Retry-After`.
+    pub retry_after: Option<Duration>,
 }
 
 impl fmt::Debug for ApiAnswer {
@@ -110,6 +113,8 @@ pub enum OutcomeClass {
     TooLarge,
     /// The API server, or the way to it, failed.
     Internal,
+    /// The API server had no time for it, as long as the operation could wait.
+    Overloaded,
     /// It may or may not have been done.
     OutcomeUnknown,
 }
@@ -126,6 +131,7 @@ impl OutcomeClass {
             Self::Timeout => "TIMEOUT",
             Self::TooLarge => "TOO_LARGE",
             Self::Internal => "INTERNAL",
+            Self::Overloaded => "OVERLOADED",
             Self::OutcomeUnknown => "OUTCOME_UNKNOWN",
         }
     }
@@ -148,6 +154,22 @@ impl OutcomeClass {
 /// Maximum length of a failure's message, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
+/// Length of what stays of the beginning of a message that is too long, in bytes. The reason of a refusal often follows a
+/// dump of what was refused.
+const MESSAGE_BEGINNING: usize = 448;
+
+/// A message of at most [`MAX_MESSAGE`] bytes: of a longer one the beginning and the end, with a note of what was left out.
+fn without_middle(message: String) -> String {
+    if message.len() <= MAX_MESSAGE {
+        return message;
+    }
+    let note = |bytes: usize| format!(" […{bytes} bytes left out…] ");
+    let room = MAX_MESSAGE - MESSAGE_BEGINNING - note(message.len()).len();
+    let beginning = message.floor_char_boundary(MESSAGE_BEGINNING);
+    let end = message.ceil_char_boundary(message.len() - room);
+    format!("{}{}{}", &message[..beginning], note(end - beginning), &message[end..])
+}
+
 impl Outcome {
     /// A success with this body.
     pub fn done(status: u16, body: OutcomeBody) -> Self {
@@ -156,13 +178,12 @@ impl Outcome {
 
     /// A failure.
     pub fn failed(status: u16, class: OutcomeClass, message: impl Into<String>) -> Self {
-        let mut message: String = message.into();
-        message.truncate(message.floor_char_boundary(MAX_MESSAGE));
+        let message = without_middle(message.into());
         Self { status, body: OutcomeBody::Empty, failure: Some(OutcomeFailure { class, message }) }
     }
 
     /// What the API server refused, in its own words.
-    pub(super) fn refused(answer: &ApiAnswer) -> Self {
+    pub fn refused(answer: &ApiAnswer) -> Self {
         let said: Option<Value> = serde_json::from_slice(&answer.body).ok();
         let said =
             said.as_ref().and_then(|status| status["message"].as_str()).filter(|said| !said.is_empty());

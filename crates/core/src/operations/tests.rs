@@ -42,7 +42,7 @@ fn kinds() -> Kinds {
 }
 
 fn answer(status: u16, body: &Value) -> ApiAnswer {
-    ApiAnswer { status, body: body.to_string().into_bytes() }
+    ApiAnswer { status, body: body.to_string().into_bytes(), ..ApiAnswer::default() }
 }
 
 /// A `Status` of the API server.

@@ -193,6 +193,19 @@ async fn recipient_credential_and_encoding_are_the_clients_alone() {
 }
 
 #[tokio::test]
+async fn only_requests_of_the_agent_itself_name_it() {
+    let authority = Authority::new();
+    let (server, seen) = recording(&authority, HTTP1).await;
+    let client = client(&server, &authority);
+    for (purpose, named) in [(Use::Watches, true), (Use::Requests, false)] {
+        let request = ClusterRequest::new(Method::GET, "/version");
+        client.send(purpose, request).await.expect("a response");
+        let (_, _, headers, _) = seen.lock().pop().expect("it was asked");
+        assert_eq!(headers.contains_key(http::header::USER_AGENT), named, "{purpose:?}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_no_path_is_not_sent() {
     let authority = Authority::new();
     let (server, _) = recording(&authority, HTTP1).await;

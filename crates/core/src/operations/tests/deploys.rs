@@ -189,7 +189,7 @@ fn refusals_keep_the_words_of_the_api_server() {
     assert_eq!(run.end(), (422, Some("spec.selector is required")));
     for (status, body) in [(500, "<html>"), (200, "<html>"), (302, "")] {
         let mut run = Run::new(&deploy(&web("2"), ""));
-        run.reply(&ApiAnswer { status, body: body.as_bytes().to_vec() });
+        run.reply(&ApiAnswer { status, body: body.as_bytes().to_vec(), ..ApiAnswer::default() });
         assert!(run.end().0 >= 500, "{status} {body}");
     }
 }
@@ -205,6 +205,10 @@ fn mode_is_the_field_then_annotations_then_settings() {
             server_side: Preference::Always,
             ..KindApplySettings::default()
         }],
+        ..none.clone()
+    };
+    let of_kind_never = ApplySettings {
+        kinds: vec![KindApplySettings { server_side: Preference::Never, ..of_kind.kinds[0].clone() }],
         ..none.clone()
     };
     let plain = web("1");
@@ -225,6 +229,13 @@ fn mode_is_the_field_then_annotations_then_settings() {
         (&strategy("server-side-apply", "false"), "", &always, post.to_owned()),
         (&armory, "", &none, ssa.to_owned()),
         (&armory, "", &never, post.to_owned()),
+        (&armory, "", &of_kind_never, post.to_owned()),
+        (
+            &plain,
+            "",
+            &ApplySettings { server_side: Preference::Always, ..of_kind_never.clone() },
+            ssa.to_owned(),
+        ),
         (&strategy("replace", "true"), "", &always, "fieldManager=kubesvc&fieldValidation".to_owned()),
         (&plain, "mode: CREATE", &none, "POST /apis/apps/v1/namespaces/n/deployments?".to_owned()),
     ] {

@@ -284,3 +284,25 @@ proptest! {
         }
     }
 }
+
+/// Items and finalizers are found by their key: with 20,000 of each, comparing all with all takes minutes.
+#[test]
+fn long_lists_are_merged_in_time_that_grows_with_their_length() {
+    let env = |from: usize| (from..from + 20_000).map(|n| json!({"name": format!("n{n}"), "value": "x"}));
+    let object = |from: usize| {
+        let env: Vec<_> = env(from).collect();
+        let finalizers: Vec<_> = (from..from + 20_000).map(|n| format!("f/{n}")).collect();
+        json!({"metadata": {"finalizers": finalizers},
+            "spec": {"template": {"spec": {"containers": [{"name": "c", "env": env}]}}}})
+    };
+    let (last, wanted, live) = (object(0), object(10), object(0));
+    let began = std::time::Instant::now();
+    let patch = three_way_patch("apps", "Deployment", &last, &wanted, &live).expect("it changes");
+    assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+    let env = &patch.body["spec"]["template"]["spec"]["containers"][0]["env"];
+    assert_eq!(env.as_array().map(Vec::len), Some(20), "10 are added and 10 deleted");
+    assert_eq!(
+        patch.body["metadata"]["$deleteFromPrimitiveList/finalizers"].as_array().map(Vec::len),
+        Some(10)
+    );
+}

@@ -167,7 +167,7 @@ fn answered(operation: &Operation, random: &mut Rng) {
                 assert!(request.target.starts_with('/') && !request.target.contains("//"), "{request:?}");
                 let status = [200, 200, 200, 201, 404, 409, 422, 500][random.usize(0..8)];
                 let body = mutated(one_of(&MANIFESTS, random), random).into_bytes();
-                program.next(elapsed, Some(&ApiAnswer { status, body }))
+                program.next(elapsed, Some(&ApiAnswer { status, body, ..ApiAnswer::default() }))
             }
             Step::Wait(time) => {
                 elapsed += time;

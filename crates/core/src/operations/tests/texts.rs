@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::json;
 
-use crate::operations::{Operation, operation_from_json, operation_from_text, result_from_text};
+use crate::operations::{Operation, manifest, operation_from_json, operation_from_text, result_from_text};
 use crate::wire::operations::operation::Verb;
 
 const SCALE: &str = "op_id: \"01G4V5TH5QSWSR2SZE2VH1SDME\" account { name: \"a\" } scale { target { group: \"apps\" \
@@ -98,24 +98,24 @@ fn manifests_that_are_not_one_object_are_refused_without_their_text() {
     let deploy = |data: &str| format!("account {{ name: \"a\" }} deploy {{ manifest {{ data: {data:?} }} }}");
     for (data, part) in [
         ("[]", "one object for each operation"),
-        ("a: &x canary\nb: *x\n", "aliases"),
-        ("a:\n\tb: canary\n", "from line 2"),
-        ("apiVersion: v1\nkind: Pod\nmetadata: {name: canary}\n---\napiVersion: v1\n", "one object"),
+        ("a: &x canary\nb: *x\n", "an anchor or an alias"),
+        ("a:\n\tb: canary\n", "at line 2"),
+        (
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: canary}\n---\napiVersion: v1\n",
+            "2 objects: one operation deploys one",
+        ),
         ("kind: Pod\nmetadata: {name: canary}\n", "no apiVersion"),
         ("apiVersion: v1\nmetadata: {name: canary}\n", "no kind"),
         ("apiVersion: v1\nkind: Pod\n", "no metadata"),
         ("apiVersion: v1\nkind: Pod\nmetadata: {}\n", "no metadata.name"),
         ("apiVersion: v1\nkind: List\nitems: []\nmetadata: {}\n", "is a list"),
-        (
-            "{\"apiVersion\": \"v1\", \"kind\": \"Pod\", \"metadata\": {\"name\": \"canary\"",
-            "neither JSON nor YAML",
-        ),
+        ("{\"apiVersion\": \"v1\", \"kind\": \"Pod\", \"metadata\": {\"name\": \"canary\"", "cannot be read"),
         ("canary", "no object"),
         ("", "is empty"),
         ("---\n", "is empty"),
         ("- canary\n- b\n", "one object for each operation"),
-        ("{a: canary", "neither JSON nor YAML"),
-        ("a: canary\na: canary\n", "neither JSON nor YAML"),
+        ("{a: canary", "cannot be read"),
+        ("a: canary\na: canary\n", "at line 2: the key \"a\" is there a second time"),
         ("apiVersion: v1\nkind: Pod\nmetadata: canary\n", "no metadata"),
         ("apiVersion: v1\nkind: Pod\nmetadata: {name: canary/x}\n", "metadata.name is no name"),
         ("apiVersion: v1\nkind: Pod\nmetadata: {name: [canary]}\n", "no metadata.name"),
@@ -133,6 +133,60 @@ fn manifests_that_are_not_one_object_are_refused_without_their_text() {
     let error = operation_from_text(&deploy(&large)).expect_err("it is too large");
     assert!(error.is_too_large() && error.to_string().contains("larger than 4 MiB"), "{error}");
     assert!(!operation_from_text(&deploy("[]")).expect_err("it is a list").is_too_large());
+}
+
+#[test]
+fn a_key_that_is_there_twice_is_refused_with_its_line_in_json_and_yaml() {
+    for (data, line) in [
+        ("{\"a\": 1,\n\"a\": 2}", 2),
+        ("{\"b\": [{\n\"a\": 1,\n\"a\": {}}]}", 3),
+        ("a: 1\nb: 2\na: 3\n", 3),
+        ("b:\n  - c: {d: 1}\n    a: 1\n    a: 1\n", 4),
+        ("b: {a: 1,\n  a: 1}\n", 2),
+        ("{\"a\": 1,\n'a': 1}", 2),
+    ] {
+        let error = manifest::parse(data).expect_err(data);
+        let said = error.to_string();
+        assert!(
+            said.contains(&format!("at line {line}: the key \"a\" is there a second time")),
+            "{data}\n{said}"
+        );
+    }
+    assert!(manifest::parse("1: a\n\"1\": b\n").is_err(), "one name, however it is written");
+    assert!(manifest::parse("a: {c: 1}\nb: {c: 1}\n").is_ok(), "two mappings");
+    let long = format!("{0}: 1\n{0}: 2\n", "k".repeat(500));
+    let said = manifest::parse(&long).expect_err("twice").to_string();
+    assert!(said.len() < 200 && said.contains(&"k".repeat(64)), "{said}");
+}
+
+#[test]
+fn documents_that_are_empty_are_dropped() {
+    let object = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n";
+    for data in [
+        format!("---\n{object}"),
+        format!("{object}---\n"),
+        format!("---\n---\n{object}"),
+        format!("# who wrote it\n---\n{object}---\n# the end\n"),
+        format!("{object}...\n"),
+        format!(
+            "---\n{}\n---\n",
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}})
+        ),
+    ] {
+        let read = manifest::parse(&data).unwrap_or_else(|error| unreachable!("{data}\n{error}"));
+        assert_eq!(read["metadata"]["name"], "c", "{data}");
+    }
+    for two in [
+        format!("{object}---\n{object}"),
+        "{\"a\": 1}\n{\"a\": 2}".to_owned(),
+        "{\"a\": 1}\n---\na: 1\n".to_owned(),
+    ] {
+        let said = manifest::parse(&two).expect_err(&two).to_string();
+        assert_eq!(said, "2 objects: one operation deploys one", "{two}");
+    }
+    let keys: String = (0..=200_000).fold("{".to_owned(), |text, key| text + &format!("\"{key}\":0,"));
+    let many = format!("{}}}", keys.trim_end_matches(','));
+    assert!(manifest::parse(&many).expect_err("too many").to_string().contains("200000 keys"));
 }
 
 #[test]

@@ -33,11 +33,38 @@ fn scale_patches_the_subresource() {
 fn rollouts_are_paused_resumed_and_restarted_by_one_patch() {
     assert_eq!(Run::new(&of("pause_rollout { TARGET }")).body(), json!({"spec": {"paused": true}}));
     assert_eq!(Run::new(&of("resume_rollout { TARGET }")).body(), json!({"spec": {"paused": false}}));
-    let restart = Run::new(&of("restart_rollout { TARGET }")).body();
+    let mut restart = Run::new(&of("restart_rollout { TARGET }"));
+    assert_eq!(restart.line(), format!("GET {WEB}"));
+    restart.answer(200, &json!({"spec": {"paused": false}}));
+    let restart = restart.body();
     let annotations = &restart["spec"]["template"]["metadata"]["annotations"];
     assert_eq!(annotations, &json!({"kubectl.kubernetes.io/restartedAt": "2026-01-01T00:00:00Z"}));
     let pod = of("restart_rollout { TARGET }").replace("group: \"apps\"", "").replace("Deployment", "Pod");
     assert!(super::start(&pod, false, &super::ApplySettings::default()).is_err());
+}
+
+#[test]
+fn a_restart_of_a_paused_deployment_is_refused_as_by_kubectl() {
+    let mut restart = Run::new(&of("restart_rollout { TARGET }"));
+    restart.answer(200, &json!({"spec": {"paused": true}}));
+    let (status, why) = restart.end();
+    assert_eq!(status, 409);
+    assert!(why.is_some_and(|why| why.contains("paused")), "{why:?}");
+    let mut daemons = Run::new(&of("restart_rollout { TARGET }").replace("Deployment", "DaemonSet"));
+    assert!(daemons.line().starts_with("PATCH "), "it cannot be paused: {}", daemons.line());
+    assert_eq!(daemons.answer(200, &json!({})).end(), (200, None));
+}
+
+#[test]
+fn beginning_and_end_of_a_long_refusal_stay() {
+    let mut scale = Run::new(&of("scale { TARGET replicas: 3 }"));
+    let said = format!("Job.batch \"x\" is invalid: {}ä: field is immutable", "äb".repeat(5_000));
+    scale.reply(&refusal(422, &said));
+    let (status, why) = scale.end();
+    let why = why.unwrap_or_default();
+    assert_eq!(status, 422);
+    assert!(why.starts_with("Job.batch \"x\" is invalid") && why.ends_with("ä: field is immutable"), "{why}");
+    assert!(why.contains("bytes left out") && why.len() <= 1024, "{why}");
 }
 
 #[test]
@@ -425,10 +452,10 @@ fn logs_are_cut_at_their_limit_and_say_so() {
         run.line(),
         "GET /api/v1/namespaces/n/pods/p/log?container=c&tailLines=5&sinceSeconds=60&previous=true&limitBytes=5"
     );
-    run.reply(&ApiAnswer { status: 200, body: b"12345".to_vec() });
+    run.reply(&ApiAnswer { status: 200, body: b"12345".to_vec(), ..ApiAnswer::default() });
     assert_eq!(run.outcome().body, OutcomeBody::Text { text: "1234".to_owned(), cut: true });
     let mut run = Run::new(&logs("limit_bytes: 4"));
-    run.reply(&ApiAnswer { status: 200, body: b"1234".to_vec() });
+    run.reply(&ApiAnswer { status: 200, body: b"1234".to_vec(), ..ApiAnswer::default() });
     assert_eq!(run.outcome().body, OutcomeBody::Text { text: "1234".to_owned(), cut: false });
 }
 
