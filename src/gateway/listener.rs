@@ -203,7 +203,8 @@ impl GatewayListener {
                 }
                 let open = OpenConnection::new(&gateway.metrics.connections);
                 let info = ConnectionInfo { address: caller, is_front_proxy, certificates, _open: open };
-                serve_connection((stream, Arc::new(info), Arc::clone(&phase)), &servers, &gateway, watcher).await;
+                serve_connection((stream, Arc::new(info), Arc::clone(&phase)), &servers, &gateway, watcher)
+                    .await;
             };
             tokio::select! {
                 () = serving => {}
