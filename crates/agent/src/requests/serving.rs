@@ -143,7 +143,7 @@ impl AccountRequests {
         let path = RequestPath::read(&open.target).map_err(|error| malformed(error.to_string()))?;
         let headers = passed_on(open.headers.clone()).map_err(|error| malformed(error.to_string()))?;
         let headers = header_map(headers).ok_or_else(|| malformed("a header cannot be sent".to_owned()))?;
-        let protocols = headers.get_all(UPGRADE).iter().map(|value| value.as_bytes());
+        let protocols = headers.get_all(UPGRADE).iter().map(http::HeaderValue::as_bytes);
         if open.upgrade && !is_upgrade(protocols) {
             return Err(malformed("an upgrade names websocket or SPDY/3.1 in the header Upgrade".to_owned()));
         }

@@ -96,9 +96,9 @@ impl Metadata {
             let length = || text(bytes, &entry.value).map(|value| value.len());
             let is_cut = rules.cuts_annotation(&entry.key, rules.is_secret.then(length).flatten());
             if is_cut {
-                cuts.cut(&entry, splice)
+                cuts.cut(&entry, splice);
             } else {
-                cuts.keep(&entry, splice)
+                cuts.keep(&entry, splice);
             }
             match &*entry.key {
                 IGNORE_ANNOTATION => self.annotations.ignore = value(),
