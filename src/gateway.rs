@@ -18,13 +18,12 @@
 //! | `records` | audit lines and history of what was done |
 //! | `operation_list` | the operations of an account |
 //! | `status` | errors as a Status |
-//! | `in_flight`, `metrics` | what is under way |
+//! | `metrics` | what is under way |
 
 mod answers;
 mod checks;
 mod delete_options;
 mod discovery;
-mod in_flight;
 mod listener;
 mod metrics;
 mod operation_list;
@@ -54,8 +53,8 @@ use crate::access::{Access, CallerCounts, HeldHead, UnknownHeads, head_bytes};
 use crate::connected_agents::AccountRequests;
 use crate::informers::AccountIndex;
 use crate::operations::OperationHistory;
-use in_flight::InFlight;
 use kubesvc_core::ReplicaId;
+use kubesvc_runtime::listen::bodies::BodyMemory;
 use kubesvc_runtime::listen::connection_limits::Caller as ClientAddress;
 use kubesvc_runtime::listen::refused_heads::MAX_HEAD_BYTES;
 use kubesvc_store::OperationStore;
@@ -72,6 +71,9 @@ pub use tls::{ServerCertificate, TlsError, TlsFiles};
 const GROUP: &str = "proxy.kubesvc.io";
 /// Its version.
 const VERSION: &str = "v1alpha1";
+
+/// Memory for bodies of requests, in KiB.
+const BODIES_KIB: usize = 256 * 1024;
 
 /// Why a body ends early.
 type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -101,7 +103,8 @@ pub struct GatewayPorts {
 pub struct Gateway {
     replica_id: ReplicaId,
     ports: GatewayPorts,
-    in_flight: Arc<InFlight>,
+    /// Bodies that are being read or sent, by the name of their caller.
+    bodies: BodyMemory<String>,
     heads: Arc<UnknownHeads>,
     metrics: GatewayMetrics,
     /// Cancelled when the process stops.
@@ -111,8 +114,8 @@ pub struct Gateway {
 impl Gateway {
     /// Creates the gateway of a replica.
     pub fn new(replica_id: ReplicaId, ports: GatewayPorts, stopping: CancellationToken) -> Arc<Self> {
-        let (in_flight, metrics) = (Arc::default(), GatewayMetrics::default());
-        Arc::new(Self { replica_id, ports, in_flight, heads: Arc::default(), metrics, stopping })
+        let (bodies, metrics) = (BodyMemory::new(BODIES_KIB), GatewayMetrics::default());
+        Arc::new(Self { replica_id, ports, bodies, heads: Arc::default(), metrics, stopping })
     }
 
     /// Adds the metrics to a registry.

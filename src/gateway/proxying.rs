@@ -15,7 +15,7 @@ use super::listener::ConnectionInfo;
 use super::paths::AccountPath;
 use super::records::{Ending, Recorder, SharedRecorder};
 use super::status::Refusal;
-use super::{Body, Call, Gateway, delete_options, full, rewriting, upgrades};
+use super::{Body, Call, Gateway, full, rewriting, upgrades};
 use crate::access::audit::AuditEvent;
 use crate::access::{Principal, ShortRequest};
 use crate::connected_agents::{
@@ -28,6 +28,7 @@ use kubesvc_core::requests::MAX_REQUEST_BODY_BYTES;
 use kubesvc_core::requests::headers::{is_about_caller, is_about_host, is_status, is_upgrade};
 use kubesvc_core::requests::target::RequestPath;
 use kubesvc_core::requests::watch_lines::has_event_lines;
+use kubesvc_runtime::listen::bodies::{self, BodyPermit};
 use kubesvc_runtime::shutdown::spawn_named;
 use kubesvc_store::OperationOutcome;
 
@@ -164,18 +165,19 @@ impl Gateway {
     ) -> Result<Response<Body>, Refusal> {
         let Admitted { account, recheck, mut short, principal } = admitted;
         let connection = request.extensions_mut().remove::<Arc<ConnectionInfo>>();
+        let mut body_memory = self.bodies.permit(principal.clone());
         let upgrade = intent.is_upgrade.then(|| (hyper::upgrade::on(&mut request), upgrades::from_caller()));
         let (upgrade, body) = match upgrade {
             Some((upgrade, (to_cluster, from_caller))) => {
                 (Some((upgrade, to_cluster)), RequestBytes::Stream(from_caller))
             }
             None => {
-                let body = self.body(&principal, request.into_body());
-                let body = body.inspect_err(|refusal| recorder.refused(refusal))?;
-                let is_delete = call.method == Method::DELETE;
-                let recorder = Arc::clone(&recorder);
-                let read = move |options: &[u8]| recorder.of_delete_options(options);
-                (None, if is_delete { with_options_read(body, read) } else { body })
+                let read = read_body(request.into_body(), &mut body_memory).await;
+                let body = read.inspect_err(|refusal| recorder.refused(refusal))?;
+                if call.method == Method::DELETE {
+                    recorder.of_delete_options(&body);
+                }
+                (None, RequestBytes::Whole(body))
             }
         };
         let outgoing = AccountRequest {
@@ -193,11 +195,12 @@ impl Gateway {
         };
         let uid = account.uid().to_owned();
         let answered = if intent.goes_on(&call.method) {
-            let (answered, counted) = self.write(uid, outgoing, short.take(), &recorder).await;
-            short = counted;
+            let (answered, held) = self.write(uid, outgoing, (short, body_memory), &recorder).await;
+            short = held.and_then(|(short, _)| short);
             answered
         } else {
             let answered = self.ports.requests.send(&uid, outgoing).await;
+            drop(body_memory);
             answered.inspect_err(|error| recorder.failed(error, &Refusal::from(error.clone())))
         };
         let answer = answered.map_err(Refusal::from)?;
@@ -238,14 +241,14 @@ impl Gateway {
         given(answer, call, &intent, short).await
     }
 
-    /// Makes a write. It goes on when its caller leaves, is counted until it ends, and is recorded.
-    pub(super) async fn write(
+    /// Makes a write. It goes on when its caller leaves, holds what it is counted with until it ends, and is recorded.
+    pub(super) async fn write<H: Send + 'static>(
         &self,
         uid: String,
         outgoing: AccountRequest,
-        short: Option<ShortRequest>,
+        held: H,
         recorder: &SharedRecorder,
-    ) -> (Result<AccountResponse, RequestError>, Option<ShortRequest>) {
+    ) -> (Result<AccountResponse, RequestError>, Option<H>) {
         let (requests, recorder) = (Arc::clone(&self.ports.requests), Arc::clone(recorder));
         let writing = spawn_named("write to an account", async move {
             let (answered, bytes) = match requests.send(&uid, outgoing).await {
@@ -256,7 +259,7 @@ impl Gateway {
                 Err(error) => (Err(error), 0),
             };
             record_write(&recorder, &answered, bytes);
-            (answered, short)
+            (answered, Some(held))
         });
         // Its panic is logged.
         writing.detach().await.unwrap_or_else(|_| {
@@ -264,47 +267,19 @@ impl Gateway {
             (Err(RequestError::Unknown(why.to_owned())), None)
         })
     }
+}
 
-    /// The body of a request of the caller with this name, as it comes.
-    fn body(&self, caller: &str, body: Incoming) -> Result<RequestBytes, Refusal> {
-        if body.is_end_stream() {
-            return Ok(RequestBytes::Whole(Bytes::new()));
-        }
-        let most = body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
-        let most = most.unwrap_or(MAX_REQUEST_BODY_BYTES).min(MAX_REQUEST_BODY_BYTES);
-        let memory = self.in_flight.body(caller, most)?;
-        let parts = BodyDataStream::new(body).map_err(io::Error::other);
-        let parts = parts.inspect(move |_| {
-            // Held until the body has been read.
-            let _ = &memory;
-        });
-        Ok(RequestBytes::Stream(parts.boxed()))
-    }
+/// The body of a request. All of it is read before an agent is chosen.
+async fn read_body(body: Incoming, memory: &mut BodyPermit) -> Result<Bytes, Refusal> {
+    let expected = body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
+    let expected = expected.map(|bytes| bytes.min(MAX_REQUEST_BODY_BYTES));
+    Ok(bodies::collect(body, MAX_REQUEST_BODY_BYTES, expected, memory).await?)
 }
 
 /// Records which agent is given a write or an upgrade.
 pub(super) fn on_asked(recorder: &SharedRecorder) -> Option<AskedObserver> {
     let told = recorder.is_change().then(|| Arc::clone(recorder))?;
     Some(Arc::new(move |agent| told.asked(agent)))
-}
-
-/// The body of a delete. Its options, or a beginning that is too large for some, are read once all of it has passed.
-fn with_options_read(body: RequestBytes, read_options: impl FnOnce(&[u8]) + Send + 'static) -> RequestBytes {
-    let RequestBytes::Stream(parts) = body else { return body };
-    let passing =
-        stream::unfold((parts, Vec::new(), read_options), |(mut parts, mut read, read_options)| async move {
-            let Some(part) = parts.next().await else {
-                read_options(&read);
-                return None;
-            };
-            // One byte more than is read says that there is more.
-            let room = (delete_options::MAX_BYTES + 1).saturating_sub(read.len());
-            if let Ok(bytes) = &part {
-                read.extend_from_slice(&bytes[..bytes.len().min(room)]);
-            }
-            Some((part, (parts, read, read_options)))
-        });
-    RequestBytes::Stream(passing.boxed())
 }
 
 /// The answer that is no stream, as the caller gets it.
@@ -539,21 +514,6 @@ mod tests {
         assert_eq!(narrows(&of(b"\xff,ops"), "ops"), Ok(()));
         assert!(narrows(&of("küche".as_bytes()), "ops").is_err());
         assert!(narrows(&of(b""), "ops").is_err());
-    }
-
-    #[tokio::test]
-    async fn the_options_of_a_delete_are_read_as_they_pass_and_never_more_than_they_may_have() {
-        for (size, is_read) in [(5, 5), (delete_options::MAX_BYTES * 2, delete_options::MAX_BYTES + 1)] {
-            let parts: Vec<_> = vec![b'x'; size].chunks(4000).map(Bytes::copy_from_slice).collect();
-            let body = stream::iter(parts.clone()).map(Ok).boxed();
-            let (said, heard) = std::sync::mpsc::channel();
-            let read = move |options: &[u8]| said.send(options.len()).expect("it is heard");
-            let RequestBytes::Stream(body) = with_options_read(RequestBytes::Stream(body), read) else {
-                unreachable!("it stays a stream")
-            };
-            assert_eq!(body.try_collect::<Vec<_>>().await.expect("it is whole"), parts);
-            assert_eq!(heard.recv(), Ok(is_read));
-        }
     }
 
     #[tokio::test]

@@ -10,6 +10,7 @@ use super::Body;
 use crate::access::{AccessError, TooManyHeads, TooManyOfCaller};
 use crate::connected_agents::RequestError;
 use kubesvc_core::requests::streams::{LOST, UNSENT};
+use kubesvc_runtime::listen::bodies::BodyError;
 use kubesvc_runtime::listen::refused_heads::MAX_HEAD_BYTES;
 
 /// A call that is refused, or that has no answer.
@@ -82,7 +83,7 @@ impl Refusal {
             }
             StatusCode::TOO_MANY_REQUESTS => "TooManyRequests",
             StatusCode::SERVICE_UNAVAILABLE => "ServiceUnavailable",
-            StatusCode::GATEWAY_TIMEOUT => "Timeout",
+            StatusCode::REQUEST_TIMEOUT | StatusCode::GATEWAY_TIMEOUT => "Timeout",
             _ => "InternalError",
         }
     }
@@ -123,6 +124,18 @@ impl From<AccessError> for Refusal {
 impl From<TooManyHeads> for Refusal {
     fn from(error: TooManyHeads) -> Self {
         Self { retries: true, ..Self::unavailable(error.to_string()) }
+    }
+}
+
+impl From<BodyError> for Refusal {
+    fn from(error: BodyError) -> Self {
+        let code = match error {
+            BodyError::NoRoom(_) => StatusCode::SERVICE_UNAVAILABLE,
+            BodyError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            BodyError::TooSlow => StatusCode::REQUEST_TIMEOUT,
+            BodyError::Incomplete => StatusCode::BAD_REQUEST,
+        };
+        Self { retries: matches!(error, BodyError::NoRoom(_)), ..Self::new(code, error.to_string()) }
     }
 }
 

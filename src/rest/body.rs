@@ -7,23 +7,20 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, header};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt as _;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 use tracing::debug;
 
 use super::error::RestError;
-use super::memory_limit::{GrowingPermit, MemoryPermit};
+use super::memory_limit::{MemoryPermit, busy};
 use super::{RestState, json};
 use kubesvc_core::requests::{MAX_HEADERS_BYTES, MAX_REQUEST_BODY_BYTES, MAX_TARGET_BYTES};
 use kubesvc_core::spinnaker::{AccountInput, is_account_name};
+use kubesvc_runtime::listen::bodies::{BodyError, BodyPermit, collect};
 use kubesvc_runtime::listen::connection_limits::Caller;
 use kubesvc_runtime::telemetry::errors::chain;
 
-/// Time limit for the first bytes of a body, and slack that is added to the time allowed by the minimum rate.
-const BODY_GRACE: Duration = Duration::from_secs(5);
-/// Minimum rate of a body, in bytes per second.
-const MIN_BYTES_PER_SECOND: u32 = 16 * 1024;
 /// Time limit for a received body to wait for memory.
 const PARSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of accounts in a request.
@@ -111,7 +108,7 @@ pub(super) async fn of_replica(
     state: &RestState,
     received: PendingBody,
     size: PeerBody,
-) -> Result<(Bytes, GrowingPermit<'_>), RestError> {
+) -> Result<(Bytes, BodyPermit), RestError> {
     let (max_bytes, mut permit) = match size {
         PeerBody::Message => (MAX_PEER_BODY_BYTES, state.limits.of_replica(received.caller)),
         PeerBody::OfRequest => (MAX_RELAYED_BODY_BYTES, state.limits.relayed(received.caller)),
@@ -140,7 +137,7 @@ async fn bytes(
     state: &RestState,
     received: PendingBody,
     media: MediaTypes,
-) -> Result<(Bytes, GrowingPermit<'_>), RestError> {
+) -> Result<(Bytes, BodyPermit), RestError> {
     check_media(&received.headers, media)?;
     let max_bytes = state.settings.max_body_bytes;
     let expected = expected(&received.headers, max_bytes)?;
@@ -153,61 +150,19 @@ async fn bytes(
 fn expected(headers: &HeaderMap, max_bytes: usize) -> Result<Option<usize>, RestError> {
     let Some(declared) = declared_length(headers) else { return Ok(None) };
     let fits = usize::try_from(declared).ok().filter(|length| *length <= max_bytes);
-    fits.map(Some).ok_or_else(|| too_large(max_bytes))
+    fits.map(Some).ok_or_else(|| BodyError::TooLarge(max_bytes).into())
 }
 
-/// Deadline for the next bytes, relative to the start of the body, after `received` bytes.
-fn due(received: usize) -> Duration {
-    let at_least_pace = u32::try_from(received).unwrap_or(u32::MAX);
-    BODY_GRACE + Duration::from_secs(1) * at_least_pace / MIN_BYTES_PER_SECOND
-}
-
-async fn collect(
-    body: Body,
-    max_bytes: usize,
-    expected: Option<usize>,
-    permit: &mut GrowingPermit<'_>,
-) -> Result<Bytes, RestError> {
-    let mut body = Limited::new(body, max_bytes);
-    let mut bytes = Vec::new();
-    let mut began = Instant::now();
-    loop {
-        let frame = match tokio::time::timeout_at(began + due(bytes.len()), body.frame()).await {
-            Ok(None) => return Ok(bytes.into()),
-            Ok(Some(Ok(frame))) => frame,
-            Ok(Some(Err(problem))) if problem.is::<LengthLimitError>() => return Err(too_large(max_bytes)),
-            Ok(Some(Err(_))) => return Err(RestError::bad_request("the body ended before it was complete")),
-            Err(_) => {
-                return Err(RestError::new(
-                    StatusCode::REQUEST_TIMEOUT,
-                    format!(
-                        "the body arrives too slowly: after {} s the minimum rate is {MIN_BYTES_PER_SECOND} bytes per second",
-                        BODY_GRACE.as_secs()
-                    ),
-                ));
-            }
+impl From<BodyError> for RestError {
+    fn from(error: BodyError) -> Self {
+        let status = match error {
+            BodyError::NoRoom(_) => return busy(),
+            BodyError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            BodyError::TooSlow => StatusCode::REQUEST_TIMEOUT,
+            BodyError::Incomplete => StatusCode::BAD_REQUEST,
         };
-        let Ok(data) = frame.into_data() else { continue };
-        // Time spent waiting for memory does not count against the caller.
-        let waited = Instant::now();
-        permit.grow(bytes.len() + data.len()).await?;
-        began += waited.elapsed();
-        reserve(&mut bytes, data.len(), expected.unwrap_or(max_bytes));
-        bytes.extend_from_slice(&data);
+        Self::new(status, error.to_string())
     }
-}
-
-/// Grows the buffer for `more` bytes: doubles it, but not beyond the expected length `in_the_end`.
-fn reserve(bytes: &mut Vec<u8>, more: usize, in_the_end: usize) {
-    let wanted = bytes.len() + more;
-    if wanted > bytes.capacity() {
-        let capacity = (2 * bytes.capacity()).min(in_the_end).max(wanted);
-        bytes.reserve_exact(capacity - bytes.len());
-    }
-}
-
-fn too_large(max_bytes: usize) -> RestError {
-    RestError::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body may have {max_bytes} bytes at most"))
 }
 
 fn declared_length(headers: &HeaderMap) -> Option<u64> {
@@ -313,44 +268,4 @@ fn no_name_twice<'a>(names: impl Iterator<Item = &'a str>) -> Result<(), RestErr
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::rest::memory_limit::RequestLimits;
-
-    /// A body of `count` chunks, each after a pause.
-    fn chunks(count: usize, bytes: usize, pause: Duration) -> Body {
-        Body::from_stream(futures::stream::unfold(0, move |sent| async move {
-            tokio::time::sleep(pause).await;
-            (sent < count).then(|| (Ok::<_, std::io::Error>(vec![b'x'; bytes]), sent + 1))
-        }))
-    }
-
-    async fn collected(body: Body) -> Result<usize, u16> {
-        let permit = RequestLimits::new(1 << 20);
-        let bytes = collect(body, 1 << 20, None, &mut permit.body(None)).await;
-        bytes.map(|bytes| bytes.len()).map_err(|problem| problem.status.as_u16())
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_body_has_its_pace_and_is_given_up_once_it_is_slower() {
-        let began = Instant::now();
-        let silent = futures::stream::pending::<Result<Vec<u8>, std::io::Error>>();
-        assert_eq!(collected(Body::from_stream(silent)).await, Err(408));
-        assert_eq!(began.elapsed().as_secs(), BODY_GRACE.as_secs());
-        let second = Duration::from_secs(1);
-        assert_eq!(collected(chunks(60, 17 * 1024, second)).await, Ok(60 * 17 * 1024), "it takes a minute");
-        let began = Instant::now();
-        assert_eq!(collected(chunks(60, 8 * 1024, second)).await, Err(408), "half the pace");
-        assert!(began.elapsed() < 12 * second, "{:?}", began.elapsed());
-        assert_eq!(collected(chunks(4, 1, second)).await, Ok(4), "a short one need not hurry");
-    }
-
-    #[tokio::test]
-    async fn a_body_that_is_larger_than_it_may_be_is_413() {
-        assert_eq!(collected(Body::from(vec![b'x'; (1 << 20) + 1])).await, Err(413));
-        assert_eq!(collected(Body::from(vec![b'x'; 1 << 20])).await, Ok(1 << 20));
-    }
 }

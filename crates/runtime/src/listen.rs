@@ -1,5 +1,6 @@
 //! Listening sockets and the limits on their connections, shared by all servers.
 
+pub mod bodies;
 pub mod connection_limits;
 pub mod connection_phase;
 pub mod connection_slots;
