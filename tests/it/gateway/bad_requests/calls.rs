@@ -78,8 +78,8 @@ fn kinds() -> Vec<(&'static str, &'static str, String, u16, &'static str)> {
             403,
             "policy: ",
         ),
-        ("a manifest with aliases", RUN, manifest("a: &x b\nc: *x\n"), 400, "aliases"),
-        ("a manifest with tabs", RUN, manifest("a:\n\tb: c\n"), 400, "from line 2"),
+        ("a manifest with aliases", RUN, manifest("a: &x b\nc: *x\n"), 400, "an anchor or an alias"),
+        ("a manifest with tabs", RUN, manifest("a:\n\tb: c\n"), 400, "at line 2"),
         ("a manifest without a kind", RUN, manifest("apiVersion: v1\nmetadata: {name: c}\n"), 400, "no kind"),
         (
             "a manifest without a name",
@@ -88,7 +88,7 @@ fn kinds() -> Vec<(&'static str, &'static str, String, u16, &'static str)> {
             400,
             "metadata.name",
         ),
-        ("several manifests in one", RUN, manifest(&format!("{lines}---\n{lines}")), 400, "one object"),
+        ("several manifests in one", RUN, manifest(&format!("{lines}---\n{lines}")), 400, "2 objects"),
         (
             "a list of objects",
             RUN,
