@@ -123,6 +123,9 @@ pub enum AccessError {
     /// The API server cannot be asked (503).
     #[error("{0}")]
     Unavailable(String),
+    /// Too many callers wait for an answer of the API server (503, to be tried again).
+    #[error("too many callers wait until it is known who they are and what they may do; try again")]
+    Busy,
 }
 
 impl AccessError {
@@ -131,7 +134,7 @@ impl AccessError {
         match self {
             Self::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
             Self::Denied(_) => StatusCode::FORBIDDEN,
-            Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Unavailable(_) | Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 }

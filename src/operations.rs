@@ -12,6 +12,7 @@
 //! | [`checks`] | rights, time limit, identity and id of an operation; pure |
 //! | [`runner`], [`job`] | the requests of one operation, and how far it is |
 //! | [`failures`] | what a request without an answer means, and whether the operation runs again; pure |
+//! | [`document_threads`] | threads for manifests that take long |
 //! | [`known`] | operations that run or ran a moment ago, with their answers |
 //! | [`in_flight`], [`object_turns`], [`kinds`] | bounds, one operation at a time for each object, kinds of clusters |
 //! | [`records`] | what is recorded of an operation; pure |
@@ -23,6 +24,7 @@
 
 mod audit_lines;
 mod checks;
+mod document_threads;
 mod failures;
 mod in_flight;
 mod job;
@@ -64,6 +66,7 @@ use crate::access::{Access, CallerCounts};
 use crate::connected_agents::AccountRequests;
 use crate::informers::AccountIndex;
 use crate::leases::Replicas;
+use document_threads::DocumentThreads;
 use in_flight::InFlight;
 use job::Job;
 use kinds::KindsOfAccounts;
@@ -148,6 +151,7 @@ pub struct Operations {
     in_flight: Arc<InFlight>,
     turns: Arc<ObjectTurns>,
     kinds: KindsOfAccounts,
+    documents: DocumentThreads,
     rows: RowQueue,
     metrics: Arc<OperationMetrics>,
     tasks: TaskTracker,
@@ -179,6 +183,7 @@ impl Operations {
             in_flight,
             turns: Arc::default(),
             kinds: KindsOfAccounts::default(),
+            documents: DocumentThreads::default(),
             metrics,
             tasks: TaskTracker::new(),
             is_draining: AtomicBool::new(false),

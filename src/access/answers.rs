@@ -45,7 +45,7 @@ impl<T: Clone + Send + Sync + 'static> Answers<T> {
         let kept = self.0.get_with(question, Arc::default);
         let asked = async {
             match ask.await {
-                Err(unavailable @ AccessError::Unavailable(_)) => Err(unavailable),
+                Err(unavailable @ (AccessError::Unavailable(_) | AccessError::Busy)) => Err(unavailable),
                 answer => Ok((answer, Instant::now())),
             }
         };

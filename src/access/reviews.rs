@@ -64,11 +64,7 @@ impl Reviews {
 
     /// A place among those that are asked or wait, until it is dropped.
     fn place(&self) -> Result<SemaphorePermit<'_>, AccessError> {
-        self.places.try_acquire().map_err(|_| {
-            AccessError::Unavailable(
-                "too many callers wait until it is known who they are; try again".to_owned(),
-            )
-        })
+        self.places.try_acquire().map_err(|_| AccessError::Busy)
     }
 }
 

@@ -107,7 +107,7 @@ impl Recheck {
             checks.tick().await;
             match self.check().await {
                 Ok(()) => unanswered = 0,
-                Err(error @ AccessError::Unavailable(_)) => {
+                Err(error @ (AccessError::Unavailable(_) | AccessError::Busy)) => {
                     unanswered += 1;
                     if unanswered >= MAX_UNANSWERED_CHECKS {
                         return error.to_string();

@@ -223,6 +223,16 @@ fn refused(log_limit: &LogRateLimit, peer: IpAddr, refusal: SlotRefusal) {
     }
 }
 
+/// Whether an answer is given to callers who are not known: by status, since no other answer of these has a long body.
+fn is_of_stranger(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::UNAUTHORIZED
+            | StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE
+            | StatusCode::SERVICE_UNAVAILABLE
+    )
+}
+
 async fn serve_connection(
     (stream, info, phase): (TlsStream<MonitoredStream<TcpStream>>, Arc<ConnectionInfo>, Arc<ConnectionPhase>),
     servers: &Servers,
@@ -237,12 +247,21 @@ async fn serve_connection(
         let (gateway, info, phase) = (Arc::clone(gateway), Arc::clone(&info), Arc::clone(&phase));
         let guard = (phase.request(), heads.request());
         async move {
+            let is_front_proxy = info.is_front_proxy;
             let response = gateway.answer(request, info).await;
-            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let status = response.status();
+            if status == StatusCode::SWITCHING_PROTOCOLS {
                 phase.wait_for_reader();
+                // Before its slot could be asked for: it outlives this connection's task.
+                phase.end();
             }
-            // The request lasts until the last byte of its answer is given.
-            Ok::<_, Infallible>(response.map(|body| ReadBody::new(body, guard)))
+            // The request lasts until the last byte of its answer is given. That of a caller who is not known holds no place:
+            // it may be one that is never read.
+            let guard = (!is_of_stranger(status)).then_some(guard);
+            Ok::<_, Infallible>(response.map(|body| {
+                let body = ReadBody::new(body, guard);
+                if is_front_proxy { body.waiting_for_reader() } else { body }
+            }))
         }
     });
     let connection = http.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();

@@ -117,7 +117,8 @@ impl Refusal {
 
 impl From<AccessError> for Refusal {
     fn from(error: AccessError) -> Self {
-        Self::new(error.status(), error.to_string())
+        let retries = matches!(error, AccessError::Busy);
+        Self { retries, ..Self::new(error.status(), error.to_string()) }
     }
 }
 

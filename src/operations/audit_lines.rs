@@ -121,7 +121,7 @@ impl Operations {
     /// The same for a call of which it is not known who made it.
     pub(super) fn refused_stranger(&self, address: Option<ClientAddress>, refusal: &OperationRefusal) {
         self.metrics.refused(refusal.reason());
-        let (code, reason) = (Some(refusal.status().as_u16()), refusal.to_string());
+        let (code, reason) = (Some(refusal.status().as_u16()), refusal.audited());
         let line = AuditLine::new(AuditEvent::Refusal, "");
         self.audit.refuse_stranger(address, &AuditLine { code, reason: &reason, ..line });
     }
@@ -129,7 +129,7 @@ impl Operations {
     /// Counts a call that is refused, and completes its line.
     pub(super) fn refused(&self, line: &AuditLine<'_>, refusal: &OperationRefusal) {
         self.metrics.refused(refusal.reason());
-        let (code, reason) = (Some(refusal.status().as_u16()), refusal.to_string());
+        let (code, reason) = (Some(refusal.status().as_u16()), refusal.audited());
         self.audit.write(&AuditLine { code, reason: &reason, ..*line });
     }
 

@@ -6,7 +6,7 @@ use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 use ulid::Ulid;
 
-use kubesvc_core::operations::{MAX_DEADLINE, ObjectKey, Operation, canonical_manifest, delete_wait};
+use kubesvc_core::operations::{MAX_DEADLINE, ObjectKey, Operation, OperationVerb, delete_wait};
 use kubesvc_core::wire::operations as wire;
 use kubesvc_core::wire::operations::operation::Verb;
 use kubesvc_core::{GrantPhase, KubesvcAccount, State};
@@ -17,11 +17,11 @@ const DEFAULT_NAMESPACE: &str = "default";
 const CONTENT_DIGEST_BYTES: usize = 5;
 
 /// The verbs of RBAC that a caller needs on `accounts/proxy`.
-pub(super) fn required_verbs(operation: &Operation) -> &'static [&'static str] {
-    match operation.verb() {
-        Verb::Deploy(_) => &["create", "patch"],
-        Verb::Delete(_) => &["delete"],
-        _ if operation.kind().reads => &["get"],
+pub(super) fn required_verbs(verb: OperationVerb) -> &'static [&'static str] {
+    match verb.name {
+        "Deploy" => &["create", "patch"],
+        "Delete" => &["delete"],
+        _ if verb.reads => &["get"],
         _ => &["patch"],
     }
 }
@@ -116,7 +116,7 @@ fn content(operation: &Operation) -> Vec<u8> {
         Verb::Deploy(deploy) => deploy.manifest.as_mut().map(|manifest| &mut manifest.data),
         Verb::Patch(patch) => patch.body.as_mut().map(|body| &mut body.data),
         _ => None,
-    } && let Some(canonical) = canonical_manifest(data)
+    } && let Some(canonical) = operation.canonical_document()
     {
         *data = canonical;
     }
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn each_verb_needs_its_rights() {
-        let verbs = |text: &str| required_verbs(&operation(text)).to_vec();
+        let verbs = |text: &str| required_verbs(operation(text).kind()).to_vec();
         assert_eq!(verbs(&format!("deploy {{ manifest {{ data: \"{MANIFEST}\" }} }}")), ["create", "patch"]);
         assert_eq!(verbs(&format!("delete {{ {TARGET} }}")), ["delete"]);
         assert_eq!(verbs(&format!("scale {{ {TARGET} replicas: 1 }}")), ["patch"]);

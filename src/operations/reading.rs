@@ -82,7 +82,9 @@ impl Operations {
         let checked = names.iter().map(|name| async move {
             match self.authorize_named(caller, "get", name).await {
                 Ok(()) => Ok((name.as_str(), true)),
-                Err(OperationRefusal::Access(error @ AccessError::Unavailable(_))) => Err(error),
+                Err(OperationRefusal::Access(error @ (AccessError::Unavailable(_) | AccessError::Busy))) => {
+                    Err(error)
+                }
                 Err(_) => Ok((name.as_str(), false)),
             }
         });

@@ -3,6 +3,7 @@
 use http::StatusCode;
 
 use crate::access::AccessError;
+use kubesvc_core::operations::InvalidOperation;
 use kubesvc_store::StoreError;
 
 /// Why a call about operations is refused. Nothing was done.
@@ -16,6 +17,9 @@ pub enum OperationRefusal {
         /// Why, without what was sent.
         why: String,
     },
+    /// Its manifest or patch is none (400, 413).
+    #[error("operation: {0}")]
+    Document(InvalidOperation),
     /// The operation has an id, and its call names another one (400).
     #[error("the operation has an op_id, and clientRequestId is given: give one")]
     TwoIds,
@@ -56,13 +60,22 @@ impl OperationRefusal {
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Malformed { status, .. } => *status,
-            Self::TwoIds => StatusCode::BAD_REQUEST,
+            Self::Document(error) if error.is_too_large() => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Document(_) | Self::TwoIds => StatusCode::BAD_REQUEST,
             Self::NoAccount(_) | Self::NoOperation(_) => StatusCode::NOT_FOUND,
             Self::NotAmongAccounts(_) => StatusCode::FORBIDDEN,
             Self::Access(error) => error.status(),
             Self::NotUsable(_) | Self::AnotherOperation(_) | Self::AlreadySettled(_) => StatusCode::CONFLICT,
             Self::TooMany(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::Database(_) | Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// Why, as audit lines say it: what is wrong with the contents may repeat them.
+    pub(super) fn audited(&self) -> String {
+        match self {
+            Self::Document(_) => "the body is malformed".to_owned(),
+            other => other.to_string(),
         }
     }
 
@@ -73,12 +86,13 @@ impl OperationRefusal {
             Self::Malformed { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, .. } => "media_type",
             Self::Malformed { status: StatusCode::REQUEST_TIMEOUT, .. } => "too_slow",
             Self::Malformed { status: StatusCode::SERVICE_UNAVAILABLE, .. } => "unavailable",
-            Self::Malformed { .. } | Self::TwoIds => "malformed",
+            Self::Document(error) if error.is_too_large() => "too_large",
+            Self::Malformed { .. } | Self::Document(_) | Self::TwoIds => "malformed",
             Self::NoAccount(_) | Self::NoOperation(_) => "not_found",
             Self::NotAmongAccounts(_) => "not_among_accounts",
             Self::Access(AccessError::Unauthenticated(_)) => "unauthenticated",
             Self::Access(AccessError::Denied(_)) => "denied",
-            Self::Access(AccessError::Unavailable(_)) => "access_unavailable",
+            Self::Access(AccessError::Unavailable(_) | AccessError::Busy) => "access_unavailable",
             Self::NotUsable(_) => "not_usable",
             Self::AnotherOperation(_) => "another_operation",
             Self::AlreadySettled(_) => "already_settled",

@@ -146,12 +146,21 @@ impl Operations {
         };
         let mut answer = None;
         loop {
-            let step = program.next(begun.elapsed(), answer.as_ref());
+            let elapsed = begun.elapsed();
+            let bytes = answer.as_ref().map_or(0, |answer: &ApiAnswer| answer.body.len());
+            let bytes = bytes.max(job.operation.document_bytes());
+            let (moved, step) = self
+                .documents
+                .run(&job.principal.name, bytes, move || {
+                    let step = program.next(elapsed, answer.as_ref());
+                    (program, step)
+                })
+                .await;
+            (program, answer) = (moved, None);
             match step {
                 Step::Done(outcome) => return RunEnd::Outcome(outcome),
                 Step::Wait(time) if time < job.left() => {
                     sleep(time).await;
-                    answer = None;
                 }
                 Step::Wait(_) => {
                     return program.out_of_time().map_or_else(|| out_of_time(job), RunEnd::Outcome);

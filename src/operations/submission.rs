@@ -28,9 +28,8 @@ use crate::access::{AccountAccess, AccountResource, Caller, Principal};
 use crate::connected_agents::{AccountRequest, RequestClass, RequestError};
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::operations::{
-    ApplyMode, ApplySettings, Operation, OutcomeBody, OutcomeClass, OutcomeFailure,
+    ApplyMode, ApplySettings, Operation, OutcomeBody, OutcomeClass, OutcomeFailure, UnreadOperation,
 };
-use kubesvc_core::wire::operations::operation::Verb;
 use kubesvc_runtime::crash_points;
 use kubesvc_runtime::listen::connection_limits::Caller as ClientAddress;
 use kubesvc_runtime::shutdown::spawn_named;
@@ -62,7 +61,7 @@ pub struct OperationCaller {
 /// A call for an operation.
 pub struct OperationCall {
     /// What is asked.
-    pub operation: Operation,
+    pub operation: UnreadOperation,
     /// Who asks.
     pub caller: OperationCaller,
     /// Whether nothing is to be changed.
@@ -73,6 +72,15 @@ pub struct OperationCall {
     pub wait: Option<Duration>,
     /// What is held until the operation has ended, such as the memory that it takes.
     pub held: Box<dyn Any + Send + Sync>,
+}
+
+/// A call whose operation was read.
+struct ReadCall {
+    operation: Operation,
+    caller: OperationCaller,
+    dry_run: bool,
+    is_waited_for: bool,
+    held: Box<dyn Any + Send + Sync>,
 }
 
 /// What became of a call.
@@ -136,7 +144,7 @@ impl Operations {
             return Err(OperationRefusal::Unavailable(STOPS));
         }
         let account = self.account_of(&call)?;
-        for verb in checks::required_verbs(&call.operation) {
+        for verb in checks::required_verbs(call.operation.kind()) {
             self.authorize(&call.caller.principal, verb, Some(&account)).await?;
         }
         let is_callers_id = !call.operation.id().is_empty() || call.client_request_id.is_some();
@@ -145,8 +153,15 @@ impl Operations {
             (None, "") => Ulid::generate().to_string(),
             (None, id) => id.to_owned(),
         };
-        let identity = OperationIdentity::of(&call.operation, account.uid(), call.dry_run);
-        let wait = call.wait;
+        let OperationCall { operation, caller, dry_run, wait, held, .. } = call;
+        let (bytes, uid) = (operation.document_bytes(), account.uid().to_owned());
+        let reading = self.documents.run(&caller.principal.name, bytes, move || {
+            let operation = operation.read()?;
+            let identity = OperationIdentity::of(&operation, &uid, dry_run);
+            Ok((operation, identity))
+        });
+        let (operation, identity) = reading.await.map_err(OperationRefusal::Document)?;
+        let call = ReadCall { operation, caller, dry_run, is_waited_for: wait.is_some(), held };
         let before = if is_callers_id { self.find(&id, &identity).await? } else { None };
         let found = match before {
             Some(found) => found,
@@ -232,7 +247,7 @@ impl Operations {
     /// nothing.
     async fn begin(
         &self,
-        call: OperationCall,
+        call: ReadCall,
         id: String,
         identity: OperationIdentity,
         account: &KubesvcAccount,
@@ -264,7 +279,7 @@ impl Operations {
         let may_run_again = may_run_again(&call.operation);
         let deadline_ms =
             record.start_time_ms.saturating_add(i64::try_from(limit.as_millis()).unwrap_or(i64::MAX));
-        let is_waited_for = call.wait.is_some();
+        let is_waited_for = call.is_waited_for;
         let claims_id = is_callers_id && !may_run_again && is_waited_for;
         let first_row = if claims_id || !is_waited_for { FirstRow::Due } else { FirstRow::NotDue };
         let job = Arc::new(Job {
@@ -499,12 +514,8 @@ fn about(call: &OperationCall) -> (OperationCaller, String, &'static str, String
 }
 
 fn may_run_again(operation: &Operation) -> bool {
-    let mode = match operation.verb() {
-        // Which deploys run once does not depend on the settings of the agent.
-        Verb::Deploy(deploy) => ApplyMode::of(deploy, &ApplySettings::default()).ok(),
-        _ => None,
-    };
-    operation.may_run_again(mode)
+    // Which deploys run once does not depend on the settings of the agent.
+    operation.may_run_again(ApplyMode::of(operation, &ApplySettings::default()))
 }
 
 fn same(id: &str, identity: &OperationIdentity, known: &KnownOperation) -> Result<Found, OperationRefusal> {

@@ -15,7 +15,7 @@ use crate::connected_agents::RequestError;
 use fakes::{Answered, Asked, AuditLines, MemoryRows, ScriptedAccess, ScriptedCluster, principal};
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::operations::{
-    MAX_RESULT_BYTES, OutcomeBody, OutcomeClass, operation_from_text, result_from_text,
+    MAX_RESULT_BYTES, OutcomeBody, OutcomeClass, UnreadOperation, result_from_text,
 };
 use kubesvc_runtime::telemetry::metrics::Metrics;
 use kubesvc_store::{OpenOperation, OperationOutcome, OperationState};
@@ -107,7 +107,7 @@ pub(crate) fn account(name: &str, state: &str, phase: &str) -> KubesvcAccount {
 /// A call of alice that waits.
 fn call(verb: &str) -> OperationCall {
     OperationCall {
-        operation: operation_from_text(&format!("account {{ name: \"a\" }} {verb}")).expect(verb),
+        operation: UnreadOperation::from_text(&format!("account {{ name: \"a\" }} {verb}")).expect(verb),
         caller: caller(),
         dry_run: false,
         client_request_id: None,
@@ -122,7 +122,10 @@ fn caller() -> OperationCaller {
 
 fn on_account(name: &str) -> OperationCall {
     let text = format!("account {{ name: \"{name}\" }} discovery {{}}");
-    OperationCall { operation: operation_from_text(&text).expect("an operation"), ..call("discovery {}") }
+    OperationCall {
+        operation: UnreadOperation::from_text(&text).expect("an operation"),
+        ..call("discovery {}")
+    }
 }
 
 fn scale() -> String {

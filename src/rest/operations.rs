@@ -22,10 +22,7 @@ use super::extract::{PathName, RecordPaging, single_value};
 use super::operation_views::OperationResultView;
 use crate::access::Caller;
 use crate::operations::{OperationCall, OperationCaller, OperationRecordView, OperationRefusal, Submitted};
-use kubesvc_core::operations::{
-    MAX_DEADLINE, Operation, ParseError, SettledByHand, operation_from_json, operation_from_text,
-    result_from_text,
-};
+use kubesvc_core::operations::{MAX_DEADLINE, ParseError, SettledByHand, UnreadOperation, result_from_text};
 use kubesvc_core::spinnaker::is_account_name;
 use kubesvc_runtime::listen::connection_limits::Caller as ClientAddress;
 
@@ -344,10 +341,10 @@ fn result(body: Value) -> Result<SettledByHand, RestError> {
 }
 
 /// The operation of a body.
-fn operation(body: Value) -> Result<Operation, RestError> {
+fn operation(body: Value) -> Result<UnreadOperation, RestError> {
     let read = match field(body, "operation")? {
-        Value::String(text) => operation_from_text(&text),
-        json @ Value::Object(_) => operation_from_json(&json),
+        Value::String(text) => UnreadOperation::from_text(&text),
+        json @ Value::Object(_) => UnreadOperation::from_json(&json),
         _ => {
             return Err(RestError::bad_request(
                 "operation must be a text in protobuf's text format, or an object",

@@ -1,7 +1,7 @@
 {{/* The name of all objects. It follows the alias that an umbrella chart gives this one, which is the chart's name then. */}}
 {{- define "kubesvc-agent.name" -}}
 {{- $own := eq .Chart.Name "kubesvc-agent" -}}
-{{- $name := .Values.fullnameOverride | default (ternary .Release.Name (printf "%s-%s" .Release.Name .Chart.Name) (and $own (contains .Chart.Name .Release.Name))) -}}
+{{- $name := .Values.fullnameOverride | default (ternary .Release.Name (printf "%s-%s" .Release.Name (.Chart.Name | lower | replace "_" "-")) (and $own (contains .Chart.Name .Release.Name))) -}}
 {{- /* Room for the number of the pod, within the 63 characters of a label. Two long aliases stay apart. */}}
 {{- if and (not $own) (gt (len $name) 52) -}}
 {{- printf "%s-%s" ($name | trunc 43 | trimSuffix "-") (sha256sum $name | trunc 8) -}}

@@ -131,7 +131,8 @@ credentials in the value. */}}
 {{- $value := toString (.value | default "") -}}
 {{- $named := regexMatch "(?i)(password|passwd|passphrase|[_-]pwd|token|secret|credentials?|(secret|private|api|encryption|signing|master)[_.-]?(access[_.-]?)?key)[_-]?[0-9]*$" .name -}}
 {{- $harmless := regexMatch "^(/.*|(?i:true|false)|\\$\\([A-Za-z_][A-Za-z0-9_]*\\)|encrypted(File)?:.*)?$" $value -}}
-{{- if or (and $named (not $harmless)) (regexMatch "://[^/?#@]*:[^/?#@]+@|(?i:[?&;](password|token|secret)=.)|-----BEGIN [A-Z ]*PRIVATE KEY-----" $value) -}}
+{{- $clear := regexReplaceAll "\\$\\([A-Za-z_][A-Za-z0-9_]*\\)" $value "" -}}
+{{- if or (and $named (not $harmless)) (regexMatch "://[^/?#@]*:[^/?#@]+@|(?i:[?&;](password|token|secret)=[^&;])|-----BEGIN [A-Z ]*PRIVATE KEY-----" $clear) -}}
 true
 {{- end -}}
 {{- end -}}

@@ -1,7 +1,7 @@
 {{/* The name of all objects. It follows the alias that an umbrella chart gives this one, which is the chart's name then. */}}
 {{- define "kubesvc.name" -}}
 {{- $own := eq .Chart.Name "kubesvc" -}}
-{{- $name := .Values.fullnameOverride | default (ternary .Release.Name (printf "%s-%s" .Release.Name .Chart.Name) (and $own (contains .Chart.Name .Release.Name))) -}}
+{{- $name := .Values.fullnameOverride | default (ternary .Release.Name (printf "%s-%s" .Release.Name (.Chart.Name | lower | replace "_" "-")) (and $own (contains .Chart.Name .Release.Name))) -}}
 {{- if and (not $own) (gt (len $name) 50) -}}
 {{- $name = printf "%s-%s" ($name | trunc 41 | trimSuffix "-") (sha256sum $name | trunc 8) -}}
 {{- end -}}

@@ -43,13 +43,16 @@ pub use delete::delete_wait;
 pub use deploy::{ApplyMode, ApplySettings, KindApplySettings, Preference};
 pub use kinds::{KindLookup, Kinds, Resource};
 pub use list_keys::merge_rule;
-pub use manifest::{MAX_MANIFEST_BYTES, ManifestError, canonical_manifest};
+pub use manifest::{MAX_MANIFEST_BYTES, ManifestError};
 pub use operation::{
     InvalidOperation, MAX_DEADLINE, MAX_RESULT_BYTES, ObjectKey, Operation, OperationVerb, SettledByHand,
+    UnreadOperation,
 };
 pub use outcome::{ApiAnswer, Outcome, OutcomeBody, OutcomeClass, OutcomeFailure};
 pub use parsing::{ParseError, operation_from_json, operation_from_text, result_from_text};
 pub use program::{ApiRequest, Method, Program, ProgramContext, StartError, Step};
+
+use serde_json::Value;
 
 use crate::wire::operations::operation::Verb;
 
@@ -68,10 +71,11 @@ pub fn program_for(
     operation: &Operation,
     context: &ProgramContext<'_>,
 ) -> Result<Box<dyn Program>, StartError> {
+    let document = operation.document().unwrap_or(&Value::Null);
     Ok(match operation.verb() {
-        Verb::Deploy(verb) => deploy::program(verb, context)?,
+        Verb::Deploy(verb) => deploy::program(verb, document, context)?,
         Verb::Delete(verb) => Box::new(delete::Delete::new(verb, context)?),
-        Verb::Patch(verb) => Box::new(changes::Change::patch(verb, context)?),
+        Verb::Patch(verb) => Box::new(changes::Change::patch(verb, document, context)?),
         Verb::Scale(verb) => Box::new(changes::Change::scale(verb, context)?),
         Verb::PauseRollout(verb) => Box::new(changes::Change::pause(verb.target.as_ref(), true, context)?),
         Verb::ResumeRollout(verb) => Box::new(changes::Change::pause(verb.target.as_ref(), false, context)?),

@@ -49,6 +49,8 @@ const NO_SECRETS: &[(&str, &str)] = &[
     ("TOKEN_TTL", "10m"),
     ("COPIED_TOKEN", "$(TOKEN)"),
     ("HTTPS_PROXY", "http://proxy:3128"),
+    ("HTTP_PROXY", "http://user:$(PROXY_PASSWORD)@proxy:3128"),
+    ("JDBC_URL", "jdbc:mysql://db/k?user=u&password=$(DB_PASSWORD)"),
     ("PASSWORD", ""),
 ];
 

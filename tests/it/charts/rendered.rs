@@ -437,14 +437,14 @@ fn two_aliases_in_an_umbrella_chart_are_two_agents() {
     let long = "agents-of-a-region-whose-name-is-very-long-indeed";
     let (first, second) = (format!("{long}-1"), format!("{long}-2"));
     let dependencies = [
-        dependency("kubesvc", "operator"),
+        dependency("kubesvc", "Operator_A"),
         dependency("kubesvc", "absent"),
         dependency("kubesvc-agent", &first),
         dependency("kubesvc-agent", &second),
     ];
     let chart = json!({"apiVersion": "v2", "name": "u", "version": "1.0.0", "dependencies": dependencies});
     let values = json!({
-        "operator": {"enabled": true, "crds": {"enabled": false}}, "absent": {"enabled": false},
+        "Operator_A": {"enabled": true, "crds": {"enabled": false}}, "absent": {"enabled": false},
         first: agent("east"), second: agent("west"),
     });
     must(umbrella.write("Chart.yaml", &chart.to_string()));
@@ -471,5 +471,5 @@ fn two_aliases_in_an_umbrella_chart_are_two_agents() {
         let labels = &set["spec"]["template"]["metadata"]["labels"];
         assert_eq!(labels["app.kubernetes.io/name"], "kubesvc-agent", "the hub's policy admits them by it");
     }
-    assert_eq!(only(&objects, "Deployment")["metadata"]["name"], "r-operator-operator");
+    assert_eq!(only(&objects, "Deployment")["metadata"]["name"], "r-operator-a-operator");
 }

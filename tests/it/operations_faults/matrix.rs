@@ -317,7 +317,7 @@ impl Cell {
                 if is_raw {
                     id == audit_id
                 } else {
-                    id == Some(derived(&self.id(scene.world.namespace())).as_str())
+                    id == Some(derived(scene, &self.id(scene.world.namespace())).as_str())
                 }
             };
             let found = listed.iter().find(is_it);
@@ -391,9 +391,15 @@ fn of_kubectl(code: Option<i32>, errors: &str) -> Told {
 }
 
 /// The id of an operation with an id of its caller's own.
-fn derived(id: &str) -> String {
+fn derived(scene: &Scene, id: &str) -> String {
     use sha2::{Digest as _, Sha256};
-    let digest = Sha256::new().chain_update(b"kubesvc operation\0").chain_update(id).finalize();
+    let alice = format!("system:serviceaccount:{}:alice", scene.world.namespace());
+    let mut digest = Sha256::new().chain_update(b"kubesvc operation\0");
+    for part in [&scene.account_uid, &alice, id] {
+        digest.update((part.len() as u64).to_be_bytes());
+        digest.update(part);
+    }
+    let digest = digest.finalize();
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest[..16]);
     ulid::Ulid::from_bytes(bytes).to_string()

@@ -38,6 +38,7 @@ pub(super) struct Scene {
     aggregation: Proxy,
     /// From the agent to the API server.
     pub(super) gate: Gate,
+    pub(super) account_uid: String,
     pub(super) alice: Caller,
     /// Ports of the gateways.
     gateways: [u16; 2],
@@ -87,7 +88,7 @@ impl Scene {
         world.let_write("spinnaker").await;
         let through = kubeconfig::yaml(&gate.url(), gate.authority(), Proof::Token(cluster.token()));
         world.account(ACCOUNT).zone("east").kubeconfig(&through).create().await;
-        world.until(ACCOUNT, State::Active).await;
+        let account_uid = world.until(ACCOUNT, State::Active).await.uid().to_owned();
         let alice = world.caller("alice", EVERYTHING).await;
         let authority = eventually("a certificate of the gateway", MAX_WAIT, async || {
             let secret = world.api::<Secret>().get("kubesvc-gateway").await.map_err(|e| e.to_string())?;
@@ -95,7 +96,20 @@ impl Scene {
             Ok::<_, String>(String::from_utf8_lossy(&data.0).into_owned())
         })
         .await;
-        Self { world, second, agent, hub, peer, database, aggregation, gate, alice, gateways, authority }
+        Self {
+            world,
+            second,
+            agent,
+            hub,
+            peer,
+            database,
+            aggregation,
+            gate,
+            account_uid,
+            alice,
+            gateways,
+            authority,
+        }
     }
 
     /// A replica: 0 or 1.

@@ -147,6 +147,9 @@ impl AccountRequests {
         if open.upgrade && !is_upgrade(protocols) {
             return Err(malformed("an upgrade names websocket or SPDY/3.1 in the header Upgrade".to_owned()));
         }
+        if open.upgrade && path.class(method.as_str()) == RequestClass::Write {
+            return Err(malformed("a write upgrades no connection".to_owned()));
+        }
         let class =
             if open.upgrade { path.class_of_upgrade(method.as_str()) } else { path.class(method.as_str()) };
         let spec = held.definition.spec();

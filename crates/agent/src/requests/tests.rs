@@ -520,6 +520,20 @@ async fn an_upgrade_that_may_open_a_console_is_refused_as_one_that_connects() {
 }
 
 #[tokio::test]
+async fn a_write_upgrades_no_connection() {
+    let world = World::start(&[]).await;
+    let exchange = world.open_with(|open| {
+        open.request_id = id(62);
+        open.method = "DELETE".into();
+        open.target = b"/api/v1/namespaces/a/pods/p".to_vec();
+        open.headers = vec![Header { name: "Upgrade".into(), value: b"websocket".to_vec() }];
+        open.upgrade = true;
+    });
+    let refused = answer(&exchange).await.expect_err("it would pass for one that connects");
+    assert_eq!(refused.class(), Class::BadReference, "{}", refused.message);
+}
+
+#[tokio::test]
 async fn a_drop_ends_reads_at_once_and_waits_for_a_write_that_was_sent() {
     let world = World::start(&[]).await;
     let read = world.open(&id(10), "GET", "/api/v1/namespaces/a/endless");

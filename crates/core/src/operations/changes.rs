@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::outcome::{ApiAnswer, Outcome, OutcomeBody, OutcomeClass};
 use super::program::{ApiRequest, Method, Program, ProgramContext, StartError, Step, go_on};
-use super::{InvalidOperation, MANAGER, Resource, manifest};
+use super::{InvalidOperation, MANAGER, Resource};
 use crate::wire::operations as wire;
 use crate::wire::operations::Target;
 use crate::wire::operations::patch::Type;
@@ -40,11 +40,14 @@ impl Change {
         Self { requests: VecDeque::from([request]), not_sent: None, is_refused_if_paused: false }
     }
 
-    pub(super) fn patch(verb: &wire::Patch, context: &ProgramContext<'_>) -> Result<Self, StartError> {
+    pub(super) fn patch(
+        verb: &wire::Patch,
+        body: &Value,
+        context: &ProgramContext<'_>,
+    ) -> Result<Self, StartError> {
         let (resource, path) = context.object(verb.target.as_ref())?;
         let is_json_patch = verb.r#type() == Type::Json;
-        let data = verb.body.as_ref().map_or("", |body| body.data.as_str());
-        let mut body = manifest::parse_patch(data, is_json_patch).map_err(InvalidOperation::from)?;
+        let mut body = body.clone();
         let cause = format!("kubesvc patch {}, operation {}", resource.plural, context.operation_id);
         let recorded = verb.record.then(|| nested(&["metadata", "annotations", CHANGE_CAUSE], cause.into()));
         let content_type = match verb.r#type() {

@@ -9,9 +9,10 @@ use super::manifest::{self, annotation};
 use super::program::{Program, ProgramContext, StartError};
 use super::replace::{Create, Recreate, Replace};
 use super::server_side::ServerSideApply;
-use super::{InvalidOperation, ManifestError};
+use super::{InvalidOperation, ManifestError, Operation};
 use crate::wire::operations as wire;
 use crate::wire::operations::deploy::Mode;
+use crate::wire::operations::operation::Verb;
 
 /// How an object is deployed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,10 +69,10 @@ pub struct KindApplySettings {
 /// The program of a deploy.
 pub(super) fn program(
     verb: &wire::Deploy,
+    object: &Value,
     context: &ProgramContext<'_>,
 ) -> Result<Box<dyn Program>, StartError> {
-    let data = verb.manifest.as_ref().map_or("", |manifest| manifest.data.as_str());
-    let mut object = manifest::parse(data).map_err(InvalidOperation::from)?;
+    let mut object = object.clone();
     let identity = manifest::identity(&object).map_err(InvalidOperation::from)?;
     let resource = context.resource(&identity.group, &identity.version, &identity.kind)?;
     let mode = mode(verb, &object, context.apply)?;
@@ -97,14 +98,13 @@ pub(super) fn program(
 }
 
 impl ApplyMode {
-    /// The mode of a deploy, by its manifest and the settings of the agent's owner.
-    ///
-    /// # Errors
-    ///
-    /// The manifest is none, or the mode cannot be.
-    pub fn of(verb: &wire::Deploy, settings: &ApplySettings) -> Result<Self, InvalidOperation> {
-        let data = verb.manifest.as_ref().map_or("", |manifest| manifest.data.as_str());
-        mode(verb, &manifest::parse(data)?, settings)
+    /// The mode of a deploy, by its manifest and the settings of the agent's owner. `None`: it is no deploy, or the mode
+    /// cannot be.
+    pub fn of(operation: &Operation, settings: &ApplySettings) -> Option<Self> {
+        match (operation.verb(), operation.document()) {
+            (Verb::Deploy(verb), Some(object)) => mode(verb, object, settings).ok(),
+            _ => None,
+        }
     }
 }
 

@@ -237,11 +237,6 @@ impl<'de> Visitor<'de> for UniqueKeysVisitor {
     }
 }
 
-/// A manifest or patch by its contents: the same text for all ways of writing it. `None` if it is none.
-pub fn canonical_manifest(data: &str) -> Option<String> {
-    parse_any(data).ok().map(|value| go_json(&value))
-}
-
 /// Makes integers of floats that are whole, as Go writes them: `3.0` is `3`. In a field that is an integer, the API
 /// server refuses a float or cuts it off.
 fn whole_floats_to_integers(value: &mut Value) {
@@ -357,7 +352,7 @@ pub(super) fn with_last_applied_as_is(mut object: Value) -> Value {
 }
 
 /// JSON as Go's encoder writes it, byte by byte: keys sorted, without spaces, and without what HTML would read.
-fn go_json(value: &Value) -> String {
+pub(super) fn go_json(value: &Value) -> String {
     let mut text = String::new();
     write_go_json(value, &mut text);
     text

@@ -1,6 +1,9 @@
 //! A well-formed operation: what callers may ask, and how operations differ in what they may be done with.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use serde_json::Value;
 
 use super::manifest::{self, MAX_MANIFEST_BYTES, ManifestError};
 use crate::wire::common::AccountRef;
@@ -45,14 +48,30 @@ pub enum InvalidOperation {
     Manifest(#[from] ManifestError),
 }
 
+impl InvalidOperation {
+    /// Whether the manifest or patch is larger than [`MAX_MANIFEST_BYTES`].
+    pub fn is_too_large(&self) -> bool {
+        matches!(self, Self::Manifest(ManifestError::TooLarge))
+    }
+}
+
 /// An operation that is well-formed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operation {
     id: String,
     account: AccountRef,
     deadline: Option<Duration>,
+    /// Without the text of its manifest or patch.
     verb: Verb,
+    /// What that text says.
+    document: Option<Arc<Value>>,
+    document_bytes: usize,
 }
+
+/// An operation that is well-formed but for its manifest or patch, which was not read yet: that may take long, and is only
+/// for callers who may do what they ask.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UnreadOperation(Operation);
 
 /// The documented name of an operation's verb, as rows and records have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,8 +102,8 @@ pub struct ObjectKey {
     pub name: String,
 }
 
-impl Operation {
-    /// Checks what can be checked without the cluster.
+impl UnreadOperation {
+    /// Checks what can be checked without the cluster, and without reading a manifest or patch.
     pub(super) fn check(message: wire::Operation) -> Result<Self, InvalidOperation> {
         check_id(&message.op_id, true)?;
         let account = message.account.unwrap_or_default();
@@ -97,14 +116,59 @@ impl Operation {
             let deadline = deadline.filter(|time| !time.is_zero() && *time <= MAX_DEADLINE);
             deadline.ok_or_else(|| field("deadline_ms", ms, "give 1 to 600000, or nothing"))
         });
-        let verb = message.verb.ok_or(InvalidOperation::Fields(
+        let mut verb = message.verb.ok_or(InvalidOperation::Fields(
             "there is no verb: give one of deploy, delete, patch, scale, pause_rollout, resume_rollout, \
              restart_rollout, undo_rollout, revision_history, get, list, logs, discovery",
         ))?;
         check_verb(&verb)?;
-        Ok(Self { id: message.op_id, account, deadline: deadline.transpose()?, verb })
+        let (document, document_bytes) = (None, text_of(&mut verb).map_or(0, |text| text.len()));
+        let (id, deadline) = (message.op_id, deadline.transpose()?);
+        Ok(Self(Operation { id, account, deadline, verb, document, document_bytes }))
     }
 
+    /// The caller's own id; empty if there is none.
+    pub fn id(&self) -> &str {
+        self.0.id()
+    }
+
+    /// The account.
+    pub fn account(&self) -> &AccountRef {
+        self.0.account()
+    }
+
+    /// The name of the verb, and whether it only reads.
+    pub fn kind(&self) -> OperationVerb {
+        self.0.kind()
+    }
+
+    /// Size of its manifest or patch, in bytes.
+    pub fn document_bytes(&self) -> usize {
+        self.0.document_bytes
+    }
+
+    /// Reads its manifest or patch.
+    ///
+    /// # Errors
+    /// It is none, or the verb cannot be done with it.
+    pub fn read(self) -> Result<Operation, InvalidOperation> {
+        let Self(mut operation) = self;
+        let is_json_patch =
+            matches!(&operation.verb, Verb::Patch(verb) if verb.r#type() == patch::Type::Json);
+        let is_patch = matches!(operation.verb, Verb::Patch(_));
+        if let Some(text) = text_of(&mut operation.verb) {
+            let text = std::mem::take(text);
+            let read =
+                if is_patch { manifest::parse_patch(&text, is_json_patch) } else { manifest::parse(&text) };
+            operation.document = Some(Arc::new(read?));
+        }
+        if let (Verb::Deploy(verb), Some(object)) = (&operation.verb, &operation.document) {
+            check_deployed(verb, object)?;
+        }
+        Ok(operation)
+    }
+}
+
+impl Operation {
     /// The caller's own id; empty if there is none.
     pub fn id(&self) -> &str {
         &self.id
@@ -130,6 +194,21 @@ impl Operation {
     /// What is asked.
     pub fn verb(&self) -> &Verb {
         &self.verb
+    }
+
+    /// What its manifest or patch says. The verb has no text of it.
+    pub fn document(&self) -> Option<&Value> {
+        self.document.as_deref()
+    }
+
+    /// Its manifest or patch by its contents: the same text for all ways of writing it.
+    pub fn canonical_document(&self) -> Option<String> {
+        self.document().map(manifest::go_json)
+    }
+
+    /// Size of its manifest or patch as it was given, in bytes.
+    pub fn document_bytes(&self) -> usize {
+        self.document_bytes
     }
 
     /// The name of the verb, and whether it only reads.
@@ -173,9 +252,8 @@ impl Operation {
             name: target.name.clone(),
         };
         match &self.verb {
-            Verb::Deploy(verb) => {
-                let object = manifest::parse(&verb.manifest.as_ref()?.data).ok()?;
-                let identity = manifest::identity(&object).ok()?;
+            Verb::Deploy(_) => {
+                let identity = manifest::identity(self.document.as_deref()?).ok()?;
                 Some(ObjectKey {
                     group: identity.group,
                     kind: identity.kind,
@@ -236,9 +314,7 @@ fn check_verb(verb: &Verb) -> Result<(), InvalidOperation> {
         Verb::Patch(verb) => {
             object_of("patch.target", verb.target.as_ref())?;
             enumerated::<patch::Type>("patch.type", verb.r#type)?;
-            let body = verb.body.as_ref().map_or("", |body| body.data.as_str());
-            manifest::parse_patch(body, verb.r#type() == patch::Type::Json)?;
-            Ok(())
+            small_enough(verb.body.as_ref().map_or(0, |body| body.data.len()))
         }
         Verb::Scale(verb) => {
             object_of("scale.target", verb.target.as_ref())?;
@@ -278,23 +354,36 @@ fn check_verb(verb: &Verb) -> Result<(), InvalidOperation> {
     }
 }
 
+/// The text of a verb's manifest or patch.
+fn text_of(verb: &mut Verb) -> Option<&mut String> {
+    match verb {
+        Verb::Deploy(verb) => Some(&mut verb.manifest.get_or_insert_default().data),
+        Verb::Patch(verb) => Some(&mut verb.body.get_or_insert_default().data),
+        _ => None,
+    }
+}
+
 fn check_deploy(verb: &wire::Deploy) -> Result<(), InvalidOperation> {
     enumerated::<deploy::Mode>("deploy.mode", verb.mode)?;
-    let data = verb.manifest.as_ref().map_or("", |manifest| manifest.data.as_str());
-    if data.len() > MAX_MANIFEST_BYTES {
-        return Err(ManifestError::TooLarge.into());
+    let forcible = matches!(verb.mode(), deploy::Mode::Unspecified | deploy::Mode::ServerSide);
+    if verb.force && !forcible {
+        return Err(InvalidOperation::Fields("deploy.force takes over fields, which only SERVER_SIDE does"));
     }
-    let object = manifest::parse(data)?;
-    let identity = manifest::identity(&object)?;
+    small_enough(verb.manifest.as_ref().map_or(0, |manifest| manifest.data.len()))
+}
+
+fn small_enough(bytes: usize) -> Result<(), InvalidOperation> {
+    if bytes <= MAX_MANIFEST_BYTES { Ok(()) } else { Err(ManifestError::TooLarge.into()) }
+}
+
+/// Checks what is deployed.
+fn check_deployed(verb: &wire::Deploy, object: &Value) -> Result<(), InvalidOperation> {
+    let identity = manifest::identity(object)?;
     let creates = matches!(verb.mode(), deploy::Mode::Unspecified | deploy::Mode::Create);
     if identity.name.is_empty() && !creates {
         return Err(InvalidOperation::Fields(
             "deploy.manifest has a generateName and no name, which can only be created: leave out deploy.mode",
         ));
-    }
-    let forcible = matches!(verb.mode(), deploy::Mode::Unspecified | deploy::Mode::ServerSide);
-    if verb.force && !forcible {
-        return Err(InvalidOperation::Fields("deploy.force takes over fields, which only SERVER_SIDE does"));
     }
     Ok(())
 }

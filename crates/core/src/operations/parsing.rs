@@ -8,8 +8,7 @@ use std::sync::LazyLock;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 use serde_json::Value;
 
-use super::manifest::ManifestError;
-use super::operation::{InvalidOperation, Operation, SettledByHand};
+use super::operation::{InvalidOperation, Operation, SettledByHand, UnreadOperation};
 use crate::wire::operations as wire;
 
 /// Why a text is no operation.
@@ -39,23 +38,42 @@ pub enum ParseError {
 impl ParseError {
     /// Whether the manifest or patch is larger than [`MAX_MANIFEST_BYTES`](super::MAX_MANIFEST_BYTES).
     pub fn is_too_large(&self) -> bool {
-        matches!(self, Self::Invalid(InvalidOperation::Manifest(ManifestError::TooLarge)))
+        matches!(self, Self::Invalid(error) if error.is_too_large())
     }
 }
 
 /// Reads an operation in protobuf's text format, such as `account { name: "a" } get { target { … } }`.
 pub fn operation_from_text(text: &str) -> Result<Operation, ParseError> {
-    let message: wire::Operation = from_text(text, "Operation")?;
-    Ok(Operation::check(message)?)
+    Ok(UnreadOperation::from_text(text)?.read()?)
 }
 
 /// Reads an operation in JSON, with names in camelCase or as the proto spells them.
 pub fn operation_from_json(json: &Value) -> Result<Operation, ParseError> {
-    const MESSAGE: &str = "Operation";
-    let failed = |why: String| ParseError::Json { message: MESSAGE, why: without_values(&why) };
-    let read = DynamicMessage::deserialize(descriptor(MESSAGE), json).map_err(|e| failed(e.to_string()))?;
-    let message: wire::Operation = read.transcode_to().map_err(|e| failed(e.to_string()))?;
-    Ok(Operation::check(message)?)
+    Ok(UnreadOperation::from_json(json)?.read()?)
+}
+
+impl UnreadOperation {
+    /// Reads all of it but its manifest or patch, in protobuf's text format.
+    ///
+    /// # Errors
+    /// It is no operation.
+    pub fn from_text(text: &str) -> Result<Self, ParseError> {
+        let message: wire::Operation = from_text(text, "Operation")?;
+        Ok(Self::check(message)?)
+    }
+
+    /// The same in JSON.
+    ///
+    /// # Errors
+    /// It is no operation.
+    pub fn from_json(json: &Value) -> Result<Self, ParseError> {
+        const MESSAGE: &str = "Operation";
+        let failed = |why: String| ParseError::Json { message: MESSAGE, why: without_values(&why) };
+        let read =
+            DynamicMessage::deserialize(descriptor(MESSAGE), json).map_err(|e| failed(e.to_string()))?;
+        let message: wire::Operation = read.transcode_to().map_err(|e| failed(e.to_string()))?;
+        Ok(Self::check(message)?)
+    }
 }
 
 /// Reads a result that a person gives in protobuf's text format, such as `op_id: "01…" status: 200`.

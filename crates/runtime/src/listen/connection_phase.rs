@@ -14,6 +14,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection_limits::Caller;
 
+/// Time for which a connection is not displaced after an answer: its last bytes are on their way.
+const ANSWER_FLUSH: Duration = Duration::from_secs(1);
+
 /// Deadlines of a connection that waits for its caller.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionDeadlines {
@@ -44,14 +47,22 @@ impl Drop for WaitGuard {
 #[derive(Debug, Default)]
 struct WaitQueue {
     next: u64,
-    connections: HashMap<u64, (CancellationToken, Caller)>,
+    connections: HashMap<u64, WaitingConnection>,
     /// Waiting connections of each caller, in the order in which the wait began.
     callers: HashMap<Caller, BTreeSet<u64>>,
 }
 
+#[derive(Debug)]
+struct WaitingConnection {
+    close: CancellationToken,
+    caller: Caller,
+    /// From when on it may be closed: its last answer may still be on its way.
+    from: Instant,
+}
+
 impl WaitQueue {
     fn remove(&mut self, number: u64) -> Option<CancellationToken> {
-        let (close, caller) = self.connections.remove(&number)?;
+        let WaitingConnection { close, caller, .. } = self.connections.remove(&number)?;
         if let Some(of_caller) = self.callers.get_mut(&caller) {
             of_caller.remove(&number);
             if of_caller.is_empty() {
@@ -63,7 +74,10 @@ impl WaitQueue {
 
     /// Closes the longest-waiting connection of the caller that has the most. Returns `false` if none waits.
     fn displace(&mut self) -> bool {
-        let callers = self.callers.values().filter_map(|numbers| Some((numbers.len(), *numbers.first()?)));
+        let now = Instant::now();
+        let may_close = |number: &&u64| self.connections.get(number).is_some_and(|one| one.from <= now);
+        let first_of = |numbers: &BTreeSet<u64>| numbers.iter().find(may_close).copied();
+        let callers = self.callers.values().filter_map(|numbers| Some((numbers.len(), first_of(numbers)?)));
         let first = callers.max_by_key(|(count, first)| (*count, Reverse(*first))).map(|(_, first)| first);
         first.and_then(|first| self.remove(first)).map(|close| close.cancel()).is_some()
     }
@@ -83,17 +97,19 @@ impl WaitingConnections {
         caller: Caller,
         close: &CancellationToken,
     ) -> (WaitGuard, bool) {
-        let number = self.enter(caller, close);
+        let number = self.enter(caller, close, Duration::ZERO);
         let mut queue = self.0.lock();
         let displaced = queue.connections.len() > most && queue.displace();
         (WaitGuard { waiting: Arc::clone(self), number }, displaced)
     }
 
-    fn enter(&self, caller: Caller, close: &CancellationToken) -> u64 {
+    /// Registers a waiting connection that is not closed before this time is over.
+    fn enter(&self, caller: Caller, close: &CancellationToken, kept: Duration) -> u64 {
         let mut queue = self.0.lock();
         queue.next += 1;
         let number = queue.next;
-        queue.connections.insert(number, (close.clone(), caller));
+        let waiting = WaitingConnection { close: close.clone(), caller, from: Instant::now() + kept };
+        queue.connections.insert(number, waiting);
         queue.callers.entry(caller).or_default().insert(number);
         number
     }
@@ -144,7 +160,7 @@ impl ConnectionPhase {
     /// Creates the phase of a new connection.
     pub fn new(waiting: Arc<WaitingConnections>, caller: Caller, deadlines: ConnectionDeadlines) -> Self {
         let close = CancellationToken::new();
-        let number = waiting.enter(caller, &close);
+        let number = waiting.enter(caller, &close, Duration::ZERO);
         let activity =
             Mutex::new(ConnectionActivity::Head { until: Instant::now() + deadlines.head, number });
         let waits_for_reader = AtomicBool::new(false);
@@ -198,7 +214,7 @@ impl ConnectionPhase {
         match &mut *doing {
             ConnectionActivity::Busy { requests: 1 } => {
                 let until = Instant::now() + self.deadlines.idle;
-                let number = self.waiting.enter(self.caller, &self.close);
+                let number = self.waiting.enter(self.caller, &self.close, ANSWER_FLUSH);
                 *doing = ConnectionActivity::Idle { until, number };
                 self.changed.notify_one();
             }
@@ -354,6 +370,8 @@ mod tests {
         busy.answered();
         assert!(waiting.displace());
         assert_eq!(closed(&second).await, (Overdue::Displaced, 0));
+        assert!(!waiting.displace(), "its answer is on its way");
+        tokio::time::sleep(ANSWER_FLUSH).await;
         assert!(waiting.displace());
         assert_eq!(closed(&busy).await, (Overdue::Displaced, 0));
         assert!(!waiting.displace(), "none waits any more");

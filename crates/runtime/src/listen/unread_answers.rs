@@ -94,6 +94,18 @@ impl<B, K> ReadBody<B, K> {
     }
 }
 
+impl<B, K> ReadBody<B, K> {
+    /// Lifts the limit on the time for which the caller may read nothing. For callers that are known, and whose own callers
+    /// may stop reading.
+    #[must_use]
+    pub fn waiting_for_reader(self) -> Self {
+        if let Some(progress) = &self.progress {
+            progress.set(None);
+        }
+        Self { progress: None, ..self }
+    }
+}
+
 impl<B: Body + Unpin, K: Unpin> Body for ReadBody<B, K> {
     type Data = B::Data;
     type Error = B::Error;
