@@ -91,13 +91,14 @@ impl PreparedRequest {
     pub async fn read(request: AccountRequest) -> Result<(Self, Option<UpgradedBytes>), RequestError> {
         let is_long = is_long(&request.method, &request.target, request.upgrade);
         let head_within = if is_long { LONG_HEAD_TIMEOUT } else { request.head_within };
-        let deadline = Instant::now() + head_within;
+        let begun = Instant::now();
+        let deadline = begun + head_within;
         let (body, upgraded) = match request.body {
             RequestBytes::Whole(bytes) if bytes.len() > MAX_REQUEST_BODY_BYTES => return Err(too_large()),
             RequestBytes::Whole(bytes) => (bytes, None),
             RequestBytes::Stream(parts) if request.upgrade => (Bytes::new(), Some(parts)),
             RequestBytes::Stream(parts) => {
-                let read = timeout_at(deadline, read_body(parts)).await;
+                let read = timeout_at(begun + request.head_within, read_body(parts)).await;
                 (
                     read.unwrap_or_else(|_| Err(invalid("the body did not end in time".to_owned(), false)))?,
                     None,

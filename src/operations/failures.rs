@@ -40,6 +40,16 @@ impl RunFailure {
         }
     }
 
+    /// The API server has no time for an operation that was begun.
+    pub(super) fn overloaded(answer: &ApiAnswer) -> Self {
+        Self { outcome: overloaded(answer), before_send: false, is_passing: false, waits_for_agent: false }
+    }
+
+    /// Whether the API server has no time for it.
+    pub(super) fn is_overloaded(&self) -> bool {
+        self.outcome.failure.as_ref().is_some_and(|failure| failure.class == OutcomeClass::Overloaded)
+    }
+
     /// The API server gave up a write, or who stands before it did: it may go on with it.
     pub(super) fn of_late_write(answer: &ApiAnswer) -> Self {
         let said = Outcome::refused(answer).failure.map(|failure| failure.message).unwrap_or_default();

@@ -168,6 +168,12 @@ impl Operations {
                 Step::Request(request) => match self.ask(job, request).await {
                     Ok(answered) => answer = Some(answered),
                     Err(end) => {
+                        if let RunEnd::Failure(failure) = &end
+                            && failure.is_overloaded()
+                            && let Some(outcome) = program.out_of_time()
+                        {
+                            return RunEnd::Outcome(outcome);
+                        }
                         let is_failure = matches!(end, RunEnd::Failure(_));
                         if is_failure && job.progress.lock().is_begun && program.goes_on() {
                             *going_on = Some((program, begun));
@@ -228,6 +234,7 @@ impl Operations {
     /// Makes a request until it has an answer that its program is given, or until that is of no use.
     async fn ask(&self, job: &SharedJob, request: ApiRequest) -> Result<ApiAnswer, RunEnd> {
         let is_write = !request.method.reads();
+        let was_begun = job.progress.lock().is_begun;
         let mut tries = 0;
         loop {
             let answered = self.ask_once(job, request.clone()).await.map_err(RunEnd::Failure)?;
@@ -242,6 +249,9 @@ impl Operations {
                     AnswerMeaning::Later(delay) => {
                         sleep(delay).await;
                         continue;
+                    }
+                    AnswerMeaning::Overloaded if was_begun => {
+                        return Err(RunEnd::Failure(RunFailure::overloaded(&answer)));
                     }
                     AnswerMeaning::Overloaded => return Err(RunEnd::Outcome(overloaded(&answer))),
                     AnswerMeaning::Unknown => {

@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt as _;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
@@ -37,6 +38,8 @@ pub const MAX_RELAYED: usize = 1024;
 pub const FRAMES_PROTOCOL: &str = "kubesvc-frames";
 /// Bytes that are read at once of an upgraded call.
 const READ_BYTES: usize = 64 * 1024;
+/// Time limit for another replica to say that it asks an agent. The answer of the cluster may be longer in coming.
+const OPENING_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The connections of relayed requests.
 pub(super) struct RelayClient {
@@ -167,7 +170,9 @@ impl Peers {
         }
         self.metrics.calls.inc();
         let key = link.key.current();
-        let opening = timeout_at(call.deadline, self.open(link, to, call, &key));
+        // The head of a watch may be long in coming; the other replica answers at once that it asks.
+        let until = call.deadline.min(Instant::now() + OPENING_TIMEOUT);
+        let opening = timeout_at(until, self.open(link, to, call, &key));
         let opened = opening.await.unwrap_or_else(|_| {
             Err(RelayFailure::Unsure(unreachable(to, "it did not answer in time".to_owned())))
         });

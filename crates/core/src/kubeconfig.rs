@@ -29,7 +29,7 @@ mod user;
 mod tests;
 
 pub use cluster::{carried_ipv4, refused_address};
-pub use der::{Curve, EcKey, unusable_key};
+pub use der::{Curve, EcKey, may_serve, unusable_key};
 pub use document::{DocumentNode, Text};
 pub use render::render;
 pub use user::{Authentication, Secret, SecretBytes, SecretText};

@@ -19,13 +19,14 @@ use crate::connected_agents::{
 };
 use crate::hub::account_objects::is_still_granted;
 use crate::hub::sessions::session::Session;
+use kubesvc_core::lifecycle::Fact;
 use kubesvc_core::requests::headers::passed_on;
 use kubesvc_core::requests::target::RequestPath;
 use kubesvc_core::requests::wire::Opening;
 use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::common::{AccountRef, Failure};
 use kubesvc_core::wire::ops::{ApplySettings, Header, Open};
-use kubesvc_core::{AgentId, ZoneId};
+use kubesvc_core::{AgentId, State, ZoneId};
 use kubesvc_runtime::request_channel::wire_headers;
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
 
@@ -312,7 +313,17 @@ impl Requests {
             (!zone.away.is_empty(), zone.connected.values().cloned().collect::<Vec<_>>())
         });
         let (is_away, connected) = of_zone.unwrap_or_default();
-        let is_coming = is_away || connected.iter().any(|session| owes_an_answer(session, account));
+        let now = self.context.accounts.by_uid(&account.uid);
+        // A FAILED account is given to nobody, and one of an agent's own file to that agent alone.
+        let is_given = now.as_ref().is_some_and(|account| {
+            matches!(account.status_or_default().state(), State::Active | State::Activating)
+        });
+        let may_be_given = |session: &Session| {
+            let lists = |account| !account.is_static() || session.lists(account) != Fact::Known(false);
+            now.as_ref().is_some_and(|account| lists(account))
+        };
+        let owes = |session: &Session| may_be_given(session) && owes_an_answer(session, account);
+        let is_coming = is_away || is_given && connected.iter().any(|session| owes(session));
         RequestError::NoAgent {
             account: account.name.clone(),
             zone: account.zone.clone(),

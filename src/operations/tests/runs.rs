@@ -326,6 +326,21 @@ async fn a_write_that_the_api_server_gave_up_is_unknown_or_made_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_operation_that_was_begun_before_the_api_server_had_no_time_is_unknown() {
+    let busy = || Ok((429, json!({"message": "slow down"})));
+    // The first write may have been made; the second one says that the first was.
+    let late = |number, _: &Asked| if number > 1 { busy() } else { Ok((504, json!({"message": "late"}))) };
+    let made = |number, _: &Asked| if number > 1 { busy() } else { done() };
+    let recorded = format!("patch {{ {WEB} type: JSON record: true body {{ data: \"[]\" }} }}");
+    for (cluster, verb) in [(ScriptedCluster::new(late), scale()), (ScriptedCluster::new(made), recorded)] {
+        let ended = Replica::new(cluster).run(&verb).await;
+        let class = ended.failure.as_ref().map(|failure| failure.class);
+        assert_eq!((ended.status, class), (504, Some(OutcomeClass::OutcomeUnknown)), "{verb}: {ended:?}");
+        assert!(!ended.before_send);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_api_server_that_is_busy_is_waited_for_with_new_requests() {
     let busy = ScriptedCluster::new(|number, _| if number > 3 { done() } else { Ok((429, json!({}))) });
     let replica = Replica::new(busy);

@@ -96,6 +96,7 @@ async fn each_call_that_is_refused_here_has_an_audit_line_without_its_body() {
     let call = async |method: &str, path: &str, (name, value): (&str, &[u8]), body: &str| {
         let request = Request::builder().method(method).uri(path).header(name, value);
         let request = request.header("authorization", "Bearer alice").header("x-spinnaker-user", "bob");
+        let request = if name == JSON.0 { request } else { request.header(JSON.0, JSON.1) };
         send(router.clone(), request.body(Body::from(body.to_owned())).expect("a request")).await
     };
     for (number, (method, path, header, body, line)) in calls.into_iter().enumerate() {

@@ -20,7 +20,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::cluster::client_key::completed;
 use crate::cluster::{ClusterEndpoint, ClusterError};
-use kubesvc_core::kubeconfig::{Authentication, unusable_key};
+use kubesvc_core::kubeconfig::{Authentication, may_serve, unusable_key};
 
 /// Maximum number of cached verifiers.
 const MAX_CACHED_AUTHORITIES: u64 = 256;
@@ -278,6 +278,10 @@ impl ServerCertVerifier for AnchorVerifier {
             Err(TlsError::InvalidCertificate(problem))
                 if is_about_the_path(&problem) && self.anchors.contains(end_entity) =>
             {
+                // Of an authority it was not looked at.
+                if !may_serve(end_entity) {
+                    return Err(CertificateError::InvalidPurpose.into());
+                }
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
                 Ok(ServerCertVerified::assertion())
             }

@@ -15,6 +15,7 @@ use super::running::Running;
 use super::serving::{CheckedRequest, not_sent};
 use crate::cluster::{ClusterClient, ClusterRequest, ClusterResponse, RequestBody, Use};
 use crate::wire_failure::{after_send, before_send};
+use kubesvc_core::requests::RequestClass;
 use kubesvc_core::requests::access;
 use kubesvc_core::requests::headers::is_status;
 use kubesvc_core::wire::common::Failure;
@@ -82,6 +83,15 @@ impl AccountRequests {
                     let status = response.status().as_u16();
                     let why =
                         format!("the cluster answered with status {status}, which this request cannot have");
+                    return Err(after_send(Class::Unreachable, why));
+                }
+                // It says only of this try that nothing was executed.
+                Ok(response)
+                    if *was_sent
+                        && request.class != RequestClass::Read
+                        && response.status() == StatusCode::TOO_MANY_REQUESTS =>
+                {
+                    let why = "an earlier try was sent, and the cluster has no time for another one";
                     return Err(after_send(Class::Unreachable, why));
                 }
                 Ok(response) => return Ok(response),

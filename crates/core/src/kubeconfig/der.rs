@@ -3,16 +3,21 @@
 use rustls::pki_types::PrivateKeyDer;
 use secrecy::zeroize::Zeroizing;
 
+const BOOLEAN: u8 = 0x01;
 const INTEGER: u8 = 0x02;
 const BIT_STRING: u8 = 0x03;
 const OCTET_STRING: u8 = 0x04;
 const OID: u8 = 0x06;
 const SEQUENCE: u8 = 0x30;
 const TAG_0: u8 = 0xa0;
+const TAG_3: u8 = 0xa3;
 
 const RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
 const EC: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
 const ED25519: &[u8] = &[0x2b, 0x65, 0x70];
+const EXTENDED_KEY_USAGE: &[u8] = &[0x55, 0x1d, 0x25];
+const ANY_EXTENDED_KEY_USAGE: &[u8] = &[0x55, 0x1d, 0x25, 0x00];
+const SERVER_AUTH: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x01];
 const P256: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
 const P384: &[u8] = &[0x2b, 0x81, 0x04, 0x00, 0x22];
 const P521: &[u8] = &[0x2b, 0x81, 0x04, 0x00, 0x23];
@@ -198,6 +203,33 @@ pub fn unusable_key(key: &PrivateKeyDer<'_>) -> Option<String> {
         ),
         PrivateKey::Rsa { .. } | PrivateKey::Ec { .. } | PrivateKey::Ed25519 => None,
     }
+}
+
+/// Whether a certificate may be a server's, by its extended key usage: it has none, or one for servers or for all. `false` if
+/// it cannot be read.
+pub fn may_serve(certificate: &[u8]) -> bool {
+    let usages = || {
+        let mut tbs = Elements(certificate).sequence()?.sequence()?;
+        while let Some((tag, content, rest)) = element(tbs.0) {
+            tbs.0 = rest;
+            if tag != TAG_3 {
+                continue;
+            }
+            let mut extensions = Elements(content).sequence()?;
+            while let Some(mut extension) = extensions.sequence() {
+                if extension.next(OID)? == EXTENDED_KEY_USAGE {
+                    // Whether it is critical comes before, if it is said.
+                    let _critical = extension.next(BOOLEAN);
+                    return Some(Some(Elements(extension.next(OCTET_STRING)?).sequence()?));
+                }
+            }
+        }
+        Some(None)
+    };
+    let serves = |mut usages: Elements<'_>| {
+        std::iter::from_fn(|| usages.next(OID)).any(|one| one == SERVER_AUTH || one == ANY_EXTENDED_KEY_USAGE)
+    };
+    usages().is_some_and(|usages| usages.is_none_or(serves))
 }
 
 /// Whether the public key of a certificate is on P-521. `false` if it cannot be read.

@@ -25,23 +25,34 @@ pub(super) fn certificate_authority(pem: &[u8], field: &str) -> Result<Vec<u8>, 
             "give the certificate of the authority without its key, and consider that key known to others",
         ));
     }
-    certificates(pem, field)
+    // One that cannot be used takes nothing from the others.
+    certificates(pem, field, |on_p521| on_p521.iter().all(|one| *one))
 }
 
-/// Parses the certificates of a PEM text.
-pub(super) fn certificates(pem: &[u8], field: &str) -> Result<Vec<u8>, KubeconfigError> {
-    let mut written = Zeroizing::new(Vec::new());
+/// Parses `client-certificate-data`: the certificate of the key, and those of its issuers, which sign nothing here.
+pub(super) fn client_certificate(pem: &[u8], field: &str) -> Result<Vec<u8>, KubeconfigError> {
+    certificates(pem, field, |on_p521| on_p521.first() == Some(&true))
+}
+
+/// Parses the certificates of a PEM text. `is_unusable` judges by which of them have a key on P-521.
+fn certificates(
+    pem: &[u8],
+    field: &str,
+    is_unusable: impl FnOnce(&[bool]) -> bool,
+) -> Result<Vec<u8>, KubeconfigError> {
+    let (mut written, mut on_p521) = (Zeroizing::new(Vec::new()), Vec::new());
     for (kind, der) in sections(pem, field)? {
         if kind == SectionKind::Certificate {
-            if is_on_p521(&der) {
-                return Err(KubeconfigError::new(
-                    field,
-                    "holds a certificate with a key on P-521, which is not supported",
-                    "use a certificate with an RSA key, or one on P-256 or P-384",
-                ));
-            }
+            on_p521.push(is_on_p521(&der));
             write("CERTIFICATE", &der, &mut written);
         }
+    }
+    if !on_p521.is_empty() && is_unusable(&on_p521) {
+        return Err(KubeconfigError::new(
+            field,
+            "holds a certificate with a key on P-521, which is not supported",
+            "use a certificate with an RSA key, or one on P-256 or P-384",
+        ));
     }
     if written.is_empty() {
         return Err(KubeconfigError::new(

@@ -181,7 +181,7 @@ fn client_certificate(user: &Mapping<'_, '_>) -> Result<Option<(Vec<u8>, SecretB
             "add the certificate that belongs to the key",
         )),
         (Some(certificate), Some(key)) => Ok(Some((
-            pem::certificates(&certificate, &user.path_of(CERTIFICATE))?,
+            pem::client_certificate(&certificate, &user.path_of(CERTIFICATE))?,
             pem::private_key(&key, &user.path_of(KEY))?,
         ))),
     }

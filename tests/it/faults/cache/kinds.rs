@@ -166,6 +166,11 @@ impl WrittenKind {
         }
         if self == Self::Secret {
             ["data", "type"].iter().for_each(|field| removed(&mut body, field));
+            // Others may repeat the data.
+            if let Some(annotations) = body["metadata"].get_mut("annotations").and_then(Value::as_object_mut)
+            {
+                annotations.retain(|name, _| name == APPLICATION);
+            }
         }
         body
     }

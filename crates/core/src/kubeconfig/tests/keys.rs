@@ -3,7 +3,7 @@
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer};
 
 use super::*;
-use crate::kubeconfig::{Curve, EcKey};
+use crate::kubeconfig::{Curve, EcKey, may_serve, pem};
 
 const OF_KEY: &str = "users[bot].user.client-key-data";
 const RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
@@ -98,6 +98,49 @@ fn certificates_on_p521_are_refused_as_client_certificate_and_as_authority() {
     assert!(authority.field().ends_with("certificate-authority-data"), "{authority}");
     for refusal in [client, authority] {
         assert!(refusal.to_string().contains("P-521"), "{refusal}");
+    }
+}
+
+#[test]
+fn an_authority_on_p521_takes_nothing_from_the_others() {
+    let on = |curve: &[u8]| {
+        let key = der(0x30, &[der(0x30, &[oid(EC), oid(curve)]), der(3, &[vec![0, 4, 7]])]);
+        let empty = der(0x30, &[]);
+        let tbs = [number(9), empty.clone(), empty.clone(), empty.clone(), empty, key];
+        pem_of_der(&der(0x30, &[der(0x30, &tbs)]))
+    };
+    let read = |bundle: String| pem::certificate_authority(bundle.as_bytes(), "field");
+    assert!(read(on(P521) + &on(P256)).is_ok() && read(on(P521) + &on(P521)).is_err());
+    let client = |chain: String| pem::client_certificate(chain.as_bytes(), "field");
+    assert!(client(on(P256) + &on(P521)).is_ok() && client(on(P521) + &on(P256)).is_err());
+}
+
+#[test]
+fn a_certificate_serves_unless_its_extended_key_usage_is_another_one() {
+    const SERVER_AUTH: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x01];
+    const CLIENT_AUTH: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x02];
+    const ANY: &[u8] = &[0x55, 0x1d, 0x25, 0x00];
+    let certificate = |extensions: &[Vec<u8>]| {
+        let version = der(0xa0, &[der(2, &[vec![2]])]);
+        let tbs = [version, number(9), der(0x30, &[]), der(0xa3, &[der(0x30, extensions)])];
+        der(0x30, &[der(0x30, &tbs)])
+    };
+    let key_usage = der(0x30, &[oid(&[0x55, 0x1d, 0x0f]), der(4, &[vec![3, 1, 0]])]);
+    let with = |is_critical: bool, usages: &[&[u8]]| {
+        let usages: Vec<_> = usages.iter().map(|usage| oid(usage)).collect();
+        let critical = if is_critical { der(1, &[vec![0xff]]) } else { Vec::new() };
+        let extended = [oid(&[0x55, 0x1d, 0x25]), critical, der(4, &[der(0x30, &usages)])];
+        certificate(&[key_usage.clone(), der(0x30, &extended)])
+    };
+    assert!(may_serve(&certificate(std::slice::from_ref(&key_usage))));
+    for is_critical in [true, false] {
+        assert!(may_serve(&with(is_critical, &[CLIENT_AUTH, SERVER_AUTH])));
+        assert!(may_serve(&with(is_critical, &[ANY])));
+        assert!(!may_serve(&with(is_critical, &[CLIENT_AUTH])) && !may_serve(&with(is_critical, &[])));
+    }
+    let whole = with(true, &[SERVER_AUTH]);
+    for length in 0..whole.len() {
+        assert!(!may_serve(&whole[..length]), "what is cut serves nobody");
     }
 }
 
