@@ -1,12 +1,11 @@
 //! One request to an account: what is sent, and what the caller gets.
 
-use std::io;
 use std::sync::Arc;
 
-use futures::{StreamExt as _, TryStreamExt as _, stream};
+use futures::{StreamExt as _, stream};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Version};
-use http_body_util::{BodyDataStream, BodyExt as _};
+use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Bytes, Incoming};
 
 use super::answers::{AnswerBody, OpenStream};

@@ -281,7 +281,7 @@ async fn nothing_stays_open_that_an_agent_refuses_or_that_ends_without_an_answer
     let refuse = |_, _: &_| -> Answered { Err(RequestError::Forbidden("policy: writes".to_owned())) };
     let scene = Scene::new(ExpiringTokens::default(), ScriptedCluster::new(refuse));
     let (request, recorder) = scene.write();
-    let (answered, _) = scene.gateway.write("uid".to_owned(), request, None, &recorder).await;
+    let (answered, _) = scene.gateway.write("uid".to_owned(), request, (), &recorder).await;
     assert!(answered.is_err());
     drop(recorder);
     assert_eq!(scene.outcomes(), [OperationOutcome::Failed]);
@@ -298,7 +298,7 @@ async fn a_write_without_an_answer_is_recorded_with_the_agent_that_was_given_it(
         |_, _: &_| -> Answered { Err(RequestError::Unknown("the agent's process died".to_owned())) };
     let scene = Scene::new(ExpiringTokens::default(), ScriptedCluster::new(unknown));
     let (request, recorder) = scene.write();
-    let (answered, _) = scene.gateway.write("uid".to_owned(), request, None, &recorder).await;
+    let (answered, _) = scene.gateway.write("uid".to_owned(), request, (), &recorder).await;
     assert!(answered.is_err());
     let (_, left) = scene.write();
     left.asked(&ScriptedCluster::agent());

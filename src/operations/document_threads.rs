@@ -112,7 +112,7 @@ mod tests {
         for _ in 0..=THREADS {
             let threads = Arc::clone(&threads);
             let panics = async move {
-                threads.run("a", SMALL_BYTES + 1, || std::panic::resume_unwind(Box::new("it fails"))).await
+                threads.run("a", SMALL_BYTES + 1, || resume_unwind(Box::new("it fails"))).await;
             };
             let ended: Result<(), _> = tokio::spawn(panics).await;
             assert!(ended.expect_err("it fails").is_panic());

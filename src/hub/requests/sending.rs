@@ -26,7 +26,7 @@ use kubesvc_core::requests::wire::Opening;
 use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::common::{AccountRef, Failure};
 use kubesvc_core::wire::ops::{ApplySettings, Header, Open};
-use kubesvc_core::{AgentId, State, ZoneId};
+use kubesvc_core::{AgentId, KubesvcAccount, State, ZoneId};
 use kubesvc_runtime::request_channel::wire_headers;
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
 
@@ -319,7 +319,9 @@ impl Requests {
             matches!(account.status_or_default().state(), State::Active | State::Activating)
         });
         let may_be_given = |session: &Session| {
-            let lists = |account| !account.is_static() || session.lists(account) != Fact::Known(false);
+            let lists = |account: &KubesvcAccount| {
+                !account.is_static() || session.lists(account) != Fact::Known(false)
+            };
             now.as_ref().is_some_and(|account| lists(account))
         };
         let owes = |session: &Session| may_be_given(session) && owes_an_answer(session, account);

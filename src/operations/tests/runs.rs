@@ -329,8 +329,9 @@ async fn a_write_that_the_api_server_gave_up_is_unknown_or_made_again() {
 async fn an_operation_that_was_begun_before_the_api_server_had_no_time_is_unknown() {
     let busy = || Ok((429, json!({"message": "slow down"})));
     // The first write may have been made; the second one says that the first was.
-    let late = |number, _: &Asked| if number > 1 { busy() } else { Ok((504, json!({"message": "late"}))) };
-    let made = |number, _: &Asked| if number > 1 { busy() } else { done() };
+    let late =
+        move |number, _: &Asked| if number > 1 { busy() } else { Ok((504, json!({"message": "late"}))) };
+    let made = move |number, _: &Asked| if number > 1 { busy() } else { done() };
     let recorded = format!("patch {{ {WEB} type: JSON record: true body {{ data: \"[]\" }} }}");
     for (cluster, verb) in [(ScriptedCluster::new(late), scale()), (ScriptedCluster::new(made), recorded)] {
         let ended = Replica::new(cluster).run(&verb).await;

@@ -15,9 +15,9 @@ use super::running::Running;
 use super::serving::{CheckedRequest, not_sent};
 use crate::cluster::{ClusterClient, ClusterRequest, ClusterResponse, RequestBody, Use};
 use crate::wire_failure::{after_send, before_send};
-use kubesvc_core::requests::RequestClass;
 use kubesvc_core::requests::access;
 use kubesvc_core::requests::headers::is_status;
+use kubesvc_core::requests::target::Class as RequestClass;
 use kubesvc_core::wire::common::Failure;
 use kubesvc_core::wire::common::failure::Class;
 
