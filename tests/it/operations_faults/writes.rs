@@ -92,7 +92,13 @@ impl WriteKind {
     pub(super) fn reads_first(self) -> bool {
         matches!(
             self,
-            Self::Apply | Self::ServerSideApply | Self::Replace | Self::Recreate | Self::Delete | Self::Undo
+            Self::Apply
+                | Self::ServerSideApply
+                | Self::Replace
+                | Self::Recreate
+                | Self::Delete
+                | Self::Restart
+                | Self::Undo
         )
     }
 

@@ -54,8 +54,8 @@ async fn body_that_stops(place: &Place, token: &str) -> Result<(), String> {
          Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{{\r\n"
     );
     let (code, text) = exchange(place, Door::Direct, begun.into_bytes(), false, BODY_TIMEOUT).await?;
-    let says = ["\"reason\":\"BadRequest\"", "the body did not end in time"];
-    if code == 400 && says.iter().all(|says| text.contains(says)) { Ok(()) } else { Err(text) }
+    let says = ["\"reason\":\"Timeout\"", "the body arrives too slowly"];
+    if code == 408 && says.iter().all(|says| text.contains(says)) { Ok(()) } else { Err(text) }
 }
 
 /// Checks that a read had no answer in time, and that a Status says so.
