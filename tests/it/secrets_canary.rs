@@ -147,7 +147,7 @@ async fn by_rest(world: &World, cluster: &Cluster) -> Vec<String> {
         ("POST", json!({"name": "bad", "kubeconfigContents": format!("token: {CANARY}")}), 400),
         ("POST", json!({"name": "bad", "kubeconfigContents": CANARY, "kubeconfigFile": "relative"}), 400),
         ("POST", json!({"name": "bad", "kubeconfigContents": {"token": CANARY}}), 400),
-        ("POST", json!({"name": "bad", "kubeconfigContents": contents, "zoneId": ""}), 400),
+        ("POST", json!({"name": "bad", "kubeconfigContents": contents, "zoneId": "z".repeat(256)}), 400),
         ("POST", json!({"name": "bad", "kubeconfigContents": contents, "namespaces": ["Not A Name"]}), 400),
         ("POST", json!({"name": "rest", "kubeconfigContents": contents}), 409),
         ("PUT", json!({"name": "rest", "kubeconfigContents": contents, "oAuthServiceAccount": CANARY}), 202),

@@ -205,11 +205,11 @@ impl Activator {
 
 /// The failure of an account whose kubeconfig is a secret reference of an engine that the agent does not have.
 fn no_engine(reference: &str) -> Failure {
-    let engine = Reference::parse(reference).map(|one| one.engine().to_owned()).unwrap_or_default();
-    let message = format!(
-        "kubeconfigFile is a secret reference of the engine {engine:?}, which is not there on the agent: mount the secret and \
-         give its path"
-    );
+    let what = match Reference::parse(reference) {
+        Ok(read) => format!("of the engine {:?}, which is not there on the agent", read.engine()),
+        Err(_) => "that is malformed".to_owned(),
+    };
+    let message = format!("kubeconfigFile is a secret reference {what}: mount the secret and give its path");
     before_send(Class::BadReference, message)
 }
 

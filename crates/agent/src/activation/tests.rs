@@ -306,15 +306,21 @@ async fn a_kubeconfig_that_runs_programs_is_refused_as_such() {
 
 #[tokio::test]
 async fn a_reference_of_a_missing_engine_fails_its_account_with_what_to_do() {
-    let path = Credential::File("encrypted:vault".to_owned());
-    let definition = Definition::split(spec(path)).1;
     let activator = activator(Vec::new());
-    let failure = activator.start(&definition, DefinitionOrigin::OwnFile).await.expect_err("it is refused");
-    assert_eq!(failure.class(), Class::BadReference);
-    assert!(
-        failure.message.contains("engine \"vault\"") && failure.message.contains("mount the secret"),
-        "{failure:?}"
-    );
+    for (reference, says) in [
+        ("encrypted:vault!e:secret!n:prod!k:kubeconfig", "of the engine \"vault\", which is not there"),
+        ("encrypted:vault", "is a secret reference that is malformed"),
+    ] {
+        let path = Credential::File(reference.to_owned());
+        let definition = Definition::split(spec(path)).1;
+        let started = activator.start(&definition, DefinitionOrigin::OwnFile).await;
+        let failure = started.expect_err("it is refused");
+        assert_eq!(failure.class(), Class::BadReference);
+        assert!(
+            failure.message.contains(says) && failure.message.contains("mount the secret"),
+            "{failure:?}"
+        );
+    }
 }
 
 #[tokio::test]
