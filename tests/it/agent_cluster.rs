@@ -19,7 +19,7 @@ use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::ops::account_spec::Credential;
 use kubesvc_core::wire::ops::{AccountSpec, ClusterIdentity};
 
-use kubesvc_testkit::controlplane::{ControlPlane, StartOptions};
+use kubesvc_testkit::controlplane::{ControlPlane, StartOptions, reused};
 use kubesvc_testkit::must;
 
 async fn activate(
@@ -36,7 +36,7 @@ async fn activate(
 async fn real_cluster_is_reported_with_all_fields() {
     let mut options = StartOptions::default();
     let nobody = options.add_user("nobody-in-particular", &[]);
-    let plane = must(ControlPlane::start_with(options).await);
+    let plane = must(ControlPlane::reused(options).await);
     for number in 0..3 {
         let made = plane.kubectl(["create", "namespace", &format!("team-{number}")]).await;
         assert_eq!(made.code, Some(0), "{made:?}");
@@ -84,7 +84,7 @@ async fn until_said(watch: &mut ResponseBody, expected: &str) -> String {
 
 #[tokio::test]
 async fn cluster_client_creates_patches_deletes_and_watches() {
-    let plane = must(ControlPlane::start().await);
+    let plane = reused().await;
     let vetted = vet(plane.admin_kubeconfig().as_bytes(), None).expect("a good kubeconfig");
     let endpoint = ClusterEndpoint::new(vetted, &AgentPolicy::default());
     let client = ClusterClient::new(endpoint, &ClusterContext::default()).expect("a client");

@@ -54,7 +54,7 @@ async fn account_whose_cluster_is_replaced_while_it_streams_leaves_active_and_ke
     let cluster = world.cluster("rich").await;
     let mut options = StartOptions::without_audit();
     options.add_user_with_token("rich", &["system:masters"], cluster.token());
-    let other = must(ControlPlane::start_with(options).await);
+    let other = must(ControlPlane::reused(options).await);
     let agent = world.agent("agent-1").start().await;
     let proxy = Proxy::to(port(cluster.server())).await;
     // Without an authority, so that no certificate shows that the cluster is another one.

@@ -319,7 +319,7 @@ async fn ten_thousand_namespaces_are_rows_and_fill_the_list_of_the_account() {
     let world = World::prepare().setting("kubesvc.cache.cacheKinds", json!(["namespace"])).start().await;
     let mut options = StartOptions::without_audit();
     let token = options.add_user("large", &["system:masters"]);
-    let plane = must(ControlPlane::start_with(options).await);
+    let plane = must(ControlPlane::reused(options).await);
     let api: Api<Namespace> = Api::all(plane.client().await);
     let made = stream::iter(0..NAMESPACES).map(|number| {
         let namespace = json!({"metadata": {"name": format!("team-{number:05}")}});

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::faults::proxy::Proxy;
 use crate::world::{Agent, Cluster, World, condition};
-use kubesvc_testkit::controlplane::{ControlPlane, StartOptions};
+use kubesvc_testkit::controlplane::{ControlPlane, Reused, StartOptions};
 use kubesvc_testkit::kubeconfig::{self, Proof};
 use kubesvc_testkit::must;
 use kubesvc_testkit::simulated_agent::SimulatedAgent;
@@ -15,7 +15,7 @@ use kubesvc_testkit::simulated_agent::frames::{Introduction, OnAdd, Policy, iden
 /// The world's own control plane, and another one that accepts the same tokens.
 struct TwoClusters {
     world: World,
-    other: ControlPlane,
+    other: Reused,
     /// May read everything in both.
     rich: Cluster,
     /// Has at most namespaced permissions in both.
@@ -30,7 +30,7 @@ impl TwoClusters {
         let mut options = StartOptions::without_audit();
         options.add_user_with_token("rich", &["system:masters"], rich.token());
         options.add_user_with_token("poor", &["system:serviceaccounts"], poor.token());
-        let other = must(ControlPlane::start_with(options).await);
+        let other = must(ControlPlane::reused(options).await);
         let agent = world.agent("agent-1").start().await;
         Self { world, other, rich, poor, _agent: agent }
     }

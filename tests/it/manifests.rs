@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::charts::read;
 use crate::world::in_repository;
-use kubesvc_testkit::controlplane::{ControlPlane, shared};
+use kubesvc_testkit::controlplane::{ControlPlane, reused, shared};
 use kubesvc_testkit::folder::Folder;
 use kubesvc_testkit::must;
 
@@ -213,7 +213,7 @@ fn chapter(heading: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn readme_install_is_consistent_and_parts_are_deleted_independently() {
-    let plane = must(ControlPlane::start().await);
+    let plane = reused().await;
     let install = chapter("Install it");
     let mut applied = Vec::new();
     for line in install.split("```").skip(1).step_by(2).flat_map(str::lines) {

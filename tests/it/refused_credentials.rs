@@ -57,7 +57,7 @@ async fn refused_credential_fails_its_account_until_it_is_renewed_or_accepted_ag
     let caller = world.caller("caller", EVERYTHING).await;
     let _agent = world.agent("agent-1").start().await;
     // An API server that knows none of these tokens.
-    let stranger = must(ControlPlane::start_with(StartOptions::without_audit()).await);
+    let stranger = must(ControlPlane::reused(StartOptions::without_audit()).await);
     let proxy = Proxy::to(port(swapped.server())).await;
     let url = format!("https://127.0.0.1:{}", proxy.port());
     // Without an authority, so that no certificate reveals the swap.

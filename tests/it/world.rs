@@ -62,7 +62,11 @@ pub(crate) use self::{
     row::CachedRow,
 };
 use kubesvc_testkit::{
-    audit::AuditedWrite, controlplane::ControlPlane, folder::Folder, kubectl::Output, must,
+    audit::AuditedWrite,
+    controlplane::{ControlPlane, Reused},
+    folder::Folder,
+    kubectl::Output,
+    must,
     namespace::TestNamespace,
 };
 
@@ -81,8 +85,8 @@ const TAIL: usize = 60;
 enum Plane {
     /// The control plane that this test process shares; never stopped.
     Shared(&'static ControlPlane),
-    /// A separate control plane, which may be stopped, paused and restarted.
-    Own(Box<ControlPlane>),
+    /// A control plane that no one else uses now, which may be stopped, paused and restarted.
+    Own(Box<Reused>),
 }
 
 impl Deref for Plane {

@@ -1,5 +1,7 @@
 //! The writes that an API server received, from its audit log.
 
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
 use serde_json::Value;
@@ -48,14 +50,27 @@ rules:
 - level: None
 "#;
 
-/// Reads the complete lines of a log.
-pub fn read(log: &Path) -> Result<Vec<AuditedWrite>, String> {
+/// Length of a log in bytes; 0 if there is none.
+pub fn length(log: &Path) -> Result<u64, String> {
+    match std::fs::metadata(log) {
+        Ok(file) => Ok(file.len()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(0),
+        Err(e) => Err(format!("audit log {}: {e}", log.display())),
+    }
+}
+
+/// Reads the complete lines of a log that begin at this byte or later.
+pub fn read(log: &Path, from: u64) -> Result<Vec<AuditedWrite>, String> {
     let problem = |e: String| format!("audit log {}: {e}", log.display());
-    let text = match std::fs::read_to_string(log) {
-        Ok(text) => text,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(problem(e.to_string())),
-    };
+    if length(log)? <= from {
+        return Ok(Vec::new());
+    }
+    let mut text = String::new();
+    let read = File::open(log).and_then(|mut file| {
+        file.seek(SeekFrom::Start(from))?;
+        file.read_to_string(&mut text)
+    });
+    read.map_err(|e| problem(e.to_string()))?;
     text.split_inclusive('\n')
         .filter(|line| line.ends_with('\n'))
         .map(|line| serde_json::from_str(line).map(|event| parse(&event)).map_err(|e| problem(e.to_string())))

@@ -3,6 +3,7 @@
 use std::{
     ffi::OsStr,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -11,10 +12,13 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 mod compaction;
+mod etcd;
 mod restore;
+mod reused;
 pub mod second;
 mod start;
 
+pub use reused::Reused;
 use start::start_etcd;
 pub use start::{Controllers, StartOptions};
 
@@ -51,6 +55,8 @@ pub struct ControlPlane {
     admin: String,
     port: u16,
     folder: Folder,
+    /// Length of the audit log when its present user got it, in bytes.
+    audited: AtomicU64,
 }
 
 static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
@@ -63,6 +69,15 @@ static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
 /// It cannot start.
 pub async fn shared() -> &'static ControlPlane {
     must(SHARED.get_or_try_init(ControlPlane::start).await)
+}
+
+/// Returns a control plane with default options that is as good as new.
+///
+/// # Panics
+///
+/// It cannot start.
+pub async fn reused() -> Reused {
+    must(ControlPlane::reused(StartOptions::default()).await)
 }
 
 impl ControlPlane {
@@ -130,6 +145,7 @@ impl ControlPlane {
             admin,
             port: ports::free(),
             folder,
+            audited: AtomicU64::new(0),
         };
         plane.folder.write("kubeconfig", &plane.admin_kubeconfig())?;
         plane.start_apiserver().await?;
@@ -252,7 +268,7 @@ impl ControlPlane {
         must(kubectl::run(&self.assets.kubectl, &self.kubeconfig_path(), args, input).await)
     }
 
-    /// Returns all answered writes since the start, oldest first, including those before a restart of the API server.
+    /// Returns all answered writes since the start, or since a [`Reused`] one was emptied, oldest first, including those before a restart of the API server.
     ///
     /// A write is recorded before its answer reaches the client.
     ///
@@ -261,7 +277,15 @@ impl ControlPlane {
     /// The control plane was started without `audit`, or the log cannot be read.
     pub fn writes(&self) -> Vec<AuditedWrite> {
         assert!(self.options.audit, "this control plane was started without audit");
-        must(audit::read(&self.folder.file("audit.log")))
+        must(audit::read(&self.audit_log(), self.audited.load(Ordering::Relaxed)))
+    }
+
+    fn audit_log(&self) -> PathBuf {
+        self.folder.file("audit.log")
+    }
+
+    fn etcd_socket(&self) -> PathBuf {
+        self.folder.file("etcd.sock")
     }
 
     /// Kills the API server. Its data remains; clients get `connection refused`.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{BY_GATEWAY, agents, operators, read};
 use crate::world::in_repository;
-use kubesvc_testkit::controlplane::{ControlPlane, shared};
+use kubesvc_testkit::controlplane::{ControlPlane, reused, shared};
 use kubesvc_testkit::folder::Folder;
 use kubesvc_testkit::kubectl::Output;
 use kubesvc_testkit::{helm, must};
@@ -108,7 +108,7 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn upgrade_installs_crds_and_uninstall_keeps_them_and_the_accounts() {
-    let plane = must(ControlPlane::start().await);
+    let plane = reused().await;
     let (_folder, older) = older_chart();
     let release = ["kubesvc", "charts/kubesvc", "-n", "kubesvc"];
     helm_ok(&plane, &["install", "kubesvc", &older, "-n", "kubesvc", "--create-namespace"]);
@@ -144,7 +144,7 @@ async fn upgrade_installs_crds_and_uninstall_keeps_them_and_the_accounts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_are_not_started_next_to_one_on_sqlite() {
-    let plane = must(ControlPlane::start().await);
+    let plane = reused().await;
     helm_ok(&plane, &["install", "kubesvc", "charts/kubesvc", "-n", "kubesvc", "--create-namespace"]);
     let upgrade = ["upgrade", "kubesvc", "charts/kubesvc", "-n", "kubesvc"];
     let several = ["--set", "replicas=3", "--set", "database.existingSecret=kubesvc-database"];

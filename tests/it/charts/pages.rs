@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::manifests::Overlays;
 use crate::world::in_repository;
-use kubesvc_testkit::controlplane::ControlPlane;
+use kubesvc_testkit::controlplane::{ControlPlane, reused};
 use kubesvc_testkit::folder::Folder;
 use kubesvc_testkit::kubeconfig::with_contexts;
 use kubesvc_testkit::wait::eventually;
@@ -70,7 +70,7 @@ fn run(plane: &ControlPlane, block: &str) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_of_the_page_of_several_replicas_work_in_order() {
-    let plane = must(ControlPlane::start().await);
+    let plane = reused().await;
     let overlays = Overlays::new();
     let one_with_volume = overlays.write(
         "volume",
@@ -119,7 +119,7 @@ async fn commands_of_the_page_of_several_replicas_work_in_order() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_of_the_install_page_work_in_order() {
-    let plane = must(ControlPlane::start().await);
+    let plane = reused().await;
     let page = page("docs/install.md");
     let commands: usize = blocks(&page).map(|block| run(&plane, block)).sum();
     assert!(commands > 10, "only {commands} commands were found");
@@ -127,7 +127,7 @@ async fn commands_of_the_install_page_work_in_order() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_of_the_page_of_modes_and_of_the_readme_work() {
-    let plane = must(ControlPlane::start().await);
+    let plane = reused().await;
     let readme = page("README.md");
     let install = readme.split_once("\n## Install it\n").expect("the README has this chapter").1;
     assert_eq!(run(&plane, blocks(install).next().expect("commands")), 2);
@@ -150,7 +150,7 @@ async fn commands_of_the_page_of_modes_and_of_the_readme_work() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_of_the_page_of_credentials_make_and_revoke_one() {
-    let (plane, production) = (must(ControlPlane::start().await), must(ControlPlane::start().await));
+    let (plane, production) = (reused().await, reused().await);
     run(&plane, "helm install kubesvc charts/kubesvc --namespace kubesvc --create-namespace");
     run(&plane, "kubectl wait --for=condition=Established crd/kubesvcaccounts.kubesvc.io");
     let folder = must(Folder::new("credentials"));
@@ -191,7 +191,7 @@ kubectl wait --for=condition=Established crd/grpcroutes.gateway.networking.k8s.i
 
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_of_the_page_that_exposes_the_hub_work_in_order() {
-    let plane = must(ControlPlane::start().await);
+    let plane = reused().await;
     run(&plane, "helm install kubesvc charts/kubesvc --namespace kubesvc --create-namespace");
     run(&plane, "kubectl wait --for=condition=Established crd/kubesvcagents.kubesvc.io");
     shell(&plane.kubeconfig_path(), GATEWAY_API);
@@ -201,7 +201,7 @@ async fn commands_of_the_page_that_exposes_the_hub_work_in_order() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn release_of_several_replicas_goes_back_to_one_on_sqlite() {
-    let plane = must(ControlPlane::start().await);
+    let plane = reused().await;
     let several = "replicas=3,database.existingSecret=kubesvc-database";
     let install = "helm install kubesvc charts/kubesvc --namespace kubesvc --create-namespace --set";
     run(&plane, &format!("{install} {several}"));
@@ -216,7 +216,7 @@ async fn release_of_several_replicas_goes_back_to_one_on_sqlite() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_kustomize_installed_goes_on_as_a_release_under_any_name_beside_a_second_one() {
-    let plane = must(ControlPlane::start().await);
+    let plane = reused().await;
     let upgrade = page("docs/upgrade.md");
     let page_says =
         |title: &str| blocks(section(&upgrade, title)).map(|block| run(&plane, block)).sum::<usize>();
@@ -264,7 +264,7 @@ async fn what_kustomize_installed_goes_on_as_a_release_under_any_name_beside_a_s
 
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_of_the_upgrade_page_restore_and_remove_everything() {
-    let plane = must(ControlPlane::start().await);
+    let plane = reused().await;
     let folder = must(Folder::new("backup"));
     let mut page = page("docs/upgrade.md");
     for file in

@@ -9,7 +9,7 @@ use kubesvc_core::State;
 use serde_json::{Value, json};
 
 use crate::world::{Agent, MAX_WAIT, World, address, in_repository};
-use kubesvc_testkit::controlplane::{self, ControlPlane};
+use kubesvc_testkit::controlplane::{self, Reused};
 use kubesvc_testkit::kubeconfig::{self, Proof};
 use kubesvc_testkit::kubectl::Output;
 use kubesvc_testkit::wait::eventually;
@@ -28,7 +28,7 @@ pub(crate) const READING: &str =
 pub(crate) struct Place {
     pub(crate) world: World,
     /// The account's cluster.
-    pub(crate) target: ControlPlane,
+    pub(crate) target: Reused,
     pub(crate) agent: Agent,
     /// The gateway's port.
     pub(crate) port: u16,
@@ -54,8 +54,7 @@ impl Place {
             .operator_env("KUBESVC_GATEWAY_RECHECK_SECONDS", "2")
             .without_operator();
         let prepared = if is_aggregated { prepared.aggregating() } else { prepared.own_control_plane() };
-        let (world, target) = tokio::join!(prepared.start(), ControlPlane::start());
-        let target = must(target);
+        let (world, target) = tokio::join!(prepared.start(), controlplane::reused());
         install(&world, port, is_aggregated).await;
         world.operator().start().await;
         let agent = world

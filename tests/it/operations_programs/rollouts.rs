@@ -183,7 +183,7 @@ impl Twins<'_> {
 
 #[tokio::test]
 async fn rollouts_are_undone_paused_and_restarted_as_by_kubectl() {
-    let plane = must(ControlPlane::start_with(StartOptions::without_audit()).await);
+    let plane = must(ControlPlane::reused(StartOptions::without_audit()).await);
     let controllers = must(plane.start_controllers(&CONTROLLERS).await);
     let server = ApiServer::new(plane.client().await);
     let twins =

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::scripted_api::{ScriptedApi, account};
 use super::{PLUGIN, run, run_with};
-use kubesvc_testkit::controlplane::{ControlPlane, kubectl_path};
+use kubesvc_testkit::controlplane::{ControlPlane, kubectl_path, reused};
 use kubesvc_testkit::kubectl::{self, Output};
 use kubesvc_testkit::must;
 use kubesvc_testkit::process::Process;
@@ -116,7 +116,7 @@ fn is_unreachable(ended: &Output) -> Result<(), String> {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "make test-all"]
 async fn api_service_of_a_real_api_server_without_a_service_is_reported_with_its_condition() {
-    let plane = must(ControlPlane::start().await);
+    let plane = reused().await;
     let crds = format!("{}/crds", env!("CARGO_MANIFEST_DIR"));
     must(plane.kubectl(["apply", "--server-side", "-f", &crds]).await.ok());
     let service = "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {name: v1alpha1.proxy.kubesvc.io}\n\

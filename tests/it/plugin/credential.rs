@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::Secret;
 use kubesvc_core::State;
-use kubesvc_testkit::controlplane::{ControlPlane, StartOptions};
+use kubesvc_testkit::controlplane::{ControlPlane, Reused, StartOptions};
 use kubesvc_testkit::kubectl::Output;
 use kubesvc_testkit::{helm, must};
 
@@ -15,7 +15,7 @@ const ACCOUNT: &str = "apiVersion: kubesvc.io/v1alpha1\nkind: KubesvcAccount\nme
 
 /// A target cluster, and the token of a user without rights in it.
 pub(super) struct Target {
-    plane: ControlPlane,
+    plane: Reused,
     powerless: String,
 }
 
@@ -23,7 +23,7 @@ impl Target {
     pub(super) async fn start() -> Self {
         let mut options = StartOptions::default();
         let powerless = options.add_user("powerless", &[]);
-        Self { plane: must(ControlPlane::start_with(options).await), powerless }
+        Self { plane: must(ControlPlane::reused(options).await), powerless }
     }
 }
 

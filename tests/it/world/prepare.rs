@@ -112,7 +112,7 @@ impl Prepare {
         let plane = if self.own_control_plane {
             let mut options = StartOptions::default();
             options.aggregates = self.aggregates;
-            let own = must(ControlPlane::start_with(options).await);
+            let own = must(ControlPlane::reused(options).await);
             rights::install(&own).await;
             Plane::Own(Box::new(own))
         } else {

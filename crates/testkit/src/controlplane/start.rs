@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Options of a control plane.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StartOptions {
     pub(super) users: Vec<User>,
     /// Whether writes are recorded for [`ControlPlane::writes`]. Defaults to true.
@@ -31,7 +31,7 @@ pub struct StartOptions {
     pub apiserver_flags: Vec<String>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct User {
     pub(super) name: String,
     groups: Vec<String>,

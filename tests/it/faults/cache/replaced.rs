@@ -88,7 +88,7 @@ async fn cluster_is_replaced(database: Database) {
     let cluster = world.cluster("spinnaker").await;
     let mut options = StartOptions::without_audit();
     options.add_user_with_token("spinnaker", &["system:masters"], cluster.token());
-    let other = must(ControlPlane::start_with(options).await);
+    let other = must(ControlPlane::reused(options).await);
     // Its objects have the same names: a row of one would be seen to have a version that no object of the world had.
     let mut elsewhere = writer_of(&other, world.namespace(), 25).await;
     let own_port = api_server_port(world.control_plane());
