@@ -229,7 +229,8 @@ impl Operations {
             let progress = job.progress.lock();
             let answered = progress.answered.as_ref().map(|(agent, time)| (agent, *time));
             let replica_id = &self.settings.replica_id;
-            let record = progress.record.clone();
+            let warnings = progress.warnings.clone();
+            let record = OperationRecord { warnings, ..progress.record.clone() };
             // The one that was asked last, also if it did not answer.
             let agent = record.sent.as_ref().map(|sent| sent.id.clone()).unwrap_or_default();
             (records::ended(record, &outcome, before_send, answered, replica_id, now_ms()), agent)
@@ -264,7 +265,7 @@ impl Operations {
             body: outcome.body,
             failure: outcome.failure,
             before_send,
-            warnings: std::mem::take(&mut job.progress.lock().warnings),
+            warnings: record.warnings.clone(),
         };
         self.rows.end(record.clone());
         self.known.end(&record, ended, self.clock());

@@ -209,7 +209,7 @@ impl AccountRequests for RequestRouter {
         account_uid: &str,
         request: AccountRequest,
     ) -> Result<AccountResponse, RequestError> {
-        let (request, upgraded) = PreparedRequest::read(request).await?;
+        let (request, upgraded) = PreparedRequest::new(request)?;
         self.route(account_uid, &request, upgraded).await
     }
 

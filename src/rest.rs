@@ -13,6 +13,7 @@
 //! | `body`, `json`, `extract` | parsing a request, or a 4xx |
 //! | `browsers` | which web pages may call: by default none |
 //! | `memory_limit` | how much memory requests may use at once |
+//! | `unknown_callers` | heads of callers of whom it is not known who they are |
 //! | `lookup` | the accounts of a request: finding their objects, running their writes |
 //! | `decide` | what a request does in each state; pure |
 //! | `account_writes` | the writes, and recovery from a crash between two of them |
@@ -46,6 +47,7 @@ mod relayed_requests;
 mod request_rules;
 #[cfg(test)]
 mod tests;
+mod unknown_callers;
 mod view;
 
 use std::future::Future;
@@ -306,7 +308,8 @@ pub fn router(state: RestState) -> Router {
         // Documented calls that are not implemented. They answer 501, because 404 would suggest a wrong path.
         .route_slashed("/credentials", any(credentials))
         .route("/credentials/{*rest}", any(credentials))
-        // Health, metrics and the OpenAPI description.
+        .layer(from_fn_with_state(state.clone(), unknown_callers::hold_head))
+        // Health, metrics and the OpenAPI description, at once whatever heads are held.
         .merge(health_routes())
         .route_slashed("/metrics", get(health::metrics))
         .route_slashed("/openapi.json", get(openapi::description))

@@ -30,8 +30,8 @@ pub type ByteStream<E> = BoxStream<'static, Result<Bytes, E>>;
 pub enum RequestBytes {
     /// All of it; empty: none. At most 8 MiB.
     Whole(Bytes),
-    /// As it comes: for an upgrade, what the caller sends after 101; else at most 8 MiB. An error cancels the request.
-    Stream(ByteStream<std::io::Error>),
+    /// Of an upgrade: what the caller sends after 101, as it comes. An error cancels the request.
+    Upgraded(ByteStream<std::io::Error>),
 }
 
 /// Called with an agent just before a request is opened there. It may be called again, with another agent, if the first

@@ -171,6 +171,7 @@ mod tests {
             process: AgentProcess::default(),
             report: None,
             silent_for: None,
+            unanswered: None,
             offer: None,
             lists: Fact::Unknown,
             cluster_uid: String::new(),

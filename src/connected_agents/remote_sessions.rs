@@ -318,6 +318,7 @@ impl RemoteAgentEntry {
             report: entry.and_then(OutboxEntry::report),
             // Its own replica measures the silence and reports a failure.
             silent_for: None,
+            unanswered: None,
             offer: entry.and_then(|entry| entry.offer(account)),
             lists: status.and_then(|status| status.lists(account)).map_or(Fact::Unknown, Fact::Known),
             cluster_uid: status.and_then(|status| status.cluster_uid.clone()).unwrap_or_default(),

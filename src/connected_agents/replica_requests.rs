@@ -5,12 +5,11 @@ use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::StreamExt as _;
 use http::{HeaderMap, Method};
-use prost::bytes::{Bytes, BytesMut};
+use prost::bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::account_requests::{
     AccountRequest, AccountResponse, AnsweringAgent, AskedAgent, AskedObserver, ByteStream, RequestBytes,
@@ -84,26 +83,21 @@ pub enum Repetition {
 pub type UpgradedBytes = ByteStream<std::io::Error>;
 
 impl PreparedRequest {
-    /// Reads the body of a request. What the caller of an upgraded one sends comes apart.
+    /// Prepares a request. What the caller of an upgraded one sends comes apart.
     ///
     /// # Errors
-    /// The body is too large, or cannot be read in time.
-    pub async fn read(request: AccountRequest) -> Result<(Self, Option<UpgradedBytes>), RequestError> {
+    /// The body is too large.
+    pub fn new(request: AccountRequest) -> Result<(Self, Option<UpgradedBytes>), RequestError> {
         let is_long = is_long(&request.method, &request.target, request.upgrade);
         let head_within = if is_long { LONG_HEAD_TIMEOUT } else { request.head_within };
-        let begun = Instant::now();
-        let deadline = begun + head_within;
+        let deadline = Instant::now() + head_within;
         let (body, upgraded) = match request.body {
-            RequestBytes::Whole(bytes) if bytes.len() > MAX_REQUEST_BODY_BYTES => return Err(too_large()),
-            RequestBytes::Whole(bytes) => (bytes, None),
-            RequestBytes::Stream(parts) if request.upgrade => (Bytes::new(), Some(parts)),
-            RequestBytes::Stream(parts) => {
-                let read = timeout_at(begun + request.head_within, read_body(parts)).await;
-                (
-                    read.unwrap_or_else(|_| Err(invalid("the body did not end in time".to_owned(), false)))?,
-                    None,
-                )
+            RequestBytes::Whole(bytes) if bytes.len() > MAX_REQUEST_BODY_BYTES => {
+                let message = format!("the body has more than {MAX_REQUEST_BODY_BYTES} bytes");
+                return Err(RequestError::Invalid { message, is_too_large: true });
             }
+            RequestBytes::Whole(bytes) => (bytes, None),
+            RequestBytes::Upgraded(bytes) => (Bytes::new(), Some(bytes)),
         };
         let prepared = Self {
             request_id: request.request_id,
@@ -140,26 +134,6 @@ impl PreparedRequest {
             observer(agent);
         }
     }
-}
-
-async fn read_body(mut parts: ByteStream<std::io::Error>) -> Result<Bytes, RequestError> {
-    let mut body = BytesMut::new();
-    while let Some(part) = parts.next().await {
-        let part = part.map_err(|error| invalid(format!("the body cannot be read: {error}"), false))?;
-        if body.len() + part.len() > MAX_REQUEST_BODY_BYTES {
-            return Err(too_large());
-        }
-        body.extend_from_slice(&part);
-    }
-    Ok(body.freeze())
-}
-
-fn invalid(message: String, is_too_large: bool) -> RequestError {
-    RequestError::Invalid { message, is_too_large }
-}
-
-fn too_large() -> RequestError {
-    invalid(format!("the body has more than {MAX_REQUEST_BODY_BYTES} bytes"), true)
 }
 
 /// What an account's grant says of requests.
@@ -286,7 +260,7 @@ mod tests {
         ] {
             let class = RequestClass::Read;
             let request = AccountRequest { upgrade, ..AccountRequest::new(Method::GET, target, class) };
-            let (prepared, _) = PreparedRequest::read(request).await.expect("it has no body");
+            let (prepared, _) = PreparedRequest::new(request).expect("it has no body");
             let left = prepared.deadline.saturating_duration_since(Instant::now());
             assert_eq!(left > DEFAULT, is_long, "{target}: {left:?}");
             assert!(

@@ -168,7 +168,7 @@ impl Gateway {
         let upgrade = intent.is_upgrade.then(|| (hyper::upgrade::on(&mut request), upgrades::from_caller()));
         let (upgrade, body) = match upgrade {
             Some((upgrade, (to_cluster, from_caller))) => {
-                (Some((upgrade, to_cluster)), RequestBytes::Stream(from_caller))
+                (Some((upgrade, to_cluster)), RequestBytes::Upgraded(from_caller))
             }
             None => {
                 let read = read_body(request.into_body(), &mut body_memory).await;

@@ -268,6 +268,8 @@ impl Recorder {
             principal: Some(self.principal.name.clone()),
             request_id: Some(self.request_id.clone()),
             dry_run: self.is_dry_run.load(Ordering::Relaxed),
+            // They reach the caller with the answer.
+            warnings: Vec::new(),
         }
     }
 

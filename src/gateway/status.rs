@@ -10,7 +10,7 @@ use super::Body;
 use crate::access::{AccessError, TooManyHeads, TooManyOfCaller};
 use crate::connected_agents::RequestError;
 use kubesvc_core::requests::streams::{LOST, UNSENT};
-use kubesvc_runtime::listen::bodies::BodyError;
+use kubesvc_runtime::listen::bodies::UnreadBody;
 use kubesvc_runtime::listen::refused_heads::MAX_HEAD_BYTES;
 
 /// A call that is refused, or that has no answer.
@@ -128,15 +128,10 @@ impl From<TooManyHeads> for Refusal {
     }
 }
 
-impl From<BodyError> for Refusal {
-    fn from(error: BodyError) -> Self {
-        let code = match error {
-            BodyError::NoRoom(_) => StatusCode::SERVICE_UNAVAILABLE,
-            BodyError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
-            BodyError::TooSlow => StatusCode::REQUEST_TIMEOUT,
-            BodyError::Incomplete => StatusCode::BAD_REQUEST,
-        };
-        Self { retries: matches!(error, BodyError::NoRoom(_)), ..Self::new(code, error.to_string()) }
+impl From<UnreadBody> for Refusal {
+    fn from(error: UnreadBody) -> Self {
+        let retries = matches!(error, UnreadBody::NoRoom(_));
+        Self { retries, ..Self::new(error.status(), error.to_string()) }
     }
 }
 

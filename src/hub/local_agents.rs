@@ -48,6 +48,7 @@ impl ConnectedAgents for Hub {
                     },
                     report: None,
                     silent_for: None,
+                    unanswered: None,
                     offer: None,
                     lists: match (&account, &away.session) {
                         (Some(account), Some(session)) => session.lists(account),

@@ -119,7 +119,7 @@ impl Operations {
     }
 
     /// The same for a call of which it is not known who made it.
-    pub(super) fn refused_stranger(&self, address: Option<ClientAddress>, refusal: &OperationRefusal) {
+    pub fn refused_stranger(&self, address: Option<ClientAddress>, refusal: &OperationRefusal) {
         self.metrics.refused(refusal.reason());
         let (code, reason) = (Some(refusal.status().as_u16()), refusal.audited());
         let line = AuditLine::new(AuditEvent::Refusal, "");

@@ -1,11 +1,10 @@
 //! Two threads for what takes long: reading a manifest, and comparing it with what the cluster has. One caller uses one of
 //! them, and none that answer probes and agents.
 
-use std::collections::HashMap;
 use std::panic::resume_unwind;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use parking_lot::Mutex;
+use kubesvc_runtime::limits::KeyedLimit;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
@@ -20,13 +19,13 @@ const SMALL_BYTES: usize = 32 * 1024;
 #[derive(Debug)]
 pub(super) struct DocumentThreads {
     free: Arc<Semaphore>,
-    /// Of callers who use or wait for one, by name.
-    callers: Mutex<HashMap<String, Weak<Semaphore>>>,
+    /// Of callers, by name.
+    callers: KeyedLimit<String>,
 }
 
 impl Default for DocumentThreads {
     fn default() -> Self {
-        Self { free: Arc::new(Semaphore::new(THREADS)), callers: Mutex::default() }
+        Self { free: Arc::new(Semaphore::new(THREADS)), callers: KeyedLimit::new(THREADS_OF_CALLER) }
     }
 }
 
@@ -41,7 +40,7 @@ impl DocumentThreads {
         if bytes <= SMALL_BYTES {
             return work();
         }
-        let of_caller = self.of_caller(caller).acquire_owned().await;
+        let of_caller = self.callers.of(caller.to_owned()).acquire_owned().await;
         let of_all = Arc::clone(&self.free).acquire_owned().await;
         let working = spawn_blocking(move || {
             let done = work();
@@ -56,17 +55,6 @@ impl DocumentThreads {
                 Err(_) => std::future::pending().await,
             },
         }
-    }
-
-    fn of_caller(&self, caller: &str) -> Arc<Semaphore> {
-        let mut callers = self.callers.lock();
-        if let Some(known) = callers.get(caller).and_then(Weak::upgrade) {
-            return known;
-        }
-        callers.retain(|_, known| known.strong_count() > 0);
-        let new = Arc::new(Semaphore::new(THREADS_OF_CALLER));
-        callers.insert(caller.to_owned(), Arc::downgrade(&new));
-        new
     }
 }
 
@@ -102,8 +90,6 @@ mod tests {
         release.send(()).expect("it waits");
         first.await.expect("it ends");
         assert_eq!(second.await, 2);
-        drop(threads.of_caller("c"));
-        assert_eq!(threads.callers.lock().len(), 1, "callers that have gone are forgotten");
     }
 
     #[tokio::test]

@@ -35,6 +35,9 @@ pub struct OperationRecordView {
     total_duration_ms: Option<i64>,
     /// `completed`, `failed`, `timeout`, `unknown` or `pending`.
     final_outcome: &'static str,
+    /// What the API server warned of, such as a version that is deprecated; left out if of nothing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
     /// The replica that received it.
     #[serde(skip_serializing_if = "Option::is_none")]
     op_received_by_clouddriver: Option<ReplicaStage>,
@@ -111,6 +114,7 @@ impl From<OperationRecord> for OperationRecordView {
             end_time: record.end_time_ms.map(shown),
             total_duration_ms: record.end_time_ms.map(|end| end.saturating_sub(record.start_time_ms)),
             final_outcome: record.outcome.as_str(),
+            warnings: record.warnings,
             op_received_by_clouddriver: record.received.map(at_replica),
             op_processed_by_clouddriver: record.processed.map(at_replica),
             op_sent_to_agent: record

@@ -43,6 +43,7 @@ pub(super) fn received(begin: &Beginning<'_>) -> OperationRecord {
         principal: Some(begin.principal.to_owned()),
         request_id: begin.request_id.clone(),
         dry_run: begin.dry_run,
+        warnings: Vec::new(),
     }
 }
 

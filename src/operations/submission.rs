@@ -567,6 +567,6 @@ pub(super) fn of_record(record: &OperationRecord) -> EndedOperation {
             OperationOutcome::Failed => record.sent.is_none(),
             _ => false,
         },
-        warnings: Vec::new(),
+        warnings: record.warnings.clone(),
     }
 }

@@ -17,7 +17,7 @@ use super::memory_limit::{MemoryPermit, busy};
 use super::{RestState, json};
 use kubesvc_core::requests::{MAX_HEADERS_BYTES, MAX_REQUEST_BODY_BYTES, MAX_TARGET_BYTES};
 use kubesvc_core::spinnaker::{AccountInput, is_account_name};
-use kubesvc_runtime::listen::bodies::{BodyError, BodyPermit, collect};
+use kubesvc_runtime::listen::bodies::{BodyPermit, UnreadBody, collect};
 use kubesvc_runtime::listen::connection_limits::Caller;
 use kubesvc_runtime::telemetry::errors::chain;
 
@@ -150,18 +150,15 @@ async fn bytes(
 fn expected(headers: &HeaderMap, max_bytes: usize) -> Result<Option<usize>, RestError> {
     let Some(declared) = declared_length(headers) else { return Ok(None) };
     let fits = usize::try_from(declared).ok().filter(|length| *length <= max_bytes);
-    fits.map(Some).ok_or_else(|| BodyError::TooLarge(max_bytes).into())
+    fits.map(Some).ok_or_else(|| UnreadBody::TooLarge(max_bytes).into())
 }
 
-impl From<BodyError> for RestError {
-    fn from(error: BodyError) -> Self {
-        let status = match error {
-            BodyError::NoRoom(_) => return busy(),
-            BodyError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
-            BodyError::TooSlow => StatusCode::REQUEST_TIMEOUT,
-            BodyError::Incomplete => StatusCode::BAD_REQUEST,
-        };
-        Self::new(status, error.to_string())
+impl From<UnreadBody> for RestError {
+    fn from(error: UnreadBody) -> Self {
+        match error {
+            UnreadBody::NoRoom(_) => busy(),
+            error => Self::new(error.status(), error.to_string()),
+        }
     }
 }
 

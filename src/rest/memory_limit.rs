@@ -7,6 +7,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
 use super::error::RestError;
+use crate::access::{HeldHead, TooManyHeads, UnknownHeads};
 use kubesvc_runtime::listen::bodies::{BodyMemory, BodyPermit, kib};
 use kubesvc_runtime::listen::connection_limits::Caller;
 
@@ -29,6 +30,7 @@ pub(super) struct RequestLimits {
     of_replicas: BodyMemory<Option<Caller>>,
     relayed: BodyMemory<Option<Caller>>,
     writes: Arc<Semaphore>,
+    heads: Arc<UnknownHeads>,
 }
 
 /// Memory of a parsed body, released on drop.
@@ -44,7 +46,13 @@ impl RequestLimits {
             of_replicas: BodyMemory::new(PEER_BODIES_KIB),
             relayed: BodyMemory::new(RELAYED_BODIES_KIB),
             writes: Arc::new(Semaphore::new(MAX_CONCURRENT_WRITES)),
+            heads: Arc::default(),
         }
+    }
+
+    /// Takes the memory of a head until it is known who calls.
+    pub(super) fn head(&self, caller: Caller, bytes: usize) -> Result<HeldHead, TooManyHeads> {
+        self.heads.hold(caller, bytes)
     }
 
     /// Starts a permit for a caller's body, which grows as the body arrives.

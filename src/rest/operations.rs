@@ -7,7 +7,6 @@
 
 use std::time::Duration;
 
-use axum::Extension;
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
@@ -20,11 +19,11 @@ use super::body::{self, MediaTypes, PendingBody};
 use super::error::{ErrorBody, RestError};
 use super::extract::{PathName, RecordPaging, single_value};
 use super::operation_views::OperationResultView;
+use super::unknown_callers::UnknownCaller;
 use crate::access::Caller;
 use crate::operations::{OperationCall, OperationCaller, OperationRecordView, OperationRefusal, Submitted};
 use kubesvc_core::operations::{MAX_DEADLINE, ParseError, SettledByHand, UnreadOperation, result_from_text};
 use kubesvc_core::spinnaker::is_account_name;
-use kubesvc_runtime::listen::connection_limits::Caller as ClientAddress;
 
 /// Header of answers with the id of the operation.
 const OPERATION_ID: HeaderName = HeaderName::from_static("x-operation-id");
@@ -93,10 +92,11 @@ impl RestState {
     async fn operation_caller(
         &self,
         headers: &HeaderMap,
-        address: Option<Extension<ClientAddress>>,
+        caller: UnknownCaller,
     ) -> Result<OperationCaller, RestError> {
-        let address = address.map(|Extension(address)| address);
-        let principal = self.operations.authenticate(Caller { headers, certificates: &[] }, address).await?;
+        let called = Caller { headers, certificates: &[] };
+        let principal = self.operations.authenticate(called, caller.address).await?;
+        caller.is_known();
         let claimed = headers.get(USER).map(|user| String::from_utf8_lossy(user.as_bytes()));
         let claimed = claimed.map(|user| user.chars().take(MAX_ID_CHARS).collect());
         Ok(OperationCaller { principal, claimed, accounts: named_accounts(headers) })
@@ -169,12 +169,12 @@ impl From<OperationRefusal> for RestError {
     ))]
 pub(super) async fn run(
     State(state): State<RestState>,
-    address: Option<Extension<ClientAddress>>,
+    caller: UnknownCaller,
     headers: HeaderMap,
     uri: Uri,
     received: PendingBody,
 ) -> Result<Response, RestError> {
-    let caller = state.operation_caller(&headers, address).await?;
+    let caller = state.operation_caller(&headers, caller).await?;
     let query = OperationQuery::read(uri.query());
     let query = query.map_err(|error| state.refuse(&caller, RUN, error))?;
     let OperationQuery { wait, dry_run, client_request_id } = query;
@@ -218,11 +218,11 @@ pub(super) async fn run(
     ))]
 pub(super) async fn settle(
     State(state): State<RestState>,
-    address: Option<Extension<ClientAddress>>,
+    caller: UnknownCaller,
     headers: HeaderMap,
     received: PendingBody,
 ) -> Result<StatusCode, RestError> {
-    let caller = state.operation_caller(&headers, address).await?;
+    let caller = state.operation_caller(&headers, caller).await?;
     let reading = async {
         let (body, held) = body::read(&state, received, MediaTypes::Json).await?;
         Ok::<_, RestError>((result(body)?, held))
@@ -245,11 +245,11 @@ pub(super) async fn settle(
     ))]
 pub(super) async fn look_at_open(
     State(state): State<RestState>,
-    address: Option<Extension<ClientAddress>>,
+    caller: UnknownCaller,
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<StatusCode, RestError> {
-    let caller = state.operation_caller(&headers, address).await?;
+    let caller = state.operation_caller(&headers, caller).await?;
     let with_accounts = looks_at_accounts(uri.query());
     let with_accounts = with_accounts.map_err(|error| state.refuse(&caller, LOOK, error))?;
     let looked = state.operations.look_at_open_rows().await;
@@ -275,11 +275,11 @@ pub(super) async fn look_at_open(
     ))]
 pub(super) async fn list(
     State(state): State<RestState>,
-    address: Option<Extension<ClientAddress>>,
+    caller: UnknownCaller,
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Json<Vec<OperationRecordView>>, RestError> {
-    let caller = state.operation_caller(&headers, address).await?;
+    let caller = state.operation_caller(&headers, caller).await?;
     let page = listed_page(uri.query());
     let (paging, account) = page.map_err(|error| state.refuse(&caller, LIST, error))?;
     let records = state.operations.records(account.as_deref(), paging.range(), &caller).await?;
@@ -300,11 +300,11 @@ pub(super) async fn list(
     ))]
 pub(super) async fn get(
     State(state): State<RestState>,
-    address: Option<Extension<ClientAddress>>,
+    caller: UnknownCaller,
     headers: HeaderMap,
     id: PathName,
 ) -> Result<Json<OperationRecordView>, RestError> {
-    let caller = state.operation_caller(&headers, address).await?;
+    let caller = state.operation_caller(&headers, caller).await?;
     let id = id.id().map_err(|error| state.refuse(&caller, GET, error))?;
     let id: String = id.chars().take(MAX_ID_CHARS).collect();
     let record = state.operations.record(&id, &caller).await?;

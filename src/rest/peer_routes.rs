@@ -23,6 +23,7 @@ use super::error::{self, RestError, no_route};
 use super::extract::{InZone, PathName, single_value};
 use super::followed_changes;
 use super::relayed_requests::{self, SignedFrames, has_request_body};
+use super::unknown_callers::UnknownCaller;
 use crate::peers::{
     AgentsOfReplica, DisconnectCall, Holders, HoldersQuestion, MAX_UIDS_PER_QUESTION, ReachAnswer,
     SignatureError,
@@ -54,6 +55,7 @@ async fn signed(State(state): State<RestState>, request: Request, next: Next) ->
     let (body, _permit) = body::of_replica(&state, received, size).await?;
     let admitted = state.peers.admit(unchecked, &parts, &body);
     let answerable = admitted.map_err(|refusal| refuse(&refusal))?;
+    UnknownCaller::of(&parts).is_known();
     parts.extensions.insert(answerable.clone());
     // Shape errors here, because the signature covers the final body.
     let answer = error::shape(Request::from_parts(parts, Body::from(body)), next).await;

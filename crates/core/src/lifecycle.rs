@@ -31,7 +31,7 @@ pub use cluster_identity::{is_another_cluster, mismatch, short};
 pub use facts::silence;
 pub use observation::{
     AgentProcess, AgentReport, CachingReport, ClusterIdentity, CredentialFact, Fact, LifecyclePolicy,
-    Observation, Offer, Presence, Rival, RowFact, SessionEnding, SessionFact, Tick,
+    Observation, Offer, Presence, Rival, RowFact, SessionEnding, SessionFact, Tick, UnansweredMessage,
 };
 pub use status_writer::{EventDraft, StatusWrite};
 pub use zone_reports::runs_in_another_cluster;

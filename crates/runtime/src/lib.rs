@@ -6,6 +6,7 @@
 //! | [`work_queue`] | a bounded set of keys to look at again |
 //! | [`watch_backoff`] | watches of the API server: restarts, delays, outages |
 //! | [`rate_limit`] | the rate limit for writes to the API server, by urgency |
+//! | [`limits`] | limits of which each caller has its own |
 //! | [`kube_access`] | requests to the operator's own API server: turn, time limit, crash points, class of an error |
 //! | [`shutdown`] | signals, the end of the process, and tasks that must run until then |
 //! | [`process`] | core dumps, the limit on open files, exit codes and last output |
@@ -20,6 +21,7 @@ pub mod background_tasks;
 pub mod config;
 pub mod crash_points;
 pub mod kube_access;
+pub mod limits;
 pub mod listen;
 pub mod process;
 pub mod proxy;

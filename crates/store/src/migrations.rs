@@ -26,6 +26,7 @@ macro_rules! steps {
         $crate::migrations::steps!(
             $folder: "0001_accounts" "0002_locks" "0003_meta" "0004_assignments" "0005_caching" "0006_connections"
                 "0007_cache" "0008_cache_rel" "0009_resourceversion" "0010_ops" "0011_ops_history" "0012_installation"
+                "0013_ops_warnings"
         )
     };
     ($folder:literal: $($name:literal)+) => {
@@ -52,7 +53,7 @@ pub(super) fn migrator(files: &[(&'static str, &'static str)]) -> Migrator {
     steps
 }
 
-/// A table: the migration that creates it, and the columns and the unique key that identify it as kubesvc's.
+/// A table: the migration that creates it, and the columns of that one and the unique key that identify it as kubesvc's.
 struct OwnTable {
     version: i64,
     name: &'static str,
@@ -64,7 +65,10 @@ struct OwnTable {
 fn tables() -> [OwnTable; 11] {
     let table = |version, name, columns, key| OwnTable { version, name, columns, key };
     let with = |of: &SqlTable, more: &[&'static str]| {
-        of.column_names().into_iter().chain(more.iter().copied()).collect::<Vec<_>>()
+        let is_added =
+            |column: &&str| ADDED.iter().any(|(_, table, added)| (*table, added) == (of.name, column));
+        let columns = of.column_names().into_iter().filter(|column| !is_added(column));
+        columns.chain(more.iter().copied()).collect::<Vec<_>>()
     };
     [
         table(1, ACCOUNTS.name, with(&ACCOUNTS, &["namespaces", "last_updated"]), ACCOUNTS.key),
@@ -102,7 +106,7 @@ fn tables() -> [OwnTable; 11] {
 
 /// Migrations that add a column to the table of an earlier one: version, table, column. SQLite and MySQL have no `ADD
 /// COLUMN IF NOT EXISTS`, so [`note_added`] checks.
-const ADDED: [(i64, &str, &str); 1] = [(6, ACCOUNTS.name, "connections")];
+const ADDED: [(i64, &str, &str); 2] = [(6, ACCOUNTS.name, "connections"), (13, HISTORY.name, "warnings")];
 
 /// A connection whose schema can be inspected and changed.
 pub(super) trait Schema: Migrate {

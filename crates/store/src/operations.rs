@@ -133,7 +133,7 @@ impl<D: Dialect> OperationStore for SqlStore<D> {
     async fn operation(&self, id: &str) -> Result<Option<OperationRecord>, StoreError> {
         self.read(async |session| {
             for table in [&OPEN, &HISTORY] {
-                let select = rows::select(table.name).text(" WHERE operation_id = ?").bind(id);
+                let select = rows::select(table).text(" WHERE operation_id = ?").bind(id);
                 let mut found = session.all(select, rows::read_record::<D>).await?;
                 if let Some(record) = found.pop() {
                     return Ok(Some(record));
@@ -159,7 +159,7 @@ impl<D: Dialect> OperationStore for SqlStore<D> {
                 // Each table gives as many rows as the page could take, so that an index orders them.
                 select = select.text(&format!(
                     "{union}SELECT * FROM (SELECT {} FROM {}",
-                    rows::record_columns(),
+                    rows::record_columns_of(table),
                     table.name
                 ));
                 if let Some(account) = account {
@@ -249,7 +249,7 @@ impl<D: Dialect> Transaction<D> for Write<'_> {
 
     async fn run(&self, session: &mut Session<'_, D>) -> Result<Vec<OperationRecord>, StoreError> {
         let open = rows::sorted_open(&self.0.open);
-        for piece in session.dialect.pieces(&open, |_| rows::WEIGHT) {
+        for piece in session.dialect.pieces(&open, |open| rows::weight(&open.record)) {
             session.execute(rows::put_open(piece)).await?;
         }
         let ends = rows::sorted(&self.0.ends);
@@ -260,7 +260,7 @@ impl<D: Dialect> Transaction<D> for Write<'_> {
         let mut left_out = Vec::new();
         for piece in session.dialect.pieces(&open, |_| 0) {
             let ids: Vec<&str> = piece.iter().map(|open| open.record.operation_id.as_str()).collect();
-            let ended = rows::select(HISTORY.name).text(" WHERE operation_id ").one_of(&ids);
+            let ended = rows::select(&HISTORY).text(" WHERE operation_id ").one_of(&ids);
             left_out.extend(session.all(ended, rows::read_record::<D>).await?);
         }
         delete_open(session, &left_out.iter().collect::<Vec<_>>()).await?;
@@ -278,13 +278,13 @@ impl<D: Dialect> Transaction<D> for Claim<'_> {
         let (own, id) = (&self.0.record, self.0.record.operation_id.as_str());
         // First, so that it waits for another transaction with the same id and everything after sees what that wrote.
         session.execute(rows::insert_open(self.0)).await?;
-        let ended = rows::select(HISTORY.name).text(" WHERE operation_id = ?").bind(id);
+        let ended = rows::select(&HISTORY).text(" WHERE operation_id = ?").bind(id);
         if let Some(ended) = session.all(ended, rows::read_record::<D>).await?.pop() {
             let delete = Statement::new("DELETE FROM kubesvc_ops WHERE operation_id = ?");
             session.execute(delete.bind(id)).await?;
             return Ok(Some(ended));
         }
-        let there = rows::select(OPEN.name).text(" WHERE operation_id = ?").bind(id);
+        let there = rows::select(&OPEN).text(" WHERE operation_id = ?").bind(id);
         let there = session.all(there, rows::read_record::<D>).await?.pop();
         let is_own = |there: &OperationRecord| {
             there.received == own.received && there.start_time_ms == own.start_time_ms
@@ -308,7 +308,7 @@ async fn insert_history<D: Dialect>(
     session: &mut Session<'_, D>,
     ends: &[&OperationRecord],
 ) -> Result<(), StoreError> {
-    for piece in session.dialect.pieces(ends, |_| rows::WEIGHT) {
+    for piece in session.dialect.pieces(ends, |end| rows::weight(end)) {
         session.execute(rows::put_history(piece)).await?;
     }
     Ok(())

@@ -316,6 +316,7 @@ fn fact(agent_id: &AgentId, zone: &ZoneId, approved: bool, since: Tick) -> Sessi
         process: AgentProcess::default(),
         report: None,
         silent_for: None,
+        unanswered: None,
         offer: None,
         lists: Fact::Known(true),
         cluster_uid: String::new(),

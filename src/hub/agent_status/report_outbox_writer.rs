@@ -198,7 +198,6 @@ async fn write_outbox(status: &AgentStatus, session: &Session, outbox: Vec<Outbo
 /// Returns the reports of a session that accounts wait for, as far as they fit.
 fn outbox_of(status: &AgentStatus, session: &Session, cursor: &PackingCursor) -> PackedOutbox {
     let now = status.context.ticks.now();
-    let late = silence(&session.agent.id);
     let mut entries = Vec::new();
     let caching = session.caching_reports.lock().clone();
     for uid in session.uids() {
@@ -206,6 +205,7 @@ fn outbox_of(status: &AgentStatus, session: &Session, cursor: &PackingCursor) ->
         let ledger = session.ledger.lock();
         let entry = ledger.entry(&uid);
         let owed = entry.and_then(|entry| entry.owed).map(|(epoch, _)| epoch);
+        let late = silence(&session.agent.id, entry.and_then(|entry| entry.unanswered));
         let overdue = owed == Some(account.status_or_default().epoch)
             && ledger
                 .silent_for(&uid, now)

@@ -298,6 +298,7 @@ fn fact(agent_id: &str, zone: &str, presence: Presence) -> SessionFact {
         process: AgentProcess::default(),
         report: None,
         silent_for: None,
+        unanswered: None,
         offer: None,
         lists: Fact::Unknown,
         cluster_uid: String::new(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kubesvc_core::GrantEpoch;
 use kubesvc_core::failure::{Failure, FailureClass};
-use kubesvc_core::lifecycle::{AgentReport, ClusterIdentity, Tick};
+use kubesvc_core::lifecycle::{AgentReport, ClusterIdentity, Tick, UnansweredMessage};
 
 /// Time since the start of the hub.
 pub(crate) type Moment = Duration;
@@ -92,6 +92,10 @@ pub(crate) struct LedgerEntry {
     pub(crate) foreign: bool,
     /// Epoch of the outstanding answer, and since when, on the silence clock.
     pub(crate) owed: Option<(GrantEpoch, Tick)>,
+    /// Last Add or drop sent, on this stream or an earlier one of the process; absent once it is answered.
+    pub(crate) unanswered: Option<UnansweredMessage>,
+    /// Time for which earlier streams of the process waited for the answer of an epoch, in ticks.
+    pub(super) waited_before: Option<(GrantEpoch, Tick)>,
 }
 
 /// Effect of an answer.
@@ -164,9 +168,10 @@ impl Ledger {
     /// read: that wait has its own bound and is not the agent's.
     pub(crate) fn silent_for(&self, uid: &str, now: Tick) -> Option<Tick> {
         let entry = self.entries.get(uid)?;
-        let (_, since) = entry.owed?;
+        let (epoch, since) = entry.owed?;
         let is_preparing = matches!(entry.command, Some(PendingCommand::Prepare(_)));
-        Some(if is_preparing { 0 } else { self.clock.read(now).saturating_sub(since) })
+        let before = entry.waited_before.filter(|(waited, _)| *waited == epoch).map_or(0, |(_, ticks)| ticks);
+        Some(if is_preparing { 0 } else { before + self.clock.read(now).saturating_sub(since) })
     }
 
     /// Whether the object was read from the API server since the registration.
@@ -188,12 +193,15 @@ impl Ledger {
 
     /// Initializes the ledger with what the agent's hello says it holds and with the ledger of the former stream of the
     /// same process. A report is kept only where both agree. What the hello does not name may still be held, and is
-    /// dropped or sent again explicitly.
+    /// dropped or sent again explicitly. An answer that was outstanding stays so: a path may end each stream before the
+    /// agent counts as silent.
     pub(crate) fn seed(&mut self, held: &[HeldClaim], former: &Self) {
         // Foreign accounts were never sent, so the hello alone counts.
         let sent = former.entries().filter(|(_, entry)| entry.may_hold() && !entry.foreign);
         for (uid, entry) in sent {
             self.believe(uid, &entry.name, entry.believed.unwrap_or_default(), None);
+            self.at(uid, &entry.name)
+                .continue_waiting(entry, former.silent_for(uid, former.clock.last_frame));
         }
         for HeldClaim { uid, name, epoch, cluster_uid } in held {
             let former = former.entry(uid).filter(|entry| entry.may_hold());
@@ -267,6 +275,13 @@ impl Ledger {
             self.foreign -= usize::from(std::mem::take(&mut entry.foreign));
             entry.credential_mismatch = None;
             entry.drop_failed = None;
+        }
+    }
+
+    /// Records the size of the message with an Add or a drop, in bytes.
+    pub(crate) fn sent(&mut self, uid: &str, bytes: usize) {
+        if let Some(entry) = self.entries.get_mut(uid) {
+            entry.unanswered.get_or_insert_default().bytes = bytes;
         }
     }
 
@@ -368,8 +383,10 @@ impl Ledger {
     /// Handles `Working`: the silence clock restarts.
     pub(crate) fn working(&mut self, uid: &str, now: Tick) {
         let since = self.clock.read(now);
-        if let Some((_, owed)) = self.entries.get_mut(uid).and_then(|entry| entry.owed.as_mut()) {
+        let Some(entry) = self.entries.get_mut(uid) else { return };
+        if let Some((_, owed)) = entry.owed.as_mut() {
             *owed = since;
+            entry.received();
         }
     }
 
@@ -512,6 +529,23 @@ impl LedgerEntry {
     fn answered(&mut self) {
         self.command = None;
         self.owed = None;
+        self.received();
+    }
+
+    /// The agent has received the last message.
+    fn received(&mut self) {
+        self.unanswered = None;
+        self.waited_before = None;
+    }
+
+    /// Takes over the outstanding answer of the former stream's entry, for which that stream waited so many ticks.
+    fn continue_waiting(&mut self, former: &Self, waited: Option<Tick>) {
+        let was_sent = matches!(former.command, Some(PendingCommand::Add(_) | PendingCommand::Drop(_)));
+        self.unanswered = former.unanswered.map(|message| UnansweredMessage {
+            ended_streams: message.ended_streams.saturating_add(was_sent.into()),
+            ..message
+        });
+        self.waited_before = former.owed.map(|(epoch, _)| epoch).zip(waited);
     }
 
     fn pace(&mut self, epoch: GrantEpoch, now: Moment) {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use prost::Message as _;
+
 use crate::connected_agents::ConnectedAgents;
 use crate::hub::context::MAX_CONCURRENT_CREDENTIAL_READS;
 use crate::hub::tests::support::*;
@@ -322,6 +324,28 @@ async fn reconnected_process_is_not_asked_again_for_its_reports() {
     let added = agent.added().await;
     assert_eq!(added.len(), 1);
     assert_eq!(added[0].account.as_ref().map(|one| one.name.as_str()), Some("two"), "its hello lacks it");
+}
+
+#[tokio::test]
+async fn message_that_no_stream_of_a_process_brought_an_answer_to_is_told_with_its_size() {
+    let hub = TestHub::start().await;
+    hub.credentials.answers.lock().insert("one".to_owned(), Ok(kubeconfig("v1", 2000)));
+    hub.accounts.show(account("one"));
+    for (connect_seq, ended_streams) in [(1, 0), (2, 1), (3, 2)] {
+        let mut agent = hub.greet(ops::Hello { connect_seq, ..hello("a") }).await;
+        agent.accepted().await;
+        let sent = ops::AddAccounts { accounts: agent.added().await, ..ops::AddAccounts::default() };
+        let message = hub.hub.sessions("uid-one")[0].unanswered.expect("it is not answered");
+        assert_eq!(message.ended_streams, ended_streams);
+        // The id of the batch is a ULID.
+        assert_eq!(message.bytes, sent.encoded_len() + 28);
+    }
+    let mut agent = hub.greet(ops::Hello { connect_seq: 4, ..hello("a") }).await;
+    agent.accepted().await;
+    let reference = agent.added().await[0].account.clone().expect("it is named");
+    agent.answer(held(&reference)).await;
+    let heard = fact(&hub, "uid-one", |fact| fact.report.is_some()).await;
+    assert_eq!(heard.unanswered, None);
 }
 
 #[tokio::test]

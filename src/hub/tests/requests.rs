@@ -282,7 +282,7 @@ async fn an_agent_that_is_sent_data_without_end_is_told_meanwhile_which_answers_
     let hub = hub().await;
     let mut agent = RequestAgent::connect(&hub, "a").await;
     let part = Bytes::from(vec![b'x'; 32 * 1024]);
-    let endless = RequestBytes::Stream(stream::repeat_with(move || Ok(part.clone())).boxed());
+    let endless = RequestBytes::Upgraded(stream::repeat_with(move || Ok(part.clone())).boxed());
     let exec = AccountRequest::new(Method::POST, "/api/v1/namespaces/a/pods/p/exec", RequestClass::Connect);
     let upgrading = send(&hub, AccountRequest { upgrade: true, body: endless, ..exec });
     let (id, Down::Open(_)) = agent.next().await else { panic!("expected Open") };

@@ -15,6 +15,9 @@ async fn an_operation_that_is_waited_for_has_its_result_and_its_record() {
     assert!(asked[0].repeatable);
     let record = replica.history(&submitted.id).await;
     assert_eq!((record.operation_type.as_str(), record.outcome), ("Scale", OperationOutcome::Completed));
+    assert_eq!(record.warnings, ended.warnings);
+    let told = submission::of_record(&record);
+    assert_eq!(told.warnings, ended.warnings, "also to a call that comes again when only the record is left");
     assert_eq!(record.principal.as_deref(), Some("alice"));
     assert_eq!(record.request_id.as_ref(), Some(&asked[0].request_id));
     assert_eq!(record.sent.map(|sent| sent.id).as_deref(), Some("agent"));

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use super::*;
 use crate::rest::body::{self, PendingBody};
+use kubesvc_runtime::listen::connection_limits::Caller;
 
 const DYNAMIC: &str = "/armory/accounts/dynamic";
+const RUN: &str = "/armory/agent/operations";
 const MIB: usize = 1024 * 1024;
 
 /// Counts the requests to an API server, and how many ran at once.
@@ -166,4 +168,48 @@ async fn body_limit_of_callers_does_not_apply_to_replicas() {
     assert_eq!(read.len(), length);
     let read = body::of_replica(&state, received("x".repeat(MIB)), body::PeerBody::Message).await;
     assert_eq!(read.map(drop).expect_err("it is too large").status.as_u16(), 413);
+}
+
+/// A call from an address whose head has some 130,000 bytes, and whose body does not arrive.
+fn large_head(method: &str, path: &str, address: u8) -> Request<Body> {
+    let silent = futures::stream::pending::<Result<Vec<u8>, io::Error>>();
+    let mut request = request(method, path, Body::from_stream(silent));
+    let headers = request.headers_mut();
+    headers.insert("x-spinnaker-accounts", "a,".repeat(65_000).parse().expect("a value"));
+    headers.insert(header::AUTHORIZATION, "Bearer alice".parse().expect("a value"));
+    request.extensions_mut().insert(Caller::of([192, 0, 2, address].into()));
+    request
+}
+
+#[tokio::test]
+async fn heads_of_unknown_callers_have_a_bound_and_one_address_fills_it_for_no_other() {
+    let (router, audit) = audited_router();
+    let call = |method: &str, path: &str, address| {
+        Box::pin(router.clone().oneshot(large_head(method, path, address)))
+    };
+    let mut held: Vec<_> = (0..32).map(|_| call("DELETE", "/armory/accounts", 1)).collect();
+    for one in &mut held {
+        assert!(futures::poll!(one).is_pending(), "its body is waited for");
+    }
+    for (method, path) in [("GET", "/armory/agents"), ("GET", RUN)] {
+        let refused = send(router.clone(), large_head(method, path, 1)).await;
+        assert_eq!(refused.status, 503, "{}", refused.text);
+        assert!(refused.message(path).contains("until it is known who calls"), "{}", refused.text);
+    }
+    assert_eq!(audit.refusals().len(), 1, "of the operation");
+    for path in ["/health/liveness", "/openapi.json", "/metrics"] {
+        assert_eq!(send(router.clone(), large_head("GET", path, 1)).await.status, 200, "{path}");
+    }
+    assert_eq!(send(router.clone(), large_head("GET", "/armory/agents", 2)).await.status, 200);
+    held.pop();
+    assert_eq!(
+        send(router.clone(), large_head("GET", "/armory/agents", 1)).await.status,
+        200,
+        "one has gone"
+    );
+    // Of a caller that is known nothing is held, though its body is waited for.
+    let mut known: Vec<_> = (0..40).map(|_| call("POST", RUN, 1)).collect();
+    for one in &mut known {
+        assert!(futures::poll!(one).is_pending());
+    }
 }

@@ -499,7 +499,7 @@ async fn what_both_sides_of_an_upgraded_request_send_is_relayed() {
     let target = "/api/v1/namespaces/a/pods/b/exec";
     let request = AccountRequest {
         upgrade: true,
-        body: RequestBytes::Stream(bytes),
+        body: RequestBytes::Upgraded(bytes),
         ..AccountRequest::new(Method::POST, target, RequestClass::Connect)
     };
     let mut response = router.send("uid", request).await.expect("an answer");

@@ -81,7 +81,10 @@ fn remedy(class: FailureClass) -> &'static str {
         FailureClass::SourceForbidden => {
             "Put a kubeconfig into a Secret beside the account, or have the setting that the message names changed."
         }
-        FailureClass::Timeout | FailureClass::Discovery => "See the agent's log.",
+        FailureClass::Timeout => {
+            "Do what the message says of the path, if it does; else see the agent's log."
+        }
+        FailureClass::Discovery => "See the agent's log.",
         _ => "See the message above.",
     }
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::observation::{CachingReport, Fact, Observation, Presence, SessionFact, Tick};
+use super::observation::{CachingReport, Fact, Observation, Presence, SessionFact, Tick, UnansweredMessage};
 use super::retry_schedule;
 use super::zone_choice::{self, ZoneChoice};
 use super::zone_reports::{self, Blocker, RevokeProgress, ZoneReports};
@@ -24,6 +24,10 @@ const MIN_LEFT_OUT_TICKS: Tick = 60;
 
 /// Maximum interval, in ticks, between looks at an account whose credential expires some day: a wall clock may change.
 const MAX_EXPIRY_WAIT_TICKS: Tick = 24 * 3600;
+
+/// Number of streams that ended without an answer to one message from which the path is suspected: one stream may end for
+/// any reason.
+const MIN_ENDED_STREAMS: u32 = 2;
 
 /// An observation with what is derived from it once: all that a rule decides from.
 pub(super) struct Facts<'a> {
@@ -400,12 +404,19 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// What is said of an agent that is connected and does not answer.
-pub fn silence(agent_id: &AgentId) -> Failure {
-    Failure::new(
-        FailureClass::Timeout,
-        format!("agent {agent_id} is connected and did not answer in time; see its log"),
-    )
+/// What is said of an agent that is connected and does not answer. A path that loses large packets lets the small ones of
+/// connecting through, and no command: streams end one after another without an answer to it.
+pub fn silence(agent_id: &AgentId, unanswered: Option<UnansweredMessage>) -> Failure {
+    let lost = unanswered.filter(|message| message.ended_streams >= MIN_ENDED_STREAMS);
+    let remedy = match lost {
+        Some(UnansweredMessage { bytes, .. }) => format!(
+            ", and its streams end without an answer to a message of {bytes} bytes: check the MTU of the path \
+             between agent and operator"
+        ),
+        None => "; see its log".to_owned(),
+    };
+    let message = format!("agent {agent_id} is connected and did not answer in time{remedy}");
+    Failure::new(FailureClass::Timeout, message)
 }
 
 /// The earlier of two ticks.

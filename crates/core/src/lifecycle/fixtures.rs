@@ -241,6 +241,7 @@ pub(super) fn session(agent: &str, zone: &str) -> SessionFact {
         process: AgentProcess { boot_id: format!("boot-of-{agent}").into(), ..AgentProcess::default() },
         report: None,
         silent_for: Some(0),
+        unanswered: None,
         offer: None,
         lists: Fact::Unknown,
         cluster_uid: String::new(),

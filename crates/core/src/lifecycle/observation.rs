@@ -195,6 +195,15 @@ pub enum Offer {
     No(Failure),
 }
 
+/// A message with the account that an agent has not answered, over all streams of its process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnansweredMessage {
+    /// Size of the message that was sent last, in bytes.
+    pub bytes: usize,
+    /// Number of streams on which it was sent and that ended without an answer.
+    pub ended_streams: u32,
+}
+
 /// One session of an agent, as far as it concerns the account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionFact {
@@ -212,6 +221,8 @@ pub struct SessionFact {
     pub report: Option<(GrantEpoch, AgentReport)>,
     /// For how many ticks it has owed an answer; absent: it owes none.
     pub silent_for: Option<Tick>,
+    /// The message that it owes an answer to; absent where its replica does not tell.
+    pub unanswered: Option<UnansweredMessage>,
     /// Its answer to the last probe, with the generation of the spec that was probed.
     pub offer: Option<(i64, Offer)>,
     /// Whether the agent's own file has the account, by its name and with its source; unknown until the agent has sent

@@ -56,7 +56,7 @@ impl<'a> ZoneReports<'a> {
                     said = said.or_else(|| Some(failure.clone()));
                 }
                 _ if facts.is_silent(session) => {
-                    silent = silent.or_else(|| Some(silence(&session.agent_id)));
+                    silent = silent.or_else(|| Some(silence(&session.agent_id, session.unanswered)));
                 }
                 _ => {
                     pending = true;
@@ -152,7 +152,9 @@ fn blocker_by(facts: &Facts<'_>, session: &SessionFact) -> Option<Blocker> {
         Some((epoch, AgentReport::Failed(failure))) if *epoch >= facts.status.epoch => {
             Some(Blocker::Failed(failure.clone(), None))
         }
-        _ if facts.is_silent(session) => Some(Blocker::Failed(silence(&session.agent_id), None)),
+        _ if facts.is_silent(session) => {
+            Some(Blocker::Failed(silence(&session.agent_id, session.unanswered), None))
+        }
         _ => Some(Blocker::Waiting(facts.silent_at(session))),
     }
 }

@@ -72,10 +72,11 @@ pub(super) fn program(
     object: &Value,
     context: &ProgramContext<'_>,
 ) -> Result<Box<dyn Program>, StartError> {
-    let mut object = object.clone();
-    let identity = manifest::identity(&object).map_err(InvalidOperation::from)?;
+    let identity = manifest::identity(object).map_err(InvalidOperation::from)?;
     let resource = context.resource(&identity.group, &identity.version, &identity.kind)?;
-    let mode = mode(verb, &object, context.apply)?;
+    let mode = mode(verb, object, context.apply)?;
+    // After what may say that a kind has to be read first: then the program is made once more.
+    let mut object = object.clone();
     let mut namespace = identity.namespace;
     if resource.namespaced && namespace.is_empty() {
         "default".clone_into(&mut namespace);

@@ -112,6 +112,7 @@ async fn show_all(
         }
         output => terminal::print(&table(&records, output == Some(Format::Wide), jiff::Timestamp::now()))?,
     }
+    warnings(&records).iter().for_each(|warning| terminal::note(warning));
     errors.iter().for_each(|error| complain(error));
     if errors.is_empty() { Ok(()) } else { Err(CommandError::AlreadyPrinted) }
 }
@@ -146,7 +147,9 @@ async fn show_one(
         Some(Format::Yaml) => format::yaml(&record)?,
         _ => fields(&record),
     };
-    Ok(terminal::print(&printed)?)
+    terminal::print(&printed)?;
+    warnings(&[record]).iter().for_each(|warning| terminal::note(warning));
+    Ok(())
 }
 
 /// Reads the records of each account. Also returns each error once.
@@ -234,6 +237,19 @@ fn table(records: &[Value], is_wide: bool, now: jiff::Timestamp) -> String {
     table.lines().join("\n")
 }
 
+/// What the accounts' API servers warned of, as kubectl says it: each once.
+fn warnings(records: &[Value]) -> Vec<String> {
+    let texts = records.iter().filter_map(|record| record["warnings"].as_array()).flatten();
+    let mut lines = Vec::new();
+    for text in texts.filter_map(Value::as_str) {
+        let line = format!("Warning: {}", text::line(text));
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    lines
+}
+
 fn fields(record: &Value) -> String {
     let mut fields = Fields::default();
     let mut top = |name: &str, value: String| {
@@ -281,6 +297,8 @@ fn fields(record: &Value) -> String {
         "startTime",
         "endTime",
         "totalDurationMs",
+        // On standard error.
+        "warnings",
     ];
     for (name, value) in
         record.as_object().into_iter().flatten().filter(|(name, _)| !known.contains(&name.as_str()))
@@ -338,6 +356,22 @@ mod tests {
         let pending = json!({"operationId": "A", "account": "x\u{1b}[2J", "finalOutcome": "pending"});
         let shown = table(&[pending], false, now);
         assert!(shown.contains("pending") && !shown.contains('\u{1b}'), "{shown}");
+    }
+
+    #[test]
+    fn warnings_are_said_as_kubectl_says_them_and_each_once() {
+        let old = "policy/v1beta1 PodDisruptionBudget is deprecated\u{1b}[2J";
+        let mut warned = record("A", "2026-01-01T00:00:00.000Z", "completed");
+        warned["warnings"] = json!([old, "unknown field \"spec.x\""]);
+        let bare = record("B", "2026-01-01T00:00:01.000Z", "completed");
+        assert_eq!(
+            warnings(&[warned.clone(), bare, warned.clone()]),
+            [
+                "Warning: policy/v1beta1 PodDisruptionBudget is deprecated\\u{1b}[2J",
+                "Warning: unknown field \"spec.x\"",
+            ]
+        );
+        assert!(!fields(&warned).contains("deprecated"), "they are no part of the fields");
     }
 
     #[test]

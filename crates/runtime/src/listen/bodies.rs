@@ -4,18 +4,19 @@
 //! Memory is reserved for what has arrived, not for what was announced, and one caller gets at most a quarter of it.
 //! So a slow body delays only its own caller.
 
-use std::collections::HashMap;
 use std::hash::Hash;
 use std::pin::pin;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::BoxError;
+use http::StatusCode;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes};
-use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
+
+use crate::limits::KeyedLimit;
 
 /// Size up to which a body is not counted, in KiB.
 const UNCOUNTED_KIB: usize = 16;
@@ -33,22 +34,34 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why a body was not read.
 #[derive(Debug, thiserror::Error)]
-pub enum BodyError {
-    /// It is larger than it may be (413).
+pub enum UnreadBody {
+    /// It is larger than it may be.
     #[error("the body may have {0} bytes at most")]
     TooLarge(usize),
-    /// It arrives too slowly (408).
+    /// It arrives too slowly.
     #[error(
         "the body arrives too slowly: after {} s the minimum rate is {MIN_BYTES_PER_SECOND} bytes per second, \
          and all of it arrives within {} s", BODY_GRACE.as_secs(), BODY_TIMEOUT.as_secs()
     )]
     TooSlow,
-    /// The caller left, or broke the protocol (400).
+    /// The caller left, or broke the protocol.
     #[error("the body ended before it was complete")]
     Incomplete,
-    /// There was no memory for it in time (503).
+    /// There was no memory for it in time.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
+}
+
+impl UnreadBody {
+    /// Status that the caller is given.
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
+            Self::Incomplete => StatusCode::BAD_REQUEST,
+            Self::NoRoom(_) => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
 }
 
 /// No memory was free in time.
@@ -61,8 +74,8 @@ pub struct NoRoom;
 pub struct BodyMemory<K> {
     kib: usize,
     free: Arc<Semaphore>,
-    /// Shares of the callers that hold some of the memory, or wait for it.
-    callers: Mutex<HashMap<K, Weak<Semaphore>>>,
+    /// Shares of the callers.
+    callers: KeyedLimit<K>,
 }
 
 /// The memory of one body, which grows as the body arrives. It is given back on drop.
@@ -80,25 +93,14 @@ pub struct BodyPermit {
 impl<K: Eq + Hash> BodyMemory<K> {
     /// Memory of so many KiB.
     pub fn new(kib: usize) -> Self {
-        Self { kib, free: Arc::new(Semaphore::new(kib)), callers: Mutex::default() }
+        let callers = KeyedLimit::new(kib / CALLER_SHARE);
+        Self { kib, free: Arc::new(Semaphore::new(kib)), callers }
     }
 
     /// Starts the permit of a caller's body.
     pub fn permit(&self, caller: K) -> BodyPermit {
-        let (part, free) = (self.part(caller), Arc::clone(&self.free));
+        let (part, free) = (self.callers.of(caller), Arc::clone(&self.free));
         BodyPermit { free, all_kib: self.kib, part, part_kib: self.kib / CALLER_SHARE, held: None, kib: 0 }
-    }
-
-    /// Returns the caller's share of the memory.
-    fn part(&self, caller: K) -> Arc<Semaphore> {
-        let mut callers = self.callers.lock();
-        if let Some(part) = callers.get(&caller).and_then(Weak::upgrade) {
-            return part;
-        }
-        callers.retain(|_, part| part.strong_count() > 0);
-        let part = Arc::new(Semaphore::new(self.kib / CALLER_SHARE));
-        callers.insert(caller, Arc::downgrade(&part));
-        part
     }
 }
 
@@ -159,7 +161,7 @@ pub async fn collect<B>(
     max_bytes: usize,
     expected: Option<usize>,
     permit: &mut BodyPermit,
-) -> Result<Bytes, BodyError>
+) -> Result<Bytes, UnreadBody>
 where
     B: Body<Data = Bytes, Error: Into<BoxError>>,
 {
@@ -171,10 +173,10 @@ where
             Ok(None) => return Ok(bytes.into()),
             Ok(Some(Ok(frame))) => frame,
             Ok(Some(Err(error))) if error.is::<LengthLimitError>() => {
-                return Err(BodyError::TooLarge(max_bytes));
+                return Err(UnreadBody::TooLarge(max_bytes));
             }
-            Ok(Some(Err(_))) => return Err(BodyError::Incomplete),
-            Err(_) => return Err(BodyError::TooSlow),
+            Ok(Some(Err(_))) => return Err(UnreadBody::Incomplete),
+            Err(_) => return Err(UnreadBody::TooSlow),
         };
         let Ok(data) = frame.into_data() else { continue };
         // Time spent waiting for memory does not count against the caller.
@@ -244,8 +246,6 @@ mod tests {
         growing.grow(5 * MIB).await.expect("the room was given back");
         drop((held, growing));
         assert_eq!(memory.free.available_permits(), ALL_KIB, "all of it was");
-        drop(memory.permit(9));
-        assert_eq!(memory.callers.lock().len(), 1, "callers that have gone are forgotten");
     }
 
     #[tokio::test(start_paused = true)]
@@ -274,7 +274,7 @@ mod tests {
         }))
     }
 
-    async fn collected(body: AxumBody) -> Result<usize, BodyError> {
+    async fn collected(body: AxumBody) -> Result<usize, UnreadBody> {
         let memory = BodyMemory::new(ALL_KIB);
         collect(body, MIB, None, &mut memory.permit(1)).await.map(|bytes| bytes.len())
     }
@@ -283,17 +283,17 @@ mod tests {
     async fn a_body_has_its_pace_and_is_given_up_once_it_is_slower() {
         let (began, second) = (Instant::now(), Duration::from_secs(1));
         let silent = futures::stream::pending::<Result<Vec<u8>, std::io::Error>>();
-        assert!(matches!(collected(AxumBody::from_stream(silent)).await, Err(BodyError::TooSlow)));
+        assert!(matches!(collected(AxumBody::from_stream(silent)).await, Err(UnreadBody::TooSlow)));
         assert_eq!(began.elapsed().as_secs(), BODY_GRACE.as_secs());
         let paced = collected(chunks(50, 17 * 1024, second)).await;
         assert_eq!(paced.expect("it takes most of a minute"), 50 * 17 * 1024);
         let began = Instant::now();
         let slow = collected(chunks(60, 8 * 1024, second)).await;
-        assert!(matches!(slow, Err(BodyError::TooSlow)), "half the pace");
+        assert!(matches!(slow, Err(UnreadBody::TooSlow)), "half the pace");
         assert!(began.elapsed() < 12 * second, "{:?}", began.elapsed());
         let began = Instant::now();
         let long = collected(chunks(120, 17 * 512, second / 2)).await;
-        assert!(matches!(long, Err(BodyError::TooSlow)), "more than a minute");
+        assert!(matches!(long, Err(UnreadBody::TooSlow)), "more than a minute");
         assert_eq!(began.elapsed(), BODY_TIMEOUT);
         assert_eq!(collected(chunks(4, 1, second)).await.expect("a short one need not hurry"), 4);
     }
@@ -301,10 +301,10 @@ mod tests {
     #[tokio::test]
     async fn a_body_that_is_larger_than_it_may_be_or_incomplete_is_refused() {
         let larger = collected(AxumBody::from(vec![b'x'; MIB + 1])).await;
-        assert!(matches!(larger, Err(BodyError::TooLarge(MIB))));
+        assert!(matches!(larger, Err(UnreadBody::TooLarge(MIB))));
         assert_eq!(collected(AxumBody::from(vec![b'x'; MIB])).await.expect("it fits"), MIB);
         let cut = futures::stream::iter([Ok(vec![b'x']), Err(std::io::Error::other("cut"))]);
-        assert!(matches!(collected(AxumBody::from_stream(cut)).await, Err(BodyError::Incomplete)));
+        assert!(matches!(collected(AxumBody::from_stream(cut)).await, Err(UnreadBody::Incomplete)));
     }
 
     #[tokio::test]

@@ -58,6 +58,8 @@ struct WaitingConnection {
     caller: Caller,
     /// From when on it may be closed: its last answer may still be on its way.
     from: Instant,
+    /// Whether it has had an answer.
+    was_answered: bool,
 }
 
 impl WaitQueue {
@@ -79,7 +81,18 @@ impl WaitQueue {
         let first_of = |numbers: &BTreeSet<u64>| numbers.iter().find(may_close).copied();
         let callers = self.callers.values().filter_map(|numbers| Some((numbers.len(), first_of(numbers)?)));
         let first = callers.max_by_key(|(count, first)| (*count, Reverse(*first))).map(|(_, first)| first);
-        first.and_then(|first| self.remove(first)).map(|close| close.cancel()).is_some()
+        self.close(first)
+    }
+
+    /// Closes the longest-waiting connection of a caller that has had no answer. Returns `false` if none waits.
+    fn displace_unanswered(&mut self, caller: Caller) -> bool {
+        let is_new = |number: &&u64| self.connections.get(number).is_some_and(|one| !one.was_answered);
+        let first = self.callers.get(&caller).and_then(|numbers| numbers.iter().find(is_new).copied());
+        self.close(first)
+    }
+
+    fn close(&mut self, number: Option<u64>) -> bool {
+        number.and_then(|number| self.remove(number)).map(|close| close.cancel()).is_some()
     }
 }
 
@@ -87,6 +100,11 @@ impl WaitingConnections {
     /// Closes one waiting connection. Returns `false` if none waits.
     pub(super) fn displace(&self) -> bool {
         self.0.lock().displace()
+    }
+
+    /// Closes a waiting connection of a caller that has had no answer yet. Returns `false` if none waits.
+    pub(super) fn displace_unanswered(&self, caller: Caller) -> bool {
+        self.0.lock().displace_unanswered(caller)
     }
 
     /// Registers a waiting connection that `close` closes. If more than `most` wait, closes one of them. Returns whether
@@ -97,18 +115,19 @@ impl WaitingConnections {
         caller: Caller,
         close: &CancellationToken,
     ) -> (WaitGuard, bool) {
-        let number = self.enter(caller, close, Duration::ZERO);
+        let number = self.enter(caller, close, None);
         let mut queue = self.0.lock();
         let displaced = queue.connections.len() > most && queue.displace();
         (WaitGuard { waiting: Arc::clone(self), number }, displaced)
     }
 
-    /// Registers a waiting connection that is not closed before this time is over.
-    fn enter(&self, caller: Caller, close: &CancellationToken, kept: Duration) -> u64 {
+    /// Registers a waiting connection. One that has had an answer is not closed before `flush` is over.
+    fn enter(&self, caller: Caller, close: &CancellationToken, flush: Option<Duration>) -> u64 {
         let mut queue = self.0.lock();
         queue.next += 1;
         let number = queue.next;
-        let waiting = WaitingConnection { close: close.clone(), caller, from: Instant::now() + kept };
+        let from = Instant::now() + flush.unwrap_or_default();
+        let waiting = WaitingConnection { close: close.clone(), caller, from, was_answered: flush.is_some() };
         queue.connections.insert(number, waiting);
         queue.callers.entry(caller).or_default().insert(number);
         number
@@ -160,7 +179,7 @@ impl ConnectionPhase {
     /// Creates the phase of a new connection.
     pub fn new(waiting: Arc<WaitingConnections>, caller: Caller, deadlines: ConnectionDeadlines) -> Self {
         let close = CancellationToken::new();
-        let number = waiting.enter(caller, &close, Duration::ZERO);
+        let number = waiting.enter(caller, &close, None);
         let activity =
             Mutex::new(ConnectionActivity::Head { until: Instant::now() + deadlines.head, number });
         let waits_for_reader = AtomicBool::new(false);
@@ -214,7 +233,7 @@ impl ConnectionPhase {
         match &mut *doing {
             ConnectionActivity::Busy { requests: 1 } => {
                 let until = Instant::now() + self.deadlines.idle;
-                let number = self.waiting.enter(self.caller, &self.close, ANSWER_FLUSH);
+                let number = self.waiting.enter(self.caller, &self.close, Some(ANSWER_FLUSH));
                 *doing = ConnectionActivity::Idle { until, number };
                 self.changed.notify_one();
             }

@@ -4,9 +4,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use super::connection_limits::{AddressSlot, Addresses};
+use super::connection_limits::{AddressSlot, Addresses, Caller};
 use super::connection_phase::WaitingConnections;
 
 /// The open connections of a port.
@@ -16,11 +16,17 @@ pub struct ConnectionSlots {
     waiting: Arc<WaitingConnections>,
     open: Arc<Semaphore>,
     reserved: Arc<Semaphore>,
+    has_reserve: bool,
+    freed: Arc<Notify>,
 }
 
 /// The slots that a connection holds while it is open.
 #[derive(Debug)]
-pub struct ConnectionSlot(Mutex<HeldSlot>);
+pub struct ConnectionSlot {
+    held: Mutex<HeldSlot>,
+    /// Dropped last, when what is held is free.
+    _freed: Freed,
+}
 
 #[derive(Debug)]
 struct HeldSlot {
@@ -28,6 +34,16 @@ struct HeldSlot {
     _slot: OwnedSemaphorePermit,
     /// `None`: its caller is not counted, or has reached its limit.
     address: Option<AddressSlot>,
+}
+
+/// Wakes who waits for a slot, on drop.
+#[derive(Debug)]
+struct Freed(Arc<Notify>);
+
+impl Drop for Freed {
+    fn drop(&mut self) {
+        self.0.notify_waiters();
+    }
 }
 
 /// Why a connection must be closed.
@@ -54,7 +70,8 @@ impl ConnectionSlots {
     /// identifies.
     pub fn new(connections: usize, reserved: usize, addresses: Arc<Addresses>) -> Self {
         let open = Arc::new(Semaphore::new(connections.saturating_sub(reserved)));
-        Self { addresses, waiting: Arc::default(), open, reserved: Arc::new(Semaphore::new(reserved)) }
+        let (has_reserve, reserved) = (reserved > 0, Arc::new(Semaphore::new(reserved)));
+        Self { addresses, waiting: Arc::default(), open, reserved, has_reserve, freed: Arc::default() }
     }
 
     /// The connections that wait for their caller.
@@ -64,14 +81,25 @@ impl ConnectionSlots {
 
     /// Takes the slot of a new connection. If all are in use, the longest-waiting connection of the caller that has the
     /// most is closed. If none waits, or the caller has reached its limit, the connection gets a reserved slot, if one is
-    /// left. On a port with reserved slots, [`ConnectionSlots::settle`] follows.
+    /// left. If the caller has reached its limit and none is left, its own longest-waiting connection that has had no answer
+    /// is closed: the identified caller may have the same address (SNAT), and whoever shares it must not keep it out. On a
+    /// port with reserved slots, [`ConnectionSlots::settle`] follows.
     ///
     /// # Errors
     /// The connection must be closed.
     pub async fn admit(&self, peer: IpAddr) -> Result<ConnectionSlot, SlotRefusal> {
-        let Some(address) = self.addresses.enter(peer) else {
-            let slot = Arc::clone(&self.reserved).try_acquire_owned();
-            return slot.map(|slot| ConnectionSlot::new(slot, true, None)).map_err(|_| SlotRefusal::Address);
+        let address = loop {
+            if let Some(address) = self.addresses.enter(peer) {
+                break address;
+            }
+            if let Ok(slot) = Arc::clone(&self.reserved).try_acquire_owned() {
+                return Ok(self.slot(slot, true, None));
+            }
+            let freed = self.freed.notified();
+            if !self.has_reserve || !self.waiting.displace_unanswered(Caller::of(peer)) {
+                return Err(SlotRefusal::Address);
+            }
+            freed.await;
         };
         let (slot, is_reserved) = if let Ok(slot) = Arc::clone(&self.open).try_acquire_owned() {
             (slot, false)
@@ -85,7 +113,17 @@ impl ConnectionSlots {
         } else {
             (Arc::clone(&self.reserved).try_acquire_owned().map_err(|_| SlotRefusal::Cap)?, true)
         };
-        Ok(ConnectionSlot::new(slot, is_reserved, Some(address)))
+        Ok(self.slot(slot, is_reserved, Some(address)))
+    }
+
+    fn slot(
+        &self,
+        slot: OwnedSemaphorePermit,
+        is_reserved: bool,
+        address: Option<AddressSlot>,
+    ) -> ConnectionSlot {
+        let held = Mutex::new(HeldSlot { is_reserved, _slot: slot, address });
+        ConnectionSlot { held, _freed: Freed(Arc::clone(&self.freed)) }
     }
 
     /// Settles the slot of a connection once its caller has shown its certificate, or none. An identified caller gets a
@@ -96,13 +134,13 @@ impl ConnectionSlots {
     /// The connection must be closed.
     pub async fn settle(&self, slot: &ConnectionSlot, is_identified: bool) -> Result<(), SlotRefusal> {
         let (is_reserved, is_counted) = {
-            let held = slot.0.lock();
+            let held = slot.held.lock();
             (held.is_reserved, held.address.is_some())
         };
         if is_identified {
-            slot.0.lock().address = None;
+            slot.held.lock().address = None;
             if !is_reserved && let Ok(reserved) = Arc::clone(&self.reserved).try_acquire_owned() {
-                slot.0.lock().replace(reserved, true);
+                slot.held.lock().replace(reserved, true);
             }
             return Ok(());
         }
@@ -111,15 +149,9 @@ impl ConnectionSlots {
         }
         if is_reserved {
             let open = Arc::clone(&self.open).acquire_owned().await.map_err(|_| SlotRefusal::Cap)?;
-            slot.0.lock().replace(open, false);
+            slot.held.lock().replace(open, false);
         }
         Ok(())
-    }
-}
-
-impl ConnectionSlot {
-    fn new(slot: OwnedSemaphorePermit, is_reserved: bool, address: Option<AddressSlot>) -> Self {
-        Self(Mutex::new(HeldSlot { is_reserved, _slot: slot, address }))
     }
 }
 
@@ -162,7 +194,7 @@ mod tests {
     }
 
     fn is_reserved(slot: &ConnectionSlot) -> bool {
-        slot.0.lock().is_reserved
+        slot.held.lock().is_reserved
     }
 
     #[test]
@@ -196,6 +228,30 @@ mod tests {
         drop(second);
         assert_eq!(settle(&slots, &first, true), Some(Ok(())));
         assert!(!is_reserved(&busy(&slots, 1).expect("the address has room")));
+    }
+
+    #[tokio::test]
+    async fn one_address_cannot_keep_its_reserved_slots_from_the_identified_caller_behind_it() {
+        let slots = slots(1);
+        let counted = busy(&slots, 1).expect("a slot");
+        let stranger = busy(&slots, 1).expect("a reserved one");
+        let closes = [CancellationToken::new(), CancellationToken::new()];
+        let _waits = closes.each_ref().map(|close| slots.waiting().enter_among(9, Caller::of(ip(1)), close));
+        let displaced = async {
+            closes[0].cancelled().await;
+            drop(stranger);
+        };
+        let (admitted, ()) = tokio::join!(slots.admit(ip(1)), displaced);
+        let admitted = admitted.expect("the slot of the one that waited");
+        assert!(is_reserved(&admitted) && !closes[1].is_cancelled());
+        assert_eq!(settle(&slots, &admitted, true), Some(Ok(())));
+        let (next, ()) = tokio::join!(slots.admit(ip(1)), async {
+            closes[1].cancelled().await;
+            drop(counted);
+        });
+        let next = next.expect("the place of one that was counted");
+        assert!(!is_reserved(&next));
+        assert_eq!(busy(&slots, 1).err(), Some(SlotRefusal::Address), "what is in use stays");
     }
 
     #[tokio::test]

@@ -36,6 +36,9 @@ const RECORD: [(&str, ColumnType); 24] = [
     ("dry_run", Boolean),
 ];
 
+/// The column of operations that ended alone: a JSON array.
+const HISTORY_ONLY: [(&str, ColumnType); 1] = [("warnings", Text)];
+
 /// The columns of open operations alone.
 const OPEN_ONLY: [(&str, ColumnType); 5] = [
     ("state", Text),
@@ -45,20 +48,21 @@ const OPEN_ONLY: [(&str, ColumnType); 5] = [
     ("agent_boot_id", Text),
 ];
 
-/// [`RECORD`] and [`OPEN_ONLY`].
-const OPEN_COLUMNS: [(&str, ColumnType); 29] = {
-    let mut all = [("", Text); 29];
+/// [`RECORD`] and the columns of one table alone.
+const fn with<const MORE: usize, const ALL: usize>(
+    more: [(&'static str, ColumnType); MORE],
+) -> [(&'static str, ColumnType); ALL] {
+    let mut all = [("", Text); ALL];
     let mut at = 0;
-    while at < RECORD.len() {
-        all[at] = RECORD[at];
-        at += 1;
-    }
-    while at < all.len() {
-        all[at] = OPEN_ONLY[at - RECORD.len()];
+    while at < ALL {
+        all[at] = if at < RECORD.len() { RECORD[at] } else { more[at - RECORD.len()] };
         at += 1;
     }
     all
-};
+}
+
+const OPEN_COLUMNS: [(&str, ColumnType); RECORD.len() + OPEN_ONLY.len()] = with(OPEN_ONLY);
+const HISTORY_COLUMNS: [(&str, ColumnType); RECORD.len() + HISTORY_ONLY.len()] = with(HISTORY_ONLY);
 
 /// Open operations.
 pub(crate) const OPEN: SqlTable =
@@ -66,10 +70,10 @@ pub(crate) const OPEN: SqlTable =
 
 /// Operations that ended.
 pub(crate) const HISTORY: SqlTable =
-    SqlTable { name: "kubesvc_ops_history", key: &["operation_id"], columns: &RECORD, ours: None };
+    SqlTable { name: "kubesvc_ops_history", key: &["operation_id"], columns: &HISTORY_COLUMNS, ours: None };
 
-/// Approximate size of a row in a statement, in bytes.
-pub(super) const WEIGHT: usize = 1024;
+/// Approximate size of a row without warnings in a statement, in bytes.
+const WEIGHT: usize = 1024;
 /// Maximum length of a principal, in characters.
 const MAX_PRINCIPAL: usize = 255;
 
@@ -160,6 +164,8 @@ pub struct OperationRecord {
     pub request_id: Option<String>,
     /// Whether nothing was to be changed.
     pub dry_run: bool,
+    /// What the API server warned of, once it has ended.
+    pub warnings: Vec<String>,
 }
 
 /// How far an open operation is.
@@ -237,6 +243,11 @@ fn refused(id: &str, why: &'static str) -> StoreError {
     StoreError::refused(format!("the operation {id:?}"), why)
 }
 
+/// Approximate size of a row in a statement, in bytes.
+pub(super) fn weight(record: &OperationRecord) -> usize {
+    WEIGHT + record.warnings.iter().map(String::len).sum::<usize>()
+}
+
 /// Sorts records by id, as every transaction writes them.
 pub(super) fn sorted(records: &[OperationRecord]) -> Vec<&OperationRecord> {
     let mut records: Vec<_> = records.iter().collect();
@@ -293,9 +304,13 @@ fn insert_into_open<D: Dialect>(open: &[&OpenOperation], assigned: &str) -> Stat
 
 /// Inserts ends. An operation that has ended before keeps its row.
 pub(super) fn put_history<D: Dialect>(ends: &[&OperationRecord]) -> Statement<D> {
-    let principals: Vec<_> = ends.iter().map(|end| principal(end)).collect();
-    let rows: Vec<_> =
-        ends.iter().zip(&principals).map(|(end, principal)| values(end, principal.as_deref())).collect();
+    let texts: Vec<_> = ends.iter().map(|end| (principal(end), warnings(end))).collect();
+    let mut rows = Vec::with_capacity(ends.len());
+    for (end, (principal, warnings)) in ends.iter().zip(&texts) {
+        let mut row = values(end, principal.as_deref());
+        row.push(warnings.as_deref().into());
+        rows.push(row);
+    }
     let into =
         Statement::new(&format!("INSERT INTO {} ({}) ", HISTORY.name, HISTORY.column_names().join(",")));
     D::rows(into, &HISTORY, &rows, None).text(&format!(
@@ -309,6 +324,12 @@ pub(super) fn put_history<D: Dialect>(ends: &[&OperationRecord]) -> Statement<D>
 fn principal(record: &OperationRecord) -> Option<String> {
     let name = record.principal.as_ref()?;
     Some(name.chars().filter(|c| *c != '\0').take(MAX_PRINCIPAL).collect())
+}
+
+/// The warnings as they are stored.
+fn warnings(record: &OperationRecord) -> Option<String> {
+    // A list of texts can always be serialized.
+    (!record.warnings.is_empty()).then(|| serde_json::to_string(&record.warnings).unwrap_or_default())
 }
 
 fn values<'v>(record: &'v OperationRecord, principal: Option<&'v str>) -> Vec<Value<'v>> {
@@ -342,14 +363,24 @@ fn values<'v>(record: &'v OperationRecord, principal: Option<&'v str>) -> Vec<Va
     values
 }
 
-/// The columns of a record, as a statement lists them.
+/// The columns of a record, as the rows of a statement have them.
 pub(super) fn record_columns() -> String {
     HISTORY.column_names().join(",")
 }
 
+/// The same of a table. What is open has no warnings yet.
+pub(super) fn record_columns_of(table: &SqlTable) -> String {
+    let held = table.column_names();
+    let named = |column: &str| match held.contains(&column) {
+        true => column.to_owned(),
+        false => format!("NULL AS {column}"),
+    };
+    HISTORY.column_names().into_iter().map(named).collect::<Vec<_>>().join(",")
+}
+
 /// Selects records of a table.
-pub(super) fn select<D: Dialect>(table: &str) -> Statement<D> {
-    Statement::new(&format!("SELECT {} FROM {table}", record_columns()))
+pub(super) fn select<D: Dialect>(table: &SqlTable) -> Statement<D> {
+    Statement::new(&format!("SELECT {} FROM {}", record_columns_of(table), table.name))
 }
 
 /// Selects open operations.
@@ -359,6 +390,14 @@ pub(super) fn select_open<D: Dialect>() -> Statement<D> {
 
 /// Reads a record.
 pub(super) fn read_record<D: Dialect>(row: &RowOf<D>) -> Result<OperationRecord, sqlx::Error> {
+    let warnings = String::read::<D::Database>(row, RECORD.len())?;
+    // What somebody else wrote says nothing.
+    let warnings = warnings.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+    Ok(OperationRecord { warnings, ..read_common::<D>(row)? })
+}
+
+/// Reads the columns of a record that both tables have.
+fn read_common<D: Dialect>(row: &RowOf<D>) -> Result<OperationRecord, sqlx::Error> {
     let text = |column| String::read::<D::Database>(row, column);
     let number = |column| i64::read::<D::Database>(row, column);
     let stage = |column| {
@@ -396,6 +435,7 @@ pub(super) fn read_record<D: Dialect>(row: &RowOf<D>) -> Result<OperationRecord,
         principal: text(21)?,
         request_id: text(22)?,
         dry_run: bool::required::<D::Database>(row, 23)?,
+        warnings: Vec::new(),
     })
 }
 
@@ -403,7 +443,7 @@ pub(super) fn read_record<D: Dialect>(row: &RowOf<D>) -> Result<OperationRecord,
 pub(super) fn read_open<D: Dialect>(row: &RowOf<D>) -> Result<OpenOperation, sqlx::Error> {
     let state = String::required::<D::Database>(row, 24)?;
     Ok(OpenOperation {
-        record: read_record::<D>(row)?,
+        record: read_common::<D>(row)?,
         state: if state == OperationState::Received.as_str() {
             OperationState::Received
         } else {

@@ -50,6 +50,7 @@ fn record(number: u32, account: &str) -> OperationRecord {
         principal: None,
         request_id: None,
         dry_run: false,
+        warnings: Vec::new(),
     }
 }
 
@@ -150,6 +151,7 @@ pub(super) async fn full_and_bare_records_come_back_as_they_were(store: &dyn Sto
         principal: Some("ü".repeat(255)),
         request_id: Some(id(9)),
         dry_run: true,
+        warnings: vec!["\u{1f680} is \"old\"".to_owned(), "x".repeat(256)],
         ..record(1, "")
     };
     let bare = OperationRecord { received: None, ..ended(2, "b", OperationOutcome::Timeout) };

@@ -597,6 +597,7 @@ async fn a_schema_that_is_half_done_is_finished() {
         "UPDATE kubesvc_schema_migrations SET success = 0 WHERE version = 2",
         "UPDATE kubesvc_schema_migrations SET success = 0 WHERE version = 6",
         "DELETE FROM kubesvc_schema_migrations WHERE version = 6; ALTER TABLE kubesvc_accounts DROP COLUMN connections",
+        "UPDATE kubesvc_schema_migrations SET success = 0 WHERE version = 13",
         "UPDATE kubesvc_schema_migrations SET success = 0 WHERE version = 8; DROP TABLE kubesvc_cache_rel",
         "DELETE FROM kubesvc_schema_migrations WHERE version > 8; DROP TABLE kubesvc_resourceversion",
         "DROP TABLE kubesvc_schema_migrations",

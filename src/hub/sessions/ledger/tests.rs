@@ -242,6 +242,70 @@ fn dropped_in_answer_to_an_add_is_paced() {
     assert!(ledger.entry("u").is_some_and(|entry| entry.retry.is_some_and(|again| again.at > NOW)));
 }
 
+/// The ledger of the next stream of the same process, which is sent the account again in a message of so many bytes.
+fn next_stream(former: &Ledger, epoch: i64, now: Tick, bytes: usize) -> Ledger {
+    let mut ledger = Ledger::new(now);
+    ledger.seed(&[], former);
+    ledger.prepare("u", "one", GrantEpoch(epoch), now);
+    ledger.added("u", GrantEpoch(epoch), now);
+    ledger.sent("u", bytes);
+    ledger
+}
+
+fn unanswered(ledger: &Ledger) -> Option<(usize, u32)> {
+    let message = ledger.entry("u").and_then(|entry| entry.unanswered)?;
+    Some((message.bytes, message.ended_streams))
+}
+
+#[test]
+fn streams_that_end_without_an_answer_to_a_message_are_counted_until_there_is_one() {
+    let mut first = sent(3);
+    first.sent("u", 2048);
+    assert_eq!(unanswered(&first), Some((2048, 0)));
+    let second = next_stream(&first, 3, 40, 2048);
+    assert_eq!(unanswered(&second), Some((2048, 1)));
+    let mut unsent = Ledger::new(80);
+    unsent.seed(&[], &second);
+    let third = next_stream(&unsent, 4, 120, 2050);
+    assert_eq!(
+        unanswered(&third),
+        Some((2050, 2)),
+        "also of a later epoch; a stream without it does not count"
+    );
+    for hear in [
+        |ledger: &mut Ledger| ledger.working("u", 121),
+        |ledger: &mut Ledger| {
+            ledger.record_answer("u", GrantEpoch(4), AgentReport::Failed(failure()), false, NOW);
+        },
+        |ledger: &mut Ledger| {
+            ledger.dropping("u", "one", GrantEpoch(4), 121);
+            ledger.record_answer("u", GrantEpoch(4), AgentReport::Dropped, false, NOW);
+        },
+    ] {
+        let mut heard = third.clone();
+        hear(&mut heard);
+        assert_eq!(unanswered(&heard), None);
+    }
+}
+
+#[test]
+fn silence_about_an_epoch_adds_up_over_the_streams_of_a_process() {
+    let mut first = sent(3);
+    first.frame(20);
+    let mut second = next_stream(&first, 3, 100, 2048);
+    assert_eq!(
+        second.silent_for("u", 105),
+        Some(20),
+        "15 counted until its last frame; the time between the streams does not count"
+    );
+    second.prepare("u", "one", GrantEpoch(4), 105);
+    second.added("u", GrantEpoch(4), 105);
+    assert_eq!(second.silent_for("u", 106), Some(1), "a new epoch begins anew");
+    let mut heard = next_stream(&first, 3, 100, 2048);
+    heard.working("u", 101);
+    assert_eq!(heard.silent_for("u", 103), Some(2), "the agent has received it");
+}
+
 fn mismatch() -> Failure {
     Failure::new(FailureClass::ClusterMismatch, "another cluster")
 }

@@ -137,25 +137,38 @@ impl AccountWork {
 
     /// Makes frames of the gathered accounts.
     pub(super) fn flush(&mut self, frames: &mut FrameQueue) {
-        for accounts in self.drops.chunks(MAX_ACCOUNTS_IN_BATCH) {
+        for accounts in std::mem::take(&mut self.drops).chunks(MAX_ACCOUNTS_IN_BATCH) {
             let batch_id = ulid::Ulid::generate().to_string();
-            frames.push(Frame::DeleteAccounts(ops::DeleteAccounts { batch_id, accounts: accounts.to_vec() }));
+            let drops = ops::DeleteAccounts { batch_id, accounts: accounts.to_vec() };
+            self.record_sent(accounts.iter(), drops.encoded_len());
+            frames.push(Frame::DeleteAccounts(drops));
         }
-        self.drops.clear();
         let (mut batch, mut bytes) = (Vec::new(), 0);
-        for spec in self.adds.drain(..) {
+        for spec in std::mem::take(&mut self.adds) {
             let size = spec.encoded_len() + 8;
             if batch.len() == MAX_ACCOUNTS_IN_BATCH || (bytes + size > self.batch_bytes && !batch.is_empty())
             {
-                frames.push(add_frame(std::mem::take(&mut batch)));
+                frames.push(self.add_frame(std::mem::take(&mut batch)));
                 bytes = 0;
             }
             bytes += size;
             batch.push(spec);
         }
         if !batch.is_empty() {
-            frames.push(add_frame(batch));
+            frames.push(self.add_frame(batch));
         }
+    }
+
+    fn add_frame(&self, accounts: Vec<ops::AccountSpec>) -> Frame {
+        let adds = ops::AddAccounts { batch_id: ulid::Ulid::generate().to_string(), accounts };
+        self.record_sent(adds.accounts.iter().filter_map(|spec| spec.account.as_ref()), adds.encoded_len());
+        Frame::AddAccounts(adds)
+    }
+
+    /// Records the size of a message, in bytes, for each of its accounts.
+    fn record_sent<'a>(&self, accounts: impl Iterator<Item = &'a common::AccountRef>, bytes: usize) {
+        let mut ledger = self.session.ledger.lock();
+        accounts.for_each(|account| ledger.sent(&account.uid, bytes));
     }
 
     /// Returns the session as its duties see it.
@@ -463,10 +476,6 @@ async fn ready(
         }
     }
     PreparedAccount::CredentialMismatch
-}
-
-fn add_frame(accounts: Vec<ops::AccountSpec>) -> Frame {
-    Frame::AddAccounts(ops::AddAccounts { batch_id: ulid::Ulid::generate().to_string(), accounts })
 }
 
 fn too_large(bytes: usize) -> Failure {

@@ -1,7 +1,7 @@
 //! FAILED: how it comes, how often it is counted, and what ends it.
 
 use super::*;
-use crate::lifecycle::ClusterIdentity;
+use crate::lifecycle::{ClusterIdentity, UnansweredMessage};
 
 #[test]
 fn no_agent_uses_no_retry_and_names_the_zone() {
@@ -113,6 +113,26 @@ fn silence_alone_is_a_timeout_that_names_the_agent() {
     let status = seen(account("a").activating_in("east")).with(silent).written();
     assert_eq!(reason(&status), "Timeout");
     assert!(status.error_message.is_some_and(|message| message.contains("agent-1")));
+}
+
+#[test]
+fn silence_names_the_mtu_once_two_streams_ended_without_an_answer_to_a_message() {
+    let adding = || account("a").activating_in("east");
+    let dropping = || {
+        account("a").in_state(State::Deactivating).granted(GrantPhase::Revoking, "east", 2).wanted_inactive()
+    };
+    for asked in [adding, dropping] {
+        for (ended_streams, is_named) in [(0, false), (1, false), (2, true), (9, true)] {
+            let unanswered = Some(UnansweredMessage { bytes: 2048, ended_streams });
+            let silent = SessionFact { unanswered, ..session("agent-1", "east").silent_for(30) };
+            let status = seen(asked()).with(silent).written();
+            assert_eq!(reason(&status), "Timeout");
+            let message = status.error_message.expect("it says why");
+            let names = |part| message.contains(part);
+            assert!(names("agent-1"), "{message}");
+            assert_eq!(names("message of 2048 bytes") && names("check the MTU"), is_named, "{message}");
+        }
+    }
 }
 
 #[test]

@@ -220,6 +220,7 @@ impl Sim {
                     .filter(|(said_of, ..)| agent.connected && said_of == uid)
                     .map(|(_, epoch, report)| (GrantEpoch(*epoch), report.clone())),
                 silent_for: agent.in_flight.as_ref().map(|(_, sent)| self.now - sent),
+                unanswered: None,
                 offer: agent
                     .offer
                     .as_ref()
