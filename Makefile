@@ -19,7 +19,7 @@ DENY_FOLDER := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kubesvc/cargo-deny-$(DENY_
 DENY := $(DENY_FOLDER)/bin/cargo-deny
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-replicas test test-all faults floods random-faults skew fuzz model bench lint fmt crds openapi docs controlplane databases pooler judge controllers helm informer promtool checkers node-programs node node-test openapi-check image-check build clean
+.PHONY: help demo demo-replicas test test-all faults floods random-faults skew fuzz model bench lint fmt crds openapi docs controlplane databases pooler galera judge controllers helm informer promtool checkers node-programs node node-test openapi-check image-check build clean
 
 help: ## Say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,7 +35,7 @@ demo-replicas: controlplane databases ## Three replicas, two agents; the leader 
 test: controlplane databases judge controllers helm informer promtool checkers ## The tests that continuous integration runs: pure, database, real control planes, faults
 	@CARGO=$(CARGO) sh tests/run.sh
 
-test-all: controlplane databases pooler judge controllers helm informer promtool checkers node-programs ## Every test: each story on each database, each crash point alone, the long faults, floods, REST against its description, the large models, a node (hours; root)
+test-all: controlplane databases pooler galera judge controllers helm informer promtool checkers node-programs ## Every test: each story on each database, PgBouncer, Galera, each crash point alone, the long faults, floods, REST against its description, the large models, a node (hours; root)
 	@CARGO=$(CARGO) LIMIT=14400 PROPTEST_CASES=600 WITHOUT='$(ELSEWHERE)' sh tests/run.sh --include-ignored
 	$(MAKE) --no-print-directory floods openapi-check model node-test
 
@@ -99,6 +99,9 @@ controlplane: ## Build etcd, kube-apiserver and kubectl once (three minutes; kep
 
 pooler: ## See to PgBouncer too, which one test of test-all needs
 	@sh tests/databases.sh pooler
+
+galera: ## See to Galera too, which one test of test-all needs
+	@sh tests/databases.sh galera
 
 databases: ## See to the programs of MariaDB and PostgreSQL for the tests (Debian: installs them)
 	@sh tests/databases.sh

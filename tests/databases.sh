@@ -1,6 +1,6 @@
 #!/bin/sh
 # Sees to the programs of MariaDB and PostgreSQL that the tests start for themselves; with the argument `pooler`, to
-# PgBouncer too. No service is needed: what the
+# PgBouncer too; with `galera`, to Galera. No service is needed: what the
 # packages start is stopped from starting, and nothing that runs is touched.
 set -eu
 
@@ -16,6 +16,7 @@ packages=
 { has mariadbd && has mariadb-install-db; } || packages="$packages mariadb-server-core mariadb-client-core"
 { has postgres && has initdb; } || packages="$packages postgresql"
 if [ "${1-}" = pooler ]; then has pgbouncer || packages="$packages pgbouncer"; fi
+if [ "${1-}" = galera ]; then [ -e /usr/lib/galera/libgalera_smm.so ] || packages="$packages galera-4"; fi
 [ -n "$packages" ] || exit 0
 
 say() {

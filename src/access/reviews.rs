@@ -9,6 +9,7 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use moka::sync::Cache;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -25,7 +26,13 @@ const VERSION: &str = "v1alpha1";
 /// Maximum number of concurrent TokenReviews, and of other concurrent questions to the API server.
 const MAX_CONCURRENT_REVIEWS: usize = 32;
 /// Maximum number of TokenReviews that wait to be asked. Anybody may cause them, so rights have places of their own.
-const MAX_WAITING_TOKEN_REVIEWS: usize = 192;
+const MAX_WAITING_TOKEN_REVIEWS: usize = 128;
+/// The same of tokens that were good before: a flood of others takes none of their places.
+const MAX_WAITING_KNOWN_TOKEN_REVIEWS: usize = 64;
+/// How long a token counts as good before, from its last good review on.
+const KNOWN_TOKEN_LIFETIME: Duration = Duration::from_secs(3600);
+/// Maximum number of tokens that are remembered as good before; those used least go first.
+const MAX_KNOWN_TOKENS: u64 = 20_000;
 /// Maximum number of SubjectAccessReviews that wait to be asked: 256 reviews together.
 const MAX_WAITING_ACCESS_REVIEWS: usize = 64;
 /// Time limit for an answer.
@@ -45,8 +52,11 @@ pub struct KubeAccessReviews {
     mode: AccessMode,
     front_proxy: FrontProxy,
     tokens: Answers<Arc<Principal>>,
+    /// Tokens that were good before. They are reviewed as others are.
+    known_tokens: Cache<Digest, ()>,
     rights: Answers<()>,
     token_reviews: Reviews,
+    known_token_reviews: Reviews,
     access_reviews: Reviews,
 }
 
@@ -75,27 +85,38 @@ impl KubeAccessReviews {
         Arc::new(Self {
             front_proxy: FrontProxy::new(access_reviews.kube.clone()),
             token_reviews: Reviews::new(kube, MAX_WAITING_TOKEN_REVIEWS),
+            known_token_reviews: Reviews::new(kube, MAX_WAITING_KNOWN_TOKEN_REVIEWS),
             access_reviews,
             mode,
             tokens: Answers::new(),
+            known_tokens: Cache::builder()
+                .max_capacity(MAX_KNOWN_TOKENS)
+                .time_to_live(KNOWN_TOKEN_LIFETIME)
+                .build(),
             rights: Answers::new(),
         })
     }
 
-    async fn review_token(&self, token: &str) -> Result<Arc<Principal>, AccessError> {
-        let _place = self.token_reviews.place()?;
+    async fn review_token(&self, token: &str, digest: Digest) -> Result<Arc<Principal>, AccessError> {
+        let is_known = self.known_tokens.contains_key(&digest);
+        let reviews = if is_known { &self.known_token_reviews } else { &self.token_reviews };
+        let _place = reviews.place()?;
         let spec =
             TokenReviewSpec { token: Some(token.to_owned()), audiences: Some(vec![AUDIENCE.to_owned()]) };
         let review = TokenReview { spec, ..TokenReview::default() };
-        let reviewed =
-            self.token_reviews.kube.all::<TokenReview>().create(&review, WriteOptions::default()).await;
+        let reviewed = reviews.kube.all::<TokenReview>().create(&review, WriteOptions::default()).await;
         // What the API server says of a review may repeat the token.
         let reviewed = reviewed.map_err(|error| unavailable(&error.without_message(), "TokenReviews"))?;
         let status = reviewed.status.unwrap_or_default();
         // An API server that knows no audiences would say yes to a token for itself.
         let is_for_us = status.audiences.iter().flatten().any(|audience| audience == AUDIENCE);
         let user = status.user.filter(|_| status.authenticated == Some(true) && is_for_us);
-        user.and_then(principal).map(Arc::new).ok_or_else(|| {
+        let principal = user.and_then(principal).map(Arc::new);
+        match principal {
+            Some(_) => self.known_tokens.insert(digest, ()),
+            None => self.known_tokens.invalidate(&digest),
+        }
+        principal.ok_or_else(|| {
             AccessError::Unauthenticated(format!(
                 "the bearer token is not valid here: it must be a live one with the audience {AUDIENCE}, as \
                  `kubectl create token NAME --audience={AUDIENCE}` makes it"
@@ -140,7 +161,7 @@ impl Access for KubeAccessReviews {
             // Its certificate may be for somebody else.
             (_, Some(token)) => {
                 let digest = Sha256::digest(token.as_bytes()).into();
-                let principal = self.tokens.get(digest, self.review_token(token)).await?;
+                let principal = self.tokens.get(digest, self.review_token(token, digest)).await?;
                 Ok(Arc::unwrap_or_clone(principal))
             }
             (Err(error), None) => Err(error),

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use kubesvc_testkit::databases::{Kind, own, shared};
+use kubesvc_store::{StoreError, VendorTables, open};
+use kubesvc_testkit::databases::{Kind, galera, own, shared};
 use kubesvc_testkit::must;
+use kubesvc_testkit::wait::eventually;
+use tokio::task::JoinSet;
 
 async fn come_back(kind: Kind) {
     let server = must(own(kind).await);
@@ -42,5 +45,31 @@ async fn databases_of_a_shared_server_are_isolated() {
             let name = url.rsplit('/').next().expect("a name");
             must(server.execute(name, "CREATE TABLE here (id int)").await);
         }
+    }
+}
+
+/// Needs Galera, which few machines have. The lock of a migration holds on one of its nodes only.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs galera-4: make test-all"]
+async fn replicas_that_start_at_two_nodes_of_galera_wait_for_each_others_migrations() {
+    let nodes = must(galera().await);
+    for run in 1..=6 {
+        let url = nodes[0].fresh_database().await;
+        let name = url.rsplit('/').next().expect("a name");
+        let urls = [url.clone(), nodes[1].url(name)];
+        eventually("the database at the other node", Duration::from_secs(10), async || {
+            nodes[1].execute(name, "SELECT 1").await
+        })
+        .await;
+        let mut opening = JoinSet::new();
+        for url in urls {
+            opening.spawn(async move { open(&url, VendorTables::Refuse).await.map(drop) });
+        }
+        for opened in opening.join_all().await {
+            must(opened.map_err(|error: StoreError| format!("run {run}: {}", error.in_full())));
+        }
+        let all = "BEGIN NOT ATOMIC IF (SELECT count(*) < 12 OR NOT min(success) FROM kubesvc_schema_migrations) \
+                   THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not all are applied'; END IF; END";
+        must(nodes[1].execute(name, all).await);
     }
 }

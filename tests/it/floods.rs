@@ -4,6 +4,7 @@
 //! | file | provides |
 //! |---|---|
 //! | `callers.rs` | unknown callers from any number of addresses: connections, hellos, bodies |
+//! | `doors.rs` | callers of the API of accounts and of operations, and an agent whose answers are huge |
 //! | `measurements.rs` | what is measured next to them |
 //!
 //! Each run asserts only what holds on a busy machine as well: every answer arrives, the account is ACTIVE
@@ -12,6 +13,7 @@
 //! promises.
 
 mod callers;
+mod doors;
 mod measurements;
 
 use std::time::Duration;
@@ -30,6 +32,7 @@ const ANSWERED: Bounds = Bounds {
     heartbeat: Duration::from_secs(30),
     hello: Duration::from_secs(20),
     liveness: Duration::from_secs(30),
+    call: Duration::from_secs(30),
     growth_kib: 128 * 1024,
 };
 /// Bounds promised for the released programs.
@@ -37,9 +40,15 @@ const PROMISED: Bounds = Bounds {
     heartbeat: Duration::from_secs(2),
     hello: Duration::from_secs(1),
     liveness: Duration::from_millis(500),
+    call: Duration::from_secs(1),
     // 64 MiB, except for agents that claim 100,000 accounts each: four such hellos are read at once.
     growth_kib: 96 * 1024,
 };
+
+/// The same where no agent claims accounts.
+const PROMISED_AT_THE_DOORS: Bounds = Bounds { growth_kib: 64 * 1024, ..PROMISED };
+/// The same beside answers that are not read, which keep their credit: 64 MiB of an agent's stream.
+const PROMISED_BESIDE_UNREAD_ANSWERS: Bounds = Bounds { growth_kib: 160 * 1024, ..PROMISED };
 
 /// Size and duration of the floods.
 #[derive(Clone, Copy)]
@@ -104,6 +113,20 @@ async fn documented_bounds_hold_during_floods() {
     hold_to("shipped", &shipped, PROMISED);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "three minutes on a machine of its own, with optimised programs: make floods"]
+async fn documented_bounds_hold_during_floods_of_the_api_of_accounts() {
+    let measured = doors::floods(LONG.held).await;
+    println!(
+        "| flood | heartbeat ms | Hello ms | liveness ms | call ms | growth MiB |\n|---|---|---|---|---|---|"
+    );
+    measured.iter().for_each(|measured| println!("{measured}"));
+    let (unread, others): (Vec<_>, Vec<_>) =
+        measured.into_iter().partition(|measured| measured.flood() == doors::UNREAD);
+    hold_to("the API of accounts", &others, PROMISED_AT_THE_DOORS);
+    hold_to("the API of accounts", &unread, PROMISED_BESIDE_UNREAD_ANSWERS);
+}
+
 fn hold_to(settings: &str, all: &[FloodMeasurement], bounds: Bounds) {
     let broken: Vec<_> = all.iter().flat_map(|measured| measured.broken(bounds)).collect();
     assert!(broken.is_empty(), "{settings}: {broken:#?}\n{all:#?}");
@@ -127,7 +150,7 @@ async fn floods(prepare: Prepare, health: Option<u16>, size: Size) -> Vec<FloodM
     for process in [world.operator().id(), agent.process_id()] {
         opens_all_files(process);
     }
-    let measurements = Measurements::new(&world, &agent, health).await;
+    let measurements = Measurements::new(&world, &agent, "good", health).await;
     for agent in measurements.known() {
         approve(&world, agent, measurements::ZONE).await;
     }

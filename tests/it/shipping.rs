@@ -161,6 +161,27 @@ fn release_workflow_passes_its_linter() {
 }
 
 #[test]
+fn workflows_name_each_action_by_commit_and_version() {
+    let mut actions = 0;
+    for entry in must(std::fs::read_dir(in_repository(".github/workflows")).map_err(|e| e.to_string())) {
+        let path = must(entry.map_err(|e| e.to_string())).path();
+        let workflow = must(std::fs::read_to_string(&path).map_err(|e| e.to_string()));
+        for line in workflow.lines().filter(|line| line.contains("uses:")) {
+            let (_, named) = line.split_once('@').expect("an action has a version");
+            let (commit, version) = named.split_once(" # v").unwrap_or_default();
+            assert!(
+                commit.len() == 40 && commit.bytes().all(|b| b.is_ascii_hexdigit()),
+                "a tag can be moved: {line}"
+            );
+            let parts: Vec<_> = version.split('.').filter(|part| part.parse::<u32>().is_ok()).collect();
+            assert_eq!(parts.len(), 3, "which version the commit is: {line}");
+            actions += 1;
+        }
+    }
+    assert!(actions > 10, "{actions}");
+}
+
+#[test]
 fn manifest_for_krew_names_an_archive_with_its_digest_for_each_platform() {
     let version = env!("CARGO_PKG_VERSION");
     let folder = must(kubesvc_testkit::folder::Folder::new("krew"));

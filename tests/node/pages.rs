@@ -5,6 +5,7 @@ use std::time::Instant;
 use kubesvc_testkit::databases::Kind;
 use kubesvc_testkit::folder::Folder;
 use kubesvc_testkit::must;
+use sqlx::Connection as _;
 
 use crate::cluster::{
     Cluster, DATABASE, INSTALL, READY, ROLLED_OUT, Walk, blocks, page, put, section, told, upgrade_page,
@@ -46,6 +47,30 @@ kubectl -n kubesvc rollout status statefulset/kubesvc-agent-spinnaker --timeout=
     cluster.prints(&state, |printed| printed == "ACTIVE").await;
     told("… the Secret filled in practice: its account ACTIVE", begun);
     cluster.account("production", "ACTIVE").await;
+
+    // The same without Helm, one after the other: they have one name.
+    let begun = Instant::now();
+    let place = folder.path().display();
+    cluster.sh(&format!(
+        "helm uninstall kubesvc-agent kubesvc-agent-east kubesvc-agent-spinnaker --namespace kubesvc
+cp -r config {place}/config
+sed -i 's/${{HUB_ADDRESS}}/kubesvc-operator.kubesvc.svc:9091/; s/${{ZONE_ID}}/west/; s/${{CLUSTER_NAME}}/production/' {place}/config/modes/*/armory-agent.yml"
+    ));
+    for mode in ["agent", "infrastructure", "spinnaker-service"] {
+        let apply = format!("kubectl apply -k config/modes/{mode}");
+        assert!(page.contains(&apply), "the page says so: {apply}");
+        cluster.sh(&format!(
+            "cd {place}
+kubectl -n kubesvc delete statefulset/kubesvc-agent --ignore-not-found
+kubectl -n kubesvc wait --for=delete pod -l app.kubernetes.io/name=kubesvc-agent --timeout=1m
+{apply}
+kubectl -n kubesvc rollout status statefulset/kubesvc-agent --timeout=2m"
+        ));
+        if mode == "agent" {
+            cluster.account("production", "ACTIVE").await;
+        }
+    }
+    told("… each mode without Helm", begun);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -64,7 +89,7 @@ async fn the_page_of_several_replicas_works_in_order() {
     cluster.sh("kubectl create namespace monitoring");
     let states = cluster.watch_states().await;
 
-    let (url, _server) = cluster.database(Kind::PostgreSql).await;
+    let (url, server) = cluster.database(Kind::PostgreSql).await;
     let rest = cluster.sh("kubectl get service kubesvc-operator -n kubesvc -o jsonpath='{.spec.clusterIP}'");
     let page =
         put(&page("docs/operating.md"), &[(DATABASE, &url), ("http://HUB:", &format!("http://{rest}:"))]);
@@ -109,6 +134,68 @@ async fn the_page_of_several_replicas_works_in_order() {
     cluster.account("production", "ACTIVE").await;
     told("README: three replicas in place of config/default", begun);
     states.all_active();
+
+    // Once more from one replica, whose file is on a volume: its rows go along, those that are not kubesvc's included.
+    let volume = one_replica_with_a_volume(cluster);
+    cluster.account("production", "ACTIVE").await;
+    let empty = server.0.fresh_database().await;
+    let of_pods = empty.replace("127.0.0.1", &cluster.node.address().to_string());
+    cluster.sh(&format!(
+        "kubectl -n kubesvc create secret generic kubesvc-database --from-literal=url='{of_pods}' --dry-run=client -o yaml | kubectl apply --server-side --force-conflicts -f -"
+    ));
+    let mut walk = Walk::of(cluster, "docs/operating.md, with a volume", others);
+    walk.on("From one replica on SQLite: stopped", 1);
+    let file = format!("sqlite://{}", volume.file("volume/kubesvc.db").display());
+    let row = "INSERT INTO kubesvc_accounts (name, status, zone_id) VALUES ('theirs', 'ACTIVE', 'z')";
+    let inserted = async {
+        let mut connection = sqlx::SqliteConnection::connect(&file).await?;
+        sqlx::query(row).execute(&mut connection).await?;
+        connection.close().await
+    };
+    must(inserted.await.map_err(|e| e.to_string()));
+    let said = walk.on("From one replica on SQLite: the copy", 1);
+    assert!(said.contains("job.batch/kubesvc-copy-database condition met"), "{said}");
+    let database = empty.rsplit('/').next().expect("a name");
+    // It divides by zero where there is none.
+    must(server.0.execute(database, "SELECT 1 / count(*) FROM kubesvc_accounts WHERE name = 'theirs'").await);
+    walk.on("From one replica on SQLite: three replicas", 2);
+    cluster.sh(ROLLED_OUT);
+    assert_eq!(cluster.sh(READY), "3");
+    cluster.account("production", "ACTIVE").await;
+    assert_eq!(cluster.sh("kubectl -n kubesvc get pvc,job -o name"), "");
+    cluster.sh("kubectl delete pv/kubesvc-test");
+    states.all_active();
+}
+
+/// Puts one replica with `config/components/volume` in place of three, as the component says, on a volume in this folder.
+fn one_replica_with_a_volume(cluster: &Cluster) -> Folder {
+    let begun = Instant::now();
+    let folder = must(Folder::new("volume"));
+    let place = folder.path().display();
+    cluster.sh(&format!(
+        "mkdir {place}/volume {place}/mine
+chmod 777 {place}/volume
+kubectl apply -f - <<'YAML'
+apiVersion: v1
+kind: PersistentVolume
+metadata: {{name: kubesvc-test}}
+spec:
+  accessModes: [ReadWriteOnce]
+  capacity: {{storage: 1Gi}}
+  hostPath: {{path: {place}/volume}}
+YAML
+config=$(realpath --relative-to={place}/mine config)
+cat >{place}/mine/kustomization.yaml <<YAML
+namespace: kubesvc
+resources: [$config/default]
+components: [$config/components/volume]
+YAML
+kubectl -n kubesvc delete deployment/kubesvc-operator
+kubectl apply -k {place}/mine
+{ROLLED_OUT}"
+    ));
+    told("config/default with config/components/volume in place of three replicas", begun);
+    folder
 }
 
 #[tokio::test(flavor = "multi_thread")]

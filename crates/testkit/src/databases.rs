@@ -18,9 +18,11 @@ use super::{folder::Folder, must, ports, process::Process, wait::try_eventually}
 
 mod backup;
 mod full;
+mod galera;
 mod programs;
 
 use full::SMALL_MARIADB;
+pub use galera::galera;
 pub use programs::children;
 use programs::{command, find, is_running, run};
 
@@ -69,6 +71,9 @@ pub struct Server {
     data: PathBuf,
     folder: Folder,
     size: Size,
+    /// Further flags and environment of the program, such as those of a node of Galera.
+    flags: Vec<String>,
+    environment: Vec<(&'static str, String)>,
 }
 
 static MARIADB: OnceCell<Server> = OnceCell::const_new();
@@ -115,13 +120,14 @@ pub async fn own_durable(kind: Kind) -> Result<Server, String> {
 }
 
 async fn own_with(kind: Kind, size: Size) -> Result<Server, String> {
-    let folder = Folder::new(match kind {
-        Kind::MariaDb => "mariadb",
-        Kind::PostgreSql => "postgresql",
-    })?;
-    let data = folder.file("data");
-    let server =
-        Server { process: Mutex::new(None), killed: Mutex::default(), kind, port: 0, data, folder, size };
+    let server = Server::in_folder(
+        kind,
+        size,
+        match kind {
+            Kind::MariaDb => "mariadb",
+            Kind::PostgreSql => "postgresql",
+        },
+    )?;
     server.install()?;
     server.on_a_free_port().await
 }
@@ -140,6 +146,14 @@ impl Pooler {
 }
 
 impl Server {
+    /// A server without data that does not run.
+    fn in_folder(kind: Kind, size: Size, folder: &str) -> Result<Self, String> {
+        let folder = Folder::new(folder)?;
+        let (process, killed, data) = (Mutex::new(None), Mutex::default(), folder.file("data"));
+        let (flags, environment) = Default::default();
+        Ok(Self { process, killed, kind, port: 0, data, folder, size, flags, environment })
+    }
+
     fn command(&self, program: &str) -> Result<Command, String> {
         let package = match self.kind {
             Kind::MariaDb => "mariadb-server-core",
@@ -148,6 +162,7 @@ impl Server {
         let mut command = command(&find(program, package)?, self.folder.path())?;
         // MariaDB deletes temporary tables of another instance in the same folder when it starts.
         command.env("TMPDIR", self.folder.path());
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         Ok(command)
     }
 
@@ -226,6 +241,7 @@ impl Server {
                 server.arg(format!("--datadir={}", self.data.display())).arg(format!("--port={}", self.port));
                 server.arg(format!("--socket={}", self.folder.file("socket").display()));
                 server.arg(format!("--init-file={}", self.folder.file("start.sql").display()));
+                server.args(&self.flags);
             }
             Kind::PostgreSql => {
                 server.arg("-D").arg(&self.data).args(["-p", &self.port.to_string()]);
@@ -394,17 +410,7 @@ impl Server {
     ///
     /// The copy fails, or the replica does not start.
     pub async fn standby(&self) -> Result<Self, String> {
-        let folder = Folder::new("postgresql-standby")?;
-        let data = folder.file("data");
-        let copy = Self {
-            process: Mutex::new(None),
-            killed: Mutex::default(),
-            kind: self.kind,
-            port: 0,
-            data,
-            folder,
-            size: Size::Usual,
-        };
+        let copy = Self::in_folder(self.kind, Size::Usual, "postgresql-standby")?;
         let mut backup = copy.command("pg_basebackup")?;
         let from = format!("host=127.0.0.1 port={} user={USER}", self.port);
         backup.env("PGPASSWORD", PASSWORD).args(["--write-recovery-conf", "--checkpoint=fast", "--no-sync"]);

@@ -51,7 +51,7 @@ impl Callers {
     }
 
     /// Address of a caller; `per_address` callers share one.
-    fn address(self, caller: usize, per_address: usize) -> Ipv4Addr {
+    pub(super) fn address(self, caller: usize, per_address: usize) -> Ipv4Addr {
         let number = u16::try_from(caller / per_address + 1).expect("there are that many");
         let [high, low] = number.to_be_bytes();
         Ipv4Addr::new(127, self.network, high, low)
@@ -68,7 +68,7 @@ impl Callers {
         open
     }
 
-    async fn channel(self, address: Ipv4Addr) -> Option<Channel> {
+    pub(super) async fn channel(self, address: Ipv4Addr) -> Option<Channel> {
         let port = self.port;
         let dialled =
             tower::service_fn(move |_: http::Uri| async move { dial(address, port).await.map(TokioIo::new) });
@@ -176,7 +176,7 @@ async fn greet(channel: Channel, hello: Hello) -> Option<Stream> {
     Some(Stream { _frames: frames, answers })
 }
 
-async fn dial(from: Ipv4Addr, port: u16) -> std::io::Result<TcpStream> {
+pub(super) async fn dial(from: Ipv4Addr, port: u16) -> std::io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     socket.bind(SocketAddr::from((from, 0)))?;
     let stream = socket.connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?;

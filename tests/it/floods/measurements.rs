@@ -17,6 +17,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
+use super::doors::HonestCaller;
 use crate::world::{Agent, World};
 use kubesvc_testkit::must;
 use kubesvc_testkit::simulated_agent::SimulatedAgent;
@@ -34,8 +35,10 @@ const LEAST: usize = 3;
 const MAX_WAIT: Duration = Duration::from_secs(30);
 /// Pause between two probes.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Growth of memory that may stay after a flood, in KiB.
+const SETTLED_KIB: u64 = 48 * 1024;
 /// Source address of probes.
-const PROBER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 8);
+pub(super) const PROBER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 8);
 
 /// Upper bounds on what is measured.
 #[derive(Clone, Copy)]
@@ -43,6 +46,8 @@ pub(super) struct Bounds {
     pub(super) heartbeat: Duration,
     pub(super) hello: Duration,
     pub(super) liveness: Duration,
+    /// Of an honest call through the API of an account.
+    pub(super) call: Duration,
     pub(super) growth_kib: u64,
 }
 
@@ -57,6 +62,10 @@ pub(super) struct Probe {
 pub(super) struct Measurements<'w> {
     world: &'w World,
     agent: &'w Agent,
+    /// The account that the agent holds.
+    account: &'static str,
+    /// Makes the honest calls, where the API of accounts is served.
+    caller: Option<HonestCaller>,
     session: SessionId,
     probe: Probe,
     /// Process whose memory is measured, and its memory before the floods.
@@ -75,6 +84,8 @@ pub(super) struct FloodMeasurement {
     heartbeat: Vec<Duration>,
     hello: Vec<Duration>,
     liveness: Vec<Duration>,
+    /// Honest calls, where they are made.
+    call: Option<Vec<Duration>>,
     /// Growth of memory, in KiB.
     growth: u64,
     /// Events that must never happen.
@@ -118,7 +129,12 @@ impl Meter {
 
 impl<'w> Measurements<'w> {
     /// Starts with the good agent connected and its account ACTIVE.
-    pub(super) async fn new(world: &'w World, agent: &'w Agent, health: Option<u16>) -> Self {
+    pub(super) async fn new(
+        world: &'w World,
+        agent: &'w Agent,
+        account: &'static str,
+        health: Option<u16>,
+    ) -> Self {
         let (hub, rest) = (world.operator().hub_port(), world.operator().rest_port());
         let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{hub}")).expect("an address");
         let channel = must(endpoint.connect().await.map_err(|e| e.to_string()));
@@ -133,6 +149,8 @@ impl<'w> Measurements<'w> {
         Self {
             world,
             agent,
+            account,
+            caller: None,
             session: session(world, agent).await,
             probe: Probe { port: health.unwrap_or(rest), path: "/health/liveness" },
             process,
@@ -152,6 +170,17 @@ impl<'w> Measurements<'w> {
     /// Probes and measures another process instead.
     pub(super) fn probing(self, probe: Probe, process: u32) -> Self {
         Self { probe, process, memory: memory(process), ..self }
+    }
+
+    /// Whether most memory of the last flood is given back, so that the next one is measured by itself.
+    pub(super) fn is_settled(&self) -> Result<(), String> {
+        let growth = memory(self.process).saturating_sub(self.memory);
+        if growth < SETTLED_KIB { Ok(()) } else { Err(format!("still {growth} KiB more than before")) }
+    }
+
+    /// Makes honest calls besides.
+    pub(super) fn calling(self, caller: HonestCaller) -> Self {
+        Self { caller: Some(caller), ..self }
     }
 
     /// Runs a flood, and returns the measurements during it.
@@ -177,9 +206,14 @@ impl<'w> Measurements<'w> {
             };
             Meter::run(&token, "round trip", PAUSE, trip).await
         });
-        let accounts = self.world.api();
+        let (caller, token) = (self.caller.clone(), stop.clone());
+        let calls = tokio::spawn(async move {
+            let caller = caller?;
+            Some(Meter::run(&token, "call", PAUSE, || caller.call()).await)
+        });
+        let (accounts, account) = (self.world.api(), self.account);
         let token = until.clone();
-        let states = tokio::spawn(async move { other_states(accounts, token).await });
+        let states = tokio::spawn(async move { other_states(accounts, account, token).await });
         let most = tokio::spawn(async move { most_memory(process, until).await });
         let hellos = self.time_hellos(&stop);
         let flooding = async {
@@ -188,11 +222,13 @@ impl<'w> Measurements<'w> {
         };
         let (mut hellos, ()) = tokio::join!(hellos, flooding);
         let (liveness, trips) = (liveness.await.expect("no panic"), trips.await.expect("no panic"));
+        let mut calls = calls.await.expect("no panic");
         ends.cancel();
         let (states, most) = (states.await.expect("no panic"), most.await.expect("no panic"));
 
         let mut trouble = std::mem::take(&mut hellos.trouble);
         trouble.extend(liveness.trouble.into_iter().chain(trips.trouble).chain(states));
+        trouble.extend(calls.iter_mut().flat_map(|calls| std::mem::take(&mut calls.trouble)));
         if let Some(ended) = self.heartbeats.ended() {
             trouble.push(format!("the session of the heartbeats ended: {ended}"));
         }
@@ -200,13 +236,14 @@ impl<'w> Measurements<'w> {
         if session != self.session {
             trouble.push(format!("the good agent has another session: {session}"));
         }
-        let state = self.world.state("good").await;
+        let state = self.world.state(self.account).await;
         if state != Some(State::Active) {
             trouble.push(format!("the account is {state:?}"));
         }
         let heartbeat = trips.times.into_iter().chain(self.heartbeat_delays(before)).collect();
         let growth = most.saturating_sub(self.memory);
-        FloodMeasurement { flood, heartbeat, hello: hellos.times, liveness: liveness.times, growth, trouble }
+        let (liveness, call) = (liveness.times, calls.map(|calls| calls.times));
+        FloodMeasurement { flood, heartbeat, hello: hellos.times, liveness, call, growth, trouble }
     }
 
     async fn time_hellos(&self, stop: &CancellationToken) -> Meter {
@@ -247,15 +284,24 @@ impl<'w> Measurements<'w> {
 }
 
 impl FloodMeasurement {
+    /// Name of the flood.
+    pub(super) fn flood(&self) -> &'static str {
+        self.flood
+    }
+
     /// Measurements outside of the bounds.
     pub(super) fn broken(&self, bounds: Bounds) -> Vec<String> {
         let flood = self.flood;
         let mut broken: Vec<_> = self.trouble.iter().map(|one| format!("{flood}: {one}")).collect();
+        let calls = self.call.iter().map(|call| ("call", call, bounds.call));
         for (what, times, bound) in [
             ("heartbeat", &self.heartbeat, bounds.heartbeat),
             ("Hello", &self.hello, bounds.hello),
             ("liveness", &self.liveness, bounds.liveness),
-        ] {
+        ]
+        .into_iter()
+        .chain(calls)
+        {
             let longest = longest(times);
             if times.len() < LEAST || longest > bound {
                 broken.push(format!("{flood}: {what} took {longest:?} of {bound:?}, of {}", times.len()));
@@ -272,7 +318,7 @@ impl FloodMeasurement {
 impl fmt::Display for FloodMeasurement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "| {} |", self.flood)?;
-        for times in [&self.heartbeat, &self.hello, &self.liveness] {
+        for times in [&self.heartbeat, &self.hello, &self.liveness].into_iter().chain(&self.call) {
             let mut sorted = times.clone();
             sorted.sort_unstable();
             let median = sorted.get(sorted.len() / 2).copied().unwrap_or_default();
@@ -330,8 +376,8 @@ async fn ask(probe: Probe) -> Result<(), String> {
 }
 
 /// Collects the account's states other than ACTIVE, as a watch shows them.
-async fn other_states(accounts: Api<KubesvcAccount>, ends: CancellationToken) -> Vec<String> {
-    let config = watcher::Config::default().fields("metadata.name=good");
+async fn other_states(accounts: Api<KubesvcAccount>, account: &str, ends: CancellationToken) -> Vec<String> {
+    let config = watcher::Config::default().fields(&format!("metadata.name={account}"));
     let mut events = std::pin::pin!(watcher::watcher(accounts, config));
     let mut others = Vec::new();
     while let Some(Some(event)) = ends.run_until_cancelled(events.next()).await {

@@ -8,7 +8,7 @@ use kube::api::PostParams;
 use kubesvc_core::State;
 use serde_json::{Value, json};
 
-use crate::world::{Agent, MAX_WAIT, World, address, in_repository};
+use crate::world::{Agent, MAX_WAIT, Prepare, World, address, in_repository};
 use kubesvc_testkit::controlplane::{self, Reused};
 use kubesvc_testkit::kubeconfig::{self, Proof};
 use kubesvc_testkit::kubectl::Output;
@@ -44,8 +44,13 @@ impl Place {
 
     /// Like [`Place::start`], with programs that log at this level.
     pub(crate) async fn logging(is_aggregated: bool, level: &'static str) -> Self {
+        Self::of(World::prepare(), is_aggregated, level).await
+    }
+
+    /// Starts everything with these settings.
+    pub(crate) async fn of(prepare: Prepare, is_aggregated: bool, level: &'static str) -> Self {
         let port = ports::free();
-        let prepared = World::prepare()
+        let prepared = prepare
             .with_long_timeouts()
             .setting("logging.level", level)
             .setting("kubesvc.gateway.enabled", true)

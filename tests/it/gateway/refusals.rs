@@ -37,6 +37,13 @@ pub(super) async fn connect_to(
     authority: &str,
     identity: Option<&Identity>,
 ) -> TlsStream<TcpStream> {
+    let stream = TcpStream::connect(("127.0.0.1", port)).await.expect("it listens");
+    let name = ServerName::try_from("localhost").expect("a name");
+    connector(authority, identity).connect(name, stream).await.expect("a good certificate")
+}
+
+/// TLS with a server of this authority.
+pub(crate) fn connector(authority: &str, identity: Option<&Identity>) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(authority.as_bytes()) {
         roots.add(certificate.expect("PEM")).expect("an authority");
@@ -53,9 +60,7 @@ pub(super) async fn connect_to(
             config.with_client_auth_cert(chain, key).expect("a certificate")
         }
     };
-    let stream = TcpStream::connect(("127.0.0.1", port)).await.expect("it listens");
-    let name = ServerName::try_from("localhost").expect("a name");
-    TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("a good certificate")
+    TlsConnector::from(Arc::new(config))
 }
 
 /// Sends a request with these headers.
