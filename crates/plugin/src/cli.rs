@@ -94,11 +94,8 @@ enum Command {
     #[command(after_help = uninstall::EXAMPLES)]
     Uninstall(uninstall::UninstallArguments),
     /// Show what is cached of an account, and why an object is not. Asks the operator.
-    #[command(after_help = cache::CACHE_EXAMPLES)]
+    #[command(after_help = cache::EXAMPLES)]
     Cache(cache::CacheArguments),
-    /// Show the changes of cached objects of an account as they are committed. Asks the operator.
-    #[command(after_help = cache::TAIL_EXAMPLES)]
-    Tail(cache::TailArguments),
     /// Print a completion script for a shell.
     #[command(after_help = completion::EXAMPLES)]
     Completion(completion::CompletionArguments),
@@ -161,7 +158,6 @@ async fn run(scope: &ScopeArguments, command: &Command) -> Result<(), CommandErr
         Command::Operations(arguments) => operations::run(scope, arguments).await,
         Command::Uninstall(arguments) => uninstall::run(scope, arguments).await,
         Command::Cache(arguments) => cache::run(scope, arguments).await,
-        Command::Tail(arguments) => cache::tail(scope, arguments).await,
         Command::Completion(arguments) => completion::script(arguments),
         Command::Version => Ok(()),
     }
@@ -207,7 +203,7 @@ mod tests {
             "x fleet approve a -n b --zone z",
             "x cache a",
             "x cache a deployment/web -n shop -o yaml --operator-url http://localhost:7002",
-            "x tail a -o json --operator-namespace kubesvc",
+            "x cache a -o json --operator-namespace kubesvc",
             "x kubeconfig a b --merge --prefix k-",
             "x kubeconfig --all -o clouddriver --gateway https://g:6443 --token-file /t --certificate-authority c",
             "x kubeconfig -l team=a -o argocd --service-account argocd/k --server https://kubernetes.default.svc",
@@ -225,6 +221,7 @@ mod tests {
         }
         for line in [
             "x",
+            "x tail a",
             "x list -o table",
             "x wait",
             "x wait a --all",
