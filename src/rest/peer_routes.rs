@@ -3,7 +3,7 @@
 
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, Uri};
+use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{any, get, post};
@@ -14,7 +14,7 @@ use super::RestState;
 use super::agents::not_connected;
 use super::body::{self, PeerBody, PendingBody};
 use super::error::{self, RestError, no_route};
-use super::extract::{InZone, PathName, single_value};
+use super::extract::{InZone, PathName};
 use super::relayed_requests::{self, SignedFrames, has_request_body};
 use crate::peers::{
     AgentsOfReplica, DisconnectCall, Holders, HoldersQuestion, MAX_UIDS_PER_QUESTION, ReachAnswer,

@@ -149,7 +149,7 @@ async fn a_kubeconfig_is_printed_read_beside_others_and_made_for_others() {
     let both = format!("KUBECONFIG={}:{}", several.display(), api.kubeconfig().display());
     let kubectl = kubectl.display().to_string();
     let of_both = async |arguments: &[&str]| {
-        let arguments = [&["config"], arguments].concat();
+        let arguments = [&["config"][..], arguments].concat();
         must(run_with(&api.kubeconfig(), &[&both], &kubectl, &arguments).await.ok())
     };
     let contexts = of_both(&["get-contexts", "-o", "name"]).await;

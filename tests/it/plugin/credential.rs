@@ -125,7 +125,7 @@ async fn renew(world: &World, target: &Target) -> Output {
         ("role", "renewer", &["--verb=patch", "--resource=serviceaccounts", "--resource-name=kubesvc-prod"]),
         ("role", "renewer-token", &["--verb=create", "--resource=serviceaccounts/token"]),
     ] {
-        kubectl(&[&["create", kind, name, "-n", "kubesvc"], rules].concat()).await;
+        kubectl(&[&["create", kind, name, "-n", "kubesvc"][..], rules].concat()).await;
         let (binding, role) = (format!("{kind}binding"), format!("--{kind}={name}"));
         kubectl(&["create", &binding, name, &role, "--user=renewer", "-n", "kubesvc"]).await;
     }

@@ -181,9 +181,8 @@ async fn apply(session: &ApiSession, manifest: &Manifest) -> Result<(), CommandE
         Some(namespace) => Api::namespaced_with(client, namespace, resource),
         None => Api::all_with(client, resource),
     };
-    let parameters = PatchParams::apply(PLUGIN_FIELD_MANAGER);
-    let applied = api.patch(&manifest.name, &parameters, &Patch::Apply(&manifest.object));
-    match session.try_ask(applied).await? {
+    let (parameters, patch) = (PatchParams::apply(PLUGIN_FIELD_MANAGER), Patch::Apply(&manifest.object));
+    match session.try_ask(api.patch(&manifest.name, &parameters, &patch)).await? {
         Ok(_) => Ok(terminal::print(&format!("{} applied", manifest.shown()))?),
         Err(kube::Error::Api(status)) if status.code == 409 => Err(CommandError::Failed(format!(
             "{} is there, and somebody else's: {}; delete it, or choose another name",

@@ -110,9 +110,10 @@ fn item(object: &DynamicObject) -> Item {
     let status = &object.data["status"];
     let mut conditions = status["conditions"].as_array().into_iter().flatten();
     // A Deployment without replicas is Available too.
-    let is_serving = match object.name_any() == API_SERVICE {
-        true => conditions.any(|one| one["type"] == "Available" && one["status"] == "True"),
-        false => status["readyReplicas"].as_i64().is_some_and(|ready| ready > 0),
+    let is_serving = if object.name_any() == API_SERVICE {
+        conditions.any(|one| one["type"] == "Available" && one["status"] == "True")
+    } else {
+        status["readyReplicas"].as_i64().is_some_and(|ready| ready > 0)
     };
     Item {
         namespace: object.namespace().unwrap_or_default(),

@@ -114,11 +114,9 @@ fn hanging(found: &Found) -> Vec<String> {
         lines.push(format!("definition {} is being deleted: {why}", definition.name));
     }
     for namespace in &found.ending_namespaces {
-        match kept.iter().filter(|account| account.namespace == *namespace).count() {
-            0 => {}
-            held => {
-                lines.push(format!("namespace {namespace} is being deleted: it waits for {}", waits(held)))
-            }
+        let held = kept.iter().filter(|account| account.namespace == *namespace).count();
+        if held > 0 {
+            lines.push(format!("namespace {namespace} is being deleted: it waits for {}", waits(held)));
         }
     }
     if let Some(gateway) = found.gateway.as_ref().filter(|gateway| !gateway.is_serving) {
