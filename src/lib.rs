@@ -10,12 +10,11 @@
 //! | siblings | [`controller`], [`gateway`], [`hub`], [`rest`] |
 //! | services | [`operations`] |
 //! | requests | [`request_routing`] |
-//! | ports and adapters | [`access`], [`cache_changes`], [`connected_agents`], [`peers`], [`leases`], [`informers`], [`secrets`] |
+//! | ports and adapters | [`access`], [`connected_agents`], [`peers`], [`leases`], [`informers`], [`secrets`] |
 //!
 //! Below them are the packages in `crates/`, whose manifests say which of them uses which.
 
 pub mod access;
-pub mod cache_changes;
 pub mod connected_agents;
 pub mod controller;
 pub mod gateway;

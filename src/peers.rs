@@ -6,7 +6,6 @@
 //! | `membership` | who the replicas are according to these objects, and as last seen |
 //! | `key`, `signature` | the key that all replicas share, and signatures under it |
 //! | `client`, `calls` | calls to other replicas, and their messages |
-//! | `lines` | answers that are read line by line for as long as the caller wants |
 //! | `frames` | bytes in signed frames: answers of any length, and both ways after an upgrade |
 //! | `relays` | requests to accounts that the agents of another replica make |
 //! | `received_calls` | calls of other replicas: verification and replay protection |
@@ -17,7 +16,6 @@ mod client;
 mod discovery;
 mod frames;
 mod key;
-mod lines;
 mod membership;
 mod received_calls;
 mod relays;
@@ -56,7 +54,6 @@ pub use calls::{
 };
 pub use client::CallError;
 pub use frames::{ByteStream, FrameError, FrameSigner, KEEP_ALIVE_INTERVAL, MAX_FRAME_BYTES, PeerFrames};
-pub use lines::PeerLines;
 pub use membership::Replica;
 pub use received_calls::{AnswerSigner, UncheckedCall};
 pub use relays::{

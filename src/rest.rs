@@ -7,7 +7,6 @@
 //! |---|---|
 //! | `accounts`, `dynamic`, `agents`, `clouddrivers`, `health` | the handlers, one module for each resource |
 //! | `account_cache`, `missing_object` | what is cached of an account, and why an object is not |
-//! | `followed_changes` | changes of cached objects as they are committed, at any replica |
 //! | `internal` | signed calls of other replicas |
 //! | `relayed_requests` | requests to accounts that other replicas relay |
 //! | `body`, `json`, `extract` | parsing a request, or a 4xx |
@@ -33,7 +32,6 @@ mod dto;
 mod dynamic_accounts;
 mod error;
 mod extract;
-mod followed_changes;
 mod health;
 mod json;
 mod lookup;
@@ -58,13 +56,11 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{MethodRouter, any, get, post};
-use tokio_util::sync::CancellationToken;
 
 pub use browsers::BrowserRules;
 pub use health::{Readiness, StartupState, second_listener, starting};
 pub use openapi::openapi;
 
-use crate::cache_changes::ChangeFeed;
 use crate::connected_agents::{ConnectedAgents, ReplicaRequests};
 use crate::informers::AccountIndex;
 use crate::operations::Operations;
@@ -150,14 +146,10 @@ pub struct RestPorts {
     pub store: Arc<dyn Store>,
     /// The cached objects.
     pub cache: Arc<dyn CacheStore>,
-    /// Their changes, as this replica commits them.
-    pub changes: Arc<ChangeFeed>,
     /// Operations on accounts.
     pub operations: Arc<Operations>,
     /// Makes the leader, if this replica leads, look at all accounts again.
     pub look_at_accounts: Arc<dyn Fn() + Send + Sync>,
-    /// Ends calls that would go on for as long as their caller wants.
-    pub stopping: CancellationToken,
     /// Whether this process is ready to serve.
     pub readiness: Arc<dyn Readiness>,
     /// The tasks that run in the background.
@@ -281,7 +273,6 @@ pub fn router(state: RestState) -> Router {
         .route_slashed("/agents/kubernetes/accounts/{name}", get(accounts::get_or_empty))
         .route_slashed("/agents/kubernetes/accounts/{name}/namespaces", get(accounts::namespaces))
         .route_slashed("/agents/kubernetes/accounts/{name}/cache", get(account_cache::get))
-        .route_slashed("/agents/kubernetes/accounts/{name}/cache/changes", get(followed_changes::get))
         // Agents.
         .route("/armory/agents", get(agents::list))
         .route_slashed("/armory/agents/{id}", get(agents::get))

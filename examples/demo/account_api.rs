@@ -115,10 +115,11 @@ impl Demo {
             })
             .await?;
         screen
-            .step("… scaled to 3 in a context of her kubeconfig: so is its row", async {
-                self.plugin(&["kubeconfig", "good", "--merge"], "").await?;
-                let scale = ["--context", "good", "scale", "deployment", "web", "--replicas=3", "-n", "shop"];
-                kubectl::run(&self.kubectl, &self.person_kubeconfig(), scale, "").await?.ok()?;
+            .step("… scaled to 3 with a kubeconfig of its own: so is its row", async {
+                let printed = self.plugin(&["kubeconfig", "good"], "").await?;
+                let kubeconfig = self.files.folder.write("good.kubeconfig", &printed)?;
+                let scale = ["scale", "deployment", "web", "--replicas=3", "-n", "shop"];
+                kubectl::run(&self.kubectl, &kubeconfig, scale, "").await?.ok()?;
                 self.cached("web", Some(3)).await
             })
             .await?;

@@ -15,8 +15,6 @@
 //! | [`writer`] | the writer shards: decode, commit, retry |
 //! | [`metrics`] | `kubesvc_cache_*` |
 //!
-//! What a transaction wrote is published in [`ChangeFeed`] after its commit.
-//!
 //! A stream is bound to the session that its first frame names, and ends with it. Its loop always reads: credit bounds
 //! what it takes. Batches go to the shard of their account, outcomes come back through the stream's [`Mailbox`]. The
 //! fence in the database decides whether a batch is written; nothing here decides who may write.
@@ -52,7 +50,6 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
-use crate::cache_changes::ChangeFeed;
 use crate::hub::agent_admission::draining::Draining;
 use crate::hub::context::HubContext;
 use crate::hub::sessions::Sessions;
@@ -108,8 +105,6 @@ pub struct CachePorts {
     pub mapper: Arc<dyn RowMapper>,
     /// What agents choose the objects by.
     pub rules: Arc<dyn CachingRuleSource>,
-    /// Where committed changes are published.
-    pub changes: Arc<ChangeFeed>,
     /// Settings.
     pub settings: CachingSettings,
 }

@@ -27,7 +27,6 @@ use super::state_metrics::StateMetrics;
 use crate::access::CallerCounts;
 use crate::access::audit::AuditLog;
 use crate::access::{AccessMode, KubeAccessReviews};
-use crate::cache_changes::ChangeFeed;
 use crate::connected_agents::{ClusterSessions, ConnectedAgents, RemoteSessions, Ticks};
 use crate::controller::{ControllerContext, ControllerMetrics};
 use crate::gateway::GatewayPorts;
@@ -68,7 +67,6 @@ struct Assembly<'a> {
     peers: Arc<Peers>,
     ticks: Arc<Ticks>,
     wakes: Arc<WorkQueue<String>>,
-    changes: Arc<ChangeFeed>,
     callers: Arc<CallerCounts>,
 }
 
@@ -142,7 +140,6 @@ pub(super) async fn run(
         peers: Arc::new(peers),
         ticks: Arc::new(Ticks::default()),
         wakes: Arc::new(WorkQueue::default()),
-        changes: Arc::default(),
         callers: Arc::default(),
         location,
     };
@@ -376,7 +373,6 @@ impl Assembly<'_> {
             store: Arc::clone(&self.cache),
             mapper: Arc::<ObjectRows>::clone(&rows),
             rules: rows,
-            changes: Arc::clone(&self.changes),
             settings: caching_settings(&self.settings.cache),
         }
     }
@@ -517,12 +513,10 @@ impl Assembly<'_> {
             peers: Arc::clone(&self.peers),
             store: Arc::clone(&self.store),
             cache: Arc::clone(&self.cache),
-            changes: Arc::clone(&self.changes),
             operations,
             look_at_accounts: Arc::new(move || {
                 wakes.wake_all(accounts.all().iter().map(|account| account.uid().to_owned()));
             }),
-            stopping: self.stop.clone(),
             readiness: Arc::<OperatorReadiness>::clone(readiness),
             tasks: self.background.registry().clone(),
             metrics,

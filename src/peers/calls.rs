@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tracing::{debug, warn};
 
 use super::client::{CallError, PeerCall};
-use super::{PeerLines, PeerTransport, Peers, Replica};
+use super::{PeerTransport, Peers, Replica};
 use crate::connected_agents::AgentView;
 use crate::informers::AgentIndex;
 use kubesvc_core::{AgentId, AgentKey, KubesvcAgent, ReplicaId, ZoneId};
@@ -142,39 +142,6 @@ impl Peers {
             None if closed => Ok(()),
             None => nowhere(),
         }
-    }
-
-    /// Follows the committed changes of an account at the replica that has the session of the agent that streams it.
-    /// Returns that replica's id too.
-    ///
-    /// # Errors
-    /// No other replica has the agent, or the one that has it cannot be reached.
-    pub async fn changes(
-        &self,
-        account_uid: &str,
-        agent: &AgentKey,
-    ) -> Result<(ReplicaId, PeerLines), RelayError> {
-        let Some(link) = &self.transport else { return Err(RelayError::NotConnected) };
-        let others = self.others();
-        let holder = replicas_of(&link.agents, &agent.id, Some(&agent.zone)).into_iter().next();
-        let holder = holder.filter(|replica| *replica != self.replica_id);
-        let path =
-            format!("/internal/v1/changes/{}?agent={}", encoded(account_uid), encoded(agent.id.as_str()));
-        let is_holder = |replica: &&Replica| Some(&replica.id) == holder.as_ref();
-        // If Endpoints name no pods, the KubesvcAgents match no replica: each is asked.
-        let known = others.iter().find(is_holder).map(std::slice::from_ref);
-        for replica in known.unwrap_or(&others) {
-            self.metrics.calls.inc();
-            match link.client.lines(replica, &get(&path)).await {
-                Ok(lines) => return Ok((replica.id.clone(), lines)),
-                Err(CallError::Refused { status: 404, .. }) => {}
-                Err(problem) => {
-                    self.metrics.failed.inc();
-                    return Err(problem.into());
-                }
-            }
-        }
-        Err(RelayError::NotConnected)
     }
 
     async fn relay_to_all(

@@ -15,7 +15,6 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use super::key::{PeerKey, SigningKey};
-use super::lines::PeerLines;
 use super::membership::Replica;
 use super::signature::{self, CallStamp, SignedCall};
 use super::verification::VerifiedPeers;
@@ -147,30 +146,6 @@ impl PeerClient {
             }
         };
         tokio::time::timeout(ask.within, calling)
-            .await
-            .unwrap_or_else(|_| Err(unreachable(to, format!("no answer within {:?}", ask.within))))
-    }
-
-    /// Calls a replica that answers line by line. The time limit of the call is for the head of the answer.
-    ///
-    /// # Errors
-    /// The replica did not answer in time, refused the call, or did not prove that it is one.
-    pub(super) async fn lines(&self, to: &Replica, ask: &PeerCall) -> Result<PeerLines, CallError> {
-        let key = self.key.current();
-        let opening = async {
-            let _slot = self.slots.acquire().await.map_err(|closed| unreachable(to, closed.to_string()))?;
-            let (nonce, answer) = self.send(to, ask, &key).await?;
-            if !answer.status().is_success() {
-                let (status, body) = whole(to, &key, &nonce, answer).await?;
-                self.verified.given(to);
-                return Err(refused(to, status, &body));
-            }
-            if !signature::answer_fits(answer.headers(), &key, &nonce, answer.status(), b"") {
-                return Err(unproven(to, answer.status()));
-            }
-            Ok(PeerLines::new(to, answer.into_body(), Arc::clone(&key), nonce))
-        };
-        tokio::time::timeout(ask.within, opening)
             .await
             .unwrap_or_else(|_| Err(unreachable(to, format!("no answer within {:?}", ask.within))))
     }

@@ -39,12 +39,6 @@ impl AnswerSigner {
         signature::answer_headers(&self.key, &self.nonce, status, body)
     }
 
-    /// Returns one line of an answer that is sent line by line, signed: the signature, a space, the line, a line feed.
-    /// The headers of such an answer are signed over an empty body. Lines are counted from 0 and have no line feed.
-    pub fn sign_line(&self, number: u64, line: &str) -> String {
-        format!("{} {line}\n", signature::sign_line(&self.key, &self.nonce, number, line))
-    }
-
     /// What writes the frames of an answer that is sent in frames. The headers of such an answer are signed over an empty
     /// body.
     pub fn frames(&self) -> FrameSigner {

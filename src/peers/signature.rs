@@ -218,27 +218,6 @@ fn answer_mac(key: &SigningKey, nonce: &str, status: StatusCode, body: &[u8]) ->
     mac
 }
 
-/// Signs one line of an answer that is sent line by line: the answer to the call with this nonce, whose own signature is
-/// over an empty body. `number` counts the lines from 0, so that none can be left out or moved.
-pub(super) fn sign_line(key: &SigningKey, nonce: &str, number: u64, line: &str) -> String {
-    hex::encode(line_mac(key, nonce, number, line).finalize().into_bytes())
-}
-
-/// Whether the signature matches a line. Compares in constant time.
-pub(super) fn line_fits(key: &SigningKey, nonce: &str, number: u64, line: &str, signature: &str) -> bool {
-    let signature = hex::decode(signature).ok();
-    signature.is_some_and(|one| line_mac(key, nonce, number, line).verify_slice(&one).is_ok())
-}
-
-fn line_mac(key: &SigningKey, nonce: &str, number: u64, line: &str) -> Hmac<Sha256> {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key.bytes()).expect("HMAC takes a key of any length");
-    for part in ["kubesvc-peer-line-1", nonce, &number.to_string(), line] {
-        mac.update(part.as_bytes());
-        mac.update(b"\n");
-    }
-    mac
-}
-
 /// Length of the signature of a frame, in bytes.
 pub(super) const FRAME_SIGNATURE_BYTES: usize = 32;
 

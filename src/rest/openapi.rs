@@ -10,9 +10,7 @@ use utoipa::openapi::{ContentBuilder, Ref, RefOr, Required, Response, ResponseBu
 use utoipa::{Modify, OpenApi};
 
 use super::error::ErrorBody;
-use super::{
-    account_cache, accounts, agents, clouddrivers, dynamic_accounts, followed_changes, health, operations,
-};
+use super::{account_cache, accounts, agents, clouddrivers, dynamic_accounts, health, operations};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -36,7 +34,7 @@ use super::{
         accounts::add, accounts::patch, accounts::delete, accounts::list, accounts::get, accounts::delete_one,
         dynamic_accounts::get, dynamic_accounts::post, dynamic_accounts::put, dynamic_accounts::patch, dynamic_accounts::delete,
         accounts::get_or_empty, accounts::namespaces,
-        account_cache::get, followed_changes::get,
+        account_cache::get,
         agents::list, agents::get, agents::disconnect, agents::elect,
         operations::run, operations::list, operations::get, operations::look_at_open, operations::settle,
         clouddrivers::list, clouddrivers::get, clouddrivers::pools,

@@ -1,27 +1,20 @@
 //! `/internal/v1`: calls of other replicas. Every call is signed, and an unsigned call is refused before anything
 //! else is checked. Not meant for callers, so the OpenAPI description omits it.
 
-use std::convert::Infallible;
-use std::sync::Arc;
-
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, Uri};
+use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{any, get, post};
 use axum::{Json, Router};
-use futures::StreamExt as _;
-use futures::stream::BoxStream;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::RestState;
 use super::agents::not_connected;
 use super::body::{self, PeerBody, PendingBody};
 use super::error::{self, RestError, no_route};
-use super::extract::{InZone, PathName, single_value};
-use super::followed_changes;
+use super::extract::{InZone, PathName};
 use super::relayed_requests::{self, SignedFrames, has_request_body};
 use super::unknown_callers::UnknownCaller;
 use crate::peers::{
@@ -38,7 +31,6 @@ pub(super) fn routes(state: &RestState) -> Router<RestState> {
         .route("/internal/v1/agents/{id}/disconnect", post(disconnect))
         .route("/internal/v1/holders", post(holders))
         .route("/internal/v1/reach", get(reach))
-        .route("/internal/v1/changes/{uid}", get(changes))
         .route("/internal", any(no_route))
         .route("/internal/{*rest}", any(no_route))
         .route_layer(from_fn_with_state(state.clone(), signed))
@@ -60,13 +52,6 @@ async fn signed(State(state): State<RestState>, request: Request, next: Next) ->
     // Shape errors here, because the signature covers the final body.
     let answer = error::shape(Request::from_parts(parts, Body::from(body)), next).await;
     let (mut parts, body) = answer.into_parts();
-    if let Some(lines) = parts.extensions.remove::<SignedLines>().and_then(|lines| lines.0.lock().take()) {
-        parts.headers.extend(answerable.sign(parts.status, b"").map(|(name, value)| (Some(name), value)));
-        let signed = lines.enumerate().map(move |(number, line)| {
-            Ok::<_, Infallible>(answerable.sign_line(u64::try_from(number).unwrap_or(u64::MAX), &line))
-        });
-        return Ok(Response::from_parts(parts, Body::from_stream(signed)));
-    }
     if let Some(frames) = parts.extensions.remove::<SignedFrames>() {
         parts.headers.extend(answerable.sign(parts.status, b"").map(|(name, value)| (Some(name), value)));
         return Ok(Response::from_parts(parts, frames.into_body(&answerable)));
@@ -76,21 +61,6 @@ async fn signed(State(state): State<RestState>, request: Request, next: Next) ->
     })?;
     parts.headers.extend(answerable.sign(parts.status, &body).map(|(name, value)| (Some(name), value)));
     Ok(Response::from_parts(parts, Body::from(body)))
-}
-
-/// Lines of an answer that goes on for as long as the caller wants. The middleware signs each.
-#[derive(Clone)]
-struct SignedLines(Arc<Mutex<Option<BoxStream<'static, String>>>>);
-
-/// Follows the changes of an account that an agent of this replica streams. Never relayed again.
-async fn changes(State(state): State<RestState>, uid: PathName, uri: Uri) -> Result<Response, RestError> {
-    let uid = uid.id()?;
-    let agent_id = single_value(uri.query(), "agent")?.map(AgentId::from);
-    let agent_id = agent_id.ok_or_else(|| RestError::bad_request("agent must name the account's agent"))?;
-    let lines = followed_changes::here(&state, &uid, &agent_id)?;
-    let mut answer = Response::new(Body::empty());
-    answer.extensions_mut().insert(SignedLines(Arc::new(Mutex::new(Some(lines)))));
-    Ok(answer)
 }
 
 fn refuse(refusal: &SignatureError) -> RestError {

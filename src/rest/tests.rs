@@ -448,8 +448,6 @@ fn state_of(settings: RestSettings, missing: &[(&str, &str)], client: kube::Clie
             peers: Arc::new(Peers::alone(identity())),
             store: Arc::new(NoStore),
             cache: Arc::new(NoStore),
-            changes: Arc::default(),
-            stopping: CancellationToken::new(),
             readiness: Arc::new(MissingParts(missing)),
             tasks: TaskRegistry::default(),
             metrics: Arc::new(|| "up 1\n# EOF\n".to_owned()),

@@ -13,7 +13,7 @@ const LAYERS: &[&[&str]] = &[
     &["controller", "gateway", "hub", "rest"],
     &["operations"],
     &["request_routing"],
-    &["access", "cache_changes", "connected_agents", "peers", "leases", "informers", "secrets"],
+    &["access", "connected_agents", "peers", "leases", "informers", "secrets"],
 ];
 
 /// Modules that decide without I/O and read no clock.

@@ -1,25 +1,14 @@
-//! What people and programs see of cached objects: REST, its changes through any replica, and the plugin.
+//! What people and programs see of cached objects: REST and the plugin.
 
 use std::path::Path;
-use std::process::Command;
-use std::sync::Arc;
 
-use http::Request;
-use http_body_util::{BodyExt as _, Empty};
-use hyper::body::Bytes;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use k8s_openapi::api::apps::v1::Deployment;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::PostParams;
 use kubesvc_core::State;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
-use tokio_util::task::AbortOnDropHandle;
 
-use crate::world::{Agent, Database, MAX_WAIT, Operator, World, case, run_cases};
+use crate::world::{Agent, MAX_WAIT, Operator, World, case, run_cases};
 use kubesvc_testkit::kubectl::{self, Output};
-use kubesvc_testkit::process::{Process, Streams};
 use kubesvc_testkit::{must, wait::eventually};
 
 const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-kubesvc");
@@ -43,12 +32,6 @@ async fn create(world: &World, name: &str) {
     must(created.map_err(|e| e.to_string()));
 }
 
-async fn scale(world: &World, name: &str, replicas: u32) {
-    let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
-    let patched = world.api::<Deployment>().patch(name, &PatchParams::default(), &patch).await;
-    must(patched.map_err(|e| e.to_string()));
-}
-
 /// An account `prod` that is ACTIVE, with what is cached of it.
 async fn account(world: &World) {
     let cluster = world.cluster("spinnaker").await;
@@ -68,53 +51,6 @@ async fn until_answer(asked: &Operator, path: &str, holds: impl Fn(&Value) -> bo
 
 fn object_path(world: &World, kind: &str, name: &str) -> String {
     format!("{CACHE}?kind={kind}&namespace={}&name={name}", world.namespace())
-}
-
-/// The lines of a call that follows changes. Dropped, the caller is gone.
-struct Changes {
-    lines: Arc<Mutex<Vec<Value>>>,
-    _reading: AbortOnDropHandle<()>,
-}
-
-impl Changes {
-    async fn of(asked: &Operator) -> Self {
-        let (port, lines) = (asked.rest_port(), Arc::<Mutex<Vec<Value>>>::default());
-        let stream = must(TcpStream::connect(("127.0.0.1", port)).await.map_err(|e| e.to_string()));
-        let opened = http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = must(opened.map_err(|e| e.to_string()));
-        let request = Request::get(format!("{CACHE}/changes"))
-            .header("host", format!("127.0.0.1:{port}"))
-            .body(Empty::<Bytes>::new())
-            .expect("a request");
-        let connection = AbortOnDropHandle::new(tokio::spawn(connection));
-        let mut answer = must(sender.send_request(request).await.map_err(|e| e.to_string()));
-        assert_eq!(answer.status(), 200);
-        let read = Arc::clone(&lines);
-        let reading = async move {
-            let (_connection, _sender, mut rest) = (connection, sender, Vec::new());
-            while let Some(Ok(frame)) = answer.frame().await {
-                rest.extend(frame.into_data().unwrap_or_default());
-                while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
-                    let line: Vec<u8> = rest.drain(..=end).collect();
-                    read.lock().extend(serde_json::from_slice::<Value>(&line));
-                }
-            }
-        };
-        Self { lines, _reading: AbortOnDropHandle::new(tokio::spawn(reading)) }
-    }
-
-    /// Waits for a line.
-    async fn until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
-        eventually(what, MAX_WAIT, async || {
-            let lines = self.lines.lock().clone();
-            lines.iter().rev().find(|line| holds(line)).cloned().ok_or_else(|| format!("{lines:?}"))
-        })
-        .await
-    }
-
-    async fn until_change(&self, op: &str, name: &str) -> Value {
-        self.until(&format!("{op} of {name}"), |line| line["op"] == op && line["name"] == name).await
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -161,54 +97,6 @@ async fn rest_shows_what_is_cached_and_why_an_object_is_missing(world: &World) {
     assert_eq!(must(operator.get(&format!("{CACHE}?kind=bananas")).await).status, 404);
 }
 
-async fn changes_are_seen_through(database: Database) {
-    let prepare = World::prepare().database(database).setting("server.address", "*");
-    let world = prepare.setting("kubesvc.cache.cacheKinds", json!(["deployment"])).start().await;
-    let second = world.replica("operator-1").await;
-    world.publish("operator-0", world.operator(), true).await;
-    world.publish("operator-1", &second, true).await;
-    let agent = world.agent("agent-1").start().await;
-    account(&world).await;
-    until_answer(&second, CACHE, |cache| cache["synced"] == true).await;
-    let (here, relayed) = (Changes::of(world.operator()).await, Changes::of(&second).await);
-    for changes in [&here, &relayed] {
-        let line = changes.until("where it follows", |line| line["op"] == "FOLLOWING").await;
-        assert_eq!((&line["agentId"], &line["replica"]), (&json!("agent-1"), &json!("operator-0")), "{line}");
-    }
-    create(&world, "web").await;
-    scale(&world, "web", 3).await;
-    for changes in [&here, &relayed] {
-        let line = changes.until_change("UPSERT", "web").await;
-        assert_eq!((&line["kind"], &line["namespace"]), (&json!("deployment"), &json!(world.namespace())));
-        assert!(line["uid"].is_string() && line["resourceVersion"].is_string(), "{line}");
-    }
-    let deleted = world.api::<Deployment>().delete("web", &DeleteParams::default()).await;
-    must(deleted.map_err(|e| e.to_string()));
-    here.until_change("DELETE", "web").await;
-    relayed.until_change("DELETE", "web").await;
-
-    // The agent restarts: the call goes on.
-    agent.kill();
-    create(&world, "unseen").await;
-    relayed.until("the end of the stream", |line| line["op"] == "MOVED").await;
-    agent.launch();
-    let followed = |line: &Value| line["op"] == "FOLLOWING";
-    eventually("the next stream", MAX_WAIT, async || {
-        let count = relayed.lines.lock().iter().filter(|line| followed(line)).count();
-        if count > 1 { Ok(()) } else { Err(format!("{count}")) }
-    })
-    .await;
-    create(&world, "api").await;
-    relayed.until_change("UPSERT", "api").await;
-    world.delete("prod").await;
-    relayed.until("the end of the account", |line| line["op"] == "GONE").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn changes_are_passed_on_by_the_other_replica() {
-    changes_are_seen_through(Database::Postgres).await;
-}
-
 async fn plugin(world: &World, arguments: &[&str]) -> Output {
     let kubeconfig = world.control_plane().kubeconfig_path();
     must(kubectl::run(Path::new(PLUGIN), &kubeconfig, arguments.iter().copied(), "").await)
@@ -244,35 +132,8 @@ async fn plugin_shows_what_is_cached_and_says_the_next_step(world: &World) {
         unpublished.code == Some(1) && unpublished.stderr.contains("--operator-namespace"),
         "{unpublished:?}"
     );
-    let closed = plugin(world, &["tail", "prod", "--operator-url", "http://127.0.0.1:1"]).await;
+    let closed = plugin(world, &["cache", "prod", "--operator-url", "http://127.0.0.1:1"]).await;
     assert!(closed.code == Some(1) && closed.stderr.contains("--operator-url"), "{closed:?}");
-
-    tail_ends_with_the_account(world, &url).await;
-}
-
-async fn tail_ends_with_the_account(world: &World, url: &str) {
-    let mut command = Command::new(PLUGIN);
-    command
-        .args(["tail", "prod", "-o", "json", "-n", world.namespace(), "--operator-url", url])
-        .env("KUBECONFIG", world.control_plane().kubeconfig_path());
-    let (output, errors) = (world.folder().file("tail.out"), world.folder().file("tail.err"));
-    let streams = Streams { input: None, output: Some(output.clone()), errors };
-    let tail = must(Process::spawn_with("kubectl kubesvc tail", &command, &streams));
-    let until_printed = async |text: &str| {
-        eventually(&format!("{text} printed"), MAX_WAIT, async || {
-            let printed = std::fs::read_to_string(&output).unwrap_or_default();
-            if printed.contains(text) { Ok(()) } else { Err(format!("{printed}{}", tail.log_text())) }
-        })
-        .await;
-    };
-    until_printed("FOLLOWING").await;
-    scale(world, "web", 2).await;
-    until_printed("UPSERT").await;
-    world.delete("prod").await;
-    let ended = must(tail.wait(MAX_WAIT).await);
-    assert_eq!(ended.code(), Some(0), "it ends with the account: {}", tail.log_text());
-    until_printed("GONE").await;
-    world.until_gone("prod").await;
 }
 
 /// What `why` says of an account's cached objects, once it is up to date or not, and has the part.

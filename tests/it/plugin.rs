@@ -66,11 +66,8 @@ async fn commands_show_and_change_accounts_agents_and_credentials_as_far_as_the_
             &scene.world,
             &target,
         )),
-        case(credential::rights_can_be_limited_to_namespaces_and_yaml_shows_what_was_made(
-            &scene.world,
-            &target,
-        )),
-        case(credential::nothing_is_made_where_something_speaks_against_it(&scene.world, &target)),
+        case(credential::rights_can_be_limited_to_namespaces(&scene.world, &target)),
+        case(credential::what_is_somebody_elses_is_left_alone(&scene.world, &target)),
     ])
     .await;
 }

@@ -124,7 +124,7 @@ impl Cluster {
     /// ACTIVE.
     pub(crate) async fn make_account(&self, name: &str) {
         self.sh(&format!(
-            "kubectl kubesvc credential create {name} --target-context kubesvc --preset deploy --same-cluster --target-namespace target --namespace kubesvc
+            "kubectl kubesvc credential create {name} --target-context kubesvc --preset deploy --target-namespace target --namespace kubesvc
 kubectl apply --namespace kubesvc -f - <<'YAML'
 apiVersion: kubesvc.io/v1alpha1
 kind: KubesvcAccount

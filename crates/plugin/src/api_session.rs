@@ -159,7 +159,7 @@ pub(super) struct ApiRequest<'a> {
     /// RBAC verb.
     pub(super) verb: &'static str,
     /// Plural of the resource.
-    pub(super) resource: &'static str,
+    pub(super) resource: &'a str,
     /// Namespace; `None` means all.
     pub(super) namespace: Option<&'a str>,
 }

@@ -85,8 +85,6 @@ pub(super) enum CommandError {
     Failed(String),
     /// The message was already printed: exit code 1.
     AlreadyPrinted,
-    /// A program that was run for the user ended with this exit code, and has said why itself.
-    Ended(u8),
 }
 
 impl From<String> for CommandError {

@@ -84,7 +84,7 @@ enum Command {
     /// Print a kubeconfig for the APIs of accounts, through your API server; also for Argo CD, Flux and Clouddriver.
     #[command(after_help = kubeconfig::EXAMPLES)]
     Kubeconfig(kubeconfig::KubeconfigArguments),
-    /// Run kubectl on accounts, several at once.
+    /// Run kubectl on an account.
     #[command(after_help = on::EXAMPLES)]
     On(on::OnArguments),
     /// Show what was done with accounts, by whom, and how it ended.
@@ -94,11 +94,8 @@ enum Command {
     #[command(after_help = uninstall::EXAMPLES)]
     Uninstall(uninstall::UninstallArguments),
     /// Show what is cached of an account, and why an object is not. Asks the operator.
-    #[command(after_help = cache::CACHE_EXAMPLES)]
+    #[command(after_help = cache::EXAMPLES)]
     Cache(cache::CacheArguments),
-    /// Show the changes of cached objects of an account as they are committed. Asks the operator.
-    #[command(after_help = cache::TAIL_EXAMPLES)]
-    Tail(cache::TailArguments),
     /// Print a completion script for a shell.
     #[command(after_help = completion::EXAMPLES)]
     Completion(completion::CompletionArguments),
@@ -127,7 +124,6 @@ fn exit(ended: Result<(), CommandError>) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(CommandError::AlreadyPrinted) => ExitCode::from(FAILURE),
-        Err(CommandError::Ended(code)) => ExitCode::from(code),
         Err(CommandError::Failed(reason)) => end(&reason, FAILURE),
         Err(CommandError::Usage(reason)) => end(&reason, USAGE),
     }
@@ -161,7 +157,6 @@ async fn run(scope: &ScopeArguments, command: &Command) -> Result<(), CommandErr
         Command::Operations(arguments) => operations::run(scope, arguments).await,
         Command::Uninstall(arguments) => uninstall::run(scope, arguments).await,
         Command::Cache(arguments) => cache::run(scope, arguments).await,
-        Command::Tail(arguments) => cache::tail(scope, arguments).await,
         Command::Completion(arguments) => completion::script(arguments),
         Command::Version => Ok(()),
     }
@@ -207,13 +202,12 @@ mod tests {
             "x fleet approve a -n b --zone z",
             "x cache a",
             "x cache a deployment/web -n shop -o yaml --operator-url http://localhost:7002",
-            "x tail a -o json --operator-namespace kubesvc",
-            "x kubeconfig a b --merge --prefix k-",
+            "x cache a -o json --operator-namespace kubesvc",
+            "x kubeconfig a b --prefix k-",
             "x kubeconfig --all -o clouddriver --gateway https://g:6443 --token-file /t --certificate-authority c",
             "x kubeconfig -l team=a -o argocd --service-account argocd/k --server https://kubernetes.default.svc",
             "x on a -- get pods -n shop",
-            "x on -l team=a --parallel 4 -- get --help",
-            "x on --all -n spin -- exec p -- ls -l",
+            "x on ksa/a -n spin -- exec p -- ls -l",
             "x adopt a b --operator-namespace kubesvc",
             "x adopt --all -n team-a",
             "x operations",
@@ -225,6 +219,7 @@ mod tests {
         }
         for line in [
             "x",
+            "x tail a",
             "x list -o table",
             "x wait",
             "x wait a --all",
@@ -234,10 +229,10 @@ mod tests {
             "x list --state X",
             "x on a",
             "x on -- get ns",
-            "x on a --all -- get ns",
-            "x on a --parallel 0 -- get ns",
+            "x on a b -- get ns",
+            "x on --all -- get ns",
             "x kubeconfig",
-            "x kubeconfig a --merge -o flux",
+            "x kubeconfig a --merge",
             "x kubeconfig a --server http://c",
             "x kubeconfig a --gateway https://g --server https://c",
             "x operations --limit 0",

@@ -11,8 +11,8 @@
 //! | `account_kubeconfig.rs` | kubeconfigs for it |
 //! | `service_account_token.rs` | tokens by TokenRequest |
 //! | `progress.rs` | how far each account is on its way to a goal, for `wait` |
-//! | `operator_client.rs` | calls of the operator's REST API, for `cache` and `tail` alone |
-//! | `commands/` | one file for each command; `desired_state.rs` is `activate` and `deactivate`, `cache.rs` also `tail` |
+//! | `operator_client.rs` | calls of the operator's REST API, for `cache` and `why` alone |
+//! | `commands/` | one file for each command; `desired_state.rs` is `activate` and `deactivate` |
 
 mod account_api;
 mod account_kubeconfig;

@@ -1,11 +1,8 @@
 //! Calls of the operator's REST API, for the commands that show cached objects: at a URL, or through the caller's own
 //! API server, which passes them on to the operator's Service.
 
-use std::pin::Pin;
 use std::time::Duration;
 
-use futures::AsyncBufReadExt as _;
-use futures::{Stream, StreamExt as _, TryStreamExt as _};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use kube::client::Body;
@@ -19,7 +16,7 @@ use kubesvc_runtime::telemetry::errors::chain;
 /// Name of the operator's Service, and of its port.
 pub(super) const SERVICE: &str = "kubesvc-operator";
 const PORT: &str = "http";
-/// Time limit for an answer, and for the head of one that goes on.
+/// Time limit for the head of an answer, and for its body.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -40,9 +37,6 @@ pub(super) struct OperatorArguments {
     #[arg(long, value_name = "NS", env = "KUBESVC_OPERATOR_NAMESPACE")]
     operator_namespace: Option<String>,
 }
-
-/// Lines of an answer that goes on.
-pub(super) type Lines = Pin<Box<dyn Stream<Item = Result<String, CommandError>> + Send>>;
 
 /// A way to the operator.
 pub(super) struct OperatorClient {
@@ -125,17 +119,6 @@ impl OperatorClient {
                 "{at} answered with something that is no JSON: {error}; is it the operator's port http?"
             ))
         })
-    }
-
-    /// Calls the operator and reads the answer line by line.
-    pub(super) async fn lines(&self, path: &str) -> Result<Lines, CommandError> {
-        let at = self.shown();
-        let body = self.call(path).await?.into_body().into_data_stream();
-        let read = body.map_err(std::io::Error::other).into_async_read();
-        let ended = move |error: std::io::Error| {
-            CommandError::Failed(format!("{at}: the lines ended: {error}; start it again"))
-        };
-        Ok(read.lines().map(move |line| line.map_err(&ended)).boxed())
     }
 
     async fn call(&self, path: &str) -> Result<Response<Body>, CommandError> {

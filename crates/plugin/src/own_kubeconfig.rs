@@ -45,6 +45,17 @@ pub(super) fn read(scope: &ScopeArguments) -> Result<OwnEntries, CommandError> {
     }
 }
 
+/// The files that the kubeconfig is read from: `--kubeconfig`, else those of KUBECONFIG, else `~/.kube/config`.
+pub(super) fn files(scope: &ScopeArguments) -> Vec<PathBuf> {
+    if let Some(path) = &scope.kubeconfig {
+        return vec![path.clone()];
+    }
+    let listed = std::env::var_os("KUBECONFIG").unwrap_or_default();
+    let listed: Vec<_> = std::env::split_paths(&listed).filter(|path| !path.as_os_str().is_empty()).collect();
+    let default = std::env::home_dir().map(|home| home.join(".kube/config"));
+    if listed.is_empty() { default.into_iter().collect() } else { listed }
+}
+
 fn of_context(
     kubeconfig: Kubeconfig,
     context: Option<&str>,
@@ -146,26 +157,6 @@ pub(super) fn inline_user(user: &mut AuthInfo) -> Result<(), CommandError> {
 fn base64(bytes: Vec<u8>) -> Result<String, CommandError> {
     let encoded = serde_json::to_value(ByteString(bytes)).map_err(|error| format!("no base64: {error}"))?;
     Ok(encoded.as_str().unwrap_or_default().to_owned())
-}
-
-/// The file that kubectl would write: `--kubeconfig`, else the first file of KUBECONFIG that is there, else its last, else
-/// `~/.kube/config`.
-pub(super) fn file_to_write(scope: &ScopeArguments) -> Result<PathBuf, CommandError> {
-    if let Some(path) = &scope.kubeconfig {
-        return Ok(path.clone());
-    }
-    let listed = std::env::var_os("KUBECONFIG").unwrap_or_default();
-    let mut files: Vec<_> =
-        std::env::split_paths(&listed).filter(|path| !path.as_os_str().is_empty()).collect();
-    match files.iter().position(|path| path.exists()) {
-        Some(first) => Ok(files.swap_remove(first)),
-        None => match files.pop().or_else(|| std::env::home_dir().map(|home| home.join(".kube/config"))) {
-            Some(path) => Ok(path),
-            None => {
-                Err(CommandError::Failed("no kubeconfig to merge into; give --kubeconfig FILE".to_owned()))
-            }
-        },
-    }
 }
 
 #[cfg(test)]

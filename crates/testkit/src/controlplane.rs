@@ -224,15 +224,6 @@ impl ControlPlane {
         must(client_from(&self.admin_kubeconfig()).await)
     }
 
-    /// Like [`ControlPlane::client`], with a token.
-    ///
-    /// # Panics
-    ///
-    /// Same as [`ControlPlane::client`].
-    pub async fn client_for_token(&self, token: &str) -> Client {
-        must(client_from(&self.kubeconfig_for_token(token)).await)
-    }
-
     /// Creates a namespace.
     ///
     /// # Panics

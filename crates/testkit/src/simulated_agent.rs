@@ -39,7 +39,6 @@ struct State {
     received: Vec<Received>,
     ended: Option<String>,
     heartbeats: bool,
-    leaves_on_drain: bool,
     /// Unbounded: a test sends as much as it likes, and the hub always reads. `None` once this side has ended the
     /// stream.
     out: Option<mpsc::UnboundedSender<agent_frame::Frame>>,
@@ -95,7 +94,6 @@ impl SimulatedAgent {
                 received: Vec::new(),
                 ended: None,
                 heartbeats: true,
-                leaves_on_drain: true,
                 out: Some(out),
             }),
             handled: AtomicU64::new(0),
@@ -155,11 +153,6 @@ impl SimulatedAgent {
     /// Sets whether the agent sends heartbeats. Defaults to true.
     pub fn set_heartbeats(&self, on: bool) {
         self.shared.state.lock().heartbeats = on;
-    }
-
-    /// Sets whether the agent ends the stream when the hub is stopping. Defaults to true.
-    pub fn set_leaves_on_drain(&self, on: bool) {
-        self.shared.state.lock().leaves_on_drain = on;
     }
 
     /// Returns the accounts that the agent holds, by uid.
@@ -281,7 +274,7 @@ fn answer(shared: &Arc<Shared>, frame: &hub_frame::Frame) {
                 due.entry(policy.delete_after).or_default().push(Answer { account, outcome, dropped: true });
             }
         }
-        hub_frame::Frame::Drain(_) if shared.state.lock().leaves_on_drain => shared.end(),
+        hub_frame::Frame::Drain(_) => shared.end(),
         _ => {}
     }
     for (after, answers) in due {

@@ -10,7 +10,7 @@ use kubesvc_core::wire::events::{Blob, Event};
 use kubesvc_store::{ObjectBody, ObjectRow, ScopeChange, ScopeRow};
 
 use super::account_delivery::{AcceptedBatch, AcceptedEvent, AcceptedScopeChange};
-use super::transaction_batching::{DecodedBatch, DeletedObject, RowChange};
+use super::transaction_batching::{DecodedBatch, RowChange};
 
 /// Level at which bodies are compressed that the agent sent uncompressed.
 const ZSTD_LEVEL: i32 = 1;
@@ -144,10 +144,7 @@ fn change(
     left_out: &mut Vec<LeftOut>,
 ) -> Result<(String, RowChange), MappingError> {
     if event.op() == Operation::Delete {
-        let id = rows.id(&event.namespace, &event.name)?;
-        let Event { namespace, name, rv: resource_version, uid, .. } = event;
-        let kind = rows.cached_kind().to_owned();
-        return Ok((id, RowChange::Delete(DeletedObject { kind, namespace, name, resource_version, uid })));
+        return Ok((rows.id(&event.namespace, &event.name)?, RowChange::Delete));
     }
     let body = match event.body.take() {
         Some(Body::Blob(blob)) => bodies.stored(blob).unwrap_or_else(|why| {

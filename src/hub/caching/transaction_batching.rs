@@ -116,20 +116,7 @@ impl<B> ShardQueue<B> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RowChange {
     Upsert(ObjectRow),
-    Delete(DeletedObject),
-}
-
-/// The names of an object whose row is deleted, for those who follow the changes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DeletedObject {
-    /// `kubesvc_cache.kind`.
-    pub(crate) kind: String,
-    pub(crate) namespace: String,
-    pub(crate) name: String,
-    /// Version at which it was deleted; empty if it is not known.
-    pub(crate) resource_version: String,
-    /// Empty if it is not known.
-    pub(crate) uid: String,
+    Delete,
 }
 
 /// A batch with its rows, ready to be written.
@@ -196,14 +183,11 @@ impl<R> AccountPart<R> {
 
     /// Returns what the store writes, and the receipts of the batches.
     pub(crate) fn into_batch(self) -> (AccountBatch, PartReceipts<R>) {
-        let (mut upserts, mut deletes, mut deleted) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut upserts, mut deletes) = (Vec::new(), Vec::new());
         for (id, change) in self.changes {
             match change {
                 RowChange::Upsert(row) => upserts.push(row),
-                RowChange::Delete(object) => {
-                    deletes.push(id);
-                    deleted.push(object);
-                }
+                RowChange::Delete => deletes.push(id),
             }
         }
         let claim = BatchClaim {
@@ -214,13 +198,8 @@ impl<R> AccountPart<R> {
         };
         let account = self.account.to_string();
         let agent_id = self.agent_id;
-        let receipts = PartReceipts {
-            lane: self.lane,
-            uid: self.uid,
-            last: self.last,
-            deleted,
-            receipts: self.receipts,
-        };
+        let receipts =
+            PartReceipts { lane: self.lane, uid: self.uid, last: self.last, receipts: self.receipts };
         (AccountBatch { claim, account, agent_id, upserts, deletes, scopes: self.scopes }, receipts)
     }
 }
@@ -231,8 +210,6 @@ pub(crate) struct PartReceipts<R> {
     pub(crate) lane: LaneId,
     pub(crate) uid: Arc<str>,
     pub(crate) last: i64,
-    /// The objects whose rows it deletes.
-    pub(crate) deleted: Vec<DeletedObject>,
     pub(crate) receipts: Vec<R>,
 }
 

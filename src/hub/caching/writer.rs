@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -15,10 +14,9 @@ use tracing::warn;
 use super::account_delivery::AcceptedBatch;
 use super::row_mapping::decode;
 use super::transaction_batching::{
-    AccountPart, DeletedObject, LaneId, MAX_ROWS, PartReceipts, QueuedBatch, ShardQueue, TransactionDraft,
+    AccountPart, LaneId, MAX_ROWS, PartReceipts, QueuedBatch, ShardQueue, TransactionDraft,
 };
 use super::{Caching, LaneOutcome, Mailbox, REQUEST_TIMEOUT, with_timeout};
-use crate::cache_changes::{ChangeOperation, CommittedChange};
 use kubesvc_core::AgentId;
 use kubesvc_runtime::crash_points;
 use kubesvc_runtime::shutdown::spawn_named;
@@ -230,11 +228,10 @@ impl Commit {
     }
 
     fn report(&self, batch: &AccountBatch, receipts: PartReceipts<Receipt>, outcome: BatchOutcome) {
-        let PartReceipts { uid, lane, last, deleted, receipts } = receipts;
+        let PartReceipts { uid, lane, last, receipts } = receipts;
         let check = match outcome {
             BatchOutcome::Committed { written, refused } => {
                 self.count(batch, &receipts, (written, &refused));
-                self.publish(batch, &deleted);
                 FenceCheck::Passed
             }
             BatchOutcome::Stopped(check) => check,
@@ -247,34 +244,6 @@ impl Commit {
         if let Some(receipt) = receipts.first() {
             receipt.mailbox.post(LaneOutcome { uid, lane, seq: last, check });
         }
-    }
-
-    /// Shows a committed part to those who follow the account.
-    fn publish(&self, batch: &AccountBatch, deleted: &[DeletedObject]) {
-        let account = batch.account.as_str();
-        self.caching.ports.changes.publish(&batch.claim.uid, || {
-            let time = Timestamp::now();
-            let upserts = batch.upserts.iter().map(move |row| CommittedChange {
-                time,
-                account,
-                op: ChangeOperation::Upsert,
-                kind: &row.kind,
-                namespace: &row.namespace,
-                name: &row.name,
-                resource_version: &row.resource_version,
-                uid: row.uid.as_deref(),
-            });
-            upserts.chain(deleted.iter().map(move |object| CommittedChange {
-                time,
-                account,
-                op: ChangeOperation::Delete,
-                kind: &object.kind,
-                namespace: &object.namespace,
-                name: &object.name,
-                resource_version: &object.resource_version,
-                uid: Some(object.uid.as_str()).filter(|uid| !uid.is_empty()),
-            }))
-        });
     }
 
     fn count(&self, batch: &AccountBatch, receipts: &[Receipt], (written, refused): (usize, &[String])) {

@@ -28,19 +28,6 @@ fn outcome(
 }
 
 #[test]
-fn a_line_counts_once_at_its_place_and_for_its_own_call() {
-    let key = SigningKey::new(vec![1; 32]).expect("long enough");
-    let other = SigningKey::new(vec![2; 32]).expect("long enough");
-    let signature = sign_line(&key, "nonce", 3, "a line");
-    assert!(line_fits(&key, "nonce", 3, "a line", &signature));
-    assert!(!line_fits(&key, "nonce", 4, "a line", &signature), "another place");
-    assert!(!line_fits(&key, "another", 3, "a line", &signature), "another call");
-    assert!(!line_fits(&key, "nonce", 3, "another line", &signature));
-    assert!(!line_fits(&other, "nonce", 3, "a line", &signature));
-    assert!(!line_fits(&key, "nonce", 3, "a line", "no signature"));
-}
-
-#[test]
 fn a_signed_call_is_taken_by_the_replica_it_is_for() {
     for (here, to) in [("b", "b"), ("b ü\n", "b ü\n")] {
         let headers = headers("a ü", to, NOW, GET);

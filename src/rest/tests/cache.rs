@@ -1,11 +1,7 @@
-//! What is cached of an account, and its changes.
-
-use http_body_util::BodyStream;
-use tokio_stream::StreamExt as _;
+//! What is cached of an account.
 
 use super::fake_api::FakeApi;
 use super::*;
-use crate::cache_changes::{ChangeFeed, ChangeOperation, CommittedChange, MAX_READERS};
 use kubesvc_core::{AgentId, KubesvcAccount, ZoneId};
 
 const CACHE: &str = "/agents/kubernetes/accounts/prod/cache";
@@ -15,7 +11,7 @@ fn state(names: &[&str]) -> RestState {
     let api = Arc::<FakeApi>::default();
     let state = state_of(settings(), &[], api.client());
     for name in names {
-        let object = account(name, None);
+        let object = account(name);
         api.put(&format!("/apis/kubesvc.io/v1alpha1/namespaces/ns/kubesvcaccounts/{name}"), object.clone());
         let object: KubesvcAccount = serde_json::from_value(object).expect("an account");
         state.accounts.show(object);
@@ -24,16 +20,12 @@ fn state(names: &[&str]) -> RestState {
     state
 }
 
-fn account(name: &str, agent: Option<&str>) -> Value {
-    let mut object = json!({
+fn account(name: &str) -> Value {
+    json!({
         "apiVersion": "kubesvc.io/v1alpha1", "kind": "KubesvcAccount",
         "metadata": {"name": name, "namespace": "ns", "uid": "u", "resourceVersion": "1"},
         "spec": {"kubeconfig": {"serviceAccount": true}},
-    });
-    if let Some(agent) = agent {
-        object["status"] = json!({"zoneId": "z", "caching": {"agentId": agent, "epoch": 3}});
-    }
-    object
+    })
 }
 
 async fn get(state: &RestState, path: &str) -> TestResponse {
@@ -123,98 +115,6 @@ async fn a_bad_query_of_the_cache_is_refused_with_what_to_do() {
         assert_eq!(refused.status, status, "{query}: {}", refused.text);
         assert!(refused.message(CACHE).contains(said), "{query}: {}", refused.text);
     }
-}
-
-/// Reads lines of a call until one holds.
-async fn line(lines: &mut BodyStream<Body>, holds: impl Fn(&Value) -> bool) -> Value {
-    loop {
-        let read = tokio::time::timeout(Duration::from_secs(20), lines.next()).await.expect("in time");
-        let frame = read.expect("the call goes on").expect("no error");
-        let line: Value = serde_json::from_slice(frame.data_ref().expect("data")).unwrap_or_default();
-        if holds(&line) {
-            return line;
-        }
-    }
-}
-
-async fn follow(state: &RestState) -> (u16, BodyStream<Body>) {
-    let request = Request::get(format!("{CACHE}/changes")).body(Body::empty()).expect("a request");
-    let answer = router(state.clone()).oneshot(request).await.expect("the router never fails");
-    (answer.status().as_u16(), BodyStream::new(answer.into_body()))
-}
-
-fn publish(feed: &ChangeFeed, name: &str) {
-    feed.publish("u", || {
-        std::iter::once(CommittedChange {
-            time: jiff::Timestamp::UNIX_EPOCH,
-            account: "prod",
-            op: ChangeOperation::Delete,
-            kind: "deployment",
-            namespace: "shop",
-            name,
-            resource_version: "8",
-            uid: Some("o"),
-        })
-    });
-}
-
-fn is(op: &str) -> impl Fn(&Value) -> bool {
-    move |line| line["op"] == op
-}
-
-#[tokio::test]
-async fn changes_are_followed_from_the_agent_s_replica_until_the_account_goes() {
-    let mut state = state(&["prod"]);
-    state.ports.connected_agents = Arc::new(Holding("a/1"));
-    let (status, mut lines) = follow(&state).await;
-    assert_eq!(status, 200);
-    let waiting = line(&mut lines, |_| true).await;
-    assert_eq!(waiting["op"], "WAITING", "{waiting}");
-    assert!(
-        waiting["message"].as_str().is_some_and(|text| text.contains("no agent is elected")),
-        "{waiting}"
-    );
-    let elect = |agent: &str| {
-        let mut object = account("prod", Some(agent));
-        object["metadata"]["resourceVersion"] = json!(agent.len().to_string());
-        state.accounts.show(serde_json::from_value(object).expect("an account"));
-    };
-    elect("a/1");
-    let following = line(&mut lines, is("FOLLOWING")).await;
-    assert_eq!((&following["agentId"], &following["replica"]), (&json!("a/1"), &json!("replica")));
-    publish(&state.changes, "web");
-    let change = line(&mut lines, |_| true).await;
-    assert_eq!(
-        change,
-        json!({"time": "1970-01-01T00:00:00Z", "account": "prod", "op": "DELETE", "kind": "deployment",
-            "namespace": "shop", "name": "web", "resourceVersion": "8", "uid": "o"})
-    );
-    elect("another");
-    line(&mut lines, is("MOVED")).await;
-    assert!(!state.changes.has_readers());
-    line(&mut lines, is("WAITING")).await;
-    let key = crate::informers::AccountKey { namespace: "ns".to_owned(), name: "prod".to_owned() };
-    state.accounts.hide(&key);
-    line(&mut lines, is("GONE")).await;
-    assert!(lines.next().await.is_none(), "it is the last line");
-}
-
-#[tokio::test]
-async fn a_call_that_ends_leaves_nothing_and_a_replica_that_stops_ends_all() {
-    let state = state(&["prod"]);
-    let mut calls = Vec::new();
-    for _ in 0..MAX_READERS {
-        let (status, lines) = follow(&state).await;
-        assert_eq!(status, 200);
-        calls.push(lines);
-    }
-    assert_eq!(follow(&state).await.0, 503, "all places are taken");
-    calls.pop();
-    let (status, mut lines) = follow(&state).await;
-    assert_eq!(status, 200, "a call that ends frees its place");
-    line(&mut lines, is("WAITING")).await;
-    state.stopping.cancel();
-    assert!(lines.next().await.is_none());
 }
 
 /// A replica of which this agent holds every account.

@@ -1,5 +1,7 @@
 //! Routes, methods, paths, health.
 
+use tokio_util::sync::CancellationToken;
+
 use super::*;
 use kubesvc_runtime::background_tasks::{Outcome, TaskSpec};
 

@@ -19,15 +19,15 @@ use kubesvc_testkit::wait::eventually;
 /// How long something may take.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
-/// A kubectl that says what it was given: `say`, `read` standard input, or `wait` for a signal. The account `bad` fails.
+/// A kubectl that says what it was given: `say`, `read` standard input, or `wait` for a signal.
 const KUBECTL: &str = "#!/bin/sh
-account=$(sed -n 's,.*/accounts/\\([^/]*\\)/proxy.*,\\1,p' \"$KUBECONFIG\")
+file=${KUBECONFIG%%:*}
+account=$(sed -n 's,.*/accounts/\\([^/]*\\)/proxy.*,\\1,p' \"$file\")
 case \"$1\" in
-  say) shift; echo \"$account: $*\"; echo \"$account complains\" >&2; ls -l \"$KUBECONFIG\" | cut -c1-10 ;;
+  say) shift; echo \"$account: $*\"; echo \"$account complains\" >&2; ls -l \"$file\" | cut -c1-10 ;;
   read) cat ;;
   wait) trap 'echo ended; exit 5' TERM; echo waits; while :; do sleep 0.05; done ;;
 esac
-test \"$account\" != bad || exit 3
 test \"$2\" != code || exit 7
 ";
 
@@ -41,7 +41,6 @@ impl Scene {
         let scene = Self { api: ScriptedApi::with_accounts([account("bad"), account("good")]).await };
         let script = must(scene.api.folder.write("kubectl-stand-in", KUBECTL));
         std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("our own file");
-        std::fs::create_dir(scene.temporary()).expect("our own folder");
         scene
     }
 
@@ -53,15 +52,15 @@ impl Scene {
         scene
     }
 
-    /// Folder for temporary files of the plugin.
-    fn temporary(&self) -> PathBuf {
-        self.api.folder.file("temporary")
+    /// Folder of kubectl's cache.
+    fn cache(&self) -> PathBuf {
+        self.api.folder.file("cache")
     }
 
     fn environment(&self) -> [String; 2] {
         [
             format!("KUBECTL={}", self.api.folder.file("kubectl-stand-in").display()),
-            format!("TMPDIR={}", self.temporary().display()),
+            format!("KUBECACHEDIR={}", self.cache().display()),
         ]
     }
 
@@ -70,11 +69,6 @@ impl Scene {
         let all =
             environment.iter().map(String::as_str).chain([PLUGIN, "on"]).chain(arguments.iter().copied());
         must(kubectl::run(Path::new("/usr/bin/env"), &self.api.kubeconfig(), all, input).await)
-    }
-
-    fn no_file_is_left(&self) {
-        let left: Vec<_> = std::fs::read_dir(self.temporary()).expect("a folder").flatten().collect();
-        assert!(left.is_empty(), "{left:?}");
     }
 }
 
@@ -133,7 +127,7 @@ async fn api_service_of_a_real_api_server_without_a_service_is_reported_with_its
 }
 
 #[tokio::test]
-async fn a_kubeconfig_is_printed_merged_and_made_for_others() {
+async fn a_kubeconfig_is_printed_read_beside_others_and_made_for_others() {
     let Scene { api } = Scene::with_group().await;
     let printed = api.shown(&["kubeconfig", "good"]).await;
     let file = must(api.folder.write("good.kubeconfig", &printed));
@@ -149,16 +143,22 @@ async fn a_kubeconfig_is_printed_merged_and_made_for_others() {
     let user = ["view", "--raw", "-o", "jsonpath={.users[0].user}"];
     assert_eq!(view(&file, &user).await, view(&api.kubeconfig(), &user).await);
 
-    let merged = api.folder.file("merged");
-    std::fs::copy(api.kubeconfig(), &merged).expect("our own folder");
-    let first = must(run(&merged, ["kubeconfig", "-l", "team=a", "--merge"]).await.ok());
-    assert_eq!(first, "context bad added\ncontext good added\n");
-    let again = must(run(&merged, ["kubeconfig", "good", "bad", "--merge"]).await.ok());
-    assert_eq!(again, "context good unchanged\ncontext bad unchanged\n");
-    let contexts = view(&merged, &["get-contexts", "-o", "name"]).await;
+    // kubectl reads several files; the first one that has a current context is followed.
+    let several = api.shown(&["kubeconfig", "-l", "team=a"]).await;
+    let several = must(api.folder.write("several.kubeconfig", &several));
+    let both = format!("KUBECONFIG={}:{}", several.display(), api.kubeconfig().display());
+    let kubectl = kubectl.display().to_string();
+    let of_both = async |arguments: &[&str]| {
+        let arguments = [&["config"][..], arguments].concat();
+        must(run_with(&api.kubeconfig(), &[&both], &kubectl, &arguments).await.ok())
+    };
+    let contexts = of_both(&["get-contexts", "-o", "name"]).await;
     assert_eq!(contexts.lines().count(), 3, "{contexts}");
-    let current = view(&merged, &["current-context"]).await;
-    assert_eq!(current.trim(), "kubesvc", "its own context is still the current one");
+    assert_eq!(
+        of_both(&["current-context"]).await.trim(),
+        "kubesvc",
+        "of several accounts, none is the current one"
+    );
 
     let token = json!({"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "metadata": {},
         "spec": {"audiences": []}, "status": {"token": "made", "expirationTimestamp": "2027-01-01T00:00:00Z"}});
@@ -205,20 +205,15 @@ async fn kubectl_runs_on_accounts() {
     let code = scene.on(&["good", "--", "read", "code"], "").await;
     assert_eq!((code.code, code.stderr.as_str()), (Some(7), ""), "as kubectl ended");
 
-    let all = scene.on(&["--all", "--", "say", "x"], "").await;
-    assert_eq!(all.code, Some(1), "{all:?}");
-    let mut lines: Vec<_> = all.stdout.lines().collect();
-    lines.sort_unstable();
-    assert_eq!(lines, ["bad  | -rw-------", "bad  | bad: x", "good | -rw-------", "good | good: x"]);
-    assert!(all.stderr.contains("good | good complains"), "{all:?}");
-    assert!(all.stderr.contains("1 of 2 accounts failed: bad (exit code 3)"), "{all:?}");
-    let input = scene.on(&["-l", "team=a", "--", "read"], "for one only").await;
-    assert!(!input.stdout.contains("for one only"), "{input:?}");
+    let cache = scene.cache().join("kubesvc");
+    for file in std::fs::read_dir(&cache).expect("a folder").flatten() {
+        let text = std::fs::read_to_string(file.path()).expect("a file");
+        assert!(text.contains("/accounts/") && text.contains("users: []"), "no credential is copied: {text}");
+    }
 
     for (arguments, code, part) in [
-        (&["nobody", "good", "--", "say"][..], 1, "no account nobody"),
+        (&["nobody", "--", "say"][..], 1, "no account nobody"),
         (&["good", "--", "get", "ns", "--kubeconfig", "x"], 2, "would leave the account"),
-        (&["--all", "--", "apply", "-f", "-"], 2, "one account only"),
     ] {
         let refused = scene.on(arguments, "").await;
         assert_eq!((refused.code, refused.stdout.as_str()), (Some(code), ""), "{refused:?}");
@@ -232,29 +227,24 @@ async fn kubectl_runs_on_accounts() {
     )
     .await;
     assert!(none.code == Some(1) && none.stderr.contains("/nowhere/kubectl is not there"), "{none:?}");
-    scene.no_file_is_left();
 }
 
 #[tokio::test]
-async fn a_signal_ends_kubectl_and_leaves_no_kubeconfig() {
+async fn a_signal_reaches_kubectl_itself() {
     let scene = Scene::with_group().await;
-    for (accounts, waiting, code) in [(&["good"][..], 1, 5), (&["good", "bad"], 2, 128 + 15)] {
-        let mut command = Command::new(PLUGIN);
-        command.arg("on").args(accounts).args(["--", "wait"]).env("KUBECONFIG", scene.api.kubeconfig());
-        for variable in scene.environment() {
-            let (name, value) = variable.split_once('=').expect("a variable");
-            command.env(name, value);
-        }
-        let log = scene.api.folder.file(&format!("on-{waiting}.log"));
-        let process = must(Process::spawn("kubectl-kubesvc", &command, &log));
-        eventually("kubectl that waits", MAX_WAIT, async || {
-            let text = process.log_text();
-            if text.matches("waits").count() == waiting { Ok(()) } else { Err(text) }
-        })
-        .await;
-        assert_eq!(std::fs::read_dir(scene.temporary()).expect("a folder").count(), waiting);
-        let status = must(process.terminate(MAX_WAIT).await);
-        assert_eq!(status.code(), Some(code), "{}", process.log_text());
-        scene.no_file_is_left();
+    let mut command = Command::new(PLUGIN);
+    command.args(["on", "good", "--", "wait"]).env("KUBECONFIG", scene.api.kubeconfig());
+    for variable in scene.environment() {
+        let (name, value) = variable.split_once('=').expect("a variable");
+        command.env(name, value);
     }
+    let log = scene.api.folder.file("on.log");
+    let process = must(Process::spawn("kubectl-kubesvc", &command, &log));
+    eventually("kubectl that waits", MAX_WAIT, async || {
+        let text = process.log_text();
+        if text.contains("waits") { Ok(()) } else { Err(text) }
+    })
+    .await;
+    let status = must(process.terminate(MAX_WAIT).await);
+    assert_eq!(status.code(), Some(5), "{}", process.log_text());
 }

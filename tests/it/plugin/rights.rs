@@ -111,7 +111,7 @@ pub(super) async fn viewers_see_everything_and_change_nothing(scene: &Scene) {
     ] {
         viewer.may(shown).await;
     }
-    assert!(viewer.may_reach("get", "kubesvc-operator:http").await, "for cache and tail");
+    assert!(viewer.may_reach("get", "kubesvc-operator:http").await, "for cache");
     for (verb, service) in
         [("create", "kubesvc-operator:http"), ("get", "kubesvc-operator:grpc"), ("get", "other:http")]
     {

@@ -207,7 +207,7 @@ async fn approve(
                 failed = true;
                 crate::arguments::complain(&reason);
             }
-            Err(CommandError::AlreadyPrinted | CommandError::Ended(_)) => failed = true,
+            Err(CommandError::AlreadyPrinted) => failed = true,
         }
     }
     if failed { Err(CommandError::AlreadyPrinted) } else { Ok(()) }

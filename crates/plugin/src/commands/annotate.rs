@@ -34,7 +34,7 @@ pub(super) async fn run(
                 failed = true;
                 complain(&reason);
             }
-            Err(CommandError::AlreadyPrinted | CommandError::Ended(_)) => failed = true,
+            Err(CommandError::AlreadyPrinted) => failed = true,
         }
     }
     if failed { Err(CommandError::AlreadyPrinted) } else { Ok(()) }

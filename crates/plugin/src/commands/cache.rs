@@ -1,6 +1,5 @@
-//! `kubectl kubesvc cache` and `tail`: what is cached of an account, and what is committed of it as it happens.
+//! `kubectl kubesvc cache`: what is cached of an account, and why an object is not.
 
-use futures::StreamExt as _;
 use kubesvc_core::age;
 use kubesvc_runtime::terminal::{self, Fields, Format, Table, format, text};
 use serde_json::Value;
@@ -10,7 +9,7 @@ use crate::arguments::{CommandError, ScopeArguments};
 use crate::operator_client::{OperatorArguments, OperatorClient, encoded};
 use crate::resources::bare;
 
-pub(crate) const CACHE_EXAMPLES: &str = "\
+pub(crate) const EXAMPLES: &str = "\
 Examples:
   kubectl kubesvc cache production
   kubectl kubesvc cache production deployment
@@ -20,11 +19,6 @@ Examples:
   kubectl kubesvc cache production --operator-url http://localhost:7002
 
 KIND is in any case, with or without its group. With -n, an object is looked for in that namespace, if its kind has any.";
-
-pub(crate) const TAIL_EXAMPLES: &str = "\
-Examples:
-  kubectl kubesvc tail production
-  kubectl kubesvc tail production -o json | jq -r 'select(.op == \"DELETE\") | .name'";
 
 /// Arguments of `cache`.
 #[derive(Debug, clap::Args)]
@@ -36,19 +30,6 @@ pub(crate) struct CacheArguments {
     #[arg(value_name = "KIND[/[NAMESPACE/]NAME]")]
     object: Option<String>,
     /// Output format: json, yaml or wide. Default: text.
-    #[arg(short, long, value_enum, value_name = "FORMAT")]
-    output: Option<Format>,
-    #[command(flatten)]
-    operator: OperatorArguments,
-}
-
-/// Arguments of `tail`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct TailArguments {
-    /// Name of the account: of its object or in Spinnaker.
-    #[arg(value_name = "ACCOUNT")]
-    name: String,
-    /// Output format: json, one object a line. Default: text.
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     output: Option<Format>,
     #[command(flatten)]
@@ -102,11 +83,11 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &CacheArguments) -> R
     let query = wanted.as_ref().map(|wanted| wanted.query(scope)).unwrap_or_default();
     let operator = OperatorClient::open(scope, &arguments.operator).await?;
     let name = bare(&arguments.name);
-    let cache = match operator.json(&path(name, "cache", &query)).await {
+    let cache = match operator.json(&path(name, &query)).await {
         Ok(cache) => cache,
         Err(refused) => {
             let Some(other) = spinnaker_name(scope, name, &refused).await else { return Err(refused) };
-            operator.json(&path(&other, "cache", &query)).await?
+            operator.json(&path(&other, &query)).await?
         }
     };
     let is_wide = arguments.output == Some(Format::Wide);
@@ -120,44 +101,13 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &CacheArguments) -> R
     Ok(())
 }
 
-/// Runs `tail`.
-pub(crate) async fn tail(scope: &ScopeArguments, arguments: &TailArguments) -> Result<(), CommandError> {
-    if !matches!(arguments.output, None | Some(Format::Json)) {
-        return Err(CommandError::Usage("tail prints text, or -o json".to_owned()));
-    }
-    let operator = OperatorClient::open(scope, &arguments.operator).await?;
-    let name = bare(&arguments.name);
-    let mut lines = match operator.lines(&path(name, "cache/changes", "")).await {
-        Ok(lines) => lines,
-        Err(refused) => {
-            let Some(other) = spinnaker_name(scope, name, &refused).await else { return Err(refused) };
-            operator.lines(&path(&other, "cache/changes", "")).await?
-        }
-    };
-    let mut is_gone = false;
-    while let Some(line) = lines.next().await {
-        let line = line?;
-        let Ok(change) = serde_json::from_str::<Value>(&line) else { continue };
-        is_gone |= change["op"] == "GONE";
-        match (arguments.output, change_line(&change)) {
-            (Some(_), _) => terminal::print(&text::visible(&line))?,
-            (None, TailLine::Change(shown)) => terminal::print(&shown)?,
-            (None, TailLine::Note(shown)) => terminal::note(&shown),
-        }
-    }
-    if is_gone {
-        return Ok(());
-    }
-    Err(CommandError::Failed("the operator ended the lines, as when it restarts; start it again".to_owned()))
-}
-
 /// The call that shows what is cached of an account.
 pub(super) fn account_cache_path(account: &str) -> String {
-    path(account, "cache", "")
+    path(account, "")
 }
 
-fn path(account: &str, call: &str, query: &str) -> String {
-    format!("/agents/kubernetes/accounts/{}/{call}{query}", encoded(account))
+fn path(account: &str, query: &str) -> String {
+    format!("/agents/kubernetes/accounts/{}/cache{query}", encoded(account))
 }
 
 /// The name in Spinnaker of the account whose object has this name, if the operator knows no account of this name.
@@ -248,40 +198,6 @@ fn render_object(cache: &Value) -> String {
     format!("{headline}\n\n{}", fields.render())
 }
 
-/// A line for a person.
-enum TailLine {
-    /// A change, for standard output.
-    Change(String),
-    /// What became of the call, for standard error.
-    Note(String),
-}
-
-fn change_line(change: &Value) -> TailLine {
-    let field = |name: &str| text::line(&word(&change[name]));
-    let (time, op) = (field("time"), field("op"));
-    if !matches!(op.as_str(), "UPSERT" | "DELETE") {
-        let said = match op.as_str() {
-            "FOLLOWING" => {
-                format!("agent {} streams, replica {} commits", field("agentId"), field("replica"))
-            }
-            "LOST" => format!("{} lines were lost: {}", field("lost"), field("message")),
-            _ => field("message"),
-        };
-        return TailLine::Note(format!("{op}: {said}"));
-    }
-    // To milliseconds, so that the columns stand still.
-    let time: String = time.chars().take(23).collect();
-    let name = match (field("namespace"), field("name")) {
-        (namespace, name) if namespace.is_empty() => name,
-        (namespace, name) => format!("{namespace}/{name}"),
-    };
-    TailLine::Change(format!(
-        "{time:<23}   {op:<6}   {:<24}   {name}   {}",
-        field("kind"),
-        field("resourceVersion")
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -326,22 +242,5 @@ mod tests {
         let shown = render_object(&missing);
         assert!(shown.contains("is not cached") && shown.contains("kubesvc.cache.cacheKinds"), "{shown}");
         assert!(!shown.contains("\u{1b}[2J"), "{shown}");
-    }
-
-    #[test]
-    fn changes_go_to_standard_output_and_notices_to_standard_error() {
-        let change = json!({"time": "2026-11-23T20:00:00.123456789Z", "op": "UPSERT", "kind": "deployment",
-            "namespace": "shop", "name": "web", "resourceVersion": "7"});
-        match change_line(&change) {
-            TailLine::Change(shown) => {
-                let words: Vec<_> = shown.split_whitespace().collect();
-                assert_eq!(words, ["2026-11-23T20:00:00.123", "UPSERT", "deployment", "shop/web", "7"]);
-            }
-            TailLine::Note(note) => unreachable!("{note}"),
-        }
-        match change_line(&json!({"op": "LOST", "lost": 5, "message": "too slow"})) {
-            TailLine::Note(note) => assert_eq!(note, "LOST: 5 lines were lost: too slow"),
-            TailLine::Change(shown) => unreachable!("{shown}"),
-        }
     }
 }

@@ -160,7 +160,7 @@ fn next(root: &Command, written: &[String], begun: &str) -> CompletionTarget {
         ("cache", _) if positionals > 0 => {
             CompletionTarget::Words(DOCUMENTED_KINDS.map(str::to_lowercase).to_vec())
         }
-        ("tail" | "operations", _) if positionals > 0 => CompletionTarget::Words(Vec::new()),
+        ("on" | "operations", _) if positionals > 0 => CompletionTarget::Words(Vec::new()),
         (_, None) => CompletionTarget::Words(Vec::new()),
         (_, Some(argument)) => match values(argument) {
             CompletionTarget::File => CompletionTarget::Accounts,
@@ -212,11 +212,11 @@ mod tests {
         assert_eq!(after(&["cache", ""]), CompletionTarget::Accounts);
         let kinds = words_after(&["-n", "spin", "cache", "prod", ""]);
         assert!(kinds.iter().any(|kind| kind == "deployment"), "{kinds:?}");
-        assert_eq!(after(&["tail", ""]), CompletionTarget::Accounts);
         for command in ["kubeconfig", "on", "operations"] {
             assert_eq!(after(&[command, ""]), CompletionTarget::Accounts, "{command}");
         }
         assert_eq!(words_after(&["kubeconfig", "a", "-o", ""]), ["argocd", "flux", "clouddriver"]);
+        assert_eq!(after(&["on", "a", ""]), CompletionTarget::Words(Vec::new()));
         assert_eq!(after(&["on", "a", "--", ""]), CompletionTarget::Words(Vec::new()));
         assert_eq!(words_after(&["list", "-o", ""]), ["json", "yaml", "wide", "name"]);
         let flags = words_after(&["wait", "--"]);

@@ -1,24 +1,25 @@
-//! `kubectl kubesvc credential create`: makes a service account with a token in a target cluster, and stores the
-//! kubeconfig made of it as the Secret of an account. Running it again makes a new token.
+//! `kubectl kubesvc credential create`: applies a service account with rights in a target cluster, and stores a kubeconfig
+//! with a token of it as the Secret of an account. Running it again makes a new token.
 
-mod creation;
 mod manifests;
 #[cfg(test)]
 mod tests;
-mod write;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::ValueEnum;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
+use kube::api::{DynamicObject, Patch, PatchParams};
 
-use self::creation::Creation;
-use self::manifests::Preset;
-use crate::api_session::ApiSession;
+use self::manifests::{Grant, Manifest, Preset};
+use crate::api_session::{ApiRequest, ApiSession};
 use crate::arguments::{CommandError, ScopeArguments, duration};
 use crate::own_kubeconfig;
-use crate::resources::bare;
-use kubesvc_core::object_names;
+use crate::service_account_token::TokenOrder;
+use kubesvc_core::spec::DEFAULT_SECRET_KEY;
+use kubesvc_core::{PLUGIN_FIELD_MANAGER, object_names};
+use kubesvc_runtime::terminal;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -28,12 +29,15 @@ const CREATE_EXAMPLES: &str = "\
 Examples:
   kubectl kubesvc credential create production --target-context production-admin --preset deploy
   kubectl kubesvc credential create shop --target-context eu --preset view --namespaces shop,shop-jobs -n spinnaker
-  kubectl kubesvc credential create production --target-context production-admin --preset deploy --dry-run -o yaml
 
 Run it again before the token expires: no agent drops the account. --context and --kubeconfig select the operator's cluster.";
 
-/// Shortest token lifetime that API servers accept.
-const MIN_DURATION: Duration = Duration::from_secs(600);
+/// Namespace of service accounts with rights in all namespaces.
+const DEFAULT_HOME: &str = "kubesvc";
+/// Stands for the token while the rest of the kubeconfig is checked.
+const NO_TOKEN: &str = "none";
+/// Difference between the lifetime asked for and the one given that is not worth a word, in seconds.
+const TOLERATED_SECONDS: i64 = 60;
 
 /// Arguments of `credential`.
 #[derive(Debug, clap::Args)]
@@ -75,27 +79,13 @@ struct CreateArguments {
     /// Lifetime of the token; the API server may give a shorter one.
     #[arg(long, value_name = "TIME", default_value = "8760h", value_parser = duration)]
     duration: Duration,
-    /// The target is the operator's own cluster, on purpose.
-    #[arg(long)]
-    same_cluster: bool,
-    /// Have both API servers check everything, and change nothing. No token is made.
-    #[arg(long)]
-    dry_run: bool,
-    /// Print the objects instead of one line for each, the Secret with its kubeconfig included.
-    #[arg(short, long, value_enum, value_name = "FORMAT")]
-    output: Option<ObjectFormat>,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ObjectFormat {
-    Json,
-    Yaml,
 }
 
 /// Runs the command.
 pub(crate) async fn run(scope: &ScopeArguments, arguments: &CredentialArguments) -> Result<(), CommandError> {
     let CredentialCommand::Create(arguments) = &arguments.command;
-    check(scope, arguments)?;
+    let CreateArguments { cluster, namespaces, .. } = arguments;
+    check(arguments)?;
     let operator = ApiSession::open(scope).await?;
     let target_scope = ScopeArguments {
         context: arguments.target_context.clone(),
@@ -105,37 +95,111 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &CredentialArguments)
     let target = ApiSession::open(&target_scope).await?;
     let mut entry = own_kubeconfig::read(&target_scope)?.cluster;
     own_kubeconfig::inline_authority(&mut entry)?;
-    if let Some(server) = &arguments.server {
-        entry.server = Some(server.clone());
-    }
-    let account = match operator.find_account(&arguments.cluster).await? {
-        Some(item) => Some(item.account),
-        None => None,
+    entry.server = arguments.server.clone().or(entry.server);
+    let spec = operator.find_account(cluster).await?.map(|found| found.account.spec);
+    let context = spec.as_ref().and_then(|spec| spec.context.as_deref()).unwrap_or(cluster);
+    let kubeconfig = |token: &str| {
+        manifests::kubeconfig(&entry, context, namespaces.first(), token).map_err(|error| {
+            format!("an account cannot use the cluster entry of the target's kubeconfig: {error}")
+        })
     };
-    let creation = Creation { arguments, operator, target, entry, account };
-    creation.run().await
-}
+    // What needs no token is checked before anything is made.
+    kubeconfig(NO_TOKEN)?;
 
-fn check(scope: &ScopeArguments, arguments: &CreateArguments) -> Result<(), CommandError> {
-    let usage = |reason: String| Err(CommandError::Usage(reason));
-    let CreateArguments { cluster, namespaces, .. } = arguments;
-    if scope.all_namespaces {
-        return usage("--all-namespaces has no meaning here; --namespace is the account's".to_owned());
+    let home =
+        arguments.target_namespace.as_ref().or(namespaces.first()).map_or(DEFAULT_HOME, String::as_str);
+    let grant = Grant { credential: cluster, preset: arguments.preset, namespaces, home };
+    make_home(&target, &grant).await.map_err(in_target)?;
+    for manifest in grant.manifests() {
+        apply(&target, &manifest).await.map_err(in_target)?;
     }
-    if bare(cluster) != cluster
-        || !object_names::is_dns_subdomain(cluster)
-        || !object_names::is_label_value(cluster)
-    {
-        return usage(format!(
-            "{cluster:?} is no name for a credential: use at most 63 small letters, digits, dashes and dots"
-        ));
-    }
-    let named = namespaces.iter().chain(&arguments.target_namespace);
-    if let Some(namespace) = named.into_iter().find(|name| !object_names::is_dns_label(name)) {
-        return usage(format!("{namespace:?} is no name of a namespace"));
-    }
-    if arguments.duration < MIN_DURATION || i64::try_from(arguments.duration.as_secs()).is_err() {
-        return usage("--duration is at least 10m".to_owned());
+    let (service_account, lifetime) = (&grant.name(), arguments.duration);
+    let order = TokenOrder { namespace: home, service_account, lifetime, audiences: Vec::new() };
+    let token = order.make(&target).await.map_err(in_target)?;
+    let expires = token.expiration_timestamp.0;
+
+    let reference = spec.as_ref().and_then(|spec| spec.kubeconfig.secret_ref.as_ref());
+    let (name, key) = reference.map_or((cluster.as_str(), DEFAULT_SECRET_KEY), |one| (&one.name, one.key()));
+    let place = (operator.namespace.as_str(), name, key);
+    let secret = manifests::secret(cluster, place, &expires.to_string(), kubeconfig(&token.token)?);
+    apply(&operator, &secret).await?;
+
+    let given = expires.as_second() - jiff::Timestamp::now().as_second();
+    let asked = i64::try_from(lifetime.as_secs()).unwrap_or(i64::MAX);
+    let shorter = if given < asked - TOLERATED_SECONDS {
+        " The API server gives no longer lifetime; docs/credentials.md says how to renew it by itself."
+    } else {
+        ""
+    };
+    terminal::note(&format!("The token expires at {expires}: run this again before.{shorter}"));
+    match &spec {
+        None => terminal::note(&format!(
+            "There is no account {cluster} in namespace {} yet: create one with spec.kubeconfig.secretRef.name: {name}",
+            operator.namespace
+        )),
+        Some(_) if reference.is_none() => terminal::note(&format!(
+            "Account {cluster} reads another kubeconfig: set spec.kubeconfig to secretRef: {{name: {name}}}"
+        )),
+        Some(_) => {}
     }
     Ok(())
+}
+
+/// Refuses names of which no object can be made.
+fn check(arguments: &CreateArguments) -> Result<(), CommandError> {
+    let CreateArguments { cluster, namespaces, target_namespace, .. } = arguments;
+    if !object_names::is_dns_subdomain(cluster) || !object_names::is_label_value(cluster) {
+        return Err(CommandError::Usage(format!(
+            "{cluster:?} is no name for a credential: use at most 63 small letters, digits, dashes and dots"
+        )));
+    }
+    let mut named = namespaces.iter().chain(target_namespace);
+    match named.find(|name| !object_names::is_dns_label(name)) {
+        Some(namespace) => Err(CommandError::Usage(format!("{namespace:?} is no name of a namespace"))),
+        None => Ok(()),
+    }
+}
+
+/// Makes the namespace of the service account if it is not there, unless the rights are limited to it. If the user may not
+/// see that, the next request says what is missing.
+async fn make_home(target: &ApiSession, grant: &Grant<'_>) -> Result<(), CommandError> {
+    if grant.namespaces.iter().any(|namespace| namespace == grant.home) {
+        return Ok(());
+    }
+    let namespaces: Api<Namespace> = Api::all(target.client.clone());
+    match target.try_ask(namespaces.get_metadata(grant.home)).await? {
+        Err(kube::Error::Api(status)) if status.code == 404 => apply(target, &grant.home_manifest()).await,
+        _ => Ok(()),
+    }
+}
+
+/// Applies an object. Fields that somebody else manages are left alone: the API server reports a conflict.
+async fn apply(session: &ApiSession, manifest: &Manifest) -> Result<(), CommandError> {
+    let (client, resource) = (session.client.clone(), &manifest.resource);
+    let namespace = manifest.namespace.as_deref();
+    let api: Api<DynamicObject> = match namespace {
+        Some(namespace) => Api::namespaced_with(client, namespace, resource),
+        None => Api::all_with(client, resource),
+    };
+    let (parameters, patch) = (PatchParams::apply(PLUGIN_FIELD_MANAGER), Patch::Apply(&manifest.object));
+    match session.try_ask(api.patch(&manifest.name, &parameters, &patch)).await? {
+        Ok(_) => Ok(terminal::print(&format!("{} applied", manifest.shown()))?),
+        Err(kube::Error::Api(status)) if status.code == 409 => Err(CommandError::Failed(format!(
+            "{} is there, and somebody else's: {}; delete it, or choose another name",
+            manifest.shown(),
+            status.message
+        ))),
+        Err(error) => {
+            let asked = ApiRequest { verb: "patch", resource: &resource.plural, namespace };
+            Err(CommandError::Failed(asked.explain(&session.server, &error)))
+        }
+    }
+}
+
+/// Says that an error is about the target cluster, since the command talks to two.
+fn in_target(error: CommandError) -> CommandError {
+    match error {
+        CommandError::Failed(reason) => CommandError::Failed(format!("target cluster: {reason}")),
+        other => other,
+    }
 }

@@ -74,7 +74,7 @@ pub(crate) async fn run(
                 failed = true;
                 crate::arguments::complain(&reason);
             }
-            Err(CommandError::AlreadyPrinted | CommandError::Ended(_)) => failed = true,
+            Err(CommandError::AlreadyPrinted) => failed = true,
         }
     }
     if arguments.wait && !changed.is_empty() {

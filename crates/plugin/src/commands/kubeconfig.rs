@@ -2,7 +2,6 @@
 
 mod credential;
 mod formats;
-mod merge;
 #[cfg(test)]
 mod tests;
 
@@ -23,7 +22,7 @@ use crate::own_kubeconfig::{self, OwnEntries};
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   kubectl kubesvc kubeconfig production > production.kubeconfig
-  kubectl kubesvc kubeconfig -l team=a --merge && kubectl --context production get namespaces
+  KUBECONFIG=production.kubeconfig:~/.kube/config kubectl --context production get namespaces
   kubectl kubesvc kubeconfig production -o argocd --service-account argocd/kubesvc --server https://kubernetes.default.svc
   kubectl kubesvc kubeconfig production -o flux --service-account flux-system/kubesvc | kubectl apply -n shop -f -
   kubectl kubesvc kubeconfig --all -o clouddriver --gateway https://kubesvc-operator.kubesvc.svc:6443 --certificate-authority ca.crt --token-file /var/run/secrets/kubesvc/token
@@ -41,9 +40,6 @@ const PROXY_COMMENT: &str = "\
 pub(crate) struct KubeconfigArguments {
     #[command(flatten)]
     targets: Targets,
-    /// Add the contexts to the current kubeconfig file instead of printing them; nothing else in it changes.
-    #[arg(long, conflicts_with = "output")]
-    merge: bool,
     /// What to print instead of a kubeconfig.
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     output: Option<OutputFormat>,
@@ -119,25 +115,19 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &KubeconfigArguments)
         account_api::require(&session).await?;
     }
     let credential = arguments.credential(&session).await?;
-    let has_user = matches!(credential, Credential::Own) && own.is_in_file;
     let door = arguments.door(own, &credential)?;
     let accounts = account_kubeconfig::named(&found, &arguments.prefix);
-    if arguments.merge {
-        merge::into_file(&own_kubeconfig::file_to_write(scope)?, &door, !has_user, &accounts)?;
-    } else {
-        let printed = match arguments.output {
-            None => {
-                let kubeconfig = format::yaml(&door.kubeconfig(&accounts)?)?;
-                commented(arguments.address.gateway.is_none(), kubeconfig)
-            }
-            Some(output) => {
-                let about =
-                    formats::About { credential: &credential, address: &arguments.address, door: &door };
-                formats::render(output, &about, &accounts, &found)?
-            }
-        };
-        terminal::print(&printed)?;
-    }
+    let printed = match arguments.output {
+        None => {
+            let kubeconfig = format::yaml(&door.kubeconfig(&accounts)?)?;
+            commented(arguments.address.gateway.is_none(), kubeconfig)
+        }
+        Some(output) => {
+            let about = formats::About { credential: &credential, address: &arguments.address, door: &door };
+            formats::render(output, &about, &accounts, &found)?
+        }
+    };
+    terminal::print(&printed)?;
     if let Some(note) = credential.note() {
         terminal::note(&note);
     }

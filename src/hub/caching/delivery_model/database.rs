@@ -12,7 +12,9 @@ use kubesvc_store::{
 use super::cluster::{Cluster, NAMES};
 use super::settings::lets_through;
 use super::{Broken, Property, Rule, Rules, hash};
-use crate::hub::caching::transaction_batching::DeletedObject;
+
+/// The name of an object whose row is deleted, and the version at which it went.
+pub(super) type DeletedRow = (String, String);
 
 /// A row: the version of its object, and what stands for its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,7 +108,7 @@ impl Database {
     pub(super) fn commit(
         &mut self,
         batch: &AccountBatch,
-        deleted: &[DeletedObject],
+        deleted: &[DeletedRow],
         left_out: Rules,
         cluster: &Cluster,
     ) -> Result<FenceCheck, Broken> {
@@ -149,14 +151,14 @@ impl Database {
         }
     }
 
-    fn write_rows(&mut self, batch: &AccountBatch, deleted: &[DeletedObject]) -> Result<(), Broken> {
+    fn write_rows(&mut self, batch: &AccountBatch, deleted: &[DeletedRow]) -> Result<(), Broken> {
         for row in &batch.upserts {
             let version = self.reach(&row.name, &row.resource_version)?;
             self.rows.insert(row.name.clone(), Row { version, hash: row.body_hash.clone() });
         }
-        for object in deleted {
-            self.reach(&object.name, &object.resource_version)?;
-            self.rows.remove(&object.name);
+        for (name, version) in deleted {
+            self.reach(name, version)?;
+            self.rows.remove(name);
         }
         Ok(())
     }

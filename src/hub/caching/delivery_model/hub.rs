@@ -1,10 +1,11 @@
 //! A stream at a hub: the hub's own decisions, queue and transactions, without its tasks and I/O.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use kubesvc_core::wire::common::Fence;
 use kubesvc_core::wire::events::cache_down::Frame;
+use kubesvc_core::wire::events::event::Operation;
 use kubesvc_core::wire::events::revoked::Reason;
 use kubesvc_core::wire::events::{Ack, cache_up};
 use kubesvc_store::{BasisRow, FenceCheck, StoredProgress};
@@ -163,8 +164,14 @@ impl HubStream {
         left_out: Rules,
         cluster: &Cluster,
     ) -> Result<(), Broken> {
-        let mut draft = TransactionDraft::default();
+        let (mut draft, mut versions) = (TransactionDraft::default(), BTreeMap::new());
         while let Some(queued) = self.queue.take() {
+            // A transaction names the rows that it deletes, not the versions at which their objects went.
+            for event in queued.payload.events.iter().map(|accepted| &accepted.event) {
+                if event.op() == Operation::Delete {
+                    versions.insert((queued.lane, event.name.clone()), event.rv.clone());
+                }
+            }
             let (decoded, refused) =
                 decode(queued.payload, "agent-1".into(), &FakeMapper, BodyFormat::Text, ());
             assert!(refused.is_empty(), "{refused:?}");
@@ -175,7 +182,13 @@ impl HubStream {
         }
         for part in draft.take(|lane| self.queue.is_open(lane)) {
             let (batch, receipts) = part.into_batch();
-            let check = database.commit(&batch, &receipts.deleted, left_out, cluster)?;
+            let deleted = |id: &String| {
+                let name = id.rsplit('/').next().unwrap_or_default().to_owned();
+                let version = versions[&(receipts.lane, name.clone())].clone();
+                (name, version)
+            };
+            let deleted: Vec<_> = batch.deletes.iter().map(deleted).collect();
+            let check = database.commit(&batch, &deleted, left_out, cluster)?;
             let reason = match check {
                 FenceCheck::Gone => Reason::AccountGone,
                 _ => Reason::Superseded,

@@ -82,11 +82,7 @@ fn of_two_changes_of_a_row_the_later_one_is_written() {
     let mut first = decoded("u", 1, (0, 1), SMALL);
     first.changes = vec![row("a", 1), row("b", 1), row("c", 1)];
     let mut second = decoded("u", 1, (1, 4), SMALL);
-    second.changes = vec![
-        row("a", 2),
-        ("b".into(), RowChange::Delete(DeletedObject::default())),
-        ("d".into(), RowChange::Delete(DeletedObject::default())),
-    ];
+    second.changes = vec![row("a", 2), ("b".into(), RowChange::Delete), ("d".into(), RowChange::Delete)];
     draft.add(first);
     draft.add(second);
     let parts = draft.take(|_| true);
@@ -152,7 +148,7 @@ proptest! {
             last[at] += 1;
             for (id, deleted) in events {
                 let id = format!("{lane}-{id}");
-                let change = if deleted { (id.clone(), RowChange::Delete(DeletedObject::default())) } else { row(&id, version) };
+                let change = if deleted { (id.clone(), RowChange::Delete) } else { row(&id, version) };
                 expected.insert(id, change.1.clone());
                 batch.changes.push(change);
             }
@@ -174,7 +170,7 @@ proptest! {
                     prop_assert!(!batch.deletes.contains(&row.id));
                     rows.insert(row.id.clone(), RowChange::Upsert(row));
                 }
-                rows.extend(batch.deletes.into_iter().map(|id| (id, RowChange::Delete(DeletedObject::default()))));
+                rows.extend(batch.deletes.into_iter().map(|id| (id, RowChange::Delete)));
             }
             if slow.next() == Some(true) {
                 limit.halve();

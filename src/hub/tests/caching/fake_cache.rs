@@ -7,7 +7,6 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::cache_changes::ChangeFeed;
 use crate::hub::{CachePorts, CachingRuleSource, CachingSettings, MappingError, RowMapper, ScopeRows};
 use kubesvc_core::wire::common::Scope;
 use kubesvc_core::wire::events::Event;
@@ -35,8 +34,6 @@ pub(super) struct FakeCache {
     pub(super) answers: watch::Sender<bool>,
     /// Number of writes that were begun.
     pub(super) begun: Mutex<usize>,
-    /// What is committed, for readers.
-    pub(super) changes: Arc<ChangeFeed>,
 }
 
 impl FakeCache {
@@ -51,7 +48,6 @@ impl FakeCache {
             lost: Mutex::default(),
             answers: watch::Sender::new(true),
             begun: Mutex::default(),
-            changes: Arc::default(),
         })
     }
 
@@ -61,7 +57,6 @@ impl FakeCache {
             store: Arc::clone(self) as Arc<dyn CacheStore>,
             mapper: Arc::new(FakeMapper),
             rules: Arc::new(FakeRules),
-            changes: Arc::clone(&self.changes),
             settings,
         }
     }

@@ -2,11 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use futures::FutureExt as _;
 use prost::Message as _;
 
 use super::*;
-use crate::cache_changes::FeedItem;
 use kubesvc_core::wire::events::{Ack, BasisRows, Rewind, SyncStart, Synced};
 use kubesvc_store::ObjectBody;
 
@@ -53,31 +51,6 @@ async fn row_that_the_database_refuses_is_counted_as_refused_and_not_as_written(
     assert_eq!(world.cache.rows.lock().len(), 2);
     assert_eq!(metric(&world.hub, "kubesvc_cache_rows_written_total"), 2.0);
     assert_eq!(metric(&world.hub, "kubesvc_cache_refused_rows_total"), 1.0);
-}
-
-#[tokio::test]
-async fn what_is_committed_is_published_after_the_commit_with_the_names_of_what_is_deleted() {
-    let world = World::start().await;
-    let (mut stream, _) = world.flowing().await;
-    let reader = world.cache.changes.follow("uid-one");
-    world.cache.answers.send_replace(false);
-    stream.say(say(batch(0, 1, vec![upsert("a", 1, "{}"), upsert("b", 1, "{}")]))).await;
-    eventually("it is written", || (*world.cache.begun.lock() == 1).then_some(())).await;
-    assert_eq!(reader.next().now_or_never(), None, "nothing is committed yet");
-    world.cache.answers.send_replace(true);
-    stream.acknowledged(1).await;
-    let deleted = Event { op: Operation::Delete.into(), body: None, ..upsert("b", 2, "") };
-    stream.say(say(batch(1, 2, vec![deleted]))).await;
-    stream.acknowledged(2).await;
-    let mut lines = Vec::new();
-    while let Some(FeedItem::Line(line)) = reader.next().now_or_never() {
-        let line: serde_json::Value = serde_json::from_str(&line).expect("JSON");
-        lines.push(
-            [&line["op"], &line["account"], &line["namespace"], &line["name"]].map(ToString::to_string),
-        );
-    }
-    let line = |op: &str, name: &str| [op, "one", "ns", name].map(|word| format!("{word:?}"));
-    assert_eq!(lines, [line("UPSERT", "a"), line("UPSERT", "b"), line("DELETE", "b")]);
 }
 
 #[tokio::test]

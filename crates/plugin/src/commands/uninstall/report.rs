@@ -1,98 +1,55 @@
 //! What hangs, why, and in which order to remove what is there: a pure function of what was found.
 
+use std::collections::BTreeSet;
+
 /// Most names in one line.
 const MAX_NAMES: usize = 5;
-
-/// A definition of kubesvc.io.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Definition {
-    pub(crate) name: String,
-    pub(crate) is_being_deleted: bool,
-    /// Whether other versions are converted by a webhook, without which nothing can be read or deleted.
-    pub(crate) has_conversion_webhook: bool,
-}
-
-/// An account.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Account {
-    pub(crate) namespace: String,
-    pub(crate) name: String,
-    pub(crate) is_being_deleted: bool,
-    pub(crate) has_finalizer: bool,
-    /// Finalizers of others, which the operator does not remove.
-    pub(crate) other_finalizers: Vec<String>,
-}
-
-/// An agent as the operator last wrote it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Agent {
-    pub(crate) id: String,
-    pub(crate) zone: String,
-    pub(crate) is_connected: bool,
-    pub(crate) held: i32,
-    pub(crate) finalizers: Vec<String>,
-}
-
-/// A Deployment or StatefulSet in this cluster.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Workload {
-    pub(crate) kind: &'static str,
-    pub(crate) namespace: String,
-    pub(crate) name: String,
-    pub(crate) ready: i32,
-    /// Release of Helm that it belongs to.
-    pub(crate) release: Option<String>,
-}
-
-impl Workload {
-    fn command(&self) -> String {
-        match &self.release {
-            Some(release) => format!("helm uninstall {release} --namespace {}", self.namespace),
-            None => format!(
-                "kubectl delete {}/{} --namespace {}   # or kubectl delete -k, with what you applied",
-                self.kind, self.name, self.namespace
-            ),
-        }
-    }
-}
-
-/// The APIService of the API of accounts, which is cluster-wide and outlives its operator's namespace.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Gateway {
-    pub(crate) api_service: String,
-    /// Whether the API server reaches an operator behind it.
-    pub(crate) is_available: bool,
-}
-
 /// Selects what charts and `config/` label as kubesvc's.
-pub(crate) const LABEL: &str = "app.kubernetes.io/name in (kubesvc-operator, kubesvc-agent)";
+pub(super) const LABEL: &str = "app.kubernetes.io/name in (kubesvc-operator, kubesvc-agent)";
+
+/// An object, as far as the report is about it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Item {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) is_being_deleted: bool,
+    /// Whether it has the operator's finalizer.
+    pub(super) has_finalizer: bool,
+    /// Whether a pod of it is ready, or the API server reaches who serves it.
+    pub(super) is_serving: bool,
+    /// Release of Helm that it belongs to.
+    pub(super) release: Option<String>,
+}
 
 /// What the cluster has of kubesvc.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Found {
-    pub(crate) definitions: Vec<Definition>,
-    pub(crate) accounts: Vec<Account>,
-    pub(crate) agents: Vec<Agent>,
-    pub(crate) operators: Vec<Workload>,
-    pub(crate) agent_workloads: Vec<Workload>,
-    /// Webhook configurations with rules about kubesvc.io. kubesvc makes none.
-    pub(crate) webhooks: Vec<String>,
-    pub(crate) gateway: Option<Gateway>,
-    /// APIServices of kubesvc.io that a Service serves. kubesvc makes none.
-    pub(crate) api_services: Vec<String>,
+pub(super) struct Found {
+    pub(super) definitions: Vec<Item>,
+    pub(super) accounts: Vec<Item>,
+    /// Number of agents that have connected, from here or from other clusters.
+    pub(super) agents: usize,
+    /// Deployments of operators, and StatefulSets of agents.
+    pub(super) operators: Vec<Item>,
+    pub(super) agent_workloads: Vec<Item>,
+    /// The APIService of the API of accounts, which is cluster-wide and outlives its operator's namespace.
+    pub(super) gateway: Option<Item>,
     /// Namespaces that are being deleted.
-    pub(crate) ending_namespaces: Vec<String>,
+    pub(super) ending_namespaces: Vec<String>,
     /// Number of ClusterRoles and of their bindings.
-    pub(crate) cluster_roles: usize,
+    pub(super) cluster_roles: usize,
     /// Namespaces with Leases of operators.
-    pub(crate) leases: Vec<String>,
+    pub(super) leases: BTreeSet<String>,
     /// What the user may not list, or the API server does not answer about: one line each.
-    pub(crate) unknown: Vec<String>,
+    pub(super) unknown: Vec<String>,
 }
 
 impl Found {
     fn has_operator(&self) -> bool {
-        self.operators.iter().any(|operator| operator.ready > 0)
+        self.operators.iter().any(|operator| operator.is_serving)
+    }
+
+    fn has_workloads(&self) -> bool {
+        !self.operators.is_empty() || !self.agent_workloads.is_empty()
     }
 
     fn is_empty(&self) -> bool {
@@ -100,42 +57,31 @@ impl Found {
         self.definitions.is_empty() && self.gateway.is_none() && !self.has_workloads() && !has_rights
     }
 
-    fn has_workloads(&self) -> bool {
-        !self.operators.is_empty() || !self.agent_workloads.is_empty()
-    }
-
     /// Accounts that nothing but the operator, or a person, releases.
-    fn kept(&self) -> Vec<&Account> {
+    fn kept(&self) -> Vec<&Item> {
         self.accounts.iter().filter(|account| account.has_finalizer).collect()
     }
 }
 
 /// The report, line by line.
-pub(crate) fn report(found: &Found) -> Vec<String> {
-    let mut lines = Vec::new();
+pub(super) fn report(found: &Found) -> Vec<String> {
     if found.is_empty() && found.unknown.is_empty() {
-        lines.push("Nothing of kubesvc is in this cluster.".to_owned());
-        return lines;
+        return vec!["Nothing of kubesvc is in this cluster.".to_owned()];
     }
+    let mut lines = Vec::new();
     let hanging = hanging(found);
-    if hanging.is_empty() {
-        lines.push("Nothing hangs.".to_owned());
-    } else {
-        lines.push("What hangs:".to_owned());
-        lines.extend(hanging.into_iter().map(|line| format!("  {line}")));
-    }
+    lines.push(if hanging.is_empty() { "Nothing hangs.".to_owned() } else { "What hangs:".to_owned() });
+    lines.extend(hanging.into_iter().map(|line| format!("  {line}")));
     let steps = steps(found);
     if !steps.is_empty() {
-        lines.push(String::new());
-        lines.push("To remove everything, in this order:".to_owned());
+        lines.extend([String::new(), "To remove everything, in this order:".to_owned()]);
     }
-    for (number, step) in steps.into_iter().enumerate() {
-        lines.push(format!("  {}. {}", number + 1, step.what));
-        lines.extend(step.commands.into_iter().map(|command| format!("       {command}")));
+    for (number, (what, commands)) in steps.into_iter().enumerate() {
+        lines.push(format!("  {}. {what}", number + 1));
+        lines.extend(commands.into_iter().map(|command| format!("       {command}")));
     }
     if !found.unknown.is_empty() {
-        lines.push(String::new());
-        lines.push("Not known:".to_owned());
+        lines.extend([String::new(), "Not known:".to_owned()]);
         lines.extend(found.unknown.iter().map(|line| format!("  {line}")));
     }
     lines
@@ -144,194 +90,131 @@ pub(crate) fn report(found: &Found) -> Vec<String> {
 /// What waits for something that may never happen.
 fn hanging(found: &Found) -> Vec<String> {
     let mut lines = Vec::new();
-    let deleted: Vec<_> = found.kept().into_iter().filter(|account| account.is_being_deleted).collect();
+    let kept = found.kept();
+    let deleted: Vec<_> = kept.iter().filter(|account| account.is_being_deleted).collect();
     if !deleted.is_empty() {
-        let names = names(deleted.iter().map(|account| format!("{}/{}", account.namespace, account.name)));
         let why = if found.has_operator() {
             "the operator releases each once its agents have dropped it: kubectl kubesvc why NAME".to_owned()
         } else {
             format!("their finalizer {} is the operator's, and no operator runs", kubesvc_core::FINALIZER)
         };
         lines.push(format!(
-            "{}: {names}; {why}",
-            count(deleted.len(), "deleted account stays", "deleted accounts stay")
+            "{}: {}; {why}",
+            count(deleted.len(), "deleted account stays", "deleted accounts stay"),
+            names(deleted.iter().map(|account| format!("{}/{}", account.namespace, account.name)))
         ));
     }
-    for account in
-        found.accounts.iter().filter(|one| one.is_being_deleted && !one.other_finalizers.is_empty())
-    {
-        lines.push(format!(
-            "account {}/{} stays for finalizers of others: {}",
-            account.namespace,
-            account.name,
-            account.other_finalizers.join(", ")
-        ));
-    }
+    let waits = |number| count(number, "account with a finalizer", "accounts with a finalizer");
     for definition in found.definitions.iter().filter(|definition| definition.is_being_deleted) {
-        let kept = found.kept().len();
-        let why = if kept > 0 && definition.name.starts_with("kubesvcaccounts.") {
-            format!("it waits for {}", count(kept, "account with a finalizer", "accounts with a finalizer"))
+        let why = if !kept.is_empty() && definition.name.starts_with("kubesvcaccounts.") {
+            format!("it waits for {}", waits(kept.len()))
         } else {
             "the API server deletes its objects".to_owned()
         };
         lines.push(format!("definition {} is being deleted: {why}", definition.name));
     }
     for namespace in &found.ending_namespaces {
-        let kept = found.kept().iter().filter(|account| account.namespace == *namespace).count();
-        if kept > 0 {
-            let accounts = count(kept, "account with a finalizer", "accounts with a finalizer");
-            lines.push(format!("namespace {namespace} is being deleted: it waits for {accounts}"));
+        let held = kept.iter().filter(|account| account.namespace == *namespace).count();
+        if held > 0 {
+            lines.push(format!("namespace {namespace} is being deleted: it waits for {}", waits(held)));
         }
     }
-    if let Some(gateway) = found.gateway.as_ref().filter(|gateway| !gateway.is_available) {
+    if let Some(gateway) = found.gateway.as_ref().filter(|gateway| !gateway.is_serving) {
         let waiting = match found.ending_namespaces.len() {
             0 => "no namespace can be deleted".to_owned(),
             _ => format!("namespaces stay Terminating: {}", names(found.ending_namespaces.iter().cloned())),
         };
-        lines.push(format!("APIService {} has no operator behind it: {waiting}", gateway.api_service));
-    }
-    for agent in found.agents.iter().filter(|agent| !agent.finalizers.is_empty()) {
-        lines.push(format!("agent {} has finalizers of others: {}", agent.id, agent.finalizers.join(", ")));
-    }
-    for definition in found.definitions.iter().filter(|definition| definition.has_conversion_webhook) {
-        lines.push(format!(
-            "definition {} converts by a webhook, which is not kubesvc's; without it nothing can be read or deleted",
-            definition.name
-        ));
-    }
-    for webhook in &found.webhooks {
-        lines.push(format!("{webhook} is about kubesvc.io and not kubesvc's; if what it calls is gone, nothing can be changed"));
-    }
-    for service in &found.api_services {
-        lines.push(format!(
-            "APIService {service} is not kubesvc's; while it is not available, no namespace can be deleted"
-        ));
+        lines.push(format!("APIService {} has no operator behind it: {waiting}", gateway.name));
     }
     lines
 }
 
-struct Step {
-    what: String,
-    commands: Vec<String>,
-}
-
-fn steps(found: &Found) -> Vec<Step> {
+/// What is to be done, in order: a sentence, and commands.
+fn steps(found: &Found) -> Vec<(String, Vec<String>)> {
     let mut steps = Vec::new();
-    steps.extend(remove_agents(found));
+    let removal = |kind, of: &[Item]| of.iter().map(|item| remove(kind, item)).collect();
+    if !found.agent_workloads.is_empty() || found.agents > 0 {
+        let what =
+            "The agents, here and in other clusters (kubectl kubesvc agents), so that none holds an account.";
+        steps.push((what.to_owned(), removal("statefulset", &found.agent_workloads)));
+    }
     steps.extend(remove_accounts(found));
     if !found.operators.is_empty() {
-        let commands = found.operators.iter().map(Workload::command).collect();
-        steps.push(Step { what: "The operator.".to_owned(), commands });
+        steps.push(("The operator.".to_owned(), removal("deployment", &found.operators)));
     }
     if let Some(gateway) = &found.gateway {
-        let command = format!("kubectl delete apiservice {} --ignore-not-found", gateway.api_service);
-        if !gateway.is_available {
-            steps.push(Step {
-                what: "The APIService that no operator serves.".to_owned(),
-                commands: vec![command],
-            });
-        } else if found.operators.iter().any(|operator| operator.release.is_none()) {
-            steps.push(Step {
-                what: "The APIService, which outlives the operator's Deployment: namespaces would stay Terminating."
-                    .to_owned(),
-                commands: vec![command],
-            });
-        }
+        let what = match gateway.is_serving {
+            false => Some("The APIService that no operator serves."),
+            // Helm removes that of its release.
+            true if found.operators.iter().all(|operator| operator.release.is_some()) => None,
+            true => Some(
+                "The APIService, which outlives the operator's Deployment: namespaces would stay Terminating.",
+            ),
+        };
+        let command = format!("kubectl delete apiservice {} --ignore-not-found", gateway.name);
+        steps.extend(what.map(|what| (what.to_owned(), vec![command])));
     }
-    let definitions: Vec<_> = found.definitions.iter().filter(|one| !one.is_being_deleted).collect();
+    let definitions: Vec<_> =
+        found.definitions.iter().filter(|one| !one.is_being_deleted).map(|one| one.name.as_str()).collect();
     if !definitions.is_empty() {
-        let names: Vec<_> = definitions.iter().map(|one| one.name.as_str()).collect();
-        steps.push(Step {
-            what: "The definitions, and with them every account and agent that is left.".to_owned(),
-            commands: vec![format!("kubectl delete crd {}", names.join(" "))],
-        });
+        let what = "The definitions, and with them every account and agent that is left.".to_owned();
+        steps.push((what, vec![format!("kubectl delete crd {}", definitions.join(" "))]));
     }
-    steps.extend(remove_rights(found));
+    let mut rights = Vec::new();
+    if found.cluster_roles > 0 && !found.has_workloads() {
+        rights.push(format!("kubectl delete clusterroles,clusterrolebindings --selector '{LABEL}'"));
+    }
+    let leases = |namespace| format!("kubectl delete leases --namespace {namespace} --selector '{LABEL}'");
+    rights.extend(found.leases.iter().map(leases));
+    if !rights.is_empty() {
+        steps.push(("Rights and Leases, which nothing else removes.".to_owned(), rights));
+    }
     steps
 }
 
-/// What no release removes, or no release is left to remove.
-fn remove_rights(found: &Found) -> Option<Step> {
-    let mut commands = Vec::new();
-    if found.cluster_roles > 0 && !found.has_workloads() {
-        commands.push(format!("kubectl delete clusterroles,clusterrolebindings --selector '{LABEL}'"));
+fn remove(kind: &str, Item { namespace, name, release, .. }: &Item) -> String {
+    match release {
+        Some(release) => format!("helm uninstall {release} --namespace {namespace}"),
+        None => format!(
+            "kubectl delete {kind}/{name} --namespace {namespace}   # or kubectl delete -k, with what you applied"
+        ),
     }
-    commands.extend(
-        found
-            .leases
-            .iter()
-            .map(|namespace| format!("kubectl delete leases --namespace {namespace} --selector '{LABEL}'")),
-    );
-    let what = "Rights and Leases, which nothing else removes.".to_owned();
-    (!commands.is_empty()).then_some(Step { what, commands })
 }
 
-fn remove_agents(found: &Found) -> Option<Step> {
-    let connected: Vec<_> = found.agents.iter().filter(|agent| agent.is_connected).collect();
-    if found.agent_workloads.is_empty() && connected.is_empty() {
-        return None;
-    }
-    let mut what = "The agents, so that none holds an account.".to_owned();
-    if !connected.is_empty() {
-        let each =
-            connected.iter().map(|one| format!("{} of zone {} with {}", one.id, one.zone, held(one.held)));
-        let verb = if found.has_operator() { "Connected" } else { "Connected when an operator last ran" };
-        what.push_str(&format!(" {verb}, here or in other clusters: {}.", names(each)));
-    }
-    Some(Step { what, commands: found.agent_workloads.iter().map(Workload::command).collect() })
-}
-
-fn held(accounts: i32) -> String {
-    if accounts == 1 { "1 account".to_owned() } else { format!("{accounts} accounts") }
-}
-
-fn remove_accounts(found: &Found) -> Option<Step> {
-    let kept = found.kept();
+fn remove_accounts(found: &Found) -> Option<(String, Vec<String>)> {
     if found.has_operator() {
-        let namespaces = namespaces(found.accounts.iter());
-        if namespaces.is_empty() {
-            return None;
-        }
-        let delete = |namespace: &&str| {
-            format!("kubectl delete kubesvcaccounts --all --namespace {namespace} --timeout=2m")
-        };
-        return Some(Step {
-            what: format!(
-                "The accounts ({}), while the operator runs: it takes them out of agents and database.",
-                found.accounts.len()
-            ),
-            commands: namespaces.iter().map(delete).collect(),
-        });
+        let delete =
+            |namespace| format!("kubectl delete kubesvcaccounts --all --namespace {namespace} --timeout=2m");
+        let commands: Vec<_> = namespaces(&found.accounts).map(delete).collect();
+        let what = format!(
+            "The accounts ({}), while the operator runs: it takes them out of agents and database.",
+            found.accounts.len()
+        );
+        return (!commands.is_empty()).then_some((what, commands));
     }
-    if kept.is_empty() {
-        return None;
-    }
-    let release = |namespace: &&str| {
+    let kept = found.kept();
+    let what_helps = if kept.iter().any(|account| found.ending_namespaces.contains(&account.namespace)) {
+        "Their namespace is being deleted, so that no operator can be installed there: remove their finalizers"
+    } else {
+        "Install the operator again, and delete them while it runs; or, if it is gone for good, remove their finalizers"
+    };
+    let release = |namespace| {
         format!(
             "kubectl get kubesvcaccounts --namespace {namespace} --output name | xargs -r -n 1 kubectl --namespace \
              {namespace} patch --type=merge --patch '{{\"metadata\":{{\"finalizers\":null}}}}'"
         )
     };
-    let is_ending = |account: &&Account| found.ending_namespaces.contains(&account.namespace);
-    let what_helps = if kept.iter().any(is_ending) {
-        "Their namespace is being deleted, so that no operator can be installed there: remove their finalizers"
-    } else {
-        "Install the operator again, and delete them while it runs; or, if it is gone for good, remove their finalizers"
-    };
-    Some(Step {
-        what: format!(
-            "{} that no operator releases. {what_helps}: their rows stay in the database, and agents that run keep them.",
-            count(kept.len(), "account", "accounts")
-        ),
-        commands: namespaces(kept.into_iter()).iter().map(release).collect(),
-    })
+    let what = format!(
+        "{} that no operator releases. {what_helps}: their rows stay in the database, and agents that run keep them.",
+        count(kept.len(), "account", "accounts")
+    );
+    let commands: Vec<_> = namespaces(kept).map(release).collect();
+    (!commands.is_empty()).then_some((what, commands))
 }
 
-fn namespaces<'a>(accounts: impl Iterator<Item = &'a Account>) -> Vec<&'a str> {
-    let mut all: Vec<_> = accounts.map(|account| account.namespace.as_str()).collect();
-    all.sort_unstable();
-    all.dedup();
-    all
+/// The namespaces of accounts, each once.
+fn namespaces<'a>(accounts: impl IntoIterator<Item = &'a Item>) -> impl Iterator<Item = &'a str> {
+    accounts.into_iter().map(|account| account.namespace.as_str()).collect::<BTreeSet<_>>().into_iter()
 }
 
 fn count(number: usize, one: &str, several: &str) -> String {
@@ -340,7 +223,7 @@ fn count(number: usize, one: &str, several: &str) -> String {
 
 fn names(all: impl Iterator<Item = String>) -> String {
     let all: Vec<_> = all.collect();
-    let shown = all.iter().take(MAX_NAMES).cloned().collect::<Vec<_>>().join(", ");
+    let shown = all[..all.len().min(MAX_NAMES)].join(", ");
     if all.len() > MAX_NAMES { format!("{shown} and {} more", all.len() - MAX_NAMES) } else { shown }
 }
 
@@ -348,20 +231,20 @@ fn names(all: impl Iterator<Item = String>) -> String {
 mod tests {
     use super::*;
 
-    fn definitions(is_being_deleted: bool) -> Vec<Definition> {
+    fn definitions(is_being_deleted: bool) -> Vec<Item> {
         ["kubesvcaccounts.kubesvc.io", "kubesvcagents.kubesvc.io"]
-            .map(|name| Definition { name: name.to_owned(), is_being_deleted, has_conversion_webhook: false })
+            .map(|name| Item { name: name.to_owned(), is_being_deleted, ..Item::default() })
             .into()
     }
 
-    fn account(name: &str, is_being_deleted: bool) -> Account {
+    fn account(name: &str, is_being_deleted: bool) -> Item {
         let (namespace, name) = ("spin".to_owned(), name.to_owned());
-        Account { namespace, name, is_being_deleted, has_finalizer: true, ..Account::default() }
+        Item { namespace, name, is_being_deleted, has_finalizer: true, ..Item::default() }
     }
 
-    fn operator(ready: i32) -> Workload {
+    fn operator(is_serving: bool) -> Item {
         let (namespace, name) = ("kubesvc".to_owned(), "kubesvc-operator".to_owned());
-        Workload { kind: "deployment", namespace, name, ready, release: Some("kubesvc".to_owned()) }
+        Item { namespace, name, is_serving, release: Some("kubesvc".to_owned()), ..Item::default() }
     }
 
     fn text(found: &Found) -> String {
@@ -370,14 +253,14 @@ mod tests {
 
     #[test]
     fn rights_and_leases_that_are_left_are_removed_by_label() {
-        let found = Found { cluster_roles: 5, leases: vec!["kubesvc".to_owned()], ..Found::default() };
+        let found = Found { cluster_roles: 5, leases: ["kubesvc".to_owned()].into(), ..Found::default() };
         let said = text(&found);
         for command in
             ["kubectl delete clusterroles,clusterrolebindings ", "kubectl delete leases --namespace kubesvc "]
         {
             assert!(said.contains(command), "{said}");
         }
-        let with_release = text(&Found { operators: vec![operator(1)], ..found });
+        let with_release = text(&Found { operators: vec![operator(true)], ..found });
         assert!(!with_release.contains("clusterroles"), "the release removes them:\n{with_release}");
     }
 
@@ -388,25 +271,17 @@ mod tests {
 
     #[test]
     fn everything_is_removed_from_the_agents_to_the_definitions() {
-        let agent = Agent {
-            id: "a".to_owned(),
-            zone: "east".to_owned(),
-            is_connected: true,
-            held: 1,
-            ..Agent::default()
-        };
         let found = Found {
             definitions: definitions(false),
             accounts: vec![account("prod", false)],
-            agents: vec![agent],
-            operators: vec![operator(1)],
+            agents: 1,
+            operators: vec![operator(true)],
             ..Found::default()
         };
         let text = text(&found);
         assert!(text.starts_with("Nothing hangs."), "{text}");
         let places: Vec<_> = [
-            "1. The agents",
-            "a of zone east with 1 account",
+            "1. The agents, here and in other clusters",
             "2. The accounts (1), while the operator runs",
             "kubectl delete kubesvcaccounts --all --namespace spin",
             "3. The operator",
@@ -422,7 +297,7 @@ mod tests {
 
     #[test]
     fn the_wrong_order_is_explained_and_has_a_way_out() {
-        for operators in [Vec::new(), vec![operator(0)]] {
+        for operators in [Vec::new(), vec![operator(false)]] {
             let found = Found {
                 definitions: definitions(true),
                 accounts: vec![account("a", true), account("b", true)],
@@ -457,8 +332,8 @@ mod tests {
 
     #[test]
     fn an_api_without_an_operator_is_said_to_keep_namespaces() {
-        let gateway = |is_available| {
-            Some(Gateway { api_service: "v1alpha1.proxy.kubesvc.io".to_owned(), is_available })
+        let gateway = |is_serving| {
+            Some(Item { name: "v1alpha1.proxy.kubesvc.io".to_owned(), is_serving, ..Item::default() })
         };
         let mut found =
             Found { gateway: gateway(false), ending_namespaces: vec!["spin".to_owned()], ..Found::default() };
@@ -471,7 +346,7 @@ mod tests {
             assert!(lost.contains(part), "{part:?} is missing:\n{lost}");
         }
         // With its operator it goes like the rest of the release, if there is one.
-        (found.gateway, found.operators) = (gateway(true), vec![operator(1)]);
+        (found.gateway, found.operators) = (gateway(true), vec![operator(true)]);
         assert!(!text(&found).contains("APIService"), "{}", text(&found));
         found.operators[0].release = None;
         let applied = text(&found);
@@ -485,25 +360,16 @@ mod tests {
     }
 
     #[test]
-    fn what_kubesvc_does_not_make_is_named() {
-        let mut definitions = definitions(false);
-        definitions[0].has_conversion_webhook = true;
-        let found = Found {
-            definitions,
-            webhooks: vec!["ValidatingWebhookConfiguration policy".to_owned()],
-            api_services: vec!["v1.kubesvc.io".to_owned()],
-            unknown: vec!["deployments: you may not list them".to_owned()],
-            ..Found::default()
-        };
-        let text = text(&found);
-        for part in [
-            "converts by a webhook",
-            "ValidatingWebhookConfiguration policy",
-            "APIService v1.kubesvc.io",
-            "Not known:",
-        ] {
-            assert!(text.contains(part), "{part:?} is missing:\n{text}");
-        }
+    fn what_the_user_may_not_list_is_named() {
+        let found =
+            Found { unknown: vec!["deployments: you may not list them".to_owned()], ..Found::default() };
+        assert_eq!(
+            text(&found),
+            "Nothing hangs.
+
+Not known:
+  deployments: you may not list them"
+        );
     }
 
     #[test]
