@@ -280,6 +280,7 @@ impl RestState {
             scopes: &stored.scopes,
             kind: given,
             namespace,
+            name,
             has_agent: stored.holder.as_ref().is_some_and(|holder| holder.agent_id.is_some()),
             now_ms,
         });

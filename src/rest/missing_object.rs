@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 use kubesvc_core::age;
 use kubesvc_core::cache::kind_names::KindName;
 use kubesvc_core::cache::left_out::why_left_out;
+use kubesvc_core::cache::left_out_objects::StoredLeftOut;
 use kubesvc_core::cache::native;
 use kubesvc_core::cache::rules::{AccountRules, OperatorRules};
 use kubesvc_store::{ScopeState, StoredScope};
@@ -16,7 +17,7 @@ use kubesvc_store::{ScopeState, StoredScope};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub(super) enum MissingReason {
-    /// A setting leaves out its kind or its namespace.
+    /// A setting leaves out its kind or its namespace, or no row can be made of it.
     LeftOut,
     /// No agent streams the account's objects.
     NoAgent,
@@ -79,6 +80,7 @@ pub(super) struct MissingFacts<'a> {
     pub(super) kind: &'a KindName,
     /// Empty: none was given.
     pub(super) namespace: &'a str,
+    pub(super) name: &'a str,
     /// Whether an agent was elected to stream the account's objects.
     pub(super) has_agent: bool,
     pub(super) now_ms: i64,
@@ -113,14 +115,21 @@ pub(super) fn why_missing(facts: &MissingFacts<'_>) -> Missing {
                        watched; the account's condition Caching and the agent's log say which";
         return because(MissingReason::NotWatched, message.to_owned());
     };
-    if let Some(problem) = &scope.problem {
-        return because(MissingReason::Unreadable, problem.clone());
+    let left_out = scope.problem.as_deref().and_then(StoredLeftOut::read);
+    match (&scope.problem, left_out) {
+        (Some(problem), None) => return because(MissingReason::Unreadable, problem.clone()),
+        (_, Some(left_out)) if let Some(why) = left_out.why(facts.namespace, facts.name) => {
+            let message = format!("the agent leaves it out, since no row can be made of it: {why}");
+            return because(MissingReason::LeftOut, message);
+        }
+        _ => {}
     }
     if scope.state == ScopeState::Listing {
         let message = "its kind is being listed, or waits for its turn; try again";
         return because(MissingReason::Listing, message.to_owned());
     }
-    because(MissingReason::NotThere, not_there(facts, scope))
+    let unnamed = left_out.map_or(0, |left_out| left_out.unnamed());
+    because(MissingReason::NotThere, not_there(facts, scope, unnamed))
 }
 
 fn is_of_kind(scope: &StoredScope, kind: &KindName) -> bool {
@@ -144,7 +153,8 @@ fn left_out(facts: &MissingFacts<'_>, scope: Option<&StoredScope>) -> Option<Mis
     Some(Missing { reason: MissingReason::LeftOut, message, setting })
 }
 
-fn not_there(facts: &MissingFacts<'_>, scope: &StoredScope) -> String {
+/// `unnamed`: objects of the scope that are left out and of which it is not known which they are.
+fn not_there(facts: &MissingFacts<'_>, scope: &StoredScope, unnamed: u32) -> String {
     let version = scope.resource_version.as_deref().unwrap_or_default();
     let seconds = facts.now_ms.saturating_sub(scope.last_updated_ms) / 1000;
     let mut message = format!(
@@ -156,6 +166,12 @@ fn not_there(facts: &MissingFacts<'_>, scope: &StoredScope) -> String {
         message.push_str(
             ", or it has no annotation moniker.spinnaker.io/application while onlySpinnakerManaged is set",
         );
+    }
+    if unnamed > 0 {
+        message.push_str(&format!(
+            ", or it is among the objects of its kind, at least {unnamed}, of which no row can be made and which are not \
+             named; the agent's log names them"
+        ));
     }
     if facts.namespace.is_empty() {
         message.push_str("; if it has a namespace, give that too");
@@ -225,6 +241,15 @@ mod tests {
         scopes: &[StoredScope],
         (kind, namespace): (&str, &str),
     ) -> Missing {
+        missing_named(kinds, spec, scopes, (kind, namespace, "web"))
+    }
+
+    fn missing_named(
+        kinds: &[&str],
+        spec: &KubesvcAccountSpec,
+        scopes: &[StoredScope],
+        (kind, namespace, name): (&str, &str, &str),
+    ) -> Missing {
         let kinds: Vec<_> = kinds.iter().map(|kind| (*kind).to_owned()).collect();
         let settings = CacheSettings { cache_kinds: Some(&kinds), ..CacheSettings::default() };
         let (operator, _) = OperatorRules::read(&settings);
@@ -235,6 +260,7 @@ mod tests {
             scopes,
             kind: &named(kind),
             namespace,
+            name,
             has_agent: true,
             now_ms: 90_000,
         })
@@ -270,5 +296,20 @@ mod tests {
         assert_eq!(unwatched.reason, MissingReason::NotWatched);
         let unsaid = missing(&["pod"], &plain, &[], ("pod", "shop"));
         assert_eq!(unsaid.reason, MissingReason::Listing);
+    }
+
+    #[test]
+    fn object_of_which_no_row_can_be_made_is_left_out_and_others_of_its_kind_are_not() {
+        let problem =
+            "3 objects are left out: \"shop/web\": it has no uid; \"shop/api\": it is odd; and 1 more";
+        let scopes = [StoredScope { problem: Some(problem.into()), ..scope("apps", "Deployment", "") }];
+        let plain = KubesvcAccountSpec::default();
+        let of = |name| missing_named(&["deployment"], &plain, &scopes, ("deploy", "shop", name));
+        let left_out = of("web");
+        assert_eq!((left_out.reason, left_out.setting), (MissingReason::LeftOut, None));
+        assert!(left_out.message.ends_with("no row can be made of it: it has no uid"), "{left_out:?}");
+        let other = of("other");
+        assert_eq!(other.reason, MissingReason::NotThere);
+        assert!(other.message.contains("at least 1, of which no row can be made"), "{other:?}");
     }
 }

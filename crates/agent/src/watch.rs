@@ -32,6 +32,7 @@
 //! | `machine.rs`, `machine/` | the states, the timers, and the reports |
 //! | `reader.rs` | the one driver: requests of a scope, and their responses |
 //! | `budget.rs` | how many lists run at once, and how much memory they take |
+//! | `left_out_objects.rs` | which objects cannot be reported |
 //! | `large_pieces.rs` | how many large lines and items are in memory at once |
 
 use std::ops::RangeInclusive;
@@ -43,6 +44,7 @@ mod basis;
 mod budget;
 mod failure;
 mod large_pieces;
+mod left_out_objects;
 mod list;
 mod machine;
 mod reader;

@@ -10,6 +10,7 @@
 //! | [`kind_names`] | kinds as settings name them |
 //! | [`selection`] | the scopes of an account |
 //! | [`left_out`] | why a kind or an object is not cached, and which setting is the reason |
+//! | [`left_out_objects`] | objects of which no row can be made, as text and from it |
 //! | [`issues`] | what the condition `Caching` says is left out |
 //! | [`object_filter`] | which objects of a watched scope are cached |
 //! | [`synthetic`] | rows for what an account may not read |
@@ -26,6 +27,7 @@ pub mod issues;
 pub mod keys;
 pub mod kind_names;
 pub mod left_out;
+pub mod left_out_objects;
 pub mod moniker;
 pub mod native;
 pub mod object_filter;

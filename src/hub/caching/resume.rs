@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use prost::Message as _;
 
+use kubesvc_core::cache::left_out_objects::StoredLeftOut;
 use kubesvc_core::wire::common::Fence;
 use kubesvc_core::wire::events::{Resume, ScopeCheckpoint};
 use kubesvc_store::{ScopeKey, ScopeState, StoredScope};
@@ -54,7 +55,9 @@ impl<'s> StoredScopes<'s> {
         let age_ms = u64::try_from(now_ms.saturating_sub(stored.last_updated_ms)).unwrap_or_default();
         // Without a complete list under this shape, not all rows are of it.
         let resend = !is_same || stored.objects.is_none();
-        ScopeCheckpoint { scope_id, rv, age_ms, objects: count(stored), resend }
+        let must_list =
+            stored.problem.as_deref().is_some_and(|problem| StoredLeftOut::read(problem).is_some());
+        ScopeCheckpoint { scope_id, rv, age_ms, objects: count(stored), resend, must_list }
     }
 
     /// Number of rows of the scopes that cover part of this one, or all of it.
@@ -150,9 +153,19 @@ mod tests {
 
     #[test]
     fn a_checkpoint_counts_for_the_same_account_shape_and_filter() {
-        let expected =
-            ScopeCheckpoint { scope_id: 3, rv: "77".into(), age_ms: 5000, objects: 12, resend: false };
+        let expected = ScopeCheckpoint {
+            scope_id: 3,
+            rv: "77".into(),
+            age_ms: 5000,
+            objects: 12,
+            ..ScopeCheckpoint::default()
+        };
         let must_list = ScopeCheckpoint { rv: String::new(), ..expected.clone() };
+        let left_out = Some("1 object is left out: \"s/a\": it is odd".to_owned());
+        let still = ScopeCheckpoint { must_list: true, ..expected.clone() };
+        assert_eq!(checkpoint(StoredScope { problem: left_out, ..stored(":.Pod") }), still);
+        let unread = Some("the server answered 403".to_owned());
+        assert_eq!(checkpoint(StoredScope { problem: unread, ..stored(":.Pod") }), expected);
         let all_bodies = ScopeCheckpoint { resend: true, ..must_list.clone() };
         let pods = || stored(":.Pod");
         assert_eq!(checkpoint(pods()), expected);
@@ -212,6 +225,7 @@ mod tests {
                 rv: "7".repeat(64),
                 age_ms: 9,
                 objects: 9,
+                must_list: false,
                 resend: true,
             })
             .collect();

@@ -318,7 +318,7 @@ impl CachedAccount {
             let (kind, group) = one.kind.split_once('.').unwrap_or((&one.kind, ""));
             let scope = Scope { kind: kind.to_owned(), group: group.to_owned(), ..Scope::default() };
             let failure = Some(after_send(Class::Discovery, one.reason()));
-            (one.kind.clone(), ScopeProblem { scope: Some(scope), failure })
+            (one.kind.clone(), ScopeProblem { scope: Some(scope), failure, left_out: None })
         });
         let kinds = kinds.collect();
         self.shared.change(|stream, _| {

@@ -43,7 +43,7 @@ pub struct CachedAccounts {
     context: ReaderContext,
     lists_per_account: usize,
     groups: StartGroups,
-    /// When an account that waits for its group may start.
+    /// When an account that waits for others, or for its group, may start.
     next_group: Option<Instant>,
     parts: ReadingParts,
     running: HashMap<String, RunningAccount>,
@@ -154,7 +154,12 @@ impl CachedAccounts {
 
     /// Starts, changes and stops accounts.
     async fn reconcile(&mut self) {
-        let wanted = self.table.lock().cached();
+        let (wanted, counts) = {
+            let table = self.table.lock();
+            (table.cached(), table.counts())
+        };
+        let now = tokio::time::Instant::now().into_std();
+        self.groups.activating(now, counts.starting > 0);
         let mut wanted: HashMap<_, _> =
             wanted.into_iter().map(|account| (account.account.uid.clone(), account)).collect();
         let ended: Vec<_> = self
@@ -177,7 +182,7 @@ impl CachedAccounts {
         self.next_group = None;
         for (uid, account) in wanted.drain() {
             match self.running.get_mut(&uid) {
-                None => match self.groups.start(tokio::time::Instant::now().into_std()) {
+                None => match self.groups.start(now) {
                     Ok(()) => self.start(account),
                     Err(next_group) => self.next_group = Some(next_group),
                 },
@@ -228,4 +233,61 @@ fn is_changed(before: &account_table::CachedAccount, now: &account_table::Cached
         || before.rules != now.rules
         || before.cluster != now.cluster
         || before.files != now.files
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::account_table::Effect;
+    use crate::activation::{ActivatedAccount, Activator, Definition};
+    use crate::static_accounts::StaticAccountFile;
+    use kubesvc_core::wire::common::AccountRef;
+    use kubesvc_core::wire::ops::{AccountSpec, CachingRules, ClusterIdentity};
+
+    /// Adds an account; returns what ends its activation.
+    fn add(table: &Mutex<AccountTable>, uid: &str) -> impl FnOnce(&Mutex<AccountTable>) + use<> {
+        let account = AccountRef { uid: uid.to_owned(), name: uid.to_owned(), ..AccountRef::default() };
+        let (_, definition) = Definition::split(AccountSpec::default());
+        let effects = table.lock().add(account, definition);
+        let [Effect::Start { attempt, .. }] = effects[..] else { unreachable!("it is new") };
+        let uid = uid.to_owned();
+        move |table| {
+            let (identity, at) = (ClusterIdentity::default(), Timestamp::UNIX_EPOCH);
+            let reached = ActivatedAccount { identity, files: Vec::new(), at };
+            table.lock().finished(&uid, attempt, Ok(reached));
+        }
+    }
+
+    #[tokio::test]
+    async fn objects_are_read_once_no_other_account_is_being_activated() {
+        let table = Arc::new(Mutex::new(AccountTable::default()));
+        let (credentials_changed, (losses, _lost)) = (Arc::new(Notify::new()), mpsc::channel(1));
+        let parts = ReadingParts {
+            readers: AccountReaders::default(),
+            losses,
+            credentials: CredentialVerdicts { table: Arc::clone(&table), changed: credentials_changed },
+            watches: WatchRegistry::default(),
+            metrics: CachedObjectMetrics::default(),
+        };
+        let options =
+            ReadingOptions { lists: 1, lists_per_account: 1, group_size: 0, group_delay: Duration::ZERO };
+        let own = StaticAccountFile::new(Vec::new());
+        let activators = Activators { all: Activator::new(Vec::new(), 1), own };
+        let (_notices, noticed) = mpsc::channel(1);
+        let shared = Arc::new(SharedStream::new(crate::caching::QueueMemory::default()));
+        let wake = (Arc::clone(&table), Arc::new(Notify::new()));
+        let mut accounts =
+            CachedAccounts::new(wake, activators, (shared, noticed), (options, parts)).expect("memory");
+        let (hold_first, hold_second) = (add(&table, "first"), add(&table, "second"));
+        hold_first(&table);
+        let fence = Fence { account_uid: "first".to_owned(), caching_epoch: 1 };
+        table.lock().cache(&fence, true, Some(CachingRules::default()));
+        accounts.reconcile().await;
+        assert_eq!((accounts.running.len(), accounts.next_group.is_some()), (0, true));
+        hold_second(&table);
+        accounts.reconcile().await;
+        assert_eq!((accounts.running.len(), accounts.next_group.is_some()), (1, false));
+    }
 }

@@ -10,7 +10,7 @@ use crate::metrics::CachedObjectMetrics;
 use crate::watch::{LeftOut, ListReason, ReaderSink, WaitReason, WatchEnd, WatchState};
 use crate::watch_registry::RegisteredWatch;
 use kubesvc_core::wire::common::Failure;
-use kubesvc_core::wire::events::{Event, Synced};
+use kubesvc_core::wire::events::{Event, LeftOutObjects, Synced};
 use kubesvc_runtime::telemetry::errors::chain;
 
 /// Where the reader of one scope puts what it reads.
@@ -117,6 +117,10 @@ impl ReaderSink for ScopeSink {
             LeftOut::Body(body) => tracing::debug!("{}", chain(&body)),
             LeftOut::Object(object) => tracing::warn!("{}", chain(&object)),
         }
+    }
+
+    fn left_out_objects(&self, objects: LeftOutObjects) {
+        self.deliver(|account, _, memory| account.left_out_objects(self.reader, objects, memory));
     }
 
     async fn room(&self) {

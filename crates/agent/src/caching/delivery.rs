@@ -30,8 +30,8 @@ use kubesvc_core::cache::keys::ScopeKey;
 use kubesvc_core::wire::MAX_MESSAGE_BYTES;
 use kubesvc_core::wire::common::{Failure, Fence};
 use kubesvc_core::wire::events::{
-    Begin, Event, Resume, ScopeCheckpoint, ScopeDeclaration, ScopeProblem, SyncBasis, SyncStart, Synced,
-    Unread, cache_up,
+    Begin, Event, LeftOutObjects, Resume, ScopeCheckpoint, ScopeDeclaration, ScopeProblem, SyncBasis,
+    SyncStart, Synced, Unread, cache_up,
 };
 
 mod answers;
@@ -200,6 +200,8 @@ struct ScopeState {
     list: Option<ListAttempt>,
     /// Whether the hub was told why the scope is not read, or that it is; `None`: a former delivery may have.
     has_problem: Option<bool>,
+    /// Its objects of which no row can be made, as its last complete list and the watch after it have them.
+    left_out: Option<Box<LeftOutObjects>>,
     /// The rows are of another shape until a list is complete.
     all_bodies: bool,
     /// Rows at the last sync.

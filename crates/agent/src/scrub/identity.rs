@@ -71,6 +71,20 @@ pub struct Unidentified {
     pub why: IdentityError,
 }
 
+impl Unidentified {
+    /// Whether namespace and name are known, so that the object can be asked for by them.
+    pub fn has_name(&self) -> bool {
+        let wrong = match &self.why {
+            IdentityError::Missing(field)
+            | IdentityError::NotText(field)
+            | IdentityError::ControlCharacters(field)
+            | IdentityError::TooLong { field, .. } => *field,
+            IdentityError::OutsideScope { .. } | IdentityError::Body(_) => return false,
+        };
+        !self.name.is_empty() && !["metadata.name", "metadata.namespace"].contains(&wrong)
+    }
+}
+
 /// What the metadata of an object says about who it is.
 #[derive(Debug, Default)]
 pub(super) struct FoundIdentity {

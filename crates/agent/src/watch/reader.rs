@@ -20,18 +20,19 @@ use ulid::Ulid;
 
 use crate::cluster::{ClusterClient, ClusterRequest, ClusterResponse, ConnectionSlot, ResponseBody, Use};
 use crate::scrub::{
-    BodyEncoder, Change, ClusterStatus, Inspected, InspectedObject, ItemSplitter, LineSplitter, ListPage,
-    OmittedBody, RawObject, Scrubber, Unidentified, WatchLine, delete_event, read_watch_line,
+    BodyEncoder, Change, ClusterStatus, Identity, Inspected, InspectedObject, ItemSplitter, LineSplitter,
+    ListPage, OmittedBody, RawObject, Scrubber, Unidentified, WatchLine, delete_event, read_watch_line,
 };
 use crate::watch::budget::{ListBudget, ListPermit, ListTurn, SentMemory};
 use crate::watch::large_pieces::{LARGE_PIECE_BYTES, LargePieceTurn};
+use crate::watch::left_out_objects::LeftOutSet;
 use crate::watch::{
     Action, ItemStep, LargePieces, ListReason, ObjectStep, PageRequest, PageStep, RequestFailure, ScopeWatch,
     SyncEnd, WaitReason, WatchRequest,
 };
 use kubesvc_core::wire::common::{Failure, Scope};
 use kubesvc_core::wire::events::event::Operation;
-use kubesvc_core::wire::events::{BasisRow, Event, Synced};
+use kubesvc_core::wire::events::{BasisRow, Event, LeftOutObjects, Synced};
 
 #[cfg(test)]
 mod tests;
@@ -77,6 +78,8 @@ pub trait ReaderSink: Send + Sync + 'static {
     fn waits(&self, reason: WaitReason);
     /// Records that something of an object, or an object, could not be taken.
     fn left_out(&self, what: LeftOut);
+    /// Records which objects of the scope are left out by now; what a list found comes before its end.
+    fn left_out_objects(&self, _objects: LeftOutObjects) {}
     /// Records that the scope is read, for the first time by this reader: what a former one reported holds no longer.
     fn is_read(&self) {}
     /// Records what the reader does.
@@ -208,6 +211,7 @@ pub struct ScopeReader<S> {
     /// Where each request takes a connection: one of its own, so that the same scopes are read all the time.
     slot: Option<ConnectionSlot>,
     problem: Option<Failure>,
+    left_out: LeftOutSet,
     /// Whether the sink knows that the scope is read.
     is_read: bool,
     /// A channel of tokio would keep room for 32 inputs, of which there are few.
@@ -253,6 +257,7 @@ impl<S: ReaderSink> ScopeReader<S> {
             sent_memory: SentMemory::default(),
             slot: None,
             problem: None,
+            left_out: LeftOutSet::default(),
             is_read: false,
             inputs,
             sink,
@@ -413,6 +418,7 @@ impl<S: ReaderSink> ScopeReader<S> {
         let reason = self.machine.list_reason();
         if self.machine.begin_sync(sync_key.clone(), now()) {
             self.permit = Some(permit);
+            self.left_out.list_begins();
             reason.into_iter().for_each(|reason| self.sink.list_begins(reason));
             self.sink.sync_start(sync_key);
         }
@@ -577,6 +583,7 @@ impl<S: ReaderSink> ScopeReader<S> {
             }
             Inspected::Unidentified(unidentified) => {
                 self.machine.unidentified_item(now());
+                self.left_out.listed(&unidentified);
                 self.sink.left_out(LeftOut::Object(unidentified));
                 None
             }
@@ -615,6 +622,8 @@ impl<S: ReaderSink> ScopeReader<S> {
             for gone in leftover {
                 queue(&self.sink, delete_event(0, gone.into())).await;
             }
+            self.left_out.list_ends();
+            self.sink.left_out_objects(self.left_out.told());
             self.sink.synced(synced);
         }
     }
@@ -685,22 +694,46 @@ impl<S: ReaderSink> ScopeReader<S> {
     fn watched(&mut self, change: Change, object: &RawObject<'_>) -> Option<Event> {
         let operation = if change == Change::Deleted { Operation::Delete } else { Operation::Upsert };
         match self.scrubber.inspect(object, operation) {
-            Inspected::Object(object) => match self.machine.object(change, object.identity(), None, now()) {
-                ObjectStep::Upsert | ObjectStep::Delete => {
-                    Some(encode(*object, &self.context.encoder, &self.sink))
+            Inspected::Object(object) => {
+                let Identity { namespace, name, .. } = object.identity();
+                if self.left_out.resolved(namespace, name) {
+                    self.sink.left_out_objects(self.left_out.told());
                 }
-                ObjectStep::Skip => None,
-            },
+                match self.machine.object(change, object.identity(), None, now()) {
+                    ObjectStep::Upsert | ObjectStep::Delete => {
+                        Some(encode(*object, &self.context.encoder, &self.sink))
+                    }
+                    ObjectStep::Skip => None,
+                }
+            }
             Inspected::Excluded(exclusion, identity) => {
+                if self.left_out.resolved(&identity.namespace, &identity.name) {
+                    self.sink.left_out_objects(self.left_out.told());
+                }
                 match self.machine.object(change, &identity, Some(exclusion), now()) {
                     ObjectStep::Delete => Some(delete_event(0, identity)),
                     ObjectStep::Upsert | ObjectStep::Skip => None,
                 }
             }
             Inspected::Unidentified(unidentified) => {
-                self.machine.unidentified_object(now());
+                let version = self.machine.unidentified_object(now());
+                let is_news = match change {
+                    Change::Deleted => self.left_out.resolved(&unidentified.namespace, &unidentified.name),
+                    Change::Added | Change::Modified => self.left_out.watched(&unidentified),
+                };
+                if is_news {
+                    self.sink.left_out_objects(self.left_out.told());
+                }
+                // A row of an earlier state would pass for the object.
+                let version = version.filter(|_| unidentified.has_name());
+                let row = version.map(|resource_version| Identity {
+                    namespace: unidentified.namespace.clone(),
+                    name: unidentified.name.clone(),
+                    uid: String::new(),
+                    resource_version,
+                });
                 self.sink.left_out(LeftOut::Object(unidentified));
-                None
+                row.map(|row| delete_event(0, row))
             }
         }
     }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use kubesvc_core::CachingEpoch;
+use kubesvc_core::cache::left_out_objects;
 use kubesvc_core::wire::events::{Batch, Event, ScopeProblem, SyncStart, Synced};
 use kubesvc_store::{ScopeChange, ScopeKey};
 
@@ -107,6 +108,14 @@ impl AccountDelivery {
                 changes.push(AcceptedScopeChange::Other(change));
             }
         }
+        for id in &synced {
+            // The end of a list takes back what is stored, and the agent says only what is new.
+            let Ok(scope) = self.scopes.get(*id) else { continue };
+            if let Some(left_out) = self.problems.left_out_of(&scope.key) {
+                let (scope, problem) = (scope.key.clone(), Some(left_out.clone()));
+                changes.push(AcceptedScopeChange::Other(ScopeChange::Problem { scope, problem }));
+            }
+        }
         self.take_problems(batch.problems, &mut changes).map_err(of_scope)?;
         for id in &synced {
             if let Ok(scope) = self.scopes.get(*id) {
@@ -124,7 +133,8 @@ impl AccountDelivery {
         Ok(Accepted { batch, added, sync_starts, synced, has_namespaces, has_problems })
     }
 
-    /// Records why scopes are not read, and kinds not watched. The table has no row for the latter.
+    /// Records why scopes are not read, which objects of them are left out, and which kinds are not watched. The table has
+    /// no row for the latter.
     fn take_problems(
         &mut self,
         told: Vec<ScopeProblem>,
@@ -143,8 +153,17 @@ impl AccountDelivery {
                 self.problems.unwatched_kind(&key, failure.as_ref());
                 continue;
             }
-            self.problems.scope(&key, failure.as_ref());
-            let problem = failure.map(|failure| failure.message.chars().take(MAX_PROBLEM_CHARS).collect());
+            let left_out = problem.left_out.as_ref().and_then(left_out_objects::text);
+            let problem = match left_out {
+                Some(left_out) => {
+                    self.problems.objects(&key, left_out.clone());
+                    Some(left_out)
+                }
+                None => {
+                    self.problems.scope(&key, failure.as_ref());
+                    failure.map(|failure| failure.message.chars().take(MAX_PROBLEM_CHARS).collect())
+                }
+            };
             changes.push(AcceptedScopeChange::Other(ScopeChange::Problem { scope: key, problem }));
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Why kinds of an account are not read, as its agent says since Begin. Pure.
+//! Why kinds of an account are not read, and which of their objects are left out, as its agent says since Begin. Pure.
 //!
 //! The agent repeats what stands after each Resume, and says the rest when it finds out. Until it has read a scope, or
 //! said why not, what the table says of the scope may be so or not; meanwhile nothing is concluded.
@@ -33,6 +33,8 @@ pub(super) fn report_of_unread(epoch: CachingEpoch, failure: &Failure) -> Cachin
 struct Problem {
     issue: CacheIssue,
     is_out_of_reach: bool,
+    /// Objects that are left out of a scope that is read, as they are stored.
+    left_out: Option<String>,
 }
 
 /// The problems of one account.
@@ -63,8 +65,21 @@ impl Problems {
             return;
         };
         let issue = CacheIssue::new(&key.group, &key.kind, &why_unread(failure.class(), &failure.message));
-        let problem = Problem { issue, is_out_of_reach: is_out_of_reach(failure.class()) };
+        let problem = Problem { issue, is_out_of_reach: is_out_of_reach(failure.class()), left_out: None };
         self.of_scopes.insert(key.clone(), problem);
+    }
+
+    /// Records which objects of a scope that is read are left out, as they are stored.
+    pub(super) fn objects(&mut self, key: &ScopeKey, left_out: String) {
+        self.unconfirmed.remove(key);
+        let issue = CacheIssue::new(&key.group, &key.kind, &left_out);
+        let problem = Problem { issue, is_out_of_reach: false, left_out: Some(left_out) };
+        self.of_scopes.insert(key.clone(), problem);
+    }
+
+    /// Returns what is stored of the objects of a scope that are left out.
+    pub(super) fn left_out_of(&self, key: &ScopeKey) -> Option<&String> {
+        self.of_scopes.get(key)?.left_out.as_ref()
     }
 
     /// Records why a kind is not watched; without a failure, that it is no longer asked for.

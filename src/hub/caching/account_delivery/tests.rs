@@ -5,7 +5,8 @@ use kubesvc_core::lifecycle::CachingReport;
 use kubesvc_core::wire::common::{Failure, Scope};
 use kubesvc_core::wire::events::event::{Omitted, Operation};
 use kubesvc_core::wire::events::{
-    Checkpoint, Event, ScopeDeclaration, ScopeProblem, SyncStart, Synced, event,
+    Checkpoint, Event, LeftOutObject, LeftOutObjects, ScopeDeclaration, ScopeProblem, SyncStart, Synced,
+    event,
 };
 use kubesvc_store::{ScopeChange, ScopeKey, ScopeState, StoredScope};
 
@@ -400,6 +401,7 @@ fn a_problem_is_stored_with_its_text_and_taken_back_without_one() {
     let problem = |message: Option<&str>| ScopeProblem {
         scope: Some(Scope { kind: "Pod".into(), ..Scope::default() }),
         failure: message.map(|message| Failure { message: message.into(), ..Failure::default() }),
+        left_out: None,
     };
     let problems = vec![problem(Some("403")), problem(Some("")), problem(None)];
     let texts: Vec<_> = take(&mut delivery, Batch { problems, ..batch(0, 1) })
@@ -411,8 +413,38 @@ fn a_problem_is_stored_with_its_text_and_taken_back_without_one() {
         })
         .collect();
     assert_eq!(texts, [Some("403".to_owned()), None, None]);
-    let nameless = vec![ScopeProblem { scope: None, failure: None }];
+    let nameless = vec![ScopeProblem::default()];
     assert!(delivery.batch(Batch { problems: nameless, ..batch(1, 2) }, 1).is_err());
+}
+
+/// What is stored as the problem of Pod after a batch.
+fn stored_problem(batch: AcceptedBatch) -> Option<Option<String>> {
+    let problem = |change| match change {
+        AcceptedScopeChange::Other(ScopeChange::Problem { problem, .. }) => Some(problem),
+        _ => None,
+    };
+    batch.scopes.into_iter().filter_map(problem).last()
+}
+
+#[test]
+fn objects_that_are_left_out_are_stored_until_the_agent_takes_them_back_whatever_lists_end() {
+    let mut delivery = flowing(0);
+    let object = LeftOutObject { namespace: "s".into(), name: "a".into(), why: "it is odd".into() };
+    let told = |objects: Vec<LeftOutObject>| {
+        let left_out = LeftOutObjects { count: u32::try_from(objects.len()).expect("few"), objects };
+        let scope = Some(Scope { kind: "Pod".into(), ..Scope::default() });
+        vec![ScopeProblem { scope, failure: None, left_out: Some(left_out) }]
+    };
+    let text = Some("1 object is left out: \"s/a\": it is odd".to_owned());
+    let found = Batch { sync_starts: vec![sync_start(1, "K")], problems: told(vec![object]), ..batch(0, 1) };
+    assert_eq!(stored_problem(take(&mut delivery, found)), Some(text.clone()));
+    // The end of a list takes a problem back where it is stored.
+    let synced = Batch { synced: vec![synced(1, "K")], ..batch(1, 2) };
+    assert_eq!(stored_problem(take(&mut delivery, synced)), Some(text));
+    assert_eq!(
+        stored_problem(take(&mut delivery, Batch { problems: told(Vec::new()), ..batch(2, 3) })),
+        Some(None)
+    );
 }
 
 #[test]
@@ -436,7 +468,7 @@ fn reason_for_a_kind_that_is_not_watched_is_reported_and_not_stored() {
     let told = |message: &str| {
         let scope = Scope { kind: "Rollout".into(), group: "argoproj.io".into(), ..Scope::default() };
         let failure = Failure { message: message.into(), ..Failure::default() };
-        vec![ScopeProblem { scope: Some(scope), failure: Some(failure) }]
+        vec![ScopeProblem { scope: Some(scope), failure: Some(failure), left_out: None }]
     };
     let mut left_out = |prev: u64, message: &str| {
         let batch = Batch { problems: told(message), ..batch(prev, prev + 1) };

@@ -6,7 +6,9 @@ use kubesvc_core::lifecycle::CachingReport;
 use kubesvc_core::report_outbox::OutboxEntry;
 use kubesvc_core::wire::common::Failure;
 use kubesvc_core::wire::common::failure::Class;
-use kubesvc_core::wire::events::{Checkpoint, ScopeProblem, SyncStart, Synced, Unread};
+use kubesvc_core::wire::events::{
+    Checkpoint, LeftOutObject, LeftOutObjects, ScopeProblem, SyncStart, Synced, Unread,
+};
 
 /// What the leader is told of account `one`.
 fn report(world: &World) -> Option<CachingReport> {
@@ -28,7 +30,7 @@ fn problem(kind: &str, group: &str, failure: Option<(Class, &str)>) -> ScopeProb
         message: why.into(),
         ..Failure::default()
     });
-    ScopeProblem { scope, failure }
+    ScopeProblem { scope, failure, left_out: None }
 }
 
 fn problems(prev: u64, problems: Vec<ScopeProblem>) -> cache_up::Frame {
@@ -77,6 +79,26 @@ async fn stored_problem_of_a_former_process_is_taken_back_once_the_scope_is_read
     stream.acknowledged(4).await;
     left_out(&world, None).await;
     assert_eq!(world.cache.problem("one", "Pod"), None);
+}
+
+#[tokio::test]
+async fn objects_that_an_agent_leaves_out_are_counted_and_named_and_their_kind_is_read() {
+    let world = World::start().await;
+    let (mut stream, _) = world.flowing().await;
+    let why = "metadata.resourceVersion has more than 64 characters";
+    let object = LeftOutObject { namespace: "shop".into(), name: "web".into(), why: why.into() };
+    let objects = LeftOutObjects { count: 2, objects: vec![object] };
+    // The failure is for a hub that does not know the field.
+    let failure = Some((Class::Unreachable, "2 objects are left out"));
+    let told = ScopeProblem { left_out: Some(objects), ..problem("Pod", "", failure) };
+    stream.say(problems(0, vec![told])).await;
+    stream.acknowledged(1).await;
+    let text = format!("2 objects are left out: \"shop/web\": {why}; and 1 more");
+    left_out(&world, Some(&format!("Pod: {text}"))).await;
+    assert!(!report(&world).expect("it is told").is_unreadable);
+    stream.say(problems(1, vec![problem("Pod", "", None)])).await;
+    stream.acknowledged(2).await;
+    left_out(&world, None).await;
 }
 
 #[tokio::test]

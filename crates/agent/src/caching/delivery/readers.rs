@@ -1,6 +1,8 @@
 //! The scopes of an account and their readers: which are declared, who reads them, and what readers report.
 
 use super::*;
+use kubesvc_core::cache::left_out_objects;
+use kubesvc_core::wire::common::failure::Class;
 
 impl AccountDelivery {
     /// The number for the next scope; never used twice.
@@ -63,6 +65,7 @@ impl AccountDelivery {
             reader: None,
             list: None,
             has_problem: None,
+            left_out: None,
             all_bodies: false,
             objects: 0,
         };
@@ -151,7 +154,8 @@ impl AccountDelivery {
         if scope.reader.is_some() || scope.leaves_after.is_some() || !is_answered {
             return None;
         }
-        let is_resumable = !at.rv.is_empty() && Duration::from_millis(at.age_ms) < max_age && !at.resend;
+        let is_fresh = !at.rv.is_empty() && Duration::from_millis(at.age_ms) < max_age;
+        let is_resumable = is_fresh && !at.resend && !at.must_list && scope.left_out.is_none();
         if !is_resumable {
             return Some(self.list(scope_id, at.objects, at.resend, at.rv.clone()));
         }
@@ -253,12 +257,32 @@ impl AccountDelivery {
         }
     }
 
-    /// Why a scope is not read; `None` takes the reason back.
+    /// Why a scope is not read; `None` takes the reason back, and says which of its objects are left out.
     pub fn problem(&mut self, scope_id: u32, problem: Option<Failure>, memory: &mut QueueMemory) {
         let Some(scope) = self.scope_mut(scope_id) else { return };
-        scope.has_problem = Some(problem.is_some());
-        let problem = ScopeProblem { scope: scope.declaration.scope.clone(), failure: problem };
+        let left_out = scope.left_out.as_deref().filter(|_| problem.is_none()).cloned();
+        let failure = problem.or_else(|| {
+            let message = left_out_objects::text(left_out.as_ref()?)?;
+            Some(Failure { class: Class::Internal.into(), message, ..Failure::default() })
+        });
+        scope.has_problem = Some(failure.is_some());
+        let problem = ScopeProblem { scope: scope.declaration.scope.clone(), failure, left_out };
         self.note_problem(scope_id, problem, memory);
+    }
+
+    /// Which objects of a scope are left out by now.
+    pub fn left_out_objects(&mut self, reader: ReaderId, objects: LeftOutObjects, memory: &mut QueueMemory) {
+        let Some(scope_id) = self.readers.get(&reader).copied() else { return };
+        let said = self.problems.get(&scope_id);
+        let is_unread = said.is_some_and(|said| said.failure.is_some() && said.left_out.is_none());
+        let Some(scope) = self.scope_mut(scope_id) else { return };
+        let objects = (objects.count > 0).then(|| Box::new(objects));
+        if scope.left_out != objects {
+            scope.left_out = objects;
+            if !is_unread {
+                self.problem(scope_id, None, memory);
+            }
+        }
     }
 
     /// Kinds, each as `Kind.group`, that are not watched although a setting asks for them, and why.
@@ -267,7 +291,7 @@ impl AccountDelivery {
         let gone: Vec<_> = self.left_out.keys().filter(|kind| !is_known(kind)).cloned().collect();
         for id in gone.iter().filter_map(|kind| self.left_out.remove(kind)).collect::<Vec<_>>() {
             if let Some(problem) = self.problems.get(&id) {
-                let problem = ScopeProblem { scope: problem.scope.clone(), failure: None };
+                let problem = ScopeProblem { scope: problem.scope.clone(), ..ScopeProblem::default() };
                 self.note_problem(id, problem, memory);
             }
         }
@@ -290,10 +314,15 @@ impl AccountDelivery {
         self.queue.problem(id, problem, memory);
     }
 
-    /// The scope is read. A reason of a former reader, or of another process, is taken back.
+    /// The scope is read. A reason of a former reader, or of another process, is taken back. During a list, that of another
+    /// process stays until the list is complete: it may be objects that are left out.
     pub fn is_read(&mut self, reader: ReaderId, memory: &mut QueueMemory) {
         let Some(scope_id) = self.readers.get(&reader).copied() else { return };
-        if self.scope_mut(scope_id).is_some_and(|scope| scope.has_problem != Some(false)) {
+        let is_taken_back = self.scope_mut(scope_id).is_some_and(|scope| match scope.has_problem {
+            None => scope.list.is_none(),
+            Some(has_problem) => has_problem,
+        });
+        if is_taken_back {
             self.problem(scope_id, None, memory);
         }
     }

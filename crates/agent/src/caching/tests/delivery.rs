@@ -5,7 +5,7 @@ use super::*;
 use std::collections::BTreeMap;
 
 use kubesvc_core::wire::common::{Failure, Scope};
-use kubesvc_core::wire::events::{ScopeProblem, Synced, Unread};
+use kubesvc_core::wire::events::{LeftOutObjects, ScopeProblem, Synced, Unread};
 
 const LIMIT: usize = 4 * 1024 * 1024;
 
@@ -486,6 +486,7 @@ fn what_is_left_out_is_said_on_each_stream_and_taken_back_once() {
         let problem = |kind: &str| ScopeProblem {
             scope: Some(Scope { kind: kind.to_owned(), ..Scope::default() }),
             failure: Some(Failure { message: "not served".into(), ..Failure::default() }),
+            left_out: None,
         };
         names.iter().map(|kind| ((*kind).to_owned(), problem(kind))).collect()
     };
@@ -584,6 +585,50 @@ fn reason_of_a_former_process_is_taken_back_once_when_the_scope_is_read() {
     assert_eq!((problems.len(), problems[0].failure.is_none()), (1, true));
     fixture.delivery.is_read(pods, &mut fixture.memory);
     assert!(fixture.is_idle());
+}
+
+#[test]
+fn objects_that_are_left_out_are_said_once_on_each_stream_and_beside_no_other_reason() {
+    let (mut fixture, pods, _) = Fixture::watching();
+    let objects = |count: u32| LeftOutObjects { count, objects: Vec::new() };
+    let told = |batch: Batch| {
+        let [problem] = &batch.problems[..] else { unreachable!("expected one, got {:?}", batch.problems) };
+        let message = problem.failure.as_ref().map(|failure| failure.message.clone());
+        (message, problem.left_out.as_ref().map(|left_out| left_out.count))
+    };
+    let two = || (Some("2 objects are left out".to_owned()), Some(2));
+    fixture.delivery.left_out_objects(pods, objects(2), &mut fixture.memory);
+    assert_eq!(told(fixture.batch()), two());
+    fixture.delivery.left_out_objects(pods, objects(2), &mut fixture.memory);
+    assert!(fixture.is_idle(), "it is said already");
+    fixture.reconnect();
+    fixture.resume(1, both());
+    assert_eq!(told(fixture.batch()), two());
+    // While the scope is not read, that is the reason.
+    let forbidden = Failure { message: "no right".into(), ..Failure::default() };
+    fixture.delivery.problem(1, Some(forbidden), &mut fixture.memory);
+    assert_eq!(told(fixture.batch()), (Some("no right".to_owned()), None));
+    fixture.delivery.left_out_objects(pods, objects(3), &mut fixture.memory);
+    assert!(fixture.is_idle());
+    fixture.delivery.problem(1, None, &mut fixture.memory);
+    assert_eq!(told(fixture.batch()).1, Some(3));
+    fixture.delivery.left_out_objects(pods, objects(0), &mut fixture.memory);
+    assert_eq!(told(fixture.batch()), (None, None));
+}
+
+#[test]
+fn scope_with_objects_left_out_is_listed_and_what_a_former_process_said_stays_until_the_list_is_complete() {
+    let mut fixture = Fixture::new();
+    fixture.begin();
+    let commands = fixture
+        .resume(0, vec![ScopeCheckpoint { must_list: true, ..checkpoint(1, "10") }, checkpoint(2, "20")]);
+    let ReaderCommand::List { reader, scope_id: 1, .. } = commands[0] else {
+        unreachable!("expected a list, got {:?}", commands[0])
+    };
+    fixture.delivery.sync_start(reader, "K".into(), &mut fixture.memory);
+    assert_eq!(fixture.batch().sync_starts.len(), 1);
+    fixture.delivery.is_read(reader, &mut fixture.memory);
+    assert!(fixture.is_idle(), "the end of the list takes it back, or the list says it anew");
 }
 
 #[test]

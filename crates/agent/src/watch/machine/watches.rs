@@ -79,9 +79,9 @@ impl ScopeWatch {
         step
     }
 
-    /// Takes an event of which it is unknown which object it is about.
-    pub fn unidentified_object(&mut self, now: Instant) {
-        self.heard(now);
+    /// Takes an event of an object that cannot be reported. Returns the version up to which the scope is read.
+    pub fn unidentified_object(&mut self, now: Instant) -> Option<String> {
+        if self.heard(now) { self.position.version.clone() } else { None }
     }
 
     /// Takes a bookmark. Returns a version to queue as a checkpoint, at most once a minute.

@@ -19,7 +19,7 @@ use crate::watch::{ScopeStart, ScopeTiming};
 use kubesvc_core::agent_policy::AgentPolicy;
 use kubesvc_core::kubeconfig::vet;
 use kubesvc_core::wire::common::failure::Class;
-use kubesvc_core::wire::events::SyncStart;
+use kubesvc_core::wire::events::{LeftOutObjects, SyncStart};
 
 /// What a reader said, in order.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +30,8 @@ enum Said {
     SyncStart(SyncStart),
     Synced(Synced),
     Problem(Option<i32>),
+    /// How many objects are left out, and the names of the first.
+    LeftOut(u32, Vec<String>),
 }
 
 #[derive(Debug, Default)]
@@ -82,6 +84,16 @@ impl ReaderSink for Sink {
     fn waits(&self, _: WaitReason) {}
 
     fn left_out(&self, _: LeftOut) {}
+
+    fn left_out_objects(&self, objects: LeftOutObjects) {
+        let names = objects.objects.into_iter().map(|object| object.name).collect();
+        let left_out = Said::LeftOut(objects.count, names);
+        let is_left_out = |said: &&Said| matches!(said, Said::LeftOut(..));
+        let before = self.0.said.borrow().iter().rfind(is_left_out).cloned();
+        if before.unwrap_or(Said::LeftOut(0, Vec::new())) != left_out {
+            self.say(left_out);
+        }
+    }
 
     async fn room(&self) {
         self.0.room.notified().await;
@@ -276,6 +288,51 @@ fn open_watch(lines: &[String]) -> (u16, TestBody) {
         200,
         http_body_util::BodyExt::boxed_unsync(StreamBody::new(stream::iter(chunks).chain(stream::pending()))),
     )
+}
+
+/// An object with a version that no row can have.
+fn odd(name: &str) -> serde_json::Value {
+    let mut odd = object(name, 1);
+    odd["metadata"]["resourceVersion"] = json!("9".repeat(65));
+    odd
+}
+
+#[tokio::test]
+async fn objects_that_cannot_be_reported_are_told_before_their_list_ends_and_until_they_can_be() {
+    let script = vec![
+        page(10, "", &[object("a", 3), odd("b")]),
+        open_watch(&[
+            line("MODIFIED", &odd("a")),
+            line("MODIFIED", &odd("a")),
+            line("MODIFIED", &object("a", 11)),
+            line("DELETED", &odd("b")),
+        ]),
+    ];
+    let reading = Reading::start(ScopeStart::default(), false, script).await;
+    reading.answer_basis(1, &[("a", "2"), ("b", "2")]).await;
+    let gone = Said::Delete("b".to_owned());
+    let said = reading.until(|said| said.iter().filter(|one| **one == gone).count() == 2).await;
+    let left_out = |names: &[&str]| {
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        Said::LeftOut(u32::try_from(names.len()).expect("few"), names)
+    };
+    let synced = Synced { rv: "10".to_owned(), listed: 2, sent: 1, deleted: 1, ..Synced::default() };
+    let stale = Said::Delete("a".to_owned());
+    let expected = [
+        upsert("a", "3"),
+        gone.clone(),
+        left_out(&["b"]),
+        Said::Synced(synced),
+        // Its row would pass for the object.
+        left_out(&["a", "b"]),
+        stale.clone(),
+        stale,
+        left_out(&["b"]),
+        upsert("a", "11"),
+        left_out(&[]),
+        gone,
+    ];
+    assert_eq!(said[1..], expected);
 }
 
 fn status(code: u16) -> (u16, TestBody) {
