@@ -96,7 +96,7 @@ impl RestState {
     ) -> Result<OperationCaller, RestError> {
         let called = Caller { headers, certificates: &[] };
         let principal = self.operations.authenticate(called, caller.address).await?;
-        caller.is_known();
+        caller.known();
         let claimed = headers.get(USER).map(|user| String::from_utf8_lossy(user.as_bytes()));
         let claimed = claimed.map(|user| user.chars().take(MAX_ID_CHARS).collect());
         Ok(OperationCaller { principal, claimed, accounts: named_accounts(headers) })

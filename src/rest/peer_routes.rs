@@ -47,7 +47,7 @@ async fn signed(State(state): State<RestState>, request: Request, next: Next) ->
     let (body, _permit) = body::of_replica(&state, received, size).await?;
     let admitted = state.peers.admit(unchecked, &parts, &body);
     let answerable = admitted.map_err(|refusal| refuse(&refusal))?;
-    UnknownCaller::of(&parts).is_known();
+    UnknownCaller::of(&parts).known();
     parts.extensions.insert(answerable.clone());
     // Shape errors here, because the signature covers the final body.
     let answer = error::shape(Request::from_parts(parts, Body::from(body)), next).await;

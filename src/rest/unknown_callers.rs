@@ -62,7 +62,7 @@ impl UnknownCaller {
     }
 
     /// It is known now who calls: gives the memory of the head back.
-    pub(super) fn is_known(self) {
+    pub(super) fn known(self) {
         drop(self.head.and_then(|head| head.0.lock().take()));
     }
 }
