@@ -47,8 +47,6 @@ const PROMISED: Bounds = Bounds {
 
 /// The same where no agent claims accounts.
 const PROMISED_AT_THE_DOORS: Bounds = Bounds { growth_kib: 64 * 1024, ..PROMISED };
-/// The same beside answers that are not read, which keep their credit: 64 MiB of an agent's stream.
-const PROMISED_BESIDE_UNREAD_ANSWERS: Bounds = Bounds { growth_kib: 160 * 1024, ..PROMISED };
 
 /// Size and duration of the floods.
 #[derive(Clone, Copy)]
@@ -121,10 +119,7 @@ async fn documented_bounds_hold_during_floods_of_the_api_of_accounts() {
         "| flood | heartbeat ms | Hello ms | liveness ms | call ms | growth MiB |\n|---|---|---|---|---|---|"
     );
     measured.iter().for_each(|measured| println!("{measured}"));
-    let (unread, others): (Vec<_>, Vec<_>) =
-        measured.into_iter().partition(|measured| measured.flood() == doors::UNREAD);
-    hold_to("the API of accounts", &others, PROMISED_AT_THE_DOORS);
-    hold_to("the API of accounts", &unread, PROMISED_BESIDE_UNREAD_ANSWERS);
+    hold_to("the API of accounts", &measured, PROMISED_AT_THE_DOORS);
 }
 
 fn hold_to(settings: &str, all: &[FloodMeasurement], bounds: Bounds) {
