@@ -195,6 +195,25 @@ async fn reviews_beyond_those_that_may_wait_are_unavailable_at_once_and_rights_h
     assert_eq!(unavailable, 300 - 32 - 128);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_token_that_was_good_is_reviewed_again_beside_a_flood_of_others() {
+    let api = ScriptedApi::new(|_, review| {
+        let is_good = review["spec"]["token"] == "good";
+        let status = json!({"authenticated": is_good, "audiences": ["kubesvc"], "user": {"username": "ann"}});
+        (201, json!({"spec": {}, "status": status}))
+    });
+    let access = api.access(AccessMode::Required);
+    let good = with_token("good");
+    who(&access, &good).await.expect("it is good");
+    // Longer than a yes is kept.
+    tokio::time::advance(Duration::from_secs(11)).await;
+    let tokens: Vec<_> = (0..300).map(|number| with_token(&number.to_string())).collect();
+    let asked = futures::future::join_all(tokens.iter().map(|headers| who(&access, headers)));
+    let (_, again) = tokio::task::unconstrained(async { tokio::join!(asked, who(&access, &good)) }).await;
+    assert_eq!(again.expect("others take no place of it").name, "ann");
+    assert_eq!(api.count(), 2 + 32 + 128);
+}
+
 fn front_proxy_api(authority: &Authority) -> ScriptedApi {
     front_proxy_api_with(authority, json!({"requestheader-uid-headers": r#"["X-Remote-Uid"]"#}))
 }

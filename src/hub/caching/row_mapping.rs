@@ -144,7 +144,7 @@ fn change(
     left_out: &mut Vec<LeftOut>,
 ) -> Result<(String, RowChange), MappingError> {
     if event.op() == Operation::Delete {
-        return Ok((rows.id(&event.namespace, &event.name)?, RowChange::Delete));
+        return Ok((rows.id(&event.namespace, &event.name)?, None));
     }
     let body = match event.body.take() {
         Some(Body::Blob(blob)) => bodies.stored(blob).unwrap_or_else(|why| {
@@ -158,7 +158,7 @@ fn change(
         event.hash = NO_HASH.to_vec();
     }
     let row = rows.row(&event, body)?;
-    Ok((row.id.clone(), RowChange::Upsert(row)))
+    Ok((row.id.clone(), Some(row)))
 }
 
 /// The bodies of a batch, as they are stored. What decompresses them is made once: it takes longer to make than to use.

@@ -112,12 +112,8 @@ impl<B> ShardQueue<B> {
     }
 }
 
-/// A change of a row.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum RowChange {
-    Upsert(ObjectRow),
-    Delete,
-}
+/// What a row becomes; `None`: it is deleted.
+pub(crate) type RowChange = Option<ObjectRow>;
 
 /// A batch with its rows, ready to be written.
 #[derive(Debug)]
@@ -186,8 +182,8 @@ impl<R> AccountPart<R> {
         let (mut upserts, mut deletes) = (Vec::new(), Vec::new());
         for (id, change) in self.changes {
             match change {
-                RowChange::Upsert(row) => upserts.push(row),
-                RowChange::Delete => deletes.push(id),
+                Some(row) => upserts.push(row),
+                None => deletes.push(id),
             }
         }
         let claim = BatchClaim {

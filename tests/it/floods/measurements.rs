@@ -35,6 +35,8 @@ const LEAST: usize = 3;
 const MAX_WAIT: Duration = Duration::from_secs(30);
 /// Pause between two probes.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Growth of memory that may stay after a flood, in KiB.
+const SETTLED_KIB: u64 = 48 * 1024;
 /// Source address of probes.
 pub(super) const PROBER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 8);
 
@@ -168,6 +170,12 @@ impl<'w> Measurements<'w> {
     /// Probes and measures another process instead.
     pub(super) fn probing(self, probe: Probe, process: u32) -> Self {
         Self { probe, process, memory: memory(process), ..self }
+    }
+
+    /// Whether most memory of the last flood is given back, so that the next one is measured by itself.
+    pub(super) fn is_settled(&self) -> Result<(), String> {
+        let growth = memory(self.process).saturating_sub(self.memory);
+        if growth < SETTLED_KIB { Ok(()) } else { Err(format!("still {growth} KiB more than before")) }
     }
 
     /// Makes honest calls besides.

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::scripted_api::{ScriptedApi, account};
 use super::{PLUGIN, run, run_with};
-use kubesvc_testkit::controlplane::{ControlPlane, kubectl_path, reused};
+use kubesvc_testkit::controlplane::{kubectl_path, reused};
 use kubesvc_testkit::kubectl::{self, Output};
 use kubesvc_testkit::must;
 use kubesvc_testkit::process::Process;

@@ -23,7 +23,7 @@ fn row(id: &str, version: u32) -> (String, RowChange) {
         body: ObjectBody::Omitted,
         relations: Vec::new(),
     };
-    (id.into(), RowChange::Upsert(row))
+    (id.into(), Some(row))
 }
 
 fn decoded(uid: &str, lane: LaneId, (prev, seq): (i64, i64), size: BatchSize) -> DecodedBatch<i64> {
@@ -82,7 +82,7 @@ fn of_two_changes_of_a_row_the_later_one_is_written() {
     let mut first = decoded("u", 1, (0, 1), SMALL);
     first.changes = vec![row("a", 1), row("b", 1), row("c", 1)];
     let mut second = decoded("u", 1, (1, 4), SMALL);
-    second.changes = vec![row("a", 2), ("b".into(), RowChange::Delete), ("d".into(), RowChange::Delete)];
+    second.changes = vec![row("a", 2), ("b".into(), None), ("d".into(), None)];
     draft.add(first);
     draft.add(second);
     let parts = draft.take(|_| true);
@@ -148,7 +148,7 @@ proptest! {
             last[at] += 1;
             for (id, deleted) in events {
                 let id = format!("{lane}-{id}");
-                let change = if deleted { (id.clone(), RowChange::Delete) } else { row(&id, version) };
+                let change = if deleted { (id.clone(), None) } else { row(&id, version) };
                 expected.insert(id, change.1.clone());
                 batch.changes.push(change);
             }
@@ -168,9 +168,9 @@ proptest! {
                 committed[at] = batch.claim.last;
                 for row in batch.upserts {
                     prop_assert!(!batch.deletes.contains(&row.id));
-                    rows.insert(row.id.clone(), RowChange::Upsert(row));
+                    rows.insert(row.id.clone(), Some(row));
                 }
-                rows.extend(batch.deletes.into_iter().map(|id| (id, RowChange::Delete)));
+                rows.extend(batch.deletes.into_iter().map(|id| (id, None)));
             }
             if slow.next() == Some(true) {
                 limit.halve();
