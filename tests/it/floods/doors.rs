@@ -246,7 +246,7 @@ async fn messages(door: Door, token: String) {
 
 async fn idle(door: Door) {
     let _open = Callers::of(door.port, 12).connect(1_022, 1_022, b"").await;
-    std::future::pending().await;
+    std::future::pending::<()>().await;
 }
 
 async fn unread(door: Door, token: String) {
