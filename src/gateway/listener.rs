@@ -201,6 +201,9 @@ impl GatewayListener {
                 if let Err(refusal) = slots.settle(&slot, is_front_proxy).await {
                     return refused(&log_limit, peer.ip(), refusal);
                 }
+                if is_front_proxy {
+                    phase.identified();
+                }
                 let open = OpenConnection::new(&gateway.metrics.connections);
                 let info = ConnectionInfo { address: caller, is_front_proxy, certificates, _open: open };
                 serve_connection((stream, Arc::new(info), Arc::clone(&phase)), &servers, &gateway, watcher)

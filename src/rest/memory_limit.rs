@@ -19,6 +19,8 @@ const VALUES_KIB: usize = 192 * 1024;
 const PEER_BODIES_KIB: usize = 16 * 1024;
 /// Memory for bodies of requests that other replicas relay, in KiB.
 const RELAYED_BODIES_KIB: usize = 64 * 1024;
+/// Beginning of the paths of calls that replicas make.
+const PEERS: &str = "/internal/";
 /// Maximum number of concurrent writing requests. Each runs to completion even if its caller has disconnected.
 const MAX_CONCURRENT_WRITES: usize = 1024;
 
@@ -31,6 +33,7 @@ pub(super) struct RequestLimits {
     relayed: BodyMemory<Option<Caller>>,
     writes: Arc<Semaphore>,
     heads: Arc<UnknownHeads>,
+    heads_of_replicas: Arc<UnknownHeads>,
 }
 
 /// Memory of a parsed body, released on drop.
@@ -47,12 +50,15 @@ impl RequestLimits {
             relayed: BodyMemory::new(RELAYED_BODIES_KIB),
             writes: Arc::new(Semaphore::new(MAX_CONCURRENT_WRITES)),
             heads: Arc::default(),
+            heads_of_replicas: Arc::default(),
         }
     }
 
-    /// Takes the memory of a head until it is known who calls.
-    pub(super) fn head(&self, caller: Caller, bytes: usize) -> Result<HeldHead, TooManyHeads> {
-        self.heads.hold(caller, bytes)
+    /// Takes the memory of a head until it is known who calls. Heads of calls for replicas have memory of their own, so that
+    /// replicas reach one another whatever others send.
+    pub(super) fn head(&self, caller: Caller, path: &str, bytes: usize) -> Result<HeldHead, TooManyHeads> {
+        let heads = if path.starts_with(PEERS) { &self.heads_of_replicas } else { &self.heads };
+        heads.hold(caller, bytes)
     }
 
     /// Starts a permit for a caller's body, which grows as the body arrives.

@@ -49,13 +49,13 @@ impl Door {
     }
 
     /// The entry of an account under `clusters`.
-    pub(super) fn cluster_entry(&self, account: &NamedAccount) -> Result<Value, OutputError> {
+    fn cluster_entry(&self, account: &NamedAccount) -> Result<Value, OutputError> {
         let cluster = Cluster { server: Some(self.server(&account.key)), ..self.cluster.clone() };
         Ok(json!({"name": account.entry, "cluster": value(&cluster)?}))
     }
 
     /// The entry of an account under `contexts`.
-    pub(super) fn context_entry(&self, account: &NamedAccount) -> Value {
+    fn context_entry(&self, account: &NamedAccount) -> Value {
         json!({"name": account.entry, "context": {"cluster": account.entry, "user": self.user_name}})
     }
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use prost::Message as _;
 
-use kubesvc_core::cache::left_out_objects::StoredLeftOut;
 use kubesvc_core::wire::common::Fence;
 use kubesvc_core::wire::events::{Resume, ScopeCheckpoint};
 use kubesvc_store::{ScopeKey, ScopeState, StoredScope};
@@ -55,8 +54,8 @@ impl<'s> StoredScopes<'s> {
         let age_ms = u64::try_from(now_ms.saturating_sub(stored.last_updated_ms)).unwrap_or_default();
         // Without a complete list under this shape, not all rows are of it.
         let resend = !is_same || stored.objects.is_none();
-        let must_list =
-            stored.problem.as_deref().is_some_and(|problem| StoredLeftOut::read(problem).is_some());
+        // Objects of it may be left out: what says so may have given way to why it could not be read.
+        let must_list = stored.problem.is_some();
         ScopeCheckpoint { scope_id, rv, age_ms, objects: count(stored), resend, must_list }
     }
 
@@ -165,7 +164,7 @@ mod tests {
         let still = ScopeCheckpoint { must_list: true, ..expected.clone() };
         assert_eq!(checkpoint(StoredScope { problem: left_out, ..stored(":.Pod") }), still);
         let unread = Some("the server answered 403".to_owned());
-        assert_eq!(checkpoint(StoredScope { problem: unread, ..stored(":.Pod") }), expected);
+        assert_eq!(checkpoint(StoredScope { problem: unread, ..stored(":.Pod") }), still);
         let all_bodies = ScopeCheckpoint { resend: true, ..must_list.clone() };
         let pods = || stored(":.Pod");
         assert_eq!(checkpoint(pods()), expected);

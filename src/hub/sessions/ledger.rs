@@ -210,7 +210,11 @@ impl Ledger {
                 reported_epoch == epoch && matches!(report, AgentReport::Held(_))
             });
             self.believe(uid, name, *epoch, report);
+            let is_answered = former.and_then(|entry| entry.owed).is_none_or(|(owed, _)| owed <= *epoch);
             let entry = self.at(uid, name);
+            if is_answered {
+                entry.received();
+            }
             entry.said_held = true;
             let known = former.and_then(|entry| entry.held.clone());
             let known = known.filter(|held| held.epoch == *epoch && !held.is_claim);
@@ -278,10 +282,12 @@ impl Ledger {
         }
     }
 
-    /// Records the size of the message with an Add or a drop, in bytes.
+    /// Records the size of the message with an Add or a drop, in bytes: the largest counts.
     pub(crate) fn sent(&mut self, uid: &str, bytes: usize) {
         if let Some(entry) = self.entries.get_mut(uid) {
-            entry.unanswered.get_or_insert_default().bytes = bytes;
+            // A drop is far smaller than the Add before it, which is what the path may lose.
+            let unanswered = entry.unanswered.get_or_insert_default();
+            unanswered.bytes = unanswered.bytes.max(bytes);
         }
     }
 
@@ -545,7 +551,8 @@ impl LedgerEntry {
             ended_streams: message.ended_streams.saturating_add(was_sent.into()),
             ..message
         });
-        self.waited_before = former.owed.map(|(epoch, _)| epoch).zip(waited);
+        let owed = former.owed.map(|(epoch, _)| epoch);
+        self.waited_before = if was_sent { owed.zip(waited) } else { former.waited_before };
     }
 
     fn pace(&mut self, epoch: GrantEpoch, now: Moment) {

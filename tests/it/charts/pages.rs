@@ -161,7 +161,7 @@ async fn commands_of_the_page_of_credentials_make_and_revoke_one() {
     let printed: Vec<_> =
         blocks(&page).map(|block| shell(&kubeconfig, &format!("set -e\n{block}"))).collect();
     assert_eq!(printed.len(), 3);
-    assert!(printed[0].contains("secret/production created"), "{printed:?}");
+    assert!(printed[0].contains("secret/production applied"), "{printed:?}");
     assert!(printed[1].contains("kubesvcaccount.kubesvc.io/production created"), "{printed:?}");
     let left = ["get", "serviceaccounts,clusterroles,clusterrolebindings", "-A", "-o", "name"];
     let left = must(production.kubectl(left).await.ok());

@@ -188,7 +188,13 @@ pub(super) async fn rights_can_be_limited_to_namespaces(world: &World, target: &
     let made = must(create(world, target, "limited", &limited).await.ok());
     let kinds = ["serviceaccount/", "role.rbac", "rolebinding.rbac", "secret/"];
     assert!(kinds.iter().all(|kind| made.contains(kind)) && !made.contains("clusterrole"), "{made}");
-    assert!(stored(world, "limited").await.contains("namespace: \"shop\""));
+    let before = stored(world, "limited").await;
+    assert!(before.contains("namespace: \"shop\""));
+    let elsewhere = [&limited[..], &["--server", "https://192.0.2.1"]].concat();
+    let elsewhere = create(world, target, "limited", &elsewhere).await;
+    assert_eq!(elsewhere.code, Some(1), "{elsewhere:?}");
+    assert!(elsewhere.stderr.contains("secret/limited is there, and somebody else's"), "{elsewhere:?}");
+    assert_eq!(stored(world, "limited").await, before, "the credential of another cluster is not replaced");
 }
 
 pub(super) async fn what_is_somebody_elses_is_left_alone(world: &World, target: &Target) {

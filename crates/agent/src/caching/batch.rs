@@ -135,7 +135,7 @@ impl BatchBuilder {
         }
     }
 
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.event_count == 0
             && self.scopes.is_empty()
             && self.rest.added.is_empty()

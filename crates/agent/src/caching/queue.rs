@@ -392,6 +392,18 @@ impl PendingQueue {
                 let freed = before.saturating_sub(event.bytes());
                 self.share.set(self.share.bytes().saturating_sub(freed), memory);
             }
+            // The end of a list takes back what was said of its scope before.
+            if let QueueItem::Synced(Synced { scope_id, .. }) = *first.get()
+                && let Some(problem) = self.problems.get(&scope_id)
+            {
+                if batch.add_problem(scope_id, problem) {
+                    self.take_problem(scope_id, memory);
+                    continue;
+                }
+                if !batch.is_empty() {
+                    break;
+                }
+            }
             if !batch.add(first.get(), now) {
                 break;
             }

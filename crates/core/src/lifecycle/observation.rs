@@ -198,7 +198,7 @@ pub enum Offer {
 /// A message with the account that an agent has not answered, over all streams of its process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnansweredMessage {
-    /// Size of the message that was sent last, in bytes.
+    /// Size of the largest message that was sent, in bytes.
     pub bytes: usize,
     /// Number of streams on which it was sent and that ended without an answer.
     pub ended_streams: u32,

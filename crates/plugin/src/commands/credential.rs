@@ -36,6 +36,10 @@ Run it again before the token expires: no agent drops the account. --context and
 const DEFAULT_HOME: &str = "kubesvc";
 /// Stands for the token while the rest of the kubeconfig is checked.
 const NO_TOKEN: &str = "none";
+/// Maximum length of the name of a field manager, in characters.
+const MAX_MANAGER: usize = 128;
+/// Shortest lifetime of a token that an API server gives.
+const MIN_DURATION: Duration = Duration::from_mins(10);
 /// Difference between the lifetime asked for and the one given that is not worth a word, in seconds.
 const TOLERATED_SECONDS: i64 = 60;
 
@@ -86,6 +90,11 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &CredentialArguments)
     let CredentialCommand::Create(arguments) = &arguments.command;
     let CreateArguments { cluster, namespaces, .. } = arguments;
     check(arguments)?;
+    if scope.all_namespaces {
+        return Err(CommandError::Usage(
+            "--all-namespaces has no meaning here; --namespace is the account's".to_owned(),
+        ));
+    }
     let operator = ApiSession::open(scope).await?;
     let target_scope = ScopeArguments {
         context: arguments.target_context.clone(),
@@ -103,26 +112,35 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &CredentialArguments)
             format!("an account cannot use the cluster entry of the target's kubeconfig: {error}")
         })
     };
-    // What needs no token is checked before anything is made.
-    kubeconfig(NO_TOKEN)?;
+    let reference = spec.as_ref().and_then(|spec| spec.kubeconfig.secret_ref.as_ref());
+    let (name, key) = reference.map_or((cluster.as_str(), DEFAULT_SECRET_KEY), |one| (&one.name, one.key()));
+    let secret = |token: &str, expires: &str| {
+        let place = (operator.namespace.as_str(), name, key);
+        Ok::<_, CommandError>(manifests::secret(cluster, place, expires, kubeconfig(token)?))
+    };
+    // The credential of another cluster is not replaced: to the API server, somebody else manages it.
+    let server = entry.server.as_deref().unwrap_or_default().chars().filter(char::is_ascii_graphic);
+    let manager: String =
+        format!("{PLUGIN_FIELD_MANAGER} ").chars().chain(server).take(MAX_MANAGER).collect();
+    // What needs no token is tried before anything is made.
+    let untold = jiff::Timestamp::UNIX_EPOCH.to_string();
+    let trial = PatchParams { dry_run: true, ..PatchParams::apply(&manager) };
+    apply(&operator, &secret(NO_TOKEN, &untold)?, &trial).await?;
 
     let home =
         arguments.target_namespace.as_ref().or(namespaces.first()).map_or(DEFAULT_HOME, String::as_str);
     let grant = Grant { credential: cluster, preset: arguments.preset, namespaces, home };
     make_home(&target, &grant).await.map_err(in_target)?;
     for manifest in grant.manifests() {
-        apply(&target, &manifest).await.map_err(in_target)?;
+        apply(&target, &manifest, &PatchParams::apply(PLUGIN_FIELD_MANAGER)).await.map_err(in_target)?;
     }
     let (service_account, lifetime) = (&grant.name(), arguments.duration);
     let order = TokenOrder { namespace: home, service_account, lifetime, audiences: Vec::new() };
     let token = order.make(&target).await.map_err(in_target)?;
     let expires = token.expiration_timestamp.0;
 
-    let reference = spec.as_ref().and_then(|spec| spec.kubeconfig.secret_ref.as_ref());
-    let (name, key) = reference.map_or((cluster.as_str(), DEFAULT_SECRET_KEY), |one| (&one.name, one.key()));
-    let place = (operator.namespace.as_str(), name, key);
-    let secret = manifests::secret(cluster, place, &expires.to_string(), kubeconfig(&token.token)?);
-    apply(&operator, &secret).await?;
+    let stored = secret(&token.token, &expires.to_string())?;
+    apply(&operator, &stored, &PatchParams::apply(&manager)).await?;
 
     let given = expires.as_second() - jiff::Timestamp::now().as_second();
     let asked = i64::try_from(lifetime.as_secs()).unwrap_or(i64::MAX);
@@ -153,6 +171,9 @@ fn check(arguments: &CreateArguments) -> Result<(), CommandError> {
             "{cluster:?} is no name for a credential: use at most 63 small letters, digits, dashes and dots"
         )));
     }
+    if arguments.duration < MIN_DURATION {
+        return Err(CommandError::Usage("--duration is at least 10m: no API server gives less".to_owned()));
+    }
     let mut named = namespaces.iter().chain(target_namespace);
     match named.find(|name| !object_names::is_dns_label(name)) {
         Some(namespace) => Err(CommandError::Usage(format!("{namespace:?} is no name of a namespace"))),
@@ -168,21 +189,28 @@ async fn make_home(target: &ApiSession, grant: &Grant<'_>) -> Result<(), Command
     }
     let namespaces: Api<Namespace> = Api::all(target.client.clone());
     match target.try_ask(namespaces.get_metadata(grant.home)).await? {
-        Err(kube::Error::Api(status)) if status.code == 404 => apply(target, &grant.home_manifest()).await,
+        Err(kube::Error::Api(status)) if status.code == 404 => {
+            apply(target, &grant.home_manifest(), &PatchParams::apply(PLUGIN_FIELD_MANAGER)).await
+        }
         _ => Ok(()),
     }
 }
 
 /// Applies an object. Fields that somebody else manages are left alone: the API server reports a conflict.
-async fn apply(session: &ApiSession, manifest: &Manifest) -> Result<(), CommandError> {
+async fn apply(
+    session: &ApiSession,
+    manifest: &Manifest,
+    parameters: &PatchParams,
+) -> Result<(), CommandError> {
     let (client, resource) = (session.client.clone(), &manifest.resource);
     let namespace = manifest.namespace.as_deref();
     let api: Api<DynamicObject> = match namespace {
         Some(namespace) => Api::namespaced_with(client, namespace, resource),
         None => Api::all_with(client, resource),
     };
-    let (parameters, patch) = (PatchParams::apply(PLUGIN_FIELD_MANAGER), Patch::Apply(&manifest.object));
-    match session.try_ask(api.patch(&manifest.name, &parameters, &patch)).await? {
+    let patch = Patch::Apply(&manifest.object);
+    match session.try_ask(api.patch(&manifest.name, parameters, &patch)).await? {
+        Ok(_) if parameters.dry_run => Ok(()),
         Ok(_) => Ok(terminal::print(&format!("{} applied", manifest.shown()))?),
         Err(kube::Error::Api(status)) if status.code == 409 => Err(CommandError::Failed(format!(
             "{} is there, and somebody else's: {}; delete it, or choose another name",

@@ -21,8 +21,8 @@ use crate::own_kubeconfig::{self, OwnEntries};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
-  kubectl kubesvc kubeconfig production > production.kubeconfig
-  KUBECONFIG=production.kubeconfig:~/.kube/config kubectl --context production get namespaces
+  (umask 077; kubectl kubesvc kubeconfig production > production.kubeconfig)
+  KUBECONFIG=~/.kube/config:production.kubeconfig kubectl --context production get namespaces
   kubectl kubesvc kubeconfig production -o argocd --service-account argocd/kubesvc --server https://kubernetes.default.svc
   kubectl kubesvc kubeconfig production -o flux --service-account flux-system/kubesvc | kubectl apply -n shop -f -
   kubectl kubesvc kubeconfig --all -o clouddriver --gateway https://kubesvc-operator.kubesvc.svc:6443 --certificate-authority ca.crt --token-file /var/run/secrets/kubesvc/token

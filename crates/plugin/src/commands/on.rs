@@ -69,9 +69,15 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &OnArguments) -> Resu
 
 /// Refuses what would send kubectl elsewhere than to the account.
 fn stays_at_the_account(kubectl: &[OsString]) -> Result<(), CommandError> {
-    let words = kubectl.iter().map(|word| word.to_string_lossy()).take_while(|word| word != "--");
-    for word in words {
-        let flag = word.split_once('=').map_or(&*word, |(flag, _)| flag);
+    let words: Vec<_> =
+        kubectl.iter().map(|word| word.to_string_lossy()).take_while(|word| word != "--").collect();
+    let is_of_logs = words.iter().any(|word| word == "logs");
+    for word in &words {
+        let flag = if names_server(word, is_of_logs) {
+            "-s"
+        } else {
+            word.split_once('=').map_or(&**word, |(flag, _)| flag)
+        };
         if matches!(flag, "--kubeconfig" | "--server" | "-s" | "--context" | "--cluster") {
             return Err(CommandError::Usage(format!(
                 "kubectl's {flag} would leave the account; give --context and --kubeconfig of the operator's cluster \
@@ -80,6 +86,14 @@ fn stays_at_the_account(kubectl: &[OsString]) -> Result<(), CommandError> {
         }
     }
     Ok(())
+}
+
+/// Whether `-s` is among the short flags of a word, its value attached or not. What follows a flag that takes a value is that
+/// value; `-f` and `-p` of `logs` take none.
+fn names_server(word: &str, is_of_logs: bool) -> bool {
+    let Some(flags) = word.strip_prefix('-').filter(|flags| !flags.starts_with('-')) else { return false };
+    let takes_value = |flag: &char| "=LPceklnouv".contains(*flag) || (!is_of_logs && "fp".contains(*flag));
+    flags.chars().take_while(|flag| !takes_value(flag)).any(|flag| flag == 's')
 }
 
 /// The folder of the kubeconfigs, in kubectl's cache.
@@ -122,11 +136,20 @@ mod tests {
             "get pods --server=https://c",
             "-s https://c get pods",
             "get pods -s=https://c",
+            "-shttps://c get pods",
+            "get pods -As https://c",
+            "logs -fs https://c web",
             "--context a get ns",
         ] {
             assert!(stays_at_the_account(&words(line)).is_err(), "{line}");
         }
-        for line in ["get pods -o name", "exec web -- ls -s", "create clusterrolebinding b --user=u"] {
+        for line in [
+            "get pods -o name",
+            "get pods -ns",
+            "apply -fs",
+            "exec web -- ls -s",
+            "create clusterrolebinding b --user=u",
+        ] {
             assert_eq!(stays_at_the_account(&words(line)), Ok(()), "{line}");
         }
     }

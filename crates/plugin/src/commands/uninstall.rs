@@ -49,11 +49,13 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &UninstallArguments) 
     ending_namespaces.retain(|one| one.is_being_deleted);
     let api_services = search.list::<APIService>("").await?;
     let roles = search.list::<ClusterRole>(LABEL).await?;
+    let mut agents = search.list::<KubesvcAgent>("").await?;
+    agents.retain(|agent| agent.is_serving);
     let bindings = search.list::<ClusterRoleBinding>(LABEL).await?;
     let found = Found {
         definitions,
         accounts: search.list::<KubesvcAccount>("").await?,
-        agents: search.list::<KubesvcAgent>("").await?.len(),
+        agents,
         operators: search.list::<Deployment>(OPERATOR_LABEL).await?,
         agent_workloads: search.list::<StatefulSet>(AGENT_LABEL).await?,
         gateway: api_services.into_iter().find(|one| one.name == API_SERVICE),
@@ -113,13 +115,16 @@ fn item(object: &DynamicObject) -> Item {
     let is_serving = if object.name_any() == API_SERVICE {
         conditions.any(|one| one["type"] == "Available" && one["status"] == "True")
     } else {
-        status["readyReplicas"].as_i64().is_some_and(|ready| ready > 0)
+        status["connected"] == true || status["readyReplicas"].as_i64().is_some_and(|ready| ready > 0)
     };
+    let (own, others): (Vec<_>, Vec<_>) =
+        object.finalizers().iter().cloned().partition(|one| one == kubesvc_core::FINALIZER);
     Item {
         namespace: object.namespace().unwrap_or_default(),
         name: object.name_any(),
         is_being_deleted: object.metadata.deletion_timestamp.is_some(),
-        has_finalizer: object.finalizers().iter().any(|one| one == kubesvc_core::FINALIZER),
+        has_finalizer: !own.is_empty(),
+        other_finalizers: others,
         is_serving,
         release: object.annotations().get(RELEASE_ANNOTATION).cloned(),
     }

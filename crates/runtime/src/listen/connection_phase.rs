@@ -58,7 +58,7 @@ struct WaitingConnection {
     caller: Caller,
     /// From when on it may be closed: its last answer may still be on its way.
     from: Instant,
-    /// Whether it has had an answer.
+    /// Whether it has had an answer, or its caller is identified.
     was_answered: bool,
 }
 
@@ -100,6 +100,13 @@ impl WaitingConnections {
     /// Closes one waiting connection. Returns `false` if none waits.
     pub(super) fn displace(&self) -> bool {
         self.0.lock().displace()
+    }
+
+    /// Keeps a connection from being closed as one that has had no answer.
+    fn keep(&self, number: u64) {
+        if let Some(waiting) = self.0.lock().connections.get_mut(&number) {
+            waiting.was_answered = true;
+        }
     }
 
     /// Closes a waiting connection of a caller that has had no answer yet. Returns `false` if none waits.
@@ -184,6 +191,13 @@ impl ConnectionPhase {
             Mutex::new(ConnectionActivity::Head { until: Instant::now() + deadlines.head, number });
         let waits_for_reader = AtomicBool::new(false);
         Self { caller, activity, changed: Notify::new(), close, waiting, deadlines, waits_for_reader }
+    }
+
+    /// Reports that its caller is identified: others of the same address do not displace it before its first answer.
+    pub fn identified(&self) {
+        if let ConnectionActivity::Head { number, .. } = *self.activity.lock() {
+            self.waiting.keep(number);
+        }
     }
 
     /// Lifts the limit on the time for which the caller may read nothing.
@@ -322,6 +336,18 @@ mod tests {
     async fn closed(phase: &ConnectionPhase) -> (Overdue, u64) {
         let began = Instant::now();
         (phase.overdue().await, began.elapsed().as_secs())
+    }
+
+    #[tokio::test]
+    async fn only_a_connection_without_an_answer_of_a_caller_that_is_not_identified_is_closed_as_unanswered()
+    {
+        let waiting = Arc::default();
+        let (identified, answered) = (phase(&waiting), phase(&waiting));
+        identified.identified();
+        drop(answered.request());
+        assert!(!waiting.displace_unanswered(caller(1)));
+        let _new = phase(&waiting);
+        assert!(waiting.displace_unanswered(caller(1)));
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,12 +2,17 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 use super::connection_limits::{AddressSlot, Addresses, Caller};
 use super::connection_phase::WaitingConnections;
+
+/// Time limit for the slot of a connection that was closed for another one to be free.
+const DISPLACEMENT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The open connections of a port.
 #[derive(Debug)]
@@ -88,18 +93,22 @@ impl ConnectionSlots {
     /// # Errors
     /// The connection must be closed.
     pub async fn admit(&self, peer: IpAddr) -> Result<ConnectionSlot, SlotRefusal> {
+        let mut has_displaced = false;
         let address = loop {
+            let freed = self.freed.notified();
             if let Some(address) = self.addresses.enter(peer) {
                 break address;
             }
             if let Ok(slot) = Arc::clone(&self.reserved).try_acquire_owned() {
                 return Ok(self.slot(slot, true, None));
             }
-            let freed = self.freed.notified();
-            if !self.has_reserve || !self.waiting.displace_unanswered(Caller::of(peer)) {
+            if !has_displaced && self.has_reserve {
+                has_displaced = self.waiting.displace_unanswered(Caller::of(peer));
+            }
+            // What another connection gives up wakes this one too, and its own may go to one that settles.
+            if !has_displaced || timeout(DISPLACEMENT_TIMEOUT, freed).await.is_err() {
                 return Err(SlotRefusal::Address);
             }
-            freed.await;
         };
         let (slot, is_reserved) = if let Ok(slot) = Arc::clone(&self.open).try_acquire_owned() {
             (slot, false)
@@ -252,6 +261,21 @@ mod tests {
         let next = next.expect("the place of one that was counted");
         assert!(!is_reserved(&next));
         assert_eq!(busy(&slots, 1).err(), Some(SlotRefusal::Address), "what is in use stays");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_connection_is_closed_for_a_new_one_whatever_else_ends() {
+        let slots = slots(1);
+        let _in_use = [busy(&slots, 1).expect("a slot"), busy(&slots, 1).expect("a reserved one")];
+        let other = busy(&slots, 2).expect("a slot");
+        let closes = [CancellationToken::new(), CancellationToken::new()];
+        let _waits = closes.each_ref().map(|close| slots.waiting().enter_among(9, Caller::of(ip(1)), close));
+        let (refused, ()) = tokio::join!(slots.admit(ip(1)), async {
+            closes[0].cancelled().await;
+            drop(other);
+        });
+        assert_eq!(refused.err(), Some(SlotRefusal::Address));
+        assert!(!closes[1].is_cancelled());
     }
 
     #[tokio::test]

@@ -266,6 +266,7 @@ fn streams_that_end_without_an_answer_to_a_message_are_counted_until_there_is_on
     assert_eq!(unanswered(&second), Some((2048, 1)));
     let mut unsent = Ledger::new(80);
     unsent.seed(&[], &second);
+    unsent.prepare("u", "one", GrantEpoch(3), 80);
     let third = next_stream(&unsent, 4, 120, 2050);
     assert_eq!(
         unanswered(&third),
@@ -286,6 +287,13 @@ fn streams_that_end_without_an_answer_to_a_message_are_counted_until_there_is_on
         hear(&mut heard);
         assert_eq!(unanswered(&heard), None);
     }
+    let mut dropping = third.clone();
+    dropping.dropping("u", "one", GrantEpoch(4), 121);
+    dropping.sent("u", 60);
+    assert_eq!(unanswered(&dropping), Some((2050, 2)), "the path may lose the large ones");
+    let mut claimed = Ledger::new(130);
+    claimed.seed(&[claim(4, "")], &third);
+    assert_eq!(unanswered(&claimed), None, "an agent that holds the epoch has received it");
 }
 
 #[test]
@@ -297,6 +305,15 @@ fn silence_about_an_epoch_adds_up_over_the_streams_of_a_process() {
         second.silent_for("u", 105),
         Some(20),
         "15 counted until its last frame; the time between the streams does not count"
+    );
+    let mut unsent = Ledger::new(110);
+    second.frame(105);
+    unsent.seed(&[], &second);
+    unsent.prepare("u", "one", GrantEpoch(3), 110);
+    assert_eq!(
+        next_stream(&unsent, 3, 120, 2048).silent_for("u", 121),
+        Some(21),
+        "nor that of a stream without it"
     );
     second.prepare("u", "one", GrantEpoch(4), 105);
     second.added("u", GrantEpoch(4), 105);

@@ -156,6 +156,20 @@ fn a_list_has_no_checkpoint_before_it_is_synced() {
 }
 
 #[test]
+fn what_is_said_of_a_scope_is_sent_no_later_than_the_end_of_its_list() {
+    let mut fixture = Fixture::new();
+    fixture.queue.sync_start(sync_start(1, "one"), &mut fixture.memory);
+    fixture.of_scope(2, upsert("a", 5));
+    fixture.queue.synced(synced(1, "one", "8"), &mut fixture.memory);
+    let failure = Some(Failure { message: "x".repeat(500), ..Failure::default() });
+    fixture.queue.problem(1, ScopeProblem { failure, ..ScopeProblem::default() }, &mut fixture.memory);
+    let full = fixture.cut(400).expect("an event");
+    assert_eq!((full.events.len(), full.synced.len(), full.problems.len()), (1, 0, 0));
+    let next = fixture.cut(1 << 20).expect("the end of the list");
+    assert_eq!((next.synced.len(), next.problems.len()), (1, 1));
+}
+
+#[test]
 fn a_batch_has_at_most_256_events() {
     let mut fixture = Fixture::new();
     for rv in 2..302 {

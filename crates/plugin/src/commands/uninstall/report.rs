@@ -15,7 +15,9 @@ pub(super) struct Item {
     pub(super) is_being_deleted: bool,
     /// Whether it has the operator's finalizer.
     pub(super) has_finalizer: bool,
-    /// Whether a pod of it is ready, or the API server reaches who serves it.
+    /// Finalizers of others.
+    pub(super) other_finalizers: Vec<String>,
+    /// Whether a pod of it is ready, it is connected (an agent), or the API server reaches who serves it.
     pub(super) is_serving: bool,
     /// Release of Helm that it belongs to.
     pub(super) release: Option<String>,
@@ -26,8 +28,8 @@ pub(super) struct Item {
 pub(super) struct Found {
     pub(super) definitions: Vec<Item>,
     pub(super) accounts: Vec<Item>,
-    /// Number of agents that have connected, from here or from other clusters.
-    pub(super) agents: usize,
+    /// Agents that are connected, from here or from other clusters.
+    pub(super) agents: Vec<Item>,
     /// Deployments of operators, and StatefulSets of agents.
     pub(super) operators: Vec<Item>,
     pub(super) agent_workloads: Vec<Item>,
@@ -104,6 +106,15 @@ fn hanging(found: &Found) -> Vec<String> {
             names(deleted.iter().map(|account| format!("{}/{}", account.namespace, account.name)))
         ));
     }
+    for account in found.accounts.iter().filter(|account| account.is_being_deleted) {
+        if !account.other_finalizers.is_empty() {
+            let (namespace, name, others) = (&account.namespace, &account.name, &account.other_finalizers);
+            lines.push(format!(
+                "account {namespace}/{name} stays for finalizers of others: {}",
+                names(others.iter().cloned())
+            ));
+        }
+    }
     let waits = |number| count(number, "account with a finalizer", "accounts with a finalizer");
     for definition in found.definitions.iter().filter(|definition| definition.is_being_deleted) {
         let why = if !kept.is_empty() && definition.name.starts_with("kubesvcaccounts.") {
@@ -133,10 +144,18 @@ fn hanging(found: &Found) -> Vec<String> {
 fn steps(found: &Found) -> Vec<(String, Vec<String>)> {
     let mut steps = Vec::new();
     let removal = |kind, of: &[Item]| of.iter().map(|item| remove(kind, item)).collect();
-    if !found.agent_workloads.is_empty() || found.agents > 0 {
-        let what =
-            "The agents, here and in other clusters (kubectl kubesvc agents), so that none holds an account.";
-        steps.push((what.to_owned(), removal("statefulset", &found.agent_workloads)));
+    if !found.agent_workloads.is_empty() || !found.agents.is_empty() {
+        let connected = match &found.agents[..] {
+            [] => String::new(),
+            agents => format!(
+                "; connected: {}",
+                names(agents.iter().map(|one| format!("{}/{}", one.namespace, one.name)))
+            ),
+        };
+        let what = format!(
+            "The agents, here and in other clusters (kubectl kubesvc agents{connected}), so that none holds an account."
+        );
+        steps.push((what, removal("statefulset", &found.agent_workloads)));
     }
     steps.extend(remove_accounts(found));
     if !found.operators.is_empty() {
@@ -274,14 +293,14 @@ mod tests {
         let found = Found {
             definitions: definitions(false),
             accounts: vec![account("prod", false)],
-            agents: 1,
+            agents: vec![Item { name: "worker".to_owned(), ..operator(true) }],
             operators: vec![operator(true)],
             ..Found::default()
         };
         let text = text(&found);
         assert!(text.starts_with("Nothing hangs."), "{text}");
         let places: Vec<_> = [
-            "1. The agents, here and in other clusters",
+            "1. The agents, here and in other clusters (kubectl kubesvc agents; connected: kubesvc/worker)",
             "2. The accounts (1), while the operator runs",
             "kubectl delete kubesvcaccounts --all --namespace spin",
             "3. The operator",
@@ -328,6 +347,14 @@ mod tests {
             said.contains("1. 1 account that no operator releases. Install the operator again"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn an_account_with_a_finalizer_of_somebody_else_hangs() {
+        let other_finalizers = vec!["example.com/hold".to_owned()];
+        let held = Item { has_finalizer: false, other_finalizers, ..account("a", true) };
+        let said = text(&Found { definitions: definitions(false), accounts: vec![held], ..Found::default() });
+        assert!(said.contains("account spin/a stays for finalizers of others: example.com/hold"), "{said}");
     }
 
     #[test]
