@@ -9,8 +9,9 @@ use super::super::memory::{MAX_QUEUE_BYTES, OWN_QUEUE_BYTES};
 use super::super::queue::{CHECKPOINT_INTERVAL, MAX_MOVE_TIME, PendingQueue};
 use super::*;
 use kubesvc_core::wire::MAX_MESSAGE_BYTES;
+use kubesvc_core::wire::common::Failure;
 use kubesvc_core::wire::events::event::Omitted;
-use kubesvc_core::wire::events::{SyncStart, Synced};
+use kubesvc_core::wire::events::{ScopeProblem, SyncStart, Synced};
 
 /// A queue whose scopes 1 and 2 are watched from version 1.
 struct Fixture {
