@@ -12,7 +12,7 @@ const MAX_COUNTED: usize = 4_096;
 
 /// The objects that one list found, and the watch after it.
 #[derive(Clone, Debug, Default)]
-struct Found {
+struct FoundObjects {
     hasher: RandomState,
     all: HashSet<u64>,
     /// The first that have a name, with what is wrong with each.
@@ -23,12 +23,12 @@ struct Found {
 #[derive(Clone, Debug, Default)]
 pub(super) struct LeftOutSet {
     /// Absent for most scopes.
-    now: Option<Box<Found>>,
+    now: Option<Box<FoundObjects>>,
     /// Found by the list that runs.
-    listed: Option<Box<Found>>,
+    listed: Option<Box<FoundObjects>>,
 }
 
-impl Found {
+impl FoundObjects {
     fn hash(&self, namespace: &str, name: &str) -> u64 {
         self.hasher.hash_one((namespace, name))
     }

@@ -15,7 +15,7 @@ static IDLE: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
 /// Bound on [`IDLE`]. Each has some 300 MB of memory.
 const MAX_IDLE: usize = 3;
 /// Time limit for the API server to show what etcd holds.
-const SHOWN: Duration = Duration::from_secs(20);
+const VIEW_TIMEOUT: Duration = Duration::from_secs(20);
 /// What the API server keeps for itself, and what it only ever counts up.
 const OWN: [&str; 4] = [
     "/registry/leases/kube-system/apiserver-",
@@ -24,7 +24,7 @@ const OWN: [&str; 4] = [
     "/registry/ranges/",
 ];
 /// Answers that are the same again once everything else is gone. Those of lists are from the API server's memory.
-const SHOWS: [&str; 3] = [
+const VIEWS: [&str; 3] = [
     "/apis",
     "/apis/apiextensions.k8s.io/v1/customresourcedefinitions?resourceVersion=0",
     "/api/v1/namespaces?resourceVersion=0",
@@ -42,8 +42,8 @@ struct Kept {
     plane: ControlPlane,
     /// All objects of etcd after the start.
     first: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// What [`SHOWS`] were then: names alone, since versions change.
-    shown: [Vec<String>; SHOWS.len()],
+    /// What [`VIEWS`] were then: names alone, since versions change.
+    shown: [Vec<String>; VIEWS.len()],
 }
 
 impl Deref for Reused {
@@ -111,7 +111,7 @@ impl Kept {
                 etcd.put(key, value).await?;
             }
         }
-        try_eventually("an empty control plane", SHOWN, async || {
+        try_eventually("an empty control plane", VIEW_TIMEOUT, async || {
             let shown = shown(&client).await?;
             if shown == self.shown { Ok(()) } else { Err(format!("it shows {shown:?}")) }
         })
@@ -126,9 +126,9 @@ fn is_own(key: &[u8]) -> bool {
     OWN.iter().any(|own| key.starts_with(own.as_bytes()))
 }
 
-async fn shown(client: &Client) -> Result<[Vec<String>; SHOWS.len()], String> {
-    let mut shown = [const { Vec::new() }; SHOWS.len()];
-    for (path, names) in SHOWS.into_iter().zip(&mut shown) {
+async fn shown(client: &Client) -> Result<[Vec<String>; VIEWS.len()], String> {
+    let mut shown = [const { Vec::new() }; VIEWS.len()];
+    for (path, names) in VIEWS.into_iter().zip(&mut shown) {
         let request = Request::get(path).body(Vec::new()).map_err(|e| e.to_string())?;
         let answer: serde_json::Value = client.request(request).await.map_err(|e| format!("{path}: {e}"))?;
         let list = answer["groups"].as_array().or_else(|| answer["items"].as_array());
