@@ -48,6 +48,9 @@ const MAX_STREAMS_OF_FRONT_PROXY: u32 = 1000;
 const STREAM_WINDOW: u32 = 256 * 1024;
 /// HTTP/2 window of a connection.
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
+/// Maximum size of what waits to be sent of one answer in HTTP/2, in bytes: a caller that stops reading keeps that much beside
+/// the credit of the answer.
+const SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// Interval between two HTTP/2 pings.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 /// Maximum number of requests that a client cancelled and that are not handled yet (rapid reset).
@@ -106,6 +109,7 @@ fn server(streams: u32) -> Builder<StreamExecutor> {
         .max_header_list_size(MAX_UNREAD_HEAD_BYTES)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(SEND_BUFFER_BYTES)
         .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_INTERVAL);

@@ -4,7 +4,7 @@
 //! or a recalled answer, at [`INITIAL_ANSWER_CREDIT`] for any other answer, and doubles, up to [`MAX_CREDIT`], each time
 //! that an eighth of it was used while the receiver keeps up. Later would be too late for a sender that is far away: it
 //! waits while the grant is on its way. When many requests share the memory, each of those other answers begins with less,
-//! and no window grows while a quarter of the memory is in use: callers that stop reading keep what their windows have
+//! and no window grows while half of the memory is in use: callers that stop reading keep what their windows have
 //! grown to.
 
 use std::sync::Arc;
@@ -21,11 +21,11 @@ pub const MAX_CREDIT: u32 = 16 * 1024 * 1024;
 /// number of requests allows it.
 pub const MIN_CREDIT: u32 = 16 * 1024;
 /// Maximum credit of all requests of an agent's stream together beyond [`MIN_CREDIT`] each, in bytes.
-pub const MAX_CREDIT_OF_AGENT: u64 = 64 * 1024 * 1024;
+pub const MAX_CREDIT_OF_AGENT: u64 = 32 * 1024 * 1024;
 /// Maximum credit of all requests of a replica together beyond [`MIN_CREDIT`] each, in bytes.
 pub const MAX_CREDIT_OF_REPLICA: u64 = 512 * 1024 * 1024;
 /// Fraction of the free memory that one request may have at its beginning.
-const INITIAL_FRACTION: u64 = 64;
+const INITIAL_FRACTION: u64 = 32;
 
 /// Why a request that sends more than it may cannot go on.
 pub const OVERRUN: &str = "more was sent than the credit allows";
@@ -33,7 +33,7 @@ pub const OVERRUN: &str = "more was sent than the credit allows";
 pub const NO_MEMORY: &str = "there is no memory for it";
 
 /// Fraction of the memory into which windows grow.
-const GROWABLE_FRACTION: u64 = 4;
+const GROWABLE_FRACTION: u64 = 2;
 /// Fraction of a window after whose use it doubles.
 const GROWTH_FRACTION: u32 = 8;
 /// Fraction of a window that a grant has at least: a smaller one is not worth a frame.
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_grow_into_a_quarter_of_the_memory_alone() {
+    fn windows_grow_into_half_of_the_memory_alone() {
         let budget = CreditBudget::new(MAX_CREDIT_OF_AGENT, None);
         let mut windows: Vec<_> = (0..8).map(|_| Window::open(&budget, INITIAL_ANSWER_CREDIT)).collect();
         for _ in 0..12 {
@@ -248,7 +248,7 @@ mod tests {
             }
         }
         assert!(windows.iter().any(|window| window.size() > INITIAL_ANSWER_CREDIT));
-        assert!(budget.used() <= MAX_CREDIT_OF_AGENT / 4, "{}", budget.used());
+        assert!(budget.used() <= MAX_CREDIT_OF_AGENT / 2, "{}", budget.used());
     }
 
     #[test]
