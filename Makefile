@@ -62,7 +62,7 @@ fuzz: ## Random changes of hostile responses, operations, manifests, frames and 
 model: ## Every order of steps of the protocol, in larger worlds than `make test` has; a table of what was seen
 	$(UNLINKED) $(CARGO) test --profile bench --features $(FEATURES) --quiet --lib -- --ignored --nocapture hub::model_checker hub::caching::delivery_model
 
-bench: controlplane databases ## Ratios against raw API writes and a bare client; results go to docs/benchmarks.md
+bench: controlplane databases ## Ratios against raw API writes and a bare client; results go to benches/results.md
 	$(CARGO) bench --bench accounts
 	$(CARGO) bench --bench cache
 	$(CARGO) bench --bench requests

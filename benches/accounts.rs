@@ -1,5 +1,5 @@
 //! `make bench`: the cost of kubesvc, as ratios to a minimal client that makes the same requests.
-//! `docs/benchmarks.md` states the targets and keeps the results.
+//! `docs/benchmarks.md` states the targets, `benches/results.md` has the results.
 //!
 //! | file | contents |
 //! |---|---|
@@ -124,14 +124,14 @@ async fn run() -> Result<Vec<String>, String> {
     let tables = report.tables();
     println!("{tables}");
     if !broken.is_empty() {
-        eprintln!("not written to docs/benchmarks.md: something did not work");
+        eprintln!("not written to benches/results.md: something did not work");
         return Ok(broken.into_iter().chain(report.misses()).collect());
     }
     if options.is_whole() {
         let text = format!("{}\n{tables}", conditions(&options, start).await?);
         eprintln!("written to {}", report::write(report::ACCOUNTS, &text)?);
     } else {
-        eprintln!("not written to docs/benchmarks.md: BENCH_ONLY leaves something out");
+        eprintln!("not written to benches/results.md: BENCH_ONLY leaves something out");
     }
     Ok(report.misses())
 }

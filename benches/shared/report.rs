@@ -7,7 +7,7 @@ use crate::{
     statistics::{Series, shown},
 };
 
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/benchmarks.md");
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/results.md");
 /// Section of the results about accounts.
 pub(crate) const ACCOUNTS: &str = "results";
 /// Section of the results about the cache.

@@ -1,5 +1,5 @@
-//! Each row of the table of transitions in `docs/states.md` has a scenario that takes it, from each state it names. A row
-//! without one fails, and so does a scenario without a row.
+//! Each row of the table of transitions in `crates/core/README.md` has a scenario that takes it, from each state it names.
+//! A row without one fails, and so does a scenario without a row.
 
 mod to_active;
 mod to_end;
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::lifecycle::Offer;
 
-const PAGE: &str = include_str!("../../../../../docs/states.md");
+const PAGE: &str = include_str!("../../../README.md");
 const HEADING: &str = "## Every transition";
 
 /// Takes an account from a state, or from nothing, over the row.
