@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::answers::{AnswerBody, OpenStream};
+use super::answers::{AnswerBody, AuditedStream};
 use super::checks::wanted;
 use super::paths::AccountPath;
 use super::proxying::on_asked;
@@ -142,7 +142,7 @@ impl Scene {
         let recheck = recheck.unwrap_or_else(|refusal| unreachable!("{}", refusal.message));
         let recorder = self.recorder(&call, &format!("{PODS}?watch=1"));
         let (metrics, agent) = (GatewayMetrics::default(), ScriptedCluster::agent());
-        let open = OpenStream::begin(recorder, metrics, recheck, StatusCode::OK, agent);
+        let open = AuditedStream::begin(recorder, metrics, recheck, StatusCode::OK, agent);
         let line = stream::iter([Ok(Bytes::from_static(b"{1}\n"))]);
         AnswerBody::stream(line.chain(stream::pending()).boxed(), open, None)
     }

@@ -52,7 +52,7 @@ use kubesvc_runtime::request_channel::RequestChannel;
 use metrics::RequestMetrics;
 
 /// Sender into an agent's stream.
-type Sink = mpsc::Sender<Result<RequestDown, Status>>;
+type RequestDownSender = mpsc::Sender<Result<RequestDown, Status>>;
 
 /// Maximum number of answered writes of an agent whose `Forget` waits to be sent; further ones are not told, and their
 /// answers go after ten minutes. What waits is sent within two seconds, so a burst of writes that the agent refused, and does
@@ -156,7 +156,7 @@ impl Requests {
     }
 
     /// Runs the stream of an agent until it ends.
-    pub(super) async fn run(self: Arc<Self>, inbound: Streaming<RequestUp>, sink: Sink) {
+    pub(super) async fn run(self: Arc<Self>, inbound: Streaming<RequestUp>, sink: RequestDownSender) {
         stream::run(self, inbound, sink).await;
     }
 

@@ -60,7 +60,7 @@ pub use list::{ListReason, PageStep, SyncEnd};
 pub use machine::{ItemStep, ObjectStep, ScopeStart, ScopeTiming, ScopeWatch};
 pub(crate) use reader::queue;
 pub use reader::{
-    LeftOut, ReaderContext, ReaderInput, ReaderSink, ScopeReader, WatchEnd, WatchState, objects_path,
+    OmittedItem, ReaderContext, ReaderInput, ReaderSink, ScopeReader, WatchEnd, WatchState, objects_path,
 };
 
 /// Limits of the pages of a list: the first one, and the one after a page has expired in mid-list. After that, the

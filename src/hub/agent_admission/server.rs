@@ -173,9 +173,9 @@ struct StreamCounts {
 pub(crate) struct Streams(watch::Sender<StreamCounts>);
 
 /// An open stream, closed when dropped.
-struct OpenStream(watch::Sender<StreamCounts>);
+struct StreamCountGuard(watch::Sender<StreamCounts>);
 
-impl Drop for OpenStream {
+impl Drop for StreamCountGuard {
     fn drop(&mut self) {
         self.0.send_modify(|counts| counts.open -= 1);
     }
@@ -188,12 +188,12 @@ impl Default for Streams {
 }
 
 impl Streams {
-    fn open(&self) -> OpenStream {
+    fn open(&self) -> StreamCountGuard {
         self.0.send_modify(|counts| {
             counts.open += 1;
             counts.opened += 1;
         });
-        OpenStream(self.0.clone())
+        StreamCountGuard(self.0.clone())
     }
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct CreditExceeded {
 }
 
 #[derive(Debug, Default)]
-struct StreamCredit {
+struct ReceiverCredit {
     /// Bytes that the agent may still send.
     available: u64,
     /// Bytes that are not committed yet.
@@ -50,7 +50,7 @@ pub(crate) struct CreditPool {
     free: u64,
     lent: u64,
     max_loan: u64,
-    streams: HashMap<StreamId, StreamCredit>,
+    streams: HashMap<StreamId, ReceiverCredit>,
     /// Streams that wait for a loan, in the order of asking.
     queue: VecDeque<StreamId>,
 }
@@ -65,7 +65,7 @@ impl CreditPool {
 
     /// Adds a stream. Returns its first credit.
     pub(crate) fn open(&mut self, stream: StreamId, now: Moment) -> u64 {
-        let credit = StreamCredit { available: BASE_CREDIT, used_at: now, ..StreamCredit::default() };
+        let credit = ReceiverCredit { available: BASE_CREDIT, used_at: now, ..ReceiverCredit::default() };
         self.streams.insert(stream, credit);
         BASE_CREDIT
     }

@@ -39,7 +39,7 @@ const WRONG_REPLICA_DELAY: Duration = Duration::from_secs(5);
 const REOPEN_DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 
 /// Why a stream ended.
-enum StreamEnd {
+enum RequestStreamEnd {
     /// The hub refused it.
     Refused(Refused),
     /// It broke; it had been open for this long.
@@ -89,17 +89,17 @@ impl RequestsDriver {
         let (mut wrong_replica, mut delay) = (0, REOPEN_DELAYS[0]);
         loop {
             let wait = match self.serve_stream(connection).await {
-                StreamEnd::Refused(refused) if refused.reason() == Reason::WrongReplica => {
+                RequestStreamEnd::Refused(refused) if refused.reason() == Reason::WrongReplica => {
                     wrong_replica += 1;
                     if wrong_replica <= MAX_QUICK_TRIES { Duration::ZERO } else { WRONG_REPLICA_DELAY }
                 }
-                StreamEnd::Refused(refused) => {
+                RequestStreamEnd::Refused(refused) => {
                     let reason = refused.reason().as_str_name();
                     tracing::info!(reason, "the hub refuses the stream of requests");
                     Duration::from_millis(refused.retry_after_ms.into())
                         .clamp(REOPEN_DELAYS[0], REOPEN_DELAYS[1])
                 }
-                StreamEnd::Broken(why, lifetime) => {
+                RequestStreamEnd::Broken(why, lifetime) => {
                     tracing::info!("the stream of requests ended: {why}");
                     if lifetime > REOPEN_DELAYS[1] {
                         (delay, wrong_replica) = (REOPEN_DELAYS[0], 0);
@@ -114,9 +114,9 @@ impl RequestsDriver {
         }
     }
 
-    async fn serve_stream(&self, connection: &RequestsConnection) -> StreamEnd {
+    async fn serve_stream(&self, connection: &RequestsConnection) -> RequestStreamEnd {
         let opened = Instant::now();
-        let broken = |why: String| StreamEnd::Broken(why, opened.elapsed());
+        let broken = |why: String| RequestStreamEnd::Broken(why, opened.elapsed());
         let begin = Begin {
             session_id: connection.session_id.clone(),
             agent_id: connection.agent_id.clone(),
@@ -125,7 +125,7 @@ impl RequestsDriver {
             apply: Some(self.service.settings.apply.clone()),
         };
         let begin = RequestUp { id: 0, frame: Some(request_up::Frame::Begin(begin)) };
-        let stream = OpenStream::new(&self.service, &self.budget, &connection.boot_id);
+        let stream = OpenRequestStream::new(&self.service, &self.budget, &connection.boot_id);
         let mut client = OperationsClient::new(connection.channel.clone())
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
@@ -136,7 +136,9 @@ impl RequestsDriver {
         };
         let inbound = match timeout(READY_TIMEOUT, opening).await {
             Ok(Ok((inbound, Some(request_down::Frame::Ready(_))))) => inbound,
-            Ok(Ok((_, Some(request_down::Frame::Refused(refused))))) => return StreamEnd::Refused(refused),
+            Ok(Ok((_, Some(request_down::Frame::Refused(refused))))) => {
+                return RequestStreamEnd::Refused(refused);
+            }
             Ok(Ok(_)) => return broken("its first frame is neither Ready nor Refused".to_owned()),
             Ok(Err(status)) => return broken(format!("{:?}: {}", status.code(), status.message())),
             Err(_) => return broken("the hub did not answer in time".to_owned()),
@@ -147,7 +149,7 @@ impl RequestsDriver {
 }
 
 /// A stream that is open, or about to be. Dropping it ends its requests.
-struct OpenStream<'d> {
+struct OpenRequestStream<'d> {
     service: &'d Arc<AccountRequests>,
     boot_id: &'d str,
     outgoing: Outgoing,
@@ -164,7 +166,7 @@ struct Outgoing {
     is_over: CancellationToken,
 }
 
-impl Drop for OpenStream<'_> {
+impl Drop for OpenRequestStream<'_> {
     fn drop(&mut self) {
         let Outgoing { channel, is_over, .. } = &self.outgoing;
         is_over.cancel();
@@ -173,7 +175,7 @@ impl Drop for OpenStream<'_> {
     }
 }
 
-impl<'d> OpenStream<'d> {
+impl<'d> OpenRequestStream<'d> {
     fn new(service: &'d Arc<AccountRequests>, budget: &Arc<CreditBudget>, boot_id: &'d str) -> Self {
         let outgoing = Outgoing {
             channel: RequestChannel::new(CreditBudget::new(MAX_CREDIT_OF_AGENT, Some(Arc::clone(budget)))),

@@ -77,7 +77,7 @@ pub trait ReaderSink: Send + Sync + 'static {
     /// Records that the scope waits: the credential may have to be read again, or the kind may be gone.
     fn waits(&self, reason: WaitReason);
     /// Records that something of an object, or an object, could not be taken.
-    fn left_out(&self, what: LeftOut);
+    fn left_out(&self, what: OmittedItem);
     /// Records which objects of the scope are left out by now; what a list found comes before its end.
     fn left_out_objects(&self, _objects: LeftOutObjects) {}
     /// Records that the scope is read, for the first time by this reader: what a former one reported holds no longer.
@@ -151,7 +151,7 @@ impl WatchEnd {
 
 /// What could not be taken of a cluster.
 #[derive(Debug)]
-pub enum LeftOut {
+pub enum OmittedItem {
     /// The body of an object.
     Body(OmittedBody),
     /// An object.
@@ -584,7 +584,7 @@ impl<S: ReaderSink> ScopeReader<S> {
             Inspected::Unidentified(unidentified) => {
                 self.machine.unidentified_item(now());
                 self.left_out.listed(&unidentified);
-                self.sink.left_out(LeftOut::Object(unidentified));
+                self.sink.left_out(OmittedItem::Object(unidentified));
                 None
             }
         }
@@ -732,7 +732,7 @@ impl<S: ReaderSink> ScopeReader<S> {
                     uid: String::new(),
                     resource_version,
                 });
-                self.sink.left_out(LeftOut::Object(unidentified));
+                self.sink.left_out(OmittedItem::Object(unidentified));
                 row.map(|row| delete_event(0, row))
             }
         }
@@ -743,7 +743,7 @@ impl<S: ReaderSink> ScopeReader<S> {
 fn encode(object: InspectedObject<'_>, encoder: &Mutex<BodyEncoder>, sink: &impl ReaderSink) -> Event {
     let scrubbed = object.into_event(0, &mut encoder.lock());
     if let Some(omitted) = scrubbed.omitted {
-        sink.left_out(LeftOut::Body(omitted));
+        sink.left_out(OmittedItem::Body(omitted));
     }
     scrubbed.event
 }
