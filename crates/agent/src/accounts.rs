@@ -15,7 +15,7 @@ use crate::account_table::{AccountTable, AssignmentOutcome, Attempt, Effect};
 use crate::activation::{ActivatedAccount, Activator, Definition, DefinitionOrigin};
 use crate::caching::HubConnection;
 use crate::metrics::AgentMetrics;
-use crate::requests::{AccountRequests, RequestsConnection};
+use crate::requests::{RequestService, RequestsConnection};
 use crate::static_accounts::StaticAccountFile;
 use crate::watched_files::ReadFile;
 use crate::wire_failure::{after_send, before_send};
@@ -46,7 +46,7 @@ pub struct SharedParts {
     /// The connection of the session, if its hub makes requests to clusters.
     pub requests_connection: watch::Sender<Option<RequestsConnection>>,
     /// The requests that run.
-    pub requests: Arc<AccountRequests>,
+    pub requests: Arc<RequestService>,
     /// Whether other accounts are accepted too.
     pub dynamic_accounts: bool,
     /// The agent's metrics.

@@ -65,7 +65,7 @@ use http_server::Server;
 use link::{Link, StopSignals};
 use metrics::{AgentMetrics, CachedObjectCounts};
 use requests::driver::RequestsDriver;
-use requests::{AccountRequests, RequestSettings};
+use requests::{RequestService, RequestSettings};
 use scrub::CompressorError;
 use static_accounts::StaticAccountFile;
 use watch_registry::WatchRegistry;
@@ -247,7 +247,7 @@ pub struct Agent {
     link: Link,
     files: FileWatch,
     caching: (StreamDriver, CachedAccounts),
-    requests: (RequestsDriver, Arc<AccountRequests>),
+    requests: (RequestsDriver, Arc<RequestService>),
     background: BackgroundTasks,
     tasks: TaskTracker,
     /// Ends what goes on beside the link.
@@ -298,7 +298,7 @@ impl Agent {
         let cached_accounts =
             CachedAccounts::new(changes_of, activators.clone(), (shared, noticed), (options.reading, told))?;
         let (request_settings, counts) = (options.requests.clone(), counted.account_requests.clone());
-        let requests = AccountRequests::new(Arc::clone(&table), activators.clone(), request_settings, counts);
+        let requests = RequestService::new(Arc::clone(&table), activators.clone(), request_settings, counts);
         let registry = background.registry();
         let health =
             http_server::bind_health(&options, &counted, status.clone(), watched, (&requests, registry))

@@ -84,14 +84,14 @@ pub struct RequestsConnection {
 
 /// Metrics of requests.
 #[derive(Clone, Debug, Default)]
-pub struct RequestMetrics {
+pub struct RequestServiceMetrics {
     outcomes: Family<[(&'static str, &'static str); 2], Counter>,
     running: Gauge,
     /// Frames of requests that are not known.
     dropped_frames: Counter,
 }
 
-impl RequestMetrics {
+impl RequestServiceMetrics {
     /// Adds the metrics to a registry.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("account_requests");
@@ -122,26 +122,26 @@ struct RunningList {
 
 /// What all requests share.
 #[derive(Debug)]
-pub struct AccountRequests {
+pub struct RequestService {
     table: Arc<Mutex<AccountTable>>,
     settings: RequestSettings,
     clients: ClusterClients,
     writes: Arc<Writes>,
     running: Arc<RunningRequests>,
-    metrics: RequestMetrics,
+    metrics: RequestServiceMetrics,
     /// Bytes of bodies that are held.
     bodies: AtomicUsize,
     /// Cancelled when the agent stops.
     draining: CancellationToken,
 }
 
-impl AccountRequests {
+impl RequestService {
     /// Creates the requests of an agent, none of which runs.
     pub fn new(
         table: Arc<Mutex<AccountTable>>,
         activators: Activators,
         settings: RequestSettings,
-        metrics: RequestMetrics,
+        metrics: RequestServiceMetrics,
     ) -> Arc<Self> {
         let draining = CancellationToken::new();
         Arc::new(Self {

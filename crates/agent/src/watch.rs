@@ -2,7 +2,7 @@
 //! answer.
 //!
 //! A scope is a kind in one namespace or in all. [`ScopeWatch`] is its state machine: the driver of the scope asks it
-//! for an [`Action`], does that, and reports what came of it; each report returns what to queue for the hub. It has no
+//! for a [`ScopeAction`], does that, and reports what came of it; each report returns what to queue for the hub. It has no
 //! I/O, no clock and no randomness of its own: time and a seed are arguments. It does not see the bytes of an object,
 //! only who it is (`scrub`), and knows nothing of batches and credit.
 //!
@@ -51,7 +51,7 @@ mod reader;
 #[cfg(test)]
 mod tests;
 
-pub use action::{Action, PageRequest, WaitReason, WatchRequest};
+pub use action::{PageRequest, ScopeAction, WaitReason, WatchRequest};
 pub use basis::{Basis, BasisKey, BasisMatch, BasisTooLarge, Leftover};
 pub use budget::{ListBudget, ListPermit};
 pub use failure::RequestFailure;

@@ -48,7 +48,7 @@ const MAX_KINDS_LEFT_OUT: usize = 1_000;
 
 /// What an account is told.
 #[derive(Debug)]
-pub(super) enum AccountInput {
+pub(super) enum ReadersInput {
     /// A command for its readers.
     Command(ReaderCommand),
     /// Its definition or its rules are others now.
@@ -57,13 +57,13 @@ pub(super) enum AccountInput {
 
 /// Reads the objects of one account under one fence, until it is dropped.
 #[derive(Debug)]
-pub(super) struct CachedAccount {
+pub(super) struct ScopeReaders {
     pub(super) account: account_table::CachedAccount,
     /// Connects to the account's cluster, and where its definition comes from.
     pub(super) activator: (Activator, DefinitionOrigin),
     pub(super) shared: Arc<SharedStream>,
     pub(super) context: ReaderContext,
-    pub(super) inputs: mpsc::Receiver<AccountInput>,
+    pub(super) inputs: mpsc::Receiver<ReadersInput>,
     pub(super) parts: ReadingParts,
     /// All that reads the account.
     pub(super) tracker: TaskTracker,
@@ -130,7 +130,7 @@ impl WatchedScope {
     }
 }
 
-impl CachedAccount {
+impl ScopeReaders {
     /// Reads the account, for ever. Inputs are taken at any time, while the cluster is being asked too.
     pub(super) async fn run(mut self) {
         let begun = Instant::now();
@@ -142,8 +142,8 @@ impl CachedAccount {
         loop {
             tokio::select! {
                 input = self.inputs.next() => match input {
-                    Some(AccountInput::Command(command)) => self.execute(command),
-                    Some(AccountInput::Changed(account)) => {
+                    Some(ReadersInput::Command(command)) => self.execute(command),
+                    Some(ReadersInput::Changed(account)) => {
                         self.account = account;
                         looking = OptionFuture::from(None);
                         // Over new connections, so that what is served is applied anew, whatever that is.
@@ -204,7 +204,7 @@ impl CachedAccount {
 
     /// Says why the cluster refuses the credential, or that it accepts it.
     fn judge_credential(&self, refused: Option<Failure>) {
-        let CachedAccount { account, parts, .. } = self;
+        let ScopeReaders { account, parts, .. } = self;
         parts.credentials.record(&account.account.uid, &account.definition, refused);
     }
 

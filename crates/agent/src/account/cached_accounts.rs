@@ -15,7 +15,7 @@ use tracing::Instrument as _;
 
 use crate::ReadingOptions;
 use crate::account::account_readers::{AccountReaders, CredentialVerdicts, LostAccount};
-use crate::account::cached_account::{AccountInput, AccountState, CachedAccount};
+use crate::account::cached_account::{AccountState, ReadersInput, ScopeReaders};
 use crate::account::start_groups::StartGroups;
 use crate::account_table::{self, AccountTable};
 use crate::accounts::Activators;
@@ -68,7 +68,7 @@ pub struct ReadingParts {
 struct RunningAccount {
     fence: Fence,
     account: account_table::CachedAccount,
-    inputs: account_inputs::Sender<AccountInput>,
+    inputs: account_inputs::Sender<ReadersInput>,
     /// Nothing of it is read any more, until its definition is another one.
     is_lost: Arc<AtomicBool>,
     _task: AbortOnDropHandle<()>,
@@ -141,7 +141,7 @@ impl CachedAccounts {
             StreamNotice::Command(command) => {
                 if let Some(running) = self.running.get_mut(&command.account_uid) {
                     // Fails if it has ended, and is removed then.
-                    let _ = running.inputs.send(AccountInput::Command(command.command)).await;
+                    let _ = running.inputs.send(ReadersInput::Command(command.command)).await;
                 }
                 false
             }
@@ -188,7 +188,7 @@ impl CachedAccounts {
                 },
                 Some(running) if is_changed(&running.account, &account) => {
                     running.account = account.clone();
-                    let _ = running.inputs.send(AccountInput::Changed(account)).await;
+                    let _ = running.inputs.send(ReadersInput::Changed(account)).await;
                 }
                 Some(_) => {}
             }
@@ -205,7 +205,7 @@ impl CachedAccounts {
         let activator = self.activators.activator(name, origin);
         let (inputs, receiver) = account_inputs::channel(MAX_WAITING_INPUTS);
         let (tracker, is_lost) = (self.parts.readers.tracker(&uid), Arc::new(AtomicBool::new(false)));
-        let cached = CachedAccount {
+        let cached = ScopeReaders {
             account: account.clone(),
             activator: (activator, origin),
             shared: Arc::clone(&self.shared),

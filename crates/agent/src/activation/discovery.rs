@@ -12,7 +12,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use crate::activation::identity::{ClusterReader, JSON, Metadata, parse};
+use crate::activation::identity::{ClusterReader, JSON, PartialMetadata, parse};
 use crate::cluster::{ClusterDocument, ClusterError};
 use kubesvc_core::cache::kind_names::KindName;
 use kubesvc_core::cache::selection::ServedKind;
@@ -142,7 +142,7 @@ struct ResponseKind<'b> {
 #[derive(Deserialize)]
 struct AggregatedGroup<'b> {
     #[serde(borrow, default)]
-    metadata: Metadata<'b>,
+    metadata: PartialMetadata<'b>,
     #[serde(borrow, default)]
     versions: Vec<GroupVersion<'b>>,
 }

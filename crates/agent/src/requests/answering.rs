@@ -12,7 +12,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::io::ReaderStream;
 
-use super::AccountRequests;
+use super::RequestService;
 use super::running::Running;
 use super::serving::{CheckedRequest, not_sent};
 use super::writes::AwaitedWrite;
@@ -61,7 +61,7 @@ pub(super) async fn answer_write(exchange: &Exchange<AgentEnd>, awaited: Awaited
     }
 }
 
-impl AccountRequests {
+impl RequestService {
     /// Sends the answer on as it arrives. When the agent drains, a watch whose events are lines ends at the end of one;
     /// what else still runs is cut with the stream, so that it never looks whole.
     pub(super) async fn stream_answer(

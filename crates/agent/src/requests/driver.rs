@@ -11,17 +11,17 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep, tim
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
-use super::{AccountRequests, RequestsConnection};
+use super::{RequestService, RequestsConnection};
 use kubesvc_core::requests::credit::{CreditBudget, INITIAL_CREDIT, MAX_CREDIT_OF_AGENT};
 use kubesvc_core::requests::streams::{Frame, NumberedFrame};
-use kubesvc_core::requests::wire::{self, AgentEnd, Opening as First};
+use kubesvc_core::requests::wire::{self, AgentEnd, Opening};
 use kubesvc_core::wire::MAX_MESSAGE_BYTES;
 use kubesvc_core::wire::ops::refused::Reason;
 use kubesvc_core::wire::ops::{
     Begin, Ping, Refused, RequestDown, RequestUp, Running, request_down, request_up,
 };
 use kubesvc_runtime::grpc::ops::operations_client::OperationsClient;
-use kubesvc_runtime::request_channel::{Opening, RequestChannel};
+use kubesvc_runtime::request_channel::{NewRequest, RequestChannel};
 
 /// Time limit for the hub's first frame.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -49,7 +49,7 @@ enum RequestStreamEnd {
 /// Drives the stream of requests, for ever.
 #[derive(Debug)]
 pub struct RequestsDriver {
-    service: Arc<AccountRequests>,
+    service: Arc<RequestService>,
     connection: watch::Receiver<Option<RequestsConnection>>,
     budget: Arc<CreditBudget>,
 }
@@ -57,7 +57,7 @@ pub struct RequestsDriver {
 impl RequestsDriver {
     /// A driver for the sessions that `connection` names.
     pub fn new(
-        service: Arc<AccountRequests>,
+        service: Arc<RequestService>,
         connection: watch::Receiver<Option<RequestsConnection>>,
     ) -> Self {
         Self { service, connection, budget: CreditBudget::new(MAX_CREDIT_OF_AGENT, None) }
@@ -150,7 +150,7 @@ impl RequestsDriver {
 
 /// A stream that is open, or about to be. Dropping it ends its requests.
 struct OpenRequestStream<'d> {
-    service: &'d Arc<AccountRequests>,
+    service: &'d Arc<RequestService>,
     boot_id: &'d str,
     outgoing: Outgoing,
 }
@@ -176,7 +176,7 @@ impl Drop for OpenRequestStream<'_> {
 }
 
 impl<'d> OpenRequestStream<'d> {
-    fn new(service: &'d Arc<AccountRequests>, budget: &Arc<CreditBudget>, boot_id: &'d str) -> Self {
+    fn new(service: &'d Arc<RequestService>, budget: &Arc<CreditBudget>, boot_id: &'d str) -> Self {
         let outgoing = Outgoing {
             channel: RequestChannel::new(CreditBudget::new(MAX_CREDIT_OF_AGENT, Some(Arc::clone(budget)))),
             last_frame: Arc::new(Mutex::new(Instant::now())),
@@ -208,16 +208,16 @@ impl<'d> OpenRequestStream<'d> {
         match frame {
             Some(Down::Open(open)) if id > 0 => {
                 let credit = open.credit;
-                let first = First::Open(Box::new(open));
-                if let Opening::Opened(exchange, First::Open(open)) =
+                let first = Opening::Open(Box::new(open));
+                if let NewRequest::Opened(exchange, Opening::Open(open)) =
                     channel.receive_opening(id, first, credit)
                 {
                     self.service.open(exchange, *open);
                 }
             }
             Some(Down::Recall(recall)) if id > 0 => {
-                let opening = channel.receive_opening(id, First::Recall(recall), INITIAL_CREDIT);
-                if let Opening::Opened(exchange, First::Recall(recall)) = opening {
+                let opening = channel.receive_opening(id, Opening::Recall(recall), INITIAL_CREDIT);
+                if let NewRequest::Opened(exchange, Opening::Recall(recall)) = opening {
                     self.service.recall(exchange, &recall, self.boot_id);
                 }
             }
@@ -297,9 +297,9 @@ mod tests {
             is_silent: CancellationToken::new(),
             is_over: CancellationToken::new(),
         };
-        let first = First::Open(Box::<Open>::default());
+        let first = Opening::Open(Box::<Open>::default());
         let opening = outgoing.channel.receive_opening(1, first, MAX_CREDIT);
-        let Opening::Opened(exchange, _) = opening else { unreachable!("its id is new") };
+        let NewRequest::Opened(exchange, _) = opening else { unreachable!("its id is new") };
         assert!(exchange.send_head(Head { status: 200, headers: Vec::new() }));
         let (mut ticks, mut pings, mut lists) = (ticks(), 0, 0);
         let began = Instant::now();

@@ -14,7 +14,7 @@ use tracing::Instrument as _;
 use super::answering::{answer_write, whole_answer};
 use super::running::{AddError, RequestKind, RequestState, Running, RunningRequest};
 use super::writes::RecordedWrite;
-use super::{AccountRequests, MAX_BODIES_BYTES};
+use super::{MAX_BODIES_BYTES, RequestService};
 use crate::account_table::HeldDefinition;
 use crate::wire_failure::{after_send, before_send};
 use kubesvc_core::requests::MAX_REQUEST_BODY_BYTES;
@@ -57,12 +57,12 @@ impl CheckedRequest {
 
 /// A body, whose bytes count against the limit of all bodies until this is dropped.
 struct HeldBody {
-    service: Arc<AccountRequests>,
+    service: Arc<RequestService>,
     counted: usize,
     bytes: Bytes,
 }
 
-impl AccountRequests {
+impl RequestService {
     /// Serves a request. Everything that decides whether its id is known happens before this returns.
     pub(super) fn open(self: &Arc<Self>, exchange: Exchange<AgentEnd>, open: Open) {
         let request_id = open.request_id.clone();
@@ -359,7 +359,7 @@ impl AccountRequests {
 }
 
 impl HeldBody {
-    fn empty(service: &Arc<AccountRequests>) -> Self {
+    fn empty(service: &Arc<RequestService>) -> Self {
         Self { service: Arc::clone(service), counted: 0, bytes: Bytes::new() }
     }
 
