@@ -12,7 +12,7 @@ use tonic::transport::Endpoint;
 use tracing::Instrument as _;
 use ulid::Ulid;
 
-use crate::accounts::{Accounts, SharedParts};
+use crate::command_executor::{CommandExecutor, SharedParts};
 use crate::health::{self, AgentStatus};
 use crate::{AgentError, AgentOptions, Backoff};
 use kubesvc_core::wire::ops::{Hello, Refused};
@@ -38,7 +38,7 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 pub struct Link {
     options: AgentOptions,
     endpoint: Endpoint,
-    accounts: Accounts,
+    accounts: CommandExecutor,
     status: Arc<AgentStatus>,
     /// Identifies this process; the hub uses it to tell a reconnecting agent from a second one.
     boot_id: String,
@@ -86,7 +86,7 @@ impl Link {
     ) -> Result<Self, AgentError> {
         Ok(Self {
             endpoint: dial::endpoint(&options)?,
-            accounts: Accounts::new(parts),
+            accounts: CommandExecutor::new(parts),
             status,
             boot_id: Ulid::generate().to_string(),
             connect_seq: 0,

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tonic::Streaming;
 
-use crate::accounts::Accounts;
+use crate::command_executor::CommandExecutor;
 use crate::health::AgentStatus;
 use crate::link::probes::Probes;
 use crate::link::{LinkEnd, StopSignals, dial, up_to};
@@ -38,7 +38,7 @@ const GOODBYE_TIMEOUT: Duration = Duration::from_secs(3);
 pub(super) struct LinkSession<'a> {
     outbound: mpsc::Sender<AgentFrame>,
     inbound: Streaming<HubFrame>,
-    accounts: &'a mut Accounts,
+    accounts: &'a mut CommandExecutor,
     status: &'a AgentStatus,
     heartbeat: Duration,
     /// Maximum size of the accounts in one frame to this hub, in bytes.
@@ -88,7 +88,7 @@ impl<'a> LinkSession<'a> {
     pub(super) fn new(
         accepted: &Accepted,
         (outbound, inbound): (mpsc::Sender<AgentFrame>, Streaming<HubFrame>),
-        accounts: &'a mut Accounts,
+        accounts: &'a mut CommandExecutor,
         status: &'a AgentStatus,
         idle_timeout: Duration,
     ) -> Self {
@@ -323,7 +323,7 @@ fn silence_limit(heartbeat: Duration, idle_timeout: Duration) -> (Duration, Stri
     (idle_timeout, format!("the hub said nothing for {seconds} s (clouddriver.keepAliveOperationSeconds)"))
 }
 
-async fn progress(accounts: &mut Accounts, probes: &mut Probes) -> LinkEvent {
+async fn progress(accounts: &mut CommandExecutor, probes: &mut Probes) -> LinkEvent {
     let ended = tokio::select! {
         () = accounts.progress() => None,
         ended = probes.ended() => Some(ended),

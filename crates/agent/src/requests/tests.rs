@@ -17,12 +17,12 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::answering::LastPart;
+use super::answers::LastPart;
 use super::{RequestService, RequestServiceMetrics, RequestSettings};
 use crate::account_table::{AccountTable, Effect};
-use crate::accounts::Activators;
 use crate::activation::{ActivatedAccount, Activator, Definition};
 use crate::cluster::tests::test_server::{Authority, ServerOptions, TestServer, kubeconfig, whole};
+use crate::command_executor::Activators;
 use crate::static_accounts::StaticAccountFile;
 use kubesvc_core::requests::credit::{CreditBudget, INITIAL_CREDIT, MAX_CREDIT_OF_AGENT};
 use kubesvc_core::requests::streams::{Event, Frame};

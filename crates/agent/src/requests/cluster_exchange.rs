@@ -10,9 +10,9 @@ use prost::bytes::Bytes;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::RequestService;
+use super::checked_request::{CheckedRequest, not_sent};
 use super::clients::AccountClient;
-use super::running::Running;
-use super::serving::{CheckedRequest, not_sent};
+use super::running_requests::Running;
 use crate::cluster::{ClusterClient, ClusterRequest, ClusterResponse, RequestBody, Use};
 use crate::wire_failure::{after_send, before_send};
 use kubesvc_core::requests::access;

@@ -11,8 +11,8 @@ use prost::bytes::{Bytes, BytesMut};
 use tokio::time::{sleep, timeout};
 use tracing::Instrument as _;
 
-use super::answering::{answer_write, whole_answer};
-use super::running::{AddError, RequestKind, RequestState, Running, RunningRequest};
+use super::answers::{answer_write, whole_answer};
+use super::running_requests::{AddError, RequestKind, RequestState, Running, RunningRequest};
 use super::writes::RecordedWrite;
 use super::{MAX_BODIES_BYTES, RequestService};
 use crate::account_table::HeldDefinition;

@@ -13,8 +13,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::io::ReaderStream;
 
 use super::RequestService;
-use super::running::Running;
-use super::serving::{CheckedRequest, not_sent};
+use super::checked_request::{CheckedRequest, not_sent};
+use super::running_requests::Running;
 use super::writes::AwaitedWrite;
 use crate::cluster::{ClusterResponse, ResponseBody};
 use crate::wire_failure::after_send;

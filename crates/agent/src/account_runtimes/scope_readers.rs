@@ -1,4 +1,4 @@
-//! What runs for an account whose objects are streamed: the choice of its scopes, and a reader for each.
+//! The readers of one account whose objects are streamed: the choice of its scopes, and a reader for each.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use crate::account::account_readers::LostAccount;
-use crate::account::cached_accounts::ReadingParts;
-use crate::account::look_schedule::{AfterFailedLook, LookSchedule};
-use crate::account::reader_sink::{LookRequests, ScopeSink};
-use crate::account::synthetic_reader;
+use crate::account_runtimes::caching_supervisor::ReadingParts;
+use crate::account_runtimes::look_schedule::{AfterFailedLook, LookSchedule};
+use crate::account_runtimes::reader_reports::LostAccount;
+use crate::account_runtimes::reader_sink::{LookRequests, ScopeSink};
+use crate::account_runtimes::synthetic_reader;
 use crate::account_table;
 use crate::activation::{Activator, DefinitionOrigin, DiscoveryTags, ServedKinds};
 use crate::caching::{BasisError, ReaderCommand, ReaderId, ScopeBasis, SharedStream};
@@ -46,7 +46,7 @@ const MAX_READER_INPUTS: usize = 8;
 /// Maximum number of kinds that the hub is told are left out.
 const MAX_KINDS_LEFT_OUT: usize = 1_000;
 
-/// What an account is told.
+/// Input of the readers of an account.
 #[derive(Debug)]
 pub(super) enum ReadersInput {
     /// A command for its readers.

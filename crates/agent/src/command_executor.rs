@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use crate::account::{AccountReaders, AccountRuntimes, EndedWork, LostAccount, WorkEnd};
+use crate::account_runtimes::{AccountRuntimes, EndedWork, LostAccount, ReaderTrackers, WorkEnd};
 use crate::account_table::{AccountTable, AssignmentOutcome, Attempt, Effect};
 use crate::activation::{ActivatedAccount, Activator, Definition, DefinitionOrigin};
 use crate::caching::HubConnection;
@@ -58,7 +58,7 @@ pub struct SharedParts {
     /// Notified when a cluster has come to refuse the credential of an account, or accepts it again.
     pub credential_judged: Arc<Notify>,
     /// What reads the objects of accounts.
-    pub readers: AccountReaders,
+    pub readers: ReaderTrackers,
 }
 
 /// Builds the activator for each account.
@@ -92,7 +92,7 @@ impl Activators {
 
 /// The table of accounts, what runs for them, and the reports that wait to be sent.
 #[derive(Debug)]
-pub struct Accounts {
+pub struct CommandExecutor {
     parts: SharedParts,
     runtimes: AccountRuntimes<Result<ActivatedAccount, Failure>>,
     answers: ReportQueue,
@@ -102,7 +102,7 @@ pub struct Accounts {
     hears_refusals: bool,
 }
 
-impl Accounts {
+impl CommandExecutor {
     /// Creates an empty set of accounts.
     pub fn new(parts: SharedParts) -> Self {
         Self {
