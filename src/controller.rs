@@ -38,7 +38,7 @@ use kubesvc_core::ReplicaId;
 use kubesvc_core::lifecycle::{LifecyclePolicy, Tick};
 use kubesvc_core::secret_reference::is_read_by_operator;
 use kubesvc_core::source_rules::SourceRules;
-use kubesvc_runtime::background_tasks::{Outcome, TaskRegistry, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, TaskRegistry, TaskSpec};
 use kubesvc_runtime::kube_access::KubeAccess;
 use kubesvc_runtime::work_queue::WorkQueue;
 use kubesvc_store::Store;
@@ -183,7 +183,7 @@ async fn keep_time(controller: &Controller, stop: &CancellationToken) {
             context.replicas.backlog_since(context.ticks.now());
             controller.schedule.wake_due(context.ticks.now());
         }
-        Outcome::Done
+        AttemptOutcome::Done
     };
     context.tasks.drive(second, stop, tick).await;
 }
@@ -195,7 +195,7 @@ async fn follow_connected_agents(controller: &Controller, stop: &CancellationTok
     let wake = |uids: Vec<String>| async move {
         let accounts = uids.iter().filter_map(|uid| context.accounts.by_uid(uid));
         controller.schedule.wakes.wake_all(accounts.map(|account| AccountKey::of(&account)));
-        Outcome::Done
+        AttemptOutcome::Done
     };
     context.tasks.drive(task, stop, wake).await;
 }
@@ -212,7 +212,7 @@ async fn follow_secrets(controller: &Controller, stop: &CancellationToken) {
                 controller.schedule.wakes.wake(AccountKey::of(&account));
             }
         }
-        Outcome::Done
+        AttemptOutcome::Done
     };
     context.tasks.drive(task, stop, recheck).await;
 }
@@ -227,7 +227,7 @@ async fn resync(controller: &Controller, stop: &CancellationToken) {
             }
             controller.schedule.wakes.wake(AccountKey::of(&account));
         }
-        Outcome::Done
+        AttemptOutcome::Done
     };
     context.tasks.drive(task, stop, wake_all).await;
 }

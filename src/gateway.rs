@@ -55,7 +55,7 @@ use crate::informers::AccountIndex;
 use crate::operations::OperationHistory;
 use kubesvc_core::ReplicaId;
 use kubesvc_runtime::listen::bodies::BodyMemory;
-use kubesvc_runtime::listen::connection_limits::Caller as ClientAddress;
+use kubesvc_runtime::listen::connection_limits::ClientAddress;
 use kubesvc_runtime::listen::refused_heads::MAX_HEAD_BYTES;
 use kubesvc_store::OperationStore;
 use listener::ConnectionInfo;

@@ -11,7 +11,7 @@ use super::Controller;
 use crate::informers::AccountKey;
 use kubesvc_core::lifecycle::Fact;
 use kubesvc_core::{KubesvcAccount, KubesvcAgent, ListingAgent, object_names};
-use kubesvc_runtime::background_tasks::{Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, TaskSpec};
 
 /// Maximum number of changed agents processed at once.
 const BATCH: usize = 1000;
@@ -113,7 +113,7 @@ pub(super) async fn follow(controller: &Controller, stop: &CancellationToken) {
         if !changed.is_empty() {
             wake(controller, &changed, |_| false);
         }
-        Outcome::Done
+        AttemptOutcome::Done
     };
     context.tasks.drive(task, stop, update).await;
 }

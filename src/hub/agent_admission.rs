@@ -39,7 +39,7 @@ use draining::Draining;
 use hello::{AcceptedHello, HelloRefusal};
 use kubesvc_core::wire::ops::refused::Reason;
 use kubesvc_core::{AgentKey, GrantPhase, KubesvcAgent, State, object_names};
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use queue::{AdmissionClass, AdmissionDecision, AdmissionQueues, UNAPPROVED_RETRY_DELAY};
 
 /// Maximum number of accounts of a zone that are checked for one the agent does not hold.
@@ -202,7 +202,7 @@ pub(super) fn start(background: &BackgroundTasks, admission: &Arc<Admission>) {
         if queues.queues.lock().sweep(queues.context.moment()) {
             queues.publish_backlog();
         }
-        std::future::ready(Outcome::Done)
+        std::future::ready(AttemptOutcome::Done)
     });
     let changed = admission.context.agent_index.follow();
     let task = TaskSpec::new("following agents", "Applies changed KubesvcAgents to their sessions");
@@ -211,7 +211,7 @@ pub(super) fn start(background: &BackgroundTasks, admission: &Arc<Admission>) {
         for agent in names.iter().filter_map(|name| admission.context.agent_index.get(name)) {
             apply(&admission, &agent);
         }
-        std::future::ready(Outcome::Done)
+        std::future::ready(AttemptOutcome::Done)
     });
 }
 

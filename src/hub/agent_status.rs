@@ -32,7 +32,7 @@ use crate::hub::zone_probes::ZoneProbes;
 use disconnects::PendingDisconnects;
 use garbage_collection::DepartedAgents;
 use kubesvc_core::lifecycle::SessionEnding;
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
 use kubesvc_runtime::work_queue::WorkQueue;
 use registration::{AgentObjects, KnownAgent};
@@ -177,14 +177,14 @@ pub(super) fn start(background: &BackgroundTasks, status: &Arc<AgentStatus>) {
 }
 
 /// Records approvals of agents that are connected here.
-async fn record_approvals(status: Arc<AgentStatus>, names: Vec<String>) -> Outcome<String> {
+async fn record_approvals(status: Arc<AgentStatus>, names: Vec<String>) -> AttemptOutcome<String> {
     for agent in names.iter().filter_map(|name| status.context.agent_index.get(name)) {
         let Some(session) = status.sessions.registry.of_agent(&agent.spec.key()) else { continue };
         if let Err(error) = status.agents.write_approved(session.reference()).await {
-            return Outcome::failed(error.to_string());
+            return AttemptOutcome::failed(error.to_string());
         }
     }
-    Outcome::Done
+    AttemptOutcome::Done
 }
 
 #[cfg(test)]

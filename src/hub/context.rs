@@ -17,7 +17,7 @@ use crate::leases::{Leadership, Replicas};
 use crate::secrets::{Credential, CredentialSource};
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::failure::Failure;
-use kubesvc_runtime::listen::connection_limits::Caller;
+use kubesvc_runtime::listen::connection_limits::ClientAddress;
 use kubesvc_runtime::listen::connection_limits::LogRateLimit;
 
 /// Number of heartbeats missed after which an agent's stream is cut.
@@ -59,7 +59,7 @@ impl HubContext {
     /// Whether a log line may be written that was caused by `peer`, or by the hub itself if absent.
     pub(super) fn may_log(&self, reason: &'static str, peer: Option<SocketAddr>) -> bool {
         let address = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.ip());
-        self.log_limit.may_log(reason, Caller::of(address))
+        self.log_limit.may_log(reason, ClientAddress::of(address))
     }
 
     /// Returns the time since the start of the hub.

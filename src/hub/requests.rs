@@ -47,7 +47,7 @@ use kubesvc_core::requests::credit::{CreditBudget, MAX_CREDIT_OF_REPLICA};
 use kubesvc_core::requests::wire::HubEnd;
 use kubesvc_core::wire::ops::{ApplySettings, RequestDown, RequestUp};
 use kubesvc_core::{ReplicaId, SessionId};
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::request_channel::RequestChannel;
 use metrics::RequestMetrics;
 
@@ -202,7 +202,7 @@ pub(super) fn start(background: &BackgroundTasks, requests: &Arc<Requests>) {
     let of_taken = Arc::clone(requests);
     background.start(task.every(TAKEN_CHECK_INTERVAL), move |_| {
         of_taken.end_taken();
-        std::future::ready(Outcome::Done)
+        std::future::ready(AttemptOutcome::Done)
     });
     let task: TaskSpec<()> = TaskSpec::new(
         "accounts after a lapse",
@@ -213,7 +213,7 @@ pub(super) fn start(background: &BackgroundTasks, requests: &Arc<Requests>) {
         let requests = Arc::clone(&requests);
         async move {
             requests.list_after_lapse().await;
-            Outcome::Done
+            AttemptOutcome::Done
         }
     });
 }

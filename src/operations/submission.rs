@@ -31,7 +31,7 @@ use kubesvc_core::operations::{
     ApplyMode, ApplySettings, Operation, OutcomeBody, OutcomeClass, OutcomeFailure, UnreadOperation,
 };
 use kubesvc_runtime::crash_points;
-use kubesvc_runtime::listen::connection_limits::Caller as ClientAddress;
+use kubesvc_runtime::listen::connection_limits::ClientAddress;
 use kubesvc_runtime::shutdown::spawn_named;
 use kubesvc_store::{OpenOperation, OperationOutcome, OperationRecord, StoreError};
 

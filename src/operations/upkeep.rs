@@ -18,7 +18,7 @@ use super::runner::now_ms;
 use crate::connected_agents::AnsweringAgent;
 use kubesvc_core::lifecycle::Fact;
 use kubesvc_core::{AgentId, BootId, ReplicaId};
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskRegistry, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskRegistry, TaskSpec};
 use kubesvc_runtime::crash_points;
 use kubesvc_store::account_projection::Projection;
 use kubesvc_store::{OpenOperation, OperationState, Overdue, StoreError};
@@ -124,10 +124,10 @@ enum Purge {
     Beyond(u64),
 }
 
-fn outcome<T>(done: Result<T, StoreError>) -> Outcome {
+fn outcome<T>(done: Result<T, StoreError>) -> AttemptOutcome {
     match done {
-        Ok(_) => Outcome::Done,
-        Err(error) => Outcome::failed(error.in_full()),
+        Ok(_) => AttemptOutcome::Done,
+        Err(error) => AttemptOutcome::failed(error.in_full()),
     }
 }
 
@@ -151,9 +151,9 @@ impl Operations {
                     began_before_ms: operations.began_ms,
                 };
                 match operations.settle_each(&former, None).await {
-                    Ok(0) => Outcome::Done,
-                    Ok(_) => Outcome::Again(Vec::new(), SETTLE_INTERVAL),
-                    Err(error) => Outcome::failed(error.in_full()),
+                    Ok(0) => AttemptOutcome::Done,
+                    Ok(_) => AttemptOutcome::Again(Vec::new(), SETTLE_INTERVAL),
+                    Err(error) => AttemptOutcome::failed(error.in_full()),
                 }
             }
         });

@@ -13,7 +13,7 @@ use super::StartError;
 use super::kube_client::RunLocation;
 use super::startup;
 use crate::gateway::{Gateway, GatewayListener, GatewayPorts, OwnCertificate, ServerCertificate, TlsFiles};
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::config::operator::GatewaySettings;
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
 use kubesvc_runtime::telemetry::errors::chain;
@@ -100,21 +100,21 @@ impl GatewayPort {
     }
 }
 
-async fn read_files(files: TlsFiles, certificate: Arc<ServerCertificate>) -> Outcome {
+async fn read_files(files: TlsFiles, certificate: Arc<ServerCertificate>) -> AttemptOutcome {
     match files.read().await {
         Ok(read) => {
             if certificate.set(read) {
                 info!("the API of accounts has a certificate");
             }
-            Outcome::Done
+            AttemptOutcome::Done
         }
-        Err(error) => Outcome::failed(chain(&error)),
+        Err(error) => AttemptOutcome::failed(chain(&error)),
     }
 }
 
-async fn keep(own: Arc<OwnCertificate>) -> Outcome {
+async fn keep(own: Arc<OwnCertificate>) -> AttemptOutcome {
     match own.keep().await {
-        Ok(()) => Outcome::Done,
-        Err(error) => Outcome::failed(chain(&error)),
+        Ok(()) => AttemptOutcome::Done,
+        Err(error) => AttemptOutcome::failed(chain(&error)),
     }
 }

@@ -8,13 +8,12 @@ use crate::informers::AccountIndex;
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::cache::classes::KindClasses;
 use kubesvc_core::cache::object_row::{RowError, RowNaming};
-use kubesvc_core::cache::relations;
 use kubesvc_core::cache::rules::{AccountRules, DEFAULT_AUDIT_MS, OperatorRules, to_wire};
 use kubesvc_core::wire::common::Scope;
 use kubesvc_core::wire::events::Event;
 use kubesvc_core::wire::ops::CachingRules;
 use kubesvc_runtime::config::operator::{AccountDefaults, CacheSettings};
-use kubesvc_store::{ObjectBody, ObjectRow, Relation};
+use kubesvc_store::{ObjectBody, ObjectRow};
 
 /// Rows and rules by the operator's settings and the accounts' specs.
 pub(super) struct ObjectRows {
@@ -71,9 +70,8 @@ impl ScopeRows for NamedRows {
 
     fn row(&self, event: &Event, body: ObjectBody) -> Result<ObjectRow, MappingError> {
         let named = self.0.object_row(event).map_err(|why| unnamed(&why))?;
-        let relations = named.relations.relations.into_iter();
         Ok(ObjectRow {
-            relations: relations.map(stored).collect(),
+            relations: named.relations.relations,
             id: named.id,
             kind: named.kind,
             application: named.application,
@@ -86,11 +84,6 @@ impl ScopeRows for NamedRows {
             body,
         })
     }
-}
-
-fn stored(relation: relations::Relation) -> Relation {
-    let relations::Relation { to_id, from_type, to_type } = relation;
-    Relation { to_id, from_type, to_type }
 }
 
 fn unnamed(why: &RowError) -> MappingError {

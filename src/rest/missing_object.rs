@@ -6,7 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use kubesvc_core::age;
-use kubesvc_core::cache::kind_names::KindName;
+use kubesvc_core::cache::kind_names::KindSelector;
 use kubesvc_core::cache::left_out::why_left_out;
 use kubesvc_core::cache::left_out_objects::StoredLeftOut;
 use kubesvc_core::cache::native;
@@ -53,7 +53,7 @@ pub(super) enum ChosenKind {
 
 /// Finds the kind of a name among the scopes of an account. A name without a group means the native kind, if that has
 /// the name.
-pub(super) fn choose_kind(name: &KindName, scopes: &[StoredScope]) -> ChosenKind {
+pub(super) fn choose_kind(name: &KindSelector, scopes: &[StoredScope]) -> ChosenKind {
     let watched = scopes.iter().filter(|scope| name.names(&scope.key.group, &scope.key.kind));
     let mut kinds: BTreeMap<&str, bool> = BTreeMap::new();
     for scope in watched {
@@ -77,7 +77,7 @@ pub(super) struct MissingFacts<'a> {
     pub(super) account: &'a AccountRules,
     /// The live scopes of the account.
     pub(super) scopes: &'a [StoredScope],
-    pub(super) kind: &'a KindName,
+    pub(super) kind: &'a KindSelector,
     /// Empty: none was given.
     pub(super) namespace: &'a str,
     pub(super) name: &'a str,
@@ -132,7 +132,7 @@ pub(super) fn why_missing(facts: &MissingFacts<'_>) -> Missing {
     because(MissingReason::NotThere, not_there(facts, scope, unnamed))
 }
 
-fn is_of_kind(scope: &StoredScope, kind: &KindName) -> bool {
+fn is_of_kind(scope: &StoredScope, kind: &KindSelector) -> bool {
     kind.names(&scope.key.group, &scope.key.kind)
 }
 
@@ -183,7 +183,7 @@ fn not_there(facts: &MissingFacts<'_>, scope: &StoredScope, unnamed: u32) -> Str
 mod tests {
     use super::*;
     use kubesvc_core::KubesvcAccountSpec;
-    use kubesvc_core::cache::rules::CacheSettings;
+    use kubesvc_core::cache::rules::OperatorRuleFields;
     use kubesvc_store::ScopeKey;
 
     fn scope(group: &str, kind: &str, namespace: &str) -> StoredScope {
@@ -201,8 +201,8 @@ mod tests {
         }
     }
 
-    fn named(text: &str) -> KindName {
-        KindName::parse(text).expect("a kind")
+    fn named(text: &str) -> KindSelector {
+        KindSelector::parse(text).expect("a kind")
     }
 
     fn chosen(text: &str, scopes: &[StoredScope]) -> ChosenKind {
@@ -251,7 +251,7 @@ mod tests {
         (kind, namespace, name): (&str, &str, &str),
     ) -> Missing {
         let kinds: Vec<_> = kinds.iter().map(|kind| (*kind).to_owned()).collect();
-        let settings = CacheSettings { cache_kinds: Some(&kinds), ..CacheSettings::default() };
+        let settings = OperatorRuleFields { cache_kinds: Some(&kinds), ..OperatorRuleFields::default() };
         let (operator, _) = OperatorRules::read(&settings);
         let (account, _) = AccountRules::from_spec(spec, false);
         why_missing(&MissingFacts {

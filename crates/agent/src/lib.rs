@@ -33,7 +33,7 @@ use tokio_util::task::TaskTracker;
 
 use kubesvc_core::AgentId;
 use kubesvc_core::agent_policy::AgentPolicy;
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskRegistry, TaskSpec, blocking};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskRegistry, TaskSpec, blocking};
 
 mod account_runtimes;
 pub mod account_table;
@@ -436,14 +436,14 @@ impl FileWatch {
         background.start(task, move |_| Arc::clone(&watch).check());
     }
 
-    async fn check(self: Arc<Self>) -> Outcome {
+    async fn check(self: Arc<Self>) -> AttemptOutcome {
         let (files, in_use) = (Arc::clone(&self.files), self.table.lock().files());
         let changed = blocking(move || files.lock().poll(&in_use)).await;
         if !changed.is_empty() {
             // Fails if the receiver is gone: the agent is stopping, and this task with it.
             let _ = self.changes.send(changed).await;
         }
-        Outcome::Done
+        AttemptOutcome::Done
     }
 }
 

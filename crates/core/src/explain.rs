@@ -123,12 +123,12 @@ pub struct Advice {
 
 /// The result of a rule: what is waited for, and what to do about it.
 #[derive(Debug, Default)]
-struct Finding {
+struct WaitExplanation {
     waits_for: String,
     advice: Vec<Advice>,
 }
 
-impl Finding {
+impl WaitExplanation {
     fn waits(text: impl Into<String>) -> Self {
         Self { waits_for: text.into(), advice: Vec::new() }
     }
@@ -152,7 +152,7 @@ pub fn explain(
     known_agents: Option<&[KubesvcAgent]>,
     now: Timestamp,
 ) -> Explanation {
-    let facts = Facts::new(account, known_agents, now);
+    let facts = AccountFacts::new(account, known_agents, now);
     let mut verdict = rules::judge(&facts);
     if let Some(listed) = facts.condition(LISTED_BY_AGENT) {
         let then = "To end this, take the account out of the agent's file, or delete this object.";
@@ -217,7 +217,7 @@ fn left_out_advice(left_out: &str) -> String {
 }
 
 /// What is known about an account, read once.
-struct Facts<'a> {
+struct AccountFacts<'a> {
     account: &'a KubesvcAccount,
     status: Cow<'a, KubesvcAccountStatus>,
     known_agents: Option<&'a [KubesvcAgent]>,
@@ -226,7 +226,7 @@ struct Facts<'a> {
     namespace: &'a str,
 }
 
-impl<'a> Facts<'a> {
+impl<'a> AccountFacts<'a> {
     fn new(account: &'a KubesvcAccount, known_agents: Option<&'a [KubesvcAgent]>, now: Timestamp) -> Self {
         Self {
             account,

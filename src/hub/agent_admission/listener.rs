@@ -20,7 +20,7 @@ use crate::hub::agent_admission::server::{self, Streams};
 use crate::hub::context::HubContext;
 use crate::hub::metrics::HubMetrics;
 use crate::hub::{HubError, ListenerSettings};
-use kubesvc_runtime::listen::connection_limits::{AddressSlot, Addresses, Caller, LogRateLimit};
+use kubesvc_runtime::listen::connection_limits::{AddressSlot, Addresses, ClientAddress, LogRateLimit};
 use kubesvc_runtime::listen::connection_phase::WaitingConnections;
 use kubesvc_runtime::listen::listen;
 use kubesvc_runtime::shutdown::spawn_named;
@@ -119,7 +119,7 @@ fn admit(
     policy.metrics.connections.inc();
     let refuse = |reason: &'static str, why: &str| {
         policy.metrics.refuse_connection(reason);
-        if policy.log_limit.may_log(reason, Caller::of(peer.ip())) {
+        if policy.log_limit.may_log(reason, ClientAddress::of(peer.ip())) {
             warn!(%peer, reason, "connection closed: {why}");
         }
     };
@@ -133,7 +133,7 @@ fn admit(
         return refuse("cap", "the hub has reached its limit of connections");
     };
     let close = policy.close.child_token();
-    let caller = Caller::of(peer.ip());
+    let caller = ClientAddress::of(peer.ip());
     let (guard, displaced) =
         policy.without_stream.enter_among(policy.settings.without_stream_cap, caller, &close);
     if displaced {
@@ -194,7 +194,7 @@ async fn reject_connection(
         }
         DetectedProtocol::Tls => {
             policy.metrics.refuse_connection("tls");
-            if policy.log_limit.may_log("tls", Caller::of(peer.ip())) {
+            if policy.log_limit.may_log("tls", ClientAddress::of(peer.ip())) {
                 warn!(
                     %peer,
                     "connection closed: it speaks TLS, and TLS is not configured here; \

@@ -13,7 +13,7 @@ use super::registration::{RegistrationError, SessionRef};
 use crate::hub::sessions::session::Session;
 use kubesvc_core::agent_resource::SessionEnd;
 use kubesvc_core::{AgentKey, KubesvcAgent, SessionId};
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
 use kubesvc_runtime::work_queue::WorkQueue;
 
@@ -127,15 +127,15 @@ pub(crate) fn start(background: &BackgroundTasks, status: &Arc<AgentStatus>) {
     background.start(task, move |keys| record_queued(Arc::clone(&status), keys));
 }
 
-async fn record_queued(status: Arc<AgentStatus>, keys: Vec<AgentKey>) -> Outcome<AgentKey> {
+async fn record_queued(status: Arc<AgentStatus>, keys: Vec<AgentKey>) -> AttemptOutcome<AgentKey> {
     for key in &keys {
         let Some(disconnect) = status.pending_disconnects.get(key) else { continue };
         if let Err(error) = try_record(&status, &disconnect).await {
-            return Outcome::failed(error.to_string());
+            return AttemptOutcome::failed(error.to_string());
         }
         status.pending_disconnects.written(key, &disconnect.session_id);
     }
-    Outcome::Done
+    AttemptOutcome::Done
 }
 
 #[cfg(test)]

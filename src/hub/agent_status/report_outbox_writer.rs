@@ -15,7 +15,7 @@ use crate::hub::zone_probes::probe::ProbeRound;
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::lifecycle::silence;
 use kubesvc_core::report_outbox::{OutboxEntry, PackedOutbox, PackingCursor, SessionReport, awaited, packed};
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::crash_points;
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
 use kubesvc_runtime::work_queue::WorkQueue;
@@ -137,14 +137,14 @@ struct OutboxWriter {
 }
 
 impl OutboxWriter {
-    async fn apply(self: Arc<Self>, serials: Vec<u64>) -> Outcome<u64> {
+    async fn apply(self: Arc<Self>, serials: Vec<u64>) -> AttemptOutcome<u64> {
         if let Some(serial) = serials.first() {
             return self.write(*serial).await;
         }
         if !self.status.context.is_leading() {
             self.wake_due();
         }
-        Outcome::Unchanged
+        AttemptOutcome::Unchanged
     }
 
     /// Wakes sessions with an outstanding answer, which may be overdue by now, and those whose rotation is due.
@@ -158,10 +158,10 @@ impl OutboxWriter {
     }
 
     /// Writes the outbox of a session, if it changed.
-    async fn write(&self, serial: u64) -> Outcome<u64> {
+    async fn write(&self, serial: u64) -> AttemptOutcome<u64> {
         let Some(session) = self.status.sessions.registry.by_serial(serial) else {
             self.overflowing.lock().forget(serial);
-            return Outcome::Unchanged;
+            return AttemptOutcome::Unchanged;
         };
         let cursor = self.overflowing.lock().cursor_of(serial, Instant::now());
         let PackedOutbox { entries, next } = if self.status.context.is_leading() {
@@ -173,7 +173,7 @@ impl OutboxWriter {
         let outcome = if has_unwritten {
             write_outbox(&self.status, &session, entries).await
         } else {
-            Outcome::Unchanged
+            AttemptOutcome::Unchanged
         };
         self.overflowing.lock().record(serial, (cursor, next), Instant::now());
         if self.status.sessions.registry.by_serial(serial).is_none() {
@@ -183,16 +183,20 @@ impl OutboxWriter {
     }
 }
 
-async fn write_outbox(status: &AgentStatus, session: &Session, outbox: Vec<OutboxEntry>) -> Outcome<u64> {
+async fn write_outbox(
+    status: &AgentStatus,
+    session: &Session,
+    outbox: Vec<OutboxEntry>,
+) -> AttemptOutcome<u64> {
     crash_points::point("agent-report:before");
     let answer = status.agents.write_outbox(session.reference(), &outbox).await;
     crash_points::point("agent-report:after");
     match answer {
         Ok(OutboxWrite::Written) => session.reported(outbox),
         Ok(OutboxWrite::Superseded) => session.close("another stream of the agent is in force"),
-        Err(error) => return Outcome::failed(error.to_string()),
+        Err(error) => return AttemptOutcome::failed(error.to_string()),
     }
-    Outcome::Done
+    AttemptOutcome::Done
 }
 
 /// Returns the reports of a session that accounts wait for, as far as they fit.

@@ -16,7 +16,7 @@ use crate::hub::sessions::events::{SessionEvent, SessionSubscriber};
 use crate::hub::sessions::ledger::Moment;
 use crate::hub::table_writers::{RETRY_DELAYS, TableWriters, with_timeout};
 use kubesvc_core::ReplicaId;
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::crash_points;
 use kubesvc_runtime::work_queue::WorkQueue;
 use kubesvc_store::{Assignment, AssignmentChanges, Store, StoreError};
@@ -133,7 +133,7 @@ pub(crate) fn start(background: &BackgroundTasks, tables: &Arc<TableWriters>) {
     });
 }
 
-async fn update(writer: Arc<Mutex<AssignmentWriter>>) -> Outcome {
+async fn update(writer: Arc<Mutex<AssignmentWriter>>) -> AttemptOutcome {
     writer.lock().await.update().await
 }
 
@@ -155,7 +155,7 @@ impl AssignmentWriter {
         Self { tables, diff: RowDiff::default(), is_failing: false, checks, replicas }
     }
 
-    async fn update(&mut self) -> Outcome {
+    async fn update(&mut self) -> AttemptOutcome {
         self.follow();
         let now = self.tables.context.moment();
         // The sender lives as long as the replicas.
@@ -173,7 +173,7 @@ impl AssignmentWriter {
                     // Account rows may be inserted only now, with a count of zero agents.
                     self.checks.hasten(now);
                 }
-                Outcome::Done
+                AttemptOutcome::Done
             }
             Err(error) => {
                 let error = error.in_full();
@@ -183,7 +183,7 @@ impl AssignmentWriter {
                         "cannot update kubesvc_assignments; retrying until the database is available"
                     );
                 }
-                Outcome::failed(error)
+                AttemptOutcome::failed(error)
             }
         }
     }

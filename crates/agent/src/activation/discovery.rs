@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use crate::activation::identity::{ClusterReader, JSON, PartialMetadata, parse};
 use crate::cluster::{ClusterDocument, ClusterError};
-use kubesvc_core::cache::kind_names::KindName;
+use kubesvc_core::cache::kind_names::KindSelector;
 use kubesvc_core::cache::selection::ServedKind;
 use kubesvc_core::wire::common::Failure;
 
@@ -56,8 +56,8 @@ impl ServedKinds {
 
     /// Whether a kind that a setting names, and that is not among the kinds, may be served by a group that has not answered.
     pub fn may_have(&self, name: &str) -> bool {
-        let name = KindName::parse(name);
-        match name.as_ref().and_then(KindName::group) {
+        let name = KindSelector::parse(name);
+        match name.as_ref().and_then(KindSelector::group) {
             Some(group) => self.unanswered.iter().any(|(of, _)| of == group),
             None => !self.unanswered.is_empty(),
         }

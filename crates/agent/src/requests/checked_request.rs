@@ -18,7 +18,7 @@ use super::{MAX_BODIES_BYTES, RequestService};
 use crate::account_table::HeldDefinition;
 use crate::wire_failure::{after_send, before_send};
 use kubesvc_core::requests::MAX_REQUEST_BODY_BYTES;
-use kubesvc_core::requests::access::{self, Access, AccountBounds};
+use kubesvc_core::requests::access::{self, AccessDecision, AccountBounds};
 use kubesvc_core::requests::headers::{is_upgrade, passed_on};
 use kubesvc_core::requests::journal::WriteStart;
 use kubesvc_core::requests::streams::Event;
@@ -160,9 +160,9 @@ impl RequestService {
         };
         let asked = (method.as_str(), open.upgrade);
         let is_if_cluster_wide = match access::judge(self.settings.allow, bounds, asked, &path) {
-            Access::Allowed => false,
-            Access::IfClusterWide => true,
-            Access::Refused(why) => return Err(before_send(Class::Forbidden, why)),
+            AccessDecision::Allowed => false,
+            AccessDecision::IfClusterWide => true,
+            AccessDecision::Refused(why) => return Err(before_send(Class::Forbidden, why)),
         };
         let kind = match (open.write || class == RequestClass::Write, path.watches_objects(method.as_str())) {
             _ if open.upgrade => RequestKind::Read,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::classes::KindClasses;
 use super::findings::{Finding, Setting};
 use super::keys::MAX_NAME_CHARS;
-use super::kind_names::{KindName, KindNames, MAX_ITEMS, quoted};
+use super::kind_names::{KindNames, KindSelector, MAX_ITEMS, quoted};
 use super::moniker::META_KEYS;
 use super::native;
 use crate::object_names::is_dns_label;
@@ -26,7 +26,7 @@ pub const DEFAULT_AUDIT_MS: u64 = 6 * 60 * 60 * 1000;
 
 /// The operator's settings as they are configured: `kubesvc.cache.*`.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct CacheSettings<'a> {
+pub struct OperatorRuleFields<'a> {
     /// `cacheAll`.
     pub cache_all: bool,
     /// `cacheDefaults`; `None`: not set.
@@ -64,7 +64,7 @@ impl Default for OperatorRules {
 
 impl OperatorRules {
     /// Reads the operator's settings. They are usable whatever is found.
-    pub fn read(settings: &CacheSettings<'_>) -> (Self, Vec<Finding>) {
+    pub fn read(settings: &OperatorRuleFields<'_>) -> (Self, Vec<Finding>) {
         let (omit_kinds, mut findings) = KindNames::read(Setting::CacheOmitKinds, settings.cache_omit_kinds);
         let list = match (settings.cache_kinds, settings.cache_defaults) {
             (Some(kinds), _) => Some((Setting::CacheKinds, kinds)),
@@ -89,7 +89,7 @@ impl OperatorRules {
     /// Reads the operator's part of the rules on the wire.
     pub fn from_wire(rules: &ops::CachingRules) -> (Self, Vec<Finding>) {
         let cache_kinds = (!rules.all && !rules.default_kinds).then_some(rules.kinds.as_slice());
-        Self::read(&CacheSettings {
+        Self::read(&OperatorRuleFields {
             cache_all: rules.all,
             cache_defaults: None,
             cache_kinds,
@@ -185,13 +185,13 @@ pub struct AccountRules {
 impl Default for AccountRules {
     /// Those of an account that sets nothing.
     fn default() -> Self {
-        Self::read(&AccountSettings::default()).0
+        Self::read(&AccountRuleFields::default()).0
     }
 }
 
 /// The fields of an account that matter here, from an object or from the wire.
 #[derive(Default)]
-struct AccountSettings<'a> {
+struct AccountRuleFields<'a> {
     kinds: &'a [String],
     omit_kinds: &'a [String],
     namespaces: &'a [String],
@@ -209,7 +209,7 @@ impl AccountRules {
         let is_cluster_scoped = |exposed: &ExposedCustomResource| exposed.scope == Some(Scope::Cluster);
         let definitions = spec.custom_resource_definitions.iter();
         let age = spec.max_resumable_resource_age_ms;
-        Self::read(&AccountSettings {
+        Self::read(&AccountRuleFields {
             kinds: &spec.kinds,
             omit_kinds: &spec.omit_kinds,
             namespaces: &spec.namespaces,
@@ -226,7 +226,7 @@ impl AccountRules {
     /// Reads what an agent was sent of an account: its definition, and the rules of its caching assignment.
     pub fn from_wire(spec: &ops::AccountSpec, rules: &ops::CachingRules) -> (Self, Vec<Finding>) {
         let definitions = spec.custom_resource_definitions.iter();
-        Self::read(&AccountSettings {
+        Self::read(&AccountRuleFields {
             kinds: &spec.kinds,
             omit_kinds: &spec.omit_kinds,
             namespaces: &spec.namespaces,
@@ -238,7 +238,7 @@ impl AccountRules {
         })
     }
 
-    fn read(settings: &AccountSettings<'_>) -> (Self, Vec<Finding>) {
+    fn read(settings: &AccountRuleFields<'_>) -> (Self, Vec<Finding>) {
         let (kinds, mut findings) = KindNames::read(Setting::Kinds, settings.kinds);
         let (omit_kinds, of_omitted) = KindNames::read(Setting::OmitKinds, settings.omit_kinds);
         findings.extend(of_omitted);
@@ -326,7 +326,7 @@ fn exposed_kinds(definitions: &[(&str, bool)], findings: &mut Vec<Finding>) -> V
     let mut kinds: Vec<ExposedKind> = Vec::new();
     for (text, cluster_scoped) in definitions.iter().copied().take(MAX_ITEMS) {
         // The name of the definition, `plural.group`, must be the name of an object.
-        let name = KindName::parse(text).filter(|_| text.len() < MAX_NAME_CHARS);
+        let name = KindSelector::parse(text).filter(|_| text.len() < MAX_NAME_CHARS);
         let Some(name) = name else {
             findings.push(Finding::NotAKind { setting, text: quoted(text) });
             continue;
@@ -343,7 +343,7 @@ fn exposed_kinds(definitions: &[(&str, bool)], findings: &mut Vec<Finding>) -> V
     kinds
 }
 
-fn contradictions(settings: &AccountSettings<'_>, findings: &mut Vec<Finding>) {
+fn contradictions(settings: &AccountRuleFields<'_>, findings: &mut Vec<Finding>) {
     let exclusive = [
         (Setting::Kinds, settings.kinds, Setting::OmitKinds, settings.omit_kinds),
         (Setting::Namespaces, settings.namespaces, Setting::OmitNamespaces, settings.omit_namespaces),

@@ -2,11 +2,11 @@
 
 use super::texts;
 use crate::cache::findings::{Finding, Setting};
-use crate::cache::kind_names::{KindName, KindNames};
+use crate::cache::kind_names::{KindNames, KindSelector};
 use crate::cache::native::{DOCUMENTED_KINDS, kind_name, native_kind};
 
 fn names(text: &str, group: &str, kind: &str) -> bool {
-    KindName::parse(text).expect("a kind").names(group, kind)
+    KindSelector::parse(text).expect("a kind").names(group, kind)
 }
 
 #[test]
