@@ -44,7 +44,7 @@ use kubesvc_runtime::work_queue::WorkQueue;
 use kubesvc_store::Store;
 use kubesvc_store::account_projection::Projection;
 use listings::Listings;
-use reconcile::Schedule;
+use reconcile::ReconcileSchedule;
 use transient_state::{Elections, TransientStates};
 
 pub use adoption::AdoptedRows;
@@ -104,7 +104,7 @@ pub struct ControllerContext {
 /// The controller while it leads.
 struct Controller {
     context: ControllerContext,
-    schedule: Schedule,
+    schedule: ReconcileSchedule,
     transient_states: TransientStates,
     events: Events,
     /// Elections that are being written.
@@ -122,7 +122,7 @@ struct Controller {
 
 impl Controller {
     fn new(context: ControllerContext, events: Events) -> Self {
-        let schedule = Schedule::new(context.accounts.follow());
+        let schedule = ReconcileSchedule::new(context.accounts.follow());
         let leading_since = context.ticks.now();
         Self {
             context,

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::BodyError;
+use super::BodyStreamError;
 use super::checks::Recheck;
 use super::metrics::GatewayMetrics;
 use super::records::{Ending, SharedRecorder};
@@ -104,7 +104,7 @@ impl AnswerBody {
         Self { stream: Some((stream, refused)), stopping, ..Self::short(from_cluster, None) }
     }
 
-    fn cut(&mut self, why: &str) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn cut(&mut self, why: &str) -> Poll<Option<Result<Frame<Bytes>, BodyStreamError>>> {
         self.has_ended = true;
         if let Some((stream, _)) = &self.stream {
             let mut reason = stream.reason.lock();
@@ -128,12 +128,12 @@ impl AnswerBody {
 
 impl hyper::body::Body for AnswerBody {
     type Data = Bytes;
-    type Error = BodyError;
+    type Error = BodyStreamError;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyStreamError>>> {
         let this = self.get_mut();
         if this.has_ended {
             return Poll::Ready(None);

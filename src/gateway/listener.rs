@@ -21,7 +21,7 @@ use tracing::{debug, warn};
 
 use super::Gateway;
 use super::status::Refusal;
-use super::tls::{ServerCertificate, server_config};
+use super::tls::{ServingCertificate, server_config};
 use kubesvc_runtime::listen::connection_limits::{AddressLimits, Addresses, ClientAddress, LogRateLimit};
 use kubesvc_runtime::listen::connection_phase::{ConnectionDeadlines, ConnectionPhase};
 use kubesvc_runtime::listen::connection_slots::{ConnectionSlots, SlotRefusal};
@@ -130,7 +130,7 @@ impl GatewayListener {
         listener: TcpListener,
         connections: usize,
         addresses: AddressLimits,
-        certificate: Arc<ServerCertificate>,
+        certificate: Arc<ServingCertificate>,
     ) -> Result<Self, rustls::Error> {
         Ok(Self {
             listener,

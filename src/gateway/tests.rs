@@ -483,7 +483,7 @@ async fn a_head_of_what_is_behind_a_proxy_is_a_read_of_which_nothing_is_recorded
 async fn answer_of_listener(gateway: &Arc<Gateway>, sent: &[u8]) -> String {
     let authority = Authority::new("gateway").expect("an authority");
     let identity = authority.server(&["localhost"]).expect("a certificate");
-    let certificate = Arc::<ServerCertificate>::default();
+    let certificate = Arc::<ServingCertificate>::default();
     let key = certified_key(identity.certificate.as_bytes(), identity.key.as_bytes());
     certificate.set(key.expect("they fit"));
     let socket = TcpListener::bind("127.0.0.1:0").await.expect("a port");

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::connected_agents::Ticks;
-use crate::hub::sessions::ledger::Moment;
+use crate::hub::sessions::ledger::HubUptime;
 use crate::hub::{CachingRuleSource, HubMetrics, HubSettings};
 use crate::informers::{AccountIndex, AgentIndex};
 use crate::leases::{Leadership, Replicas};
@@ -37,7 +37,7 @@ pub(super) struct HubContext {
     /// Rules by which agents choose the objects they stream; absent: they are not asked to stream any.
     pub(super) caching_rules: Option<Arc<dyn CachingRuleSource>>,
     pub(super) log_limit: LogRateLimit,
-    /// Start of the hub; [`Moment`]s count from here.
+    /// Start of the hub; [`HubUptime`]s count from here.
     pub(super) started: Instant,
     /// Cancelled when the hub stops: sessions drain.
     pub(super) stopping: CancellationToken,
@@ -63,7 +63,7 @@ impl HubContext {
     }
 
     /// Returns the time since the start of the hub.
-    pub(super) fn moment(&self) -> Moment {
+    pub(super) fn moment(&self) -> HubUptime {
         self.started.elapsed()
     }
 
@@ -74,12 +74,12 @@ impl HubContext {
 }
 
 /// Reader of credentials that bounds the concurrent reads of the whole hub.
-pub(super) struct Credentials {
+pub(super) struct CredentialReader {
     source: Arc<dyn CredentialSource>,
     pub(super) reads: Semaphore,
 }
 
-impl Credentials {
+impl CredentialReader {
     pub(super) fn new(source: Arc<dyn CredentialSource>) -> Self {
         Self { source, reads: Semaphore::new(MAX_CONCURRENT_CREDENTIAL_READS) }
     }

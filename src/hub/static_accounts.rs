@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::hub::AccountObjects;
-use crate::hub::agent_status::AgentStatus;
+use crate::hub::agent_status::AgentStatusWriter;
 use crate::hub::context::HubContext;
 use crate::hub::sessions::Sessions;
 use crate::hub::sessions::events::SessionEvent;
@@ -51,7 +51,7 @@ const LIST_REFUSED: &str = "ListRefused";
 pub(super) struct StaticAccounts {
     pub(super) context: Arc<HubContext>,
     pub(super) sessions: Arc<Sessions>,
-    pub(super) agent_status: Arc<AgentStatus>,
+    pub(super) agent_status: Arc<AgentStatusWriter>,
     /// Reads and writes accounts at the API server.
     pub(super) objects: Arc<dyn AccountObjects>,
 }

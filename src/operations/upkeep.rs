@@ -70,7 +70,7 @@ impl OperationUpkeep {
         let trim = trim.every(TRIM_INTERVAL).at_start().without_deadline();
         let trim = trim.log_failure(|error| warn!(error, "cannot trim the history of operations; retrying"));
         let trimming = self.tasks.drive(trim, stop, |_: Vec<()>| async {
-            outcome(self.purge(Purge::Beyond(self.operations.settings.max_rows)).await)
+            outcome(self.purge(PurgeLimit::Beyond(self.operations.settings.max_rows)).await)
         });
         tokio::join!(settling, trimming, stop.run_until_cancelled(self.purge_in_time()));
     }
@@ -83,7 +83,7 @@ impl OperationUpkeep {
             sleep(Duration::try_from(next.duration_since(now)).unwrap_or_default()).await;
             let kept = i64::try_from(self.operations.settings.kept_for.as_millis()).unwrap_or(i64::MAX);
             let older_than = next.as_millisecond().saturating_sub(kept);
-            match self.purge(Purge::OlderThan(older_than)).await {
+            match self.purge(PurgeLimit::OlderThan(older_than)).await {
                 Ok(0) => {}
                 Ok(rows) => info!(rows, "purged the history of operations"),
                 Err(error) => warn!(error = error.in_full(), "cannot purge the history of operations"),
@@ -92,14 +92,16 @@ impl OperationUpkeep {
     }
 
     /// Deletes rows in chunks. Returns how many.
-    async fn purge(&self, what: Purge) -> Result<u64, StoreError> {
+    async fn purge(&self, what: PurgeLimit) -> Result<u64, StoreError> {
         let (store, mut all) = (&self.operations.store, 0);
         loop {
             let chunk = self.projection.under_term(|term| async move {
                 let purging = async {
                     match what {
-                        Purge::OlderThan(time_ms) => store.purge_operations(term, time_ms, PURGE_CHUNK).await,
-                        Purge::Beyond(rows) => store.trim_operations(term, rows, PURGE_CHUNK).await,
+                        PurgeLimit::OlderThan(time_ms) => {
+                            store.purge_operations(term, time_ms, PURGE_CHUNK).await
+                        }
+                        PurgeLimit::Beyond(rows) => store.trim_operations(term, rows, PURGE_CHUNK).await,
                     }
                 };
                 crash_points::around(Some("operation-purge"), purging).await
@@ -117,7 +119,7 @@ impl OperationUpkeep {
 
 /// Which rows of the history go.
 #[derive(Clone, Copy, Debug)]
-enum Purge {
+enum PurgeLimit {
     /// Those that began before this time, in epoch milliseconds.
     OlderThan(i64),
     /// The oldest beyond this number.

@@ -26,7 +26,7 @@ const MAX_CONCURRENT_WRITES: usize = 1024;
 
 /// Limits that all requests share.
 #[derive(Debug)]
-pub(super) struct RequestLimits {
+pub(super) struct RestLimits {
     bodies: BodyMemory<Option<ClientAddress>>,
     values: BodyMemory<Option<ClientAddress>>,
     of_replicas: BodyMemory<Option<ClientAddress>>,
@@ -40,7 +40,7 @@ pub(super) struct RequestLimits {
 #[derive(Debug, Default)]
 pub(super) struct MemoryPermit(#[expect(dead_code, reason = "it is held")] Option<BodyPermit>);
 
-impl RequestLimits {
+impl RestLimits {
     /// Creates limits that fit bodies of up to `max_body_bytes`.
     pub(super) fn new(max_body_bytes: usize) -> Self {
         Self {

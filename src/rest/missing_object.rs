@@ -33,7 +33,7 @@ pub(super) enum MissingReason {
 
 /// Why an object has no row, in a word and in a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Missing {
+pub(super) struct MissingObject {
     pub(super) reason: MissingReason,
     pub(super) message: String,
     /// The setting that leaves it out.
@@ -87,8 +87,8 @@ pub(super) struct MissingFacts<'a> {
 }
 
 /// Says why an object has no row. Settings come first: they hold whatever the cluster has.
-pub(super) fn why_missing(facts: &MissingFacts<'_>) -> Missing {
-    let because = |reason, message: String| Missing { reason, message, setting: None };
+pub(super) fn why_missing(facts: &MissingFacts<'_>) -> MissingObject {
+    let because = |reason, message: String| MissingObject { reason, message, setting: None };
     let of_kind: Vec<_> = facts.scopes.iter().filter(|scope| is_of_kind(scope, facts.kind)).collect();
     let covers = |scope: &&StoredScope| {
         let of = &scope.key.namespace;
@@ -137,7 +137,7 @@ fn is_of_kind(scope: &StoredScope, kind: &KindSelector) -> bool {
 }
 
 /// Settings that leave the object out. The kind is spelled as the cluster has it, if that is known.
-fn left_out(facts: &MissingFacts<'_>, scope: Option<&StoredScope>) -> Option<Missing> {
+fn left_out(facts: &MissingFacts<'_>, scope: Option<&StoredScope>) -> Option<MissingObject> {
     let (kind, group) = match scope {
         Some(scope) => (scope.key.kind.as_str(), Some(scope.key.group.as_str())),
         None => (facts.kind.kind(), facts.kind.group()),
@@ -150,7 +150,7 @@ fn left_out(facts: &MissingFacts<'_>, scope: Option<&StoredScope>) -> Option<Mis
     }
     let setting = found.setting.map(kubesvc_core::cache::findings::Setting::name);
     let message = format!("it is left out: {}", found.reason());
-    Some(Missing { reason: MissingReason::LeftOut, message, setting })
+    Some(MissingObject { reason: MissingReason::LeftOut, message, setting })
 }
 
 /// `unnamed`: objects of the scope that are left out and of which it is not known which they are.
@@ -240,7 +240,7 @@ mod tests {
         spec: &KubesvcAccountSpec,
         scopes: &[StoredScope],
         (kind, namespace): (&str, &str),
-    ) -> Missing {
+    ) -> MissingObject {
         missing_named(kinds, spec, scopes, (kind, namespace, "web"))
     }
 
@@ -249,7 +249,7 @@ mod tests {
         spec: &KubesvcAccountSpec,
         scopes: &[StoredScope],
         (kind, namespace, name): (&str, &str, &str),
-    ) -> Missing {
+    ) -> MissingObject {
         let kinds: Vec<_> = kinds.iter().map(|kind| (*kind).to_owned()).collect();
         let settings = OperatorRuleFields { cache_kinds: Some(&kinds), ..OperatorRuleFields::default() };
         let (operator, _) = OperatorRules::read(&settings);

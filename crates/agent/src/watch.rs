@@ -2,9 +2,9 @@
 //! answer.
 //!
 //! A scope is a kind in one namespace or in all. [`ScopeWatch`] is its state machine: the driver of the scope asks it
-//! for a [`ScopeAction`], does that, and reports what came of it; each report returns what to queue for the hub. It has no
-//! I/O, no clock and no randomness of its own: time and a seed are arguments. It does not see the bytes of an object,
-//! only who it is (`scrub`), and knows nothing of batches and credit.
+//! for a [`ScopeAction`], does that, and reports what came of it; each report returns what to queue for the hub. It has
+//! no I/O, no clock and no randomness of its own: time and a seed are arguments. It does not see the bytes of an
+//! object, only who it is (`scrub`), and knows nothing of batches and credit.
 //!
 //! ```text
 //!            checkpoint is fresh

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::info;
 
-use crate::hub::agent_status::AgentStatus;
+use crate::hub::agent_status::AgentStatusWriter;
 use crate::hub::agent_status::disconnects::Disconnect;
 use crate::hub::agent_status::registration::KnownAgent;
 use crate::hub::sessions::registry::AwaySession;
@@ -115,7 +115,7 @@ fn interval(remove_after: Tick) -> Duration {
 }
 
 /// Starts the tasks that collect objects and forget agents.
-pub(crate) fn start(background: &BackgroundTasks, status: &Arc<AgentStatus>) {
+pub(crate) fn start(background: &BackgroundTasks, status: &Arc<AgentStatusWriter>) {
     let often =
         interval(status.context.settings.absent_agents.remove_after).min(UNAPPROVED_COLLECTION_INTERVAL);
     let task = TaskSpec::new("agent collection", "Removes the KubesvcAgents of agents that are long absent");
@@ -139,7 +139,7 @@ struct Collector {
 }
 
 async fn collect_if_due(
-    status: Arc<AgentStatus>,
+    status: Arc<AgentStatusWriter>,
     collector: Arc<tokio::sync::Mutex<Collector>>,
 ) -> AttemptOutcome {
     let context = &status.context;
@@ -154,7 +154,7 @@ async fn collect_if_due(
 
 /// Whether an agent is connected, registering or may still come back, here or at a replica that is not known to be
 /// dead.
-fn is_here(status: &AgentStatus, agent: &KnownAgent) -> bool {
+fn is_here(status: &AgentStatusWriter, agent: &KnownAgent) -> bool {
     let context = &status.context;
     let ours = agent.replica == context.settings.replica_id;
     let is_elsewhere = || {
@@ -167,8 +167,8 @@ fn is_here(status: &AgentStatus, agent: &KnownAgent) -> bool {
 
 /// Makes one pass over all objects, if this replica leads. An object that cannot be written is tried again in the next
 /// pass.
-pub(crate) async fn collect(status: &AgentStatus, absent: &mut AbsentAgents) -> AttemptOutcome {
-    let AgentStatus { context, agents, .. } = status;
+pub(crate) async fn collect(status: &AgentStatusWriter, absent: &mut AbsentAgents) -> AttemptOutcome {
+    let AgentStatusWriter { context, agents, .. } = status;
     if !context.leadership.leads() {
         // The next leader counts from the start.
         *absent = AbsentAgents::default();
@@ -257,7 +257,7 @@ impl DepartedAgents {
     }
 }
 
-impl AgentStatus {
+impl AgentStatusWriter {
     /// Returns the forgotten agents of a zone that list the account: those of this process, and those recorded in
     /// KubesvcAgents.
     pub(crate) fn departed_with(&self, account: &KubesvcAccount, zone: &ZoneId) -> Vec<SessionFact> {
@@ -287,8 +287,8 @@ impl AgentStatus {
 }
 
 /// Forgets agents that have been away for long, and queues their disconnects.
-pub(crate) fn forget(status: &AgentStatus) -> AttemptOutcome {
-    let AgentStatus { context, sessions, .. } = status;
+pub(crate) fn forget(status: &AgentStatusWriter) -> AttemptOutcome {
+    let AgentStatusWriter { context, sessions, .. } = status;
     let now = context.ticks.now();
     if context.replicas.backlog_since(now).is_some() {
         // An absent agent may be waiting to be registered.

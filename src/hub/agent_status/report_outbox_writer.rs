@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::AgentStatus;
+use super::AgentStatusWriter;
 use crate::hub::agent_status::registration::OutboxWrite;
 use crate::hub::sessions::events::{SessionEvent, SessionSubscriber};
 use crate::hub::sessions::session::Session;
@@ -114,7 +114,7 @@ impl OverflowingOutboxes {
 }
 
 /// Starts the task that writes outboxes.
-pub(crate) fn start(background: &BackgroundTasks, status: &Arc<AgentStatus>) {
+pub(crate) fn start(background: &BackgroundTasks, status: &Arc<AgentStatusWriter>) {
     let task = TaskSpec::new("outbox writes", "Writes reports of agents for a leader in another replica");
     let sessions = Arc::clone(&status.sessions);
     // A change of leadership may change every outbox.
@@ -132,7 +132,7 @@ pub(crate) fn start(background: &BackgroundTasks, status: &Arc<AgentStatus>) {
 }
 
 struct OutboxWriter {
-    status: Arc<AgentStatus>,
+    status: Arc<AgentStatusWriter>,
     overflowing: Mutex<OverflowingOutboxes>,
 }
 
@@ -149,7 +149,7 @@ impl OutboxWriter {
 
     /// Wakes sessions with an outstanding answer, which may be overdue by now, and those whose rotation is due.
     fn wake_due(&self) {
-        let AgentStatus { sessions, wakes, .. } = &*self.status;
+        let AgentStatusWriter { sessions, wakes, .. } = &*self.status;
         let mut due = self.overflowing.lock().due(Instant::now());
         // Collected first: a ledger is never locked inside the work queue's lock.
         let connected = sessions.registry.connected().into_iter();
@@ -184,7 +184,7 @@ impl OutboxWriter {
 }
 
 async fn write_outbox(
-    status: &AgentStatus,
+    status: &AgentStatusWriter,
     session: &Session,
     outbox: Vec<OutboxEntry>,
 ) -> AttemptOutcome<u64> {
@@ -200,7 +200,7 @@ async fn write_outbox(
 }
 
 /// Returns the reports of a session that accounts wait for, as far as they fit.
-fn outbox_of(status: &AgentStatus, session: &Session, cursor: &PackingCursor) -> PackedOutbox {
+fn outbox_of(status: &AgentStatusWriter, session: &Session, cursor: &PackingCursor) -> PackedOutbox {
     let now = status.context.ticks.now();
     let mut entries = Vec::new();
     let caching = session.caching_reports.lock().clone();
@@ -235,7 +235,7 @@ fn outbox_of(status: &AgentStatus, session: &Session, cursor: &PackingCursor) ->
 }
 
 /// Whether the session reports its zone's offer for the account.
-fn speaks_for_its_zone(status: &AgentStatus, session: &Session, account: &KubesvcAccount) -> bool {
+fn speaks_for_its_zone(status: &AgentStatusWriter, session: &Session, account: &KubesvcAccount) -> bool {
     let round = ProbeRound::of(account);
     let speaker =
         round.and_then(|round| status.zone_probes.speaker(account.uid(), round, &session.agent.zone));
@@ -243,7 +243,7 @@ fn speaks_for_its_zone(status: &AgentStatus, session: &Session, account: &Kubesv
 }
 
 /// Whether an entry that nothing waits for any more may be left in the object.
-fn may_stand(status: &AgentStatus, entry: &OutboxEntry) -> bool {
+fn may_stand(status: &AgentStatusWriter, entry: &OutboxEntry) -> bool {
     entry.may_stand(status.context.accounts.by_uid(&entry.uid).as_deref())
 }
 

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::AgentStatus;
+use super::AgentStatusWriter;
 use crate::hub::agent_status::registration::AgentSummary;
 use crate::hub::agent_status::registration::status::DUPLICATE_AGENT_ID;
 use crate::hub::sessions::events::{SessionEvent, SessionSubscriber};
-use crate::hub::sessions::ledger::Moment;
+use crate::hub::sessions::ledger::HubUptime;
 use crate::hub::sessions::session::Session;
 use crate::hub::sessions::session::contest::CONTEST_TIMEOUT;
 use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
@@ -52,7 +52,7 @@ impl SessionSubscriber for DirtySummaries {
 }
 
 /// Starts the task that writes summaries.
-pub(crate) fn start(background: &BackgroundTasks, status: &Arc<AgentStatus>) {
+pub(crate) fn start(background: &BackgroundTasks, status: &Arc<AgentStatusWriter>) {
     let what = "Writes into KubesvcAgents how many accounts each agent has";
     let task = TaskSpec::new("agent summaries", what).woken_by(&status.wakes.summaries.0).gather(BATCH_DELAY);
     let task = task.concurrency(MAX_CONCURRENT_WRITES).min_interval(MIN_WRITE_INTERVAL);
@@ -65,7 +65,7 @@ pub(crate) fn start(background: &BackgroundTasks, status: &Arc<AgentStatus>) {
 }
 
 struct SummaryWriter {
-    status: Arc<AgentStatus>,
+    status: Arc<AgentStatusWriter>,
     written: Mutex<WrittenSummaries>,
 }
 
@@ -127,7 +127,7 @@ impl SummaryWriter {
 }
 
 /// Writes the summary of a session now. Returns whether the object contains it.
-pub(crate) async fn write_now(status: &AgentStatus, session: &Session) -> bool {
+pub(crate) async fn write_now(status: &AgentStatusWriter, session: &Session) -> bool {
     let summary = summary_of(session, status.context.moment());
     let writing = status.agents.write_summary(session.reference(), &summary);
     let error = match tokio::time::timeout(WRITE_TIMEOUT, writing).await {
@@ -145,7 +145,7 @@ pub(crate) async fn write_now(status: &AgentStatus, session: &Session) -> bool {
     false
 }
 
-fn summary_of(session: &Session, now: Moment) -> AgentSummary {
+fn summary_of(session: &Session, now: HubUptime) -> AgentSummary {
     let (held, failed) = session.counts();
     let listing = session.listing();
     let count = |number| i32::try_from(number).unwrap_or(i32::MAX);

@@ -13,7 +13,7 @@ use tokio::sync::{Mutex, watch};
 use tracing::{info, warn};
 
 use crate::hub::sessions::events::{SessionEvent, SessionSubscriber};
-use crate::hub::sessions::ledger::Moment;
+use crate::hub::sessions::ledger::HubUptime;
 use crate::hub::table_writers::{RETRY_DELAYS, TableWriters, with_timeout};
 use kubesvc_core::ReplicaId;
 use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
@@ -274,23 +274,23 @@ impl Default for AssignmentChecks {
 struct CheckSchedule {
     period: Duration,
     pace: Duration,
-    next: Moment,
+    next: HubUptime,
 }
 
 impl CheckSchedule {
-    fn new(checks: AssignmentChecks, now: Moment) -> Self {
+    fn new(checks: AssignmentChecks, now: HubUptime) -> Self {
         let period = checks.period.max(Duration::from_secs(1));
         Self { period, pace: FIRST_CHECK_DELAY, next: now + checks.initial_delay }
     }
 
     /// Restarts the schedule: rows may have been lost.
-    fn hasten(&mut self, now: Moment) {
+    fn hasten(&mut self, now: HubUptime) {
         self.pace = FIRST_CHECK_DELAY;
         self.next = self.next.min(now + self.pace.min(self.period));
     }
 
     /// Whether a check is due.
-    fn is_due(&mut self, now: Moment) -> bool {
+    fn is_due(&mut self, now: HubUptime) -> bool {
         let is_due = now >= self.next;
         if is_due {
             self.next = now + self.pace.min(self.period);

@@ -1,5 +1,5 @@
-//! Reports of the readers of accounts to other parts of the agent: whether all of an account's have ended, which accounts
-//! they found lost, and whose credential the cluster refuses.
+//! Reports of the readers of accounts to other parts of the agent: whether all of an account's have ended, which
+//! accounts they found lost, and whose credential the cluster refuses.
 
 use std::collections::HashMap;
 use std::sync::Arc;
