@@ -26,7 +26,7 @@ use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::connected_agents::{ConnectedAgents, Ticks};
+use crate::connected_agents::{ConnectedAgents, LeaderClock};
 use crate::informers::{AccountIndex, AccountKey, AgentIndex};
 use crate::leases::{LeaseObjects, Mandate, Replicas};
 use crate::secrets::CredentialSource;
@@ -80,7 +80,7 @@ pub struct ControllerContext {
     /// Which accounts may use credentials outside their own namespace.
     pub source_rules: Arc<SourceRules>,
     /// The leader's clock, in seconds.
-    pub ticks: Arc<Ticks>,
+    pub ticks: Arc<LeaderClock>,
     /// uids of accounts that the hub wants reconciled.
     pub wakes: Arc<WorkQueue<String>>,
     /// Secrets that changed, by namespace and name.

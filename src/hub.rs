@@ -67,7 +67,7 @@ pub use table_writers::assignments::{AssignmentChecks, AssignmentRows, StoredAss
 pub use table_writers::fences::{FenceRows, StoredFences};
 pub use table_writers::namespaces::{NamespaceRows, StoredNamespaces};
 
-use crate::connected_agents::{ReplicaRequests, Ticks};
+use crate::connected_agents::{LeaderClock, ReplicaRequests};
 use crate::informers::{AccountIndex, AgentIndex};
 use crate::leases::{Leadership, Replicas};
 use crate::secrets::CredentialSource;
@@ -141,7 +141,7 @@ pub struct HubPorts {
     /// The tables of cached objects; absent: agents are not asked to stream any.
     pub cache: Option<CachePorts>,
     /// The leader's clock.
-    pub ticks: Arc<Ticks>,
+    pub ticks: Arc<LeaderClock>,
     /// Uids of accounts that the leader reconciles again.
     pub leader: Arc<WorkQueue<String>>,
     /// Whether this replica leads.

@@ -1,12 +1,12 @@
 //! The composition root of `kubesvc-operator`: the only place that assembles its parts.
 
 mod cache_sweeps;
+mod caching_adapter;
 mod check;
 mod cli;
 mod gateway;
 mod kube_client;
 mod lead;
-mod object_rows;
 mod readiness;
 mod replicas;
 mod run;

@@ -9,7 +9,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::connected_agents::Ticks;
+use crate::connected_agents::LeaderClock;
 use crate::hub::sessions::ledger::HubUptime;
 use crate::hub::{CachingRuleSource, HubMetrics, HubSettings};
 use crate::informers::{AccountIndex, AgentIndex};
@@ -30,7 +30,7 @@ pub(super) struct HubContext {
     pub(super) settings: HubSettings,
     pub(super) accounts: Arc<AccountIndex>,
     pub(super) agent_index: Arc<AgentIndex>,
-    pub(super) ticks: Arc<Ticks>,
+    pub(super) ticks: Arc<LeaderClock>,
     pub(super) leadership: Arc<Leadership>,
     pub(super) replicas: Arc<Replicas>,
     pub(super) metrics: HubMetrics,

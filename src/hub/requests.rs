@@ -5,7 +5,7 @@
 //! | [`stream`] | the stream of one session: its opening, frames, pings, what both sides have |
 //! | [`choice`] | which agents may be asked for an account, and in which order; pure |
 //! | [`sending`] | one request: an agent, and another one where that is safe |
-//! | [`recalling`] | the answer of a write, asked for again after a lost stream |
+//! | [`recall`] | the answer of a write, asked for again after a lost stream |
 //! | [`answers`] | what an agent answers, and what the caller gets |
 //! | [`outcome`] | what a failure means, for reads and for writes; pure |
 //! | [`counts`] | how many requests run: of an account, an agent, the replica; which end because their account is taken |
@@ -22,7 +22,7 @@ mod metrics;
 #[cfg(test)]
 mod model;
 mod outcome;
-mod recalling;
+mod recall;
 mod sending;
 mod stream;
 

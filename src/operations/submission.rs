@@ -17,7 +17,7 @@ use super::audit_lines::refusal_by;
 use super::checks::{self, OperationIdentity};
 use super::failures::RunFailure;
 use super::job::{Job, OperationProgress, SharedJob};
-use super::known::{FirstRow, KnownOperation, OperationSubscription};
+use super::known_operations::{FirstRow, KnownOperation, OperationSubscription};
 use super::pending_rows::OperationRowChange;
 use super::records::{self, Beginning};
 use super::row_queue::Committed;

@@ -10,10 +10,10 @@ use tracing::info;
 
 use super::OperatorError;
 use super::cache_sweeps::CacheSweeps;
+use super::caching_adapter::CachingAdapter;
 use super::gateway::GatewayPort;
 use super::kube_client::RunLocation;
 use super::lead::Leader;
-use super::object_rows::ObjectRows;
 use super::readiness::{IsolationWatcher, OperatorReadiness};
 use super::replicas::{self, ReplicaLeases};
 use super::run_arguments::RunArguments;
@@ -27,7 +27,7 @@ use super::state_metrics::StateMetrics;
 use crate::access::CallerCounts;
 use crate::access::audit::AuditLog;
 use crate::access::{AccessMode, KubeAccessReviews};
-use crate::connected_agents::{ClusterSessions, ConnectedAgents, RemoteSessions, Ticks};
+use crate::connected_agents::{ClusterSessions, ConnectedAgents, LeaderClock, RemoteSessions};
 use crate::controller::{ControllerContext, ControllerMetrics};
 use crate::gateway::GatewayPorts;
 use crate::hub::{
@@ -65,7 +65,7 @@ struct Assembly<'a> {
     accounts: Arc<AccountIndex>,
     agents: Arc<AgentIndex>,
     peers: Arc<Peers>,
-    ticks: Arc<Ticks>,
+    ticks: Arc<LeaderClock>,
     wakes: Arc<WorkQueue<String>>,
     callers: Arc<CallerCounts>,
 }
@@ -138,7 +138,7 @@ pub(super) async fn run(
         ),
         agents,
         peers: Arc::new(peers),
-        ticks: Arc::new(Ticks::default()),
+        ticks: Arc::new(LeaderClock::default()),
         wakes: Arc::new(WorkQueue::default()),
         callers: Arc::default(),
         location,
@@ -368,10 +368,10 @@ impl Assembly<'_> {
     }
 
     fn cache_ports(&self) -> CachePorts {
-        let rows = ObjectRows::new(&self.settings.cache, &self.accounts);
+        let rows = CachingAdapter::new(&self.settings.cache, &self.accounts);
         CachePorts {
             store: Arc::clone(&self.cache),
-            mapper: Arc::<ObjectRows>::clone(&rows),
+            mapper: Arc::<CachingAdapter>::clone(&rows),
             rules: rows,
             settings: caching_settings(&self.settings.cache),
         }

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `queue`, [`memory`] | what an account has read and not sent yet, in the order of last change, and its bound |
 //! | `batch` | a batch on the wire: its limits, and its bytes |
-//! | [`account_sender`] | one account under one fence: what is declared, sent, acknowledged, and where each scope goes on |
+//! | [`account_sender`] | one account under one fence: what is declared, sent, acknowledged; where each scope goes on |
 //! | [`basis`] | the rows of a scope whose list begins |
 //! | [`credit`] | how many bytes of the stream may be uncommitted at the hub |
 //! | `lifetime` | when the stream is opened, closed and opened again |

@@ -68,8 +68,8 @@ pub struct Explanation {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_try: Option<Timestamp>,
     /// The tool that manages the object, where its spec must be changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub kept_by: Option<String>,
+    #[serde(rename = "keptBy", skip_serializing_if = "Option::is_none")]
+    pub gitops_owner: Option<String>,
     /// Namespace of the installation that serves it; others that watch it leave it alone. `None`: it is not written down.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub served_by: Option<String>,
@@ -189,7 +189,7 @@ pub fn explain(
         last_error: status.error_message.clone(),
         failed_count: status.failed_count,
         next_try: status.next_retry_time.as_ref().map(|time| time.0),
-        kept_by: account.gitops_owner(),
+        gitops_owner: account.gitops_owner(),
         served_by: status.operator.as_ref().map(|operator| operator.namespace.clone()),
         agents: agents::views(&facts),
         advice: verdict.advice,
@@ -303,10 +303,6 @@ impl<'a> AccountFacts<'a> {
     fn zones(&self) -> Vec<&'a ZoneId> {
         let ready = self.known_agents.unwrap_or_default().iter().filter(|agent| can_take(agent));
         ready.map(|agent| &agent.spec.zone_id).collect::<BTreeSet<_>>().into_iter().collect()
-    }
-
-    fn kept_by(&self) -> Option<String> {
-        self.account.gitops_owner()
     }
 
     /// `kubectl kubesvc VERB NAME -n NAMESPACE`.

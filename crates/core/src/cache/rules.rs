@@ -42,8 +42,8 @@ pub struct OperatorRuleFields<'a> {
 pub enum ChosenKinds {
     /// Every kind that can be listed and watched.
     All,
-    /// The documented twelve, as native kinds.
-    Documented,
+    /// The twelve default kinds, as native kinds.
+    Default,
     /// The kinds of a list.
     Named(KindNames),
 }
@@ -56,9 +56,9 @@ pub struct OperatorRules {
 }
 
 impl Default for OperatorRules {
-    /// The documented twelve.
+    /// The twelve default kinds.
     fn default() -> Self {
-        Self { chosen: ChosenKinds::Documented, omit_kinds: KindNames::default() }
+        Self { chosen: ChosenKinds::Default, omit_kinds: KindNames::default() }
     }
 }
 
@@ -72,7 +72,7 @@ impl OperatorRules {
             (None, None) => None,
         };
         let Some((setting, texts)) = list else {
-            let chosen = if settings.cache_all { ChosenKinds::All } else { ChosenKinds::Documented };
+            let chosen = if settings.cache_all { ChosenKinds::All } else { ChosenKinds::Default };
             return (Self { chosen, omit_kinds }, findings);
         };
         let (names, of_names) = KindNames::read(setting, texts);
@@ -111,12 +111,12 @@ impl OperatorRules {
     pub fn place(&self, group: &str, kind: &str) -> Option<usize> {
         match &self.chosen {
             ChosenKinds::Named(names) => names.first(group, kind),
-            ChosenKinds::Documented => {
-                native::documented_index(kind).filter(|_| native::is_native(group, kind))
+            ChosenKinds::Default => {
+                native::default_kind_index(kind).filter(|_| native::is_native(group, kind))
             }
             ChosenKinds::All => {
-                let documented = native::documented_index(kind).filter(|_| native::is_native(group, kind));
-                Some(documented.unwrap_or(native::DOCUMENTED_KINDS.len()))
+                let default = native::default_kind_index(kind).filter(|_| native::is_native(group, kind));
+                Some(default.unwrap_or(native::DEFAULT_KINDS.len()))
             }
         }
     }
@@ -125,7 +125,7 @@ impl OperatorRules {
     pub(super) fn setting(&self) -> Setting {
         match self.chosen {
             ChosenKinds::All => Setting::CacheAll,
-            ChosenKinds::Documented | ChosenKinds::Named(_) => Setting::CacheKinds,
+            ChosenKinds::Default | ChosenKinds::Named(_) => Setting::CacheKinds,
         }
     }
 }
@@ -282,13 +282,13 @@ pub fn to_wire(
 ) -> ops::CachingRules {
     let kinds = match operator.chosen() {
         ChosenKinds::Named(names) => names.texts().to_vec(),
-        ChosenKinds::All | ChosenKinds::Documented => Vec::new(),
+        ChosenKinds::All | ChosenKinds::Default => Vec::new(),
     };
     ops::CachingRules {
         all: operator.chosen == ChosenKinds::All,
         kinds,
         omit_kinds: operator.omit_kinds.texts().to_vec(),
-        default_kinds: operator.chosen == ChosenKinds::Documented,
+        default_kinds: operator.chosen == ChosenKinds::Default,
         only_spinnaker_managed: account.only_spinnaker_managed,
         meta_keys: META_KEYS.map(str::to_owned).to_vec(),
         // 0 is the default on the wire. An account that sets 0 resumes nothing that is a millisecond old.

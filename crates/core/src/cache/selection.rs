@@ -307,10 +307,10 @@ fn not_served<'a>(
     match operator.chosen() {
         ChosenKinds::All => Vec::new(),
         ChosenKinds::Named(names) => of_list(names, operator.setting()),
-        ChosenKinds::Documented => {
-            let documented = native::DOCUMENTED_KINDS.iter().enumerate();
+        ChosenKinds::Default => {
+            let defaults = native::DEFAULT_KINDS.iter().enumerate();
             let natives =
-                documented.filter_map(|(place, kind)| Some((place, kind, native::native_kind(kind)?)));
+                defaults.filter_map(|(place, kind)| Some((place, kind, native::native_kind(kind)?)));
             let is_served = |kind: &str| {
                 let same = |known: &&ServedKind| known.kind.eq_ignore_ascii_case(kind);
                 served.iter().any(|known| same(known) && native::is_native(&known.group, &known.kind))

@@ -175,7 +175,7 @@ fn name_a_zone(facts: &AccountFacts<'_>, waits_for: &str) -> WaitExplanation {
 
 /// Advises to change the zone: with a command, unless a GitOps tool would revert the change.
 fn change(facts: &AccountFacts<'_>, verdict: WaitExplanation, text: &str, zone: &ZoneId) -> WaitExplanation {
-    match facts.kept_by() {
+    match facts.account.gitops_owner() {
         Some(owner) => verdict.advise(format!("{text} Set spec.zoneId: {zone} in {owner}.")),
         None => verdict.command(text, facts.pin(zone)),
     }

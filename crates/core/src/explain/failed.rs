@@ -177,7 +177,7 @@ fn mismatch(facts: &AccountFacts<'_>) -> WaitExplanation {
          until its spec or its credential changes."
     ))
     .advise("If the kubeconfig is wrong, correct it: it is then tried at once.");
-    match facts.kept_by() {
+    match facts.account.gitops_owner() {
         Some(owner) => verdict.advise(format!(
             "If the move is meant, set spec.state: INACTIVE and then ACTIVE in {owner}: that unbinds it."
         )),

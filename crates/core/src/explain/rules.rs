@@ -70,7 +70,7 @@ fn by_wish(facts: &AccountFacts<'_>) -> WaitExplanation {
     let verdict = WaitExplanation::waits(
         "Nothing: it is INACTIVE because that is wished. It is kept, and no agent holds it.",
     );
-    match facts.kept_by() {
+    match facts.account.gitops_owner() {
         Some(owner) => verdict.advise(format!("When you want it, set spec.state: ACTIVE in {owner}.")),
         None => verdict.command("When you want it, activate it.", facts.plugin("activate")),
     }

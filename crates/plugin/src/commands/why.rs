@@ -129,7 +129,7 @@ fn explanation_text(explanation: &Explanation, now: Timestamp) -> Fields {
         fields.top("Next try", when(next, now));
     }
     fields.top("Zone", explanation.zone.as_ref().map_or("<any>", ZoneId::as_str));
-    if let Some(owner) = &explanation.kept_by {
+    if let Some(owner) = &explanation.gitops_owner {
         fields.top("Kept by", format!("{owner}; change it there"));
     }
     if let Some(operator) = &explanation.served_by {

@@ -78,7 +78,7 @@ fn cache_kinds_come_before_cache_defaults_and_an_empty_list_is_set() {
     let both = read(Some(kinds.as_slice()), Some(defaults.as_slice()));
     assert!(both.allows("", "Pod") && !both.allows("batch", "Job"));
     assert!(read(None, Some(defaults.as_slice())).allows("batch", "Job"));
-    assert_eq!(read(None, None).chosen(), &ChosenKinds::Documented);
+    assert_eq!(read(None, None).chosen(), &ChosenKinds::Default);
     assert!(
         !read(Some(&[]), Some(defaults.as_slice())).allows("batch", "Job"),
         "an empty list caches nothing"

@@ -1,5 +1,6 @@
-//! What the leader does for all replicas: settling operations that nobody does any more, and purging the history. What the
-//! former process of a replica left open, the replica settles itself, since to all others it is alive.
+//! Settlement of operations that no process runs any more, by the leader for all replicas, and the purge of the
+//! history. What the former process of a replica left open, the replica settles itself, since to all others it is
+//! alive.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! What the settings say of an account's cached objects: how its rows are named, and by which rules its agent chooses
-//! what it watches. The hub asks it through its ports; the names and rules themselves are `kubesvc_core::cache`.
+//! Adapter of the hub's ports for cached objects to the settings: how the rows of an account are named, and by which
+//! rules its agent chooses what it watches. The names and rules themselves are `kubesvc_core::cache`.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use kubesvc_runtime::config::operator::{AccountDefaults, CacheSettings};
 use kubesvc_store::{ObjectBody, ObjectRow};
 
 /// Rows and rules by the operator's settings and the accounts' specs.
-pub(super) struct ObjectRows {
+pub(super) struct CachingAdapter {
     rules: OperatorRules,
     defaults: AccountDefaults,
     accounts: Arc<AccountIndex>,
 }
 
-impl ObjectRows {
+impl CachingAdapter {
     pub(super) fn new(settings: &CacheSettings, accounts: &Arc<AccountIndex>) -> Arc<Self> {
         let CacheSettings { rules, defaults, .. } = settings.clone();
         Arc::new(Self { rules, defaults, accounts: Arc::clone(accounts) })
@@ -33,7 +33,7 @@ impl ObjectRows {
     }
 }
 
-impl RowMapper for ObjectRows {
+impl RowMapper for CachingAdapter {
     fn scope(&self, account: &str, scope: &Scope) -> Result<Arc<dyn ScopeRows>, MappingError> {
         // The classes are those of the last spec seen. Rules made of a later one have another mapping, by which the
         // agent declares the scope anew under another shape.
@@ -47,7 +47,7 @@ impl RowMapper for ObjectRows {
     }
 }
 
-impl CachingRuleSource for ObjectRows {
+impl CachingRuleSource for CachingAdapter {
     fn rules(&self, account: &KubesvcAccount) -> CachingRules {
         let only_managed = self.defaults.only_spinnaker_managed(account.account_name());
         // What is found in a spec concerns whoever wrote it, and is no reason to cache nothing.
@@ -97,11 +97,11 @@ mod tests {
     use kubesvc_core::spec::{CustomResourceTreatment, SpinnakerKind};
     use kubesvc_runtime::config::{UnknownKeys, load_operator};
 
-    fn rows(accounts: &[KubesvcAccount]) -> Arc<ObjectRows> {
+    fn rows(accounts: &[KubesvcAccount]) -> Arc<CachingAdapter> {
         let index = Arc::new(AccountIndex::default());
         accounts.iter().for_each(|account| index.show(account.clone()));
         let settings = load_operator(&[], &|_| None, UnknownKeys::Error).expect("the defaults").settings;
-        ObjectRows::new(&settings.cache, &index)
+        CachingAdapter::new(&settings.cache, &index)
     }
 
     fn account(spec: KubesvcAccountSpec) -> KubesvcAccount {
@@ -128,7 +128,7 @@ mod tests {
         }
     }
 
-    fn row(rows: &ObjectRows, scope: &Scope) -> ObjectRow {
+    fn row(rows: &CachingAdapter, scope: &Scope) -> ObjectRow {
         let rows = rows.scope("one", scope).expect("the scope has rows");
         rows.row(&event(), ObjectBody::Text("{}".into())).expect("the event has a row")
     }
